@@ -354,8 +354,9 @@ def _launched(
                 hint='ask for larger tasks, or for "mode": "continuous"',
             )
         if count:
-            run = 0, len(owners), len(owners) + count - 1
-            queues.setdefault(leaf, {}).setdefault(demand, Line()).change([run], 1)
+            queues[leaf] = {demand: Line()}
+            for task in range(len(owners), len(owners) + count):
+                queues[leaf][demand].add((0, task))
         owners += [leaf] * count
     given = PassInput(
         wait_index=WaitIndex(LeafTables(queues=queues, used={}, shares=shares)),

@@ -700,5 +700,5 @@ def pending(bench: Bench) -> Iterator[Job]:
         if job.state is JobState.PENDING:
             yield job
     for array_state in bench.ledger.arrays.values():
-        for _, job_id in array_state.unmaterialized:
+        for job_id in array_state.unmaterialized:
             yield bench.ledger.job(job_id)

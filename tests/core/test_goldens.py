@@ -80,7 +80,7 @@ def ran(
             job_id = len(owner)
             owner[job_id] = leaf
             line = queues.setdefault(leaf, {}).setdefault(vector, Line())
-            line.change([(0, job_id, job_id)], 1)
+            line.add((0, job_id))
     held = total((used or {}).values(), (0,) * len(shares.capacity))
     done = plan(
         policy, queues=queues, used=used or {}, free=minus(shares.capacity, held), shares=shares

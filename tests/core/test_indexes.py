@@ -23,7 +23,7 @@ from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.service_order import ShortJobs
 from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.ledger.queue import Entry, LeafQueue, Line, Run
+from drfd.core.ledger.queue import Alike, Entry, LeafQueue, Line, TaskIds
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
@@ -49,9 +49,6 @@ class Waiting:
 
     def entry(self, job_id: int) -> Entry:
         return -self.priority, job_id
-
-    def run(self, job_id: int) -> Run:
-        return -self.priority, job_id, job_id
 
 
 @dataclass
@@ -202,14 +199,15 @@ class Stream:
     def _enqueue(self, job_id: int, job: Waiting) -> None:
         self.waiting[job_id] = job
         line = self.queues.setdefault(job.leaf, {}).setdefault(job.demand, Line())
-        line.change([job.run(job_id)], 1)
+        line.add(job.entry(job_id))
         self._touch_queue(job)
 
     def _dequeue(self, job_id: int) -> None:
         job = self.waiting.pop(job_id)
         queue = self.queues[job.leaf]
-        queue[job.demand].change([job.run(job_id)], -1)
-        if not queue[job.demand]:
+        (alike,) = queue[job.demand].values()
+        alike.remove(job.entry(job_id))
+        if not alike:
             del queue[job.demand]
         if not queue:
             del self.queues[job.leaf]
@@ -306,11 +304,17 @@ def test_the_work_of_a_launch_and_an_end_grows_far_less_than_users_and_queues(
     assert wider < 4 * few
 
 
+def line_of(job_id: int) -> Line:
+    line = Line()
+    line.add((0, job_id))
+    return line
+
+
 def test_nobody_is_looked_at_when_nothing_fits() -> None:
     def lines(users: int) -> int:
         queues: dict[str, LeafQueue] = {}
         for user in range(users):
-            queues[f"root.u{user}"] = {(2,): line_of([(0, user)])}
+            queues[f"root.u{user}"] = {(2,): line_of(user)}
         wait_index = WaitIndex(LeafTables(queues=queues, used={}, shares=FairShare((9,))))
         assert run_pass(wait_index, free=(1,), pass_context=None).admitted == []
         with lines_counted() as found:
@@ -324,7 +328,7 @@ def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for
     """Somebody may submit thousands of jobs of which no two ask for the same."""
 
     def lines(vectors: int) -> int:
-        waiting: LeafQueue = {(9, each): line_of([(0, each)]) for each in range(vectors)}
+        waiting: LeafQueue = {(9, each): line_of(each) for each in range(vectors)}
         queues = {"root.many": waiting}
         used = {"root.p.other": (1, 1)}
         shares = FairShare((9, vectors))
@@ -342,73 +346,37 @@ def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for
 # -- the queue of a leaf ---------------------------------------------------------------------------
 
 
-STEADY = examples(100)
-ENTRIES = some.lists(some.integers(-2, 2), max_size=12).map(
-    lambda priorities: [(priority, at) for at, priority in enumerate(priorities)]
-)
-
-
-def line_of(entries: list[Entry]) -> Line:
-    line = Line()
-    for priority, job_id in entries:
-        line.change([(priority, job_id, job_id)], 1)
-    return line
-
-
-@pytest.mark.parametrize("run", [(0, 1, 1), (0, 3, 3), (0, 9, 9), (-1, 2, 2), (0, 2, 3)])
-def test_removing_what_is_not_there_raises_and_changes_nothing(run: Run) -> None:
-    line = line_of([(0, 2), (0, 4)])
-    with pytest.raises(KeyError):
-        line.change([run], -1)
-    assert line == [(0, 2), (0, 4)]
-
-
-@STEADY
-@given(ENTRIES, some.randoms(use_true_random=False), some.integers(0, 12))
+@examples(100)
+@given(some.lists(some.integers(-2, 2), max_size=12), some.randoms(use_true_random=False))
 def test_the_order_of_arrival_and_what_has_left_do_not_matter(
-    entries: list[Entry], random: Random, stay: int
+    priorities: list[int], random: Random
 ) -> None:
-    """The line is what its entries are: a rebuilt ledger has the same lines."""
-    arrivals = list(entries)
-    random.shuffle(arrivals)
-    line = line_of(arrivals)
-    for priority, job_id in entries[stay:]:
-        line.change([(priority, job_id, job_id)], -1)
-    assert line == line_of(entries[:stay]) == sorted(entries[:stay])
+    """A rebuilt ledger has the same queues."""
+    entries = [(priority, at) for at, priority in enumerate(priorities)]
+    random.shuffle(entries)
+    stay, alike = random.randrange(len(entries) + 1), Alike()
+    for entry in entries:
+        alike.add(entry)
+    for entry in entries[stay:]:
+        alike.remove(entry)
+        with pytest.raises(KeyError):
+            alike.remove(entry)
+    left = sorted(entries[:stay])
+    assert [*alike] == left
+    assert all((entry in alike) is (entry in left) for entry in entries)
+    assert [alike.after(entry) for entry in [(-3, 0), *left]] == [*left, None]
 
 
-@pytest.mark.parametrize("moves", seeds([30, 60], quick=1))
-def test_many_runs_enter_and_leave_a_line_as_each_of_their_jobs_would(moves: int) -> None:
-    """Through all that a torn array does: its runs come and leave together, also where the line has
-    cut them otherwise, and others stand before, behind and among them."""
-    random = Random(3)
-    line, model = Line(), set[Entry]()
-    for number in range(moves):
-        at = random.randrange(20) * 100_000
-        priority = random.choice([0, -1])
-        runs = []
-        for step in range(random.choice([1, 5, 300])):
-            first = at + number * 1_000_000_000 + step * 9
-            runs.append((priority, first, first + random.randrange(7)))
-        line.change(runs, 1)
-        model |= {(priority, each) for _, first, last in runs for each in range(first, last + 1)}
-        if random.random() < 0.5:
-            # A task leaves from within a run and comes back: the run stays cut.
-            priority, first, last = random.choice(runs)
-            line.change([(priority, last, last)], -1)
-            line.change([(priority, last, last)], 1)
-        left = sorted(random.sample(runs, random.randrange(len(runs) + 1)))
-        line.change(left, -1)
-        model -= {(priority, each) for _, first, last in left for each in range(first, last + 1)}
-        assert len(line) == len(model)
-        if model:
-            assert (line.first, line.last) == (min(model), max(model))
-    assert [*line] == sorted(model)
-
-
-@pytest.mark.parametrize("many", [3, 300])
-def test_runs_of_which_one_is_not_there_are_an_error(many: int) -> None:
-    line = Line()
-    line.change([(0, at, at + 2) for at in range(0, many * 10, 10)], 1)
-    with pytest.raises(KeyError):
-        line.change([(0, at, at + 3) for at in range(0, many * 10, 10)], -1)
+@examples(100)
+@given(some.lists(some.integers(0, 19), unique=True, max_size=20))
+def test_tasks_leave_ranges_of_ids_one_by_one(gone: list[int]) -> None:
+    ids, left = TaskIds([(0, 9), (20, 29)]), [*range(10), *range(20, 30)]
+    for job_id in [left[at] for at in gone]:
+        ids.take(job_id)
+        left.remove(job_id)
+        with pytest.raises(KeyError):
+            ids.take(job_id)
+        assert [*ids] == left
+        assert len(ids) == len(left)
+        assert [each in ids for each in (job_id - 1, job_id)] == [job_id - 1 in left, False]
+        assert ids.after(job_id) == next((each for each in left if each > job_id), None)

@@ -282,7 +282,7 @@ def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random: Ran
         queues: dict[str, LeafQueue] = {}
         for job_id, (ask, _) in waiting.items():
             line = queues.setdefault(ask.leaf, {}).setdefault(ask.demand, Line())
-            line.change([(0, job_id, job_id)], 1)
+            line.add((0, job_id))
         used: dict[str, Vector] = {}
         for job_id in running:
             ask = jobs[job_id][0]

@@ -190,7 +190,7 @@ def _forget_holder(ledger: Ledger) -> None:
 
 
 def _queue_twice(ledger: Ledger) -> None:
-    ledger.queues["root.bob"][ONE].change([(0, 9, 9)], 1)
+    ledger.queues["root.bob"][ONE].clear()
 
 
 def _lose_waiter(ledger: Ledger) -> None:

@@ -1071,8 +1071,8 @@ def _assert_that_none_waits_wrongly(bench: Bench) -> None:
         group, wanted = job.spec.group, ledger.wanted(job)
         if wanted is None or not fits(wanted, free):
             continue
-        bound = ledger.arrays.bound_of(job)
-        if bound is not None and bound.active >= (bound.array.at_once or 0):
+        bound = ledger.arrays[job.array_id].array.at_once if job.array_id is not None else None
+        if bound is not None and ledger.queues.running[job.spec.user, job.array_id or 0] >= bound:
             continue
         assert group is not None, f"{job} fits and waits"
         assert group.at_once is not None, f"{job} fits and waits"

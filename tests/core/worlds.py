@@ -97,7 +97,7 @@ def queues_of(waiting: Mapping[int, Ask]) -> dict[str, LeafQueue]:
     queues: dict[str, LeafQueue] = {}
     for job_id, ask in waiting.items():
         line = queues.setdefault(ask.leaf, {}).setdefault(ask.demand, Line())
-        line.change([(-ask.priority, job_id, job_id)], 1)
+        line.add((-ask.priority, job_id))
     return queues
 
 

@@ -232,7 +232,7 @@ class Books:
         )
 
     def _is_beyond_group(self, job: Record) -> bool:
-        """Would one job too many of its group run, or do earlier ones that are alike come first?"""
+        """Would one job too many of its group run, or do earlier ones like it come first?"""
         group = job.spec.group
         if group is None or group.at_once is None or job.state != "PENDING":
             return False
@@ -248,12 +248,18 @@ class Books:
         return self.in_group(job) + len(before) >= group.at_once
 
     def _is_beyond_array(self, job: Record) -> bool:
-        """Would one task too many of its array run, or does an earlier one come first?"""
+        """Would one task too many of its array run, or do earlier ones like it come first?"""
         most = None if job.array_id is None else self.at_once[job.array_id]
         if most is None or job.array_id is None:
             return False
         tasks = (self.jobs[each] for each in self.arrays[job.array_id])
-        before = [each for each in tasks if self._waits_like(each, job) and each.key < job.key]
+        before = [
+            each
+            for each in tasks
+            if self._waits_like(each, job)
+            and each.key < job.key
+            and (each.spec.leaf, each.spec.demand) == (job.spec.leaf, job.spec.demand)
+        ]
         return self.active(job.array_id) + len(before) >= most
 
     def _waits_like(self, one: Record, other: Record) -> bool:

@@ -266,14 +266,21 @@ def look_at_choices(
     )
     waiting = {
         job_id: Ask(leaf, demand, -order)
-        for leaf, queue in ledger.queues.items()
-        for demand, line in queue.groups.items()
-        for order, job_id in line
+        for leaf in ledger.queues
+        for (order, first, last), demand in ledger.queues.startable(leaf)
+        for job_id in range(first, last + 1)
     }
+    running = ledger.queues.running.copy()
     state = begin(tree, waiting, ledger.used, past_usage)
     for job_id in plan.admitted:
         could = state.choices()
         claim(job_id in could, "somebody starts out of turn", job_id, could, plan.admitted)
         carry_on(state, job_id)
+        group, key = ledger.job(job_id).spec.group, ledger.job(job_id).spec.group_key
+        if group is not None and key is not None:
+            running[key] += 1
+            if running[key] == group.at_once:
+                # The oracle knows no groups.
+                return
     left = set() if plan.is_cut else state.choices()
     claim(not left, "somebody may start and does not", left, plan.admitted)

@@ -342,7 +342,7 @@ class World:
         dues = (deadline_mono_s(job, self.engine.rules.grace_s) for job in ledger.allocated_jobs())
         delays = [due - now.mono_s for due in dues if due is not None]
         if ledger.begins.all:
-            delays.append(min(30.0, ledger.begins.all.first[0] - now.at_s))
+            delays.append(min(30.0, ledger.begins.all[0][0] - now.at_s))
         if self.engine.again_mono_s is not None:
             delays.append(max(0.001, self.engine.again_mono_s - now.mono_s))
         self._alarm += 1

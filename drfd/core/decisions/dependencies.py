@@ -124,7 +124,7 @@ def _due(ledger: Ledger, at_s: float) -> Iterator[int]:
             break
         yield job_id
     pauses = ledger.begins.pauses
-    if pauses and pauses.last[0] > at_s + _MOST_PAUSE_S:
+    if pauses and pauses[-1][0] > at_s + _MOST_PAUSE_S:
         for until_s, job_id in pauses:
             if until_s > at_s + _MOST_PAUSE_S:
                 yield job_id

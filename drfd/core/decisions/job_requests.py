@@ -196,12 +196,11 @@ def refuse_late_warning(spec: JobSpec) -> None:
 def in_group(ledger: Ledger, spec: JobSpec) -> JobSpec:
     """Return the specification of a new job. If it names a group and no limit, it has that of the
     group's jobs that wait, or else of those that run; of several limits the lowest."""
-    key = spec.group_key
-    state = None if key is None else ledger.groups.get(key)
-    if spec.group is None or spec.group.at_once is not None or state is None:
+    key, queues = spec.group_key, ledger.queues
+    if spec.group is None or key is None or spec.group.at_once is not None:
         return spec
-    found = [at_once for *_, at_once in state.kinds if at_once is not None]
-    if not found and state.running:
+    found = [at_once for *_, at_once in queues.kinds.get(key, ())]
+    if not found and queues.running[key]:
         groups = (job.spec.group for job in ledger.allocated_jobs() if job.spec.group_key == key)
         found = [each.at_once for each in groups if each is not None and each.at_once is not None]
     return replace(spec, group=replace(spec.group, at_once=min(found))) if found else spec
@@ -242,12 +241,10 @@ def refuse_many_kinds(ledger: Ledger, spec: JobSpec, new: NewKinds) -> None:
     Held jobs count, and those that wait for a time or another job: all of them may come free at
     once, and nothing can be refused then.
     """
-    kind = kind_of_job(spec, ledger.axes.vector(spec.demand))
-    _, _, key, _ = kind
-    if spec.group is None or key is None:
+    key, kind = spec.group_key, kind_of_job(spec, ledger.axes.vector(spec.demand))
+    if spec.group is None or key is None or kind is None:
         return
-    state = ledger.groups.get(key)
-    there = {} if state is None else state.kinds
+    there = ledger.queues.kinds.get(key, ())
     if kind in there or kind in new[key]:
         return
     if len(there) + len(new[key]) >= MOST_KINDS:

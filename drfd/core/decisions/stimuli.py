@@ -158,7 +158,7 @@ class JobAsked(Stimulus):
         refusals: list[Refused] = []
         tasks = [] if self.unmaterialized_only else sorted(array_state.live)
         if array_state.unmaterialized:
-            tasks.insert(0, array_state.unmaterialized.first[1])
+            tasks.insert(0, array_state.unmaterialized.first)
         for job_id in tasks:
             try:
                 events = judge(owned(ledger, job_id, self.actor))

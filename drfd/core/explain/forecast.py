@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, merge
-from itertools import repeat, starmap
+from itertools import starmap
 from math import inf, isfinite
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
 from drfd.core.ledger.conditions import End
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import Shortages
-from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
+from drfd.core.ledger.queue import LiveArray, Run
 from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState
@@ -185,9 +185,6 @@ class Forecast:
                 if job_id == wanted:
                     return self.now.at_s, certainty
                 self._expect_end(self.ledger.jobs[job_id], ends)
-            if plan.is_cut and plan.admitted and self.ledger.groups:
-                # Jobs of a group were left out, and others may start in their place.
-                continue
             next_s = self._next_s(ends)
             if next_s >= known_until_s:
                 return None, Certainty.UNKNOWN
@@ -208,7 +205,7 @@ class Forecast:
         ledger, now_s, week_use = self.ledger, self.now.at_s, self.week_use
         times = (
             ends[0][0] if ends else None,
-            float(ledger.begins.all.first[0]) if ledger.begins.all else None,
+            float(ledger.begins.all[0][0]) if ledger.begins.all else None,
             ledger.shortages.next_s(now_s),
             ledger.window_end_s(now_s),
             ledger.limit_hours.hold_s(now_s)[1],
@@ -372,19 +369,15 @@ def upcoming(
     return _in_turn(ledger, last)
 
 
-def line(queue: LeafQueue) -> Iterator[Next]:
+def line(ledger: Ledger, leaf: str) -> Iterator[Next]:
     """Yield the jobs of one leaf in the order of its queue."""
-    lines = [zip(each.runs, repeat(demand)) for demand, each in queue.items()]
-    return starmap(Next, merge(*lines))
+    return starmap(Next, ledger.queues.startable(leaf))
 
 
 def shut_out(ledger: Ledger) -> Iterator[Next]:
     """Yield the pending jobs that only a limit on the running jobs of their group or array keeps
     out of the queues: higher priority first, then older, as each limit lets them in."""
-    lines = [gate.shut for group in ledger.groups.values() for gate in group.kinds.values()]
-    lines += [array_state.gate.shut for array_state in ledger.arrays.values()]
-    for run in merge(*[line.runs for line in lines]):
-        yield Next(run, ())
+    return (Next(run, ()) for run in ledger.queues.beyond_limits())
 
 
 def _by_shares(
@@ -395,7 +388,7 @@ def _by_shares(
         known = rules.shares.share_tree(ledger.used, ledger.queues)
     share_tree = known.as_held()
     order = ServiceOrder(share_tree, by_satisfaction(share_tree, past_usage))
-    lines = {leaf: line(queue) for leaf, queue in ledger.queues.items()}
+    lines = {leaf: line(ledger, leaf) for leaf in ledger.queues}
     heads = {leaf: next(entries) for leaf, entries in lines.items()}
     for leaf, head in heads.items():
         order.put(leaf, head.run[1])
@@ -411,13 +404,13 @@ def _by_shares(
 
 def _by_age(ledger: Ledger) -> Iterator[Next]:
     """Yield jobs by id, among the first jobs of all leaves."""
-    return merge(*map(line, ledger.queues.values()), key=lambda each: each.run[1])
+    return merge(*[line(ledger, leaf) for leaf in ledger.queues], key=lambda each: each.run[1])
 
 
 def _in_turn(ledger: Ledger, last: Plan | None) -> Iterator[Next]:
     """Yield one job of each leaf in turn."""
     known = [] if last is None else [leaf for leaf in last.order if leaf in ledger.queues]
-    lines = deque(line(ledger.queues[leaf]) for leaf in dict.fromkeys([*known, *ledger.queues]))
+    lines = deque(line(ledger, leaf) for leaf in dict.fromkeys([*known, *ledger.queues]))
     while lines:
         given = next(lines[0], None)
         if given is None:

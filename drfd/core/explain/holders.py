@@ -293,7 +293,9 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
             queues[path] = {demand: groups[demand] for demand in able}
     others = {path for each in queues for path in path_up(each)} - {*path_up(case.leaf)}
     past_usage = dict.fromkeys(others, 0.0)
-    tables = LeafTables(queues=queues, used={}, shares=shares, past_usage=past_usage)
+    tables = LeafTables(
+        queues=queues, gates=ledger.queues, used={}, shares=shares, past_usage=past_usage
+    )
     context = last.pass_context
     if context is not None:
         gone = {each.id for each in blame.jobs}

@@ -22,7 +22,7 @@ from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.fairness.week_quotas import QuotaUse, waits_for_week
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import ArrayState
+from drfd.core.ledger.queue import ArrayState, array_key
 from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, RequiredOutcome, Whose
@@ -247,21 +247,22 @@ def out_of_quota(case: Case) -> Wait | None:
 
 
 def array_limit(case: Case) -> Wait | None:
-    job, ledger = case.job, case.ledger
-    if not ledger.queues.is_beyond_array(job):
+    job, queues = case.job, case.ledger.queues
+    limit = queues.limit_of(job, case.demand)
+    if limit is None or limit[0] != array_key(job):
         return None
-    array_state = ledger.arrays[job.array_id or 0]
-    running, at_once = array_state.active, array_state.array.at_once or 0
+    (_, array_id), at_once = limit
+    running = queues.running[limit[0]]
     group = _group_limit(case)
     if running < at_once and group is not None and group.running >= group.at_once:
         # The array may run more; its next tasks wait for their group.
         return group
-    return waits.ArrayLimit(array_state.array.id, at_once, running)
+    return waits.ArrayLimit(int(array_id), at_once, running)
 
 
 def group_limit(case: Case) -> Wait | None:
-    is_shut = case.ledger.queues.is_beyond_group(case.job, case.demand)
-    return _group_limit(case) if is_shut else None
+    limit = case.ledger.queues.limit_of(case.job, case.demand)
+    return None if limit is None else _group_limit(case)
 
 
 def _group_limit(case: Case) -> waits.GroupLimit | None:
@@ -269,7 +270,7 @@ def _group_limit(case: Case) -> waits.GroupLimit | None:
     user, group = case.job.spec.user, case.job.spec.group
     if group is None or group.at_once is None:
         return None
-    running = case.ledger.groups.running((user, group.name))
+    running = case.ledger.queues.running[user, group.name]
     return waits.GroupLimit(user, group.name, group.at_once, running)
 
 
@@ -492,7 +493,7 @@ def _find(label: str, ledger: Ledger) -> Job | None:
     if index:
         job_id = array_state.array.id_of(int(index))
     elif array_state.unmaterialized:
-        job_id = array_state.unmaterialized.first[1]
+        job_id = array_state.unmaterialized.first
     else:
         job_id = min(array_state.live)
     return None if job_id is None else ledger.find(job_id)

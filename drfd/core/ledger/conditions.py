@@ -6,10 +6,11 @@ functions of this module, and like the ledger it decides nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from drfd.core.ledger.queue import Line
+from drfd.core.ledger.queue import Entry
 from drfd.core.model.job import Job, JobState, Outcome
 
 
@@ -52,9 +53,9 @@ class Begins:
     """Earliest start times with the job's id, in order. Only the ledger writes it."""
 
     #: Begin times of users, and pauses of drfd.
-    all: Line = field(default_factory=Line)
+    all: list[Entry] = field(default_factory=list)
     #: Those that are pauses.
-    pauses: Line = field(default_factory=Line)
+    pauses: list[Entry] = field(default_factory=list)
 
 
 def count_conditions(
@@ -72,10 +73,12 @@ def count_conditions(
         for on in ids:
             (dependents.add if sign > 0 else dependents.remove)(on, job.id)
         if job.not_before_s is not None:
-            run = job.not_before_s, job.id, job.id
-            begins.all.change([run], sign)
-            if job.not_before_s != job.spec.begin_s:
-                begins.pauses.change([run], sign)
+            is_pause = job.not_before_s != job.spec.begin_s
+            for times in (begins.all, begins.pauses) if is_pause else (begins.all,):
+                if sign > 0:
+                    insort(times, (job.not_before_s, job.id))
+                else:
+                    del times[bisect_left(times, (job.not_before_s, job.id))]
 
 
 _WAITING = (JobState.PENDING, JobState.HELD)

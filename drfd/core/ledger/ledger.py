@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from drfd.core.amounts.instances import Instance, count_instances, each_instance
 from drfd.core.amounts.resources import Axes, Resources
@@ -29,11 +28,9 @@ from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import (
     ArrayState,
     ArrayStates,
-    GroupStates,
-    Line,
     LiveArray,
     Queues,
-    run_of,
+    add_to,
 )
 from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
@@ -97,9 +94,9 @@ class JobCounts:
         """Add `change` equal jobs to the counters of this state."""
         if state is JobState.ENDED:
             return
-        _add(self.states, state, change)
+        add_to(self.states, state, change)
         if state is JobState.PENDING or state is JobState.HELD:
-            _add(self.waiting, spec.user, change)
+            add_to(self.waiting, spec.user, change)
 
     def charge(self, before: JobSpec | None, after: JobSpec | None) -> None:
         """Replace the specification of a job or array in the sums by user.
@@ -110,22 +107,14 @@ class JobCounts:
             return
         for spec, sign in ((before, -1), (after, 1)):
             if spec is not None:
-                _add(self.records, spec.user, sign)
+                add_to(self.records, spec.user, sign)
                 if spec.after:
-                    _add(self.more_dependencies, spec.user, sign * more_dependencies(spec.after))
+                    add_to(self.more_dependencies, spec.user, sign * more_dependencies(spec.after))
 
 
 def more_dependencies(after: Sequence[Dependency]) -> int:
     """Return the number of dependencies beyond the first, which counts with the job."""
     return max(0, len(after) - 1)
-
-
-def _add(counter: Counter[Any], key: object, change: int) -> None:
-    count = counter.get(key, 0) + change
-    if count:
-        counter[key] = count
-    else:
-        counter.pop(key, None)
 
 
 class Ledger:
@@ -138,9 +127,7 @@ class Ledger:
         self.jobs: dict[int, Job] = {}
         #: Live arrays by id.
         self.arrays = ArrayStates()
-        #: The groups that users make of their jobs.
-        self.groups = GroupStates()
-        self.queues = Queues(self.arrays, self.groups)
+        self.queues = Queues(self.arrays)
         #: Sum of the allocations of each leaf; a leaf without any is absent.
         self.used: dict[str, Vector] = {}
         #: Jobs that have an allocation, by leaf; their sum is `used`.
@@ -414,12 +401,11 @@ class Ledger:
         if job.state is JobState.ENDED and self.dependents:
             tasks = range(before.id + 1, array_state.array.last_id + 1)
             awaited = [each for each in tasks if each in self.dependents]
-            ids = [each for each in awaited if array_state.has_unmaterialized(each)]
+            ids = [each for each in awaited if each in array_state.unmaterialized]
         self._count_unmaterialized(array_state, -1)
         array_state.become(job)
         self.job_counts.charge(before.spec, job.spec)
         self._count_unmaterialized(array_state, 1)
-        self._open_tasks(array_state)
         self._drop_if_over(array_state)
         for task in ids:
             self._note_end(task, job, event.at_s)
@@ -452,7 +438,6 @@ class Ledger:
         self.arrays.enrol(array_state)
         self.job_counts.charge(None, array_state.array.spec)
         self._count_unmaterialized(array_state, 1)
-        self._open_tasks(array_state)
         self.next_id = max(self.next_id, array_state.array.last_id + 1)
 
     def _put(self, before: Job | None, job: Job) -> None:
@@ -470,13 +455,14 @@ class Ledger:
             self.jobs[job.id] = job
             return
         array_state = None if job.array_id is None else self.arrays[job.array_id]
-        if before is not None:
+        if before is not None and has_record:
             self._count(before, -1)
         if array_state is not None and not has_record:
             # The task gets a record of its own.
             array_state.live.add(job.id)
             if before is not None:
-                array_state.unmaterialized.change([run_of(before)], -1)
+                array_state.unmaterialized.take(before.id)
+                self._count(before, -1, array_state, is_leaving=True)
                 if not array_state.unmaterialized:
                     count_conditions(array_state.array.common, None, self.dependents, self.begins)
         self._count(job, 1)
@@ -487,43 +473,42 @@ class Ledger:
             self.jobs[job.id] = job
         if job.id >= self.next_id:
             self.next_id = job.id + 1
-        if array_state is not None:
-            if job.state is JobState.ENDED:
-                array_state.live.remove(job.id)
-                array_state.note_failure(job.id, job.outcome)
-            self._open_tasks(array_state)
+        if array_state is not None and job.state is JobState.ENDED:
+            array_state.live.remove(job.id)
+            array_state.note_failure(job.id, job.outcome)
             self._drop_if_over(array_state)
-
-    def _open_tasks(self, array_state: ArrayState) -> None:
-        """Bring as many tasks of the array into the queue as may start."""
-        at_once = array_state.array.at_once
-        if at_once is None:
-            return
-        for sign, run in array_state.gate.settle(max(0, at_once - array_state.active)):
-            # Only tasks without a record share a run with others.
-            job = self.jobs.get(run[1]) or array_state.array.common
-            wanted = self.wanted(job)
-            assert wanted is not None
-            self.queues.put(job, wanted, [run], sign)
 
     def _count_unmaterialized(self, array_state: ArrayState, sign: int) -> None:
         if array_state.unmaterialized:
             common = array_state.array.common
-            self._count(common, sign, array_state.unmaterialized)
+            self._count(common, sign, array_state)
             before, after = (None, common) if sign > 0 else (common, None)
             count_conditions(before, after, self.dependents, self.begins)
 
-    def _count(self, job: Job, sign: int, tasks: Line | None = None) -> None:
-        """Add (`sign` 1) or remove (-1) a job, or the tasks that it represents, in the tables that
-        its state belongs to."""
-        count = sign * (1 if tasks is None else len(tasks))
+    def _count(
+        self,
+        job: Job,
+        sign: int,
+        array_state: ArrayState | None = None,
+        *,
+        is_leaving: bool = False,
+    ) -> None:
+        """Add (`sign` 1) or remove (-1) a job, or the tasks without a record that it represents, in
+        the tables that its state belongs to. `is_leaving` means one that has just left them."""
+        count = sign
+        if array_state is not None and not is_leaving:
+            count *= len(array_state.unmaterialized)
         self.job_counts.count(job.spec, job.state, count)
         if job.spec.group is not None and job.state in (JobState.PENDING, JobState.HELD):
             self.queues.count_waiting(job.spec, self.demand(job), count)
         wanted = self.wanted(job)
         if wanted is not None:
-            runs = [run_of(job)] if tasks is None else tasks.runs
-            self.queues.change(job, wanted, runs, sign)
+            if sign > 0:
+                self.queues.add(job, wanted, array_state)
+            elif is_leaving and array_state is not None and array_state.unmaterialized:
+                self.queues.note_task(job, wanted)
+            else:
+                self.queues.remove(job, wanted, array_state)
         if job.state not in ALLOCATED_STATES:
             return
         leaf, held = job.spec.leaf, self.allocation(job)
@@ -538,21 +523,18 @@ class Ledger:
             self.allocations.remove(leaf, job.id)
             if leaf not in self.allocations:
                 del self.used[leaf]
-        array_state = None if job.array_id is None else self.arrays.bound_of(job)
-        if array_state is not None:
-            array_state.active += sign
-        if job.spec.group_key is not None:
-            self.queues.count_running(job.spec.group_key, sign)
+        self.queues.count_running(job, sign)
 
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs, which is a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.live())
         fresh.queues.hold_back(self.queues.longest_s)
         tables = "queues used allocations allocated taken job_counts dependents begins"
-        for table in (*tables.split(), "arrays", "groups"):
+        for table in (*tables.split(), "arrays"):
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
-        held_back = self.queues.held_back(), fresh.queues.held_back()
-        assert held_back[0] == held_back[1], "ledger: the count of jobs held back is wrong"
+        for table in ("all", "running", "kinds"):
+            mine, its = getattr(self.queues, table), getattr(fresh.queues, table)
+            assert mine == its, f"ledger: queues.{table} is wrong"
         assert all(amount >= 0 for amount in self.allocated)
         # Jobs that declare their memory there may share one, also from before sharing was ended.
         own = {

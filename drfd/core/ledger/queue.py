@@ -1,16 +1,13 @@
-"""Queues of waiting jobs by leaf, and live arrays, whose limits keep some tasks out of the queues.
+"""Queues of waiting jobs by leaf, and live arrays.
 
-A queue is in the order of priority and then of submission. Jobs with the same demand vector form a
-group, so a pass looks at the head of each group only.
+A queue is in the order of priority and then of submission. The jobs of a leaf with one demand
+vector form a line, of which a pass looks at the first job only. The tasks of an array that have no
+record of their own are one entry of a line, however many they are.
 
-In an array with a limit on how many tasks run at once, the pending tasks form two lines: `open` has
-the first of them, as many as may start, which are in the queue of their leaf; `shut` has the rest.
-So do the pending jobs of a user's group that are alike, if they name a limit for the group. Of each
-kind as many are open as may start: a kind that does not fit keeps no other one from starting. A
-pass may therefore choose too many jobs of a group, and drops those again (`scheduling_pass`).
-
-Jobs that would run into a maintenance window are held back: they are in no queue, and in no line of
-a group, until `Queues.hold_back` lets them in again.
+The jobs of a line are in classes. Those of one class are alike for the gates, which ask whether one
+more task of the array may run, one more job of the user's group, and a job of this length before
+the next maintenance window (`Queues.is_open`). A class for which a gate is closed is in no queue.
+A pass counts what it starts, and asks the gates again.
 
 Only the ledger writes these tables, and they decide nothing.
 """
@@ -19,9 +16,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import merge
+from itertools import repeat
 from math import inf
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from drfd.common.indices import Ids
 from drfd.core.amounts.vectors import Vector
@@ -32,343 +33,376 @@ from drfd.core.model.job import Array, Group, GroupKey, Job, JobSpec, JobState, 
 Entry = tuple[int, int]
 #: Entries of one priority with all ids from the first to the last: (-priority, first, last).
 Run = tuple[int, int, int]
+#: A group of a user, or an array (by its id), of which not all jobs may run at once.
+Limited = GroupKey | tuple[str, int]
+#: How many of its jobs may run at once.
+Limit = tuple[Limited, int]
 
-#: Number of runs from which sorting a line anew is cheaper than single changes.
-_MANY = 16
+
+class JobClass(NamedTuple):
+    """What the gates ask of a waiting job."""
+
+    #: For how many seconds it runs at most.
+    length_s: int = 0
+    #: Those of its array and its group. A suspended job has none: it counts among those that run.
+    limits: tuple[Limit, ...] = ()
 
 
-class Line:
-    """Sorted entries, as runs of adjacent ones.
+class TaskIds:
+    """Ids of tasks in ascending ranges, from which single ones are taken."""
 
-    The waiting tasks of an array are one run, however many they are; a task that leaves from the
-    middle of a run splits it.
-    """
+    __slots__ = ("_count", "ranges")
 
-    __slots__ = ("_length", "_runs")
-
-    def __init__(self) -> None:
-        self._runs: list[Run] = []
-        self._length = 0
+    def __init__(self, ranges: Iterable[Ids] = ()) -> None:
+        self.ranges = list(ranges)
+        self._count = sum([last - first + 1 for first, last in self.ranges])
 
     def __len__(self) -> int:
-        return self._length
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        return (job_id for first, last in self.ranges for job_id in range(first, last + 1))
+
+    def __contains__(self, job_id: int) -> bool:
+        return self.after(job_id - 1) == job_id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TaskIds) and self.ranges == other.ranges
+
+    @property
+    def first(self) -> int:
+        return self.ranges[0][0]
+
+    def after(self, job_id: int) -> int | None:
+        """Return the next id, or None."""
+        at = bisect_right(self.ranges, (job_id, inf))
+        if at and self.ranges[at - 1][1] > job_id:
+            return job_id + 1
+        return self.ranges[at][0] if at < len(self.ranges) else None
+
+    def take(self, job_id: int) -> None:
+        """Remove an id. Raises KeyError."""
+        at = bisect_right(self.ranges, (job_id, inf)) - 1
+        if at < 0 or self.ranges[at][1] < job_id:
+            raise KeyError(job_id)
+        first, last = self.ranges[at]
+        parts = (first, job_id - 1), (job_id + 1, last)
+        self.ranges[at : at + 1] = [part for part in parts if part[0] <= part[1]]
+        self._count -= 1
+
+
+class Alike:
+    """The waiting jobs of one class in a line, in order."""
+
+    __slots__ = ("_arrays", "_jobs")
+
+    def __init__(self) -> None:
+        #: Jobs with a record of their own.
+        self._jobs: list[Entry] = []
+        #: The arrays whose tasks without a record are here.
+        self._arrays: dict[int, ArrayState] = {}
+
+    def __len__(self) -> int:
+        tasks = sum([len(each.unmaterialized) for each in self._arrays.values()])
+        return len(self._jobs) + tasks
 
     def __iter__(self) -> Iterator[Entry]:
-        for priority, first, last in self._runs:
+        for priority, first, last in self.runs():
             for job_id in range(first, last + 1):
                 yield priority, job_id
 
     def __contains__(self, entry: Entry) -> bool:
-        at = self._at(entry)
-        return at >= 0 and self._runs[at][0] == entry[0] and self._runs[at][2] >= entry[1]
+        return self.after((entry[0], entry[1] - 1)) == entry
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Line | list) and list(self) == list(other)
+        return isinstance(other, Alike) and [*self.runs()] == [*other.runs()]
 
-    __hash__ = None  # type: ignore[assignment]  # mutable
+    def add(self, source: Entry | ArrayState) -> None:
+        if isinstance(source, ArrayState):
+            self._arrays[source.array.id] = source
+        else:
+            insort(self._jobs, source)
 
-    def __repr__(self) -> str:
-        return f"Line({self._runs!r})"
+    def remove(self, source: Entry | ArrayState) -> None:
+        """Raises KeyError."""
+        if isinstance(source, ArrayState):
+            del self._arrays[source.array.id]
+            return
+        at = bisect_left(self._jobs, source)
+        if self._jobs[at : at + 1] != [source]:
+            raise KeyError(source)
+        del self._jobs[at]
 
     @property
     def first(self) -> Entry:
-        return self._runs[0][:2]
+        found = self._jobs[:1]
+        if self._arrays:
+            found += [each.first for each in self._arrays.values()]
+        return min(found)
+
+    def after(self, entry: Entry) -> Entry | None:
+        """Return the next entry, or None."""
+        at = bisect_right(self._jobs, entry)
+        found = self._jobs[at : at + 1]
+        found += [task for each in self._arrays.values() if (task := each.after(entry)) is not None]
+        return min(found, default=None)
+
+    def runs(self) -> Iterator[Run]:
+        jobs = ((priority, job_id, job_id) for priority, job_id in self._jobs)
+        return merge(jobs, *[each.runs() for each in self._arrays.values()])
+
+
+class Line(dict[JobClass, Alike]):
+    """The waiting jobs of a leaf with one demand vector, by class."""
+
+    def add(self, entry: Entry) -> None:
+        """Add a job for which no gate is ever closed."""
+        self.setdefault(JobClass(), Alike()).add(entry)
 
     @property
-    def last(self) -> Entry:
-        priority, _, last = self._runs[-1]
-        return priority, last
+    def first(self) -> Entry:
+        return min([alike.first for alike in self.values()])
 
-    @property
-    def runs(self) -> Sequence[Run]:
-        return self._runs
-
-    def change(self, runs: Sequence[Run], sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) runs, which must be sorted.
-
-        Raises KeyError if one to remove is not present; then others may have been removed.
-        """
-        if sign < 0:
-            self._remove(runs)
-            return
-        self._length += _count(runs)
-        if not self._runs or (runs and self._runs[-1] < runs[0]):
-            # New jobs are last.
-            self._runs.extend(runs)
-        elif len(runs) < _MANY:
-            for run in runs:
-                insort(self._runs, run)
-        else:
-            self._runs = sorted([*self._runs, *runs])
-
-    def take(self, most: int, at: int) -> Run:
-        """Remove and return the first (`at` 0) or last (-1) entries: up to `most` of their run."""
-        priority, first, last = self._runs[at]
-        run = priority, first, min(last, first + most - 1)
-        if at:
-            run = priority, max(first, last - most + 1), last
-        self._remove([run])
-        return run
-
-    def _remove(self, runs: Sequence[Run]) -> None:
-        if len(runs) >= _MANY:
-            gone = frozenset(runs)
-            left = [run for run in self._runs if run not in gone]
-            if len(self._runs) - len(left) == len(gone):
-                self._runs, self._length = left, self._length - _count(runs)
-                return
-        # There are few of them, or the runs present have other bounds.
-        for run in runs:
-            self._remove_run(run)
-
-    def _remove_run(self, run: Run) -> None:
-        priority, first, last = run
-        begin = end = bisect_right(self._runs, (priority, first, inf)) - 1
-        its_priority, start, stop = (
-            self._runs[begin] if begin >= 0 else (priority, first, first - 1)
-        )
-        if its_priority != priority or stop < first:
-            raise KeyError(run)
-        while stop < last:
-            end += 1
-            if end == len(self._runs) or self._runs[end][:2] != (priority, stop + 1):
-                raise KeyError(run)
-            stop = self._runs[end][2]
-        before = [(priority, start, first - 1)] if start < first else []
-        behind = [(priority, last + 1, stop)] if last < stop else []
-        self._runs[begin : end + 1] = before + behind
-        self._length -= last - first + 1
-
-    def _at(self, entry: Entry) -> int:
-        """Return the place of the run that contains the entry, if any does."""
-        return bisect_right(self._runs, (*entry, inf)) - 1
-
-
-def _count(runs: Sequence[Run]) -> int:
-    return sum([last - first for _, first, last in runs]) + len(runs)
+    def class_of(self, entry: Entry) -> JobClass:
+        """Return the class of a job; without limits if it is not in the line."""
+        return next((cls for cls, alike in self.items() if entry in alike), JobClass())
 
 
 #: The waiting jobs of a leaf, a line for each demand vector that any of them has.
 LeafQueue = dict[Vector, Line]
+#: Where the jobs of a class wait: leaf, demand and class.
+Place = tuple[str, Vector, JobClass]
+_NONE: Mapping[Limited, int] = MappingProxyType({})
+#: What jobs of a group may differ in: leaf, demand, and how many of the group may run at once.
+Kind = tuple[str, Vector, int]
 
 
 class Queues(dict[str, LeafQueue]):
-    """Queues of jobs that wait to start or to go on, by leaf; a leaf without any is absent."""
+    """Queues of jobs that wait to start or to go on, by leaf; a leaf without any is absent, and so
+    are classes for which a gate is closed."""
 
-    def __init__(self, arrays: ArrayStates, groups: GroupStates) -> None:
+    def __init__(self, arrays: ArrayStates | None = None) -> None:
         super().__init__()
-        self._arrays, self._groups = arrays, groups
+        self._arrays = ArrayStates() if arrays is None else arrays
         #: Leaves whose queue has changed since the reader of this table last cleared it, with the
-        #: changed demand vectors. An event of one task may change the queues of other pools, if
-        #: tasks of its array are there.
+        #: changed demand vectors. An event of one job may change the queues of other leaves, if
+        #: jobs of its array or group are there.
         self.changed: dict[str, set[Vector]] = {}
-        #: The length of the longest jobs in the queues, in seconds; longer ones are held back.
+        #: All waiting jobs by class, in a queue or not.
+        self.all: dict[Place, Alike] = {}
+        #: These classes by each array and group that limits them, and by length.
+        self._places = defaultdict[Limited | int, set[Place]](set)
+        #: How many jobs of each group and array have an allocation.
+        self.running = Counter[Limited]()
+        #: Of each group, how many jobs of each kind have not started. They need not be in a queue:
+        #: held jobs count, and those that wait for a time or another job.
+        self.kinds = defaultdict[GroupKey, Counter[Kind]](Counter)
+        #: The length of the longest jobs that may start now, in seconds.
         self.longest_s = inf
-        #: All jobs in the queues and those held back, by their lengths.
-        self._by_length = defaultdict[int, defaultdict[Kind, Line]](lambda: defaultdict(Line))
 
-    def change(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) a waiting job, or tasks that it represents.
+    def add(self, job: Job, wanted: Vector, array_state: ArrayState | None = None) -> None:
+        """Add a waiting job, or the tasks without a record that it represents. `wanted` are the
+        resources that it waits for."""
+        place = self._place(job, wanted)
+        if place not in self.all:
+            self.all[place] = Alike()
+            for gate in _gates(place):
+                self._places[gate].add(place)
+        self.all[place].add(array_state or entry_of(job))
+        self._settle([place])
 
-        `runs` must be sorted. Tasks beyond the limit of their array are left out of the queue.
-        """
-        array_state = self._arrays.bound_of(job) if job.state is JobState.PENDING else None
-        if array_state is not None:
-            runs = array_state.gate.change(runs, sign)
-        if runs:
-            self.put(job, wanted, runs, sign)
+    def remove(self, job: Job, wanted: Vector, array_state: ArrayState | None = None) -> None:
+        place = self._place(job, wanted)
+        self.all[place].remove(array_state or entry_of(job))
+        if not self.all[place]:
+            del self.all[place]
+            for gate in _gates(place):
+                self._places[gate].remove(place)
+                if not self._places[gate]:
+                    del self._places[gate]
+        self._settle([place])
 
-    def put(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) runs, without the limit of their array. Jobs that are too
-        long, and those beyond the limit of their group, are left out of the queue; see
-        `hold_back` and `Gate`."""
-        # A suspended job counts among those that run.
-        is_pending = job.state is JobState.PENDING
-        kind = kind_of(job.spec, wanted) if is_pending else (job.spec.leaf, wanted, None, None)
-        length = length_s(job)
-        kinds = self._by_length[length]
-        kinds[kind].change(runs, sign)
-        if not kinds[kind]:
-            del kinds[kind]
-            if not kinds:
-                del self._by_length[length]
-        if length <= self.longest_s:
-            self._put_in_group(kind, runs, sign)
+    def note_task(self, job: Job, wanted: Vector) -> None:
+        """Take account of a task that has left those without a record, which `job` represents."""
+        self._settle([self._place(job, wanted)])
+
+    def count_running(self, job: Job, sign: int) -> None:
+        """Take account of a job that has started (`sign` 1) or ended (-1)."""
+        for key in (job.spec.group_key, array_key(job)):
+            if key is not None:
+                more = self.running[key] + (sign > 0)
+                add_to(self.running, key, sign)
+                self._settle(self.closed_by(key, more))
+
+    def count_waiting(self, spec: JobSpec, demand: Vector, change: int) -> None:
+        """Add `change` equal jobs to those of their group that have not started."""
+        key, kind = spec.group_key, kind_of(spec, demand)
+        if key is not None and kind is not None:
+            add_to(self.kinds[key], kind, change)
+            if not self.kinds[key]:
+                del self.kinds[key]
 
     def hold_back(self, longest_s: float) -> None:
         """Let only jobs of up to so many seconds be in the queues."""
         before, self.longest_s = self.longest_s, longest_s
-        if before == longest_s:
-            return
-        for length, kinds in self._by_length.items():
-            if (length > before) is not (length > longest_s):
-                for kind, line in kinds.items():
-                    self._put_in_group(kind, line.runs, -1 if length > longest_s else 1)
+        for length, places in self._places.items() if before != longest_s else ():
+            if isinstance(length, int) and (length > before) is not (length > longest_s):
+                self._settle(places)
 
-    def is_held_back(self, job: Job) -> bool:
-        """True if a waiting job is too long to be in the queue, unless the limit of its array keeps
-        it out."""
-        return length_s(job) > self.longest_s
-
-    def held_back(self) -> Counter[str]:
-        """Return the number of jobs of each leaf that are held back."""
-        found = Counter[str]()
-        for length, kinds in self._by_length.items() if self.longest_s < inf else ():
-            if length > self.longest_s:
-                for (leaf, *_), line in kinds.items():
-                    found[leaf] += len(line)
-        return found
-
-    def _put_in_group(self, kind: Kind, runs: Sequence[Run], sign: int) -> None:
-        leaf, wanted, key, _ = kind
-        if key is None:
-            self._put(leaf, wanted, runs, sign)
-            return
-        gate = self._groups.gate(key, kind)
-        self._put(leaf, wanted, gate.change(runs, sign), sign)
-        self._settle(kind, gate, self._groups[key].running)
-        self._groups.drop_if_over(key, kind)
-
-    def count_waiting(self, spec: JobSpec, demand: Vector, change: int) -> None:
-        """Add `change` equal jobs to those that wait in their group, whether or not they are in
-        its lines yet."""
-        kind = kind_of(spec, demand)
-        if kind[2] is not None:
-            self._groups.gate(kind[2], kind).waiting += change
-            self._groups.drop_if_over(kind[2], kind)
-
-    def count_running(self, key: GroupKey, sign: int) -> None:
-        """Take account of a job of a group that has started (`sign` 1) or ended (-1)."""
-        state = self._groups.setdefault(key, GroupState())
-        state.running += sign
-        for kind, gate in state.kinds.items():
-            self._settle(kind, gate, state.running)
-        self._groups.drop_if_over(key)
-
-    def _settle(self, kind: Kind, gate: Gate, running: int) -> None:
-        leaf, wanted, _, at_once = kind
-        for sign, run in gate.settle(max(0, (at_once or 0) - running)):
-            self._put(leaf, wanted, [run], sign)
-
-    def _put(self, leaf: str, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) runs in the queue of the leaf, without any limit."""
-        if not runs:
-            return
-        self.changed.setdefault(leaf, set()).add(wanted)
-        queue = self.setdefault(leaf, {})
-        line = queue.get(wanted)
-        if line is None:
-            line = queue[wanted] = Line()
-        line.change(runs, sign)
-        if not line:
-            del queue[wanted]
-            if not queue:
-                del self[leaf]
-
-    def is_shut_out(self, job: Job, wanted: Vector) -> bool:
-        """True if a waiting job is not in the queue because its array or its group is at its
-        limit, or because it is held back. `wanted` is its demand."""
-        return (
-            self.is_held_back(job) or self.is_beyond_array(job) or self.is_beyond_group(job, wanted)
+    def is_open(self, cls: JobClass, started: Mapping[Limited, int] = _NONE) -> bool:
+        """Return whether one more job of the class may start beside those that run, and those that
+        a pass has `started`."""
+        return cls.length_s <= self.longest_s and all(
+            self.running[key] + started.get(key, 0) < at_once for key, at_once in cls.limits
         )
 
-    def is_beyond_array(self, job: Job) -> bool:
-        """True if a pending task is not in the queue because its array is at its limit."""
-        array_state = self._arrays.bound_of(job)
-        return array_state is not None and entry_of(job) in array_state.gate.shut
+    def closed_by(self, key: Limited, count: int) -> list[Place]:
+        """Return the classes of which no job may start from so many running jobs on."""
+        return [place for place in self._places.get(key, ()) if (key, count) in place[2].limits]
 
-    def is_beyond_group(self, job: Job, wanted: Vector) -> bool:
-        """True if a pending job is not in the queue because its group is at the job's limit, or
-        because enough jobs that are alike come before it. `wanted` is its demand."""
-        kind = kind_of(job.spec, wanted)
-        state = None if kind[2] is None else self._groups.get(kind[2])
-        gate = None if state is None else state.kinds.get(kind)
-        return gate is not None and entry_of(job) in gate.shut
+    def _place(self, job: Job, wanted: Vector) -> Place:
+        limits, spec = list[Limit](), job.spec
+        if job.state is JobState.PENDING:
+            key = array_key(job)
+            at_once = None if key is None else self._arrays[key[1]].array.at_once
+            if key is not None and at_once is not None:
+                limits.append((key, at_once))
+            if spec.group is not None and spec.group.at_once is not None:
+                limits.append(((spec.user, spec.group.name), spec.group.at_once))
+        return spec.leaf, wanted, JobClass(length_s(job), tuple(limits))
+
+    def _settle(self, places: Iterable[Place]) -> None:
+        """Let classes be in the queues of their leaves if all gates are open for them."""
+        for leaf, demand, cls in places:
+            self.changed.setdefault(leaf, set()).add(demand)
+            alike = self.all.get((leaf, demand, cls))
+            if alike is not None and self.is_open(cls):
+                self.setdefault(leaf, {}).setdefault(demand, Line())[cls] = alike
+                continue
+            queue = self.get(leaf, {})
+            if demand in queue and queue[demand].pop(cls, None) is not None:
+                if not queue[demand]:
+                    del queue[demand]
+                if not queue:
+                    del self[leaf]
+
+    def is_held_back(self, job: Job) -> bool:
+        """True if a waiting job is too long to start before a maintenance window."""
+        return length_s(job) > self.longest_s
+
+    def limit_of(self, job: Job, wanted: Vector) -> Limit | None:
+        """Return the limit for which a waiting job does not start: it is reached, or as many jobs
+        come before it as may start. `wanted` is its demand."""
+        leaf, demand, (_, limits) = self._place(job, wanted)
+        places = {place for key, _ in limits for place in self._places.get(key, ())}
+        for (_, first, last), limit in self._walk(
+            place for place in places if place[:2] == (leaf, demand) and self._is_short(place)
+        ):
+            if limit in limits:
+                return limit
+            if first <= job.id <= last:
+                break
+        return None
+
+    def is_shut_out(self, job: Job, wanted: Vector) -> bool:
+        """True if a gate is closed for a waiting job. `wanted` is its demand."""
+        return self.is_held_back(job) or self.limit_of(job, wanted) is not None
+
+    def startable(self, leaf: str) -> Iterator[tuple[Run, Vector]]:
+        """Yield the jobs of a leaf for which no gate is closed, with their demands, in order."""
+        lines = self._lines(leaf).items()
+        return merge(*[zip(self._within(places), repeat(demand)) for demand, places in lines])
+
+    def count_startable(self, leaf: str) -> int:
+        """Return the number of jobs that `startable` yields."""
+        return sum(map(self._count, self._lines(leaf).values()))
+
+    def beyond_limits(self) -> Iterator[Run]:
+        """Yield the pending jobs that only a limit on the running jobs of their array or group
+        keeps out of the queues, in order."""
+        lines = defaultdict[tuple[str, Vector], set[Place]](set)
+        for key, places in self._places.items():
+            for place in places if isinstance(key, tuple) else ():
+                if self._is_short(place):
+                    lines[place[:2]].add(place)
+        walks = map(self._walk, lines.values())
+        return merge(*[[run for run, limit in walk if limit is not None] for walk in walks])
+
+    def held_back(self) -> Counter[str]:
+        """Return the number of jobs of each leaf that are held back for a maintenance window."""
+        found = Counter[str]()
+        for place in self.all if self.longest_s < inf else ():
+            count = 0 if self._is_short(place) else self._count([place])
+            if count:
+                found[place[0]] += count
+        return found
+
+    def _is_short(self, place: Place) -> bool:
+        return place[2].length_s <= self.longest_s
+
+    def _lines(self, leaf: str) -> dict[Vector, list[Place]]:
+        """Return the classes in the queue of a leaf by demand."""
+        queue = self.get(leaf, {})
+        return {demand: [(leaf, demand, cls) for cls in queue[demand]] for demand in queue}
+
+    def _within(self, places: Iterable[Place]) -> Iterator[Run]:
+        return (run for run, limit in self._walk(places) if limit is None)
+
+    def _count(self, places: Iterable[Place]) -> int:
+        unlimited = [place for place in places if not place[2].limits]
+        limited = self._within(place for place in places if place[2].limits)
+        return sum([len(self.all[place]) for place in unlimited]) + sum(
+            last - first + 1 for _, first, last in limited
+        )
+
+    def _walk(self, places: Iterable[Place]) -> Iterator[tuple[Run, Limit | None]]:
+        """Yield the jobs of these classes of one line in order, each run with the limit for which
+        it does not start, or None."""
+        left: dict[Limit, int] = {}
+        lines = [zip(self.all[place].runs(), repeat(place[2].limits)) for place in places]
+        for run, limits in merge(*lines):
+            priority, first, last = run
+            for limit in limits:
+                if limit not in left:
+                    key, at_once = limit
+                    left[limit] = max(0, at_once - self.running[key])
+            count = min([last - first + 1, *[left[limit] for limit in limits]])
+            if count:
+                yield (priority, first, first + count - 1), None
+            if first + count <= last:
+                reached = next(limit for limit in limits if left[limit] == count)
+                yield (priority, first + count, last), reached
+            for limit in limits:
+                left[limit] -= count
 
 
-#: What jobs of one line have in common: leaf, demand, and of those that name a limit of their
-#: group, the group and how many of its jobs may run at once; else None twice.
-Kind = tuple[str, Vector, GroupKey | None, int | None]
+def _gates(place: Place) -> list[Limited | int]:
+    _, _, (length, limits) = place
+    return [length, *[key for key, _ in limits]]
 
 
-@dataclass
-class Gate:
-    """Pending entries in two lines: those that are in the queue, and behind them those that are
-    kept out of it."""
-
-    open: Line = field(default_factory=Line)
-    shut: Line = field(default_factory=Line)
-
-    def change(self, runs: Sequence[Run], sign: int) -> Sequence[Run]:
-        """Add (`sign` 1) or remove (-1) pending entries, and return those of them that may start
-        now, or might until now. `settle` must be called afterwards, to bring both lines to their
-        lengths."""
-        at = bisect_right(runs, (*self.open.last, inf)) if self.open else 0
-        opened, shut = [*runs[:at]], [*runs[at:]]
-        if opened and (opened[-1][0], opened[-1][2]) > self.open.last:
-            # `open` ends within this run.
-            priority, first, last = opened.pop()
-            cut = self.open.last[1]
-            opened.append((priority, first, cut))
-            shut.insert(0, (priority, cut + 1, last))
-        self.open.change(opened, sign)
-        self.shut.change(shut, sign)
-        return opened
-
-    def settle(self, startable: int) -> Iterator[tuple[int, Run]]:
-        """Move entries between the lines until `startable` of them are open, or all; yield runs
-        that may start now (1) or no longer (-1)."""
-        while len(self.open) < startable and self.shut:
-            run = self.shut.take(startable - len(self.open), 0)
-            self.open.change([run], 1)
-            yield 1, run
-        while len(self.open) > startable:
-            run = self.open.take(len(self.open) - startable, -1)
-            self.shut.change([run], 1)
-            yield -1, run
+def add_to(counter: Counter[Any], key: object, change: int) -> None:
+    """Count; a key with a count of zero is absent."""
+    count = counter.get(key, 0) + change
+    if count:
+        counter[key] = count
+    else:
+        counter.pop(key, None)
 
 
-def kind_of(spec: JobSpec, demand: Vector) -> Kind:
+def array_key(job: Job) -> tuple[str, int] | None:
+    return None if job.array_id is None else (job.spec.user, job.array_id)
+
+
+def kind_of(spec: JobSpec, demand: Vector) -> Kind | None:
+    """Return the kind of a job that names a limit of its group, else None."""
     if spec.group is None or spec.group.at_once is None:
-        return spec.leaf, demand, None, None
-    return spec.leaf, demand, spec.group_key, spec.group.at_once
+        return None
+    return spec.leaf, demand, spec.group.at_once
 
 
-@dataclass
-class GroupGate(Gate):
-    """The pending jobs of a kind that may start but for the limit of their group."""
-
-    #: Number of jobs of the kind that have not started: those in the lines, and those that are held
-    #: or wait for a time or another job, any of which may join them.
-    waiting: int = 0
-
-
-@dataclass
-class GroupState:
-    """The live jobs of a user's group."""
-
-    #: The number of jobs that have an allocation.
-    running: int = 0
-    #: The kinds of jobs with a limit that wait.
-    kinds: dict[Kind, GroupGate] = field(default_factory=dict)
-
-
-class GroupStates(dict[GroupKey, GroupState]):
-    """The groups of which a job runs, or waits with a limit."""
-
-    def running(self, key: GroupKey) -> int:
-        return self[key].running if key in self else 0
-
-    def gate(self, key: GroupKey, kind: Kind) -> GroupGate:
-        return self.setdefault(key, GroupState()).kinds.setdefault(kind, GroupGate())
-
-    def drop_if_over(self, key: GroupKey, kind: Kind | None = None) -> None:
-        state = self[key]
-        gate = None if kind is None else state.kinds[kind]
-        if kind is not None and gate is not None and not (gate.waiting or gate.open or gate.shut):
-            del state.kinds[kind]
-        if not state.running and not state.kinds:
-            del self[key]
+def entry_of(job: Job) -> Entry:
+    return -job.spec.priority, job.id
 
 
 #: Id and outcome of a task that did not complete.
@@ -381,14 +415,11 @@ LiveArray = tuple[Array, tuple[Ids, ...], FailedTask | None]
 class ArrayState:
     array: Array
     #: Tasks that have no record of their own.
-    unmaterialized: Line
+    unmaterialized: TaskIds
     #: The first task, by index, that ended and did not complete.
     failed: FailedTask | None = None
-    #: Live tasks with a record, and how many of them have an allocation.
+    #: Live tasks with a record.
     live: set[int] = field(default_factory=set)
-    active: int = 0
-    #: The tasks that may start but for a limit on the running ones.
-    gate: Gate = field(default_factory=Gate)
     #: Cache: the task that delays dependents of the array longest, or the array's id for the tasks
     #: without a record, or None after a change.
     slowest: int | None = field(default=None, compare=False)
@@ -397,19 +428,16 @@ class ArrayState:
 
     @classmethod
     def of(cls, array: Array, ids: Iterable[Ids], bad: FailedTask | None = None) -> ArrayState:
-        return cls(array, _line(array, ids), bad)
+        return cls(array, TaskIds(ids), bad)
 
     def become(self, common: Job) -> None:
         """Set the state that the tasks without a record share from now on."""
         self.note_change()
-        before, self.array = self.array, replace(self.array, common=common)
+        self.array = replace(self.array, common=common)
         if common.state is JobState.ENDED:
             self.array = replace(self.array, cancelled=self.ids())
             self.note_failure(self.array.cancelled[0][0], common.outcome)
-            self.unmaterialized = Line()
-        elif common.spec.priority != before.spec.priority:
-            # Otherwise the line of tasks, which may have very many runs, need not be rebuilt.
-            self.unmaterialized = _line(self.array, self.ids())
+            self.unmaterialized = TaskIds()
 
     def note_change(self) -> None:
         """Drop the caches after an event of a task, or of all tasks without a record."""
@@ -427,7 +455,7 @@ class ArrayState:
 
     def ids(self) -> tuple[Ids, ...]:
         """Return the id ranges of the tasks that have no record of their own."""
-        return tuple((first, last) for _, first, last in self.unmaterialized.runs)
+        return tuple(self.unmaterialized.ranges)
 
     @property
     def common(self) -> Job | None:
@@ -439,8 +467,20 @@ class ArrayState:
         """The tasks that have no record of their own, or None if there are none."""
         return Group(self.array, self.ids()) if self.unmaterialized else None
 
-    def has_unmaterialized(self, job_id: int) -> bool:
-        return (-self.array.spec.priority, job_id) in self.unmaterialized
+    @property
+    def first(self) -> Entry:
+        """The first task without a record."""
+        return -self.array.spec.priority, self.unmaterialized.first
+
+    def after(self, entry: Entry) -> Entry | None:
+        """Return the first task without a record that comes after an entry, or None."""
+        priority = -self.array.spec.priority
+        job_id = self.unmaterialized.after(entry[1] if priority == entry[0] else 0)
+        return None if job_id is None or priority < entry[0] else (priority, job_id)
+
+    def runs(self) -> Iterator[Run]:
+        priority = -self.array.spec.priority
+        return ((priority, first, last) for first, last in self.unmaterialized.ranges)
 
 
 class ArrayStates(dict[int, ArrayState]):
@@ -449,8 +489,6 @@ class ArrayStates(dict[int, ArrayState]):
     def __init__(self) -> None:
         super().__init__()
         self._ids: list[int] = []
-        #: Cache of the latest result of `unmaterialized`, which a pass asks for repeatedly.
-        self._last: tuple[Array, Job] | None = None
 
     def enrol(self, array_state: ArrayState) -> None:
         """Add an array with a higher id than all others."""
@@ -470,17 +508,9 @@ class ArrayStates(dict[int, ArrayState]):
     def unmaterialized(self, job_id: int) -> Job | None:
         """Return a task that has no record of its own, or None if there is no such task."""
         array = self.of_task(job_id)
-        if array is None or not self[array.id].has_unmaterialized(job_id):
+        if array is None or job_id not in self[array.id].unmaterialized:
             return None
-        if self._last is None or self._last[0] is not array or self._last[1].id != job_id:
-            self._last = array, array.task(job_id)
-        return self._last[1]
-
-    def bound_of(self, job: Job) -> ArrayState | None:
-        """Return the state of the task's array if that limits how many run at once, else None."""
-        array_state = None if job.array_id is None else self.get(job.array_id)
-        is_bounded = array_state is not None and array_state.array.at_once is not None
-        return array_state if is_bounded else None
+        return array.task(job_id)
 
     def groups(self) -> list[Group]:
         """Return the tasks without a record of their own, array by array."""
@@ -488,17 +518,3 @@ class ArrayStates(dict[int, ArrayState]):
 
     def live(self) -> list[LiveArray]:
         return [(each.array, each.ids(), each.failed) for each in self.values()]
-
-
-def _line(array: Array, ids: Iterable[Ids]) -> Line:
-    line = Line()
-    line.change([(-array.spec.priority, first, last) for first, last in ids], 1)
-    return line
-
-
-def entry_of(job: Job) -> Entry:
-    return -job.spec.priority, job.id
-
-
-def run_of(job: Job) -> Run:
-    return -job.spec.priority, job.id, job.id

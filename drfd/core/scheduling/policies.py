@@ -127,7 +127,7 @@ class _Pass:
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
     ) -> Head | None:
         """Return the leaf's first job, from an entry on, that may start now, or None."""
-        line, share_tree = self.wait_index.lines[leaf], self.share_tree
+        line, share_tree = self.wait_index.lines.get(leaf, []), self.share_tree
         if len(self.open) < len(line):
             # All demands for which there is room are among these.
             heads = self.wait_index.heads[leaf]
@@ -144,7 +144,9 @@ class _Pass:
                 return entry, demand
         return None
 
-    def start(self, leaf: str, head: Head) -> None:
+    def start(self, leaf: str, head: Head) -> bool:
+        """Start a job. Returns whether jobs of other leaves may not start any more because of it,
+        so that the order must be asked for again."""
         (_, job_id), demand = head
         held = self.backfill.placed(demand, job_id, self.free)
         if self.backfill.reservations:
@@ -153,7 +155,7 @@ class _Pass:
         self.admitted[job_id] = held
         self.free = minus(self.free, held)
         self._deadlines.clear()
-        self.wait_index.take(leaf, head, self.pass_context)
+        return self.wait_index.take(leaf, head, self.pass_context)
 
     def resume_suspended(self) -> None:
         """Resume suspended jobs: others may wait for the memory that these keep until they have
@@ -255,6 +257,8 @@ class _DrfPass(_Pass):
             entry = self.pass_context.entry(job_id)
             if entry is None or not self.backfill.may_renew(before):
                 continue
+            if not self.wait_index.is_open(leaf, (entry, demand)):
+                continue
             if not fits(demand, self.wait_index.shares.most(leaf)):
                 # Its limits have become smaller than the job, perhaps for some hours.
                 continue
@@ -300,8 +304,10 @@ class _DrfPass(_Pass):
                 head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
             if head is not None:
                 begins[leaf], has_moved = head[0], True
-                self.start(leaf, head)
-                turns.renew(leaf)
+                if self.start(leaf, head):
+                    turns = None
+                else:
+                    turns.renew(leaf)
                 if not promise_only and self._is_late(leaf):
                     late.add(leaf)
             elif has_moved:
@@ -456,9 +462,9 @@ class _BaselinePass(_Pass):
         #: Jobs that hold a slot, by node.
         self.count = Counter[str]()
 
-    def start(self, leaf: str, head: Head) -> None:
+    def start(self, leaf: str, head: Head) -> bool:
         self.count.update(path_up(leaf))
-        super().start(leaf, head)
+        return super().start(leaf, head)
 
     def serve(
         self, *, is_strict: bool = False, max_starts: int | None = None
@@ -480,8 +486,9 @@ class _BaselinePass(_Pass):
                 return leaf, head
             elif not self.share_tree.is_within_limits(leaf, head[1]):
                 turns.drop(leaf)
+            elif self.start(leaf, head):
+                turns = self.wait_index.turns()
             else:
-                self.start(leaf, head)
                 turns.renew(leaf)
         return None
 

@@ -1,10 +1,9 @@
 """One scheduling pass: which waiting jobs start now, in view of everything in the ledger.
 
 `schedule` is the only way into a pass: the daemon, the simulator and the forecast call it. It hands
-what is free, and the index of waiting jobs, to the configured policy (`POLICIES`), and then applies
-what no policy knows: shortages, draining, and the limits on launches and of users' groups. Of
-leaves that wait for the next week's quota no policy learns. A pass changes no table; `start_events`
-turns its plan into events.
+what is free, and the index of waiting jobs, to the configured policy (`POLICIES`). While launching
+is stopped no policy is asked; of leaves that wait for the end of a shortage or for the next week's
+quota none learns. A pass changes no table; `start_events` turns its plan into events.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from drfd.core.fairness.week_quotas import QuotaUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MACHINE
 from drfd.core.model import events as ev
-from drfd.core.model.job import GroupKey, JobState
+from drfd.core.model.job import JobState
 from drfd.core.model.stimuli import Now
-from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.kept_free import ExternalLoad, kept
 from drfd.core.scheduling.plan import PassInput, PassLimits, Plan, PolicyOptions
 from drfd.core.scheduling.policies import POLICIES
@@ -65,8 +64,6 @@ def schedule(
         options=options,
     )
     plan = POLICIES[rules.policy](pass_input)
-    if ledger.groups:
-        plan = _within_groups(plan, ledger, free, pass_context.before)
     external = pass_context.external
     return replace(plan, external=external, shortages=shortages)
 
@@ -108,6 +105,7 @@ def build_wait_index(
     return WaitIndex(
         LeafTables(
             queues=ledger.queues,
+            gates=ledger.queues,
             used=ledger.used,
             shares=rules.shares,
             past_usage=past_usage,
@@ -125,54 +123,3 @@ def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vect
     if external is not None:
         return replace(external, kept=taken).taken_from(free, ledger)
     return free if taken is NOTHING else minus(free, rules.axes.at_home(taken))
-
-
-def _with_fewer(
-    plan: Plan,
-    admitted: list[int],
-    free: Vector,
-    ledger: Ledger,
-    before: tuple[Reservation, ...],
-) -> Plan:
-    """Return the plan with only some of its jobs admitted. The plan's reservations were computed
-    for a machine on which all of them run, so those of the last pass stay until the next one."""
-    kept = frozenset(admitted)
-    left = tuple(each for each in before if each.job_id not in kept)
-    share_tree = plan.share_tree
-    if share_tree is not None:
-        out = [ledger.job(job_id) for job_id in plan.admitted if job_id not in kept]
-        wanted = ((job.spec.leaf, ledger.wanted(job)) for job in out)
-        # Otherwise a wait would be explained by what jobs hold that have not started.
-        share_tree = share_tree.without((leaf, each) for leaf, each in wanted if each is not None)
-    return replace(plan, admitted=admitted, free=free, reservations=left, share_tree=share_tree)
-
-
-def _free_beside(admitted: list[int], plan: Plan, free: Vector) -> Vector:
-    """Return what is left of the free resources when these of the plan's jobs have started."""
-    for job_id in admitted:
-        free = minus(free, plan.held[job_id])
-    return free
-
-
-def _within_groups(
-    plan: Plan, ledger: Ledger, free: Vector, before: tuple[Reservation, ...]
-) -> Plan:
-    """Return the plan without jobs for which, as they say, too many jobs of their group would run.
-    No policy knows this: the queues offer as many jobs of each kind as may start."""
-    running: dict[GroupKey, int] = {}
-    admitted: list[int] = []
-    for job_id in plan.admitted:
-        job = ledger.job(job_id)
-        group, key = job.spec.group, job.spec.group_key
-        if group is not None and key is not None and job.state is JobState.PENDING:
-            count = running.get(key)
-            count = ledger.groups.running(key) if count is None else count
-            if group.at_once is not None and count >= group.at_once:
-                continue
-            running[key] = count + 1
-        admitted.append(job_id)
-    if len(admitted) == len(plan.admitted):
-        return plan
-    # Other jobs may start at once in the room of the jobs left out.
-    left = _free_beside(admitted, plan, free)
-    return replace(_with_fewer(plan, admitted, left, ledger, before), is_cut=True)

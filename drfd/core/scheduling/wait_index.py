@@ -11,6 +11,7 @@ vector that does not fit is skipped, however many leaves wait for it.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -18,7 +19,7 @@ from math import inf
 from drfd.core.amounts.vectors import Vector, fits, minus, plus
 from drfd.core.fairness.service_order import Choose, Rank, ServiceOrder, Turns
 from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree
-from drfd.core.ledger.queue import Entry, LeafQueue, Queues
+from drfd.core.ledger.queue import Entry, JobClass, LeafQueue, Limited, Place, Queues
 from drfd.core.scheduling.backfill import PassContext
 
 #: The first waiting job of a class: its entry in the queue, and its demand.
@@ -35,6 +36,8 @@ class LeafTables:
     #: The resources that each leaf holds.
     used: Mapping[str, Vector]
     shares: FairShare
+    #: What closes gates for jobs of the queues while a pass runs.
+    gates: Queues = field(default_factory=Queues)
     #: The decayed usage of each node, which decides ties; see `core.fairness.service_order`.
     past_usage: Mapping[str, float] = field(default_factory=dict)
     #: The resources of recently ended short jobs by leaf, which count as held, but not against
@@ -83,9 +86,11 @@ class WaitIndex:
         self._order: ServiceOrder
         #: See `begin`.
         self._lead_room: Vector | None = None
-        #: The jobs that the present pass has admitted, and its iterators past them.
+        #: The jobs that the present pass has admitted, how many of each array and group with a
+        #: limit, and the first job of each class behind those admitted.
         self._admitted: set[int] = set()
-        self._walks: dict[tuple[str, Vector], Iterator[Entry]] = {}
+        self._started = Counter[Limited]()
+        self._firsts: dict[Place, Entry] = {}
 
     def touch(self, leaf: str, demands: Iterable[Vector] | None = None) -> None:
         """Read the leaf again before the next pass, because its queue has changed, or the resources
@@ -122,7 +127,8 @@ class WaitIndex:
         """Begin a pass of a policy: read what has changed. In the order of service, jobs that do
         not fit into `lead_room` do not count as the next ones of their leaves."""
         self._admitted.clear()
-        self._walks.clear()
+        self._started.clear()
+        self._firsts.clear()
         touched = {
             leaf: demands
             for leaf, demands in self._touched.items()
@@ -163,17 +169,36 @@ class WaitIndex:
             turns.drop(leaf)
         return found
 
-    def take(self, leaf: str, head: Head, pass_context: PassContext) -> None:
-        """Enter a job that the pass has admitted."""
-        (_, job_id), demand = head
-        self.touch(leaf, (demand,))
-        self._admitted.add(job_id)
+    def take(self, leaf: str, head: Head, pass_context: PassContext) -> bool:
+        """Enter a job that the pass has admitted. Returns whether gates have closed for jobs of
+        other leaves."""
+        entry, demand = head
+        changed, gates = {leaf: {demand}}, self.tables.gates
+        self._admitted.add(entry[1])
+        for key, _ in self._class_of(leaf, head).limits:
+            self._started[key] += 1
+            for path, asks, _ in gates.closed_by(key, gates.running[key] + self._started[key]):
+                if path in self.heads:
+                    changed.setdefault(path, set()).add(asks)
         held, recent = self._held[leaf]
         self._held[leaf] = plus(held, demand), recent
         self.share_tree.hold(leaf, demand)
-        self._read(leaf, (demand,))
-        self._put(leaf)
-        self._set_since(leaf, pass_context)
+        for path, demands in changed.items():
+            self.touch(path, demands)
+            self._read(path, demands)
+            self._put(path)
+            self._set_since(path, pass_context)
+        return len(changed) > 1
+
+    def _class_of(self, leaf: str, head: Head) -> JobClass:
+        entry, demand = head
+        line = self.tables.queues.get(leaf, {}).get(demand)
+        # A reserved job may be in a part of the queues that this pass does not see.
+        return JobClass() if line is None else line.class_of(entry)
+
+    def is_open(self, leaf: str, head: Head) -> bool:
+        """Return whether no gate has closed in this pass for a job in a queue."""
+        return self._is_open(self._class_of(leaf, head))
 
     def leaves_in_time(
         self, demand: Vector, deadline_s: float, pass_context: PassContext
@@ -304,17 +329,26 @@ class WaitIndex:
             self._lengths[demand].pop(leaf, None)
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
-        """Return the leaf's first job of this demand that the pass has not admitted, or None."""
+        """Return the leaf's first job of this demand that may start beside those that the pass has
+        admitted, or None."""
         line = None if queue is None else queue.get(demand)
         if line is None:
             return None
-        if line.first[1] not in self._admitted:
+        if not self._admitted:
             return line.first
-        head = self.heads[leaf].get(demand)
-        if head is not None and head[1] not in self._admitted:
-            return head
-        walk = self._walks.setdefault((leaf, demand), iter(line))
-        return next((entry for entry in walk if entry[1] not in self._admitted), None)
+        found = []
+        for cls, alike in line.items():
+            place = leaf, demand, cls
+            first: Entry | None = self._firsts.get(place, alike.first)
+            while first is not None and first[1] in self._admitted:
+                first = alike.after(first)
+            if first is not None:
+                self._firsts[place] = first
+                found += [first] if self._is_open(cls) else []
+        return min(found, default=None)
+
+    def _is_open(self, cls: JobClass) -> bool:
+        return not cls.limits or self.tables.gates.is_open(cls, self._started)
 
     def _set_since(self, leaf: str, pass_context: PassContext) -> None:
         before = self._since_s.pop(leaf, None)

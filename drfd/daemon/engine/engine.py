@@ -326,7 +326,7 @@ class Engine:
             for job in self.ledger.allocated_jobs()
         )
         delays = [due - now.mono_s for due in dues if due is not None]
-        begin_s = self.ledger.begins.all.first[0] - now.at_s if self.ledger.begins.all else 0.0
+        begin_s = self.ledger.begins.all[0][0] - now.at_s if self.ledger.begins.all else 0.0
         if begin_s > 0:
             delays.append(min(_CLOCK_S, begin_s))
         # This covers a begin time that has come and that the turn has left over.

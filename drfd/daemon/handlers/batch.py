@@ -34,8 +34,6 @@ _AT_ONCE = 25
 #: Refusals of named jobs in a reply, at most: a request may name a hundred thousand that are over,
 #: or never were.
 _MOST_REFUSALS = 1000
-#: A change of this many ranges of array tasks takes as long as that of one job.
-_RANGES = 10
 
 #: Makes a stimulus from the time, the id of the job or array, and the sender.
 MakeStimulus = Callable[[st.Now, int, st.Actor], st.JobAsked]
@@ -199,14 +197,7 @@ class BatchActions:
         if not actor.is_admin and not isinstance(stimuli[0], st.CancelAsked):
             # A cancellation is a job's last change, and is charged with its submission.
             count = sum(len(outcome) for outcome in outcomes if isinstance(outcome, list))
-            count += sum(map(self._more_work, targets))
             self.quotas.changed(actor.uid, count, _size_of(stimuli[0]))
-
-    def _more_work(self, target: _Target) -> int:
-        """Return how many additional changes a common change of an array's tasks counts as: it
-        touches each range of pending indices."""
-        array_state = self.engine.ledger.arrays.get(target.job_id)
-        return 0 if array_state is None else len(array_state.unmaterialized.runs) // _RANGES
 
     def _has_started(self, job_id: int) -> bool:
         job = self.engine.ledger.jobs.get(job_id)

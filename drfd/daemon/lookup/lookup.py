@@ -298,7 +298,7 @@ class Lookup:
         ledger, table = self.engine.ledger, self.engine.journal.arrays
         array_state = ledger.arrays.get(array.id)
         if array_state is not None and array_state.unmaterialized:
-            return array.task(array_state.unmaterialized.first[1])
+            return array.task(array_state.unmaterialized.first)
         if array_state is not None:
             return ledger.jobs[min(array_state.live)]
         return table.first_bad(array) or table.ended_of(array, limit=1)[0]

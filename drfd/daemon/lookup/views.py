@@ -690,7 +690,7 @@ def shares_view(
     held_back = ledger.queues.held_back()
     for leaf in active:
         running = len(ledger.allocations.get(leaf, ()))
-        pending = sum(map(len, ledger.queues.get(leaf, {}).values())) + held_back[leaf]
+        pending = ledger.queues.count_startable(leaf) + held_back[leaf]
         for path in path_up(leaf):
             before = counts.get(path, (0, 0))
             counts[path] = before[0] + running, before[1] + pending

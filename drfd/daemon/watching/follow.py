@@ -102,7 +102,7 @@ class Waiting:
         else:
             found = [ledger.jobs[each] for each in sorted(array_state.live)]
             if array_state.unmaterialized:
-                found.append(ledger.find(array_state.unmaterialized.first[1]))
+                found.append(ledger.find(array_state.unmaterialized.first))
         return first_stuck((job for job in found if job is not None), ledger)
 
     def in_vain(self, job: Job) -> CodeText | None:

@@ -156,7 +156,7 @@ class Overview:
             return found
         name = leaf_path("", user)[1:]
         leaves = (leaf for leaf in ledger.queues if leaf.rpartition(".")[2] == name)
-        entries = merge(*(line(ledger.queues[leaf]) for leaf in leaves))
+        entries = merge(*(line(ledger, leaf) for leaf in leaves))
         seen = self._rows(islice(entries, _MOST_PIECES), 2 * MOST_PENDING)
         for row_id, row in seen.items():
             left -= row.size if isinstance(row, Group) else 1
