@@ -30,11 +30,11 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
-from drfd.core.scheduling import scheduling_pass
+from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.backfill import PassContext, make_pass_context
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.core.scheduling.scheduling_pass import build_wait_index, start_events
+from drfd.core.scheduling.scheduler import build_wait_index, start_events
 
 if TYPE_CHECKING:
     from drfd.journal.journal import Journal
@@ -317,7 +317,7 @@ def schedule(
         before=(),
     )
     wait_index = build_wait_index(ledger, rules, past_usage or {}, recent or {})
-    return scheduling_pass.schedule(ledger, rules, wait_index, context)
+    return scheduler.schedule(ledger, rules, wait_index, context)
 
 
 @dataclass

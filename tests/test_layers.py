@@ -55,10 +55,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "wait_index": {"backfill"},
         "plan": {"backfill", "kept_free", "release_times", "wait_index"},
         "policies": {"backfill", "plan", "wait_index"},
-        "scheduling_pass": {"backfill", "kept_free", "plan", "policies", "wait_index"},
         "scheduler": {
-            *("backfill", "kept_free", "plan", "preemption", "release_times"),
-            *("scheduling_pass", "wait_index"),
+            *("backfill", "kept_free", "plan", "policies", "preemption", "release_times"),
+            "wait_index",
         },
     },
     "drfd.daemon": {

@@ -15,7 +15,7 @@ from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
+from drfd.core.scheduling.scheduler import build_wait_index, schedule, start_events
 
 GIB = 1 << 30
 #: (cores, GiB) of the jobs: eight vectors, some of cores and some of memory.
@@ -123,7 +123,7 @@ class Load:
     def _apply(self, event: ev.Event) -> None:
         job = self.ledger.apply(event)
         if job is not None:
-            self.wait_index.touch(job.spec.leaf, ())
+            self.wait_index.touch(job.spec.leaf)
 
     def _run_s(self, user: str) -> float:
         return SHORT_S if int(user[4:]) % 2 else LONG_S

@@ -57,7 +57,7 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
-from drfd.core.scheduling import scheduling_pass
+from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -785,7 +785,7 @@ def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:
     """Quotas are used up, and restored, between passes that share an index."""
     random = Random(5)
     bench = Bench(with_quotas({"lab": quota_of(40), "free": quota_of(40)}))
-    kept = scheduling_pass.build_wait_index(bench.ledger, bench.rules, {}, {})
+    kept = scheduler.build_wait_index(bench.ledger, bench.rules, {}, {})
     for _ in range(40):
         actor, pool = random.choice([(ALICE, "lab"), (BOB, "lab"), (BOB, "free"), (CAROL, "")])
         bench.submit(in_pool(actor, pool, random.choice((1, 2, 4))))
@@ -794,17 +794,17 @@ def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:
         expected = pass_over(bench, used_up=used_up)
         seen = context(bench)
         kept.catch_up(bench.ledger.queues)
-        found = scheduling_pass.schedule(bench.ledger, bench.rules, kept, seen, used_up=used_up)
+        found = scheduler.schedule(bench.ledger, bench.rules, kept, seen, used_up=used_up)
         assert found.admitted == expected.admitted
         assert list(found.order) == list(expected.order)
-        for event in scheduling_pass.start_events(bench.ledger, found, now()):
+        for event in scheduler.start_events(bench.ledger, found, now()):
             bench.ledger.apply(event)
-            kept.touch(bench.job(event.job_id).spec.leaf, ())
+            kept.touch(bench.job(event.job_id).spec.leaf)
         for job in [*bench.ledger.allocated_jobs()]:
             if random.random() < 0.4:
                 bench.feed(attempt_started(job.id))
                 bench.finish(job.id)
-                kept.touch(job.spec.leaf, ())
+                kept.touch(job.spec.leaf)
 
 
 # -- forecasts -------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Stream:
     running: dict[int, tuple[Waiting, float, float]] = field(default_factory=dict)
     before: tuple[Reservation, ...] = ()
     short: ShortJobs = field(default_factory=ShortJobs)
-    touch: Callable[[str, Iterable[Vector] | None], None] = lambda leaf, demands: None
+    touch: Callable[[str, Iterable[Vector]], None] = lambda leaf, demands: None
     next_id: int = 1
 
     def __post_init__(self) -> None:
@@ -214,8 +214,7 @@ class Stream:
         self._touch_queue(job)
 
     def _touch_queue(self, job: Waiting) -> None:
-        """Say which demand has changed, or now and then that any may have."""
-        self.touch(job.leaf, (job.demand,) if self.random.random() < 0.9 else None)
+        self.touch(job.leaf, (job.demand,))
 
     def _hold(self, leaf: str, change: Vector) -> None:
         held = plus(self.used.get(leaf, tuple(0 for _ in change)), change)

@@ -48,8 +48,7 @@ from drfd.core.scheduling.kept_free import (
 )
 from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.core.scheduling.release_times import Certainty
-from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.scheduling_pass import free_of
+from drfd.core.scheduling.scheduler import Scheduler, free_of
 from fakes import (
     ADMIN,
     ALICE,

@@ -37,7 +37,7 @@ from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.scheduling.backfill import PassContext
-from drfd.core.scheduling.plan import Plan, PolicyOptions
+from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.policies import POLICIES, YarnKey, yarn_key
 from drfd_experiments import theory
 from drfd_experiments.theory import FlowDemand
@@ -46,11 +46,11 @@ from seeds import examples
 STEADY = examples(40, quick=3)
 #: Policies that pass over what does not fit.
 SKIPPING = ["drf", "cpu", "asset", "hdrf-naive", "yarn"]
-SLOTS = PolicyOptions(slots=1000)
+SLOTS = 1000
 
 
 def done_by(policy: str, world: World, **more: Any) -> Plan:
-    return run(world, policy, **{"terms": SLOTS} | more)
+    return run(world, policy, **{"slots": SLOTS} | more)
 
 
 def launched(policy: str, world: World) -> str:
@@ -107,7 +107,7 @@ def test_a_pass_changes_nothing_and_the_order_of_tables_does_not_matter(
     queues, used = queues_of(dict(jobs)), dict(held)
     again = plan(
         policy, queues=queues, used=used, free=start(world).free, shares=fair_share(world.tree),
-        past_usage=world.past_usage, terms=SLOTS,
+        past_usage=world.past_usage, slots=SLOTS,
     )  # fmt: skip
     assert again == done_by(policy, world)
     assert queues == queues_of(world.waiting)

@@ -29,7 +29,7 @@ from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.scheduling_pass import start_events
+from drfd.core.scheduling.scheduler import start_events
 from fakes import ADMIN, GIB, Bench, attempt_started, demand, ended, now, spec
 from seeds import examples
 

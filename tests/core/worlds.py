@@ -29,15 +29,14 @@ from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
-from drfd.core.scheduling import scheduling_pass
+from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.backfill import PassContext, Reservation, make_pass_context
 from drfd.core.scheduling.kept_free import ExternalLoad
-from drfd.core.scheduling.plan import PassInput, Plan, PolicyOptions
+from drfd.core.scheduling.plan import PassInput, Plan
 from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.preemption import Departures, Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.scheduling_pass import build_wait_index
+from drfd.core.scheduling.scheduler import Scheduler, build_wait_index
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from fakes import ALICE, Bench, demand, now, schedule, spec
 
@@ -60,7 +59,7 @@ def plan(
     past_usage: Mapping[str, float] | None = None,
     pass_context: PassContext | None = None,
     recent: Mapping[str, Vector] | None = None,
-    terms: PolicyOptions | None = None,
+    slots: int | None = None,
 ) -> Plan:
     """A pass over an index of its own."""
     tables = LeafTables(
@@ -70,7 +69,7 @@ def plan(
         wait_index=WaitIndex(tables),
         free=free,
         pass_context=pass_context,
-        options=terms or PolicyOptions(),
+        slots=slots,
     )
     return POLICIES[policy](given)
 
@@ -120,7 +119,7 @@ def run(
     policy: str = "drf",
     *,
     pass_context: PassContext | None = None,
-    terms: PolicyOptions | None = None,
+    slots: int | None = None,
 ) -> Plan:
     """The real pass; without a context nothing is reserved."""
     return plan(
@@ -131,7 +130,7 @@ def run(
         shares=fair_share(world.tree),
         past_usage=world.past_usage,
         pass_context=pass_context,
-        terms=terms,
+        slots=slots,
     )
 
 
@@ -296,7 +295,7 @@ def pass_over(
     ledger, rules = bench.ledger, bench.rules
     wait_index = build_wait_index(ledger, rules, {}, {})
     seen = context(bench, at_s, **known)
-    return scheduling_pass.schedule(ledger, rules, wait_index, seen, used_up=used_up or {})
+    return scheduler.schedule(ledger, rules, wait_index, seen, used_up=used_up or {})
 
 
 def forecast(

@@ -31,7 +31,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.stimuli import Actor
-from drfd.core.scheduling.scheduling_pass import start_events
+from drfd.core.scheduling.scheduler import start_events
 from drfd.core.usage import Curve
 from drfd.journal import past
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story

@@ -16,7 +16,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.scheduling_pass import free_of
+from drfd.core.scheduling.scheduler import free_of
 from torture.books import HOLDS, Record, claim
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.promises import EventFold
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import PassLimits, Plan
-from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule
+from drfd.core.scheduling.scheduler import build_wait_index, schedule
 from drfd.core.scheduling.wait_index import WaitIndex
 from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.engine import Engine, Work

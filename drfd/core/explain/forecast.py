@@ -27,8 +27,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
-from drfd.core.ledger.conditions import End
-from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.ledger import End, Ledger
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import LiveArray, Run
 from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
@@ -39,8 +38,7 @@ from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes, least_certain
-from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.scheduling_pass import free_of, start_events
+from drfd.core.scheduling.scheduler import Scheduler, free_of, start_events
 
 #: Maximum number of passes in a forecast.
 _MOST_PASSES = 300

@@ -5,29 +5,28 @@ given only events that are durable or about to be.
 Ended jobs leave the ledger; the journal keeps them.
 
 The ledger also counts jobs by state and user (`JobCounts`), and keeps the jobs with an allocation
-by leaf (`Allocations`).
+by leaf (`Allocations`), and those with a condition: the end of another job (`Dependents`), or a
+time, of the user's choice or after a failed run (`Begins`). A job with a condition is PENDING but
+not eligible, and in no queue.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from drfd.core.amounts.instances import Instance, count_instances, each_instance
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Placed, Vector, minus, plus
-from drfd.core.ledger.conditions import (
-    Begins,
-    Dependents,
-    End,
-    count_conditions,
-)
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import (
     ArrayState,
     ArrayStates,
+    Entry,
     LiveArray,
     Queues,
     add_to,
@@ -115,6 +114,50 @@ class JobCounts:
 def more_dependencies(after: Sequence[Dependency]) -> int:
     """Return the number of dependencies beyond the first, which counts with the job."""
     return max(0, len(after) - 1)
+
+
+class End(NamedTuple):
+    """The end of a job, task or array for which some jobs still wait."""
+
+    outcome: Outcome
+    #: Unix time of the end.
+    at_s: float
+    #: The owner of the ended job.
+    user: str
+
+
+class Dependents(dict[int, set[int]]):
+    """Ids of the jobs that wait for a job's end, by that job's id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Ends that have not been reported to all waiting jobs yet, by key; `report_ends` in
+        #: `core.decisions.dependencies` reports them.
+        self.ended: dict[int, End] = {}
+
+    def add(self, on: int, job_id: int) -> None:
+        self.setdefault(on, set()).add(job_id)
+
+    def remove(self, on: int, job_id: int) -> None:
+        self[on].remove(job_id)
+        if not self[on]:
+            del self[on]
+            self.ended.pop(on, None)
+
+    def note_end(self, on: int, outcome: Outcome, at_s: float, user: str) -> None:
+        """Record the end of a job, task or array if any job waits for it."""
+        if on in self:
+            self.ended[on] = End(outcome, at_s, user)
+
+
+@dataclass
+class Begins:
+    """Earliest start times with the job's id, in order."""
+
+    #: Begin times of users, and pauses of drfd.
+    all: list[Entry] = field(default_factory=list)
+    #: Those that are pauses.
+    pauses: list[Entry] = field(default_factory=list)
 
 
 class Ledger:
@@ -464,9 +507,9 @@ class Ledger:
                 array_state.unmaterialized.take(before.id)
                 self._count(before, -1, array_state, is_leaving=True)
                 if not array_state.unmaterialized:
-                    count_conditions(array_state.array.common, None, self.dependents, self.begins)
+                    self._count_conditions(array_state.array.common, None)
         self._count(job, 1)
-        count_conditions(before if has_record else None, job, self.dependents, self.begins)
+        self._count_conditions(before if has_record else None, job)
         if job.state is JobState.ENDED:
             self.jobs.pop(job.id, None)
         else:
@@ -482,8 +525,28 @@ class Ledger:
         if array_state.unmaterialized:
             common = array_state.array.common
             self._count(common, sign, array_state)
-            before, after = (None, common) if sign > 0 else (common, None)
-            count_conditions(before, after, self.dependents, self.begins)
+            self._count_conditions(*((None, common) if sign > 0 else (common, None)))
+
+    def _count_conditions(self, before: Job | None, after: Job | None) -> None:
+        """Replace the conditions of a job, or of the tasks that it represents, by its present ones;
+        None stands for no job. Only those of a job that has not started count.
+
+        Only the difference is written: of a thousand dependencies, usually a single one has ended.
+        """
+        old, new = _awaited(before), _awaited(after)
+        for job, sign, ids in (before, -1, old - new), (after, 1, new - old):
+            if job is None or job.state not in _WAITING:
+                continue
+            for on in ids:
+                (self.dependents.add if sign > 0 else self.dependents.remove)(on, job.id)
+            if job.not_before_s is None:
+                continue
+            is_pause = job.not_before_s != job.spec.begin_s
+            for times in (self.begins.all, self.begins.pauses) if is_pause else (self.begins.all,):
+                if sign > 0:
+                    insort(times, (job.not_before_s, job.id))
+                else:
+                    del times[bisect_left(times, (job.not_before_s, job.id))]
 
     def _count(
         self,
@@ -550,3 +613,12 @@ class Ledger:
         assert all(job_id < self.next_id for job_id in self.jobs)
         gone = {each for each in self.dependents if not self.lives(each)}
         assert gone == self.dependents.ended.keys(), "a job waits for one that has ended"
+
+
+_WAITING = (JobState.PENDING, JobState.HELD)
+
+
+def _awaited(job: Job | None) -> frozenset[int]:
+    if job is None or not job.awaits or job.state not in _WAITING:
+        return frozenset()
+    return frozenset(each.job_id for each in job.awaits)

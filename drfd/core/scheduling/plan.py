@@ -28,16 +28,6 @@ class PassLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyOptions:
-    """Settings that only some of the policies read."""
-
-    #: The number of jobs that may run at once under the policy "slots".
-    slots: int | None = None
-    #: How many jobs of each leaf hold a slot.
-    running: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PassInput:
     """The input of a policy for one pass."""
 
@@ -48,7 +38,10 @@ class PassInput:
     #: The facts about time; without them nothing is reserved.
     pass_context: PassContext | None = None
     limits: PassLimits = PassLimits()
-    options: PolicyOptions = PolicyOptions()
+    #: The number of jobs that may run at once under the policy "slots", and how many of each leaf
+    #: hold a slot.
+    slots: int | None = None
+    running: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

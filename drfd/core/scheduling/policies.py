@@ -429,11 +429,10 @@ def easy(pass_input: PassInput) -> Plan:
 
 def slots(pass_input: PassInput) -> Plan:
     """Apply max-min fairness to slots, one for each job, whatever it needs."""
-    options = pass_input.options
-    assert options.slots is not None, "how many slots?"
-    left = options.slots - sum(options.running.values())
+    assert pass_input.slots is not None, "how many slots?"
+    left = pass_input.slots - sum(pass_input.running.values())
     count = Counter[str]()
-    for leaf, number in options.running.items():
+    for leaf, number in pass_input.running.items():
         for path in path_up(leaf):
             count[path] += number
 

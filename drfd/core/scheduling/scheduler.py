@@ -1,7 +1,12 @@
 """The scheduler: makes scheduling passes, and keeps what one pass needs of those before it.
 
-Its state is not part of the ledger: nothing here decides what is true of a job. It can be rebuilt
-from jobs that have ended, and from the promises of reservations (`Scheduler.restore`).
+`schedule` makes one pass: it hands what is free, and the index of waiting jobs, to the configured
+policy (`POLICIES`). While launching is stopped no policy is asked; of leaves that wait for the end
+of a shortage or for the next week's quota none learns. A pass changes no table; `start_events`
+turns its plan into events.
+
+The scheduler's state is not part of the ledger: nothing here decides what is true of a job. It can
+be rebuilt from jobs that have ended, and from the promises of reservations (`Scheduler.restore`).
 """
 
 from __future__ import annotations
@@ -11,20 +16,30 @@ from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 
+from drfd.core.amounts.instances import Instance, Instances, choose_instances, each_instance
+from drfd.core.amounts.resources import NOTHING
+from drfd.core.amounts.vectors import Room, Vector, minus, node_of
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.service_order import DecayedUsage, ShortJobs
-from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
+from drfd.core.fairness.week_quotas import QuotaUse, WeekUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.postponed import MACHINE
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, Outcome, leaf_path
+from drfd.core.model.job import Job, JobState, Outcome, leaf_path
 from drfd.core.model.stimuli import Now
-from drfd.core.scheduling.backfill import Promise, Reservation, forced, make_pass_context
-from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs
-from drfd.core.scheduling.plan import PassLimits, Plan
+from drfd.core.scheduling.backfill import (
+    PassContext,
+    Promise,
+    Reservation,
+    forced,
+    make_pass_context,
+)
+from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs, kept
+from drfd.core.scheduling.plan import PassInput, PassLimits, Plan
+from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
 from drfd.core.scheduling.release_times import Ends, RunTimes
-from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
-from drfd.core.scheduling.wait_index import WaitIndex
+from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
 #: The search for starving nodes reads all waiting leaves. With more leaves than this it runs at
 #: most once in this many seconds, far less than a node must starve before anything happens.
@@ -138,7 +153,7 @@ class Scheduler:
         self._has_dropped_reservation = False
         wait_index = self._updated_wait_index(ledger, rules)
         for leaf in self._short_jobs.forget(now.mono_s):
-            wait_index.touch(leaf, ())
+            wait_index.touch(leaf)
         self.last_plan = schedule(
             ledger, rules, wait_index, pass_context, self.limits, self.used_up(now.at_s)
         )
@@ -207,7 +222,7 @@ class Scheduler:
         """Mark the leaf as changed in anything but its queue, whose changes the ledger lists."""
         self._ends.forget(leaf)
         if self._wait_index is not None:
-            self._wait_index.touch(leaf, ())
+            self._wait_index.touch(leaf)
 
     def forget_derived_state(self) -> None:
         """Drop what was derived from the ledger, because another one takes its place. What was
@@ -256,3 +271,97 @@ class Scheduler:
             # The estimates of the user's other jobs have changed, in whichever pool they wait.
             for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
                 self._touch(leaf_path(pool, job.spec.user))
+
+
+def schedule(
+    ledger: Ledger,
+    rules: Rules,
+    wait_index: WaitIndex,
+    pass_context: PassContext,
+    limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
+    used_up: Mapping[str, QuotaUse] = MappingProxyType({}),
+) -> Plan:
+    """Return the plan of one pass. `wait_index` (see `build_wait_index`) is kept from pass to pass
+    and must have been told of every change since the last one. `used_up` are the nodes that have
+    used up their quota of the week."""
+    free = free_of(ledger, rules, pass_context.external)
+    shortages = ledger.shortages.pausing(pass_context.now_s)
+    if ledger.draining or MACHINE in shortages:
+        # Reservations are renewed when launches go on.
+        before = pass_context.before
+        return Plan(admitted=[], free=free, order=[], reservations=before, shortages=shortages)
+    shut = shortages.blocked_leaves(ledger.queues) if shortages else frozenset[str]()
+    shut |= leaves_out_of_quota(ledger.queues, used_up)
+    wait_index.shut(shut)
+    wait_index.put_last(frozenset(used_up))
+    if shut:
+        before = tuple([each for each in pass_context.before if each.leaf not in shut])
+        pass_context = replace(pass_context, before=before)
+    is_of_slots = rules.policy == "slots"
+    pass_input = PassInput(
+        wait_index=wait_index,
+        free=free,
+        pass_context=pass_context,
+        limits=limits,
+        slots=rules.slot_count if is_of_slots else None,
+        running=ledger.slots_taken() if is_of_slots else {},
+    )
+    plan = POLICIES[rules.policy](pass_input)
+    return replace(plan, external=pass_context.external, shortages=shortages)
+
+
+def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted | ev.Resumed]:
+    """Yield, for each job that the plan admits, the event by which it starts or is resumed. It
+    makes no difference whether an event is applied before the next is asked for."""
+    chosen: set[Instance] = set()
+    if plan.external is not None:
+        chosen.update(each for each, _ in plan.external.instances)
+    for job_id in plan.admitted:
+        job = ledger.job(job_id)
+        if job.state is JobState.SUSPENDED:
+            yield ev.Resumed(job_id=job_id, at_s=now.at_s, mono_s=now.mono_s)
+            continue
+        instances: Instances = ()
+        axes, node = ledger.axes, node_of(plan.held.get(job_id))
+        if job.spec.demand.gres and axes.is_home(node):
+            taken = {*ledger.taken, *chosen}
+            whole, shared = axes.split_gres(job.spec.demand.gres, plan.held.get(job_id))
+            instances = choose_instances(whole, axes.instances, taken, axes.places)
+            instances = tuple(sorted((*instances, *shared)))
+            chosen.update(each_instance(instances))
+        yield ev.Admitted(
+            job_id=job_id,
+            at_s=now.at_s,
+            attempt=job.attempt + 1,
+            instances=instances,
+            node=node,
+            why=plan.start_reason(job_id),
+        )
+
+
+def build_wait_index(
+    ledger: Ledger, rules: Rules, past_usage: Mapping[str, float], recent: Mapping[str, Vector]
+) -> WaitIndex:
+    """Return an index of all waiting jobs, for any number of passes with these rules. It must be
+    told of every leaf that an event changes."""
+    return WaitIndex(
+        LeafTables(
+            queues=ledger.queues,
+            gates=ledger.queues,
+            used=ledger.used,
+            shares=rules.shares,
+            past_usage=past_usage,
+            recent=recent,
+        )
+    )
+
+
+def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
+    """Return the free resources; an amount is negative where more is held than there is."""
+    free = minus(rules.room, ledger.allocated)
+    if isinstance(free, Room):
+        free = free.without(ledger.closed_nodes)
+    taken = kept(ledger, rules, external)
+    if external is not None:
+        return replace(external, kept=taken).taken_from(free, ledger)
+    return free if taken is NOTHING else minus(free, rules.axes.at_home(taken))

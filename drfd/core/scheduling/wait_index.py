@@ -68,10 +68,10 @@ class WaitIndex:
         #: Nodes that have used up their quota; see `put_last`.
         self.beyond: frozenset[str] = self.share_tree.last
         self._nothing: Vector = (0,) * len(tables.shares.capacity)
-        #: Leaves that have changed → the demands for which their queues have, or None for all.
-        self._touched: dict[str, set[Vector] | None] = dict.fromkeys(
-            [*tables.queues, *tables.used, *tables.recent]
-        )
+        #: Leaves that have changed → the demands for which their queues have.
+        self._touched: dict[str, set[Vector]] = {
+            leaf: set() for leaf in [*tables.queues, *tables.used, *tables.recent]
+        }
         #: Leaves whose jobs may not be looked at.
         self._shut: frozenset[str] = frozenset()
         #: The `used` and `recent` resources of each active leaf that are entered in `share_tree`.
@@ -92,20 +92,15 @@ class WaitIndex:
         self._started = Counter[Limited]()
         self._firsts: dict[Place, Entry] = {}
 
-    def touch(self, leaf: str, demands: Iterable[Vector] | None = None) -> None:
-        """Read the leaf again before the next pass, because its queue has changed, or the resources
-        that it or its pools hold or have used. `demands` are those for which the queue may have
-        changed (empty for none), or None for any."""
-        noted = self._touched.setdefault(leaf, set())
-        if demands is None:
-            self._touched[leaf] = None
-        elif noted is not None:
-            noted.update(demands)
+    def touch(self, leaf: str, demands: Iterable[Vector] = ()) -> None:
+        """Read the leaf again before the next pass, because its queue has changed for these
+        demands, or the resources that it or its pools hold or have used."""
+        self._touched.setdefault(leaf, set()).update(demands)
 
     def shut(self, leaves: frozenset[str]) -> None:
         """Treat these leaves, and no others, as if their queues were empty."""
         for leaf in leaves ^ self._shut:
-            self.touch(leaf)
+            self.touch(leaf, {*self.tables.queues.get(leaf, ()), *self.heads.get(leaf, ())})
         self._shut = leaves
 
     def put_last(self, paths: frozenset[str]) -> None:
@@ -284,18 +279,15 @@ class WaitIndex:
         if not is_active:
             self.share_tree.leave(leaf)
 
-    def _read(self, leaf: str, demands: Collection[Vector] | None) -> None:
-        """Read the first job of each of these demands (see `touch`), and of all demands if the leaf
-        has not been read before."""
+    def _read(self, leaf: str, demands: Collection[Vector]) -> None:
+        """Read the first job of each of these demands, and of all if the leaf was not waiting."""
         queue = None if leaf in self._shut else self.tables.queues.get(leaf)
         heads = self.heads.get(leaf)
         if heads is None:
             if queue is None:
                 return
-            heads, demands = self.heads.setdefault(leaf, {}), None
+            heads, demands = self.heads.setdefault(leaf, {}), queue
             self.lines[leaf] = []
-        if demands is None:
-            demands = {*heads, *(queue or ())}
         for demand in demands:
             entry = self._head(queue, leaf, demand)
             if entry != heads.get(demand):

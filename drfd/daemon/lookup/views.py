@@ -27,7 +27,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Group, Job, JobSpec, JobState, Outcome, Usage, output_path
 from drfd.core.model.limit_hours import Limit, LimitHours
 from drfd.core.scheduling.kept_free import ExternalLoad
-from drfd.core.scheduling.scheduling_pass import free_of
+from drfd.core.scheduling.scheduler import free_of
 from drfd.core.usage import Curve, Point
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import GpuShare
