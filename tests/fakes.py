@@ -32,7 +32,7 @@ from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
 from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.backfill import PassContext, make_pass_context
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import build_wait_index, start_events
 

@@ -53,10 +53,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "preemption": {"kept_free"},
         "backfill": {"kept_free", "release_times"},
         "wait_index": {"backfill"},
-        "plan": {"backfill", "kept_free", "release_times", "wait_index"},
-        "policies": {"backfill", "plan", "wait_index"},
+        "policies": {"backfill", "kept_free", "release_times", "wait_index"},
         "scheduler": {
-            *("backfill", "kept_free", "plan", "policies", "preemption", "release_times"),
+            *("backfill", "kept_free", "policies", "preemption", "release_times"),
             "wait_index",
         },
     },

@@ -25,7 +25,7 @@ from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.scheduling import policies
-from drfd.core.scheduling.plan import PassInput
+from drfd.core.scheduling.policies import PassInput
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from drfd_experiments import theory
 from drfd_experiments.theory import FlowDemand, Tasks

@@ -13,7 +13,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Words
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import make_pass_context
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import build_wait_index, schedule, start_events
 

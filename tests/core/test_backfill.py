@@ -28,7 +28,7 @@ from drfd.core.scheduling.backfill import (
     allows,
     shadow,
 )
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from seeds import examples
 
 

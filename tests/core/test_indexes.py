@@ -25,7 +25,7 @@ from drfd.core.fairness.service_order import ShortJobs
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import Alike, Entry, LeafQueue, Line, TaskIds
 from drfd.core.scheduling.backfill import PassContext, Reservation
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from seeds import examples, seeds
 

@@ -37,8 +37,7 @@ from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.scheduling.backfill import PassContext
-from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.policies import POLICIES, YarnKey, yarn_key
+from drfd.core.scheduling.policies import POLICIES, Plan, YarnKey, yarn_key
 from drfd_experiments import theory
 from drfd_experiments.theory import FlowDemand
 from seeds import examples

@@ -67,7 +67,7 @@ from drfd.core.model.job import (
     RequiredOutcome,
     Whose,
 )
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty, RunTimes
 from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
 

@@ -28,7 +28,7 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
 from drfd.core.scheduling.kept_free import ExternalLoad
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import start_events
 from fakes import ADMIN, GIB, Bench, attempt_started, demand, ended, now, spec
 from seeds import examples

@@ -54,7 +54,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.scheduling.backfill import make_pass_context
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler, free_of, start_events
 from fakes import (

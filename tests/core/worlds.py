@@ -32,8 +32,7 @@ from drfd.core.model.job import JobSpec
 from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.backfill import PassContext, Reservation, make_pass_context
 from drfd.core.scheduling.kept_free import ExternalLoad
-from drfd.core.scheduling.plan import PassInput, Plan
-from drfd.core.scheduling.policies import POLICIES
+from drfd.core.scheduling.policies import POLICIES, PassInput, Plan
 from drfd.core.scheduling.preemption import Departures, Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler, build_wait_index

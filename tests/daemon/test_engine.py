@@ -29,7 +29,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate, Thaw
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
-from drfd.core.scheduling.plan import PassLimits
+from drfd.core.scheduling.policies import PassLimits
 from drfd.daemon.engine.engine import Inbox, Work
 from drfd.daemon.forecasting.messages import LedgerChanges, LedgerCopy
 from drfd.journal.journal import Journal

@@ -15,7 +15,7 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import free_of
 from torture.books import HOLDS, Record, claim
 

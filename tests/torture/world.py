@@ -32,7 +32,7 @@ from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.promises import EventFold
 from drfd.core.scheduling.backfill import PassContext
-from drfd.core.scheduling.plan import PassLimits, Plan
+from drfd.core.scheduling.policies import PassLimits, Plan
 from drfd.core.scheduling.scheduler import build_wait_index, schedule
 from drfd.core.scheduling.wait_index import WaitIndex
 from drfd.daemon.calendar import weeks

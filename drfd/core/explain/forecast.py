@@ -36,7 +36,7 @@ from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes, least_certain
 from drfd.core.scheduling.scheduler import Scheduler, free_of, start_events
 

@@ -27,8 +27,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Postponed
 from drfd.core.scheduling.kept_free import kept
-from drfd.core.scheduling.plan import PassInput, PassLimits, Plan
-from drfd.core.scheduling.policies import drf
+from drfd.core.scheduling.policies import PassInput, PassLimits, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
 #: The number of holders of one resource, and of leaves, that an explanation names.

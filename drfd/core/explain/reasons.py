@@ -27,7 +27,7 @@ from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, RequiredOutcome, Whose
 from drfd.core.scheduling.backfill import Reservation
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty
 
 

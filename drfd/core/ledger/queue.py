@@ -135,10 +135,9 @@ class Alike:
 
     @property
     def first(self) -> Entry:
-        found = self._jobs[:1]
-        if self._arrays:
-            found += [each.first for each in self._arrays.values()]
-        return min(found)
+        if not self._arrays:
+            return self._jobs[0]
+        return min([*self._jobs[:1], *[each.first for each in self._arrays.values()]])
 
     def after(self, entry: Entry) -> Entry | None:
         """Return the next entry, or None."""
@@ -252,8 +251,9 @@ class Queues(dict[str, LeafQueue]):
     def is_open(self, cls: JobClass, started: Mapping[Limited, int] = _NONE) -> bool:
         """Return whether one more job of the class may start beside those that run, and those that
         a pass has `started`."""
-        return cls.length_s <= self.longest_s and all(
-            self.running[key] + started.get(key, 0) < at_once for key, at_once in cls.limits
+        length, limits = cls
+        return length <= self.longest_s and not (
+            limits and any(self.running[key] + started.get(key, 0) >= n for key, n in limits)
         )
 
     def closed_by(self, key: Limited, count: int) -> list[Place]:

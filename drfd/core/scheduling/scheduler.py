@@ -35,8 +35,7 @@ from drfd.core.scheduling.backfill import (
     make_pass_context,
 )
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs, kept
-from drfd.core.scheduling.plan import PassInput, PassLimits, Plan
-from drfd.core.scheduling.policies import POLICIES
+from drfd.core.scheduling.policies import POLICIES, PassInput, PassLimits, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
 from drfd.core.scheduling.release_times import Ends, RunTimes
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex

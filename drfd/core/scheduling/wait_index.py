@@ -4,8 +4,8 @@ It is derived from queues, allocations and usage. The caller names each leaf tha
 and only that leaf is read again before the next pass. A pass enters the jobs that it admits, and
 touches their leaves, because its decisions count only once the ledger has applied them.
 
-Jobs of a leaf with one demand vector form a class, of which a pass looks at the first job only. A
-vector that does not fit is skipped, however many leaves wait for it.
+Of the jobs of a leaf with one demand vector a pass looks at the first only that no gate keeps from
+starting. A vector that does not fit is skipped, however many leaves wait for it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WaitIndex:
         those of it that wait, and no resources."""
         self.tables, self.shares = tables, tables.shares
         self.share_tree = share_tree or ShareTree(tables.shares)
-        #: The first waiting job of each class of a leaf, by demand, and in the order of the queue.
+        #: The first waiting job of each demand of a leaf, by demand, and in the order of the queue.
         #: Only demands that are touched are read again.
         self.heads: dict[str, dict[Vector, Entry]] = {}
         self.lines: dict[str, list[Head]] = {}
@@ -193,7 +193,7 @@ class WaitIndex:
 
     def is_open(self, leaf: str, head: Head) -> bool:
         """Return whether no gate has closed in this pass for a job in a queue."""
-        return self._is_open(self._class_of(leaf, head))
+        return self.tables.gates.is_open(self._class_of(leaf, head), self._started)
 
     def leaves_in_time(
         self, demand: Vector, deadline_s: float, pass_context: PassContext
@@ -336,11 +336,8 @@ class WaitIndex:
                 first = alike.after(first)
             if first is not None:
                 self._firsts[place] = first
-                found += [first] if self._is_open(cls) else []
+                found += [first] if self.tables.gates.is_open(cls, self._started) else []
         return min(found, default=None)
-
-    def _is_open(self, cls: JobClass) -> bool:
-        return not cls.limits or self.tables.gates.is_open(cls, self._started)
 
     def _set_since(self, leaf: str, pass_context: PassContext) -> None:
         before = self._since_s.pop(leaf, None)

@@ -57,7 +57,7 @@ from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
 from drfd.core.scheduling.backfill import Promise
 from drfd.core.scheduling.kept_free import ExternalLoad, beside_jobs
-from drfd.core.scheduling.plan import PassLimits
+from drfd.core.scheduling.policies import PassLimits
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
 from drfd.daemon.calendar import weeks

@@ -22,7 +22,7 @@ from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.model.job import Group, Job, JobState, leaf_path
 from drfd.core.model.stimuli import Actor
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
 from drfd.daemon.lookup.views import (
