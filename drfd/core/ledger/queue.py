@@ -115,7 +115,7 @@ class Alike:
         return self.after((entry[0], entry[1] - 1)) == entry
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Alike) and [*self.runs()] == [*other.runs()]
+        return isinstance(other, Alike) and [*self] == [*other]
 
     def add(self, source: Entry | ArrayState) -> None:
         if isinstance(source, ArrayState):
