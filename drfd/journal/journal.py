@@ -20,7 +20,7 @@ from drfd.core.ledger.ledger import End, Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
-from drfd.core.scheduling.backfill import Promise
+from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
@@ -82,16 +82,16 @@ class Journal:
             self.rollback()
             raise
 
-    def promises(self) -> tuple[Promise, ...]:
-        """Return what the last daemon has promised to big jobs."""
+    def reservations(self) -> tuple[KeptReservation, ...]:
+        """Return what the last daemon has kept for big jobs."""
         value = self._fact("reservations")
         with self._db.reported("read"):
-            return tuple([Promise(*each) for each in json.loads(value or "[]")])
+            return tuple([KeptReservation(*each) for each in json.loads(value or "[]")])
 
-    def put_promises(self, promises: Sequence[Promise]) -> None:
-        """Store what is promised to big jobs, in the open transaction."""
+    def put_reservations(self, kept: Sequence[KeptReservation]) -> None:
+        """Store what is kept for big jobs, in the open transaction."""
         query = "insert or replace into facts values ('reservations', ?)"
-        self._db.write(query, (json.dumps(promises),))
+        self._db.write(query, (json.dumps(kept),))
 
     def _open(self) -> Database:
         while True:

@@ -284,12 +284,12 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
     queues = {}
     for path in dict.fromkeys([*order, *[each.leaf for each in before]]):
         if path in ledger.queues and path in share_tree.nodes:
-            groups = ledger.queues[path]
-            most, lines = shares.most(path), sorted([(groups[at].first, at) for at in groups])
-            able = [demand for _, demand in lines if fits(demand, blame.free)][:_MOST_DEMANDS]
+            lines = ledger.queues[path]
+            most, heads = shares.most(path), sorted([(lines[at].first, at) for at in lines])
+            able = [demand for _, demand in heads if fits(demand, blame.free)][:_MOST_DEMANDS]
             # Ties are decided by the first job of a leaf, whether it fits or not.
-            able += [demand for _, demand in lines if fits(demand, most)][:1]
-            queues[path] = {demand: groups[demand] for demand in able}
+            able += [demand for _, demand in heads if fits(demand, most)][:1]
+            queues[path] = {demand: lines[demand] for demand in able}
     others = {path for each in queues for path in path_up(each)} - {*path_up(case.leaf)}
     past_usage = dict.fromkeys(others, 0.0)
     tables = LeafTables(

@@ -191,7 +191,7 @@ def window(case: Case) -> Wait | None:
     job, ledger = case.job, case.ledger
     if not ledger.queues.is_held_back(job):
         return None
-    now_s, length = ledger.held_back_s, length_s(job)
+    now_s, length = ledger.latest_pass_s, length_s(job)
     ahead = blocking(ledger.windows, length, now_s)
     if ahead is None:
         # The windows have changed since the latest pass.
@@ -219,7 +219,7 @@ def beyond_limit(case: Case) -> Wait | None:
     job, ledger, rules = case.job, case.ledger, case.rules
     if fits(case.demand, rules.shares.most(case.leaf)):
         return None
-    now_s, hours = ledger.held_back_s, ledger.limit_hours
+    now_s, hours = ledger.latest_pass_s, ledger.limit_hours
     ever = limit_ever(rules, hours, case.leaf, case.demand, now_s)
     if ever is not None:
         return waits.BeyondLimit(job.label, *ever, job.state is JobState.PENDING)
@@ -238,7 +238,7 @@ def _limit_rises_s(ledger: Ledger, path: str, axis: str) -> float | None:
     """Return when the node may hold more of the axis, or None if that does not depend on the
     hour."""
     steps = ledger.limit_hours.steps.get(path)
-    return None if steps is None else steps.rises_s(axis, ledger.held_back_s)
+    return None if steps is None else steps.rises_s(axis, ledger.latest_pass_s)
 
 
 def out_of_quota(case: Case) -> Wait | None:
@@ -323,11 +323,11 @@ def behind_in_fifo(case: Case) -> Wait | None:
 
 def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
     """Return the first waiting job of the leaf that fits the machine and its limits, or None."""
-    groups = ledger.queues.get(leaf, {})
+    lines = ledger.queues.get(leaf, {})
     most = rules.shares.most(leaf)
     able = (
-        entries.first
-        for demand, entries in groups.items()
+        line.first
+        for demand, line in lines.items()
         if fits(demand, most) and not _closed_nodes(demand, ledger, rules)
     )
     _, job_id = min(able, default=(0, None))
@@ -344,8 +344,8 @@ def reservation(case: Case) -> Wait | None:
     if case.short:
         return None
     own_start_s = _known_start_s(last, last.reservation_of(job.id))
-    groups = ledger.queues[case.leaf]
-    for job_id in (job.id, groups[demand].first[1]):
+    lines = ledger.queues[case.leaf]
+    for job_id in (job.id, lines[demand].first[1]):
         hurt = last.delayed_reservation(job_id, demand)
         if hurt is not None:
             reserved = ledger.find(hurt.job_id)
@@ -360,7 +360,7 @@ def reservation(case: Case) -> Wait | None:
                 own_start_s,
             )
     most = case.rules.shares.most(case.leaf)
-    able = (line.first for asks, line in groups.items() if fits(asks, most))
+    able = (line.first for asks, line in lines.items() if fits(asks, most))
     _, first = min(able, default=(0, job.id))
     if first == last.starvation_guard and first != job.id:
         return waits.MayNotPass(ledger.job(first).label, own_start_s)
@@ -433,8 +433,8 @@ def _too_little(case: Case) -> Wait:
     return found or waits.TooLittleFree(blame.shortfalls)
 
 
-#: The gates of a job that waits for something else than resources, in the order in which they are
-#: told; of one that no pass has seen yet; and of any other one.
+#: The gates of a job that waits for something else than resources; before the first pass; and of
+#: any other job. The first one that is shut is told.
 CONDITIONS = (held, unmet)
 BEFORE_PASS = (
     *(drained, launcher_away, machine_short, unknown_node, beyond_machine, nodes_closed),

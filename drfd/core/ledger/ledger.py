@@ -203,7 +203,7 @@ class Ledger:
         self.windows: tuple[Window, ...] = ()
         #: The limits by hour of the weeks ahead; the owner of the ledger may replace them.
         self.limit_hours: LimitHours = NO_HOURS
-        self._held_back_s = 0.0
+        self._latest_pass_s = 0.0
 
     @classmethod
     def of_jobs(
@@ -344,13 +344,13 @@ class Ledger:
     def hold_back(self, now_s: float) -> None:
         """Keep the jobs out of the queues that would run into a maintenance window if they started
         at that Unix time, and let the others in. A pass begins with this."""
-        self._held_back_s = now_s
+        self._latest_pass_s = now_s
         self.queues.hold_back(longest_s(self.windows, now_s))
 
     @property
-    def held_back_s(self) -> float:
-        """Return the Unix time of the latest `hold_back`."""
-        return self._held_back_s
+    def latest_pass_s(self) -> float:
+        """Return the Unix time of the latest pass (`hold_back`)."""
+        return self._latest_pass_s
 
     def window_end_s(self, now_s: float) -> float | None:
         """Return the Unix time at which jobs that are held back may be let in, or None if no job is

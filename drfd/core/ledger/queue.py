@@ -178,7 +178,8 @@ Kind = tuple[str, Vector, int]
 
 class Queues(dict[str, LeafQueue]):
     """Queues of jobs that wait to start or to go on, by leaf; a leaf without any is absent, and so
-    are classes for which a gate is closed."""
+    are classes for which a gate is closed. While the limit of an array or group leaves room, all of
+    the class are in a queue; `startable` has as many as may start."""
 
     def __init__(self, arrays: ArrayStates | None = None) -> None:
         super().__init__()
@@ -319,7 +320,7 @@ class Queues(dict[str, LeafQueue]):
 
     def beyond_limits(self) -> Iterator[Run]:
         """Yield the pending jobs that only a limit on the running jobs of their array or group
-        keeps out of the queues, in order."""
+        does not let start, in order."""
         lines = defaultdict[tuple[str, Vector], set[Place]](set)
         for key, places in self._places.items():
             for place in places if isinstance(key, tuple) else ():

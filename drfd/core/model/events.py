@@ -82,6 +82,8 @@ class _Event(Struct, frozen=True, kw_only=True):
 
 
 class JobEvent(_Event, frozen=True, kw_only=True):
+    """An event of one job. Each kind is a direct subclass (see `KINDS`)."""
+
     job_id: int
     at_s: float
     #: State → next state. In any other state the event cannot happen.

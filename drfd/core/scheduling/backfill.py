@@ -90,11 +90,11 @@ class Reservation:
     is_restored: bool = False
 
     @property
-    def promise(self) -> Promise:
-        return Promise(self.job_id, self.due_s, self.missed, self.is_forced)
+    def kept(self) -> KeptReservation:
+        return KeptReservation(self.job_id, self.due_s, self.missed, self.is_forced)
 
 
-class Promise(NamedTuple):
+class KeptReservation(NamedTuple):
     """What outlives the daemon of a reservation. A pass computes the rest again, so this changes
     only when a reservation is made, is kept, or becomes late."""
 
@@ -127,8 +127,8 @@ _time = itemgetter(0)
 
 def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
     """Return the reservation of a job for which others are preempted, without times yet."""
-    promise = Promise(job_id, now_s, is_forced=True)
-    return replace(promise.restored(leaf, demand, now_s), is_drain=True, is_restored=False)
+    kept = KeptReservation(job_id, now_s, is_forced=True)
+    return replace(kept.restored(leaf, demand, now_s), is_drain=True, is_restored=False)
 
 
 class Shadow(NamedTuple):
@@ -483,7 +483,7 @@ class Backfill:
             due_s, is_forced = before.due_s, before.is_forced
             has_passed = now_s > before.start_s and not before.is_restored
             missed = before.missed + (has_passed and start_s > before.start_s)
-        is_late = now_s - due_s > context.patience.drain_after_s or missed >= 2
+        is_overdue = now_s - due_s > context.patience.drain_after_s or missed >= 2
         allowed_s = context.when_allowed_s(job_id, start_s)
         if allowed_s > start_s:
             # All jobs that have a time limit end before a window, so nothing is kept till then; nor
@@ -499,7 +499,7 @@ class Backfill:
             extra=found.extra,
             due_s=due_s,
             missed=missed,
-            is_drain=is_late or is_forced,
+            is_drain=is_overdue or is_forced,
             is_forced=is_forced,
         )
         self.reservations = [

@@ -121,7 +121,7 @@ class Plan:
     #: The shortages because of which launches pause.
     shortages: Shortages = field(default_factory=Shortages)
     pass_context: PassContext | None = field(default=None, compare=False)
-    #: The share tree after the pass; the next pass changes it. None in plans made by tests.
+    #: The share tree after the pass; the next pass changes it. None if no policy was asked.
     share_tree: ShareTree | None = field(default=None, compare=False)
 
     @cached_property
@@ -370,47 +370,51 @@ class _DrfPass(_Pass):
         self.starvation_guard = StarvationGuard(self.wait_index, self.backfill, self.free)
 
     def serve(self, *, promise_only: bool) -> None:
-        """Run one phase."""
+        """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
         self.find_open()
         late = set[str]()
         if not promise_only and self.backfill.may_add:
             late = set(self.wait_index.late_leaves(self.pass_context))
-        #: The leaves of which no job may start in this phase, and the first entry of each other one
-        #: before which none may.
-        finished, begins = set[str](), dict[str, Entry]()
-        turns, has_moved = None, False
+        #: The leaves of which no job may start in this phase.
+        finished = set[str]()
+        #: The entry of each leaf that was started last: only later ones may start.
+        begins = dict[str, Entry]()
+        turns, is_choice_old = None, False
         while not self.is_cut and (self.has_open or (late and self.backfill.may_add)):
             if turns is None:
-                choose = self._promising if promise_only else self._able
-                turns, has_moved = self.wait_index.turns(choose(finished, late)), False
+                choose = self._promising(finished) if promise_only else self._able(finished, late)
+                turns, is_choice_old = self.wait_index.turns(choose), False
             leaf = turns.first()
             if leaf is None:
                 break
             if leaf in late:
                 late.remove(leaf)
-                has_moved |= self._reserve_if_late(leaf)
+                is_choice_old |= self._reserve_if_late(leaf)
             head = None
             if self.starvation_guard is None or not self.starvation_guard.bars(
                 leaf, free=self.free, admitted=self.admitted
             ):
                 head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
             if head is not None:
-                begins[leaf], has_moved = head[0], True
+                begins[leaf], is_choice_old = head[0], True
                 if self.start(leaf, head):
                     turns = None
                 else:
                     turns.renew(leaf)
                 if not promise_only and self._is_late(leaf):
                     late.add(leaf)
-            elif has_moved:
+            elif is_choice_old:
                 # There is less room than when the leaves were chosen: choose again.
                 turns = None
             else:
                 turns.drop(leaf)
                 finished.add(leaf)
 
-    def _promising(self, finished: set[str], late: set[str]) -> Choose:
-        """Choose the leaves of which a job may start by a promise of theirs."""
+    def _promising(self, finished: set[str]) -> Choose:
+        """Choose the leaves of which a job may start by a promise: their own, or that of a node
+        above them. A demand that keeps the promise of a node may be served below it whatever the
+        nodes below hold; where none does, children whose key is above the node's promise for all
+        of them can keep none of their own."""
         tree, waiting, heads = self.share_tree, self.wait_index.first, self.wait_index.heads
         able, demands = self._waiting_for(self.open) - finished, frozenset(self.open)
         #: For each inner node that was reached the demands with which it, or a node above it, keeps

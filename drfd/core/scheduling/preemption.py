@@ -77,8 +77,8 @@ def _starving(
         if any(path in used_up for path in path_up(leaf)):
             continue
         short = [path for path in path_up(leaf) if share_tree.satisfaction(path) < how.below]
-        groups = ledger.queues[leaf].items() if short else ()
-        for (_, job_id), demand in sorted((group.first, demand) for demand, group in groups):
+        lines = ledger.queues[leaf].items() if short else ()
+        for (_, job_id), demand in sorted((line.first, demand) for demand, line in lines):
             if share_tree.is_within_limits(leaf, demand):
                 for path in short:
                     if share_tree.keeps_promise_of(path, demand):

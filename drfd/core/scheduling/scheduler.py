@@ -1,12 +1,13 @@
 """The scheduler: makes scheduling passes, and keeps what one pass needs of those before it.
 
-`schedule` makes one pass: it hands what is free, and the index of waiting jobs, to the configured
-policy (`POLICIES`). While launching is stopped no policy is asked; of leaves that wait for the end
-of a shortage or for the next week's quota none learns. A pass changes no table; `start_events`
-turns its plan into events.
+Begin at `Scheduler.run`. `plan` reads what has changed since the last pass; `schedule` hands what
+is free, and the index of waiting jobs, to the configured policy (`POLICIES`), which returns a plan;
+`start_events` turns it into events. A pass itself changes no table. While launching is stopped no
+policy is asked; it does not see leaves that wait for the end of a shortage or for the next week's
+quota.
 
 The scheduler's state is not part of the ledger: nothing here decides what is true of a job. It can
-be rebuilt from jobs that have ended, and from the promises of reservations (`Scheduler.restore`).
+be rebuilt from jobs that have ended, and from kept reservations (`Scheduler.restore`).
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome, leaf_path
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import (
+    KeptReservation,
     PassContext,
-    Promise,
     Reservation,
     forced,
     make_pass_context,
@@ -101,15 +102,15 @@ class Scheduler:
     def reservations(self) -> tuple[Reservation, ...]:
         return self._restored if self.last_plan is None else tuple(self.last_plan.reservations)
 
-    def restore(self, promises: Iterable[Promise], ledger: Ledger, now_s: float) -> None:
+    def restore(self, stored: Iterable[KeptReservation], ledger: Ledger, now_s: float) -> None:
         """Let the next pass keep what passes of an earlier daemon, or over other books, have
-        promised to big jobs. Without this it would start jobs in their way before it reserves."""
+        kept for big jobs. Without this it would start jobs in their way before it reserves."""
         found = []
-        for promise in promises:
-            job = ledger.find(promise.job_id)
+        for each in stored:
+            job = ledger.find(each.job_id)
             demand = None if job is None else ledger.wanted(job)
             if job is not None and demand is not None:
-                found.append(promise.restored(job.spec.leaf, demand, now_s))
+                found.append(each.restored(job.spec.leaf, demand, now_s))
         self._restored = tuple(found)
 
     @property
@@ -225,7 +226,7 @@ class Scheduler:
 
     def forget_derived_state(self) -> None:
         """Drop what was derived from the ledger, because another one takes its place. What was
-        promised to big jobs can be given back by `restore`."""
+        kept for big jobs can be given back by `restore`."""
         self.last_plan, self._restored = None, ()
         self._wait_index, self._ends = None, Ends()
 

@@ -22,7 +22,7 @@ from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree
 from drfd.core.ledger.queue import Entry, JobClass, LeafQueue, Limited, Place, Queues
 from drfd.core.scheduling.backfill import PassContext
 
-#: The first waiting job of a class: its entry in the queue, and its demand.
+#: The first waiting job of a line: its entry in the queue, and its demand.
 Head = tuple[Entry, Vector]
 #: Returns the order of a policy. `Mapping` has the decayed usage of each node, which decides ties.
 MakeRank = Callable[[ShareTree, Mapping[str, float]], Rank]
@@ -36,7 +36,7 @@ class LeafTables:
     #: The resources that each leaf holds.
     used: Mapping[str, Vector]
     shares: FairShare
-    #: What closes gates for jobs of the queues while a pass runs.
+    #: What closes gates while a pass runs: all queues, also where an explanation looks at a few.
     gates: Queues = field(default_factory=Queues)
     #: The decayed usage of each node, which decides ties; see `core.fairness.service_order`.
     past_usage: Mapping[str, float] = field(default_factory=dict)
@@ -120,7 +120,10 @@ class WaitIndex:
         lead_room: Vector | None = None,
     ) -> None:
         """Begin a pass of a policy: read what has changed. In the order of service, jobs that do
-        not fit into `lead_room` do not count as the next ones of their leaves."""
+        not fit into `lead_room` do not count as the next ones of their leaves.
+
+        Keys are made of shares, first jobs and last nodes, so these are read before leaves are put
+        into the order."""
         self._admitted.clear()
         self._started.clear()
         self._firsts.clear()

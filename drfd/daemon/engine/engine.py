@@ -55,7 +55,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect, owed, signals_owed
 from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
-from drfd.core.scheduling.backfill import Promise
+from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.kept_free import ExternalLoad, beside_jobs
 from drfd.core.scheduling.policies import PassLimits
 from drfd.core.scheduling.scheduler import Scheduler
@@ -239,8 +239,8 @@ class Engine:
     #: the loop: clients get their answers first.
     _log_entries: list[tuple[Job, str]] = field(default_factory=list)
     _durable_entries: list[tuple[Job, str]] = field(default_factory=list)
-    #: What is promised to big jobs, as the journal has it.
-    _promises: tuple[Promise, ...] = ()
+    #: What is kept for big jobs, as the journal has it.
+    _kept: tuple[KeptReservation, ...] = ()
     #: Starts the turn that is due by time alone.
     _timer: asyncio.TimerHandle | None = None
 
@@ -254,7 +254,7 @@ class Engine:
         self.adopt(self.rules)
         now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
-        self._restore_promises()
+        self._restore_reservations()
         self._count_week()
 
     def submit(self, work: Work) -> None:
@@ -396,7 +396,7 @@ class Engine:
                     self._record(event, touched)
                 self.notifying_s = self.clock().mono_s - since_mono_s
             self._schedule(touched)
-            self._store_promises()
+            self._store_reservations()
         except MemoryError:
             raise short_of_memory() from None
         if goes_on and self._has_left_over():
@@ -597,7 +597,7 @@ class Engine:
         if self.rules.axes != self.ledger.axes:
             self._use_ledger(self.ledger.with_axes(self.rules.axes))
             self.scheduler.forget_axes()
-            self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
+            self.scheduler.restore(self._kept, self.ledger, self.clock().at_s)
         week_use = self.scheduler.week_use
         if week_use is None or not week_use.counts_for(self.rules.shares, self.rules.axes):
             self._drop_week()
@@ -822,18 +822,18 @@ class Engine:
             retries.append(week_use.week_end_s)
         self._retry_s = min([each for each in retries if each is not None], default=None)
 
-    def _restore_promises(self) -> None:
-        """Read what is promised to big jobs from the journal."""
-        self._promises = self.journal.promises()
-        self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
+    def _restore_reservations(self) -> None:
+        """Read what is kept for big jobs from the journal."""
+        self._kept = self.journal.reservations()
+        self.scheduler.restore(self._kept, self.ledger, self.clock().at_s)
 
-    def _store_promises(self) -> None:
-        """Make what is promised to big jobs durable with the turn, so that it outlives the
+    def _store_reservations(self) -> None:
+        """Make what is kept for big jobs durable with the turn, so that it outlives the
         daemon."""
-        promises = tuple([each.promise for each in self.scheduler.reservations])
-        if promises != self._promises:
-            self.journal.put_promises(promises)
-            self._promises = promises
+        kept = tuple([each.kept for each in self.scheduler.reservations])
+        if kept != self._kept:
+            self.journal.put_reservations(kept)
+            self._kept = kept
 
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
@@ -882,7 +882,7 @@ class Engine:
         self.journal.rollback()
         self._use_ledger(self.journal.load(self.rules.axes))
         self.scheduler.forget_derived_state()
-        self._restore_promises()
+        self._restore_reservations()
         self._drop_week()
         self._log_entries.clear()
         self._wants_pass = True
