@@ -123,6 +123,7 @@ def serve(options: argparse.Namespace) -> None:
             )
     if account is not None:
         spawn.become(account, places)
+        listening.listen()
     for text in site.warnings:
         log.warning("warning: %s", text)
 

@@ -17,7 +17,7 @@ from drfd.common.owner import UNSTARTED, Owner
 from drfd.common.signals import is_signal
 from drfd.linux.own_process import NOBODY
 from drfd.payload import unpack
-from drfd.payload.environment import may_hide, may_set, plain, threads_of
+from drfd.payload.environment import may_be, may_hide, may_set, plain, threads_of
 
 Message = dict[str, Any]
 
@@ -534,8 +534,8 @@ def _variables(what: str, value: object) -> dict[str, str]:
             raise BadMessage(f"{what} has the name of no variable of drfd's")
         if len(_text(what, text)) > _MAX_VALUE:
             raise BadMessage(f"{what} has a value of more than {_MAX_VALUE} signs")
-        if plain(text) != text:
-            raise BadMessage(f"{what} has a value with characters that a shell acts on")
+        if not may_be(name, text):
+            raise BadMessage(f"{what} has a value with signs of a shell's, or no number")
     return dict(value)
 
 

@@ -133,10 +133,26 @@ _OWN = frozenset(
 _GRES_CHARACTERS, _GRES_MOST = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", 64
 
 
-#: What stands in values in place of characters that a shell acts on, and of control characters: a
-#: script may evaluate the value, which is the name of a job, or a text about it.
+#: What stands in values in place of quotes, of signs that end or begin a command of a shell, and of
+#: control characters: the value is the name of a job, or a text about it.
 _PLAIN = {ord(sign): "_" for sign in "`$;&|<>"} | dict.fromkeys((*range(32), 127), "_")
 _PLAIN |= {ord("'"): "\u2019", ord('"'): "\u201d"}
+
+
+#: Variables that are numbers, which scripts use in paths.
+_NUMBERS = frozenset(
+    (
+        *("DRF_JOB_ID", "DRF_ATTEMPT", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_RESTART_COUNT"),
+        *(each for each in (*_OWN, *_SLURM) if "_ARRAY_" in each),
+    )
+)
+
+
+def may_be(name: str, value: str) -> bool:
+    """Return whether one of drfd's variables may have this value."""
+    if name in _NUMBERS:
+        return value.isascii() and value.isdigit()
+    return plain(value) == value
 
 
 def plain(text: str) -> str:

@@ -65,6 +65,15 @@ def key_file_name(uid: int, name: str) -> str:
     return f"{uid}-{blake2b(name.encode(errors='surrogateescape'), digest_size=8).hexdigest()}"
 
 
+def is_key_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is a file there of the shape of a key file."""
+    try:
+        seen = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return (seen.st_mode, seen.st_size) == (S_IFREG | 0o400, KEY_BYTES)
+
+
 def read_key(path: str) -> bytes | None:
     """Return the key in this file, or None if there is none. The path comes from the controller,
     and only root gives keys: so the file must be as the launcher makes it, in a directory that only

@@ -110,7 +110,8 @@ def _move_into(client: Connection, job_id: int, attempt: int) -> None:
 
 
 def _first_process(job_id: int, attempt: int) -> int:
-    """Return the oldest process of this uid in the cgroup into which this process has been moved.
+    """Return the oldest process of this uid in the cgroup into which this process has been moved,
+    and in the namespaces of this process: one in a container has an environment of its own.
     Raises Refused if it is in none of the job's: the daemon's word does not suffice."""
     name = f"job-{job_id}-{attempt}"
     own = [line for line in _read("self", "cgroup").splitlines() if name in line.split("/")]
@@ -121,11 +122,16 @@ def _first_process(job_id: int, attempt: int) -> int:
         # A process may end meanwhile, or be one that its user may not look at.
         with suppress(OSError):
             is_mine = os.stat(f"/proc/{pid}").st_uid == os.geteuid() and int(pid) != os.getpid()
-            if is_mine and own[0] in _read(pid, "cgroup").splitlines():
+            is_outside = is_mine and _namespaces(pid) == _namespaces("self")
+            if is_outside and own[0] in _read(pid, "cgroup").splitlines():
                 found.append((_start_ticks(pid), int(pid)))
     if not found:
         raise _refusal(job_id, "it has no process of yours that can be read")
     return min(found)[1]
+
+
+def _namespaces(pid: int | str) -> list[str]:
+    return [os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("user", "mnt")]
 
 
 def _become_like(pid: int) -> dict[bytes, bytes]:

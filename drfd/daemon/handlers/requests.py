@@ -75,7 +75,7 @@ from drfd.daemon.watching.follow import WaitHandler
 from drfd.devices.gpu import GPU
 from drfd.journal.history import read_story
 from drfd.journal.records import Payload
-from drfd.payload.signature import key_file_name
+from drfd.payload.signature import is_key_file, key_file_name
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     ArrayView,
@@ -290,7 +290,8 @@ class Requests:
         if self.keys_dir is None or not actor.has_account:
             return None
         file = self.keys_dir / key_file_name(actor.uid, actor.user)
-        if not file.exists():
+        # Its user owns it, and may have spoilt it.
+        if not is_key_file(file):
             self.link.order_key(actor.uid)
         return str(file)
 

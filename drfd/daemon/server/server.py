@@ -112,6 +112,11 @@ class ListeningSocket:
         except OSError as error:
             raise HostError("socket", f"cannot listen at {path}: {error.strerror}") from error
 
+    def listen(self) -> None:
+        """Tell clients of this process's present uid, after it has been changed: they see the one
+        with which it has listened (SO_PEERCRED, unix(7))."""
+        self.listener.listen()
+
     def close(self) -> None:
         """Close the socket and remove its file, unless another file is there by now."""
         self.listener.close()

@@ -43,7 +43,7 @@ from drfd.launcher.confinement.interface import (
     Devices,
     Entrance,
     LimitFailed,
-    insist_on_room,
+    insist_on_entry,
     reach_before_devices,
     reach_before_limits,
 )
@@ -185,7 +185,7 @@ class CgroupV1:
         self.entrance(key, limits, uid).take()
 
     def join(self, key: Key, pid: int) -> None:
-        insist_on_room(self._directory("pids", key), pid)
+        insist_on_entry(self._directory("pids", key), pid)
         for directory in self._entered(key):
             put(f"{directory}/cgroup.procs", str(pid))
 

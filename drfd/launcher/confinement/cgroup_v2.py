@@ -42,7 +42,7 @@ from drfd.launcher.confinement.interface import (
     Entrance,
     JobGroupGone,
     LimitFailed,
-    insist_on_room,
+    insist_on_entry,
     reach_before_devices,
     reach_before_limits,
 )
@@ -210,7 +210,7 @@ class CgroupV2:
 
     def join(self, key: Key, pid: int) -> None:
         directory = self._directory(key)
-        insist_on_room(directory, pid)
+        insist_on_entry(directory, pid)
         put(f"{directory}/cgroup.procs", str(pid))
         cpus = self._affinity.cpus(key)
         if cpus is not None:

@@ -6,7 +6,9 @@ Every method may be called again; it has no further effect once its work is done
 from __future__ import annotations
 
 import os
+import re
 import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,13 +79,24 @@ class Entrance:
             resource.setrlimit(resource.RLIMIT_NPROC, (self.processes, self.processes))
 
 
-def insist_on_room(directory: str, pid: int) -> None:
-    """Raise LimitFailed if a cgroup's limit of processes leaves no room for all threads of this
-    one. Raises OSError."""
-    present, most = get(f"{directory}/pids.current"), get(f"{directory}/pids.max")
+def insist_on_entry(directory: str, pid: int) -> None:
+    """Raise LimitFailed if a process may not be moved into a job's cgroup, because it is in a job
+    (what it has taken of memory there would count in neither), or because the limit of processes of
+    this job or of all jobs leaves no room for its threads: the kernel looks at it only when a
+    process is forked. Raises OSError."""
+    with open(f"/proc/{pid}/cgroup") as file:
+        if _IN_JOB.search(file.read()):
+            raise LimitFailed("the process that asks is in a job already")
     threads = len(os.listdir(f"/proc/{pid}/task"))
-    if most.strip() != "max" and int(present) + threads > int(most):
-        raise LimitFailed("the job has as many processes as it may have")
+    for place, whose in ((directory, "the job has"), (os.path.dirname(directory), "all jobs have")):
+        with suppress(FileNotFoundError):
+            present, most = get(f"{place}/pids.current"), get(f"{place}/pids.max")
+            if most.strip() != "max" and int(present) + threads > int(most):
+                raise LimitFailed(f"{whose} as many processes as allowed")
+
+
+#: The cgroup of an attempt, or one further in, among those of a process (proc_pid_cgroup(5)).
+_IN_JOB = re.compile(r"/job-\d+-\d+(/|$)", re.MULTILINE)
 
 
 def reach_before_limits() -> None:

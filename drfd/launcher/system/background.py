@@ -85,9 +85,11 @@ def become_bare(uid: int) -> None:
     launcher = os.getppid()
     os.setgroups([])
     os.setresgid(*(NOBODY,) * 3)
-    os.setresuid(*(uid,) * 3)
-    # A change of uid resets the dumpable flag to fs.suid_dumpable.
+    # A change of uid resets the dumpable flag to fs.suid_dumpable. While one of its uids is root's,
+    # the user may not trace it.
+    os.setresuid(0, uid, 0)
     syscalls.set_dumpable(False)
+    os.setresuid(*(uid,) * 3)
     if os.getresuid() != (uid,) * 3 or syscalls.capabilities().permitted:
         raise PermissionError("root's rights were not given up")
     # The change of uid has taken the signal away, too (prctl(2)).

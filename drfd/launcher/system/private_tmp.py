@@ -26,6 +26,7 @@ import re
 import resource
 import signal
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EAGAIN, EINTR, ELOOP, ENOSYS, EXDEV
@@ -168,7 +169,7 @@ _MOST_TURNS = 100
 
 
 class Unsafe(Exception):
-    """A user other than root could replace this directory; the text says how."""
+    """Spaces cannot be made, because users could turn that against others; the text says why."""
 
 
 def open_home(path: str, *, makes: bool = True) -> tuple[str, int]:
@@ -220,6 +221,7 @@ class PrivateSpaces:
         self._waste: dict[tuple[str, str], int] = {}
         self._is_cleaning = False
         if home is not None:
+            _insist_on_gnus_rm()
             self.home, fd = open_home(home)
             self._homes[self.home] = fd
 
@@ -347,6 +349,14 @@ class PrivateSpaces:
 
 def _uid_in(name: str) -> int:
     return int(re.split("[.-]", name)[-1])
+
+
+def _insist_on_gnus_rm() -> None:
+    """Raise Unsafe if another program removes spaces: early versions of uutils follow links that
+    are put in their way, and busybox does not know the options. Raises OSError."""
+    said = subprocess.run(["/bin/rm", "--version"], capture_output=True, env={}, check=False)
+    if b"GNU coreutils" not in said.stdout:
+        raise Unsafe("/bin/rm is not that of GNU coreutils")
 
 
 def _become_rm(home: int, names: list[str]) -> None:

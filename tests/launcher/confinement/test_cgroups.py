@@ -807,8 +807,16 @@ def test_a_process_is_moved_into_every_hierarchy_unless_the_job_is_full(kernel: 
     kernel.place.join(KEY, os.getpid())
     procs = list(kernel.root.rglob("job-41-2/cgroup.procs"))
     assert {path.read_text() for path in procs} == {str(os.getpid())}
-    kernel.file("pids.current").write_text(kernel.read("pids.max"))
-    with pytest.raises(LimitFailed, match="as many processes as it may have"):
+    full = kernel.file("pids.current")
+    room = full.read_text()
+    full.write_text(kernel.read("pids.max"))
+    with pytest.raises(LimitFailed, match="the job has as many processes as allowed"):
+        kernel.place.join(KEY, os.getppid())
+    full.write_text(room)
+    all_jobs = full.parent.parent
+    (all_jobs / "pids.max").write_text("100")
+    (all_jobs / "pids.current").write_text("100")
+    with pytest.raises(LimitFailed, match="all jobs have as many processes as allowed"):
         kernel.place.join(KEY, os.getppid())
     assert {path.read_text() for path in procs} == {str(os.getpid())}
 
