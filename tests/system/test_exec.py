@@ -134,6 +134,13 @@ def test_nobody_else_may_not_even_an_administrator(instance: Instance, users: Ac
     assert not (instance.home_for(owner) / "seen").exists()
 
 
+def test_what_runs_in_a_job_is_moved_into_no_other(instance: Instance, users: Accounts) -> None:
+    """What it has taken of memory would be counted in the first one, which it would outlive."""
+    first, second = (running(instance, users[0], "exec sleep 1000") for _ in range(2))
+    done = inside(instance, users[0], first, DRF, "exec", second, "--", "true")
+    assert (done.returncode, "is in a job already" in done.stderr) == (1, True), done.stderr
+
+
 def test_only_a_running_job_has_an_inside(instance: Instance, users: Accounts) -> None:
     user = users[0]
     job = running(instance, user, "exec sleep 1000")
