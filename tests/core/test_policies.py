@@ -146,8 +146,7 @@ def slow_turns(world: World, measure: Callable[[list[Fraction]], Any], *, stops:
 
     def key(path: str) -> Any:
         rows = zip(state.usage(path), capacity, parts_of[path], strict=True)
-        shares = [(Fraction(amount, top or 1), part) for amount, top, part in rows]
-        return measure([share / part if part else Fraction(0) for share, part in shares])
+        return measure([_quotient(*row) for row in rows])
 
     while True:
         own = {leaf: state.jobs(leaf) for leaf in sorted(leaves - closed)}
@@ -170,6 +169,14 @@ def slow_turns(world: World, measure: Callable[[list[Fraction]], Any], *, stops:
             carry_on(state, able[0])
         else:
             closed.add(at)
+
+
+def _quotient(amount: int, top: int, part: Fraction) -> Fraction:
+    """The share over the entitlement. A node to which guarantees of siblings leave nothing is above
+    all others once it has some."""
+    if not top:
+        return Fraction(0)
+    return Fraction(amount, top) / part if part else Fraction(amount << 80)
 
 
 def children_of(path: str, own: Mapping[str, list[int]]) -> set[str]:
