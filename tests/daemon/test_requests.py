@@ -80,11 +80,15 @@ async def test_hello_has_a_key_written_for_a_user_who_has_none(
     desk.requests.keys_dir = tmp_path
     named = [(await desk.ask(who, op="hello"))["key_file"] for who in (BOB, replace(BOB, user="b"))]
     assert len({tmp_path, *(Path(each).parent for each in named)}) == 1 and len(set(named)) == 2
-    Path(named[0]).touch()
-    assert (await desk.ask(BOB, op="hello"))["key_file"] == named[0]
+    file = Path(named[0])
+    file.write_bytes(bytes(32))
+    for mode in (0o400, 0o600):
+        # Of another mode it was spoilt by its user, and is written anew.
+        file.chmod(mode)
+        assert (await desk.ask(BOB, op="hello"))["key_file"] == named[0]
     stranger = replace(BOB, uid=9999, user="9999", has_account=False)
     assert (await desk.ask(stranger, op="hello"))["key_file"] is None
-    assert ordered == [BOB.uid] * 2
+    assert ordered == [BOB.uid] * 3
 
 
 @pytest.mark.parametrize("array", [None, "0-3"])
