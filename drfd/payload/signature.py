@@ -59,6 +59,10 @@ def proof_of(key: bytes, digest: bytes) -> str:
     return str(blake2b(digest, key=key, digest_size=KEY_BYTES, person=b"drfd-proof").hexdigest())
 
 
+#: What a key file is, by stat(2).
+_KEY_FILE = S_IFREG | 0o400
+
+
 def key_file_name(uid: int, name: str) -> str:
     """Return the name of a user's key file. It depends on the user name too, so that the next owner
     of a uid does not take an earlier account's file for the own one."""
@@ -71,7 +75,7 @@ def is_key_file(path: str | os.PathLike[str]) -> bool:
         seen = os.stat(path, follow_symlinks=False)
     except OSError:
         return False
-    return (seen.st_mode, seen.st_size) == (S_IFREG | 0o400, KEY_BYTES)
+    return (seen.st_mode, seen.st_size) == (_KEY_FILE, KEY_BYTES)
 
 
 def read_key(path: str) -> bytes | None:
@@ -84,7 +88,7 @@ def read_key(path: str) -> bytes | None:
         try:
             place, seen = os.fstat(where), os.stat(name, dir_fd=where, follow_symlinks=False)
             is_roots = place.st_uid == 0 and not place.st_mode & 0o022
-            if not is_roots or (seen.st_uid, seen.st_mode) != (os.geteuid(), S_IFREG | 0o400):
+            if not is_roots or (seen.st_uid, seen.st_mode) != (os.geteuid(), _KEY_FILE):
                 return None
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
         finally:

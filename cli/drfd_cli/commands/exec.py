@@ -23,6 +23,7 @@ from drfd.linux import syscalls
 from drfd.payload.signature import exec_digest, proof_of
 from drfd_cli import output
 from drfd_cli.options import GroupedHelp, connect, job_id
+from drfd_cli.slurm.step_queue import started_at
 from drfd_cli.words import which_job
 
 #: Variables about the terminal, which is not that of the job.
@@ -102,7 +103,9 @@ def _start_again_below_manager() -> None:
 
 def _move_into(client: Connection, job_id: int, attempt: int) -> None:
     """Have this process moved into the job's cgroup. Raises the daemon's refusal."""
-    pid, start_ticks = os.getpid(), _start_ticks("self")
+    pid, start_ticks = os.getpid(), started_at(os.getpid())
+    if start_ticks is None:
+        raise _refusal(job_id, "/proc cannot be read here")
     key, proof = client.fetch_key(), dict[str, str]()
     if key:
         proof = {"proof": proof_of(key, exec_digest(job_id, attempt, pid, start_ticks))}
@@ -117,14 +120,15 @@ def _first_process(job_id: int, attempt: int) -> int:
     own = [line for line in _read("self", "cgroup").splitlines() if name in line.split("/")]
     if not own:
         raise _refusal(job_id, "the launcher has not moved this process into its cgroup")
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    found, here = [], _namespaces("self")
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         # A process may end meanwhile, or be one that its user may not look at.
         with suppress(OSError):
-            is_mine = os.stat(f"/proc/{pid}").st_uid == os.geteuid() and int(pid) != os.getpid()
-            is_outside = is_mine and _namespaces(pid) == _namespaces("self")
-            if is_outside and own[0] in _read(pid, "cgroup").splitlines():
-                found.append((_start_ticks(pid), int(pid)))
+            is_mine = os.stat(f"/proc/{pid}").st_uid == os.geteuid() and pid != os.getpid()
+            is_outside = is_mine and _namespaces(pid) == here
+            is_inside = is_outside and own[0] in _read(pid, "cgroup").splitlines()
+            if is_inside and (start_ticks := started_at(pid)) is not None:
+                found.append((start_ticks, pid))
     if not found:
         raise _refusal(job_id, "it has no process of yours that can be read")
     return min(found)[1]
@@ -161,9 +165,3 @@ def _become_like(pid: int) -> dict[bytes, bytes]:
 def _read(pid: int | str, name: str) -> str:
     with open(f"/proc/{pid}/{name}", errors="surrogateescape") as file:
         return file.read()
-
-
-def _start_ticks(pid: int | str) -> int:
-    """Return when a process started, in clock ticks since boot (proc_pid_stat(5)). The name before
-    may hold any sign."""
-    return int(_read(pid, "stat").rpartition(")")[2].split()[19])

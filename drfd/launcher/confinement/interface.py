@@ -14,6 +14,7 @@ from typing import Protocol
 
 from drfd.common.failpoints import reach
 from drfd.devices.nodes import DeviceNode
+from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.protocol import AttemptLimits, DiskLimit
 from drfd.launcher.system.files import get, put
@@ -85,7 +86,7 @@ def insist_on_entry(directory: str, pid: int) -> None:
     this job or of all jobs leaves no room for its threads: the kernel looks at it only when a
     process is forked. Raises OSError."""
     with open(f"/proc/{pid}/cgroup") as file:
-        if _IN_JOB.search(file.read()):
+        if any(map(attempt_files.cgroup_key, re.split("[/\n]", file.read()))):
             raise LimitFailed("the process that asks is in a job already")
     threads = len(os.listdir(f"/proc/{pid}/task"))
     for place, whose in ((directory, "the job has"), (os.path.dirname(directory), "all jobs have")):
@@ -93,10 +94,6 @@ def insist_on_entry(directory: str, pid: int) -> None:
             present, most = get(f"{place}/pids.current"), get(f"{place}/pids.max")
             if most.strip() != "max" and int(present) + threads > int(most):
                 raise LimitFailed(f"{whose} as many processes as allowed")
-
-
-#: The cgroup of an attempt, or one further in, among those of a process (proc_pid_cgroup(5)).
-_IN_JOB = re.compile(r"/job-\d+-\d+(/|$)", re.MULTILINE)
 
 
 def reach_before_limits() -> None:
