@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from drfd.common.signals import name_of, number_of
 from drfd.common.units import exact_size, show_apart, show_duration, show_gres_word, show_size
 from drfd.core.amounts.resources import kind_of
-from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.job import WAITING_STATES, Job, JobState, Outcome
 from drfd.devices.gpu import GPU
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def attempts_of(job: Job) -> Attempts | None:
     retry = job.spec.retry
     if retry is None or not job.attempt:
         return None
-    present = job.attempt + (job.state in (JobState.PENDING, JobState.HELD))
+    present = job.attempt + (job.state in WAITING_STATES)
     # Attempts that were preempted do not count as retries.
     most = present + max(0, retry.times - job.retries)
     return Attempts(present, most, job.last_end)

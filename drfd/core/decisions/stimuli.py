@@ -64,7 +64,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import alone_until_s, next_try
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage, Whose
+from drfd.core.model.job import WAITING_STATES, Job, JobSpec, JobState, Outcome, Usage, Whose
 from drfd.core.model.options import OPTIONS
 from drfd.core.model.options import Change as Change
 from drfd.core.model.stimuli import Actor as Actor
@@ -74,7 +74,6 @@ from drfd.core.model.stimuli import Now as Now
 #: Highest id that a launcher report can raise the next id above. No machine has given out as many,
 #: so an attempt with a higher id is not drfd's.
 HIGHEST_RAISED_ID = 10**15
-_WAITS = (JobState.PENDING, JobState.HELD)
 _RUNS = (JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED)
 
 
@@ -226,7 +225,7 @@ class RequeueAsked(JobAsked):
     held: bool
 
     def judge(self, job: Job) -> list[ev.Event]:
-        if job.state in _WAITS:
+        if job.state in WAITING_STATES:
             hint = f"drf hold {job.label} keeps it from starting" if self.held else ""
             text = f"job {job.label} is {job.shown_state}: it is in the queue already"
             raise Refused("not-running", text, hint=hint)
@@ -324,14 +323,14 @@ class ChangeAsked(JobAsked):
         spec = changed(job.spec, wish, rules)
         if job.state in _RUNS:
             refuse_while_running(job, wish, spec, self.actor)
-        elif job.state not in _WAITS:
+        elif job.state not in WAITING_STATES:
             raise Refused(
                 "not-waiting", f"job {job.label} is {job.shown_state}: nothing can be changed"
             )
         elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
             # A job that no longer fits since a change of the configuration may still be renamed.
             refuse_unfit_change(spec, rules, ledger.limit_hours, at_s)
-        if job.state in _WAITS:
+        if job.state in WAITING_STATES:
             refuse_many_kinds(ledger, spec, new)
         if wish.time_limit_s is not None:
             refuse_late_warning(spec)

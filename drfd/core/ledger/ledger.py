@@ -36,6 +36,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.events import InvalidTransition
 from drfd.core.model.job import (
     ALLOCATED_STATES,
+    WAITING_STATES,
     Array,
     Dependency,
     Job,
@@ -535,7 +536,7 @@ class Ledger:
         """
         old, new = _awaited(before), _awaited(after)
         for job, sign, ids in (before, -1, old - new), (after, 1, new - old):
-            if job is None or job.state not in _WAITING:
+            if job is None or job.state not in WAITING_STATES:
                 continue
             for on in ids:
                 (self.dependents.add if sign > 0 else self.dependents.remove)(on, job.id)
@@ -562,7 +563,7 @@ class Ledger:
         if array_state is not None and not is_leaving:
             count *= len(array_state.unmaterialized)
         self.job_counts.count(job.spec, job.state, count)
-        if job.spec.group is not None and job.state in (JobState.PENDING, JobState.HELD):
+        if job.spec.group is not None and job.state in WAITING_STATES:
             self.queues.count_waiting(job.spec, self.demand(job), count)
         wanted = self.wanted(job)
         if wanted is not None:
@@ -615,10 +616,7 @@ class Ledger:
         assert gone == self.dependents.ended.keys(), "a job waits for one that has ended"
 
 
-_WAITING = (JobState.PENDING, JobState.HELD)
-
-
 def _awaited(job: Job | None) -> frozenset[int]:
-    if job is None or not job.awaits or job.state not in _WAITING:
+    if job is None or not job.awaits or job.state not in WAITING_STATES:
         return frozenset()
     return frozenset(each.job_id for each in job.awaits)

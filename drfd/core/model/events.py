@@ -24,6 +24,7 @@ from drfd.core.amounts.instances import Instances
 from drfd.core.amounts.resources import Resources
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import (
+    WAITING_STATES,
     Broken,
     Dependency,
     Job,
@@ -38,7 +39,7 @@ from drfd.core.model.job import JobState as S
 from drfd.core.model.options import changed_fields
 
 #: The states of a job that has not started, and of one that is not being stopped.
-_WAITS, _RUNS = (S.PENDING, S.HELD), (S.STARTING, S.RUNNING, S.SUSPENDED)
+_RUNS = (S.STARTING, S.RUNNING, S.SUSPENDED)
 #: Number of requested signals that a job remembers. Older ones that could not be sent meanwhile are
 #: lost, much as the kernel merges equal pending signals.
 _MAX_SIGNALS = 16
@@ -140,7 +141,7 @@ class Held(JobEvent, frozen=True, kw_only=True):
     """The job was held; an administrator's hold replaces the owner's own."""
 
     by: str
-    moves = _from(*_WAITS, to=S.HELD)
+    moves = _from(*WAITING_STATES, to=S.HELD)
 
     def changed(self, job: Job) -> Job:
         return replace(job, held_by=self.by, eligible_at=None)
@@ -161,7 +162,7 @@ class Cancelled(JobEvent, frozen=True, kw_only=True):
     by: str
     #: Why drfd cancelled it, in a sentence; empty if a user did.
     why: str = ""
-    moves = _from(*_WAITS, to=S.ENDED)
+    moves = _from(*WAITING_STATES, to=S.ENDED)
 
     def changed(self, job: Job) -> Job:
         first = "started again" if job.earlier_runs else "started"
@@ -187,7 +188,7 @@ class DependencySettled(JobEvent, frozen=True, kw_only=True):
     """Some jobs that this one waits for have ended, one or up to a thousand."""
 
     ends: tuple[Settled, ...]
-    moves = _from(*_WAITS)
+    moves = _from(*WAITING_STATES)
 
     def changed(self, job: Job) -> Job:
         gone = {each.on for each in self.ends}
@@ -208,7 +209,7 @@ class OwnerNotified(JobEvent, frozen=True, kw_only=True):
 
     #: Result of the notification command, or why it was not run.
     notice: str
-    moves = _from(*_WAITS)
+    moves = _from(*WAITING_STATES)
 
     def changed(self, job: Job) -> Job:
         return replace(job, is_never_notified=True)
@@ -220,7 +221,7 @@ class OwnerNotified(JobEvent, frozen=True, kw_only=True):
 class BeginReached(JobEvent, frozen=True, kw_only=True):
     """The earliest start time of the job has passed."""
 
-    moves = _from(*_WAITS)
+    moves = _from(*WAITING_STATES)
 
     def changed(self, job: Job) -> Job:
         return _eligible(replace(job, not_before_s=None), self.at_s)
@@ -524,7 +525,7 @@ class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
     begin_s: int | None = None
     group: UserGroup | None = None
     most: Resources | None = None
-    moves = _from(*_WAITS, *_RUNS)
+    moves = _from(*WAITING_STATES, *_RUNS)
 
     def changed(self, job: Job) -> Job:
         changes = changed_fields(self)

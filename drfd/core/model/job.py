@@ -81,6 +81,8 @@ class JobState(StrEnum):
     ENDED = "ENDED"
 
 
+#: States of a job that has not started.
+WAITING_STATES = (JobState.PENDING, JobState.HELD)
 #: States in which a job's demand is allocated, that is, subtracted from the free capacity.
 ALLOCATED_STATES = frozenset(
     {JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPING, JobState.CLEANING}

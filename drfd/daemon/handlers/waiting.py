@@ -14,7 +14,7 @@ from typing import Any, get_args
 from drfd.common.errors import Refused
 from drfd.core.explain.forecast import shut_out, upcoming
 from drfd.core.explain.waits import Code
-from drfd.core.model.job import Group, Job, JobState
+from drfd.core.model.job import WAITING_STATES, Group, Job, JobState
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
 from drfd.daemon.lookup.views import group_label, row_view, wait_view
@@ -22,7 +22,6 @@ from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.protocol.replies import SnapshotRow, WaitingReply
 from drfd.protocol.requests import WaitingRequest
 
-_WAITING = (JobState.PENDING, JobState.HELD)
 #: The most queue entries that are put in the order of their start, because the queues may not
 #: change meanwhile. Rows behind them follow in the order of ids.
 MOST_ORDERED = 2000
@@ -73,7 +72,7 @@ class WaitingRows:
         ledger = self.engine.ledger
         job = ledger.jobs.get(row_id)
         if job is not None:
-            return job if job.state in _WAITING else None
+            return job if job.state in WAITING_STATES else None
         array_state = ledger.arrays.get(row_id)
         return None if array_state is None else array_state.group
 

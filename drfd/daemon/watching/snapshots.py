@@ -20,7 +20,7 @@ import msgspec
 
 from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.model.job import Group, Job, JobState, leaf_path
+from drfd.core.model.job import WAITING_STATES, Group, Job, JobState, leaf_path
 from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.policies import Plan
 from drfd.daemon.engine.engine import Engine
@@ -57,7 +57,6 @@ MOST_RUNNING, MOST_PENDING, MOST_ENDED = 2000, 300, 50
 _MOST_PIECES = 4 * MOST_PENDING
 #: Seconds for which reasons for waiting are cached: they contain times of day.
 _REASONS_S = 5.0
-_WAITING = (JobState.PENDING, JobState.HELD)
 #: Seconds for which a common part is shown again. It is less than the shortest interval between
 #: two snapshots (1 s), so that no client gets the same one twice.
 _FRESH_S = 0.9
@@ -173,7 +172,7 @@ class Overview:
         ledger = self.engine.ledger
         job = ledger.jobs.get(row_id)
         if job is not None:
-            return job.state in _WAITING
+            return job.state in WAITING_STATES
         array_state = ledger.arrays.get(row_id)
         return array_state is not None and bool(array_state.unmaterialized)
 
@@ -276,7 +275,7 @@ class Overview:
             for group in ledger.arrays.groups()
             if group.array.id not in known and group.array.id not in seen
         ]
-        for state in _WAITING:
+        for state in WAITING_STATES:
             if ledger.job_counts.states[state]:
                 yield from (group for group in groups if group.array.common.state is state)
                 for job in ledger.jobs.values():
@@ -285,7 +284,7 @@ class Overview:
 
     def _count_waiting_rows(self) -> int:
         ledger = self.engine.ledger
-        waiting = sum(ledger.job_counts.states[state] for state in _WAITING)
+        waiting = sum(ledger.job_counts.states[state] for state in WAITING_STATES)
         # The tasks of an array without records of their own share a row.
         sizes = (len(array_state.unmaterialized) for array_state in ledger.arrays.values())
         return waiting - sum(max(0, size - 1) for size in sizes)
