@@ -69,6 +69,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "users": {"config"},
         "engine": {"calendar", "config", "users"},
         "error_message": set(),
+        "verbs": set(),
         "forecasting": {"engine", "error_message"},
         "accounting": {"config", "error_message"},
         "monitoring": {"config", "countable", "engine"},
@@ -78,9 +79,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "watching": {"engine", "monitoring", "users", "lookup"},
         "handlers": {
             *("config", "countable", "users", "engine", "forecasting", "accounting", "monitoring"),
-            *("error_message", "launcher_link", "lookup", "watching"),
+            *("error_message", "launcher_link", "lookup", "verbs", "watching"),
         },
-        "server": {"users", "lookup", "watching", "handlers"},
+        "server": {"users", "lookup", "watching", "handlers", "verbs"},
         "metrics": {"config", "engine", "lookup", "watching", "server"},
         "controller": {
             *("calendar", "config", "metrics", "countable", "spawn"),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack, cast
+from typing import TypedDict, Unpack, cast
 
 from drfd.client.connection import Connection, choose
 from drfd.client.streams import follow, watch
@@ -41,10 +41,6 @@ from drfd.common.units import (
     parse_memory,
 )
 from drfd.payload.environment import as_given, capture
-
-if TYPE_CHECKING:
-    from drfd.protocol.replies import BatchVerb
-
 
 #: Jobs, arrays, and tasks: 42, "42_7", "3-7,9", a `JobInfo`, or several of these.
 Ids = int | str | JobInfo | Iterable[int | str | JobInfo]
@@ -313,7 +309,7 @@ class Client:
             raise Refused("bad-value", "nothing is to be changed", hint="for instance time='4h'")
         return self._act("set", ids, **fields)
 
-    def _act(self, verb: BatchVerb, ids: Ids, **asked: object) -> list[int]:
+    def _act(self, verb: str, ids: Ids, **asked: object) -> list[int]:
         chosen = _ids(ids)
         if not chosen:
             return []

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import Any, ClassVar, Literal, overload
+    from typing import Any, ClassVar
 
     from drfd.protocol import replies
 
@@ -107,60 +107,9 @@ class Connection:
         #: Once known it stays: what is signed again was verified with the same key.
         self._key: bytes | None = None
 
-    # The type of a reply follows from the verb.
-    if TYPE_CHECKING:
-
-        @overload
-        def request(self, op: Literal["hello"], **fields: object) -> replies.HelloReply: ...
-        @overload
-        def request(self, op: Literal["status"], **fields: object) -> replies.StatusReply: ...
-        @overload
-        def request(self, op: Literal["show"], **fields: object) -> replies.ShowReply: ...
-        @overload
-        def request(self, op: Literal["why"], **fields: object) -> replies.WhyReply: ...
-        @overload
-        def request(
-            self, op: Literal["submission"], **fields: object
-        ) -> replies.SubmissionReply: ...
-        @overload
-        def request(self, op: Literal["recent"], **fields: object) -> replies.RecentReply: ...
-        @overload
-        def request(self, op: Literal["history"], **fields: object) -> replies.HistoryReply: ...
-        @overload
-        def request(self, op: Literal["report"], **fields: object) -> replies.ReportReply: ...
-        @overload
-        def request(self, op: Literal["drain"], **fields: object) -> replies.DrainReply: ...
-        @overload
-        def request(self, op: Literal["reload"], **fields: object) -> replies.ReloadReply: ...
-        @overload
-        def request(self, op: Literal["shutdown"], **fields: object) -> replies.ShutdownReply: ...
-        @overload
-        def request(self, op: Literal["shares"], **fields: object) -> replies.SharesReply: ...
-        @overload
-        def request(self, op: Literal["nodes"], **fields: object) -> replies.NodesReply: ...
-        @overload
-        def request(self, op: Literal["doctor"], **fields: object) -> replies.DoctorReply: ...
-        @overload
-        def request(self, op: Literal["end_stray"], **fields: object) -> replies.EndStrayReply: ...
-        @overload
-        def request(self, op: Literal["exec"], **fields: object) -> replies.ExecReply: ...
-        @overload
-        def request(self, op: Literal["usage"], **fields: object) -> replies.UsageReply: ...
-        @overload
-        def request(self, op: Literal["waiting"], **fields: object) -> replies.WaitingReply: ...
-        @overload
-        def request(self, op: Literal["ledger"], **fields: object) -> replies.LedgerReply: ...
-        @overload
-        def request(
-            self, op: Literal["ledger_check"], **fields: object
-        ) -> replies.LedgerCheckReply: ...
-        @overload
-        def request(self, op: replies.BatchVerb, **fields: object) -> replies.BatchReply: ...
-        @overload
-        def request(self, op: Literal["submit"], **fields: object) -> replies.SubmitReply: ...
-
-    def request(self, op: str, **fields: object) -> object:
-        """Send a request and return the reply. Raises the daemon's refusal, or Unavailable."""
+    def request(self, op: str, **fields: object) -> Any:
+        """Send a request and return the reply, of which `drfd.protocol.replies` has the type.
+        Raises the daemon's refusal, or Unavailable."""
         return self._request(op, fields)
 
     def forecast(self, **fields: object) -> replies.DryRunReply:
@@ -174,18 +123,7 @@ class Connection:
         self._socket.settimeout(_ANSWER_S)
         return self.receive()
 
-    if TYPE_CHECKING:
-
-        @overload
-        def pages(
-            self, op: Literal["status"], **fields: object
-        ) -> Iterator[replies.StatusReply]: ...
-        @overload
-        def pages(
-            self, op: Literal["history"], **fields: object
-        ) -> Iterator[replies.HistoryReply]: ...
-
-    def pages(self, op: str, **fields: object) -> Iterator[object]:
+    def pages(self, op: str, **fields: object) -> Iterator[Any]:
         """Yield the replies that make up a long list."""
         reply = self._request(op, {"limit": _PAGE, **fields})
         yield reply
@@ -329,7 +267,7 @@ class Connection:
         """Return the submission of one's own job. Raises Refused unless the daemon gives back what
         its user has signed: nothing else may be signed again. Only the user's own daemon, and
         root's that has nothing signed, are trusted without a signature."""
-        reply = self.request("submission", id=ref)
+        reply: replies.SubmissionReply = self.request("submission", id=ref)
         if not reply["label"].replace("_", "", 1).isdecimal():
             # Clients write the label beside what is signed.
             raise self._not_drfd()

@@ -9,7 +9,8 @@ Unix seconds and durations in seconds. A key that is not always sent is `NotRequ
 
 # Annotations are evaluated: as text, `NotRequired` would be missing from `__required_keys__`.
 
-from typing import Literal, NotRequired, TypedDict
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict
 
 # -- amounts ---------------------------------------------------------------------------------------
 
@@ -1181,31 +1182,5 @@ class SnapshotLine(TypedDict):
     snapshot: SnapshotView
 
 
-Reply = (
-    HelloReply
-    | SubmitReply
-    | SubmissionReply
-    | RecentReply
-    | DryRunReply
-    | StatusReply
-    | ShowReply
-    | WhyReply
-    | HistoryReply
-    | ReportReply
-    | WaitReply
-    | BatchReply
-    | DrainReply
-    | ReloadReply
-    | ShutdownReply
-    | SharesReply
-    | DoctorReply
-    | NodesReply
-    | EndStrayReply
-    | ExecReply
-    | UsageReply
-    | WaitingReply
-    | LedgerReply
-    | LedgerCheckReply
-)
-#: The verbs whose reply is a `BatchReply`.
-BatchVerb = Literal["cancel", "hold", "release", "requeue", "suspend", "resume", "signal", "set"]
+#: Any of these: which one, the annotation of the verb's method says.
+Reply = Mapping[str, object]

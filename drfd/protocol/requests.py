@@ -7,6 +7,9 @@ in `drfd.protocol.replies`. A request does not name its sender: the kernel does 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from typing import Annotated, Literal
 
 import msgspec
@@ -442,44 +445,14 @@ class ExecRequest(Request, tag="exec", frozen=True):
     proof: Proof | None = None
 
 
-#: Requests with one reply.
-Question = (
-    HelloRequest
-    | SubmitRequest
-    | StatusRequest
-    | ShowRequest
-    | WhyRequest
-    | SubmissionRequest
-    | RecentRequest
-    | HistoryRequest
-    | ReportRequest
-    | WaitRequest
-    | CancelRequest
-    | HoldRequest
-    | ReleaseRequest
-    | RequeueRequest
-    | SuspendRequest
-    | ResumeRequest
-    | SignalRequest
-    | SetRequest
-    | DrainRequest
-    | ReloadRequest
-    | ShutdownRequest
-    | SharesRequest
-    | NodesRequest
-    | DoctorRequest
-    | EndStrayRequest
-    | ExecRequest
-    | UsageRequest
-    | WaitingRequest
-    | LedgerRequest
-    | LedgerCheckRequest
-)
-#: Requests that are answered by lines until the client hangs up or the stream ends.
-Stream = EventsRequest | SnapshotsRequest
-AnyRequest = Question | Stream
+def _kinds(base: type[Request]) -> Iterator[type[Request]]:
+    for kind in base.__subclasses__():
+        yield from _kinds(kind) if kind.__subclasses__() else (kind,)
 
-_decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+
+#: All requests by their verbs.
+REQUESTS = {str(kind.__struct_config__.tag): kind for kind in _kinds(Request)}
+_decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(reduce(or_, REQUESTS.values()))
 
 #: Characters of the decoder's message that a refusal quotes.
 _QUOTE = 200
@@ -504,7 +477,7 @@ class _RawRequest(Struct):
 _raw_decoder = msgspec.json.Decoder(_RawRequest)
 
 
-def decode_request(line: bytes) -> AnyRequest:
+def decode_request(line: bytes) -> Request:
     """Return the request of a line. Raises Refused with the place of the error."""
     if len(line) > STATES_BYTES:
         _refuse_many_states(line)

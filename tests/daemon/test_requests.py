@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -41,8 +41,9 @@ from drfd.daemon.handlers.doctor import (
 )
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
-from drfd.daemon.server.audit import ranges, record, verb_of
+from drfd.daemon.server.audit import ranges, record
 from drfd.daemon.users import loop_time
+from drfd.daemon.verbs import VERBS
 from drfd.daemon.watching.follow import EventFeed
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
@@ -901,7 +902,7 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
     for a request, and in between come other users' requests."""
     named = {
         each.__struct_config__.tag
-        for each in get_args(msg.AnyRequest)
+        for each in msg.REQUESTS.values()
         if not {"ids", "id", "select", "past"}.isdisjoint(each.__struct_fields__)
     }
     assert {*largest(["1_1"], 1)} == {*named, "submit"} - {"end_stray"}
@@ -1220,12 +1221,13 @@ def test_what_changes_something_has_a_verb_and_what_only_looks_leaves_nothing(
     audit_log: pytest.LogCaptureFixture,
 ) -> None:
     """A verb that is new must not slip through."""
-    assert [verb_of(request) for request, _ in CHANGES] == [verb for _, verb in CHANGES]
+    found = [VERBS[type(request)].audit(request) for request, _ in CHANGES]
+    assert found == [name for _, name in CHANGES]
     for request in LOOKS:
         record(ALICE, request, {})
     assert audit_log.messages == []
     kinds = {type(request) for request in [*LOOKS, *(request for request, _ in CHANGES)]}
-    assert kinds == set(msg.AnyRequest.__args__)
+    assert kinds == {*msg.REQUESTS.values()} == {*VERBS}
 
 
 def failed(code: str, *refs: int | str) -> list[View]:
@@ -1259,7 +1261,7 @@ def failed(code: str, *refs: int | str) -> list[View]:
     ids=["some", "tasks", "submission", "refusal", "unknown", "many", "flood"],
 )  # fmt: skip
 def test_the_line_says_who_what_which_and_how_it_went(
-    audit_log: pytest.LogCaptureFixture, request_: msg.AnyRequest, reply: Any, line: str
+    audit_log: pytest.LogCaptureFixture, request_: msg.Request, reply: Any, line: str
 ) -> None:
     record(ALICE, request_, reply)
     assert audit_log.messages == [f"event=audit {line}"]

@@ -104,7 +104,7 @@ FULL_SUBMIT: dict[str, Any] = {
     "dry_run": True,
     "key": "0123",
 }
-KINDS = {kind.__struct_config__.tag: kind for kind in msg.AnyRequest.__args__}
+KINDS = msg.REQUESTS
 #: (Verb, fields of the message, fields that the request has in another form.)
 ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("hello", {}, {}),

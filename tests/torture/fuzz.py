@@ -244,7 +244,7 @@ class Desk:
             self._open()
         self._loop.run_until_complete(self._ask(request))
 
-    async def _ask(self, request: messages.Question | messages.SnapshotsRequest) -> None:
+    async def _ask(self, request: messages.Request) -> None:
         actor = self._ACTORS[self._count % len(self._ACTORS)]
         try:
             async with asyncio.timeout(0.05 if isinstance(request, messages.WaitRequest) else 20):

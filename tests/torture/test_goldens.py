@@ -51,7 +51,7 @@ def lines(name: str) -> list[Message]:
 
 
 CONVERSATION = lines("wire.jsonl")
-VERBS = {cls.__struct_config__.tag: cls for cls in get_args(messages.AnyRequest)}
+VERBS = messages.REQUESTS
 
 
 # -- the state on the disk ----------------------------------------------------------------------

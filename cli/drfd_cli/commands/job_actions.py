@@ -26,7 +26,7 @@ from drfd_cli.output import Result, pick
 from drfd_cli.words import which_job
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import BatchReply, BatchVerb, Failure
+    from drfd.protocol.replies import BatchReply, Failure
 
 #: On a terminal, more jobs than this need a confirmation; so do jobs of other users, if they were
 #: not named by their ids.
@@ -62,7 +62,7 @@ selecting = selecting_by("-g", "--group")
 
 
 def act(
-    verb: BatchVerb,
+    verb: str,
     done_word: str,
     *,
     yes: bool,
@@ -228,7 +228,7 @@ def _exit_code(failed: list[Failure]) -> int:
     return Refused.exit_code if kinds else 0
 
 
-def _action(verb: BatchVerb, done_word: str, text: str) -> click.Command:
+def _action(verb: str, done_word: str, text: str) -> click.Command:
     """Return the command of a verb that needs nothing but the jobs, with `text` as its help."""
 
     @click.command(verb, help=text)

@@ -120,7 +120,7 @@ def _job(client: Connection, job_id: Ref) -> JobView:
             "no-output", f"{job_id} is an array; each task has an output of its own",
             hint=f"drf log {job_id}_{first}{every}",
         )  # fmt: skip
-    job = reply["job"]
+    job: JobView = reply["job"]
     if job["stdout"] is None:
         raise NotPermitted("not-yours", f"job {label(job)} belongs to {job['user']}")
     return job

@@ -19,7 +19,7 @@ from drfd.common.errors import Unavailable
 from drfd_cli import output
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import DoctorReply
+    from drfd.protocol.replies import DoctorReply, SubmitReply
 
 
 #: The environment variable by which the tasks of a demo are found.
@@ -99,7 +99,7 @@ def _await(process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) 
 
 def controls_of(client: Connection) -> DoctorReply:
     """Return the reply to `doctor`, once the launcher has reported what it can enforce."""
-    doctor = client.request("doctor")
+    doctor: DoctorReply = client.request("doctor")
     while not doctor["controls"]:
         time.sleep(0.05)
         doctor = client.request("doctor")
@@ -116,10 +116,11 @@ def submit(
     out: str, time_limit_s: int = 60, **more: object,
 ) -> int:  # fmt: skip
     """Submit a task of a demo, whose output and errors go to the file `out`, and return its id."""
-    return client.request(
+    reply: SubmitReply = client.request(
         "submit", argv=argv, cwd="/", pool=pool, demand=demand, stdout=out, stderr=out,
         env={"PATH": "/usr/bin:/bin", MARK: place.name}, time_limit_s=time_limit_s, **more,
-    )["id"]  # fmt: skip
+    )  # fmt: skip
+    return reply["id"]
 
 
 def _end_jobs(socket_path: Path) -> None:

@@ -31,7 +31,7 @@ from drfd_cli.top.view import Detail
 from drfd_cli.waiting.output_files import last_bytes, last_lines
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import BatchVerb, LeafView, ShowReply, SnapshotRow, SnapshotView
+    from drfd.protocol.replies import BatchReply, LeafView, ShowReply, SnapshotRow, SnapshotView
 
 #: Seconds between two requests of `why`, which costs the daemon some work.
 _WHY_S = 15.0
@@ -127,8 +127,7 @@ def request_action(connection: Connection, action: Act) -> ActionResult:
     if verb is Verb.RETRY:
         return _retry(connection, action.labels)
     ids = [ref for label in action.labels for ref in _refs(verb, label)]
-    op = cast("BatchVerb", verb.value)
-    reply = connection.request(op, select={"ids": ids}, **action.fields)
+    reply: BatchReply = connection.request(verb.value, select={"ids": ids}, **action.fields)
     failed, done = reply["failed"], _DONE[action.verb].format(action.words)
     count = len(action.labels)
     what = f"job {action.labels[0]}" if count == 1 else f"{count:,} jobs"

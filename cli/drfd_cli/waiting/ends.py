@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from drfd.client.connection import Connection
-    from drfd.protocol.replies import EndedArrayView, EndedJobView, JobView
+    from drfd.protocol.replies import EndedArrayView, EndedJobView, JobView, ShowReply
 
 #: Lines shown of a job's error output, and bytes read for them from its end.
 _LINES, _BYTES = 5, 1 << 15
@@ -84,7 +84,7 @@ def _first_failed(client: Connection, array: EndedArrayView) -> JobView | None:
     if not indices:
         return None
     try:
-        reply = client.request("show", id=f"{array['id']}_{min(indices)}")
+        reply: ShowReply = client.request("show", id=f"{array['id']}_{min(indices)}")
     except DrfdError:
         return None
     return reply.get("job")

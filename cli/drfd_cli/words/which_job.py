@@ -50,7 +50,7 @@ def find(
         raise Refused("bad-value", f"id: {word!r} is not a job", hint="write @-1 for the latest")
     if not 1 <= len(word) <= 256:
         raise Refused("bad-value", f"id: {word[:40]!r} is not a job id", hint=form)
-    found = connect().request("recent", name=word, limit=_MOST)["recent"]
+    found: list[RecentJobView] = connect().request("recent", name=word, limit=_MOST)["recent"]
     live = [job for job in found if job["live"]]
     if not found:
         raise Refused(
@@ -86,7 +86,7 @@ def latest_running(connect: Callable[[], Connection]) -> Ref | None:
     None. Raises Refused if none runs."""
     if not is_person_here():
         return None
-    found = connect().request("recent", limit=_MOST)["recent"]
+    found: list[RecentJobView] = connect().request("recent", limit=_MOST)["recent"]
     running = next((job for job in found if job["state"] == "RUNNING"), None)
     if running is None:
         raise Refused("no-such-job", "no job of yours runs")
@@ -95,7 +95,8 @@ def latest_running(connect: Callable[[], Connection]) -> Ref | None:
 
 
 def _recent(client: Connection, back: int) -> RecentJobView:
-    found = client.request("recent", limit=max(1, min(_MOST, back)))["recent"]
+    most = max(1, min(_MOST, back))
+    found: list[RecentJobView] = client.request("recent", limit=most)["recent"]
     if not 1 <= back <= len(found):
         count = len(found)
         text = f"@-{back} is none of the {count} jobs of yours that are known"

@@ -162,7 +162,8 @@ def _probe(client: Connection, place: Path, scale: Scale) -> str | None:
             break
         time.sleep(0.05)
     client.request("cancel", select={"ids": [job_id]})
-    return job["cgroup"]
+    cgroup: str | None = job["cgroup"]
+    return cgroup
 
 
 #: Submits a task that may run for longer than the demo, and whose output is lost.

@@ -239,7 +239,7 @@ def _cgroup(client: Connection, job_id: int) -> str:
     while True:
         (job,) = client.request("status", select={"ids": [job_id]})["jobs"]
         if job["state"] == "RUNNING" and job["cgroup"] is not None:
-            return job["cgroup"]
+            return str(job["cgroup"])
         if job["state"] not in ("PENDING", "STARTING", "RUNNING"):
             raise Refused("demo-failed", f"a job of the demo did not run: {job['state']}")
         time.sleep(0.05)

@@ -63,15 +63,7 @@ class HistoryHandler:
     largest_gpu: Callable[[], int | None]
     lends_cores: Callable[[], bool]
 
-    async def answer(
-        self, actor: st.Actor, request: msg.HistoryRequest | msg.ReportRequest
-    ) -> HistoryReply | ReportReply:
-        if isinstance(request, msg.HistoryRequest):
-            return await self._history(actor, request)
-        past = await self._past(request.past)
-        return await asyncio.to_thread(self._report, request, past)
-
-    async def _history(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
+    async def page(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
         """Return a page, newest first. `after` in it asks for the next page, or is null."""
         past = await self._past(request.past, after=request.after, limit=request.limit + 1)
         jobs = await asyncio.to_thread(lambda: list(read_ended(self.engine.journal.path, past)))
@@ -101,6 +93,9 @@ class HistoryHandler:
         return partial(
             advise, least=least, gpu_bytes=self.largest_gpu(), lends_cores=self.lends_cores()
         )
+
+    async def report(self, request: msg.ReportRequest) -> ReportReply:
+        return await asyncio.to_thread(self._report, request, await self._past(request.past))
 
     def _report(self, request: msg.ReportRequest, past: PastFilter) -> ReportReply:
         accounts = UsageAccounts(request.by, most_jobs=request.limit)

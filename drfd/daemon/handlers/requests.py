@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from inspect import isawaitable
 from pathlib import Path
 
 from drfd import __version__
@@ -71,6 +74,7 @@ from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
 from drfd.daemon.users.quotas import Quotas
+from drfd.daemon.verbs import VERBS, verb
 from drfd.daemon.watching.follow import WaitHandler
 from drfd.devices.gpu import GPU
 from drfd.journal.history import read_story
@@ -86,26 +90,36 @@ from drfd.protocol.replies import (
     DrainReply,
     DryRunReply,
     EndStrayReply,
+    ExecReply,
     ExplainedJobView,
     GpuLimitPart,
     HelloReply,
+    HistoryReply,
     JobView,
+    LedgerCheckReply,
     LedgerReply,
     LendingPart,
     LimitHoursView,
     LoanView,
     MachineView,
     NodesReply,
+    RecentReply,
+    ReloadReply,
     Reply,
+    ReportReply,
     ServiceState,
+    SharesReply,
     ShowReply,
     ShutdownReply,
     StatusReply,
+    SubmissionReply,
     SubmitReply,
     UsageReply,
+    WaitingReply,
+    WaitReply,
     WhyReply,
 )
-from drfd.protocol.requests import Ref, Selection
+from drfd.protocol.requests import Selection
 
 #: The most rows of a reply without pages, which are kept in memory until they are sent.
 _MOST_ROWS = 20_000
@@ -119,6 +133,8 @@ _DEMAND_REASONS = {
     "MAINTENANCE",
     "QUOTA",
 }
+#: Names of locks.
+_LISTS, _FORECASTS = "lists", "forecasts"
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4
 
@@ -152,9 +168,9 @@ class Requests:
     trusted_s: Callable[[], float] | None = None
     #: The clock of what each user may submit and change in a second.
     mono: Callable[[], float] = time.monotonic
-    _forecast_locks: PerUserLocks = field(default_factory=PerUserLocks)
-    _list_locks: PerUserLocks = field(default_factory=PerUserLocks)
-    _show_locks: PerUserLocks = field(default_factory=PerUserLocks)
+    _locks: defaultdict[str, PerUserLocks] = field(
+        default_factory=lambda: defaultdict(PerUserLocks)
+    )
 
     def __post_init__(self) -> None:
         self.quotas = Quotas(lambda: self.config.limits, self.mono)
@@ -177,89 +193,19 @@ class Requests:
         self._waiting_rows = WaitingRows(self.engine, self._lookup)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas)
 
-    async def answer(self, actor: st.Actor, gid: int, request: msg.Question) -> Reply:
-        match request:
-            case msg.HelloRequest():
-                return self._hello(actor)
-            case msg.SubmitRequest():
-                return await self._submit(actor, gid, request)
-            case msg.StatusRequest():
-                async with self._list_locks[actor.uid]:
-                    return await self._status(actor, request)
-            case msg.ShowRequest():
-                # The reply about a long array takes tens of milliseconds.
-                async with self._show_locks[actor.uid]:
-                    return await self._show(actor, request.id)
-            case msg.WhyRequest():
-                async with self._forecast_locks[actor.uid]:
-                    return await self._why(actor, request.id)
-            case msg.SubmissionRequest():
-                return await find_submission(self.engine, self._lookup, actor, request.id)
-            case msg.RecentRequest():
-                async with self._list_locks[actor.uid]:
-                    return await find_recent(self.engine, actor, request)
-            case msg.HistoryRequest() | msg.ReportRequest():
-                async with self._list_locks[actor.uid]:
-                    return await self._history.answer(actor, request)
-            case msg.WaitRequest():
-                return await self.waits.wait(actor, request)
-            case msg.BatchRequest():
-                if not isinstance(request, msg.CancelRequest):
-                    self.reserves.refuse_change(actor)
-                if isinstance(request, msg.SetRequest):
-                    refuse_beyond_gpus(request.demand, self._largest_gpu())
-                return self._with_notices(
-                    await self._batch.ask(
-                        actor, request.select, stimulus_maker(await self._lookup.with_ids(request))
-                    )
-                )
-            case msg.DrainRequest():
-                return await self._drain(actor, request)
-            case msg.ReloadRequest():
-                if not actor.is_admin:
-                    raise NotPermitted("not-admin", "only an administrator may reload")
-                return {"warnings": list(self.reload().warnings)}
-            case msg.ShutdownRequest():
-                return await self._shutdown(actor, request)
-            case msg.UsageRequest():
-                return self._usage(request)
-            case msg.WaitingRequest():
-                async with self._list_locks[actor.uid]:
-                    return await self._waiting_rows.answer(request)
-            case msg.LedgerRequest():
-                return await self._ledger(actor, request)
-            case msg.LedgerCheckRequest():
-                if not actor.is_admin:
-                    raise NotPermitted("not-admin", "only an administrator may check the account")
-                return await self.accountant.check()
-            case msg.SharesRequest():
-                shares = views.shares_view(
-                    self.engine.ledger,
-                    self.engine.rules,
-                    self.engine.external,
-                    self.engine.quota_use(),
-                )
-                hours = self._limit_hours()
-                if hours:
-                    shares["limit_hours"] = hours
-                return {**shares, **views.drain_part(self.engine.ledger)}
-            case msg.NodesRequest():
-                return self._nodes()
-            case msg.DoctorRequest():
-                return self._doctor()
-            case msg.ExecRequest():
-                return await join(
-                    self._lookup,
-                    self.links or self.link,
-                    actor,
-                    request,
-                    is_signed=self.keys_dir is not None,
-                )
-            case msg.EndStrayRequest():
-                return self._end_stray(actor, request)
+    async def answer(self, actor: st.Actor, gid: int, request: msg.Request) -> Reply:
+        known = VERBS[type(request)]
+        if known.admin and not actor.is_admin:
+            raise NotPermitted("not-admin", f"only an administrator may {known.admin}")
+        more = (gid,) if isinstance(request, msg.SubmitRequest) else ()
+        async with self._locks[known.lock][actor.uid] if known.lock else nullcontext():
+            found = known.answer(self, actor, request, *more)
+            reply: Reply = await found if isawaitable(found) else found
+            return reply
 
     # -- verbs ------------------------------------------------------------------------------
 
+    @verb(msg.LedgerRequest, lock=_LISTS)
     async def _ledger(self, actor: st.Actor, request: msg.LedgerRequest) -> LedgerReply:
         user = request.user
         if not actor.is_admin and user not in (None, actor.user):
@@ -270,10 +216,66 @@ class Requests:
             )
         if user is None and not actor.is_admin:
             user = actor.user
-        async with self._list_locks[actor.uid]:
-            return await self.accountant.read(request.since_s, request.until_s, user)
+        return await self.accountant.read(request.since_s, request.until_s, user)
 
-    def _hello(self, actor: st.Actor) -> HelloReply:
+    @verb(msg.LedgerCheckRequest, admin="check the account")
+    async def _check_ledger(self, _: st.Actor, __: msg.LedgerCheckRequest) -> LedgerCheckReply:
+        return await self.accountant.check()
+
+    @verb(msg.SubmissionRequest)
+    async def _submission(self, actor: st.Actor, request: msg.SubmissionRequest) -> SubmissionReply:
+        return await find_submission(self.engine, self._lookup, actor, request.id)
+
+    @verb(msg.RecentRequest, lock=_LISTS)
+    async def _recent(self, actor: st.Actor, request: msg.RecentRequest) -> RecentReply:
+        return await find_recent(self.engine, actor, request)
+
+    @verb(msg.HistoryRequest, lock=_LISTS)
+    async def _past(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
+        return await self._history.page(actor, request)
+
+    @verb(msg.ReportRequest, lock=_LISTS)
+    async def _report(self, _: st.Actor, request: msg.ReportRequest) -> ReportReply:
+        return await self._history.report(request)
+
+    @verb(msg.WaitingRequest, lock=_LISTS)
+    async def _waiting(self, _: st.Actor, request: msg.WaitingRequest) -> WaitingReply:
+        return await self._waiting_rows.answer(request)
+
+    @verb(msg.WaitRequest, waits=True)
+    async def _wait(self, actor: st.Actor, request: msg.WaitRequest) -> WaitReply:
+        return await self.waits.wait(actor, request)
+
+    @verb(*msg.BatchRequest.__subclasses__(), audit=True)
+    async def _act(self, actor: st.Actor, request: msg.BatchRequest) -> BatchReply:
+        if not isinstance(request, msg.CancelRequest):
+            self.reserves.refuse_change(actor)
+        if isinstance(request, msg.SetRequest):
+            refuse_beyond_gpus(request.demand, self._largest_gpu())
+        maker = stimulus_maker(await self._lookup.with_ids(request))
+        return self._with_notices(await self._batch.ask(actor, request.select, maker))
+
+    @verb(msg.ReloadRequest, admin="reload", audit=True)
+    def _reload(self, _: st.Actor, __: msg.ReloadRequest) -> ReloadReply:
+        return {"warnings": list(self.reload().warnings)}
+
+    @verb(msg.SharesRequest)
+    def _shares(self, _: st.Actor, __: msg.SharesRequest) -> SharesReply:
+        engine = self.engine
+        shares = views.shares_view(engine.ledger, engine.rules, engine.external, engine.quota_use())
+        hours = self._limit_hours()
+        if hours:
+            shares["limit_hours"] = hours
+        return {**shares, **views.drain_part(engine.ledger)}
+
+    @verb(msg.ExecRequest, audit=True, waits=True)
+    async def _exec(self, actor: st.Actor, request: msg.ExecRequest) -> ExecReply:
+        links = self.links or self.link
+        is_signed = self.keys_dir is not None
+        return await join(self._lookup, links, actor, request, is_signed=is_signed)
+
+    @verb(msg.HelloRequest)
+    def _hello(self, actor: st.Actor, _: msg.HelloRequest) -> HelloReply:
         reply: HelloReply = {
             "version": __version__,
             "user": actor.user,
@@ -295,7 +297,8 @@ class Requests:
             self.link.order_key(actor.uid)
         return str(file)
 
-    def _doctor(self) -> DoctorReply:
+    @verb(msg.DoctorRequest)
+    def _doctor(self, _: st.Actor, __: msg.DoctorRequest) -> DoctorReply:
         view = doctor_view(self.site, self.link, self.engine.journal.id, self.links)
         return {
             **view,
@@ -309,6 +312,11 @@ class Requests:
             **self._service_state(),
         }
 
+    @verb(
+        msg.DrainRequest,
+        admin="drain or undrain",
+        audit=lambda request: "drain" if request.on else "undrain",
+    )
     async def _drain(self, actor: st.Actor, request: msg.DrainRequest) -> DrainReply:
         await self.engine.submit_and_wait(
             st.DrainAsked(
@@ -320,7 +328,8 @@ class Requests:
             reply["nodes"] = sorted(self.engine.ledger.node_drains)
         return reply
 
-    def _nodes(self) -> NodesReply:
+    @verb(msg.NodesRequest)
+    def _nodes(self, _: st.Actor, __: msg.NodesRequest) -> NodesReply:
         return {"nodes": self.machines(), **views.drain_part(self.engine.ledger)}
 
     def machines(self) -> list[MachineView]:
@@ -340,8 +349,9 @@ class Requests:
     def _limit_hours(self) -> list[LimitHoursView]:
         return views.limit_hours_view(self.engine.limit_hours, self.engine.clock().at_s)
 
+    @verb(msg.SubmitRequest, audit=lambda request: None if request.dry_run else "submit")
     async def _submit(
-        self, actor: st.Actor, gid: int, request: msg.SubmitRequest
+        self, actor: st.Actor, request: msg.SubmitRequest, gid: int
     ) -> SubmitReply | DryRunReply:
         if request.key is not None:
             known = self.engine.journal.submission(actor.uid, request.key)
@@ -437,6 +447,7 @@ class Requests:
             reply["drain"] = part["drain"]
         return reply
 
+    @verb(msg.StatusRequest, lock=_LISTS)
     async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> StatusReply:
         """Return a list or a page; `after` is the place of its last row if there may be another."""
         shown: list[JobView] = []
@@ -496,8 +507,10 @@ class Requests:
             return {**reply, **self._service_state()}
         return reply
 
-    async def _show(self, actor: st.Actor, ref: Ref) -> ShowReply:
-        job_id = self._lookup.id_of(ref)
+    # The reply about a long array takes tens of milliseconds.
+    @verb(msg.ShowRequest, lock="show")
+    async def _show(self, actor: st.Actor, request: msg.ShowRequest) -> ShowReply:
+        job_id = self._lookup.id_of(request.id)
         array = self._lookup.own_array(actor, job_id)
         job = None if array is not None else self._lookup.any_job(job_id)
         if job is not None and not may_touch(actor, job.spec):
@@ -663,10 +676,11 @@ class Requests:
         }
         return _with_all_runs(reply, job)
 
-    async def _why(self, actor: st.Actor, ref: Ref) -> WhyReply:
+    @verb(msg.WhyRequest, lock=_FORECASTS)
+    async def _why(self, actor: st.Actor, request: msg.WhyRequest) -> WhyReply:
         """Return the job, with why it waits or how it ended, and what would change that. Of another
         user's job only the reason and the expected start are shown."""
-        job_id = self._lookup.id_of(ref)
+        job_id = self._lookup.id_of(request.id)
         array = self._lookup.any_array(job_id)
         tasks: ArrayView | None = None
         if array is not None:
@@ -747,7 +761,8 @@ class Requests:
                 notes = []
         return notes
 
-    def _usage(self, request: msg.UsageRequest) -> UsageReply:
+    @verb(msg.UsageRequest)
+    def _usage(self, _: st.Actor, request: msg.UsageRequest) -> UsageReply:
         """Return the use over time of a job, or of a user's jobs. Every user may ask."""
         if (request.id is None) is (request.user is None):
             raise Refused("bad-request", "usage is of one job, or of one user: give id or user")
@@ -774,7 +789,7 @@ class Requests:
             names = {each.job_id: name_of(each.job_id) for each in after}
             return TrialQuestion(replace(asked, now=now, ended=ended), names)
 
-        async with self._forecast_locks[actor.uid]:
+        async with self._locks[_FORECASTS][actor.uid]:
             try:
                 found = await self.forecasts.ask(trial)
             except Unavailable as error:
@@ -794,18 +809,20 @@ class Requests:
             reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
         return reply
 
-    def _end_stray(self, actor: st.Actor, request: msg.EndStrayRequest) -> EndStrayReply:
-        if not actor.is_admin:
-            raise NotPermitted("not-admin", "only an administrator may end a stray attempt")
+    @verb(msg.EndStrayRequest, admin="end a stray attempt", audit=True)
+    def _end_stray(self, _: st.Actor, request: msg.EndStrayRequest) -> EndStrayReply:
         name = f"{request.id}.{request.attempt}"
         links = self.links or self.link
         if not links.end_stray((request.id, request.attempt)):
             raise Refused("no-stray", f"{name} is no stray attempt", hint="drf doctor lists them")
         return {"ended": name}
 
+    @verb(
+        msg.ShutdownRequest,
+        admin="shut drfd down",
+        audit=lambda request: "shutdown-kill-jobs" if request.kill_jobs else "shutdown",
+    )
     async def _shutdown(self, actor: st.Actor, request: msg.ShutdownRequest) -> ShutdownReply:
-        if not actor.is_admin:
-            raise NotPermitted("not-admin", "only an administrator may shut drfd down")
         if request.kill_jobs:
             # The drain comes first, or other jobs would start in place of the ended ones.
             await self.engine.submit_and_wait(st.DrainAsked(self.engine.clock(), True, actor))

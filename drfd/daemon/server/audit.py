@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from drfd.common.errors import DrfdError
 from drfd.common.indices import joined
 from drfd.common.journald import about
 from drfd.core.model.stimuli import Actor
-from drfd.protocol import requests as msg
-from drfd.protocol.replies import BatchReply, ExecReply, Reply, SubmitReply
-from drfd.protocol.requests import Ref
+from drfd.daemon.verbs import VERBS
+from drfd.protocol.replies import Reply
+from drfd.protocol.requests import Ref, Request
 
 log = logging.getLogger("drfd.audit")
 
@@ -30,35 +30,18 @@ _MAX_REFUSED = 100
 _PLAIN = re.compile(r"[\w.@$+-]+", re.ASCII)
 
 
-def record(actor: Actor, request: msg.AnyRequest, result: Reply | DrfdError | None) -> None:
+def record(actor: Actor, request: Request, result: Reply | DrfdError | None) -> None:
     """Log a request that changes something. `result` is None if the client did not wait for it."""
-    verb = verb_of(request)
+    verb = VERBS[type(request)].audit(request)
     if verb is None:
         return
-    done, refused = _jobs(request, result)
+    done, refused = _jobs(result)
     words = [f"event=audit verb={verb} uid={actor.uid} user={_word(actor.user)}"]
     if done:
         words.append(f"jobs={ranges(done)}")
     words += [f"refused={_refused(refs)}:{code}" for code, refs in refused.items()]
     words.append(f"result={_result(result)}")
     log.info(" ".join(words), extra=about(jobs=done[:_MAX_FIELDS], user=actor.user))
-
-
-def verb_of(request: msg.AnyRequest) -> str | None:
-    """Return the verb in the audit log, or None for a request that changes nothing."""
-    match request:
-        case msg.SubmitRequest():
-            return None if request.dry_run else "submit"
-        case msg.DrainRequest():
-            return "drain" if request.on else "undrain"
-        case msg.ShutdownRequest():
-            return "shutdown-kill-jobs" if request.kill_jobs else "shutdown"
-        case msg.EndStrayRequest():
-            return "end-stray"
-        case msg.BatchRequest() | msg.ExecRequest() | msg.ReloadRequest():
-            return str(request.__struct_config__.tag)
-        case _:
-            return None
 
 
 def ranges(ids: Iterable[int]) -> str:
@@ -82,23 +65,15 @@ def _result(result: Reply | DrfdError | None) -> str:
     return result.code if isinstance(result, DrfdError) else "done"
 
 
-def _jobs(
-    request: msg.AnyRequest, result: Reply | DrfdError | None
-) -> tuple[list[int], dict[str, list[Ref]]]:
+def _jobs(result: Reply | DrfdError | None) -> tuple[list[int], dict[str, list[Ref]]]:
     """Return the ids of the changed jobs, and the refused references by error code."""
     if result is None or isinstance(result, DrfdError):
         return [], {}
-    if isinstance(request, msg.SubmitRequest):
-        return [cast(SubmitReply, result)["id"]], {}
-    if isinstance(request, msg.ExecRequest):
-        return [cast(ExecReply, result)["id"]], {}
-    if not isinstance(request, msg.BatchRequest | msg.ShutdownRequest):
-        return [], {}
-    reply = cast(BatchReply, result)
+    reply = cast(Mapping[str, Any], result)
     refused: dict[str, list[Ref]] = {}
-    for each in reply["failed"]:
+    for each in reply.get("failed", ()):
         refused.setdefault(each["error"]["code"], []).append(each["id"])
-    return list(reply["done"]), refused
+    return [reply["id"]] if "id" in reply else list(reply.get("done", ())), refused
 
 
 def _word(name: str) -> str:

@@ -39,6 +39,7 @@ from drfd.daemon.users import quotas
 from drfd.daemon.users.accounts import Accounts, directory_slow
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.daemon.users.quotas import STRANGERS, UNKNOWN, QuotaSlot
+from drfd.daemon.verbs import VERBS, verb
 from drfd.daemon.watching.follow import EventFeed
 from drfd.daemon.watching.snapshots import SnapshotFeed
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
@@ -46,18 +47,11 @@ from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from drfd.protocol.replies import Reply
 from drfd.protocol.requests import (
-    AnyRequest,
-    BatchRequest,
     CancelRequest,
-    DrainRequest,
-    EndStrayRequest,
     EventsRequest,
     ExecRequest,
-    LedgerCheckRequest,
-    Question,
-    ReloadRequest,
+    Request,
     Selection,
-    ShutdownRequest,
     SnapshotsRequest,
     SubmitRequest,
     WaitRequest,
@@ -90,9 +84,6 @@ LAST_FLUSH_S = 1.0
 HANGUP_CHECK_S = 5.0
 #: Seconds between two such checks while the client's user is looked up.
 HANGUP_CHECK_LOOKING_S = 0.25
-#: Requests that only administrators may make. Each refusal is a line in the log, so refusals are
-#: delayed: a flood of them must not fill it.
-_FOR_ADMINS = DrainRequest | EndStrayRequest | LedgerCheckRequest | ReloadRequest | ShutdownRequest
 
 _encoder = msgspec.json.Encoder()
 
@@ -604,10 +595,7 @@ class Server:
                         del line, request, processing
                         continue
                     await pipeline.catch_up()
-                    if (
-                        isinstance(request, BatchRequest | ExecRequest | _FOR_ADMINS)
-                        and not actor.is_admin
-                    ):
+                    if isinstance(request, Request) and not actor.is_admin:
                         request = await self._delay_change(actor, request)
                     async with self._quotas.processing_slot(quota_uid) as slot:
                         reply = await self._answer_or_leave(sender, request, slot)
@@ -628,7 +616,7 @@ class Server:
         before: asyncio.Task[None] | None,
         sender: _Sender,
         line: bytes,
-        request: AnyRequest | DrfdError | None,
+        request: Request | DrfdError | None,
     ) -> None:
         """Process a submission and answer it after the one before; `line` is the request's text."""
         assert isinstance(request, SubmitRequest)
@@ -654,14 +642,19 @@ class Server:
                 await before
         await self._send_reply(sender.writer, reply, actor.uid)
 
-    def _record(self, sender: _Sender, request: AnyRequest, result: Reply | DrfdError) -> None:
+    def _record(self, sender: _Sender, request: Request, result: Reply | DrfdError) -> None:
         """Log a request, and charge its user for that."""
         since_s = self.loop_time.begin()
         audit.record(sender.actor, request, result)
         self.loop_time.charge(sender.quota_uid, self.loop_time.step_cost_s(since_s))
 
-    async def _delay_change(self, actor: Actor, request: AnyRequest) -> AnyRequest | DrfdError:
-        """Wait until the user may change jobs again, and return the request, or its refusal."""
+    async def _delay_change(self, actor: Actor, request: Request) -> Request | DrfdError:
+        """Wait until the user may change jobs again if the request changes some, and return it, or
+        its refusal. Each refusal to one who is no administrator is a line in the log, so these are
+        delayed too: a flood of them must not fill it."""
+        known = VERBS[type(request)]
+        if not known.admin and known.audit(request) is None:
+            return request
         count = quotas.EXEC_CHANGES if isinstance(request, ExecRequest) else 1
         try:
             delay_s = self._quotas.change_delay_s(
@@ -693,7 +686,7 @@ class Server:
                 await writer.drain()
 
     async def _answer_or_leave(
-        self, sender: _Sender, request: AnyRequest | DrfdError, slot: QuotaSlot
+        self, sender: _Sender, request: Request | DrfdError, slot: QuotaSlot
     ) -> bytes | None:
         """Return the reply or the last line of a stream, or None if the peer hangs up first (a
         `wait` may take days)."""
@@ -701,16 +694,16 @@ class Server:
         peer = writer.get_extra_info("socket")
         if isinstance(request, DrfdError):
             return encode_error(request)
-        if isinstance(request, ExecRequest | WaitRequest | EventsRequest | SnapshotsRequest):
-            # These wait, and so need no slot.
+        known = VERBS[type(request)]
+        if known.waits:
             slot.release()
-        if isinstance(request, EventsRequest):
-            answer = self._stream_events(writer, actor, request)
-        elif isinstance(request, SnapshotsRequest):
-            answer = self._stream_snapshots(writer, actor, request)
+        if known.is_stream:
+            answer = known.answer(self, writer, actor, request)
         else:
             answer = self._reply(actor, sender.gid, request)
-        answering = asyncio.ensure_future(self.loop_time.metered(sender.quota_uid, answer))
+        answering: asyncio.Future[bytes] = asyncio.ensure_future(
+            self.loop_time.metered(sender.quota_uid, answer)
+        )
         try:
             while not answering.done():
                 done, _ = await asyncio.wait({answering}, timeout=HANGUP_CHECK_S)
@@ -723,12 +716,12 @@ class Server:
         finally:
             answering.cancel()
 
-    async def _reply(self, actor: Actor, gid: int, request: Question) -> bytes:
+    async def _reply(self, actor: Actor, gid: int, request: Request) -> bytes:
         result = await self._carry_out(actor, gid, request)
         audit.record(actor, request, result)
         return await _encode_result(result)
 
-    async def _carry_out(self, actor: Actor, gid: int, request: Question) -> Reply | DrfdError:
+    async def _carry_out(self, actor: Actor, gid: int, request: Request) -> Reply | DrfdError:
         """Carry out a request, and return the reply or the refusal, which the caller logs. A
         request that is cancelled is logged here."""
         try:
@@ -740,6 +733,7 @@ class Server:
             audit.record(actor, request, None)
             raise
 
+    @verb(EventsRequest, waits=True, stream=True)
     async def _stream_events(
         self, writer: asyncio.StreamWriter, actor: Actor, request: EventsRequest
     ) -> bytes:
@@ -754,6 +748,7 @@ class Server:
             return encode_error(error)
         return encode({"done": True})
 
+    @verb(SnapshotsRequest, waits=True, stream=True)
     async def _stream_snapshots(
         self, writer: asyncio.StreamWriter, actor: Actor, request: SnapshotsRequest
     ) -> bytes:
@@ -796,14 +791,14 @@ async def _encode_result(result: Reply | DrfdError) -> bytes:
     return await encode_in_parts(result)
 
 
-def _decode(line: bytes) -> AnyRequest | DrfdError:
+def _decode(line: bytes) -> Request | DrfdError:
     try:
         return decode_request(line)
     except DrfdError as error:
         return error
 
 
-def _count_awaited(request: AnyRequest) -> int:
+def _count_awaited(request: Request) -> int:
     match request:
         case WaitRequest():
             return len(request.ids)
