@@ -14,9 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drfd.common.errors import HostError
-from drfd.devices.displays import UndrivenGpus, unclaimed_nodes
 from drfd.devices.gpus import GPU, Gpu, gpus_named
-from drfd.devices.kernel_files import GRAPHICS_MAJOR
 from drfd.devices.nodes import DeviceNode, node_at, show_node
 from drfd.devices.roster import Roster
 from drfd.devices.variables import variables_for
@@ -69,10 +67,6 @@ class DeviceTable:
     can_hide: bool = False
     #: Looks up the GPUs of the machine, and remembers their numbers.
     find: Callable[[], Sequence[Gpu]] = field(default_factory=_memory)
-    #: GPUs whose driver may be loaded while jobs run.
-    undriven: UndrivenGpus = field(default_factory=UndrivenGpus)
-    #: Returns the graphics nodes of none of these GPUs.
-    unclaimed: Callable[[Sequence[Gpu]], Collection[DeviceNode]] = unclaimed_nodes
 
     def look_up(self, grants: Sequence[Grant]) -> Found:
         """Return what these instances are now. All other devices whose nodes the configuration
@@ -90,7 +84,9 @@ class DeviceTable:
                 numa_nodes.update(_numa_nodes(given))
             elif grant.name == GPU:
                 mine, rest, left = self._gpus(grant)
-                given, others = _nodes(mine), _nodes(rest) | self._possible(grant, mine, rest, left)
+                if self.can_hide:
+                    _refuse_blind_slices(mine, rest)
+                given, others = _nodes(mine), _nodes(rest)
                 numa_nodes.update(gpu.numa_node for gpu in mine if gpu.numa_node is not None)
                 if grant.memory_bytes:
                     # Slices have one address, and no driver of slices limits their memory.
@@ -199,41 +195,6 @@ class DeviceTable:
                 (rest if self._is_given_out(gpu, grant, found) else left).append(gpu)
         return mine, rest, left
 
-    def _possible(
-        self, grant: Grant, mine: Sequence[Gpu], rest: Sequence[Gpu], left: Sequence[Gpu]
-    ) -> set[DeviceNode]:
-        """Return the nodes that GPUs which are given out may have, of which the kernel does not
-        tell them at present. Raises DevicesFailed if the job was given such a GPU, or if one cannot
-        be hidden from it."""
-        if not self.can_hide:
-            return set()
-        gpus = [*mine, *rest, *left]
-        own = _nodes(mine)
-        found: set[DeviceNode] = set()
-        for gpu in rest:
-            is_slice_beside = ":" in gpu.name and any(each.pci == gpu.pci for each in mine)
-            if gpu.fault and is_slice_beside and gpu.nodes <= own:
-                raise DevicesFailed(
-                    f"GPU {gpu.name} cannot be hidden from a job on another slice of the same GPU: "
-                    f"{gpu.fault}"
-                )
-        known = {name for gpu in gpus if not gpu.fault for name in (gpu.name, gpu.uuid)}
-        is_complete = known.issuperset((*grant.given, *grant.others))
-        gives_any = self.settings.hides_all_gpus or self.settings.gives_all_gpus
-        try:
-            if any(gpu.fault and not _has_graphics(gpu) for gpu in rest):
-                found.update(self.unclaimed(gpus))
-            if gives_any or not is_complete:
-                if not gpus and grant.given and (addresses := self.undriven.addresses(gpus)):
-                    raise DevicesFailed(
-                        f"GPU {grant.given[0]}: no driver is loaded for the graphics device at "
-                        f"{addresses[0]}; have it loaded when the machine starts"
-                    )
-                found |= self.undriven.nodes(gpus)
-        except OSError as error:
-            raise DevicesFailed(f"GPUs: cannot read {error.filename}: {error.strerror}") from None
-        return found - own
-
     def _is_given_out(self, gpu: Gpu, grant: Grant, found: Sequence[Gpu]) -> bool:
         """Return whether a GPU is or may be among those that other jobs are given."""
         if self.settings.hides_all_gpus or not {gpu.name, gpu.uuid}.isdisjoint(grant.others):
@@ -248,6 +209,19 @@ class DeviceTable:
         # Before its first use, or when it has a fault, a driver does not say the UUID of a GPU.
         known = {name for each in found for name in (each.name, each.uuid)}
         return gpu.uuid is None and not known.issuperset(grant.others)
+
+
+def _refuse_blind_slices(mine: Sequence[Gpu], rest: Sequence[Gpu]) -> None:
+    """Raise DevicesFailed if a slice that is not the job's has no known node of its own, so that it
+    cannot be hidden from a job on another slice of the same GPU."""
+    own = _nodes(mine)
+    for gpu in rest:
+        is_slice_beside = ":" in gpu.name and any(each.pci == gpu.pci for each in mine)
+        if gpu.fault and is_slice_beside and gpu.nodes <= own:
+            raise DevicesFailed(
+                f"GPU {gpu.name} cannot be hidden from a job on another slice of the same GPU: "
+                f"{gpu.fault}"
+            )
 
 
 def _refuse_shared(found: Mapping[str, tuple[set[DeviceNode], set[DeviceNode]]]) -> None:
@@ -282,10 +256,6 @@ def _unknown(grant: Grant, known: Collection[str] = ()) -> DevicesUnknown:
 
 def _nodes(gpus: Iterable[Gpu]) -> set[DeviceNode]:
     return {node for gpu in gpus for node in gpu.nodes}
-
-
-def _has_graphics(gpu: Gpu) -> bool:
-    return any(node.major == GRAPHICS_MAJOR for node in gpu.nodes)
 
 
 def _numa_nodes(nodes: Iterable[DeviceNode]) -> set[int]:

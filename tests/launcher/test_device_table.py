@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.devices.displays import UndrivenGpus, unclaimed_nodes
 from drfd.devices.gpus import Gpu
 from drfd.devices.nodes import DeviceNode, node_at
 from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
@@ -21,8 +18,6 @@ from drfd.launcher.settings import DeviceSettings
 
 #: Of NVIDIA, of the graphics of its PCI device, and of the capability of a slice.
 GPU_MAJOR, DRM_MAJOR, CAP_MAJOR = 195, 226, 238
-#: The root of a machine without graphics devices.
-NOWHERE = Path("/nonexistent")
 
 
 def gpu(number: int, **fields: object) -> Gpu:
@@ -41,15 +36,11 @@ def part(number: int, instance: int) -> Gpu:
     return gpu(number, name=f"{number}:{instance}:0", uuid=uuid, nodes=nodes)
 
 
-def table(
-    gpus: Sequence[Gpu] = (), *, can_hide: bool = True, root: Path = NOWHERE, **settings: object
-) -> DeviceTable:
+def table(gpus: Sequence[Gpu] = (), *, can_hide: bool = True, **settings: object) -> DeviceTable:
     return DeviceTable(
         DeviceSettings(**settings),  # type: ignore[arg-type]
         can_hide=can_hide,
         find=lambda: tuple(gpus),
-        undriven=UndrivenGpus(root),
-        unclaimed=partial(unclaimed_nodes, root=root),
     )
 
 
@@ -151,74 +142,7 @@ def test_a_job_does_not_start_on_a_gpu_that_has_gone(gone: list[Gpu]) -> None:
     assert found.devices.hidden == (gone[1].nodes if len(gone) > 1 else set())
 
 
-def card(root: Path, pci: str, vendor: str = "0x10de", driver: str = "", **names: str) -> None:
-    """Make a graphics device on the machine below `root`, with the graphics nodes `names`."""
-    device = root / "sys/bus/pci/devices" / pci
-    device.mkdir(parents=True)
-    (device / "vendor").write_text(f"{vendor}\n")
-    (device / "class").write_text("0x030000\n")
-    if driver:
-        (device / "driver").symlink_to(f"../../drivers/{driver}")
-    for name in names.values():
-        drm(root, name, pci)
-
-
-def drm(root: Path, name: str, parent: str) -> None:
-    link = root / "sys/class/drm" / name
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(f"../../devices/pci0000:00/{parent}/drm/{name}")
-
-
-def drawn(*minors: int) -> set[DeviceNode]:
-    return {DeviceNode("c", DRM_MAJOR, minor) for minor in minors}
-
-
-def test_what_gpus_will_have_once_their_driver_is_loaded_is_hidden_before(tmp_path: Path) -> None:
-    """The screen that the firmware has set up loses its node to the GPU behind it."""
-    card(tmp_path, "0000:01:00.0")
-    card(tmp_path, "0000:02:00.0")
-    card(tmp_path, "0000:03:00.0", vendor="0x8086", driver="i915", own="card1", render="renderD128")
-    drm(tmp_path, "card0", "simple-framebuffer.0")
-    devices = table(root=tmp_path)
-    cards = {DeviceNode("c", GPU_MAJOR, 0), DeviceNode("c", GPU_MAJOR, 1)}
-    hidden = devices.look_up(of("", "0 1")).devices.hidden
-    assert hidden == cards | drawn(0, 2, 129, 130)
-    text = "GPU 0: no driver is loaded for the graphics device at 0000:01:00.0"
-    with pytest.raises(DevicesFailed, match=text):
-        devices.look_up(of("0", "1"))
-    # Where nothing can be hidden, a program may have the driver loaded by itself.
-    assert table(root=tmp_path, can_hide=False).look_up(of("0", "1")).devices.hidden == set()
-    # Once they have drivers, nothing else is hidden than what they have.
-    for pci in ("0000:01:00.0", "0000:02:00.0"):
-        (tmp_path / f"sys/bus/pci/devices/{pci}/driver").symlink_to("../../drivers/nvidia")
-    assert devices.look_up(of("", "0 1")).devices.hidden == set()
-
-
-def test_graphics_nodes_of_a_gpu_that_cannot_be_read_are_hidden(tmp_path: Path) -> None:
-    """They are among those that no other GPU has."""
-    for name in ("card0", "card1", "card2", "renderD128", "renderD129", "renderD130", "card1-DP-1"):
-        drm(tmp_path, name, "0000:01:00.0")
-    usable = [gpu(0, nodes=frozenset(drawn(0, 128))), gpu(2, nodes=frozenset(drawn(2, 130)))]
-    unread = gpu(1, nodes=frozenset(), uuid=None, fault="drm: Too many open files")
-    devices = table([*usable, unread], root=tmp_path)
-    assert devices.look_up(of("0", "1")).devices.hidden == drawn(1, 129)
-    # That of the screen is given to nobody.
-    assert table([*usable, unread], root=tmp_path).look_up(of("0")).devices.hidden == set()
-
-
-def test_no_job_starts_while_graphics_devices_cannot_be_listed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(path: str) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-
-    devices = table([gpu(0)], root=Path("/"))
-    monkeypatch.setattr("drfd.devices.displays.os.scandir", fail)
-    with pytest.raises(DevicesFailed, match=r"cannot read /sys/bus/pci/devices: Too many open"):
-        devices.look_up(of("0", "1"))
-
-
-def test_a_slice_that_cannot_be_hidden_keeps_jobs_from_the_other_slices(tmp_path: Path) -> None:
+def test_a_slice_that_cannot_be_hidden_keeps_jobs_from_the_other_slices() -> None:
     blind = replace(part(0, 2), nodes=gpu(0).nodes, fault="gi2/access: Input/output error")
     devices = table([part(0, 1), blind, gpu(1)])
     with pytest.raises(DevicesFailed, match=r"GPU 0:2:0 cannot be hidden .*: gi2/access: Input"):
