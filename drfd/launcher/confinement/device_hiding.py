@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from drfd.devices.nodes import DeviceNode, node_at, show_node
+from drfd.devices.nodes import CHARACTER, DeviceNode, show_node
 from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import ancestors, find_own, keys_of
 from drfd.launcher.confinement.device_program import device_program
@@ -27,24 +27,21 @@ from drfd.launcher.confinement.interface import (
     LimitFailed,
 )
 from drfd.launcher.confinement.processes import remove_all
-from drfd.launcher.system.files import get, get_record, put
+from drfd.launcher.system.files import get, get_record
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 
 #: Programs that stay loaded, one for each set of hidden devices: of 8 GPUs given one by one, 9.
 _MOST_PROGRAMS = 64
-#: Devices of which one is hidden from a process for the proof: every machine has them, and nothing
-#: happens when they are opened.
-_HARMLESS = ("/dev/full", "/dev/zero", "/dev/null")
-#: Name of the cgroup of that process, beside those of jobs.
-_PROOF = "device-proof"
-#: Errors of a moment: the proof is tried again when the next job needs it.
+#: A device (/dev/full) that is hidden in a cgroup without processes, to see whether that can be
+#: done, and the name of that cgroup, beside those of jobs.
+_HARMLESS, _TRIAL = DeviceNode(CHARACTER, 1, 7), "device-trial"
+#: Errors of a moment, which say nothing of the machine.
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
-#: Exit status of that process if it could not enter its cgroup.
-_NOT_INSIDE = 200
 _CONTROLLER = "devices"
 #: What devices.list contains where all is allowed but what was denied, which it does not list.
 _ALL_ALLOWED = "a *:* rwm"
+_CANNOT = "devices cannot be hidden from jobs"
 
 
 class HiddenByBpf:
@@ -53,32 +50,26 @@ class HiddenByBpf:
     def __init__(self, mount: str, group: str) -> None:
         self._parent = f"{mount}/{group}"
         self._outer = [*ancestors(mount, group), self._parent]
-        self._proof = _Proof(BY_BPF, "a BPF program on each job's cgroup refuses them", self._prove)
         #: Devices → (descriptor of the loaded program, its number), the latest used last. Those of
         #: another process are none of a forked one, which closes all descriptors.
         self._programs: dict[frozenset[DeviceNode], tuple[int, int]] = {}
         self._owner = os.getpid()
 
     def hiding(self) -> tuple[str, str]:
-        """Return what `Confinement.hiding` does; the proof is made once."""
-        return self._proof.result()
+        """Return what `Confinement.hiding` does."""
+        how = "a BPF program on each job's cgroup refuses them"
+        return _tried(BY_BPF, how, f"{self._parent}/{_TRIAL}", self.hide)
 
     def hide(self, directory: str, hidden: frozenset[DeviceNode]) -> None:
         """Refuse these devices to all processes that will be in the cgroup at `directory`. Raises
         LimitFailed."""
-        self._proof.require()
-        self._attach(directory, hidden)
-
-    def _attach(self, directory: str, hidden: frozenset[DeviceNode]) -> None:
+        self._check_ancestors()
         program_fd, number = self._program(hidden)
         try:
             with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as cgroup_fd:
                 syscalls.attach_device_program(cgroup_fd, program_fd)
                 there = syscalls.device_programs(cgroup_fd)
         except OSError as error:
-            if error.errno == errno.EPERM:
-                # Somebody may have attached one above that admits no other, after the proof.
-                self._check_ancestors()
             raise LimitFailed(f"{directory}: {_explain(error)}") from error
         if there != (syscalls.BPF_F_ALLOW_MULTI, (number,)):
             raise LimitFailed(
@@ -99,15 +90,6 @@ class HiddenByBpf:
             found = _load(hidden)
         self._programs[hidden] = found
         return found
-
-    def _prove(self) -> None:
-        self._check_ancestors()
-        directory = f"{self._parent}/{_PROOF}"
-        _prove(
-            directory,
-            hide=lambda nodes: self._attach(directory, nodes),
-            begin=lambda: _fork_into(directory),
-        )
 
     def _check_ancestors(self) -> None:
         """Raise LimitFailed where a program of ours would replace that of somebody else. Of the
@@ -143,12 +125,17 @@ class HiddenByController:
         self.parent = None if own is None else f"{own}/{group}"
         #: Directories of attempts that an earlier launcher has begun in another cgroup.
         self._elsewhere: dict[Key, str] = {}
-        how = "a cgroup of the devices controller refuses them to each job"
-        self._proof = _Proof(BY_CONTROLLER, how, self._prove)
 
     def hiding(self) -> tuple[str, str]:
-        """Return what `Confinement.hiding` does; the proof is made once."""
-        return self._proof.result()
+        """Return what `Confinement.hiding` does."""
+        how = "a cgroup of the devices controller refuses them to each job"
+        try:
+            return _tried(BY_CONTROLLER, how, f"{self._made()}/{_TRIAL}", _deny)
+        except (LimitFailed, OSError) as error:
+            return NOT_HIDDEN, str(error)
+        finally:
+            # Most machines need it for nothing else.
+            self.close()
 
     def adopt(self, key: Key, pids: Callable[[], Collection[int]]) -> None:
         """Note where an earlier launcher, in another cgroup than this one, has hidden devices from
@@ -175,9 +162,8 @@ class HiddenByController:
 
     def hide(self, key: Key, hidden: Collection[DeviceNode]) -> None:
         """Make the attempt's cgroup and refuse these devices in it. Raises LimitFailed, OSError."""
-        self._proof.require()
+        self._made()
         if not self._shares:
-            os.makedirs(str(self.parent), exist_ok=True)
             os.mkdir(self._directory(key))
         _deny(self._directory(key), hidden)
 
@@ -203,124 +189,36 @@ class HiddenByController:
     def _exists(self, key: Key) -> bool:
         return os.path.isdir(self._directory(key))
 
-    def _prove(self) -> None:
+    def _made(self) -> str:
+        """Return the directory of the cgroups of jobs, which is there then. Raises LimitFailed,
+        OSError."""
         if self.parent is None:
-            raise LimitFailed("drfd sees no devices controller of cgroup v1")
+            raise LimitFailed(f"{_CANNOT}: drfd sees no devices controller of cgroup v1")
         os.makedirs(self.parent, exist_ok=True)
-        directory = f"{self.parent}/{_PROOF}"
+        return self.parent
+
+
+def _tried(
+    how: str, sentence: str, directory: str, hide: Callable[[str, frozenset[DeviceNode]], None]
+) -> tuple[str, str]:
+    """Return what `Confinement.hiding` does, after a device was hidden in a new cgroup at
+    `directory`. During a shortage that is what should hold."""
+    said = f"device nodes that a job was not given are hidden: {sentence}"
+    try:
+        # A launcher that was killed may have left it.
+        remove_all(directory)
+        os.mkdir(directory)
         try:
-            _prove(
-                directory,
-                hide=lambda nodes: _deny(directory, nodes),
-                begin=lambda: _fork_and_enter(f"{directory}/tasks"),
-            )
+            hide(directory, frozenset({_HARMLESS}))
         finally:
-            # Most machines need it for nothing else.
-            self.close()
-
-
-class _Proof:
-    """What was found out about hiding on this machine, by the first who asks."""
-
-    def __init__(self, how: str, sentence: str, prove: Callable[[], None]) -> None:
-        self._found: tuple[str, str] | None = None
-        self._how = how
-        self._proved = f"device nodes that a job was not given are hidden: {sentence}"
-        self._prove = prove
-
-    def result(self) -> tuple[str, str]:
-        """Return what `Confinement.hiding` does. During a shortage that is what should hold: the
-        proof is made before anything is hidden."""
-        try:
-            self.require()
-        except LimitFailed as error:
-            return self._found or (self._how, f"{self._proved}; not proved yet: {error}")
-        return self._how, self._proved
-
-    def require(self) -> None:
-        """Raise LimitFailed unless hiding works here; by an OSError if the machine is short of what
-        the proof needs."""
-        if self._found is None:
-            try:
-                self._prove()
-                self._found = self._how, self._proved
-            except (LimitFailed, OSError, RuntimeError) as error:
-                why = _explain(error) if isinstance(error, OSError) else str(error)
-                cause = error if isinstance(error, OSError) else error.__cause__
-                if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
-                    raise LimitFailed(why) from cause
-                self._found = NOT_HIDDEN, f"devices cannot be hidden from jobs: {why}"
-        how, why = self._found
-        if how == NOT_HIDDEN:
-            raise LimitFailed(why)
-
-
-def _prove(
-    directory: str, *, hide: Callable[[frozenset[DeviceNode]], None], begin: Callable[[], int]
-) -> None:
-    """Make a cgroup at `directory`, hide a harmless device there, and see that a process there
-    cannot open it. Raises LimitFailed or OSError if it can, or if that cannot be tried."""
-    path, node = _harmless_device()
-    launcher = os.getpid()
-    # A launcher that was killed may have left it.
-    remove_all(directory)
-    os.mkdir(directory)
-    try:
-        hide(frozenset({node}))
-        pid = begin()
-        if pid == 0:
-            os._exit(_try_to_open(path))
-        result = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if result == 0:
-            raise LimitFailed(f"{path} was hidden in {directory} and could still be opened there")
-        if result != errno.EPERM:
-            raise LimitFailed(f"the test with {path} in {directory} ended with {result}")
-        if _try_to_open(path) != 0:
-            raise LimitFailed(f"{path} was hidden in {directory} and could not be opened outside")
-    finally:
-        if os.getpid() != launcher:
-            # A copy of the launcher must never return to its work.
-            os._exit(_NOT_INSIDE)
-        with suppress(OSError):
             remove_all(directory)
-
-
-def _harmless_device() -> tuple[str, DeviceNode]:
-    for path in _HARMLESS:
-        if _try_to_open(path) == 0:
-            with suppress(OSError, ValueError):
-                return path, node_at(path)
-    raise LimitFailed(f"none of {', '.join(_HARMLESS)} can be opened, to try it with")
-
-
-def _try_to_open(path: str) -> int:
-    """Return 0, or the number of the error."""
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY))
-    except OSError as error:
-        return error.errno or errno.EIO
-    return 0
-
-
-def _fork_into(directory: str) -> int:
-    """Fork a process that begins in the cgroup of version 2 at `directory`."""
-    if syscalls.why_no_fork_into() is None:
-        place = opened(directory, os.O_PATH | os.O_DIRECTORY)
-        # Where all jobs together have as many processes as allowed, one that moves is let in.
-        with place as cgroup_fd, suppress(BlockingIOError):
-            return syscalls.fork_into(cgroup_fd)
-    return _fork_and_enter(f"{directory}/cgroup.procs")
-
-
-def _fork_and_enter(file: str) -> int:
-    """Fork a process that enters a cgroup by a write to its `file`."""
-    pid = syscalls.fork()
-    if pid == 0:
-        try:
-            put(file, "0")
-        except OSError:
-            os._exit(_NOT_INSIDE)
-    return pid
+    except (LimitFailed, OSError) as error:
+        why = _explain(error) if isinstance(error, OSError) else str(error)
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+            return how, f"{said}; not tried yet: {why}"
+        return NOT_HIDDEN, f"{_CANNOT}: {why}"
+    return how, said
 
 
 def _load(hidden: frozenset[DeviceNode]) -> tuple[int, int]:

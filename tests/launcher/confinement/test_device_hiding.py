@@ -123,16 +123,12 @@ def test_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
 
 
 @has_bpf
-def test_hiding_is_proved_once_also_after_a_kill_and_leaves_nothing(
-    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+def test_hiding_is_tried_also_after_a_kill_and_leaves_nothing(
+    group: Path, by_bpf: HiddenByBpf
 ) -> None:
-    make_job(group, "device-proof")
-    assert by_bpf.hiding()[0] == "bpf"
-    assert not (group / "device-proof").exists()
+    make_job(group, "device-trial")
     how, said = by_bpf.hiding()
     assert (how, "hidden" in said) == ("bpf", True)
-    monkeypatch.setattr(device_hiding, "_prove", None)
-    assert by_bpf.hiding() == (how, said)
     assert [path.name for path in group.iterdir() if path.is_dir()] == []
 
 
@@ -155,7 +151,7 @@ def test_jobs_that_hide_the_same_share_a_program_and_only_so_many_are_kept(
     assert len(set(numbers[:5])) == 5
     assert numbers[5] not in numbers[:5], "its program was the oldest, and is loaded again"
     assert numbers[6] == numbers[5]
-    # The one of the proof made room, too.
+    # The one of the trial made room, too.
     assert len(os.listdir("/proc/self/fd")) == before + 2
     held = [fd for fd, _ in by_bpf._programs.values()]
     assert [os.get_inheritable(fd) for fd in held] == [False] * 3
@@ -275,22 +271,8 @@ def test_a_program_that_the_kernel_does_not_report_fails_the_launch(
 
 
 @has_bpf
-def test_a_device_that_could_still_be_opened_is_found_out(
+def test_a_shortage_during_the_trial_is_not_the_last_word(
     group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nothing = device_program([])
-    monkeypatch.setattr(device_hiding, "device_program", lambda hidden: nothing)
-    how, said = by_bpf.hiding()
-    assert how == "none"
-    assert "/dev/full was hidden in " in said
-    assert said.endswith(" and could still be opened there")
-    with pytest.raises(LimitFailed, match="could still be opened"):
-        by_bpf.hide(str(make_job(group)), frozenset({FULL}))
-
-
-@has_bpf
-def test_a_shortage_during_the_proof_is_not_the_last_word(
-    by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(instructions: bytes) -> int:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "bpf")
@@ -300,10 +282,10 @@ def test_a_shortage_during_the_proof_is_not_the_last_word(
         how, said = by_bpf.hiding()
         assert how == "bpf", "so that nothing is left visible for that"
         assert said.endswith(
-            "; not proved yet: a device program cannot be loaded: bpf: Cannot allocate memory"
+            "; not tried yet: a device program cannot be loaded: bpf: Cannot allocate memory"
         )
         with pytest.raises(LimitFailed) as raised:
-            by_bpf.hide("no-matter", frozenset({FULL}))
+            by_bpf.hide(str(make_job(group)), frozenset({FULL}))
         # By its cause the job is postponed.
         assert isinstance(raised.value.__cause__, OSError)
     assert by_bpf.hiding()[0] == "bpf"
@@ -357,7 +339,7 @@ def test_on_version_1_a_hidden_device_is_refused_in_the_cgroup_that_only_such_jo
 
 
 @has_devices
-def test_on_version_1_hiding_is_proved_and_leaves_nothing(
+def test_on_version_1_hiding_is_tried_and_leaves_nothing(
     by_controller: HiddenByController,
 ) -> None:
     how, said = by_controller.hiding()
