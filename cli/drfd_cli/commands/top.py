@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 @click.command("top")
 @click.option("--once", is_flag=True, help="Print one screen and leave; so without a terminal.")
 @click.option("--svg", metavar="FILE", help="Save one screen as a picture; COLUMNS and LINES hold.")
-@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
 @prints_result()
 @colour_option
-def command(once: bool, svg: str | None, no_mouse: bool) -> Result:
+def command(once: bool, svg: str | None) -> Result:
     """The machine, its users and their jobs, live: who has how much, what runs, why others wait.
 
     On the screen `?` lists the keys: arrows or j and k move, Tab goes to another panel, Enter opens
-    a job's page, l its output, / searches, s sorts, Space marks, c cancels, h holds, q quits.
+    a job's page, l its output, / finds, s sorts, Space marks, c cancels, h holds, q quits.
     """
     if asked_form().as_json and svg is not None:
         raise click.UsageError("--json and --svg are two answers: ask for one")
@@ -41,27 +40,24 @@ def command(once: bool, svg: str | None, no_mouse: bool) -> Result:
 
     snapshot = first_snapshot(client)
     return Result(
-        show=lambda: _show(client, snapshot, once=once, svg=svg, has_mouse=not no_mouse),
+        show=lambda: _show(client, snapshot, once=once, svg=svg),
         view=lambda: snapshot,
     )
 
 
-def _show(
-    client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | None, has_mouse: bool
-) -> None:
+def _show(client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | None) -> None:
     from drfd_cli.top.paint import Theme
-    from drfd_cli.top.screen import needs_plain_signs, print_once, save_svg
+    from drfd_cli.top.screen import print_once, save_svg
 
     if svg is not None:
         save_svg(snapshot, svg)
         return
     is_seen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    # Users are told apart by letters where the signs are not coloured.
-    theme = Theme(has_colour=output.has_colour() and not (is_seen and needs_plain_signs()))
+    theme = Theme(has_colour=output.has_colour())
     if once or not is_seen:
         print_once(snapshot, theme)
         return
 
     from drfd_cli.top.app import App
 
-    output.tell(App(client, snapshot, theme, has_mouse=has_mouse).run())
+    output.tell(App(client, snapshot, theme).run())

@@ -9,6 +9,7 @@ import math
 import os
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,23 +24,23 @@ from drfd_cli.top.actions import Act
 from drfd_cli.top.feed import (
     ActionResult,
     Asker,
+    FoundOutput,
     Shortfalls,
     SnapshotReader,
     fetch_detail,
     fetch_shortfalls,
     fetch_waiting,
-    ref_of,
+    find_output,
     request_action,
 )
 from drfd_cli.top.history import History
 from drfd_cli.top.keys import KeyDecoder
-from drfd_cli.top.log import LogPart, fetch_log
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.panels import in_words
 from drfd_cli.top.screen import AlternateScreen
 from drfd_cli.top.state import (
     FoundRows,
-    Hit,
+    Look,
     Page,
     State,
     UserAction,
@@ -49,7 +50,7 @@ from drfd_cli.top.state import (
     viewer_of,
     window_of,
 )
-from drfd_cli.top.view import Detail, Scene, Size, hit_at, log_query, read_again, screen, settled
+from drfd_cli.top.view import Detail, Scene, Size, screen, settled
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
@@ -65,8 +66,6 @@ _JOB_S = 1.8
 _WAITING_S, _TIMES = 2.0, 20.0
 #: Seconds between two requests for what was missing of the promises.
 _SHORTFALLS_S = 900.0
-#: Seconds between two looks at the output that is shown.
-_LOG_S = 0.5
 #: Seconds after which a message about the last action goes away, if no key was pressed.
 _MESSAGE_S = 8.0
 #: Seconds between two checks whether drf is in the foreground again.
@@ -78,9 +77,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 class App:
     """The live view: connects terminal, state, snapshots and requests."""
 
-    def __init__(
-        self, connection: Connection, first: SnapshotView, theme: Theme, *, has_mouse: bool = True
-    ) -> None:
+    def __init__(self, connection: Connection, first: SnapshotView, theme: Theme) -> None:
         """`connection` is the stream of snapshots that began with `first`."""
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
@@ -88,8 +85,7 @@ class App:
         self._screen = AlternateScreen(1, 0)
         self._theme = theme
         self._keys = KeyDecoder()
-        self._state = State(has_mouse=has_mouse)
-        self._screen.use_mouse(has_mouse)
+        self._state = State()
         self._detail: Detail | None = None
         self._history = History()
         self._feed = SnapshotReader(connection, first, self._wake)
@@ -103,10 +99,6 @@ class App:
         #: another one is on its way, and from when on one may be made.
         self._found: FoundRows | None = None
         self._is_seeking, self._seek_s = False, 0.0
-        #: The part of an output that was read last; whether another one is on its way, and when it
-        #: was asked for.
-        self._log: LogPart | None = None
-        self._is_reading, self._read_s = False, 0.0
         #: The message on the screen, and since when (monotonic seconds).
         self._message, self._message_s = "", 0.0
         self._is_continued = self._is_stopped = False
@@ -131,15 +123,13 @@ class App:
     def _step(self) -> bool:
         """Draw, wait for input, and handle it; False when the user has quit."""
         self._draw()
-        pause_s = _LOG_S if self._state.page is Page.LOG else _INPUT_S
-        timeout_s = _ESCAPE_S if self._keys.is_waiting else pause_s
+        timeout_s = _ESCAPE_S if self._keys.is_waiting else _INPUT_S
         ready, _, _ = select.select([0, self._woken], [], [], timeout_s)
         if self._woken in ready:
             self._take_signals()
             if self._feed.problem is not None:
                 raise self._feed.problem
             self._take_answers()
-        self._read_log()
         self._ask_for_shortfalls()
         if 0 in ready:
             data = os.read(0, 4096)
@@ -167,8 +157,8 @@ class App:
         # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
         return Scene(
-            news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._log,
-            self._history, self._shortfalls.of,
+            news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._history,
+            self._shortfalls.of,
         )  # fmt: skip
 
     def _press(self, key: str) -> bool:
@@ -178,9 +168,8 @@ class App:
         listed = shown(snapshot, before, self._found)
         window = window_of(snapshot, before, self._found)
         self._state, action = press(
-            before, key, listed, max(1, size.rows // 3), window, viewer_of(snapshot), self._hit(key)
+            before, key, listed, max(1, size.rows // 3), window, viewer_of(snapshot)
         )
-        self._screen.use_mouse(self._state.has_mouse)
         self._state = settled(self._scene(), size, self._theme)
         match action:
             case UserAction.QUIT:
@@ -191,37 +180,34 @@ class App:
                 self._stop()
             case Act():
                 self._asker.ask(lambda connection: request_action(connection, action))
+            case Look():
+                self._asker.ask(lambda connection: find_output(connection, action))
         if (before.job, before.shows_errors) != (self._state.job, self._state.shows_errors):
             if before.job != self._state.job:
                 self._detail = None
             if self._state.page is Page.JOB:
                 self._ask_about_job()
         self._seek()
-        self._read_log()
         return True
 
-    def _hit(self, key: str) -> Hit | None:
-        """Return what is below the mouse, if the key is an event of it."""
-        match key.split(" "):
-            case [_, column, line] if column:
-                size = Size(*self._screen.size())
-                return hit_at(self._scene(), size, self._theme, int(column) - 1, int(line) - 1)
-        return None
-
-    def _read_log(self) -> None:
-        """Ask for the part of the output that is to be shown, if it is another one, or some time
-        after the last look."""
-        state = self._state
-        query, row = log_query(state), state.job
-        if query is None or row is None:
-            self._log = None
-            return
-        now_s, last = time.monotonic(), self._log
-        is_new = last is None or last.query != query
-        if self._is_reading or (not is_new and now_s - self._read_s < _LOG_S):
-            return
-        self._is_reading, self._read_s = True, now_s
-        self._asker.ask(lambda connection: fetch_log(connection, query, ref_of(row), last))
+    def _page(self, output: FoundOutput) -> None:
+        """Show an output by the user's pager, which has the terminal until it ends."""
+        words = os.environ.get("PAGER", "").split() or ["less"]
+        if os.path.basename(words[0]) == "less":
+            words.append("+F" if output.grows else "+G")
+        self._screen.leave()
+        # ^C is for the pager, which gets it too, and ^Z stops both.
+        before = signal.signal(signal.SIGINT, lambda number, frame: None)
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        try:
+            subprocess.run([*words, output.path], check=False)
+        except OSError as error:
+            told = f"{words[0]}: {error.strerror}; the variable PAGER names another"
+            self._tell(ActionResult(told, is_bad=True))
+        finally:
+            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGTSTP, self._notice)
+            self._come_back()
 
     def _ask_for_shortfalls(self) -> None:
         """Ask what users lacked of their promises, if that was not done lately."""
@@ -275,14 +261,12 @@ class App:
                     job = self._state.job
                     if (job and job["label"], self._state.shows_errors) == (label, errors):
                         self._detail = detail
-                case LogPart():
-                    self._is_reading, self._log = False, answer
-                    size = Size(*self._screen.size())
-                    self._state = read_again(self._scene(), size, self._theme)
+                case FoundOutput():
+                    self._page(answer)
                 case FoundRows():
                     self._is_seeking, self._found = False, answer
                 case DrfdError():
-                    self._is_seeking = self._is_reading = False
+                    self._is_seeking = False
                     self._tell(ActionResult(clean(str(answer), 400), is_bad=True))
                 case Exception():
                     raise answer

@@ -26,9 +26,9 @@ from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.retry import read_changes, submit_again
 from drfd_cli.output import before_start, clean, has_run
 from drfd_cli.top.actions import Act, Verb
-from drfd_cli.top.state import FoundRows, WaitingQuery
+from drfd_cli.top.state import FoundRows, Look, WaitingQuery
 from drfd_cli.top.view import Detail
-from drfd_cli.waiting.output_files import last_bytes, last_lines
+from drfd_cli.waiting.output_files import last_bytes, last_lines, open_file
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import BatchReply, LeafView, ShowReply, SnapshotRow, SnapshotView
@@ -193,16 +193,44 @@ def _answer(ask: Callable[[], V]) -> V | None:
         return None
 
 
-def _output(show: ShowReply, errors: bool) -> tuple[tuple[str, ...], str, str]:
-    """Return the last lines of the output, their path, and the reason if there are none."""
+@dataclass(frozen=True)
+class FoundOutput:
+    """The file with the output of a job, and whether it may still grow."""
+
+    path: str
+    grows: bool
+
+
+def find_output(connection: Connection, look: Look) -> FoundOutput | ActionResult:
+    """Return the file that a pager is to show, or why there is none."""
+    show = connection.request("show", id=ref_of(look.row))
+    path, problem = _path(show, look.errors)
+    try:
+        fd = None if problem else open_file(path)
+    except Refused as error:
+        return ActionResult(str(error), is_bad=True)
+    if fd is None:
+        return ActionResult(problem or "the file is not there", is_bad=True)
+    os.close(fd)
+    return FoundOutput(path, grows="job" in show and show["job"]["ended_at"] is None)
+
+
+def _path(show: ShowReply, errors: bool) -> tuple[str, str]:
+    """Return the path of an output, and the reason if there is nothing to read."""
     if "job" not in show:
-        return (), "", "each task of an array has an output of its own"
+        return "", "each task of an array has an output of its own"
     job = show["job"]
     path = job["stderr" if errors else "stdout"]
     if path is None:
-        return (), "", "only its owner is told where it is"
-    if not has_run(job):
-        return (), path, before_start(job)
+        return "", "only its owner is told where it is"
+    return path, "" if has_run(job) else before_start(job)
+
+
+def _output(show: ShowReply, errors: bool) -> tuple[tuple[str, ...], str, str]:
+    """Return the last lines of the output, their path, and the reason if there are none."""
+    path, problem = _path(show, errors)
+    if problem:
+        return (), path, problem
     try:
         data = last_bytes(path, _TAIL_BYTES)
     except Refused as error:

@@ -17,14 +17,12 @@ HELP = (
     "  s  S               another order, or reversed            ^L  draw anew",
     "  Space              mark jobs: the next action is for all of those shown;",
     "                     in SHARES: fold a pool, or unfold it",
-    "  mouse              click selects, again opens; on a heading sorts; wheel moves",
-    "                     m turns the mouse off, for the terminal's own selection",
     "  c                  cancel (it asks)     h                hold, or release",
     "  p                  suspend, or resume   x                send a signal",
     "  t                  change the time limit                 P  the priority",
     "  r                  submit an ended job again",
-    "  l                  the output on the whole screen, also while it grows:",
-    "                     / n N search, g G first and last line, ← → long lines",
+    "  l                  the output in your PAGER; less follows it while it grows:",
+    "                     ^C stops that, F begins it again, q comes back",
     "  e                  a job's errors, in place of its output",
     "  i                  use and shares over time: with room, always, never",
     "  q  ^C              quit",
@@ -103,23 +101,8 @@ class KeyDecoder:
             yield "esc"
 
 
-#: What buttons of a mouse do, by their number (xterm, SGR mode 1006).
-_BUTTONS = {"0": "click", "64": "wheel-up", "65": "wheel-down"}
-
-
-def _mouse(numbers: list[str], *, is_pressed: bool) -> str:
-    """Return the name of a mouse's event with column and line, from 1 on, or nothing if it has no
-    meaning here: `click 12 5`."""
-    if len(numbers) != 3 or not is_pressed or not all(map(str.isdecimal, numbers)):
-        return ""
-    what = _BUTTONS.get(numbers[0])
-    return f"{what} {int(numbers[1][:6])} {int(numbers[2][:6])}" if what else ""
-
-
 def _named(match: re.Match[str]) -> str:
     numbers, final, single = match[1], match[2], match[3]
-    if final in ("M", "m") and numbers.startswith("<"):
-        return _mouse(numbers[1:].split(";"), is_pressed=final == "M")
     if single:
         return _FINAL.get(single, "")
     if final is None:

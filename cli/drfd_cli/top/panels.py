@@ -498,7 +498,11 @@ def draw(
         return []
     lines = [_head(table, theme, columns, is_focus=is_focus)]
     room = height - 1
-    first, sentences = _listed(table, columns, height, cursor)
+    first = 0
+    if cursor is not None:
+        first = max(0, min(cursor - room // 2, len(table.rows) + bool(table.more) - room))
+    has_room = table.extra_height(columns, height - table.height)
+    sentences = table.sentences(columns) if has_room else {}
     for at, row in enumerate(table.rows[first : first + room], first):
         has_mark = is_marked is not None and is_marked(row)
         line: Line = [Segment("*", theme["mark"]) if has_mark else Segment(" ")]
@@ -515,44 +519,6 @@ def draw(
         lines.append([Segment(fit(f" {table.more}", columns), theme["dim"])])
     lines = lines[:height]
     return lines + [[spaces(columns)] for _ in range(height - len(lines))]
-
-
-def _listed(
-    table: PanelTable, columns: int, height: int, cursor: int | None
-) -> tuple[int, dict[int, list[str]]]:
-    """Return the index of the first row that is drawn, and the sentences below rows."""
-    room, first = height - 1, 0
-    if cursor is not None:
-        first = max(0, min(cursor - room // 2, len(table.rows) + bool(table.more) - room))
-    if table.extra_height(columns, height - table.height):
-        return first, table.sentences(columns)
-    return first, {}
-
-
-def row_at(
-    table: PanelTable, columns: int, height: int, cursor: int | None, line: int
-) -> int | None:
-    """Return the index of the row that is drawn on a line of the panel, or None."""
-    first, sentences = _listed(table, columns, height, cursor)
-    left = line - 1
-    for at in range(first, len(table.rows)):
-        left -= 1 + len(sentences.get(at, ()))
-        if left < 0:
-            return at
-    return None
-
-
-def heading_at(table: PanelTable, column: int) -> str:
-    """Return the heading at a column of the screen from 0 on; the title stands for the order that
-    the panel has at first."""
-    if column < len(table.title) + 2:
-        return table.title.partition(" ")[0]
-    at = 1
-    for each in table.columns:
-        at += each.width + 1
-        if column < at:
-            return each.title
-    return ""
 
 
 def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> Line:

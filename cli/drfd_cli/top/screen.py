@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.segment import Segment, Segments
@@ -36,56 +35,10 @@ _SIZE = (110, 34)
 _FONT_FACE = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
-#: The signs of the screen on terminals that have letters and digits only.
-_ASCII = str.maketrans(
-    {
-        **dict.fromkeys("▉█▇", "#"), **dict.fromkeys("▋▊▌▆▅", "="), **dict.fromkeys("▎▍▏▄▃", "-"),
-        "▂": "_", "▁": "_", "▒": "=", "╱": "/", "·": ".", "┃": "|", "│": "|", "■": "o", "…": "~",
-        "×": "x", "–": "-", "‹": "<", "◂": "<", "▸": ">", "↑": "^", "↓": "v", "←": "<", "→": ">",
-        "“": '"', "”": '"',
-    }
-)  # fmt: skip
-#: Terminals without other signs.
-_PLAIN_TERMINALS = re.compile(r"vt[12]\d\d|vt52|ansi")
-
-
-def has_plain_signs(terminal: str, environment: bytes) -> bool:
-    """Return whether the terminal, or the locale in an environment (as in /proc/PID/environ), has
-    ASCII only.
-
-    The locale is that with which the program was started: Python replaces C by C.UTF-8.
-    """
-    if _PLAIN_TERMINALS.match(terminal):
-        return True
-    known = dict(each.partition(b"=")[::2] for each in environment.split(b"\0"))
-    locale = next(filter(None, map(known.get, (b"LC_ALL", b"LC_CTYPE", b"LANG"))), b"")
-    return locale in (b"C", b"POSIX")
-
-
-def needs_plain_signs() -> bool:
-    """Return whether the terminal and locale of this program have ASCII only."""
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            environment = file.read()
-    except OSError:
-        environment = b""
-    return has_plain_signs(os.environ.get("TERM", ""), environment)
-
-
-def plain_signs(text: str) -> str:
-    """Return the text in ASCII, as wide as before."""
-    if text.isascii():
-        return text
-    text = text.translate(_ASCII)
-    return "".join(sign if sign.isascii() else "?" * get_character_cell_size(sign) for sign in text)
-
-
 def print_once(snapshot: SnapshotView, theme: Theme) -> None:
     system = ColorSystem.STANDARD if theme.has_colour else None
-    is_plain = sys.stdout.isatty() and needs_plain_signs()
     for line in whole(Scene(snapshot, State(), snapshot["at"]), output.width(), theme):
-        words = encode(line, system).rstrip()
-        click.echo(plain_signs(words) if is_plain else words)
+        click.echo(encode(line, system).rstrip())
 
 
 def save_svg(snapshot: SnapshotView, path: str) -> None:
@@ -112,10 +65,6 @@ _SYSTEMS = {
 }
 
 
-#: Reports of buttons and the wheel, in a form without bounds for columns (xterm).
-_MOUSE_ON, _MOUSE_OFF = "\x1b[?1000h\x1b[?1006h", "\x1b[?1006l\x1b[?1000l"
-
-
 class AlternateScreen:
     """The alternate screen. A caller that enters it must call `leave` on every way out."""
 
@@ -123,30 +72,22 @@ class AlternateScreen:
         self._fd = fd
         self.terminal = Terminal(keys_fd)
         self._shown: list[str] = []
-        self._is_entered = self._has_mouse = False
+        self._is_entered = False
         name = Console(force_terminal=True, no_color=False).color_system or "standard"
         self._system = _SYSTEMS.get(name, ColorSystem.STANDARD)
         self._encoding = sys.stdout.encoding
-        self._is_plain = needs_plain_signs()
-
-    def use_mouse(self, is_used: bool) -> None:
-        """Have the terminal report clicks and the wheel, or leave the mouse to itself."""
-        if is_used is not self._has_mouse:
-            self._has_mouse = is_used
-            if self._is_entered:
-                self._write(_MOUSE_ON if is_used else _MOUSE_OFF)
 
     def enter(self) -> None:
         self.terminal.go_raw(discard_input=False)
         self._is_entered = True
         self.forget()
-        self._write(ENTER_SCREEN + _MOUSE_ON * self._has_mouse + "\x1b[2J")
+        self._write(ENTER_SCREEN + "\x1b[2J")
 
     def leave(self) -> None:
         if self._is_entered:
             self._is_entered = False
             try:
-                self._write(_MOUSE_OFF * self._has_mouse + LEAVE_SCREEN)
+                self._write(LEAVE_SCREEN)
             except OSError:
                 # The terminal has been closed.
                 pass
@@ -163,8 +104,6 @@ class AlternateScreen:
 
     def show(self, lines: Sequence[Line]) -> None:
         encoded = [encode(line, self._system) for line in lines]
-        if self._is_plain:
-            encoded = list(map(plain_signs, encoded))
         pieces = []
         if len(encoded) != len(self._shown):
             self._shown = [""] * len(encoded)

@@ -115,7 +115,6 @@ _PANELS = tuple(TopPanel)
 class Page(Enum):
     MAIN = auto()
     JOB = auto()
-    LOG = auto()
     HELP = auto()
 
 
@@ -124,6 +123,14 @@ class UserAction(Enum):
     REDRAW = auto()
     #: Stop the program, as ^Z does.
     SUSPEND = auto()
+
+
+@dataclass(frozen=True)
+class Look:
+    """The output of a job, or its errors, that is to be shown by a pager."""
+
+    row: SnapshotRow
+    errors: bool
 
 
 class WhenShown(Enum):
@@ -163,7 +170,6 @@ class State:
     backwards: frozenset[TopPanel] = frozenset()
     #: Paths of the pools of which nothing below is listed.
     folded: frozenset[str] = frozenset()
-    has_mouse: bool = True
     history: WhenShown = WhenShown.WITH_ROOM
     #: The place at which the list of waiting jobs begins, if the snapshot does not have all of
     #: them, or None for the end of the list.
@@ -171,20 +177,8 @@ class State:
     #: The job that the page about one job shows.
     job: SnapshotRow | None = None
     shows_errors: bool = False
-    #: The number of lines that a page is scrolled down. On the page of an output, a number out of
-    #: bounds leads to the part before or after.
+    #: The number of lines that a page is scrolled down.
     scroll: int = 0
-    #: The number before the last key that scrolls.
-    came_from: int = 0
-    #: On the page of an output: the offset of its part, or None for the end of the file; the text
-    #: that is searched for, the direction of a search that is to be made, and the columns by which
-    #: lines are moved to the left.
-    log_begin: int | None = None
-    search: str = ""
-    seek: int = 0
-    #: The line that was found last.
-    found_at: int | None = None
-    shift: int = 0
     #: The pages that are under the one that is shown.
     under: tuple[Page, ...] = ()
     question: Question | None = None
@@ -429,17 +423,10 @@ def press(
     page_rows: int,
     window: Window | None = None,
     viewer: Viewer | None = None,
-    hit: Hit | None = None,
-) -> tuple[State, UserAction | Act | None]:
+) -> tuple[State, UserAction | Act | Look | None]:
     """Return the next state, and the action to do outside the screen or None. `page_rows` is the
     number of rows that PgUp and PgDn move; `window` tells of waiting rows that are not listed;
-    without a `viewer`, nothing is refused to the user. `hit` is what is below the mouse."""
-    what = key.partition(" ")[0]
-    if what in _MOUSE and key != what:
-        if state.question or state.prompt or state.is_typing:
-            # A click is no answer.
-            return state, None
-        return _point(state, what, lists, hit, window or Window()), None
+    without a `viewer`, nothing is refused to the user."""
     after, action = _press(state, key, lists, page_rows, window or Window(), viewer or Viewer())
     if (after.row_filter, after.sorted_by, after.backwards) != (
         state.row_filter, state.sorted_by, state.backwards
@@ -448,68 +435,9 @@ def press(
     return after, action
 
 
-@dataclass(frozen=True)
-class Hit:
-    """What is at a place of the main page: a panel, and the index of one of its rows, or the
-    heading of a column, or neither."""
-
-    panel: TopPanel
-    row: int | None = None
-    heading: str | None = None
-
-
-_MOUSE = ("click", "wheel-up", "wheel-down")
-#: Rows that the wheel moves.
-_WHEEL = 3
-#: The order that a click on a heading chooses, other than one of the same name.
-_BY_HEADING = {
-    "SHARES": "share", "RUN": "running", "WAIT": "waiting", "MEM": "memory", "TIME": "time left",
-    "START": "turn", "ENDED": "end",
-}  # fmt: skip
-
-
-def _point(state: State, what: str, lists: Lists, hit: Hit | None, window: Window) -> State:
-    """Return the state after an event of the mouse."""
-    state = replace(state, message="", is_bad=False)
-    if state.page is not Page.MAIN:
-        step = {"wheel-up": -_WHEEL, "wheel-down": _WHEEL}.get(what, 0)
-        if state.page is Page.LOG:
-            return replace(state, scroll=state.scroll + step, came_from=state.scroll)
-        return replace(state, scroll=max(0, state.scroll + step))
-    if hit is None:
-        return state
-    was, state = state.panel, replace(state, panel=hit.panel)
-    rows = lists[hit.panel]
-    at = cursor(state, hit.panel, rows)
-    if what != "click":
-        to = at + (_WHEEL if what == "wheel-down" else -_WHEEL)
-        if hit.panel is TopPanel.WAITING:
-            state = _turn_page(state, len(rows), to, window)
-        return _move(state, rows, to)
-    if hit.heading is not None:
-        return _sort_by(state, hit.heading)
-    if hit.row is None or hit.row >= len(rows):
-        return state
-    if was is hit.panel and hit.row == at and hit.panel in state.places:
-        return _open(state, rows[at])
-    return _move(state, rows, hit.row)
-
-
-def _sort_by(state: State, heading: str) -> State:
-    """Return the state with the panel in the order of a column, reversed if it is so already."""
-    panel, orders = state.panel, ORDERS[state.panel]
-    order = _BY_HEADING.get(heading, heading.lower())
-    if order not in orders:
-        return state
-    if state.orders()[panel] == order:
-        return replace(state, backwards=state.backwards ^ {panel}, first=0)
-    chosen = {**state.sorted_by, panel: orders.index(order)}
-    return replace(state, sorted_by=chosen, backwards=state.backwards - {panel}, first=0)
-
-
 def _press(
     state: State, key: str, lists: Lists, page_rows: int, window: Window, viewer: Viewer
-) -> tuple[State, UserAction | Act | None]:
+) -> tuple[State, UserAction | Act | Look | None]:
     state = replace(state, message="", is_bad=False)
     if key == "ctrl-c":
         return state, UserAction.QUIT
@@ -529,8 +457,8 @@ def _press(
     if key in ("?", "f1") and state.page is not Page.HELP:
         under = (*state.under, state.page)
         return replace(state, page=Page.HELP, under=under, scroll=0), None
-    if key == "l" and state.page in (Page.MAIN, Page.JOB) and (row := selected(state, lists)):
-        return _open_log(state, row), None
+    if key == "l" and (row := selected(state, lists)):
+        return state, Look(row, errors=state.shows_errors and state.page is Page.JOB)
     if key in ACTIONS and (rows := targets(state, lists, viewer)):
         return _act(state, key, rows, viewer, hidden_marks(state, lists, viewer))
     if state.page is not Page.MAIN:
@@ -572,7 +500,7 @@ def targets(state: State, lists: Lists, viewer: Viewer) -> list[SnapshotRow]:
 
 def selected(state: State, lists: Lists) -> SnapshotRow | None:
     """Return the job of the page or under the cursor, or None."""
-    if state.page in (Page.JOB, Page.LOG) and state.job is not None:
+    if state.page is Page.JOB and state.job is not None:
         label = state.job["label"]
         listed = (row for panel in _PANELS[1:] for row in lists[panel] if row["label"] == label)
         return next(listed, state.job)
@@ -581,13 +509,7 @@ def selected(state: State, lists: Lists) -> SnapshotRow | None:
 
 
 def _type(state: State, key: str) -> State:
-    """Handle a key while the text of the filter or of a search is typed."""
-    if state.page is Page.LOG:
-        text = _typed(state.search, key)
-        if key == "enter":
-            return replace(state, is_typing=False, seek=1, found_at=None)
-        is_over = key == "esc"
-        return replace(state, is_typing=not is_over, search="" if is_over else text)
+    """Handle a key while the text of the filter is typed."""
     text = _typed(state.row_filter.text, key)
     if key in ("enter", "down", "up", "tab", "esc"):
         text = "" if key == "esc" else text
@@ -606,14 +528,11 @@ def _typed(text: str, key: str) -> str:
 
 def _on_page(state: State, key: str, page_rows: int) -> State:
     """Handle a key on the help, or on a page about a job."""
-    if state.page is Page.LOG and (found := _on_log(state, key, page_rows)) is not None:
-        return found
     match key:
         case "q" | "esc" | "left" | "backspace" | "enter" | "?":
             *under, back = state.under or (Page.MAIN,)
             job = None if back is Page.MAIN else state.job
-            scroll = _END if back is Page.LOG and state.log_begin is None else 0
-            return replace(state, page=back, under=tuple(under), job=job, scroll=scroll)
+            return replace(state, page=back, under=tuple(under), job=job, scroll=0)
         case "home" | "g":
             return replace(state, scroll=0)
         case "end" | "G":
@@ -622,38 +541,6 @@ def _on_page(state: State, key: str, page_rows: int) -> State:
             return replace(state, shows_errors=not state.shows_errors)
     step = _STEPS.get(key, {"pgdn": page_rows, " ": page_rows, "pgup": -page_rows}.get(key, 0))
     return replace(state, scroll=max(0, state.scroll + step))
-
-
-def _open_log(state: State, row: SnapshotRow) -> State:
-    return replace(
-        state, page=Page.LOG, under=(*state.under, state.page), job=row, scroll=_END,
-        log_begin=None, search="", seek=0, shift=0,
-        shows_errors=state.shows_errors and state.page is Page.JOB,
-    )  # fmt: skip
-
-
-def _on_log(state: State, key: str, page_rows: int) -> State | None:
-    """Handle a key on the page of an output, or return None for those of all pages."""
-    match key:
-        case "/":
-            return replace(state, is_typing=True, search="")
-        case "n" | "N" if state.search:
-            return replace(state, seek=1 if key == "n" else -1)
-        case "esc" if state.search:
-            return replace(state, search="")
-        case "home" | "g":
-            return replace(state, scroll=0, log_begin=0)
-        case "end" | "G" | "f":
-            return replace(state, scroll=_END, log_begin=None)
-        case "left" | "right":
-            return replace(state, shift=max(0, state.shift + (20 if key == "right" else -20)))
-        case "e":
-            return replace(state, shows_errors=not state.shows_errors, scroll=_END, log_begin=None)
-        case "enter":
-            return state
-    steps = {"pgdn": page_rows, " ": page_rows, "pgup": -page_rows}
-    step = _STEPS.get(key) or steps.get(key, 0)
-    return replace(state, scroll=state.scroll + step, came_from=state.scroll) if step else None
 
 
 def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Window) -> State:
@@ -677,9 +564,6 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
             return replace(state, sorted_by={**state.sorted_by, state.panel: number})
         case "S":
             return replace(state, backwards=state.backwards ^ {state.panel})
-        case "m":
-            told = "off: the terminal selects text" if state.has_mouse else "on"
-            return replace(state, has_mouse=not state.has_mouse, message=f"the mouse is {told}")
         case "i":
             after, told = _NEXT_SHOWN[state.history]
             return replace(state, history=after, message=told)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rich.segment import Segment
 
-from drfd.common.units import show_duration, show_size
+from drfd.common.units import show_duration
 from drfd.core.model.job import show_path
 from drfd_cli.charts import CurveKind, declared, highest
 from drfd_cli.commands.show import array_lines, job_lines
@@ -22,7 +22,6 @@ from drfd_cli.top.actions import KEYS as ACTIONS
 from drfd_cli.top.actions import refusal, word_of
 from drfd_cli.top.history import History, height_of, history_lines
 from drfd_cli.top.keys import HELP
-from drfd_cli.top.log import PART_BYTES, LogPart, LogQuery, find, log_lines, log_title
 from drfd_cli.top.paint import (
     Line,
     Theme,
@@ -40,9 +39,7 @@ from drfd_cli.top.panels import (
     ended_table,
     first_line,
     header,
-    heading_at,
     leaf_marks,
-    row_at,
     running_table,
     show_axis,
     show_declared,
@@ -51,7 +48,6 @@ from drfd_cli.top.panels import (
 )
 from drfd_cli.top.state import (
     FoundRows,
-    Hit,
     Lists,
     Page,
     State,
@@ -90,8 +86,6 @@ _MOST_LINES = 8
 _LEAST_HISTORY = 4
 #: Least rows of a screen that shows the machine above the page of a job.
 _ROOMY = 36
-#: A scroll position at the end of any page.
-_LAST = 1 << 40
 #: Most rows of each list of `drf top --once`.
 _MOST_PRINTED = 40
 #: Goals by which rows are divided among the panels, one after the other: `_FIRST` for each panel,
@@ -137,8 +131,6 @@ class Scene:
     trouble: str = ""
     #: Waiting jobs that the snapshot does not have.
     found: FoundRows | None = None
-    #: The part of the output that was read last.
-    log: LogPart | None = None
     #: What the snapshots so far have shown, or None for a single screen.
     history: History | None = None
     #: Leaf path → what the user lacked of its promise in the last seven days, if that is known.
@@ -160,8 +152,6 @@ def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
     room = rows - len(top) - len(foot)
     if scene.state.page is Page.MAIN:
         body = _panels(scene, listed, size, room, theme)
-    elif scene.state.page is Page.LOG:
-        body = _log_page(scene, columns, room, theme)
     else:
         page = _page(scene, columns, room, theme)
         first = min(scene.state.scroll, max(0, len(page) - room))
@@ -173,97 +163,12 @@ def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
 def settled(scene: Scene, size: Size, theme: Theme) -> State:
     """Return the state with the page scrolled no further than its end."""
     state = scene.state
-    if state.page is Page.LOG:
-        return _settled_log(state, _log(scene), _log_room(scene, size, theme))
     if state.page is Page.MAIN or not state.scroll:
         return state
     # A page has two lines below it.
     room = max(1, size.rows - len(_top(scene, size, theme)) - 2)
     most = max(0, len(_page(scene, size.columns, room, theme)) - room)
     return replace(state, scroll=min(state.scroll, most))
-
-
-def log_query(state: State) -> LogQuery | None:
-    """Return which part of an output the screen shows, or None if it shows none."""
-    if state.page is not Page.LOG or state.job is None:
-        return None
-    return LogQuery(state.job["label"], state.shows_errors, state.log_begin)
-
-
-def _log(scene: Scene) -> LogPart | None:
-    """Return the part of the output if it is the one that is to be shown."""
-    log = scene.log
-    return log if log is not None and log.query == log_query(scene.state) else None
-
-
-def _log_room(scene: Scene, size: Size, theme: Theme) -> int:
-    """Return the number of lines of an output on the screen: a heading is above them, and a message
-    and the keys below."""
-    return max(1, size.rows - len(_top(scene, size, theme)) - 3)
-
-
-def _settled_log(state: State, log: LogPart | None, room: int) -> State:
-    """Return the state with a search made, and with the part that scrolling leads to."""
-    if log is None:
-        return replace(state, seek=0)
-    most = max(0, len(log.lines) - room)
-    if state.seek:
-        return _sought(state, log, room)
-    # No line between two screens may be left out, so the end of a part is shown first.
-    if state.scroll < 0 >= state.came_from and log.begin:
-        begin = max(0, log.begin - PART_BYTES)
-        return replace(state, log_begin=begin, scroll=_LAST, found_at=None)
-    if state.scroll > most <= state.came_from and log.end < log.size:
-        return replace(state, log_begin=log.end, scroll=0, found_at=None)
-    at = max(0, min(state.scroll, most))
-    # At the end of the file its growth is followed; elsewhere the lines stay where they are.
-    is_end = at == most and log.end == log.size
-    return replace(state, scroll=at, log_begin=None if is_end else log.begin)
-
-
-def _sought(state: State, log: LogPart, room: int) -> State:
-    """Return the state with the next line that has the text in the middle of the screen. After the
-    last line the search goes on at the first one."""
-    step, text, lines = state.seek, state.search, log.lines
-    state = replace(state, seek=0)
-    if not text:
-        return state
-    begin = state.scroll if state.found_at is None else state.found_at + step
-    hit = find(lines, text, begin, step)
-    if hit is None:
-        hit = find(lines, text, 0 if step > 0 else len(lines) - 1, step)
-    if hit is None:
-        is_part = log.begin or log.end < log.size
-        where = f" in this part of {show_size(PART_BYTES)}; g and G go to others" if is_part else ""
-        return replace(state, message=f"“{text}” is not there{where}", is_bad=True)
-    at = max(0, min(hit - room // 2, len(lines) - room))
-    return replace(state, scroll=at, log_begin=log.begin, found_at=hit)
-
-
-def read_again(scene: Scene, size: Size, theme: Theme) -> State:
-    """Return the state after its part of an output has been read: at the end of the file if that is
-    followed."""
-    state, log = scene.state, _log(scene)
-    if log is None:
-        return state
-    most = max(0, len(log.lines) - _log_room(scene, size, theme))
-    return replace(state, scroll=most if state.log_begin is None else min(state.scroll, most))
-
-
-def _log_page(scene: Scene, columns: int, room: int, theme: Theme) -> list[Line]:
-    query = log_query(scene.state)
-    assert query is not None
-    state, log = scene.state, _log(scene)
-    head = log_title(log, query, columns, theme)
-    if log is None and scene.log is not None and scene.log.query.label == query.label:
-        # Until the part has been read, the last one stays.
-        log = scene.log
-    most = 0 if log is None else max(0, len(log.lines) - (room - 1))
-    first = most if state.log_begin is None else max(0, min(state.scroll, most))
-    body = log_lines(
-        log, first, room - 1, columns, theme, text=state.search, shift=state.shift
-    )  # fmt: skip
-    return [head, *body, *([[spaces(columns)]] * (room - 1 - len(body)))]
 
 
 def _top(scene: Scene, size: Size, theme: Theme) -> list[Line]:
@@ -379,31 +284,6 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     if others[0].column == 0:
         return [*lines(first), *below]
     return [[*a, Segment(" "), *b] for a, b in zip(lines(first), below, strict=True)]
-
-
-def hit_at(scene: Scene, size: Size, theme: Theme, column: int, line: int) -> Hit | None:
-    """Return what is at a place of the screen, which is counted from 0, or None if that is neither
-    a panel nor on the main page."""
-    if scene.state.page is not Page.MAIN:
-        return None
-    if size.columns < LEAST_COLUMNS or size.rows < LEAST_ROWS:
-        return None
-    listed = scene.lists()
-    top = len(_top(scene, size, theme))
-    room = size.rows - top - len(_foot(scene, listed, theme, size))
-    line -= top
-    if not 0 <= line < room:
-        return None
-    for place in _places(scene, listed, size, room, theme):
-        x, y = column - place.column, line - place.line
-        if 0 <= x < place.columns and 0 <= y < place.height:
-            if y == 0:
-                return Hit(place.panel, heading=heading_at(place.table, x))
-            row = row_at(
-                place.table, place.columns, place.height, _cursor_of(scene, place), y
-            )  # fmt: skip
-            return Hit(place.panel, row)
-    return None
 
 
 def _is_marked(state: State, panel: TopPanel) -> Callable[[Any], bool] | None:
@@ -522,31 +402,11 @@ _KEYS = {
         ("Esc", "back"), *ACTIONS.items(), ("l", "log"), ("e", "errors"), ("j k", "scroll"),
         ("?", "help"),
     ),
-    Page.LOG: (
-        ("Esc", "back"), ("/", "find"), ("n N", "next"), ("G", "follow"), ("g", "begin"),
-        ("← →", "sideways"), ("e", "errors"), *ACTIONS.items(), ("?", "help"),
-    ),
     Page.HELP: (("Esc", "back"), ("j k", "scroll")),
 }  # fmt: skip
 _FIRST_KEYS = (
-    "?",
-    "q",
-    "Esc",
-    "/",
-    "c",
-    "h",
-    "p",
-    "l",
-    "r",
-    "e",
-    "Enter",
-    "n N",
-    "G",
-    "u",
-    "s",
-    "Space",
-    "Tab",
-)
+    "?", "q", "Esc", "/", "c", "h", "p", "l", "r", "e", "Enter", "u", "s", "Space", "Tab",
+)  # fmt: skip
 
 
 def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
@@ -635,8 +495,7 @@ def _pressing(state: State, theme: Theme, columns: int) -> Line | None:
         words = fit(f" {state.prompt.about}:", columns - len(tail)).rstrip() + tail
         style = "notice"
     elif state.is_typing:
-        text = state.search if state.page is Page.LOG else state.row_filter.text
-        words, style = fit(f" / {text}▏", columns).rstrip(), "notice"
+        words, style = fit(f" / {state.row_filter.text}▏", columns).rstrip(), "notice"
     elif state.message:
         words = fit(f" {state.message} ", columns).rstrip()
         style = "alarm" if state.is_bad else "title"

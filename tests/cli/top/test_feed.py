@@ -14,34 +14,34 @@ from statistics import median
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
 
 import drfd.client.connection
 from canned import CannedDaemon, Message, Refuse
-from canned_snapshots import AT_S, many, replies, row, snapshot, three_jobs, waits
+from canned_snapshots import many, replies, row, snapshot, waits
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused
 from drfd.protocol.codec import decode
-from drfd_cli.top import log as log_module
 from drfd_cli.top.actions import Act, Verb
 from drfd_cli.top.feed import (
+    ActionResult,
     Asker,
+    FoundOutput,
     News,
     Shortfalls,
     SnapshotReader,
     fetch_detail,
     fetch_shortfalls,
+    find_output,
     first_snapshot,
     request_action,
 )
-from drfd_cli.top.log import LogPart, LogQuery, fetch_log, read_part
 from drfd_cli.top.paint import Theme
-from drfd_cli.top.screen import AlternateScreen, encode, has_plain_signs, plain_signs
-from drfd_cli.top.state import Page, State, press, shown
-from drfd_cli.top.view import Scene, Size, log_query, read_again, screen, settled
+from drfd_cli.top.screen import AlternateScreen, encode
+from drfd_cli.top.state import Look, State
+from drfd_cli.top.view import Scene, Size, screen
 from drfd_cli.waiting.output_files import last_lines
 
 PLAIN = Theme(has_colour=False)
@@ -201,8 +201,27 @@ def test_why_there_is_no_output_is_said(
 ) -> None:  # fmt: skip
     job = shown_job(tmp_path / name, **changes)
     daemon.replies = {"show": job, "why": refuse(), "usage": refuse()}
+    problem = problem.format(tmp_path)
     _, _, detail = fetch_detail(connection, row(40), errors=False, last=None)
-    assert (detail.output, detail.problem) == ((), problem.format(tmp_path))
+    assert (detail.output, detail.problem) == ((), problem)
+    told = find_output(connection, Look(row(40), errors=False))
+    assert told == ActionResult(problem, is_bad=True), "no pager is started for it"
+
+
+def test_a_pager_gets_the_file_of_the_output_or_of_the_errors(
+    connection: Connection, daemon: CannedDaemon, tmp_path: Path
+) -> None:
+    path = tmp_path / "out"
+    path.write_text("words\n")
+    daemon.replies = {"show": shown_job(path, ended_at=None, stderr=str(tmp_path))}
+    assert find_output(connection, Look(row(40), errors=False)) == FoundOutput(str(path), True)
+    wrong = find_output(connection, Look(row(40), errors=True))
+    assert wrong == ActionResult(f"cannot read {tmp_path}: Is a directory", is_bad=True)
+    daemon.replies = {"show": shown_job(path, ended_at=9.0)}
+    assert find_output(connection, Look(row(40), errors=False)) == FoundOutput(str(path), False)
+    daemon.replies = {"show": {"array": {}, "events": []}}
+    told = find_output(connection, Look(row(40), errors=False))
+    assert told == ActionResult("each task of an array has an output of its own", is_bad=True)
 
 
 @pytest.mark.parametrize(
@@ -311,179 +330,6 @@ def test_who_waits_for_an_answer_ends_when_it_is_told_to(
     answer.set()
 
 
-# -- an output on the whole screen -------------------------------------------------------------
-
-THREE = three_jobs()
-SIZE = Size(80, 24)
-#: Lines of an output on such a screen.
-ROOM = 20
-
-
-class Reader:
-    """Somebody who reads an output as the live view does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.state = path, State()
-        self.log: LogPart | None = None
-        self.press("l")
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.state, action = press(self.state, key, shown(THREE, self.state), 5)
-            assert action is None
-            self.state = settled(self._scene(), SIZE, PLAIN)
-            self.look()
-
-    def look(self) -> None:
-        query = log_query(self.state)
-        if query is not None:
-            self.log = read_part(query, str(self.path), self.log)
-            self.state = read_again(self._scene(), SIZE, PLAIN)
-
-    def lines(self) -> list[str]:
-        shown_lines = screen(self._scene(), SIZE, PLAIN)
-        return ["".join(piece.text for piece in line).rstrip() for line in shown_lines]
-
-    def _scene(self) -> Scene:
-        return Scene(THREE, self.state, AT_S, log=self.log)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    made = tmp_path / "out"
-    made.write_text("".join(f"line {number}\n" for number in range(100)))
-    return made
-
-
-def append(path: Path, text: str) -> None:
-    with path.open("a") as file:
-        file.write(text)
-
-
-def test_it_follows_the_end_until_its_reader_scrolls_up(path: Path) -> None:
-    reader = Reader(path)
-    lines = reader.lines()
-    assert lines[1].startswith(" output of job 40 ") and lines[1].endswith(", following")
-    assert (lines[2], lines[ROOM + 1]) == (" line 80", " line 99")
-    append(path, "more\n")
-    reader.look()
-    assert reader.lines()[ROOM + 1] == " more"
-    reader.press("k", "k")
-    append(path, "more\n" * 30)
-    reader.look()
-    assert reader.lines()[2] == " line 79"
-    assert "following" not in reader.lines()[1]
-    reader.press("G")
-    assert reader.lines()[ROOM + 1] == " more"
-    assert reader.lines()[1].endswith("following")
-    reader.press("g")
-    assert reader.lines()[2] == " line 0"
-    reader.press(*["pgdn"] * 40)
-    assert reader.lines()[1].endswith("following")
-
-
-def test_a_search_goes_on_and_back_and_round(path: Path) -> None:
-    reader = Reader(path)
-    reader.press("g", "/", *"LINE 5", "enter")
-    found = [reader.state.found_at]
-    for key in ("n", "n", "N", "N", "N"):
-        reader.press(key)
-        found.append(reader.state.found_at)
-    assert found == [5, 50, 51, 50, 5, 59]
-    assert " line 59" in reader.lines()
-    reader.press("/", *"nothing", "enter")
-    assert "“nothing” is not there" in reader.lines()[-2]
-    reader.press("esc")
-    assert (reader.state.page, reader.state.search) == (Page.LOG, "")
-    reader.press("esc")
-    assert reader.state.page is Page.MAIN
-
-
-def test_a_large_file_is_read_in_parts_and_every_line_is_reached(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_module, "PART_BYTES", 500)
-    monkeypatch.setattr("drfd_cli.top.view.PART_BYTES", 500)
-    path.write_text("".join(f"line {number:04}\n" for number in range(200)))
-    reader = Reader(path)
-    assert " of 2K" in reader.lines()[1]
-    for key, is_over in (
-        ("pgup", lambda lines: lines[2] == " line 0000"),
-        ("pgdn", lambda lines: lines[1].endswith("following")),
-    ):
-        seen: set[str] = set()
-        while True:
-            lines = reader.lines()
-            seen.update(lines[2 : ROOM + 2])
-            if is_over(lines):
-                break
-            reader.press(key)
-        assert len(seen - {""}) == 200
-
-
-def test_long_lines_can_be_moved_and_what_acts_on_a_terminal_is_removed(path: Path) -> None:
-    path.write_text("x" * 100 + "the end\n\x1b[31mred\x1b[0m\x1b]0;title\x07\n10%\r100%\n")
-    reader = Reader(path)
-    assert reader.lines()[3:5] == [" red", " 100%"]
-    assert "the end" not in reader.lines()[2]
-    reader.press("right", "right")
-    assert reader.lines()[2].endswith("the end")
-    reader.press("left", "left", "left")
-    assert reader.lines()[2].startswith(" xxx")
-
-
-def test_it_is_opened_from_the_page_of_a_job_and_leads_back_there(path: Path) -> None:
-    reader = Reader(path)
-    reader.press("esc")
-    assert reader.state == replace(State(), places=reader.state.places)
-    reader.press("enter", "e", "l")
-    assert reader.state.page is Page.LOG
-    assert "errors of job 40" in reader.lines()[1]
-    reader.press("?", "esc")
-    assert reader.state.page is Page.LOG
-    reader.press("q")
-    assert (reader.state.page, reader.state.shows_errors) == (Page.JOB, True)
-
-
-def test_the_file_is_read_by_the_caller_and_the_daemon_is_asked_once_for_its_path(
-    path: Path, connection: Connection, daemon: CannedDaemon
-) -> None:
-    daemon.replies = {"show": shown_job(path)}
-    query = LogQuery("40", errors=False)
-    first = fetch_log(connection, query, 40, None)
-    assert fetch_log(connection, query, 40, first) is first, "an unchanged file is not read again"
-    append(path, "more\n")
-    later = fetch_log(connection, query, 40, first)
-    assert (len(first.lines), later.lines[-1]) == (100, "more")
-    assert daemon.requests == [{"op": "show", "id": 40}]
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"stdout": None}, "only its owner is told where the output is"),
-        ({"started_at": None}, "not started yet"),
-        (
-            {"started_at": None, "outcome": {"code": "CANCELLED", "text": "by alice"}},
-            "it ended before it started: CANCELLED: by alice",
-        ),
-        ({"stdout": "/nowhere/at/all"}, "the file is not there"),
-        ({"stdout": "/"}, "cannot read /: Is a directory"),
-        (None, "each task of an array has an output of its own"),
-    ],
-)
-def test_why_there_is_nothing_to_read_is_said(
-    path: Path, connection: Connection, daemon: CannedDaemon, changes: Message | None, problem: str
-) -> None:
-    array = {"array": {}, "events": []}
-    daemon.replies = {"show": array if changes is None else shown_job(path, **changes)}
-    part = fetch_log(connection, LogQuery("40", errors=False), 40, None)
-    assert part.problem == problem
-    state = State(page=Page.LOG, job=THREE["running"][0], under=(Page.MAIN,))
-    lines = screen(Scene(THREE, state, AT_S, log=part), SIZE, PLAIN)
-    assert problem in "".join(piece.text for line in lines for piece in line)
-
-
 # -- the terminal ------------------------------------------------------------------------------
 
 
@@ -531,20 +377,13 @@ def test_only_lines_that_differ_are_sent(sent: Sent) -> None:
 
 
 def test_leaving_undoes_what_entering_did_and_may_be_repeated(sent: Sent) -> None:
-    on, off = "\x1b[?1000h\x1b[?1006h", "\x1b[?1006l\x1b[?1000l"
-    sent.screen.use_mouse(True)
     sent.screen.enter()
     entered = sent.take()
     assert [entered.count(f"\x1b[?{mode}") for mode in ("1049h", "25l", "7l")] == [1, 1, 1]
-    assert on in entered
-    sent.screen.use_mouse(False)
-    assert sent.take() == off, "the mouse is given back to the terminal"
-    sent.screen.use_mouse(True)
     sent.screen.leave()
     sent.screen.leave()
     left = sent.take()
     assert [left.count(f"\x1b[?{mode}") for mode in ("1049l", "25h", "7h")] == [1, 1, 1]
-    assert off in left
 
 
 @pytest.mark.slow
@@ -561,32 +400,3 @@ def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second() -> None:
         took_s.append(time.process_time() - begin_s)
     # The middle one: on a busy machine some rounds take longer, also in processor time.
     assert median(took_s) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("terminal", "environment", "is_plain"),
-    [
-        ("xterm-256color", b"LANG=C.UTF-8\0HOME=/", False),
-        ("xterm-256color", b"LANG=en_US.UTF-8\0LC_ALL=C", True),
-        ("xterm-256color", b"LC_CTYPE=C.UTF-8\0LANG=C", False),
-        ("xterm-256color", b"LC_ALL=\0LANG=POSIX", True), ("xterm-256color", b"", False),
-        ("vt100", b"LANG=C.UTF-8", True), ("vt220", b"", True),
-        ("linux", b"LANG=de_DE.UTF-8", False),
-    ],
-)  # fmt: skip
-def test_a_terminal_without_other_signs_gets_ascii(
-    terminal: str, environment: bytes, is_plain: bool
-) -> None:
-    assert has_plain_signs(terminal, environment) is is_plain
-
-
-def test_in_ascii_each_screen_is_as_wide_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "vt100")
-    with closing(Sent()) as sent:
-        sent.screen.show(screen(Scene(many(7, 50), State(), 0.0), Size(80, 24), PLAIN))
-        words = sent.take()
-    assert words.isascii()
-    assert "#=" in words and "/" in words
-    for name in ("漢字", "e\u0301té", "█▒╱·┃■…"):
-        assert cell_len(plain_signs(name)) == cell_len(name)
-        assert plain_signs(name).isascii()

@@ -1,4 +1,4 @@
-"""Keys and the mouse in drf top: what each does, to which jobs, and which bytes are which key."""
+"""Keys in drf top: what each does, to which jobs, and which bytes are which key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drfd_cli.top.state import (
     ORDERS,
     CursorPlace,
     FoundRows,
-    Hit,
+    Look,
     Page,
     RowFilter,
     State,
@@ -37,7 +37,7 @@ from drfd_cli.top.state import (
     viewer_of,
     window_of,
 )
-from drfd_cli.top.view import Scene, Size, hit_at, screen
+from drfd_cli.top.view import Scene, Size, screen
 
 ALICE, ROOT = Viewer("alice", is_admin=False), Viewer("root", is_admin=True)
 WAITING, RUNNING, ENDED = (
@@ -49,12 +49,11 @@ KEYS = [
     *("up", "down", "left", "right", "tab", "backtab", "enter", "esc", "home", "end", "pgup"),
     *("pgdn", "backspace", "ctrl-l", "ctrl-u", "f1", *"jkgGuschqeyn/?1234 ab漢"),
 ]
-Wish = UserAction | Act | None
+Wish = UserAction | Act | Look | None
 
 
 def wish_after(
     state: State, *keys: str, of: dict[str, Any] | None = None, found: FoundRows | None = None,
-    hit: Hit | None = None,
 ) -> tuple[State, Wish]:  # fmt: skip
     """The state after these keys, and what the last of them asks for: of root, who sees the three
     jobs, or of alice, who sees others."""
@@ -63,7 +62,7 @@ def wish_after(
     for key in keys:
         assert wish is None, key
         lists, window = shown(of, state, found), window_of(of, state, found)
-        state, wish = press(state, key, lists, 5, window, viewer, hit)
+        state, wish = press(state, key, lists, 5, window, viewer)
     return state, wish
 
 
@@ -165,6 +164,9 @@ def test_pages_have_a_way_back() -> None:
     assert state.job is not None and state.job["label"] == "41"
     assert after(state, "e").shows_errors
     assert (after(state, "j", "j", "k").scroll, after(state, "j", "g").scroll) == (1, 0)
+    first = three_jobs()["running"][0]
+    assert wish_after(state, "e", "l")[1] == Look(state.job, errors=True)
+    assert wish_after(State(), "l")[1] == Look(first, errors=False)
     for key in ("q", "esc", "left", "backspace"):
         assert after(state, key) == after(State(), "j")
     assert after(State(), "?", "q") == State()
@@ -506,74 +508,6 @@ def test_the_daemon_is_asked_for_what_the_screen_is_to_show(
     assert "too many requests" in last.message
 
 
-# -- the mouse ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("size", "of"),
-    [(SMALL, three_jobs()), (LARGE, many(7, 300)), (Size(200, 60), three_jobs())],
-    ids=["small", "large", "wide"],
-)
-def test_each_row_is_found_where_it_is_drawn(size: Size, of: dict[str, Any]) -> None:
-    scene = Scene(of, WAITING, AT_S)
-    lists, hits = scene.lists(), 0
-    for y, line in enumerate(lines_of(scene, size)):
-        for x in (1, size.columns - 2):
-            hit = hit_at(scene, size, PLAIN, x, y)
-            if hit is None or hit.row is None or hit.panel is TopPanel.TREE:
-                continue
-            beside = line[85:] if size.columns >= 170 else line
-            # A sentence below a row belongs to it.
-            label = lists[hit.panel][hit.row]["label"]
-            assert label in beside.split()[:2] or beside.startswith(" " * 13)
-            hits += 1
-    assert hits > 5
-
-
-def test_headings_are_found_where_they_are_drawn() -> None:
-    scene = Scene(three_jobs(), State(), AT_S)
-    lines = lines_of(scene, LARGE)
-    for panel, name, heading in (
-        (TopPanel.TREE, "SATISFIED", "SATISFIED"), (TopPanel.RUNNING, "MEMORY", "MEMORY"),
-        (TopPanel.WAITING, "BLOCKED", "BLOCKED BY"), (TopPanel.ENDED, "OUTCOME", "OUTCOME"),
-        (TopPanel.TREE, "SHARES", "SHARES"),
-    ):  # fmt: skip
-        y, x = next((y, line.index(name)) for y, line in enumerate(lines) if name in line)
-        assert hit_at(scene, LARGE, PLAIN, x + 2, y) == Hit(panel, heading=heading)
-
-
-def test_a_click_selects_a_second_one_opens_and_one_on_a_heading_sorts() -> None:
-    on_row, on_head = Hit(TopPanel.WAITING, 1), Hit(TopPanel.WAITING, heading="MEM")
-    state = after(State(), "click 3 3", hit=on_row)
-    assert (state.panel, under_cursor(state)) == (TopPanel.WAITING, "44_[8-99%4]")
-    opened = after(state, "click 3 3", hit=on_row)
-    assert opened.page is Page.JOB
-    assert opened.job is not None and opened.job["label"] == "44_[8-99%4]"
-    state = after(State(), "click 3 3", hit=on_head)
-    assert state.orders()[TopPanel.WAITING] == "memory"
-    rows = labels(state)
-    assert rows == ["45", "44_[8-99%4]", "46"]
-    state = after(state, "click 3 3", hit=on_head)
-    assert labels(state) == rows[::-1]
-    assert after(state, "click 3 3", hit=Hit(TopPanel.WAITING, heading="FREE")) == state
-    for key in ("c", "t", "/"):
-        asked = after(State(), key)
-        assert after(asked, "click 3 3", hit=Hit(TopPanel.ENDED, 0)) == asked, "no answer"
-
-
-def test_the_wheel_moves_in_the_panel_below_the_mouse_which_can_be_turned_off() -> None:
-    busy, hit = many(7, 300), Hit(TopPanel.WAITING, 1)
-    state = after(State(), "wheel-down 3 3", hit=hit, of=busy)
-    assert (state.panel, state.places[TopPanel.WAITING].index) == (TopPanel.WAITING, 3)
-    state = after(state, "wheel-up 3 3", hit=hit, of=busy)
-    assert state.places[TopPanel.WAITING].index == 0
-    assert after(State(page=Page.HELP), "wheel-down 3 3").scroll == 3
-    state = after(State(), "m")
-    told = "the mouse is off: the terminal selects text"
-    assert (state.has_mouse, state.message) == (False, told)
-    assert after(state, "m").has_mouse
-
-
 # -- the bytes of a terminal -------------------------------------------------------------------
 
 SENT = {
@@ -585,13 +519,11 @@ SENT = {
     b"\x1b[[A": "f1", b"\r": "enter", b"\n": "enter", b"\t": "tab", b"\x7f": "backspace",
     b"\x08": "backspace", b"\x03": "ctrl-c", b"\x0c": "ctrl-l", b"\x1a": "ctrl-z",
     b"\x15": "ctrl-u", b"j": "j", b" ": " ", "ß".encode(): "ß", "漢".encode(): "漢",
-    b"\x1b[<0;12;5M": "click 12 5", b"\x1b[<64;1;1M": "wheel-up 1 1",
-    b"\x1b[<65;300;80M": "wheel-down 300 80",
 }  # fmt: skip
 #: Sequences that mean nothing here.
 NOTHING = [
     b"\x1b[2~", b"\x1b[24~", b"\x1b[[B", b"\x1b[?1;2c", b"\x1bOQ", b"\x01", b"\x1b[200~",
-    b"\x1b[<0;12;5m", b"\x1b[<2;12;5M", b"\x1b[<32;12;5M", b"\x1b[<;;M",
+    b"\x1b[<0;12;5M",
 ]  # fmt: skip
 
 

@@ -43,15 +43,14 @@ from drfd_cli.top.actions import Act, Question, Verb
 from drfd_cli.top.history import MOST, History, height_of, history_lines
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
 from drfd_cli.top.panels import in_words
-from drfd_cli.top.screen import encode, plain_signs
-from drfd_cli.top.state import CursorPlace, Hit, Page, RowFilter, State, TopPanel, WhenShown
+from drfd_cli.top.screen import encode
+from drfd_cli.top.state import CursorPlace, Page, RowFilter, State, TopPanel, WhenShown
 from drfd_cli.top.view import (
     LEAST_COLUMNS,
     LEAST_ROWS,
     Detail,
     Scene,
     Size,
-    hit_at,
     screen,
     settled,
     whole,
@@ -443,11 +442,6 @@ def test_curves_go_up_to_the_whole_machine_and_end_with_the_figures_of_now() -> 
     drawn = text(history_lines(grown(1.0, 2.0), busy(AT_S + 1, 2.0), PLAIN, 80, 5))
     heads = ["ALLOCATED,", "cores", "memory", "SHARES, the", "alice"]
     assert [line[:12].strip() for line in drawn] == heads
-    # On a plain terminal it is ASCII.
-    lines = text(history_lines(grown(1.0, 4.0, 9.0, 16.0), busy(AT_S + 3, 16.0), PLAIN, 80, 9))
-    plain = [plain_signs(line) for line in lines]
-    assert all(line.isascii() and "?" not in line for line in plain)
-    assert [len(line) for line in plain] == [80] * 9
     assert height_of(grown(1.0), busy(AT_S, 1.0)) == 0, "before the second snapshot"
 
 
@@ -468,7 +462,7 @@ def test_a_peak_outlives_that_moments_are_put_together_and_away_leaves_a_gap() -
     assert "    " in drawn[1].split("▁")[1]
 
 
-def test_it_is_drawn_only_in_lines_that_the_panels_leave_free_and_is_not_to_be_clicked() -> None:
+def test_it_is_drawn_only_in_lines_that_the_panels_leave_free() -> None:
     history, three = grown(2.0, 4.0), three_jobs()
 
     def shown(size: Size, **changes: Any) -> str:
@@ -481,9 +475,6 @@ def test_it_is_drawn_only_in_lines_that_the_panels_leave_free_and_is_not_to_be_c
     lines, without = shown(LARGE).splitlines(), seen(at(three), LARGE).splitlines()
     begin = next(number for number, line in enumerate(lines) if "ALLOCATED" in line)
     assert lines[:begin] == without[:begin]
-    scene = at(three, history=history)
-    assert hit_at(scene, LARGE, PLAIN, 5, begin + 1) is None
-    assert hit_at(scene, LARGE, PLAIN, 5, begin - 3) == Hit(TopPanel.ENDED, 2)
 
 
 @pytest.mark.parametrize("users", [0, 1, 60])
