@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -260,84 +258,3 @@ def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start:
     instance.drf("reload")
     wait_for("its floor alone", lambda: quota(first) == pytest.approx(0.25))
     end(instance, first, still)
-
-
-def test_a_range_can_be_declared_while_the_job_runs_and_only_new_jobs_see_another_mode(
-    start: Start,
-) -> None:
-    instance, most = start("quota"), len(CPUS)
-    old = run(instance, f"0.25..{most}", *SPIN)
-    assert "enforcement.cores is quota" in instance.show(old["id"])["unlent"]
-    instance.config.write_text(config("share"))
-    instance.drf("reload")
-    new = run(instance, 0.25, *SPIN)
-    instance.drf("set", "-c", "0.25..1", new["id"])
-    wait_for("a loan up to a core", lambda: quota(new) == pytest.approx(1))
-    instance.drf("set", "-c", f"0.25..{most}", new["id"])
-    wait_for("all of it", lambda: quota(new) > 0.9 * (most - 0.25))
-    shown = instance.show(old["id"])
-    assert "lent" not in shown and "it began before" in shown["unlent"]
-    assert quota(old) == pytest.approx(0.25)
-    instance.drf("set", "-c", "0.25", new["id"])
-    wait_for("its floor", lambda: quota(new) == pytest.approx(0.25))
-    end(instance, old, new)
-
-
-def test_a_job_keeps_its_ceiling_while_no_controller_runs_until_one_of_another_mode_starts(
-    start: Start,
-) -> None:
-    instance, most = start("share"), len(CPUS)
-    job = run(instance, f"0.25..{most}", *SPIN)
-    wait_for("a loan", lambda: quota(job) > 0.9 * most)
-    instance.kill()
-    assert quota(job) > 0.9 * most
-    instance.start()
-    wait_for("its loan again", lambda: "lent" in instance.show(job["id"]))
-    wait_for("a loan", lambda: quota(job) > 0.9 * most)
-    instance.kill()
-    instance.config.write_text(config("quota"))
-    instance.start()
-    wait_for("its floor", lambda: quota(job) == pytest.approx(0.25))
-    end(instance, job)
-
-
-def test_what_a_job_was_lent_is_counted_and_known_after_a_kill_of_the_controller(
-    start: Start,
-) -> None:
-    """A job that uses all that it may, and one with a single figure. It uses more while no
-    controller runs, and ends then. So little is declared that even a machine that is busy otherwise
-    has several times that."""
-    instance, floor, most = start("share"), 0.02, len(CPUS)
-    plain = run(instance, floor, "sleep", "600")
-    job = run(instance, f"{floor}..{most}", *SPIN)
-
-    def lent_s() -> float:
-        return instance.show(job["id"])["usage"].get("lent_cpu_seconds", 0.0)
-
-    def lent_curve() -> list[float | None]:
-        shown = json.loads(instance.drf("show", job["id"], "--json").stdout)
-        return list((shown["curve"] or {}).get("cores_lent", []))
-
-    wait_for("a loan", lambda: lent_s() > 0.5)
-    told = instance.drf("show", job["id"]).stdout
-    assert " s of CPU, beyond what it holds\n" in told.partition("\nlent ")[2]
-    before_s, used_s = lent_s(), cpu_s(job)
-    instance.kill()
-    wait_for("more work", lambda: cpu_s(job) > used_s + 1)
-    instance.start()
-    wait_for("what it was lent", lambda: lent_s() > before_s)
-    wait_for("a curve of it", lambda: any(lent_curve()))
-    instance.kill()
-    for pid in pids(job):
-        os.kill(pid, signal.SIGKILL)
-    instance.start()
-    instance.wait_end(job["id"])
-    end(instance, plain)
-    past = json.loads(instance.drf("history", "--json").stdout)["jobs"]
-    used = {each["id"]: each["used"] for each in past}
-    assert used[plain["id"]]["lent_cpu_seconds"] is None
-    was = used[job["id"]]
-    assert was["cpu_seconds"] - floor * was["wall_seconds"] - 0.5 < was["lent_cpu_seconds"]
-    assert before_s + 0.5 < was["lent_cpu_seconds"] < was["cpu_seconds"]
-    (row,) = json.loads(instance.drf("report", job["id"], "--json").stdout)["rows"]
-    assert row["lent_us"] == pytest.approx(was["lent_cpu_seconds"] * 1e6)

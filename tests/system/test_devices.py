@@ -1,7 +1,7 @@
 """Device nodes hidden from an attempt, by effect: what its processes can open, and what not.
 
 The nodes are the test's own, made with the numbers of /dev/null, /dev/zero and /dev/full under
-other names. The launcher is played by a process that makes a confinement as the launcher does.
+other names.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,105 +31,13 @@ from fakes import spec
 from gpu_machines import CONTROLLER, LAUNCHER, unfold
 from instance import CONFIG, Accounts, Instance, OwnLauncher, wait_for
 from kernel import Kernel
-from launcher.rig import WAIT_S
 
 pytestmark = pytest.mark.system
 
-#: What stands for a GPU of the attempt's own, one of somebody else's, and what all share.
-MINE, HIDDEN, SHARED = "gpu0", "gpu1", "gpuctl"
-MINORS = {MINE: 3, HIDDEN: 5, SHARED: 7}
-NOBODY = 65534
-
-#: Plays the launcher for attempt 1 of job 1, at the words of the test. The job itself tries to open
-#: nodes at each line that it gets, and reports. Its pipes are the test's, so it outlives this.
-_LAUNCHER = """
-import errno, json, os, sys
-from pathlib import Path
-from drfd.devices.nodes import node_at
-from drfd.launcher.attempt_files import Attempt
-from drfd.launcher.confinement.detect import choose
-from drfd.launcher.confinement.interface import Devices
-from drfd.launcher.protocol import AttemptLimits
-
-group, uid, requests, replies = sys.argv[1], *map(int, sys.argv[2:5])
-KEY = (1, 1)
-LIMITS = AttemptLimits(cores_milli=1000, memory_bytes=64 << 20, pids=16)
-
-def code_of(call, *words):
-    try:
-        found = call(*words)
-        if type(found) is int:
-            os.close(found)
-        return "ok"
-    except OSError as error:
-        return errno.errorcode[error.errno]
-
-def nest():
-    # As a container inside of the job does, where the job's user may.
-    for line in open("/proc/self/cgroup"):
-        number, names, path = line.strip().split(":", 2)
-        for mount in json.loads(sys.argv[5]).get(names, []):
-            os.makedirs(f"{mount}{path}/container", exist_ok=True)
-            with open(f"{mount}{path}/container/cgroup.procs", "w") as file:
-                file.write("0")
-
-def job():
-    for line in os.fdopen(requests):
-        word = line.strip()
-        found = {}
-        if word == "nest":
-            nest()
-        if word == "mknod":
-            device = os.stat("gpu1").st_rdev
-            found["mknod"] = code_of(os.mknod, "another", 0o666 | 0o020000, device)
-        for name in ("gpu0", "gpu1", "gpuctl"):
-            for access in (os.O_RDONLY, os.O_RDWR):
-                found.setdefault(name, []).append(code_of(os.open, name, access))
-        os.write(replies, (json.dumps(found) + "\\n").encode())
-
-place = choose(group, None, Path("/proc/self/mountinfo").read_text())
-for line in sys.stdin:
-    word = line.strip()
-    said = None
-    if word == "hiding":
-        said = place.hiding()
-    elif word in ("hide", "hide nothing"):
-        hidden = frozenset({node_at("gpu1")} if word == "hide" else ())
-        place.create(KEY, LIMITS, Devices(hidden=hidden))
-        pid = place.fork(KEY)
-        if pid == 0:
-            place.enter(KEY, LIMITS, uid)
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-            job()
-            os._exit(0)
-        os.close(requests)
-        os.close(replies)
-    elif word == "adopt":
-        place.adopt(KEY, Attempt(created={}))
-        said = place.leftovers()
-    elif word == "try inside":
-        # As drf exec begins a command.
-        pid = place.fork(KEY)
-        if pid == 0:
-            place.enter(KEY, LIMITS, uid)
-            print(json.dumps(code_of(os.open, "gpu1", os.O_RDONLY)), flush=True)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        continue
-    elif word == "freeze":
-        said = place.freeze(KEY, None)
-    elif word == "thaw":
-        place.thaw(KEY, None)
-    elif word == "remove":
-        while not place.kill_pass(KEY, None):
-            pass
-        said = place.remove(KEY)
-    elif word == "close":
-        place.close()
-    print(json.dumps(said), flush=True)
-"""
+#: One that all jobs need, and two that are given out.
+FREE, HIDDEN, OTHER = "null", "zero", "full"
+MINORS = {FREE: 3, HIDDEN: 5, OTHER: 7}
+LISTED = (HIDDEN, OTHER)
 
 
 @pytest.fixture
@@ -144,7 +50,7 @@ def nodes() -> Iterator[Path]:
             for name, minor in MINORS.items():
                 os.mknod(directory / name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
                 (directory / name).chmod(0o666)
-            os.close(os.open(directory / MINE, os.O_RDONLY))
+            os.close(os.open(directory / FREE, os.O_RDONLY))
         except OSError:
             shutil.rmtree(directory)
             continue
@@ -153,196 +59,6 @@ def nodes() -> Iterator[Path]:
         return
     pytest.skip("no file system here admits device nodes")
 
-
-class Job:
-    """The processes of one attempt, and the launcher that began it, or a later one."""
-
-    def __init__(self, nodes: Path, group: str, uid: int) -> None:
-        self._nodes, self._group, self._uid = nodes, group, uid
-        self._requests_in, self._requests_out = os.pipe()
-        self._replies_in, self._replies_out = os.pipe()
-        self._replies = os.fdopen(self._replies_in)
-        self._is_begun = False
-        self.launch()
-
-    def launch(self) -> None:
-        """Start a launcher."""
-        fds = (self._requests_in, self._replies_out) if not self._is_begun else ()
-        numbers = [str(fd) for fd in fds] or ["-1", "-1"]
-        self._launcher = subprocess.Popen(
-            [sys.executable, "-c", _LAUNCHER, self._group, str(self._uid), *numbers, mounts()],
-            cwd=self._nodes,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=fds,
-        )
-
-    def say(self, word: str) -> Any:
-        """What the launcher says to that."""
-        assert self._launcher.stdin is not None
-        assert self._launcher.stdout is not None
-        self._launcher.stdin.write(f"{word}\n")
-        self._launcher.stdin.flush()
-        said = json.loads(self._launcher.stdout.readline())
-        if word in ("hide", "hide nothing"):
-            self._is_begun = True
-            os.close(self._requests_in)
-            os.close(self._replies_out)
-        return said
-
-    def ask(self, word: str = "try") -> dict[str, Any]:
-        """What the job's process can open, for reading and for both, after it has done that."""
-        self.order(word)
-        return self.answer()
-
-    def order(self, word: str) -> None:
-        os.write(self._requests_out, f"{word}\n".encode())
-
-    def answer(self) -> dict[str, Any]:
-        return dict(json.loads(self._replies.readline()))
-
-    def kill_launcher(self) -> None:
-        self._launcher.send_signal(signal.SIGKILL)
-        self._launcher.wait(WAIT_S)
-        self._close()
-
-    def end(self) -> None:
-        if self._launcher.poll() is not None:
-            self.launch()
-        with suppress(BrokenPipeError, json.JSONDecodeError):
-            for word in ("remove", "close"):
-                self.say(word)
-        self._close()
-        self._launcher.wait(WAIT_S)
-        if not self._is_begun:
-            os.close(self._requests_in)
-            os.close(self._replies_out)
-        os.close(self._requests_out)
-        self._replies.close()
-        kernel = Kernel()
-        kernel.end_scope(self._group)
-        for top in kernel.groups(self._group):
-            with suppress(OSError):
-                top.parent.rmdir()
-
-    def _close(self) -> None:
-        for stream in (self._launcher.stdin, self._launcher.stdout):
-            assert stream is not None
-            with suppress(BrokenPipeError):
-                stream.close()
-
-
-def mounts() -> str:
-    """By the names in /proc/self/cgroup, where a job can make a cgroup in its own."""
-    kernel = Kernel()
-    return json.dumps({"": [kernel.v2]} if kernel.v2 else {"devices": [*kernel.devices]})
-
-
-@pytest.fixture
-def group() -> str:
-    return f"drfd-test-{os.getpid()}/devices"
-
-
-@pytest.fixture
-def begin(nodes: Path, group: str) -> Iterator[Callable[[int], Job]]:
-    """A launcher that hides devices, for a job of this user; the test skips where none can be."""
-    begun: list[Job] = []
-
-    def begin(uid: int) -> Job:
-        begun.append(Job(nodes, group, uid))
-        how, why = begun[-1].say("hiding")
-        if how == "none":
-            pytest.skip(why)
-        return begun[-1]
-
-    yield begin
-    for job in begun:
-        job.end()
-    left = [path for top in Kernel().groups(group) if top.exists() for path in top.iterdir()]
-    assert [path for path in left if path.name.startswith(("job-", "device-"))] == []
-
-
-OPEN, REFUSED = ["ok", "ok"], ["EPERM", "EPERM"]
-HIDES = {MINE: OPEN, HIDDEN: REFUSED, SHARED: OPEN}
-users = pytest.mark.parametrize("uid", [NOBODY, 0], ids=["user", "root"])
-
-
-@users
-def test_a_job_can_open_all_but_what_is_hidden_from_it(
-    begin: Callable[[int], Job], nodes: Path, uid: int
-) -> None:
-    job = begin(uid)
-    job.say("hide")
-    assert job.ask() == HIDES
-    assert job.say("try inside") == "EPERM", "a command that is run inside the job"
-    # Outside, nobody notices.
-    os.close(os.open(nodes / HIDDEN, os.O_RDWR))
-
-
-def test_a_job_from_which_nothing_is_hidden_can_open_everything(
-    begin: Callable[[int], Job], group: str
-) -> None:
-    job = begin(NOBODY)
-    job.say("hide nothing")
-    assert job.ask() == dict.fromkeys(MINORS, OPEN)
-    assert [top for top in Kernel().devices if Path(top, group, "job-1-1").exists()] == []
-
-
-def test_a_node_of_the_same_number_cannot_be_made(begin: Callable[[int], Job], nodes: Path) -> None:
-    job = begin(0)
-    job.say("hide")
-    assert job.ask("mknod") == {"mknod": "EPERM", **HIDES}
-    assert not (nodes / "another").exists()
-
-
-def test_what_a_job_makes_inside_its_cgroup_hides_the_same(begin: Callable[[int], Job]) -> None:
-    job = begin(0)
-    job.say("hide")
-    assert job.ask("nest") == HIDES
-
-
-@users
-def test_devices_stay_hidden_after_kill_9_of_the_launcher_and_from_what_the_next_one_starts(
-    begin: Callable[[int], Job], uid: int
-) -> None:
-    job = begin(uid)
-    job.say("hide")
-    job.kill_launcher()
-    assert job.ask() == HIDES
-    job.launch()
-    assert job.say("adopt") == [[1, 1]]
-    assert job.ask() == HIDES
-    assert job.say("try inside") == "EPERM"
-
-
-def test_devices_stay_hidden_over_suspension_and_resumption(begin: Callable[[int], Job]) -> None:
-    job = begin(NOBODY)
-    job.say("hide")
-    for _ in range(1000):
-        if job.say("freeze"):
-            break
-    job.order("try")
-    job.say("thaw")
-    assert job.answer() == HIDES
-    assert job.ask() == HIDES
-
-
-@pytest.mark.skipif(
-    Kernel().v2 is None or not has_systemd(), reason="no systemd with cgroup v2 here"
-)
-def test_a_reload_of_systemd_changes_nothing_for_a_job_that_runs(
-    begin: Callable[[int], Job],
-) -> None:
-    """It attaches the device programs of its units again, from which containers lose their GPUs."""
-    job = begin(NOBODY)
-    job.say("hide")
-    subprocess.run(["systemctl", "daemon-reload"], check=True)
-    assert job.ask() == HIDES
-
-
-# -- with all of drfd -------------------------------------------------------------------------
 
 #: Tries each node that has a name in the arguments, and again when there is a file `gate`.
 TRY = """
@@ -356,9 +72,6 @@ try_all "$@"
 while ! [ -e gate ]; do sleep 0.1; done
 try_all "$@"
 """
-
-
-FREE, *LISTED = MINORS
 
 
 @pytest.fixture
@@ -454,7 +167,7 @@ def test_devices_that_the_launcher_does_not_know_are_given_to_nobody(
 ) -> None:
     """A reload alone brings none into effect, and jobs wait while the launcher knows others."""
     words = ("-m", "64M", "-c", "1")
-    new = nodes / SHARED
+    new = nodes / OTHER
     more = f"[gres.card]\ndevices = [{json.dumps(str(new))}]\n"
     less = CONFIG + f"[gres.fpga]\ndevices = [{json.dumps(str(nodes / HIDDEN))}]\n"
     granting.config.write_text(less + more)
@@ -651,6 +364,44 @@ print("end")
 """
 
 
+#: What root's job may try: a node of its own with that number, and a cgroup inside of its own.
+_ROOTS_WAYS = """
+mknod made c $(stat -c "0x%t 0x%T" "$1")
+(exec 3< made) && echo by a node
+for line in $(cat /proc/self/cgroup); do
+    path=${line##*:}; names=${line#*:}; inner=/sys/fs/cgroup/${names%%:*}$path/inner
+    case $path in */drfd*) mkdir $inner && echo 0 > $inner/cgroup.procs;; esac
+done
+grep -q '/inner$' /proc/self/cgroup && echo inside
+(exec 3< "$1") && echo in an inner cgroup
+(exec 3< "$2") && echo end
+"""
+
+
+@pytest.mark.parametrize("asks", [(), ("--gres", "fpga=2")])
+def test_not_even_root_makes_a_way_to_a_hidden_device_in_a_job(
+    granting: Instance, nodes: Path, asks: tuple[str, ...]
+) -> None:
+    words = ("-m", "64M", *asks, "-e", "/dev/null", "--", "sh", "-c", _ROOTS_WAYS, "sh")
+    job = granting.ended(*words, nodes / HIDDEN, nodes / FREE)
+    ways = ["by a node", "inside", "in an inner cgroup", "end"]
+    assert granting.output(job["id"]).splitlines() == (ways if asks else ["inside", "end"])
+
+
+@pytest.mark.skipif(
+    Kernel().v2 is None or not has_systemd(), reason="no systemd with cgroup v2 here"
+)
+def test_a_reload_of_systemd_changes_nothing_for_a_job_that_runs(
+    granting: Instance, nodes: Path
+) -> None:
+    """It attaches the device programs of its units again, from which containers lose their GPUs."""
+    script = f"until [ -e gate ]; do sleep 0.1; done; (exec 3< {nodes / HIDDEN}) || exit 7"
+    job_id = granting.running("-m", "64M", "--", "sh", "-c", script)["id"]
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+    (granting.work / "gate").touch()
+    assert granting.wait_end(job_id)["exit_code"] == 7
+
+
 @pytest.mark.parametrize(("count", "ways"), [(0, []), (2, ["plain", "by_a_link"])])
 def test_no_way_of_a_user_leads_to_a_hidden_device(
     granting: Instance, nodes: Path, users: Accounts, count: int, ways: list[str]
@@ -660,7 +411,7 @@ def test_no_way_of_a_user_leads_to_a_hidden_device(
     asked = ("--gres", f"fpga={count}") if count else ()
     job_id = granting.submit(
         *("-m", "128M", *asked, "-o", "out", "-e", "err", "--"),
-        *("/usr/bin/python3", "-c", _WAYS, nodes / SHARED),
+        *("/usr/bin/python3", "-c", _WAYS, nodes / OTHER),
         user=users[0].pw_uid,
         cwd=home,
         env={"HOME": "/"},

@@ -276,28 +276,6 @@ def test_a_flood_of_one_user_leaves_the_others_latency_bounded(
     assert flooded_s[-7] < max(1.0, 20 * alone_s[-1]), flooded_s
 
 
-def test_what_a_users_jobs_keep_is_bounded_and_what_they_share_counts_once(
-    make_instance: Callable[..., Instance], users: Accounts
-) -> None:
-    instance = make_instance(CONFIG + '[limits]\nstored_bytes_per_user = "1M"\n').start()
-    instance.drf("drain")
-    attacker, other = users
-
-    def submit(user: pwd.struct_passwd, fill: str) -> subprocess.CompletedProcess[str]:
-        return instance.drf(
-            *("submit", "--", "true"),
-            user=user.pw_uid, cwd="/", check=False, env={"FILL": fill * 100_000},
-        )  # fmt: skip
-
-    for _ in range(12):
-        assert submit(attacker, "x").returncode == 0, "the same environment each time"
-    refused = next(done for each in "abcdefghijklm" if (done := submit(attacker, each)).returncode)
-    assert "of drfd's memory and journal, and may take 1M" in refused.stderr
-    assert submit(other, "a").returncode == 0
-    instance.drf("cancel", "--all", "--yes", user=attacker.pw_uid, cwd="/")
-    assert submit(attacker, "z").returncode == 0
-
-
 #: As fast as they come: what is measured is what is kept.
 LIMITS = '[limits]\nstored_bytes_per_user = "{}"\nsubmissions_per_second = 100000\n'
 #: A request has no more of them.
@@ -413,28 +391,6 @@ def test_connections_that_never_finish_hold_nobody_up_and_cost_little(
         assert ("connections open" in refused.stderr) == (count > 250)
         goes_on(instance, users[1], homes[1])
         assert memory_of(instance) - before < 100 * MIB
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-    goes_on(instance, users[1], homes[1])
-
-
-@pytest.mark.anew
-def test_what_is_sent_and_never_read_costs_little(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path]
-) -> None:
-    """Half-open: requests whose replies nobody takes."""
-    instance.submit("--array", "1-5000", "--hold", "--", "true", user=users[0].pw_uid, cwd="/")
-    before = memory_of(instance)
-    program = HOLD.replace('b\'{"op":"\' + b"x" * size', "REQUEST * 50")
-    request = json.dumps({"v": 1, "op": "status", "tasks": True}).encode() + b"\n"
-    process = as_user(users[0].pw_uid, f"REQUEST = {request!r}\n{program}", instance.socket, 100, 0)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        goes_on(instance, users[1], homes[1])
-        assert memory_of(instance) - before < 300 * MIB
     finally:
         process.kill()
         process.wait()

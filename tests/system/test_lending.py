@@ -1,5 +1,5 @@
-"""What running jobs are lent, by what their processes can do: of a launcher, with orders as a
-controller gives them, and of the whole of drfd, whose long forms are in tests/bench/lending.py.
+"""What running jobs are lent, by what their processes can do; long forms are in
+tests/bench/lending.py.
 
 Other programs may use the machine meanwhile, so measures are ratios, of jobs that come before those
 programs, or repeated until a quiet moment.
@@ -7,36 +7,20 @@ programs, or repeated until a quiet moment.
 
 from __future__ import annotations
 
-import itertools
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from drfd.daemon.monitoring.lender import Reading, read_counters
 from drfd.host.measurements import niced_between
-from drfd.launcher.attempt_files import Key
-from drfd.launcher.protocol import (
-    SHARE,
-    AttemptLimits,
-    Ceilings,
-    DiskLimit,
-    LendOrder,
-    lend_message,
-)
 from instance import ALONE, CONFIG, Accounts, Instance, wait_for
 from kernel import Kernel
-from launcher.rig import Controller, LauncherProcess, order
 from wakes import counter, introduce, lend_all, neighbour, sleeper, wakes
 
 pytestmark = [
@@ -82,277 +66,6 @@ def comes_to(jobs: list[dict[str, Any]], parts: Sequence[float]) -> None:
     # A machine that is busy with other things may have few quiet moments.
     wait_for(f"a use of {parts} cores", does, seconds=600, show=lambda: str(seen[-10:]))
 
-
-# -- a launcher and its orders ----------------------------------------------------------------
-
-#: Two processes that spin, on the CPUs that are the other arguments.
-SPIN = """
-import os, sys
-os.sched_setaffinity(0, {int(word) for word in sys.argv[1:]})
-os.fork()
-while True: pass
-"""
-#: Spins on a CPU for as many seconds as it reads from its pipe, and sleeps otherwise.
-WAKE = """
-import os, sys, time
-os.sched_setaffinity(0, {int(sys.argv[1])})
-pipe = os.open("pipe", os.O_RDWR)
-open("ready", "w").close()
-while True:
-    until = float(os.read(pipe, 4)) + time.monotonic()
-    while time.monotonic() < until: pass
-"""
-#: Writes to the disk, and a byte into another file for each MiB.
-WRITE = """
-import mmap, os
-block = mmap.mmap(-1, 1 << 20)
-data = os.open("data", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
-count = os.open("count", os.O_WRONLY | os.O_CREAT)
-while True:
-    os.pwrite(data, block, 0)
-    os.write(count, b"+")
-"""
-_numbers = itertools.count(1)
-
-
-class Machine:
-    """A launcher with jobs in cgroups of their own, and the controller that orders them."""
-
-    def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="drfd-test-", dir="/var/tmp"))
-        self.launcher = LauncherProcess(self.root / "state")
-        self.group = f"drfd-lending-{os.getpid()}-{next(_numbers)}"
-        self.controller = self.start()
-        self._number = 0
-
-    def start(self) -> Controller:
-        self.launcher.start("--group", self.group, cgroups=True)
-        return self.launcher.connect()
-
-    def come_first(self) -> None:
-        """Let all jobs together come before what else runs (v1; on v2 the guest is ours alone)."""
-        kernel = Kernel()
-        if kernel.v2 is None:
-            Path(kernel.v1["cpu"], self.group, "cpu.shares").write_text("65536")
-
-    def run(self, floor: float, most: float, program: str, *words: object, **more: Any) -> Job:
-        """A job that runs, and may be lent so many cores in all."""
-        self._number += 1
-        disks = more.get("disks", ())
-        limits = AttemptLimits(
-            cores_milli=round(floor * 1000), memory_bytes=64 * MIB, pids=10, cores_by=SHARE,
-            disks=disks,
-        )  # fmt: skip
-        asked = order(
-            *(sys.executable, "-c", program, *map(str, words)), cwd=self.root, id=self._number,
-            limits=limits, most=Ceilings(
-                cores_milli=round(most * 1000), disks=more.get("most_disks", disks)
-            ),
-            env=dict(os.environ), stdout="/dev/null", stderr="/dev/null",
-        )  # fmt: skip
-        self.controller.launch(asked)
-        up = self.controller.take("up", id=self._number, attempt=1)
-        return Job((self._number, 1), up["cgroup"])
-
-    def lend(self, job: Job, cores: float, disks: tuple[DiskLimit, ...] = ()) -> None:
-        """It is carried out when this returns."""
-        ask = LendOrder(
-            id=job.key[0], attempt=job.key[1], cores_milli=round(cores * 1000), disks=disks
-        )
-        self.controller.send(lend_message(ask))
-        self.controller.list()
-
-    def destroy(self) -> None:
-        try:
-            if self.launcher.process.poll() is not None:
-                self.controller = self.start()
-            self.controller.forget_reports()
-            for number in range(1, self._number + 1):
-                self.controller.ask("remove", (number, 1))
-            wait_for("an end of all jobs", lambda: self.controller.list()[-1]["known"] == [])
-            self.launcher.process.send_signal(signal.SIGTERM)
-            self.launcher.process.wait(60)
-        finally:
-            self.launcher.clean_up()
-            Kernel().end_scope(self.group)
-            shutil.rmtree(self.root)
-
-
-@dataclass
-class Job:
-    """Its figures in the kernel's files."""
-
-    key: Key
-    cgroup: str
-
-    @property
-    def place(self) -> dict[str, Any]:
-        return {"cgroup": self.cgroup}
-
-    def cpu_s(self) -> float:
-        return cpu_s(self.place)
-
-    def ceiling(self) -> float:
-        return ceiling(self.place)
-
-    def reads(self) -> str:
-        """The limits of its reads."""
-        name = "blkio.throttle.read_bps_device" if Kernel().v2 is None else "io.max"
-        return Path(Kernel().top("blkio"), self.cgroup, name).read_text()
-
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    machine = Machine()
-    try:
-        yield machine
-    finally:
-        machine.destroy()
-
-
-def test_a_job_uses_what_it_is_lent_and_its_floor_after_that(machine: Machine) -> None:
-    job = machine.run(0.5, 2, SPIN, *CPUS)
-    assert job.ceiling() == 0.5
-    machine.come_first()
-    for cores in (0.5, 1.5, 0.5):
-        machine.lend(job, cores)
-        assert job.ceiling() == cores
-        comes_to([job.place], [cores])
-
-
-def test_nobody_is_ordered_less_than_the_floor_or_more_than_the_most_also_after_kill_9(
-    machine: Machine,
-) -> None:
-    """A launcher that is killed leaves what is lent, and the next one knows the bounds."""
-    orders = ((0, 0.5), (0.2, 0.5), (0.75, 0.75), (100, 1.25), (1, 1))
-    job = machine.run(0.5, 1.25, SPIN, *CPUS)
-    # An order about a job that is gone is logged once and harms nobody.
-    for _ in range(3):
-        machine.lend(Job((99, 1), ""), 1)
-    assert machine.launcher.log().count("event=not-lent job=99 attempt=1") == 1
-    for asked, there in orders:
-        machine.lend(job, asked)
-        assert job.ceiling() == there
-    machine.launcher.kill()
-    assert job.ceiling() == 1
-    machine.controller = machine.start()
-    assert machine.controller.hello["lendable"]
-    assert job.ceiling() == 1
-    for asked, there in orders:
-        machine.lend(job, asked)
-        assert job.ceiling() == there
-
-
-@pytest.fixture
-def device(machine: Machine) -> str:
-    """The disk of the directory that jobs run in."""
-    status = os.stat(machine.root).st_dev
-    found = _whole_disk(os.major(status), os.minor(status))
-    if found is None or "disks" not in machine.controller.hello["lendable"]:
-        pytest.skip("no disk here whose rates can be limited")
-    return found
-
-
-def _whole_disk(major: int, minor: int) -> str | None:
-    """The disk of a partition, whose rates the kernel limits."""
-    with suppress(OSError):
-        place = Path(f"/sys/dev/block/{major}:{minor}").resolve()
-        disk = place.parent if (place / "partition").exists() else place
-        return (disk / "dev").read_text().strip()
-    return None
-
-
-def test_what_the_disk_gives_moves_between_floor_and_most(machine: Machine, device: str) -> None:
-    def rates(read_bps: int) -> tuple[DiskLimit, ...]:
-        return (DiskLimit(device=device, read_bps=read_bps, write_bps=0),)
-
-    job = machine.run(0.5, 1, SPIN, *CPUS, disks=rates(10 * MIB), most_disks=rates(50 * MIB))
-    assert str(10 * MIB) in job.reads()
-    for asked, there in ((20, 20), (5, 10), (500, 50)):
-        machine.lend(job, 0.5, rates(asked * MIB))
-        (line,) = job.reads().splitlines()
-        assert str(there * MIB) in line and line.startswith(device)
-    machine.lend(job, 1)
-    assert str(50 * MIB) in job.reads(), "a disk that is not named keeps its rates"
-
-
-def test_a_job_writes_at_the_rate_that_it_is_lent(machine: Machine, device: str) -> None:
-    def rates(mib: int) -> tuple[DiskLimit, ...]:
-        return (DiskLimit(device=device, read_bps=0, write_bps=mib * MIB),)
-
-    def written(seconds: float = 3.0) -> float:
-        """MiB in a second."""
-        began, before = time.monotonic(), count.stat().st_size
-        time.sleep(seconds)
-        return (count.stat().st_size - before) / (time.monotonic() - began)
-
-    job = machine.run(0.5, 1, WRITE, disks=rates(2), most_disks=rates(40))
-    count = machine.root / "count"
-    wait_for("a job that writes", lambda: count.exists() and count.stat().st_size > 2)
-    assert written() < 3
-    machine.lend(job, 0.5, rates(40))
-    wait_for("more from the disk", lambda: written(1) > 6)  # Three times the floor.
-    machine.lend(job, 0.5, rates(2))
-    # What it has begun before.
-    time.sleep(1)
-    assert written() < 3
-
-
-def test_who_wakes_up_has_the_floor_at_once_though_nobody_is_left_to_give_it(
-    machine: Machine,
-) -> None:
-    """One CPU for a job of three quarters of it and one of a quarter, which is lent everything:
-    only the weights hold, which nobody has to move. A turn that a busy machine has this process
-    read late is repeated: it would count what the one has while the other one sleeps."""
-    cpu, kernel = CPUS[-1], Kernel()
-    pipe = machine.root / "pipe"
-    os.mkfifo(pipe)
-    neighbour = machine.run(0.25, len(CPUS), SPIN, cpu)
-    sleeper = machine.run(0.75, len(CPUS), WAKE, cpu)
-    for job in (neighbour, sleeper):
-        machine.lend(job, len(CPUS))
-    wait_for("the sleeper", (machine.root / "ready").exists)
-    machine.come_first()
-    machine.launcher.kill()
-    machine.controller.close()
-    awake = os.open(pipe, os.O_WRONLY)
-    turns: list[list[tuple[float, float]]] = []
-
-    def used_us() -> tuple[int, int]:
-        return kernel.use(sleeper.place)[0], kernel.use(neighbour.place)[0]
-
-    def are_measured() -> bool:
-        # It has slept for long, or for a moment.
-        time.sleep(0.05 + 0.1 * (len(turns) % 4))
-        begin_s = time.monotonic()
-        readings = [used_us()]
-        os.write(awake, b"0.6\n")
-        took_s = [time.monotonic() - begin_s]
-        for _ in range(2):
-            time.sleep(0.2)
-            read_s = time.monotonic()
-            readings.append(used_us())
-            took_s.append(time.monotonic() - read_s)
-        is_in_time = max(took_s) < 0.01 and time.monotonic() - begin_s < 0.55
-        time.sleep(0.3)
-        if is_in_time:
-            turns.append(
-                [
-                    (mine - slept, theirs - before)
-                    for (slept, before), (mine, theirs) in itertools.pairwise(readings)
-                ]
-            )
-        return len(turns) == 12
-
-    wait_for("turns that are measured in time", are_measured, seconds=600, show=lambda: str(turns))
-    os.close(awake)
-    # A millisecond more or less is the scheduler's; a busy machine may have kept both away.
-    found = [each for turn in turns for each in turn]
-    assert all(mine + theirs > 0 for mine, theirs in found), turns
-    assert all(mine / (mine + theirs) >= 0.75 * 0.85 for mine, theirs in found), turns
-
-
-# -- the whole --------------------------------------------------------------------------------
 
 #: Two processes that spin while there is a file.
 SPIN_WHILE = """

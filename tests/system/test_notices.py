@@ -53,16 +53,6 @@ def test_it_is_told_why_a_limit_ended_the_job(instance: Instance) -> None:
     assert (instance.work / "told").read_text().startswith("TIMEOUT 15 ran for its whole time")
 
 
-def test_a_start_is_told_beside_the_job(instance: Instance) -> None:
-    words = ("--notify", "start", "--notify-command", "echo $DRF_STATE $DRF_JOB_ID > told")
-    told = instance.work / "told"
-    job_id = instance.submit(*words, "--", "sleep", "600")
-    wait_for("the news of the start", lambda: told.exists() and told.read_text())
-    assert told.read_text() == f"RUNNING {job_id}\n"
-    # The daemon may hear of it a moment later.
-    instance.wait_state(job_id, "RUNNING")
-
-
 @pytest.mark.parametrize(
     ("command", "told"),
     [

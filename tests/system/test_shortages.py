@@ -152,16 +152,6 @@ def test_jobs_wait_while_no_process_can_be_forked_and_then_all_complete(
     assert instance.cgroups() == []
 
 
-def test_the_pause_is_kept_over_a_restart_of_both_daemons(
-    instance: Instance, users: Accounts
-) -> None:
-    with no_new_processes(instance):
-        job_id = instance.submit(*QUIET, "--", "true", user=users[1].pw_uid)
-        wait_short(instance, job_id)
-        instance.strike("controller")
-    all_completed(instance, [job_id])
-
-
 def test_jobs_wait_while_there_is_no_room_for_attempt_files(
     small_disks: Instance, users: Accounts
 ) -> None:

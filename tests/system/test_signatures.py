@@ -112,25 +112,6 @@ def test_what_users_submit_runs_in_every_way(instance: Instance, users: Accounts
         assert (home / "told").read_text() == f"COMPLETED {home}/whole\n"
 
 
-def test_jobs_sent_ahead_of_their_answers_are_signed_too(
-    instance: Instance, users: Accounts
-) -> None:
-    user = users[0]
-    home = instance.home_for(user)
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from drfd.client.client import connect\n"
-        "jobs = [{'argv': ['true'], 'stdout': '/dev/null', 'stderr': '/dev/null'}] * 200\n"
-        "print(connect(sys.argv[2]).submit_many(jobs)[-1])"
-    )
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, root, str(instance.socket)],
-        user=user.pw_uid, group=user.pw_gid, cwd=home, capture_output=True, check=True,
-    )  # fmt: skip
-    assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
-
-
 def test_a_user_signs_again_only_what_was_signed_before(
     instance: Instance, users: Accounts
 ) -> None:
