@@ -4,7 +4,6 @@ in the time zone of whoever types them), and how an owner is to be told."""
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -408,17 +407,6 @@ def test_which_daemon_is_asked_and_whether_it_is_started(
 # -- one request, one reply --------------------------------------------------------------------
 
 
-def test_many_requests_share_one_connection_and_replies_may_be_long(
-    client: Connection, daemon: CannedDaemon
-) -> None:
-    daemon.replies = {"show": {"job": {"id": 7}}, "status": {"jobs": ["x" * 1000] * 3000}}
-    for _ in range(3):
-        assert client.request("show", id=7) == {"ok": True, "job": {"id": 7}}
-    assert daemon.requests == [{"op": "show", "id": 7}] * 3
-    assert len(client.request("status")["jobs"]) == 3000, "it is more than one read gives"
-    assert daemon.connections == 1
-
-
 @pytest.mark.parametrize(
     ("named", "kind"),
     [
@@ -447,14 +435,6 @@ def test_nobody_there_is_unavailable_and_names_the_socket(tmp_path: Path, name: 
         Connection(path).request("hello")
     assert error.value.text.startswith(f"no drfd answers at {path}: ")
     assert "DRFD_SOCKET" in error.value.hint
-
-
-def test_a_socket_that_nobody_listens_at_is_unavailable(daemon: CannedDaemon) -> None:
-    path = daemon.path.parent / "dead.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-    with pytest.raises(Unavailable, match="Connection refused"):
-        Connection(path).request("hello")
 
 
 @pytest.mark.parametrize("reply", [None, [b'{"ok": tr', None]])
@@ -528,11 +508,6 @@ def test_many_submissions_are_answered_in_their_order(
     assert (len(daemon.requests), daemon.connections) == (400, 1)
 
 
-def test_nothing_to_submit_asks_nobody(client: Connection, daemon: CannedDaemon) -> None:
-    assert list(client.submit_all([])) == []
-    assert daemon.connections == 0
-
-
 def test_what_was_not_answered_is_asked_for_again_under_its_key(
     client: Connection, daemon: CannedDaemon
 ) -> None:
@@ -598,22 +573,6 @@ def test_a_submission_is_signed_and_a_key_that_could_not_be_had_is_asked_for_aga
 
 
 # -- waiting over restarts ---------------------------------------------------------------------
-
-
-def test_a_wait_of_days_is_asked_again_after_each_restart(
-    client: Connection, daemon: CannedDaemon, clock: Clock
-) -> None:
-    """Patience begins anew with every loss: an upgrade on Monday and one on Friday."""
-
-    def lost(request: object) -> None:
-        clock.sleep(345_600)
-
-    daemon.replies = {"wait": [lost, None, lost, OVER]}
-    reply = client.wait([1, 2], any_one=True, timeout_s=None)
-    assert reply == {"ok": True, **OVER}
-    asked = {"op": "wait", "ids": [1, 2], "any": True, "timeout_s": None}
-    assert daemon.requests == [asked] * 4
-    assert daemon.connections == 4
 
 
 def test_a_wait_outlives_a_daemon_that_is_away_for_less_than_a_minute(

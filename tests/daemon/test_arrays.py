@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.model.job import Outcome
-from drfd.daemon.handlers import waiting
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.lookup import lookup
@@ -46,13 +44,6 @@ async def listed(desk: Desk, **fields: Any) -> list[tuple[Any, ...]]:
 
 
 # -- submit ------------------------------------------------------------------------------------
-
-
-async def test_a_submission_is_answered_with_the_id_and_the_number_of_tasks(desk: Desk) -> None:
-    asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "array": "0-99%3", "key": "k"}
-    assert await desk.ask(ALICE, **asked) == {"id": 1, "tasks": 100}
-    assert await desk.ask(ALICE, **asked) == {"id": 1, "tasks": 100}, "asked once more"
-    assert await submit(desk, "5") == 102
 
 
 async def test_a_key_of_another_account_that_had_the_uid_is_no_key_of_this_one(desk: Desk) -> None:
@@ -193,24 +184,6 @@ async def test_what_there_is_not_is_refused_by_name(desk: Desk, ref: int | str, 
     assert [each["id"] for each in reply["failed"]] == [ref]
 
 
-async def test_a_task_that_never_started_has_a_history_of_its_own(desk: Desk) -> None:
-    await submit(desk, "0-99", held=True)
-    await desk.ask(ALICE, op="release", select={"ids": ["1_5"]})
-    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-    shown = await desk.ask(ALICE, op="show", id="1_50")
-    assert [event["event"] for event in shown["events"]] == ["ArraySubmitted", "Cancelled"]
-    job = shown["job"]
-    assert (job["id"], job["array_id"], job["array_index"]) == (52, 1, 50)
-    assert job["outcome"] == {
-        "code": "CANCELLED", "text": "cancelled by alice before it started",
-    }  # fmt: skip
-    other = await desk.ask(ALICE, op="show", id="1_5")
-    assert [event["event"] for event in other["events"][:2]] == ["ArraySubmitted", "Released"]
-    why = (await desk.ask(ALICE, op="why", id="1_50"))["job"]
-    assert why["outcome"] == job["outcome"]
-    assert (1, "0-4,6-99", "CANCELLED") in await listed(desk, ended=20)
-
-
 async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Desk) -> None:
     await submit(desk, "0-99%2")
     why = (await desk.ask(ALICE, op="why", id=1))["job"]
@@ -305,16 +278,6 @@ async def test_a_wait_names_the_first_of_very_many_bad_tasks(desk: Desk) -> None
     assert told["indices"] == {"CANCELLED": ",".join(squares)}
 
 
-async def test_the_cancellation_of_an_array_ends_the_wait_for_each_of_its_tasks(desk: Desk) -> None:
-    await submit(desk, "0-99", held=True)
-    waiting = [asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[ref])) for ref in ("1_7", 1)]
-    await asyncio.sleep(0)
-    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-    statuses = [reply["ended"][0]["status"] for reply in await asyncio.gather(*waiting)]
-    assert statuses == [125, 125]
-    assert desk.requests.waits.waiting.waiters == {}
-
-
 # -- acting ------------------------------------------------------------------------------------
 
 
@@ -323,16 +286,6 @@ async def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk: Des
     assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
     await desk.ask(ADMIN, op="cancel", select={"everything": True})
     assert {state for _, _, state in await listed(desk)} == {"STOPPING"}
-
-
-async def test_what_is_over_is_said_to_be_so(desk: Desk) -> None:
-    await submit(desk, "0-1", held=True)
-    for _ in range(2):
-        reply = await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-    assert reply["failed"][0]["error"]["text"] == "all tasks of array 1 have already ended"
-    reply = await desk.ask(ALICE, op="cancel", select={"ids": ["1_1"]})
-    text = reply["failed"][0]["error"]["text"]
-    assert text == "job 1_1 has already ended: CANCELLED"
 
 
 async def test_a_task_may_be_waited_for_by_its_name(desk: Desk) -> None:
@@ -384,40 +337,6 @@ async def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk: Desk)
 # -- what takes long to read is read beside the loop: others are served meanwhile --------------
 
 
-@contextmanager
-def statements(desk: Desk) -> Iterator[list[str]]:
-    """What the loop's own connection is asked meanwhile."""
-    seen: list[str] = []
-    db = desk.shell.journal._db
-    db.set_trace_callback(seen.append)
-    try:
-        yield seen
-    finally:
-        db.set_trace_callback(None)
-
-
-async def test_the_loop_reads_no_row_of_what_has_ended_for_a_list(desk: Desk) -> None:
-    """Ten thousand jobs of several states were looked for among all that ever ended."""
-    for _ in range(5):
-        await desk.submit(ALICE, held=True)
-    await desk.ask(ALICE, op="cancel", select={"everything": True})
-    array = (await desk.ask(ALICE, op="submit", argv=["true"], cwd="/", array="1-9", held=True))[
-        "id"
-    ]
-    await desk.ask(ALICE, op="cancel", select={"ids": [array]})
-    with statements(desk) as seen:
-        many = await desk.ask(
-            ALICE, op="status", ended=10_000, select={"states": ["CANCELLED", "FAILED"]}
-        )
-        tasks = await desk.ask(ALICE, op="status", ended=10_000, select={"ids": [array]})
-        shown = await desk.ask(ALICE, op="show", id=array)
-    assert not [each for each in seen if "from jobs" in each and "order by" in each]
-    assert not [each for each in seen if "group by state" in each]
-    assert [row["id"] for row in many["jobs"]] == [1, 2, 3, 4, 5, array]
-    assert [row["tasks"] for row in tasks["jobs"]] == [9]
-    assert shown["array"]["counts"] == {"CANCELLED": 9}
-
-
 def slowed(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[threading.Event, threading.Event]:
     """Have a reading of the lookup's wait when it has read, until the second event is set."""
     read = getattr(lookup, name)
@@ -452,23 +371,6 @@ async def test_what_ends_while_the_journal_is_read_for_a_list_is_in_it_once(
     monkeypatch.undo()
     rows = (await desk.ask(ALICE, op="status", ended=10))["jobs"]
     assert [row["id"] for row in rows] == ids
-
-
-async def test_a_task_that_ends_while_its_arrays_are_read_is_told_once(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    theirs = [await desk.submit(BOB, held=True) for _ in range(10)]
-    array = (await desk.ask(ALICE, **FOUR_TASKS))["id"]
-    is_read, may_go_on = slowed(monkeypatch, "read_ended_tasks")
-    wanted = {"ended": 10, "select": {"ids": [array]}}
-    listed = asyncio.create_task(desk.ask(ALICE, op="status", **wanted))
-    await asyncio.to_thread(is_read.wait, 10)
-    await desk.ask(BOB, op="cancel", select={"ids": theirs})
-    await desk.ask(ALICE, op="cancel", select={"ids": [f"{array}_2"]})
-    may_go_on.set()
-    rows = (await listed)["jobs"]
-    told = [(row["state"], row.get("tasks")) for row in rows]
-    assert told == [("HELD", 3), ("CANCELLED", None)]
 
 
 #: Four tasks.
@@ -528,19 +430,3 @@ async def test_the_order_is_that_of_the_start_and_others_can_be_asked_for(desk: 
     assert by_turn[-2:] == ["7", "6"], "what cannot start comes last"
     assert (await found(desk, order="submission"))[0] == ["2", "3", "4", "5", "6", "7", "8_[0-99]"]
     assert (await found(desk, order="user", reverse=True))[0][:3] == ["8_[0-99]", "6", "5"]
-
-
-async def test_what_starts_or_ends_meanwhile_is_left_out(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await queue(desk)
-
-    class Changing:
-        """Something happens in each pause."""
-
-        async def maybe_yield(self) -> None:
-            await desk.ask(ALICE, op="cancel", select={"ids": [3]})
-
-    monkeypatch.setattr(waiting, "CooperativeYield", Changing)
-    labels, _, _ = await found(desk, text="alice")
-    assert labels == ["2", "4", "7"]

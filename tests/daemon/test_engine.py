@@ -24,9 +24,8 @@ from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rule
 from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
-from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
-from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate, Thaw
+from drfd.core.model.effects import Freeze, Launch, RemoveAttempt
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
 from drfd.core.scheduling.policies import PassLimits
@@ -72,19 +71,6 @@ def inbox(turns: list[list[Work]]) -> Inbox:
     return Inbox(turn)
 
 
-async def test_what_a_turn_leaves_undone_is_gone_on_with_without_any_news(
-    inbox: Inbox, turns: list[list[Work]]
-) -> None:
-    """A pass over thousands of demand vectors is cut: nobody else would ask for the rest of it."""
-    inbox.add(CUT)
-    await asyncio.sleep(0)
-    assert turns == [[CUT]], "others have their turn first"
-    await asyncio.sleep(0)
-    assert turns == [[CUT], [TICK]]
-    await asyncio.sleep(0.05)
-    assert len(turns) == 2
-
-
 async def test_the_rest_of_a_turn_waits_not_alone(inbox: Inbox, turns: list[list[Work]]) -> None:
     inbox.add(CUT)
     asyncio.get_running_loop().call_soon(inbox.add, UP)
@@ -125,11 +111,6 @@ def test_a_submission_that_comes_twice_in_one_turn_is_one(shell: Shell, spans: S
 
 
 # -- effects -----------------------------------------------------------------------------------
-
-
-def test_one_effect_is_performed_for_a_job_that_changed_twice_in_a_turn(shell: Shell) -> None:
-    shell.turn(asks(), st.HoldAsked(now(), 1, ALICE), st.ReleaseAsked(now(), 1, ALICE))
-    assert shell.host.take() == [Launch(1, 1)]
 
 
 #: Nothing of the pool lab starts between these seconds.
@@ -226,16 +207,6 @@ def test_nodes_that_jobs_name_and_that_are_gone_are_known(make_shell: MakeShell)
     shell.host.take()
 
 
-def test_a_window_that_is_taken_back_holds_nothing_back_in_the_next_turn(shell: Shell) -> None:
-    at_s = now().at_s
-    shell.engine.adopt_windows((Window(name="a", start_s=at_s + 3599, end_s=at_s + 3630),))
-    shell.turn(asks())
-    assert shell.host.take() == []
-    shell.engine.adopt_windows(())
-    shell.turn()
-    assert shell.host.take() == [Launch(1, 1)]
-
-
 def test_a_pass_over_very_many_demands_is_cut_and_goes_on_in_the_next_turn(shell: Shell) -> None:
     """In the order of one that is not; what comes between has its turn."""
     shell.engine.scheduler.limits = PassLimits(examined=8)
@@ -252,30 +223,6 @@ def test_a_pass_over_very_many_demands_is_cut_and_goes_on_in_the_next_turn(shell
     again = Ledger.of_events(shell.engine.rules.axes, list(shell.journal.events())[:22])
     assert begun == schedule(again, shell.engine.rules).admitted
     assert len(begun) > 10
-
-
-@pytest.mark.parametrize("policy", ["drf", "fifo"])
-def test_a_crowd_of_jobs_is_started_in_several_turns(make_shell: MakeShell, policy: str) -> None:
-    """Two thousand small tasks were started in one turn of a third of a second, in which nobody
-    else was answered. The order is that of one pass."""
-    small = demand(0.01, 0.01)
-    shell = make_shell(by=replace(rules(), policy=policy))
-    shell.turn(st.DrainAsked(now(), True, ADMIN))
-    crowd = st.SubmitAsked(now(), spec(asks=small), spans=((0, 149, 1),))
-    others = [st.SubmitAsked(now(), spec("root.bob", actor=BOB, asks=small)) for _ in range(50)]
-    shell.turn(crowd, *others)
-    submitted = [each for each in shell.journal.events() if not isinstance(each, ev.Drained)]
-    again = Ledger.of_events(shell.engine.rules.axes, submitted)
-    whole = schedule(again, shell.engine.rules).admitted
-    shell.turn(st.DrainAsked(now(), False, ADMIN))
-    begun: list[list[int]] = []
-    begun.append([effect.job_id for effect in shell.host.take()])
-    while shell.engine.wants_turn:
-        shell.turn(st.Tick(now()))
-        begun.append([effect.job_id for effect in shell.host.take()])
-    assert max(map(len, begun)) <= 64
-    assert [job_id for turn in begun for job_id in turn] == whole
-    assert len(whole) == 200
 
 
 def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell: Shell) -> None:
@@ -321,31 +268,6 @@ def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell:
 
 def preemptible(cores: float = 1) -> st.SubmitAsked:
     return st.SubmitAsked(now(), spec(asks=demand(cores), preemptible=True))
-
-
-@pytest.fixture
-def small(make_shell: MakeShell, request: pytest.FixtureRequest) -> Shell:
-    """Two cores, both alice's, with jobs that make room for who starves at all."""
-    how = Preempting(suspends=getattr(request, "param", False), after_s=0)
-    shell = make_shell(by=replace(rules(2, 18), preempting=how))
-    shell.turn(preemptible(), preemptible())
-    shell.turn(attempt_started(1, at_s=1), attempt_started(2, at_s=2))
-    shell.host.take()
-    return shell
-
-
-@pytest.mark.parametrize("small", [True], indirect=True)
-def test_a_starving_job_gets_the_cores_of_the_one_that_is_frozen_for_it(small: Shell) -> None:
-    small.turn(asks(actor=BOB))
-    assert small.host.take() == [Freeze(2, 1)]
-    small.turn(st.Frozen(now(3), 2, 1))
-    assert small.host.take() == [Freeze(2, 1), Launch(3, 1)]
-    small.turn(attempt_started(3))
-    small.turn(ended(3))
-    assert small.host.take() == [RemoveAttempt(3, 1)]
-    small.turn(gone(3))
-    assert small.host.take() == [Thaw(2, 1)]
-    assert states(small) == {1: "RUNNING", 2: "RUNNING"}
 
 
 def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell: MakeShell) -> None:
@@ -484,19 +406,6 @@ def test_a_commit_without_memory_is_left_to_a_successor(make_shell: MakeShell) -
     assert (shell.host.take(), shell.changed) == ([], [])
 
 
-def test_what_waited_before_a_failed_turn_is_scheduled_after_it(make_shell: MakeShell) -> None:
-    shell = make_shell(journal=FullDisk)
-    shell.turn(asks(9), asks(9))
-    shell.turn(attempt_started(1), ended(1))
-    shell.host.take()
-    shell.journal.is_full = True
-    shell.turn(gone(1))
-    assert (shell.host.take(), states(shell)) == ([], {1: "CLEANING", 2: "PENDING"})
-    shell.journal.is_full = False
-    shell.turn(gone(1))
-    assert (shell.host.take(), states(shell)) == ([Launch(2, 1)], {2: "STARTING"})
-
-
 def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Shell) -> None:
     shell.journal._db.execute("pragma busy_timeout = 0")
     with closing(sqlite3.connect(shell.journal.path, isolation_level=None)) as other:
@@ -553,22 +462,6 @@ def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(make_shell: M
 
 def started(shell: Shell) -> list[int]:
     return [effect.job_id for effect in shell.host.take()]
-
-
-def test_a_grace_time_begins_when_somebody_can_send_the_signal(shell: Shell) -> None:
-    """It ran while the launcher was away, so that the job was killed without a SIGTERM."""
-    shell.turn(asks(), attempt_started(1))
-    shell.host.take()
-    shell.host.ready = False
-    shell.turn(st.CancelAsked(now(1), 1, ALICE))
-    assert shell.turn(st.Tick(now(100))) == [[]]
-    shell.host.ready = True
-    shell.engine.clock = lambda: now(100)
-    shell.engine.perform_all_owed()
-    assert shell.host.take() == [Terminate(1, 1)]
-    assert shell.turn(st.Tick(now(109))) == [[]]
-    assert shell.turn(st.Tick(now(110))) == [[ev.Escalated(job_id=1, at_s=now(110).at_s)]]
-    assert shell.host.take() == [Kill(1, 1)]
 
 
 def with_dependents(shell: Shell, count: int) -> tuple[int, list[int]]:

@@ -121,23 +121,6 @@ async def cost_s(pid: int, asking: Awaitable[View]) -> float:
 # -- whose work it is --------------------------------------------------------------------------
 
 
-async def test_a_look_ahead_takes_no_processor_time_of_the_controller(busy_desk: Desk) -> None:
-    """In a thread of the controller it would take Python's lock, and everybody's submissions would
-    wait for it."""
-    await dry_run(busy_desk)
-    (pid,) = busy_desk.requests.forecasts.pids
-    # Answered at once: the job would start.
-    quick_s = await cost_s(pid, dry_run(busy_desk))
-    before_s = time.process_time()
-    its_s = sum([await cost_s(pid, long_question(busy_desk)) for _ in range(2)])
-    own_s = time.process_time() - before_s
-    assert busy_desk.requests.forecasts.pids == [pid]
-    await busy_desk.requests.forecasts.close()
-    assert busy_desk.requests.forecasts.pids == []
-    assert its_s > 8 * quick_s, f"there was something to do: {its_s:.2f} s and {quick_s:.2f} s"
-    assert own_s < its_s / 5, f"{own_s:.2f} s here, {its_s:.2f} s there"
-
-
 async def test_a_forecaster_holds_nothing_and_comes_after_everybody(desk: Desk) -> None:
     pid = await first_pid(desk, await waiting_job(desk))
     with pytest.raises(Refused, match="99 cores"):
@@ -299,28 +282,6 @@ async def test_a_question_at_which_they_die_again_and_again_is_put_to_no_more_of
     assert reply["no_estimate"]["code"] == "forecast-failed"
     assert reply["job"]["reason"]["code"] == "RESOURCES"
     assert await first_pid(desk, job_id) not in killed, "the next question is another one"
-
-
-async def test_who_hangs_up_before_his_question_is_read_does_not_have_it_answered(
-    busy_desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That nobody waits was said once, and not heard by a process that was still at what came
-    before the question: it went on for as long as a question may take."""
-    monkeypatch.setattr(forecasts, "MOST_FORECASTERS", 1)
-    await dry_run(busy_desk)
-    (pid,) = busy_desk.requests.forecasts.pids
-    whole_s = await cost_s(pid, long_question(busy_desk))
-    monkeypatch.setattr(forecasts, "AGAIN_S", whole_s / 5)
-    os.kill(pid, signal.SIGSTOP)
-    asking = asyncio.ensure_future(long_question(busy_desk))
-    await asyncio.sleep(0.1)
-    asking.cancel()
-    await asyncio.sleep(0.1)
-    os.kill(pid, signal.SIGCONT)
-    before_s = cpu_s(pid)
-    await dry_run(busy_desk)
-    assert busy_desk.requests.forecasts.pids == [pid]
-    assert cpu_s(pid) - before_s < 0.8 * whole_s, f"{whole_s} s of processor time"
 
 
 async def test_who_waits_too_long_is_told_so_and_all_else_that_is_known(

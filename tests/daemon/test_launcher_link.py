@@ -62,7 +62,6 @@ from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
-from drfd.launcher.port import Policy
 from drfd.launcher.protocol import QUOTA, Ceilings, DiskLimit
 from fakes import ALICE, demand, now, of_gpus, rules, spec, with_gpus
 
@@ -101,17 +100,6 @@ def test_an_output_that_is_another_running_jobs_is_not_emptied(
     beside = [job, structs.replace(JOB, id=43, attempt=1, spec=replace(usual, **other))]
     order = order_for(job, JOURNAL_ID, LaunchSettings([DISK], 512, "weight"), beside=beside)
     assert order.empties_output is empties
-
-
-def test_tasks_with_one_file_never_empty_it() -> None:
-    settings = LaunchSettings([DISK], 512, "weight")
-    patterns = {"%A.out": False, "%a.out": True, "%A_%a": True, "%%j": False, "%j": True}
-    for pattern, empties in patterns.items():
-        both = replace(JOB.spec, stdout=pattern, stderr=pattern)
-        task = structs.replace(JOB, attempt=1, array_id=40, array_index=5, spec=both)
-        beside = [task, structs.replace(task, id=43, array_index=6)]
-        order = order_for(task, JOURNAL_ID, settings, beside=beside)
-        assert order.empties_output is empties, pattern
 
 
 @pytest.mark.parametrize(
@@ -524,21 +512,6 @@ async def test_a_launcher_of_another_version_gets_no_order(
 # -- a life ------------------------------------------------------------------------------------
 
 
-async def test_resources_are_free_with_the_end_if_the_cgroup_is_gone(bench: OpenBench) -> None:
-    """The next start then waits for one commit, and the removal of the file for nobody."""
-    async with bench() as b:
-        await b.ready()
-        await b.ask(asks(9))
-        await b.ask(asks(9))
-        await b.report(up(1))
-        b.taken()
-        await b.report(ended(1, gone=True))
-        assert b.job(1).shown_state == "COMPLETED"
-        assert brief(b.taken()) == [order("launch", 2), order("remove", 1)]
-        await b.report(about("removed", 1))
-        assert (b.job(2).shown_state, b.taken()) == ("STARTING", [])
-
-
 async def test_an_end_that_is_told_again_has_its_file_removed(bench: OpenBench) -> None:
     """The daemon was killed between the commit and the order, and the job has been retried."""
     asked = st.SubmitAsked(now(), replace(spec(asks=demand(1)), retry=Retry(1, (Outcome.FAILED,))))
@@ -643,15 +616,6 @@ async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
         assert [*b.meter.watched_attempts()] == []
 
 
-@pytest.mark.slow
-async def test_a_report_of_any_size_is_read(bench: OpenBench) -> None:
-    """Ten thousand attempts make a line of more than asyncio's usual 64 KiB."""
-    many = [(100_000 + number, 1) for number in range(10_000)]
-    async with bench(known=many) as b:
-        await b.ready()
-        assert b.taken() == [LIST]
-
-
 # -- news and a journal that says no -----------------------------------------------------------
 
 
@@ -666,26 +630,6 @@ async def test_news_that_could_not_be_written_is_not_lost(bench: OpenBench) -> N
         b.launcher.known, b.launcher.news = [(1, 1)], [up(1), ended(1)]
         await b.report(ended(1))
         assert b.job(1).shown_state == "RUNNING"
-        b.engine.journal.is_full = False
-        await b.state(1, "CLEANING")
-        await b.quiet()
-
-
-async def test_a_journal_that_stays_full_is_asked_about_no_more_often(bench: OpenBench) -> None:
-    """Each list brings several reports, and none of them can be written: one list follows, not
-    one for each of them."""
-    async with bench(kind=FullDisk) as b:
-        await b.ready()
-        await b.ask(asks())
-        await b.report(up(1))
-        b.engine.journal.is_full = True
-        b.launcher.known, b.launcher.news = [(1, 1)], [up(1), ended(1)]
-        b.taken()
-        before = asyncio.get_running_loop().time()
-        await b.report(ended(1))
-        await asyncio.sleep(0.1)
-        lasted_s = asyncio.get_running_loop().time() - before
-        assert 1 <= b.taken().count(LIST) <= 1 + lasted_s / link_module.RELIST_S
         b.engine.journal.is_full = False
         await b.state(1, "CLEANING")
         await b.quiet()
@@ -707,21 +651,6 @@ async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench:
         await b.quiet()
         assert b.job(1).outcome_text == "the disk gone is not in the configuration any more"
         assert brief(b.taken()) == [LIST, order("launch", 2), order("remove", 1)]
-
-
-@pytest.mark.parametrize(
-    ("allowed", "refused", "accepted"), [([33], [999, 65534], [33, 1000]), ([65534], [], [65534])]
-)
-def test_whom_the_launcher_refuses_is_known_before_an_order(
-    tmp_path: Path, allowed: list[int], refused: list[int], accepted: list[int]
-) -> None:
-    settings = LaunchSettings([DISK], max_pids=64, cores_by="quota")
-    link = Link(socket_path=tmp_path / "s", settings=settings, meter=Meter(lambda: 0.0))
-    link.hello = {**HELLO, "min_uid": 1000, "allowed_uids": allowed}
-    policy = Policy(min_uid=1000, allowed_uids=frozenset(allowed))
-    for uid in (*refused, *accepted):
-        assert link.refuses(uid) is (uid in refused)
-        assert (policy.refusal(uid) is not None) is (uid in refused)
 
 
 # -- notifications and GPUs --------------------------------------------------------------------

@@ -65,20 +65,6 @@ def test_one_state_directory_has_one_daemon(tmp_path: Path) -> None:
     assert (places.controller / "lock").read_bytes() == b""
 
 
-def test_a_start_does_not_change_when_a_daemon_was_last_alive(tmp_path: Path) -> None:
-    """That is the time of the lock's file, which a daemon renews now and then."""
-    places = Places(tmp_path / "state")
-    os.close(prepare(places))
-    path = places.controller / "lock"
-    path.write_text("/an/older/socket")
-    os.utime(path, (1000, 1000))
-    lock = prepare(places)
-    assert (path.read_bytes(), path.stat().st_mtime) == (b"", 1000)
-    publish(lock, tmp_path / "socket")
-    assert (path.read_text(), path.stat().st_mtime) == (f"{tmp_path}/socket", 1000)
-    os.close(lock)
-
-
 def test_a_daemon_starts_on_a_full_disk_and_writes_into_no_file_of_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,36 +329,8 @@ def gc_as_before() -> Iterator[None]:
     gc.set_threshold(*before)  # and no thaw: the tests after this one would pay for it
 
 
-@pytest.fixture
-def full_searches() -> Iterator[list[int]]:
-    """One entry for each."""
-    found: list[int] = []
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] == 2:
-            found.append(1)
-
-    gc.callbacks.append(note)
-    yield found
-    gc.callbacks.remove(note)
-
-
 def survivors(count: int) -> list[Any]:
     return [[each] for each in range(count)]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("gc_as_before")
-def test_a_crowd_of_new_jobs_is_no_reason_to_search_them_all(full_searches: list[int]) -> None:
-    """It was, each time that there were a quarter more: 0.2 s for a hundred thousand jobs."""
-    controller.defer_full_collections()
-    full_searches.clear()
-    kept = survivors(300_000)
-    assert full_searches == []
-    # By itself Python does it.
-    gc.set_threshold(700, 10, 10)
-    kept += survivors(300_000)
-    assert full_searches != []
 
 
 @pytest.mark.usefixtures("gc_as_before")

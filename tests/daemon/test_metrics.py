@@ -52,23 +52,6 @@ def starts(tally: Tally) -> tuple[int, float]:
     return copy.cumulative[-1][1], copy.sum_s
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        (WAITING, RUNNING, RUNNING, structs.replace(RUNNING, state=JobState.STOPPING), ENDED),
-        (ENDED,),
-    ],
-)
-def test_a_start_and_an_end_count_once_however_often_the_job_changes(changes: list[Job]) -> None:
-    """Also if it starts and ends in one turn."""
-    tally = Tally()
-    for job in changes:
-        tally.job_changed(job)
-    assert starts(tally) == (1, 3.0)
-    ends = {outcome: count for outcome, count in tally.ends.items() if count}
-    assert ends == {Outcome.COMPLETED: 1}
-
-
 def test_starts_that_an_earlier_daemon_has_seen_are_not_counted_again() -> None:
     tally = Tally()
     requeued = structs.replace(WAITING, id=8, attempt=1)
@@ -457,34 +440,6 @@ async def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             while served.endpoint.connections:
                 await asyncio.sleep(0.01)
-
-
-@pytest.mark.parametrize("pause_s", [60.0, 0.0005])
-async def test_a_flood_of_requests_is_answered_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float
-) -> None:
-    """Each answer takes time in which no job is scheduled. Nobody is turned away for that."""
-    monkeypatch.setattr(endpoint_module, "ACCEPT_PAUSE_S", pause_s)
-    answered = 0
-
-    async def counted(kind: str) -> bytes:
-        nonlocal answered
-        answered += 1
-        return b"page\n"
-
-    with ExitStack() as stack:
-        async with endpoint(unix(tmp_path / "s"), text=counted) as served:
-            clients = [served.client(stack) for _ in range(3 * MOST_CONNECTIONS)]
-            for client in clients:
-                client.sendall(ASK)
-            is_over = any if pause_s > 1 else all
-            while not is_over(map(is_readable, clients)):
-                await asyncio.sleep(0.001)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert answered == (1 if pause_s > 1 else len(clients))
-        for client in clients[:answered]:
-            assert client.recv(1 << 12).endswith(b"page\n")
 
 
 async def test_a_client_that_sends_bytes_one_by_one_is_refused(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from drfd.daemon.config import UserLimits
 from drfd.daemon.launcher_link.lending import unlent_text
 from drfd.daemon.launcher_link.messages import HelloReport, decode_report
 from drfd.daemon.lookup.views import curve_view
-from drfd.daemon.monitoring.disk_lender import DiskLender, DiskReading, Flow, read_disks
+from drfd.daemon.monitoring.disk_lender import DiskLender, DiskReading, read_disks
 from drfd.daemon.monitoring.lender import Lender, Loan, Reading, read_counters
 from drfd.daemon.monitoring.meter import (
     ENDED_POINTS,
@@ -129,19 +129,6 @@ def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(me
     assert meter.finish(undated, 30.0, 1000.0) == Usage(lent_us=0)
 
 
-def test_the_highest_rate_is_between_two_samples(meter: Meter, tmp_path: Path) -> None:
-    configure(meter, hello(tmp_path))
-    meter.watch(KEY, 99, "drfd/1.1")
-    write_unified(tmp_path, cpu_us=0, anon=9, peak=9)
-    for read, written in ((0, 0), (1000, 10), (9000, 10), (9500, 50)):
-        line = f"8:0 rbytes={read} wbytes={written} rios=1 wios=1\n"
-        (tmp_path / "drfd/1.1/io.stat").write_text(line)
-        meter.sample(JOB)
-    usage = meter.usage(JOB)
-    assert usage is not None
-    assert (usage.read_peak_bps, usage.write_peak_bps) == (4000, 20)
-
-
 def test_that_it_may_not_look_is_in_the_log_once(
     meter: Meter, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,13 +148,6 @@ def test_that_it_may_not_look_is_in_the_log_once(
             os.seteuid(0)
         (tmp_path / "drfd/1.1").chmod(0o700)
     assert [each.split(" error=")[0] for each in caplog.messages] == ["event=not-measured job=1"]
-
-
-def test_a_confined_job_is_never_stopped_by_measurement(meter: Meter, tmp_path: Path) -> None:
-    """The kernel keeps its limit; what is measured may be over it for a moment."""
-    meter.watch(KEY, 99, "drfd/1.1")
-    write(tmp_path, 0, 1 << 40, 1 << 40)
-    assert [meter.sample(JOB) for _ in range(5)] == [None] * 5
 
 
 @pytest.fixture
@@ -313,12 +293,6 @@ def used(mono_s: float, cpu_s: float, memory_bytes: int = 0, *, niced_s: float =
 
 def update(external: ExternalUsage, now: MachineUse) -> Resources | None:
     return external.update(now, now)
-
-
-def test_the_first_look_only_begins(watching: Meter) -> None:
-    external = ExternalUsage(watching)
-    assert update(external, used(100, 5000)) is None
-    assert update(external, used(102, 5000)) == Resources()
 
 
 def test_a_niced_job_hides_no_load_from_outside_and_niced_programs_are_none(
@@ -839,16 +813,6 @@ def test_rivals_are_found_once_when_somebody_asks(world: World) -> None:
     assert first.rivals.everybody and first.rivals is again.rivals
 
 
-def test_load_from_outside_is_seen_beside_a_job_that_is_niced() -> None:
-    """The kernel gives the job as much of what those outside want as if it were not."""
-    world = World(Bench(replace(rules(), beside=Resources())))
-    job = world.start(2, 9)
-    for _ in range(6):
-        world.niced = {(job.id, 1): {7: 2.0 * world.mono_s, 8: 0.1}}
-        world.second((job, 2, True), outside=5, niced=2)
-    assert 2000 < world.lender.loans[job.id, 1].ceiling_milli <= 3000
-
-
 def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some() -> None:
     world = World(Bench(replace(rules(), beside=Resources())))
     job, other = world.start(2, 9), world.start(1, None)
@@ -1065,16 +1029,6 @@ def test_who_gives_back_is_told_before_who_is_lent_more(io: DiskWorld) -> None:
     assert io.lender.of(io.bench.job(mine.id)) == []
 
 
-def test_use_that_comes_in_lumps_is_no_smaller_for_it(io: DiskWorld) -> None:
-    """Of large requests, one second has more and the next one less."""
-    even, uneven = io.start(10, 90), io.start(10, 90, leaf="root.bob")
-    for mib in (10, 10, 20, 40, 45, 45, 45):
-        io.second((even, mib), (uneven, mib))
-    for part in (0.7, 1.2, 0.7, 0.9, 1.1, 0.7):
-        assert io.second((even, 45), (uneven, 45 * part)) == {}
-    assert (io.ceiling(even), io.ceiling(uneven)) == (45, 45)
-
-
 def test_what_was_read_before_a_pause_tells_nothing(io: DiskWorld) -> None:
     job = io.start(10, 80)
     io.second((job, 10))
@@ -1091,37 +1045,6 @@ def test_all_is_given_back_when_disks_are_lent_no_more(io: DiskWorld) -> None:
         io.lender.take_back(io.send)
         assert io.sent == expected
     assert io.lender.of(job) == io.lender.of(quiet) == []
-
-
-def test_each_disk_is_lent_by_itself() -> None:
-    io = DiskWorld(Bench(TWO), (DATA, SCRATCH))
-    asks = replace(demand(1, 1), disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 5 * MIB)))
-    most = Resources(disks=(("data", 40 * MIB, 0), ("scratch", 30 * MIB, 0)))
-    job = io.begin(replace(spec(asks=asks), most=most))
-    io.second((job, 10))
-    assert io.seconds([(job, 10)]) == [
-        (job.id, replace(Resources(), disks=(
-            ("data", 20 * MIB, 0), ("scratch", 30 * MIB, 5 * MIB))))
-    ]  # fmt: skip
-    loans = {loan.flow: loan for loan in io.lender.of(job)}
-    assert loans.keys() == {Flow("data", "read"), Flow("scratch", "read")}
-    assert not any(loan.is_hungry for loan in loans.values() if loan.flow.disk == "scratch")
-
-
-def test_what_is_lent_of_a_disk_comes_back_when_the_disk_has_another_name() -> None:
-    """What the new name has is given out as a whole."""
-    io = DiskWorld(Bench(TWO), (DATA, SCRATCH))
-    asks = replace(demand(1, 1), disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 0)))
-    job = io.begin(replace(spec(asks=asks), most=Resources(disks=(("data", 40 * MIB, 0),))))
-    io.second((job, 10))
-    io.second((job, 10))
-    assert io.ceiling(job) == 20
-    io.disks = (replace(DATA, name="home"), SCRATCH)
-    assert io.seconds([(job, 20)]) == [
-        (job.id, Resources(disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 0))))
-    ]
-    assert io.lender.of(job) == []
-    assert io.seconds([(job, 20)]) == []
 
 
 def test_two_disks_on_one_device_share_what_was_measured_there() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
 import tomllib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +20,9 @@ from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
-from drfd.core.model.job import JobState, Outcome, Words
+from drfd.core.model.job import JobState
 from drfd.daemon.cluster import NodeConfig, late_node_changes, slurm_warnings
 from drfd.daemon.config import Config, parse, survey
-from drfd.daemon.controller import clock
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.engine.nodes import home_and_others
@@ -37,11 +34,8 @@ from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host.measurements import Machine
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
-from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.settings import SlurmSettings
 from fakes import ALICE, GIB, demand, now, spec
-from launcher.rig import LauncherProcess
 
 # -- the configuration -------------------------------------------------------------------------
 
@@ -372,16 +366,6 @@ async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(links: Open
         assert await b.orders(b.n1) == []
 
 
-async def test_a_grace_time_begins_when_the_job_s_own_launcher_is_there(links: Open) -> None:
-    async with links() as b:
-        assert b.engine.heard.since_mono_s("n1") == now().mono_s
-        await b.n1.leave()
-        await until(lambda: b.engine.ledger.nodes_away, lambda: "n1 is not missed")
-        heard = b.engine.heard
-        assert heard.since_mono_s("n1") is None
-        assert heard.since_mono_s("atlas") == heard.since_mono_s("") == now().mono_s
-
-
 async def test_the_controller_s_own_node_may_get_another_name_while_jobs_run(links: Open) -> None:
     async with links() as b:
         await b.submit("atlas")
@@ -423,17 +407,6 @@ async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(li
 def nodes(fault: str = "", away: str | None = None) -> Message:
     facts = {"cores": 4, "memory_bytes": 8 << 30, "fault": fault}
     return {"report": "nodes", "away": away, "nodes": {"n1": facts}}
-
-
-async def test_what_is_the_matter_with_all_nodes_is_so_with_each(links: Open) -> None:
-    async with links() as b:
-        await b.both()
-        b.n1.send(nodes(away="slurmctld does not answer"))
-        await until(b.links.node_faults, lambda: "nothing is heard")
-        assert b.links.node_faults() == {"n1": "slurmctld does not answer"}
-        b.n1.send({"report": "nodes", "away": None, "nodes": {}})
-        unknown = {"n1": "Slurm has no node of this name"}
-        await until(lambda: b.links.node_faults() == unknown, b.links.node_faults)
 
 
 async def test_what_others_jobs_have_stays_while_nobody_can_tell(links: Open) -> None:
@@ -484,110 +457,3 @@ async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_la
         await until(b.links.node_faults, lambda: "it is not away")
         away = "no job starts on node n1: the launcher of Slurm's nodes is away"
         assert away in node_warnings(RULES.axes, b.links)
-
-
-# -- two real launchers: the second one stands in for that of another node ---------------------
-
-
-#: Notes that it has begun, once more each time, and ends with 7 when it may.
-SCRIPT = 'echo x >> "$1.begun"; until [ -e "$1.go" ]; do sleep 0.02; done; exit 7'
-
-
-@dataclass
-class Two(Behind):
-    links: Links
-    launchers: dict[str, LauncherProcess]
-    work: Path
-
-    async def submit(self, name: str, node: str) -> int:
-        """A job that runs until `go`."""
-        asks = replace(demand(1), node=node)
-        user = pwd.getpwuid(os.getuid())
-        asked = replace(
-            spec(f"root.{user.pw_name}", asks=asks),
-            user=user.pw_name, uid=user.pw_uid, gid=user.pw_gid, cwd=str(self.work),
-            argv=Words.of(["sh", "-c", SCRIPT, "sh", name]), stdout="/dev/null",
-            stderr="/dev/null",
-        )  # fmt: skip
-        payload = Payload(env={"PATH": os.environ["PATH"]})
-        (event, *_) = await self.engine.submit_and_wait(st.SubmitAsked(clock(), asked), payload)
-        job_id: int = event.job_id  # type: ignore[union-attr]
-        return job_id
-
-    async def begun(self, name: str, times: int = 1) -> None:
-        path = self.work / f"{name}.begun"
-        await until(
-            lambda: path.exists() and len(path.read_text().split()) == times,
-            lambda: [each.log() for each in self.launchers.values()],
-        )
-
-    def go(self, name: str) -> None:
-        (self.work / f"{name}.go").touch()
-
-
-@pytest.fixture
-def launchers(short: Path) -> Iterator[dict[str, LauncherProcess]]:
-    made = {name: LauncherProcess(short / name) for name in ("atlas", "n1")}
-    yield made
-    for each in made.values():
-        each.clean_up()
-
-
-@pytest.fixture
-def two(tmp_path: Path, launchers: dict[str, LauncherProcess]) -> Callable[[], Any]:
-    @asynccontextmanager
-    async def run() -> AsyncIterator[Two]:
-        work = tmp_path / "work"
-        work.mkdir()
-        meter = Meter(lambda: clock().mono_s)
-        settings = LaunchSettings([], max_pids=64, cores_by="quota")
-        own, other = (
-            Link(socket_path=each.state / SOCKET_NAME, settings=settings, meter=meter)
-            for each in launchers.values()
-        )
-        links = Links(own, other)
-        links.adopt(home_and_others(RULES.axes))
-        journal = Journal(tmp_path / "journal.sqlite")
-        engine = Engine(journal=journal, rules=RULES, host=links, clock=clock)
-        for each in launchers.values():
-            each.start()
-        running = asyncio.create_task(links.run(engine))
-        try:
-            for link in (own, other):
-                await until(link.is_ready, lambda: "a launcher is not there")
-            yield Two(engine, links, launchers, work)
-            assert not running.done(), "the links have stopped listening"
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            journal.close()
-
-    return run
-
-
-@pytest.mark.slow
-async def test_a_launcher_that_dies_holds_up_its_own_node_alone(two: Callable[[], Any]) -> None:
-    """Its jobs run on meanwhile, and what became of them is known when it is back."""
-    async with two() as b:
-        running = await b.submit("running", "n1")
-        await b.begun("running")
-        await b.state(running, JobState.RUNNING)
-        b.launchers["n1"].kill()
-        await until(lambda: b.engine.ledger.nodes_away, lambda: "n1 is not missed")
-        waiting = await b.submit("waiting", "n1")
-        free = await b.submit("free", "")
-        await b.begun("free")
-        assert b.job(free).node == "atlas"
-        b.go("running")
-        b.go("free")
-        await b.state(free, JobState.ENDED)
-        assert b.job(waiting).state is JobState.PENDING
-        assert b.job(running).state is JobState.RUNNING
-        b.launchers["n1"].start()
-        await b.state(running, JobState.ENDED)
-        assert (b.job(running).outcome, b.job(running).exit_code) == (Outcome.FAILED, 7)
-        await b.begun("waiting")
-        b.go("waiting")
-        await b.state(waiting, JobState.ENDED)
-        for name in ("running", "waiting", "free"):
-            await b.begun(name)

@@ -17,8 +17,6 @@ from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.model.job import Usage
 from drfd.core.usage import Curve, Point
-from drfd.daemon.accounting.messages import Task
-from drfd.daemon.accounting.worker import answer_to
 from drfd.daemon.config import Config
 from drfd.journal.promises.account_file import NAME
 from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, rules
@@ -56,12 +54,6 @@ async def test_what_is_asked_for_is_what_comes(desk: Desk) -> None:
     assert await history(desk, ALICE, past={"pool": "bob"}) == [2]
     assert await history(desk, ALICE, past={"pool": "root.bob"}) == [2]
     assert await history(desk, ALICE, past={"since_s": 1e11}) == []
-
-
-async def test_a_name_that_looks_like_a_pattern_is_found_by_itself(desk: Desk) -> None:
-    await desk.finish(await desk.submit(ALICE, name="[red]"))
-    await desk.finish(await desk.submit(ALICE, name="e"))
-    assert await history(desk, ALICE, past={"name": "[red]"}) == [2, 1]
 
 
 async def test_the_past_of_an_array_is_that_of_its_tasks_and_a_task_has_its_own(desk: Desk) -> None:
@@ -149,20 +141,6 @@ async def test_all_runs_of_a_retried_job_count_wherever_it_is_told_what_it_used(
     assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == [
         "its last run took 0.0s and used 0.0s of CPU time and 1M of 1G of memory",
         "its 2 runs together took 3.0s and used 3.0s of CPU time",
-    ]
-
-
-async def test_a_job_that_is_cancelled_before_its_second_run_has_had_its_first(desk: Desk) -> None:
-    job_id = await desk.submit(ALICE, retry={"times": 1})
-    usage = Usage(cpu_s=20.0, memory_peak_bytes=100 << 20)
-    await desk.finish(job_id, at_s=25.0, usage=usage, exit_code=1)
-    await desk.ask(ALICE, op="cancel", select={"ids": [job_id]})
-    (row,) = (await desk.ask(ALICE, op="history"))["jobs"]
-    assert (row["started_at"], row["all_runs"]["wall_seconds"]) == (None, 25.0)
-    (line,) = (await desk.ask(ALICE, op="report", by="job"))["rows"]
-    assert (line["runs"], line["cores"]["used"]) == (1, 20_000_000)
-    assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == [
-        "its only run took 25.0s and used 20.0s of CPU time"
     ]
 
 
@@ -340,19 +318,6 @@ async def test_a_long_check_goes_on_and_is_asked_for_again(start: Start, clock: 
     assert [*await desk.ask(ADMIN, op="ledger_check")] == ["running_s"]
     keeper.patience_s = 60.0
     assert (await desk.ask(ADMIN, op="ledger_check"))["fault"] is None
-
-
-@pytest.mark.slow
-async def test_a_check_and_a_worker_are_in_nobodys_way(start: Start, clock: Clock) -> None:
-    desk = await busy(start, clock)
-    await desk.submit(EVE)
-    await desk.ask(BOB, op="ledger")
-    journal = desk.shell.journal.path
-    with closing(sqlite3.connect(journal.with_name(NAME), isolation_level=None)) as db:
-        db.execute("begin immediate")
-        task = Task(journal=str(journal), now_ms=0, checks=True)
-        found = await asyncio.to_thread(answer_to, task)
-    assert (found["hours"], found["fault"]) == (1, None)
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ from drfd.daemon.handlers.doctor import (
 )
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
-from drfd.daemon.server.audit import ranges, record
+from drfd.daemon.server.audit import record
 from drfd.daemon.users import loop_time
 from drfd.daemon.verbs import VERBS
 from drfd.daemon.watching.follow import EventFeed
@@ -189,13 +189,6 @@ async def test_of_others_jobs_no_more_is_shown_than_lists_show(desk: Desk, verb:
     assert (await compare(1))["outcome"] == {"code": "COMPLETED", "text": ""}
 
 
-async def test_another_users_array_is_explained_by_a_task_and_not_shown(desk: Desk) -> None:
-    array_id = await desk.submit(ALICE, array="0-9", held=True)
-    why = (await desk.ask(BOB, op="why", id=array_id))["job"]
-    assert (why["reason"]["code"], why["argv"]) == ("HELD", None)
-    assert await refusal(desk.ask(BOB, op="show", id=array_id)) == (NotPermitted, "not-yours")
-
-
 # -- waiting and acting ------------------------------------------------------------------------
 
 
@@ -221,19 +214,6 @@ async def test_nobody_waits_for_others_jobs_or_for_none(desk: Desk) -> None:
     await desk.submit(ALICE)
     assert await refusal(desk.ask(BOB, op="wait", ids=[1])) == (NotPermitted, "not-yours")
     assert await refusal(desk.ask(BOB, op="wait", ids=[7])) == (Refused, "no-such-job")
-
-
-async def test_waits_that_are_over_leave_nothing_behind(desk: Desk) -> None:
-    await desk.submit(ALICE)
-    await desk.ask(ALICE, op="wait", ids=[1], timeout_s=0)
-    gone = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
-    await asyncio.sleep(0)
-    gone.cancel()
-    await asyncio.gather(gone, return_exceptions=True)
-    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
-    await desk.finish(1)
-    await waiting
-    assert desk.requests.waits.waiting.waiters == {}
 
 
 async def test_suspend_and_resume(desk: Desk) -> None:
@@ -955,44 +935,6 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
     assert sum(decoded.values()) <= 5 * len(ids)
 
 
-@pytest.mark.slow
-async def test_a_job_that_waited_for_a_thousand_tasks_of_a_torn_array_is_shown_at_once(
-    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For each of them the whole record of the array was read, some megabytes: a submission and a
-    `drf show` took fifteen seconds each, in which nobody else was heard."""
-    read = [0]
-
-    def counted(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-        def count(data: bytes) -> Any:
-            read[0] += 1
-            return decode(data)
-
-        return count
-
-    desk = make_desk(ready=False, by=replace(rules(), max_waiting_per_user=10_000))
-    array = await desk.submit(ALICE, array="0-1999")
-    for task in range(array + 1, array + 2000, 2):
-        await desk.ask(ALICE, op="cancel", select={"ids": [task]})
-    # Some of it lives on, and then it is over.
-    await desk.ask(ALICE, op="hold", select={"ids": [array + 2]})
-    for _ in range(2):
-        await desk.ask(ALICE, op="cancel", select={"name": "true", "states": ["PENDING"]})
-        arrays, records = desk.shell.journal.arrays, desk.shell.journal._records
-        monkeypatch.setattr(records, "array", counted(records.array))
-        monkeypatch.setattr(records, "array_head", counted(records.array_head))
-        read[0] = 0
-        after = [{"id": array + at, "want": "any"} for at in range(3, 1003)]
-        job_id = await desk.submit(ALICE, after=after, name="waits")
-        shown = (await desk.ask(ALICE, op="show", id=job_id))["job"]
-        assert [each["label"] for each in shown["after"][:2]] == [f"{array}_2", f"{array}_3"]
-        assert arrays.get(array) is not None
-        assert read[0] <= 5
-        await desk.ask(ALICE, op="set", select={"ids": [job_id]}, after=after[:500])
-        assert read[0] <= 10
-        await desk.ask(ALICE, op="cancel", select={"ids": [array, job_id]})
-
-
 async def test_the_end_of_an_array_wakes_who_waits_for_its_tasks_alone(make_desk: MakeDesk) -> None:
     """All ids that anybody waited for were looked at, up to 200,000 of each user, whenever what
     waited of an array was cancelled."""
@@ -1275,8 +1217,3 @@ def test_a_name_with_blanks_cannot_forge_words(audit_log: pytest.LogCaptureFixtu
     eve = Actor(user="eve verb=cancel", uid=1002, is_admin=False)
     record(eve, msg.DrainRequest(v=1, on=True), {"draining": True})
     assert '"eve verb=cancel" result=done' in audit_log.messages[0]
-
-
-def test_many_ids_are_written_short() -> None:
-    texts = {(): "", (3,): "3", (3, 1, 2): "1-3", (1, 3, 4, 9): "1,3-4,9", (5, 5): "5"}
-    assert {ids: ranges(list(ids)) for ids in texts} == texts

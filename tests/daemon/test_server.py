@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import json
 import logging
 import os
 import pwd
 import socket
-import sys
-import termios
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     ExitStack,
     asynccontextmanager,
-    closing,
     suppress,
 )
 from dataclasses import dataclass, field
@@ -30,14 +25,12 @@ import pytest
 
 from daemon.desk import Desk, MakeDesk
 from drfd import __version__
-from drfd.common.errors import BY_KIND, HostError
-from drfd.core.model.effects import Launch
+from drfd.common.errors import HostError
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Config, UserLimits
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.server import server as server_module
 from drfd.daemon.server.server import MAX_ACCEPTS, Acceptor, ListeningSocket, Server
-from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import LoopTime
@@ -49,7 +42,6 @@ from drfd.linux import descriptor_guard
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.user_database import Subordinates, look_up_name
 from drfd.protocol.codec import MAX_REQUEST_BYTES
-from fakes import now, rules
 from kernel import send_lingering
 from strangers import fails_after, full_listener
 
@@ -153,12 +145,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
 OpenFront = Callable[..., AbstractAsyncContextManager[Front]]
 
 
-def unread_bytes(connection: socket.socket) -> int:
-    """What lies in this end of the connection (FIONREAD; see unix(7))."""
-    size = fcntl.ioctl(connection.fileno(), termios.FIONREAD, b"\0\0\0\0")
-    return int.from_bytes(size, sys.byteorder)
-
-
 def encoded(**fields: Any) -> bytes:
     return json.dumps({"v": 1, **fields}).encode() + b"\n"
 
@@ -228,39 +214,6 @@ async def test_a_user_whose_name_is_not_utf_8_submits_like_others(
 # -- a day at the front ------------------------------------------------------------------------
 
 
-async def test_a_whole_session_on_one_connection(front: OpenFront) -> None:
-    async with front() as f:
-        c = await f.client()
-        assert await c.ask(**SUBMIT) == {"ok": True, "id": 1}
-        assert f.desk.shell.host.take() == [Launch(1, 1)]
-        assert await c.ask(**SUBMIT, held=True) == {"ok": True, "id": 2}
-        status = await c.ask(op="status")
-        assert [(job["id"], job["state"], job["user"]) for job in status["jobs"]] == [
-            (1, "STARTING", ME),
-            (2, "HELD", ME),
-        ]
-        assert (status["ok"], status["draining"]) == (True, False)
-        assert (await c.ask(op="why", id=2))["job"]["reason"]["code"] == "HELD"
-        assert (await c.ask(op="show", id=2))["events"][0]["event"] == "Submitted"
-        assert await c.ask(op="release", select={"ids": [2]}) == {
-            "ok": True, "done": [2], "failed": [],
-        }  # fmt: skip
-        assert await c.ask(op="cancel", select={"ids": [2]}) == {
-            "ok": True, "done": [2], "failed": [],
-        }  # fmt: skip
-        assert await c.ask(op="drain", on=True) == {"ok": True, "draining": True}
-        assert await c.ask(op="drain", on=False) == {"ok": True, "draining": False}
-        assert (await c.ask(op="hold", select={"ids": [1]}))["failed"][0]["id"] == 1
-        assert [n["path"] for n in (await c.ask(op="shares"))["nodes"]] == [f"root.{ME}"]
-        assert (await c.ask(op="doctor"))["launcher"] == "away"
-        await f.desk.finish(1, exit_code=7)
-        waited = await c.ask(op="wait", ids=[1])
-        assert [(job["id"], job["status"]) for job in waited["ended"]] == [(1, 7)]
-        assert await c.ask(op="hello") == {
-            "ok": True, "version": __version__, "user": ME, "admin": True, "key_file": None,
-        }  # fmt: skip
-
-
 async def test_the_asker_is_who_the_kernel_says(front: OpenFront) -> None:
     async with front(admins=frozenset()) as f:
         assert (await f.ask(op="hello"))["admin"] is False
@@ -286,32 +239,6 @@ async def test_a_refused_request_leaves_the_connection_usable(front: OpenFront) 
             reply = await c.reply()
             assert (reply["ok"], reply["error"]["kind"]) == (False, "Refused")
         assert (await c.ask(op="hello"))["ok"] is True
-
-
-async def test_requests_that_were_sent_ahead_are_answered_in_order(front: OpenFront) -> None:
-    async with front() as f:
-        c = await f.client()
-        await c.send(b"".join(encoded(**SUBMIT, held=True) for _ in range(5)))
-        assert [(await c.reply())["id"] for _ in range(5)] == [1, 2, 3, 4, 5]
-
-
-async def test_who_says_nothing_has_no_task_and_is_heard_when_he_does(front: OpenFront) -> None:
-    """Connections that come and go had each a task and a transport made for them, which cost ten
-    times as much as to see that they have been left."""
-    async with front() as f:
-        assert await f.is_well()
-        await f.idle()
-        before = len(asyncio.all_tasks())
-        silent = [await f.client() for _ in range(10)]
-        assert await f.is_well(), "they have been let in by then"
-        async with asyncio.timeout(30):
-            while len(asyncio.all_tasks()) > before:
-                await asyncio.sleep(0.01)
-        assert not f.desk.requests.quotas.is_idle
-        assert (await silent[0].ask(op="hello"))["ok"]
-        for each in silent:
-            await each.close()
-        await f.idle()
 
 
 async def test_submissions_that_were_sent_ahead_share_commits(
@@ -388,102 +315,6 @@ async def test_who_reads_no_answers_submits_no_more_than_a_few_ahead(front: Open
         assert [(await c.reply())["id"] for _ in range(20)] == list(range(1, 21))
 
 
-async def test_a_request_may_come_in_pieces(front: OpenFront) -> None:
-    async with front() as f:
-        c = await f.client()
-        for sign in encoded(op="hello"):
-            await c.send(bytes([sign]))
-            await asyncio.sleep(0)
-        assert (await c.reply())["ok"] is True
-
-
-@pytest.mark.slow
-async def test_what_has_come_of_a_long_request_is_not_looked_at_again_with_every_byte(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Ten thousand turns of the loop may take longer on a slow machine.
-    monkeypatch.setattr(server_module, "FRAME_S", 3600.0)
-
-    async def cost_s(start: bytes) -> float:
-        reader = asyncio.StreamReader(limit=server_module.PIECE_BYTES)
-        reading = asyncio.ensure_future(server_module.Frames(reader).next(lambda size: None))
-        reader.feed_data(start)
-        while reader._buffer:  # type: ignore[attr-defined]
-            await asyncio.sleep(0)
-        begin_s = time.process_time()
-        for _ in range(5000):
-            reader.feed_data(b"y")
-            await asyncio.sleep(0)
-        reader.feed_data(b"\n")
-        assert await reading == start + b"y" * 5000 + b"\n"
-        return time.process_time() - begin_s
-
-    long = b"x" * (MAX_REQUEST_BYTES - 5001)
-    assert min([await cost_s(long) for _ in range(3)]) < 4 * await cost_s(b"x") + 0.05
-
-
-@pytest.mark.slow
-async def test_many_connections_of_one_user_have_a_few_requests_read_at_a_time(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However much they bring all at once, between two rounds of the loop little is done of it."""
-    async with front(admins=frozenset()) as f:
-        rounds: list[int] = [0]
-        decode = server_module.decode_request
-
-        def counted(line: bytes) -> Any:
-            rounds[-1] += 1
-            return decode(line)
-
-        async def count() -> None:
-            while True:
-                rounds.append(0)
-                await asyncio.sleep(0)
-
-        clients = [await f.client() for _ in range(40)]
-        assert all([(await c.ask(op="hello"))["ok"] for c in clients])
-        monkeypatch.setattr(server_module, "decode_request", counted)
-        counting = asyncio.create_task(count())
-        for c in clients:
-            await c.send(encoded(**SUBMIT | {"argv": []}) * 60)
-        for c in clients:
-            assert not any([(await c.reply())["ok"] for _ in range(60)])
-        counting.cancel()
-        assert sum(rounds) == 40 * 60
-        assert max(rounds) <= AT_ONCE
-
-
-async def test_a_wait_does_not_hold_up_anybody(front: OpenFront) -> None:
-    async with front() as f:
-        await f.ask(**SUBMIT)
-        c = await f.client()
-        await c.send(encoded(op="wait", ids=[1]))
-        assert await f.is_well()
-        await f.desk.finish(1)
-        reply = await c.reply()
-        assert (reply["done"], reply["ended"][0]["status"]) == (True, 0)
-
-
-async def test_a_submission_of_the_largest_size_is_taken(front: OpenFront) -> None:
-    async with front() as f:
-        script = "x" * ((512 << 10) - 1)
-        argv = ["y" * 1000] * 500
-        reply = await f.ask(op="submit", argv=argv, cwd="/", script=script, held=True)
-        assert reply == {"ok": True, "id": 1}
-
-
-@pytest.mark.slow
-async def test_a_reply_of_many_megabytes_arrives_whole(front: OpenFront) -> None:
-    async with front(by=rules(max_waiting_per_user=5000)) as f:
-        c = await f.client()
-        await c.send(encoded(**SUBMIT, held=True, name="n" * 256) * 1500)
-        for _ in range(1500):
-            await c.reply()
-        await c.send(encoded(op="status"))
-        await asyncio.sleep(0.05)
-        assert len((await c.reply())["jobs"]) == 1500
-
-
 # -- the hostile -------------------------------------------------------------------------------
 
 
@@ -514,20 +345,6 @@ async def test_ten_megabytes_of_garbage_are_one_refusal_and_the_end(
         await f.idle()
 
 
-async def test_a_frame_that_never_ends_is_refused_after_a_while(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "FRAME_S", 0.1)
-    async with front() as f:
-        c = await f.client()
-        await c.send(b'{"op": "hel')
-        assert await f.is_well(), "others are served meanwhile"
-        reply = await c.reply()
-        assert (reply["ok"], reply["error"]["code"]) == (False, "too-slow")
-        assert await c.is_at_end()
-        await f.idle()
-
-
 async def test_a_drop_now_and_then_does_not_keep_a_frame_open(
     front: OpenFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,16 +360,6 @@ async def test_a_drop_now_and_then_does_not_keep_a_frame_open(
                 await asyncio.sleep(0.01)
             reply = json.loads(await loop.sock_recv(slow, 1 << 16))
         assert reply["error"]["code"] == "too-slow"
-
-
-async def test_an_open_connection_that_says_nothing_is_left_alone(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "FRAME_S", 0.02)
-    async with front() as f:
-        c = await f.client()
-        await asyncio.sleep(0.1)
-        assert (await c.ask(op="hello"))["ok"] is True
 
 
 @pytest.mark.parametrize(
@@ -571,30 +378,6 @@ async def test_who_vanishes_leaves_nothing_behind(front: OpenFront, last_words: 
             c.writer.transport.abort()
         await f.idle()
         assert await f.is_well()
-
-
-async def test_a_client_that_shuts_its_side_still_gets_its_answer(front: OpenFront) -> None:
-    """As `echo … | nc -U` does."""
-    async with front() as f:
-        c = await f.client()
-        await c.send(encoded(op="hello"))
-        c.writer.write_eof()
-        assert (await c.reply())["ok"] is True
-        assert await c.is_at_end()
-
-
-async def test_a_wait_whose_asker_has_left_is_given_up(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "HANGUP_CHECK_S", 0.02)
-    async with front() as f:
-        await f.ask(**SUBMIT)
-        c = await f.client()
-        await c.send(encoded(op="wait", ids=[1]))
-        while not f.desk.requests.waits.waiting.waiters:
-            await asyncio.sleep(0.005)
-        await c.close()
-        await f.idle()
 
 
 async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(
@@ -844,33 +627,7 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(
         assert len((await other.ask(op="status"))["jobs"]) == 5
 
 
-async def test_a_job_with_hostile_words_is_told_as_it_is(front: OpenFront) -> None:
-    """JSON carries anything; making it harmless is up to who prints it."""
-    name = "\x1b[31m[/x]\n\u202e" + "\U0001f600" * 10
-    async with front() as f:
-        await f.ask(**SUBMIT, name=name, held=True)
-        assert (await f.ask(op="status"))["jobs"][0]["name"] == name
-
-
-@pytest.mark.parametrize("huge", [2**63, 2**64, 10**400])
-async def test_a_machine_of_any_size_can_be_shown(front: OpenFront, huge: int) -> None:
-    """The configuration decides the capacity; no number of it may break a reply."""
-    big = rules(cores=9)
-    object.__setattr__(big, "capacity", type(big.capacity)(cores_milli=9000, memory_bytes=huge))
-    async with front(by=big) as f:
-        assert (await f.ask(op="shares"))["capacity"]["memory"] == huge
-
-
 # -- accounts ----------------------------------------------------------------------------------
-
-
-async def test_a_uid_without_a_name_is_called_by_its_number() -> None:
-    for is_admin in (False, True):
-        with closing(Accounts(frozenset({4_000_000_123} if is_admin else ()))) as accounts:
-            # A container's bare uid may have a daemon of its own.
-            assert await accounts.actor(4_000_000_123) == Actor(
-                "4000000123", 4_000_000_123, is_admin=is_admin, has_account=is_admin
-            )
 
 
 async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front: OpenFront) -> None:
@@ -922,72 +679,6 @@ def come_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return come
 
 
-@pytest.mark.parametrize("trouble", ["slow", "broken"])
-async def test_whom_the_directory_cannot_tell_now_is_asked_to_try_again(
-    front: OpenFront, come_as: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, trouble: str
-) -> None:
-    """A timeout of the directory was taken for its word that there is no such account, and kept for
-    a minute; an error of it ended the connection without a word."""
-    directory = Directory()
-    monkeypatch.setattr(accounts_module, "WAIT_S", 0.05)
-    if trouble == "slow":
-        directory.is_open.clear()
-    else:
-        directory.error = OSError(5, "Input/output error")
-    come_as(CAROL)
-    async with front(look_up=directory.look_up) as f:
-        c = await f.client()
-        error = (await c.reply())["error"]
-        assert (error["kind"], error["code"]) == ("Unavailable", "directory-slow")
-        assert BY_KIND[error["kind"]].exit_code == 69
-        assert str(CAROL) in error["text"] and error["hint"] == "try again in a moment"
-        assert "\n" not in error["text"]
-        assert await c.is_at_end()
-        directory.error = None
-        directory.is_open.set()
-        assert (await f.ask(**SUBMIT))["ok"] is True
-        assert f.desk.shell.engine.ledger.jobs[1].spec.user == "carol"
-
-
-@pytest.mark.slow
-async def test_a_known_user_is_served_while_the_directory_hangs_and_is_flooded(
-    front: OpenFront, come_as: Callable[[int], None], tmp_path: Path
-) -> None:
-    """Uids without an account were looked up in the threads that history and forecasts use."""
-    directory = Directory()
-    file = tmp_path / "subuid"
-    file.write_text(f"mallory:{MANY.start}:{len(MANY)}\n")
-    by = {"look_up": directory.look_up, "subordinates": Subordinates(file)}
-    async with front(config=Config(limits=UserLimits(connections=8)), **by) as f:
-        come_as(CAROL)
-        assert (await f.ask(op="hello"))["user"] == "carol"
-        directory.is_open.clear()
-        refused = []
-        for uid in MANY[:50]:
-            come_as(uid)
-            c = await f.client()
-            if uid >= MANY[8]:
-                refused.append((await c.reply())["error"]["code"])
-                await c.close()
-            else:
-                await asyncio.sleep(0.01)
-        assert {*refused} == {"directory-slow"}
-        # No more of them than may be looked up at a time.
-        assert len(directory.asked) <= 1 + 4
-        come_as(CAROL)
-        assert (await f.ask(**SUBMIT))["ok"] is True
-        async with asyncio.timeout(5):
-            await asyncio.gather(*(asyncio.to_thread(os.getpid) for _ in range(50)))
-        # And somebody new has not to wait for those that no account can have.
-        directory.asked.clear()
-        come_as(DAVE)
-        c = await f.client()
-        while directory.asked != [DAVE]:
-            await asyncio.sleep(0.005)
-        directory.is_open.set()
-        assert (await c.ask(op="hello"))["user"] == "dave"
-
-
 async def test_who_has_hung_up_is_not_looked_up_any_more(
     front: OpenFront, come_as: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1032,35 +723,6 @@ def test_a_directory_that_hangs_does_not_keep_the_server_from_ending(
     directory.is_open.set()
 
 
-def test_the_clock_of_the_fakes_is_not_the_machines() -> None:
-    """A guard: these tests must not depend on when they run."""
-    assert now().at_s == 1_700_000_000
-
-
-async def test_who_does_not_read_keeps_nobody_from_leaving(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reply that lies half unread in the socket when the daemon is told to stop."""
-    monkeypatch.setattr(server_module, "LAST_FLUSH_S", 0.05)
-    async with front() as f:
-        for _ in range(3):
-            await f.ask(**SUBMIT, held=True, name="x" * 200)
-        lazy = socket.socket(socket.AF_UNIX)
-        lazy.setblocking(False)
-        lazy.connect(str(f.path))
-        # Some megabytes of replies, of which nothing is read.
-        lazy.send(encoded(op="status") * 2000)
-        unread = still = 0
-        while still < 10:
-            await asyncio.sleep(0.002)
-            before, unread = unread, unread_bytes(lazy)
-            still = still + 1 if unread == before > 50_000 else 0
-        f.running.cancel()
-        _, late = await asyncio.wait([f.running], timeout=15)
-        lazy.close()
-        assert not late
-
-
 async def test_a_peer_has_a_while_to_read_what_is_unsent() -> None:
     for flush_s, reads in ((0.01, False), (60, True)):
         ours, theirs = socket.socketpair()
@@ -1073,46 +735,6 @@ async def test_a_peer_has_a_while_to_read_what_is_unsent() -> None:
         read = await reading if reading is not None else await reader.read()
         assert (len(read) == len(reply)) is reads
         writer.close()
-
-
-@pytest.mark.slow
-async def test_who_has_not_read_one_snapshot_is_not_sent_the_next(front: OpenFront) -> None:
-    """The kernel would keep many short lines, and show old ones first to who comes back."""
-    async with front() as f:
-        with closing(socket.socket(socket.AF_UNIX)) as slow:
-            slow.connect(str(f.path))
-            slow.sendall(encoded(op="snapshots"))
-            client = await f.client()
-            lines = []
-            client.writer.write(encoded(op="snapshots"))
-            for _ in range(4):
-                lines.append(json.loads(await client.reader.readline()))
-            assert all({"user", "admin", "mine"} <= set(line["snapshot"]) for line in lines)
-            slow.setblocking(False)
-            assert slow.recv(1 << 20).count(b"\n") == 1
-            assert await f.is_well()
-
-
-@pytest.mark.slow
-def test_watchers_who_leave_after_a_line_or_in_one_leave_nothing_behind(
-    front: OpenFront, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story() -> None:
-        async with front() as f:
-            for number in range(40):
-                await f.desk.submit(Actor("u", 1001, False), name=f"{number:0>250}", held=True)
-            for reads in (1, 100_000):
-                for _ in range(5):
-                    c = await f.client()
-                    c.writer.write(encoded(op="snapshots"))
-                    await c.reader.read(reads)
-                    c.writer.transport.abort()
-            await f.idle()
-            assert await f.is_well()
-
-    # In a loop of its own: what asyncio logs when the loop closes counts, too.
-    asyncio.run(story())
-    assert caplog.records == []
 
 
 async def test_a_snapshot_more_than_once_a_second_is_refused(front: OpenFront) -> None:
@@ -1285,10 +907,3 @@ def test_at_the_end_another_ones_socket_stays(tmp_path: Path) -> None:
     first.close()
     assert (tmp_path / "s").is_socket()
     second.close()
-
-
-def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
-    path = tmp_path / ("d" * 100) / "s"
-    door = ListeningSocket(path, is_open=False)
-    assert path.is_socket()
-    door.close()

@@ -341,14 +341,6 @@ def test_an_array_has_all_of_these_indices_if_it_has_each_of_them(seed: int) -> 
         assert resubmission.has_all(array, asked) is all(array.id_of(at) for at in each)
 
 
-def test_large_arrays_are_compared_by_their_ranges() -> None:
-    array = Array(
-        common=Job(id=1, spec=spec(), submitted_at=0.0), spans=Spans([(0, 10**9, 1)]), at_once=None
-    )
-    assert resubmission.has_all(array, [(0, 10**9, 1)])
-    assert not resubmission.has_all(array, [(0, 10**9 + 1, 1)])
-
-
 # -- the latest jobs of a user, and who may have a submission again ----------------------------
 
 

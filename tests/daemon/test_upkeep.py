@@ -15,7 +15,7 @@ from msgspec import structs
 
 from drfd import __version__
 from drfd.common.errors import HostError
-from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -257,40 +257,6 @@ def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench: Audit
     assert [(event.at_s, event.kept.cores_milli) for event in loads] == [
         (100.0, 1000), (300.0, 1600), (330.0, 9000), (400.0, 0),
     ]  # fmt: skip
-
-
-def others(**cores: float) -> list[tuple[str, Resources]]:
-    """What others' jobs have on nodes."""
-    return [(name, Resources(cores_milli=int(count * 1000))) for name, count in cores.items()]
-
-
-def test_what_others_jobs_have_on_other_nodes_is_recorded_too(bench: AuditBench) -> None:
-    nodes = [Node(name=name, capacity=demand(40, 100)) for name in ("n1", "n2")]
-
-    def see(at_s: float, kept: float = 0, **cores: float) -> bool:
-        bench.time_s = at_s
-        own = Resources(cores_milli=int(kept * 1000))
-        return bench.records.see_load(own, CAPACITY, others(**cores), nodes)
-
-    assert not see(0, gone=3), "that node is not configured"
-    assert see(100, n2=1)
-    assert not see(200, n2=2), "less than a twentieth of the node more"
-    assert see(300, n2=3)
-    assert see(400, n2=3, n1=0.5), "it begins on another node"
-    assert not see(410, kept=2, n1=0.5)
-    assert see(440, kept=2, n1=0.5)
-    assert see(500)
-    loads = [event for event in bench.written() if isinstance(event, ev.ExternalLoadChanged)]
-    assert [(each.at_s, each.kept.cores_milli, list(each.elsewhere)) for each in loads] == [
-        (100.0, 0, others(n2=1)), (300.0, 0, others(n2=3)), (400.0, 0, others(n1=0.5, n2=3)),
-        (440.0, 2000, others(n1=0.5)), (500.0, 0, []),
-    ]  # fmt: skip
-    # The next daemon goes on from there.
-    bench.time_s = 600.0
-    bench.records = AuditRecords(bench.journal, lambda: Now(bench.time_s, bench.time_s))
-    bench.records.started(rules(), seen_alive_s=0.0)
-    assert not see(700)
-    assert see(700, n1=0.5)
 
 
 # -- `drfd compact`: the journal of a daemon that does not run, written anew -------------------

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import random
 import threading
-import time
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from daemon.desk import Desk, MakeDesk
+from daemon.desk import Desk
 from drfd.common.errors import Refused, Unavailable
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobState
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import UserLimits
-from drfd.daemon.server.server import encode_in_parts
 from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import loop_time as breath_module
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts, Inquiries
-from drfd.daemon.users.loop_time import ALONE_QUANTUM_S, ALONE_S, QUANTUM_S, LoopTime
-from drfd.daemon.users.quotas import AT_ONCE, BURST_S, MAX_INCOMING_BYTES, Quotas, QuotaSlot
+from drfd.daemon.users.loop_time import ALONE_S, QUANTUM_S, LoopTime
+from drfd.daemon.users.quotas import AT_ONCE, BURST_S, Quotas
 from drfd.linux.user_database import LocalAccounts, Subordinates
-from drfd.protocol.requests import decode_request
-from fakes import ALICE, BOB, attempt_started, rules
-from seeds import seeds
+from fakes import ALICE, BOB, attempt_started
 
 # -- names of uids: from memory while the directory is slow, never from its silence ------------
 
@@ -114,16 +106,6 @@ async def test_a_uid_that_is_given_to_somebody_else_is_theirs_at_once(rig: Rig) 
     assert rig.asked == [7, 8, 7]
 
 
-async def test_an_account_that_is_gone_is_nobodys_and_a_new_one_is_known_at_once(rig: Rig) -> None:
-    rig.add_local(grace=7)
-    await rig.user(7)
-    del rig.names[7]
-    rig.add_local()
-    assert (await rig.accounts.actor(7)).has_account is False
-    rig.add_local(hopper=7)
-    assert await rig.user(7) == "hopper"
-
-
 async def test_a_slow_directory_does_not_bring_back_a_name_that_the_file_has_dropped(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,26 +152,6 @@ def test_the_accounts_of_the_file_are_those_of_getpwuid(tmp_path: Path) -> None:
     assert (local.name_of(0), local.name_of(7)) == ("root", r"j\xf6")
     file.unlink()
     assert local.name_of(0) is None
-
-
-def test_a_file_slow_to_read_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drfd.linux.user_database._MOST_PASSWD_BYTES", 100)
-    file = tmp_path / "passwd"
-    file.write_text("root:x:0:0::/:/bin/sh\n" * 10)
-    assert LocalAccounts(file).name_of(0) is None
-
-
-async def test_a_name_that_was_long_not_asked_for_is_not_used_unasked(rig: Rig) -> None:
-    """The uid may be somebody else's by now."""
-    rig.names[7] = "grace"
-    await rig.user(7)
-    rig.names[7] = "hopper"
-    rig.mono_s += 86400
-    assert await rig.user(7) == "hopper"
-    del rig.names[7]
-    rig.mono_s += 86400
-    gone = await rig.accounts.actor(7)
-    assert (gone.user, gone.has_account) == ("7", False)
 
 
 @pytest.mark.parametrize("age_s", [61, 86400])
@@ -309,45 +271,6 @@ def quotas(clock: Clock | None = None, **limits: int) -> Quotas:
     return Quotas(lambda: UserLimits(**limits), clock or Clock())
 
 
-def test_a_connection_too_many_is_refused_and_a_closed_one_makes_room() -> None:
-    q = quotas(connections=2)
-    with q.connection(ALICE_UID):
-        with q.connection(ALICE_UID):
-            with pytest.raises(Refused) as refusal, q.connection(ALICE_UID):
-                raise AssertionError("it is let in")
-            assert refusal.value.code == "too-many-connections"
-            with q.connection(BOB_UID):
-                assert not q.is_idle
-        with q.connection(ALICE_UID):
-            pass
-    assert q.is_idle
-
-
-def test_the_bound_is_that_of_the_configuration_as_it_is_now() -> None:
-    most = 1
-    q = Quotas(lambda: UserLimits(connections=most))
-    with q.connection(ALICE_UID):
-        most = 2
-        with q.connection(ALICE_UID):
-            pass
-
-
-def test_long_requests_of_one_user_have_a_bound_together() -> None:
-    q = quotas()
-    with q.incoming(ALICE_UID) as first:
-        first(MAX_INCOMING_BYTES - 10)
-        with q.incoming(ALICE_UID) as second:
-            second(10)
-            with pytest.raises(Refused) as refusal:
-                second(1)
-            assert refusal.value.code == "too-much-at-once"
-        with q.incoming(BOB_UID) as others:
-            others(MAX_INCOMING_BYTES)
-        first(10)
-    with q.incoming(ALICE_UID) as again:
-        again(MAX_INCOMING_BYTES)
-
-
 async def test_so_many_requests_of_one_user_are_worked_on_at_a_time_and_of_others_as_many() -> None:
     q = quotas()
     working: list[int] = []
@@ -414,40 +337,11 @@ def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is() -> N
     assert q.submission_delay_s(ALICE_UID) > 0
 
 
-def test_the_usual_burst_is_more_than_a_script_submits_in_a_minute() -> None:
-    assert UserLimits().submissions_per_s * quotas_module.BURST_S >= 10_000
-
-
 def test_a_submission_counts_for_what_it_brings() -> None:
     """200 a second of half a megabyte each were allowed."""
     q = quotas(Clock(), submissions_per_s=10)
     assert q.submission_delay_s(ALICE_UID, round(10 * BURST_S) * quotas_module.WEIGHT_BYTES) == 0.0
     assert q.submission_delay_s(ALICE_UID) == pytest.approx(0.1)
-
-
-def test_changes_have_a_rate_of_their_own_and_each_job_counts() -> None:
-    """No verb but submit had one: a loop of `drf set` grew the journal by 72 MB a second."""
-    clock = Clock()
-    q = quotas(clock, changes_per_s=10)
-    burst = round(10 * BURST_S)
-    assert q.change_delay_s(ALICE_UID, is_cancel=False) == 0.0
-    q.changed(ALICE_UID, burst)
-    assert q.change_delay_s(ALICE_UID, is_cancel=False) == pytest.approx(0.1)
-    assert q.submission_delay_s(ALICE_UID) == 0.0
-    assert q.change_delay_s(BOB_UID, is_cancel=False) == 0.0
-    clock.now_s += 3 * BURST_S
-    q.changed(ALICE_UID, burst // 2, quotas_module.WEIGHT_BYTES)
-    assert q.change_delay_s(ALICE_UID, is_cancel=False) == 0.0
-    assert q.change_delay_s(ALICE_UID, is_cancel=False) == pytest.approx(0.1)
-
-
-def test_a_request_that_counts_as_many_is_not_counted_when_it_is_refused() -> None:
-    q = quotas(Clock(), changes_per_s=10)
-    q.changed(ALICE_UID, round(10 * (BURST_S + quotas_module.MAX_DELAY_S)) - 1)
-    assert q.change_delay_s(ALICE_UID, is_cancel=False, count=100) > 29
-    for _ in range(2):
-        with pytest.raises(Refused, match="try again in 40 s"):
-            q.change_delay_s(ALICE_UID, is_cancel=False, count=100)
 
 
 def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same() -> None:
@@ -468,76 +362,6 @@ def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same() -
 
 
 # -- the loop's time is shared by what each user's work has cost it ----------------------------
-
-
-#: Tasks of an array that is over, and jobs that wait.
-TASKS, WAITING = 8000, 2500
-MANY: dict[str, Callable[[int, int], dict[str, Any]]] = {
-    "wait": lambda array, first: {"op": "wait", "ids": [*range(array + 1, array + TASKS)]},
-    "wait in vain": lambda array,
-    first: {"op": "wait", "timeout_s": 0, "ids": [*range(array + 1, array + TASKS), first]},
-    "status": lambda array,
-    first: {"op": "status", "select": {"ids": [f"{array}_{index}" for index in range(TASKS)]}},
-    "cancel": lambda array,
-    first: {"op": "cancel", "select": {"ids": [*range(array + 1, array + TASKS)]}},
-    "release": lambda array, first: {"op": "release", "select": {"everything": True}},
-    "release array": lambda array, first: {"op": "release", "select": {"ids": [array]}},
-    "hold": lambda array,
-    first: {"op": "hold", "select": {"ids": [*range(first, first + WAITING)]}},
-}  # fmt: skip
-
-
-#: Each task of the array has a record of its own.
-TASK_BY_TASK = {"release array"}
-
-
-async def longest_s() -> float:
-    """Of the processor's time, the most that passes between two turns of ours."""
-    longest, last_s = 0.0, time.process_time()
-    try:
-        while True:
-            await asyncio.sleep(0)
-            now_s = time.process_time()
-            longest, last_s = max(longest, now_s - last_s), now_s
-    except asyncio.CancelledError:
-        return longest
-
-
-@pytest.fixture
-def young() -> Iterator[None]:
-    """No collection looks through all that the tests have imported and made before."""
-    gc.collect()
-    gc.freeze()  # and no thaw: the tests after this one would pay for it
-    yield
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("young")
-@pytest.mark.parametrize("kind", seeds(MANY, quick=1))
-async def test_a_request_about_very_many_jobs_lets_others_have_their_turn(
-    make_desk: MakeDesk, kind: str
-) -> None:
-    desk = make_desk(by=rules(max_waiting_per_user=200_000))
-    array = await desk.submit(ALICE, held=True, array=f"0-{TASKS - 1}")
-    if kind in TASK_BY_TASK:
-        every = [*range(array + 1, array + WAITING)]
-        await desk.ask(ALICE, op="set", select={"ids": every}, priority=1)
-    else:
-        await desk.ask(ALICE, op="cancel", select={"ids": [array]})
-    is_held = kind == "release"
-    ids = await asyncio.gather(*(desk.submit(ALICE, held=is_held, cores=9) for _ in range(WAITING)))
-    looking = asyncio.create_task(longest_s())
-    await asyncio.sleep(0)
-    begin_s = time.process_time()
-    # Not by `desk.ask`, which examines the whole reply at once.
-    line = json.dumps({"v": 1, **MANY[kind](array, ids[0])}).encode()
-    view = await desk.requests.answer(ALICE, ALICE.uid, decode_request(line))
-    await encode_in_parts(view)
-    took_s = time.process_time() - begin_s
-    looking.cancel()
-    # As a whole it would be all of it. A busy machine stretches each part.
-    assert await looking < max(0.1, took_s / 2)
-    desk.shell.host.take()
 
 
 @pytest.mark.slow
@@ -575,19 +399,6 @@ async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk
         await asking
 
 
-@pytest.mark.slow
-async def test_one_refusal_among_many_stops_no_other_and_is_told_with_its_id(desk: Desk) -> None:
-    ids = [await desk.submit(ALICE, held=True) for _ in range(60)]
-    theirs = await desk.submit(BOB, held=True)
-    mixed = [*ids[:30], theirs, *ids[30:], 9999]
-    reply = await desk.ask(ALICE, op="cancel", select={"ids": mixed})
-    assert reply["done"] == ids
-    assert [(each["id"], each["error"]["code"]) for each in reply["failed"]] == [
-        (theirs, "not-yours"),
-        (9999, "no-such-job"),
-    ]
-
-
 async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk: Desk) -> None:
     """However many of its tasks have a record: done if one of them was not refused."""
     array = await desk.submit(ALICE, held=True, array="0-199")
@@ -608,21 +419,6 @@ async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk: Desk) -
     left = desk.shell.engine.ledger.jobs.values()
     assert {job.state for job in left} == {JobState.STOPPING}
     assert not desk.shell.engine.ledger.arrays[array].unmaterialized
-
-
-@pytest.mark.slow
-async def test_the_rows_of_a_long_list_are_not_kept_as_dictionaries(make_desk: MakeDesk) -> None:
-    """Thousands of them, of several requests at once, were looked through by Python's collector of
-    cycles in one go, which took eighty milliseconds."""
-    desk = make_desk(by=rules(max_waiting_per_user=200_000))
-    for _ in range(300):
-        await desk.submit(ALICE, held=True)
-    request = decode_request(b'{"v":1,"op":"status"}')
-    reply = await desk.requests.answer(ALICE, 0, request)
-    assert sum(isinstance(row, dict) for row in reply["jobs"]) < 50
-    whole = msgspec.json.decode(await encode_in_parts(reply))
-    assert [row["id"] for row in whole["jobs"]] == [*range(1, 301)]
-    assert whole["counts"] == {"HELD": 300}
 
 
 async def test_what_is_done_in_parts_lets_others_go_and_is_done_to_all(
@@ -703,55 +499,6 @@ async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood() -> No
     assert done[ALICE_UID] > 0
 
 
-async def test_in_the_long_run_as_much_time_passes_without_a_user_as_he_takes() -> None:
-    loop_time, clocks = shared()
-    # Waits end by the clock of the story, however fast this machine goes through it.
-    asyncio.get_running_loop().time = lambda: clocks.now_s  # type: ignore[method-assign]
-    spent = {ALICE_UID: 0.0, BOB_UID: 0.0}
-
-    async def busy(uid: int, cost_s: float) -> None:
-        while clocks.now_s < 5:
-            clocks.work(cost_s)
-            spent[uid] += cost_s
-            await asyncio.sleep(0)
-
-    async def time_passes() -> None:
-        while True:
-            clocks.now_s += 0.0001
-            await asyncio.sleep(0)
-
-    floods = [loop_time.metered(ALICE_UID, busy(ALICE_UID, 0.02)) for _ in range(50)]
-    passing = asyncio.create_task(time_passes())
-    await asyncio.gather(loop_time.metered(BOB_UID, busy(BOB_UID, 0.0005)), *floods)
-    passing.cancel()
-    # When the time is over, each of the fifty may have one step more.
-    assert 0 < spent[ALICE_UID] <= 2.5 + QUANTUM_S + 52 * 0.02
-    assert spent[BOB_UID] > 1
-
-
-async def test_who_is_alone_waits_for_the_next_round_of_the_loop_and_no_longer() -> None:
-    loop_time, clocks = shared()
-    clocks.now_s = ALONE_S
-    rounds = 0
-
-    async def count() -> None:
-        nonlocal rounds
-        while True:
-            rounds += 1
-            await asyncio.sleep(0)
-
-    async def step() -> None:
-        clocks.work(QUANTUM_S)
-
-    counting = asyncio.create_task(count())
-    for _ in range(50):
-        await asyncio.create_task(loop_time.metered(ALICE_UID, step()))
-    counting.cancel()
-    # No timer was waited for: the clock stood still meanwhile.
-    assert clocks.now_s == pytest.approx(ALONE_S + 50 * QUANTUM_S)
-    assert rounds < 50 * 8
-
-
 async def test_steps_of_one_user_keep_their_order() -> None:
     loop_time, clocks = shared()
     order: list[int] = []
@@ -763,44 +510,6 @@ async def test_steps_of_one_user_keep_their_order() -> None:
     clocks.now_s = ALONE_S
     await asyncio.gather(*(loop_time.metered(ALICE_UID, step(at)) for at in range(40)))
     assert order == [*range(40)]
-
-
-@pytest.mark.parametrize("seed", range(8))
-async def test_a_step_that_was_released_is_not_overtaken_by_one_that_comes_then(seed: int) -> None:
-    """Some of a connection's submissions were queued before ones that had been sent earlier."""
-    loop_time, clocks = shared()
-    dice = random.Random(seed)
-    places = asyncio.Semaphore(16)
-    order: list[int] = []
-    asked: list[asyncio.Future[None]] = []
-
-    def answer_all() -> None:
-        clocks.work(dice.choice([0.001, 0.003, 0.01]))
-        for each in asked:
-            each.set_result(None)
-            loop_time.charge(ALICE_UID, 0.0003)
-        asked.clear()
-
-    async def submission(number: int) -> None:
-        async with QuotaSlot(places):
-            clocks.work(dice.choice([0, 0.0002, 0.001, 0.003]))
-            order.append(number)
-            if not asked:
-                asyncio.get_running_loop().call_soon(answer_all)
-            asked.append(asyncio.get_running_loop().create_future())
-            await asked[-1]
-
-    clocks.now_s = ALONE_S
-    tasks = []
-    for number in range(100):
-        task = asyncio.create_task(loop_time.metered(ALICE_UID, submission(number)))
-        tasks.append(task)
-        if dice.random() < 0.2:
-            await asyncio.sleep(0)
-    while not all(each.done() for each in tasks):
-        clocks.now_s += 0.0001
-        await asyncio.sleep(0)
-    assert order == [*range(100)]
 
 
 @pytest.mark.parametrize("rounds", range(8))
@@ -820,78 +529,6 @@ async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(r
         await asyncio.wait(steps)
         await loop_time.metered(ALICE_UID, step())
     assert not any(each.cancelled() for each in steps[0::2])
-
-
-def test_what_the_loop_does_for_a_user_elsewhere_is_at_his_expense() -> None:
-    loop_time, clocks = shared()
-    loop_time.charge(BOB_UID, 0.0)
-    assert loop_time.may_go(ALICE_UID, clocks.now_s)
-    clocks.work(2 * QUANTUM_S)
-    loop_time.charge(ALICE_UID, 2 * QUANTUM_S)
-    assert not loop_time.may_go(ALICE_UID, clocks.now_s)
-    assert loop_time.may_go(BOB_UID, clocks.now_s)
-    clocks.now_s += QUANTUM_S
-    assert loop_time.may_go(ALICE_UID, clocks.now_s)
-
-
-def test_time_in_which_the_kernel_ran_other_programs_is_at_nobodys_expense() -> None:
-    """On a busy machine a short step may take as long as a long one."""
-    loop_time, clocks = shared()
-    loop_time.charge(BOB_UID, 0.0)
-    since_s = loop_time.begin()
-    clocks.work(0.0002)
-    clocks.now_s += 10 * QUANTUM_S
-    loop_time.charge(ALICE_UID, loop_time.cost_s(since_s))
-    assert loop_time.may_go(ALICE_UID, clocks.now_s)
-    since_s = loop_time.begin()
-    clocks.work(10 * QUANTUM_S)
-    loop_time.charge(ALICE_UID, loop_time.cost_s(since_s))
-    assert not loop_time.may_go(ALICE_UID, clocks.now_s)
-
-
-def test_a_step_of_much_work_costs_all_the_time_that_it_took() -> None:
-    """With a tenth of a processor for the loop, its processor time is paid for in a tenth of the
-    time that others need for as much of it."""
-    loop_time, clocks = shared()
-    loop_time.charge(BOB_UID, 0.0)
-    since_s = loop_time.begin()
-    clocks.work(0.004)
-    clocks.now_s += 0.036
-    assert loop_time.cost_s(since_s) == pytest.approx(0.004)
-    since_s = loop_time.begin()
-    clocks.work(0.004)
-    clocks.now_s += 0.036
-    loop_time.charge(ALICE_UID, loop_time.step_cost_s(since_s))
-    clocks.now_s += 0.03
-    assert not loop_time.may_go(ALICE_UID, clocks.now_s)
-    clocks.now_s += 0.01
-    assert loop_time.may_go(ALICE_UID, clocks.now_s)
-
-
-async def test_who_is_alone_has_a_new_quantum_in_each_round_of_the_loop() -> None:
-    """All of 250 connections had a step in each round, small ones without any bound: who came then
-    waited for all of them."""
-    loop_time, clocks = shared()
-    clocks.now_s = ALONE_S
-    rounds: list[float] = []
-
-    async def small() -> None:
-        for _ in range(4):
-            clocks.work(0.0004)
-            await asyncio.sleep(0)
-
-    async def count() -> None:
-        while True:
-            rounds.append(clocks.now_s)
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    await asyncio.gather(*(loop_time.metered(ALICE_UID, small()) for _ in range(250)))
-    counting.cancel()
-    longest_s = max(after - before for before, after in pairwise(rounds))
-    assert longest_s <= 2 * ALONE_QUANTUM_S + 0.001
-    # And the loop has no round without work but those in which the next steps are chosen.
-    assert len(rounds) <= 3 * 250 * 4 * 0.0004 / ALONE_QUANTUM_S
 
 
 async def test_a_metered_task_ends_as_the_work_does() -> None:

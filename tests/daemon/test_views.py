@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, NeverWalked
+from daemon.desk import Desk
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.explain.waits import (
     HeldBy,
@@ -190,18 +190,6 @@ def test_what_was_said_of_start_and_retries_is_shown() -> None:
     }  # fmt: skip
 
 
-def test_waiting_jobs_are_counted_and_make_their_owner_active() -> None:
-    ledger = Ledger(Axes())
-    for job_id, actor in enumerate([ALICE] * 3 + [BOB] * 2, 1):
-        asked = spec(f"root.{actor.user}", actor=actor, asks=demand(3))
-        ledger.apply(happened(ev.Submitted, job_id, spec=asked))
-    ledger.apply(happened(ev.Admitted, 1))
-    nodes = shares_view(ledger, rules(9, 18, weights={"bob": "3"}))["nodes"]
-    assert [(n["path"], n["entitlement"], n["running"], n["pending"]) for n in nodes] == [
-        ("root.alice", 0.25, 1, 2), ("root.bob", 0.75, 0, 2),
-    ]  # fmt: skip
-
-
 def test_shares_tell_of_load_from_outside_and_leave_it_less_free() -> None:
     load = ExternalLoad(used=demand(3, 6), kept=demand(2, 0), until_s=0.0)
     view = shares_view(Ledger(Axes()), rules(9, 18), load)
@@ -272,19 +260,6 @@ async def test_who_does_not_ask_hears_of_no_others(desk: Desk, feed: EventFeed) 
         await ear.leave()
 
 
-async def test_a_stream_about_ids_ends_when_they_have_ended(desk: Desk, feed: EventFeed) -> None:
-    await desk.submit(ALICE)
-    await desk.submit(ALICE, held=True)
-    ear = Ear(feed, ALICE, ids=[1, 2])
-    assert told(await ear.hear()) == [(1, "STARTING"), (2, "HELD")]
-    await desk.finish(1)
-    assert told(await ear.hear()) == [(1, "COMPLETED")]
-    await desk.ask(ALICE, op="cancel", select={"ids": [2]})
-    assert told(await ear.hear()) == [(2, "CANCELLED")]
-    with pytest.raises(EOFError):
-        await ear.hear()
-
-
 async def test_who_is_far_behind_reads_the_journal_page_by_page(
     desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,38 +298,6 @@ async def test_an_array_is_told_as_lists_show_it(desk: Desk, feed: EventFeed) ->
         await ear.leave()
 
 
-@pytest.mark.slow
-async def test_what_has_ended_of_many_is_not_looked_at_again_with_every_change(
-    desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hundreds of streams about as many jobs as can be named are open to everybody."""
-    await desk.submit(ALICE, array="0-499", held=True)
-    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-    last = await desk.submit(ALICE, held=True)
-    ear = Ear(feed, ALICE, ids=[*range(2, 502), last], after=feed.engine.journal.mark())
-    assert await ear.hear() == []
-    looks = 0
-    has_ended = follow_module.has_ended
-
-    def counted(job_id: int, ledger: Ledger) -> bool:
-        nonlocal looks
-        looks += 1
-        return has_ended(job_id, ledger)
-
-    monkeypatch.setattr(follow_module, "has_ended", counted)
-    for priority in range(1, 11):
-        hearing = asyncio.create_task(ear.hear())
-        # It has told all there is, and waits.
-        await asyncio.sleep(0.01)
-        await desk.ask(ALICE, op="set", select={"ids": [last]}, priority=priority)
-        assert told(await hearing) == [(last, "HELD")]
-    assert looks <= 501 + 10
-    await desk.ask(ALICE, op="cancel", select={"ids": [last]})
-    assert told(await ear.hear()) == [(last, "CANCELLED")]
-    with pytest.raises(EOFError):
-        await ear.hear()
-
-
 async def test_what_does_not_exist_is_refused(desk: Desk, feed: EventFeed) -> None:
     for wrong in (7, "7_1"):
         with pytest.raises(Exception, match="there is no"):
@@ -376,23 +319,6 @@ async def test_an_end_during_the_first_look_is_told_once(desk: Desk, feed: Event
     assert sorted(told(heard)) == [
         (2, "COMPLETED"), (3, "COMPLETED"), (3, "STARTING"), (4, "COMPLETED"),
     ]  # fmt: skip
-
-
-async def test_a_change_of_an_array_costs_nothing_for_those_who_listen_for_others(
-    desk: Desk, feed: EventFeed
-) -> None:
-    """All ids that anybody listened for were looked at, up to 200,000 of each user, for each change
-    of any array: a tenth of a second, in which nobody else was heard."""
-    feed.listeners = NeverWalked()
-    first = await desk.submit(ALICE, array="0-9", held=True)
-    other = await desk.submit(ALICE, array="0-9", held=True)
-    ear = Ear(feed, ALICE, ids=[first + 3, first + 5, other + 2])
-    assert len(await ear.hear()) == 3
-    await desk.ask(ALICE, op="set", select={"ids": [other]}, priority=3)
-    assert told(await ear.hear()) == [(other + 2, "HELD")]
-    await desk.ask(ALICE, op="set", select={"ids": [first]}, priority=7)
-    assert sorted(told(await ear.hear())) == [(first + 3, "HELD"), (first + 5, "HELD")]
-    await ear.leave()
 
 
 # -- watchers: each sees all that everybody may see, as it is now ------------------------------
@@ -480,24 +406,6 @@ def stand(desk: Desk) -> Iterator[Stand]:
 
 def labels(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(row["label"], row["state"]) for row in rows]
-
-
-async def test_jobs_that_wait_for_their_group_are_in_the_order_in_which_they_start(
-    stand: Stand,
-) -> None:
-    """By their priority, as the group lets them go, and not by their ids."""
-    desk, group = stand.desk, "o%1"
-    await desk.submit(ALICE, group=group)
-    await desk.feed(attempt_started(1))
-    await desk.submit(ALICE, after=[{"id": 1}])
-    for priority in (0, 5, 9):
-        await desk.submit(ALICE, group=group, priority=priority)
-    await desk.submit(ALICE, array="1-3", group=group, priority=7)
-    assert [row["label"] for row in (await stand.look())["pending"]] == [
-        "5", "6_[1-3]", "4", "3", "2"
-    ]  # fmt: skip
-    assert list(stand.overview.own("alice", ())) == [5, 6, 4, 3, 2]
-    assert (await stand.look())["running"][0]["group"] == "o"
 
 
 async def test_nothing_in_it_is_only_for_its_owner(stand: Stand) -> None:
@@ -651,35 +559,3 @@ async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
     assert mine() == ["7"]
     assert slow.owns.count("alice") == 1
     await eye.stream.aclose()
-
-
-async def test_what_was_cancelled_of_arrays_is_read_once(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whenever a job ended while somebody watched, the records of up to fifty arrays were read,
-    each of a megabyte if its cancelled tasks stood in very many ranges: for most of a second nobody
-    else was heard."""
-    read: list[int] = []
-    original = Lookup.cancelled_of
-
-    def counted(lookup: Lookup, array_id: int) -> Any:
-        read.append(array_id)
-        return original(lookup, array_id)
-
-    monkeypatch.setattr(Lookup, "cancelled_of", counted)
-    desk = stand.desk
-    for array_id in (1, 12):
-        assert await desk.submit(ALICE, array="0-9", held=True) == array_id
-        await desk.ask(ALICE, op="cancel", select={"ids": [array_id + 3]})
-        await desk.ask(ALICE, op="cancel", select={"ids": [array_id]})
-    seen = await stand.look(BOB)
-    groups = ["12_[0-1,3-9]", "1_[0-1,3-9]"]
-    assert [each["label"] for each in seen["ended"] if each["tasks"] > 1] == groups
-    assert sorted(read) == [1, 12]
-    for _ in range(3):
-        job_id = await desk.submit(ALICE, held=True)
-        await desk.ask(ALICE, op="cancel", select={"ids": [job_id]})
-        seen = await stand.look(BOB)
-        assert job_id in [each["id"] for each in seen["ended"]]
-    assert [each["label"] for each in seen["ended"] if each["tasks"] > 1] == groups
-    assert sorted(read) == [1, 12]

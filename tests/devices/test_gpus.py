@@ -38,23 +38,6 @@ def test_two_gpus_of_nvidia_have_their_node_and_their_graphics_nodes(tmp_path: P
     }
 
 
-def test_a_recorded_gpu_of_nvidia_without_graphics_is_found_undivided(tmp_path: Path) -> None:
-    """Its directory of slices is there, and empty, because MIG is off."""
-    found = find_gpus(unfold("one-nvidia-h100", tmp_path))
-    uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef"
-    assert rows(found) == [("0", "NVIDIA H100 80GB HBM3", uuid, "0000:00:06.0", None, "195:0")]
-    assert automatic(found) == found
-    assert variables(found, "0") == same(uuid)
-    assert variables(found, "", hidden="0") == same("-1")
-
-
-def test_numbers_follow_pci_addresses_and_not_minors(tmp_path: Path) -> None:
-    found = find_gpus(unfold("eight-nvidia-two-memory-nodes", tmp_path))
-    assert [gpu.name for gpu in found] == list("01234567")
-    assert [nodes(gpu) for gpu in found] == [f"195:{minor}" for minor in (2, 3, 0, 1, 6, 7, 4, 5)]
-    assert [gpu.numa_node for gpu in found] == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
 def test_slices_stand_for_a_gpu_that_mig_divides(tmp_path: Path) -> None:
     """Two slices of one GPU instance share its capability, and all share the GPU's own nodes."""
     found = find_gpus(unfold("mig-on-one-of-two", tmp_path))

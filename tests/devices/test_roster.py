@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -179,32 +178,6 @@ def test_a_file_of_another_boot_or_a_damaged_one_counts_as_none(
     assert file.read_text() == text
 
 
-def test_a_gpu_that_does_not_answer_at_first_is_known_once_it_does(desktop: Path) -> None:
-    path = desktop / f"{NVIDIA}/gpus/0000:07:00.0/information"
-    text = path.read_text()
-    path.write_text("")
-    roster = Roster(desktop)
-    first = roster.look_up()[1]
-    assert first.fault
-    assert nodes(first) == "195:1 226:129 226:2", "all that it can be is hidden meanwhile"
-    path.write_text(text)
-    now = roster.look_up()[1]
-    assert (now.name, now.fault, nodes(now)) == ("1", "", "195:1 226:129 226:2")
-
-
-def test_another_gpu_in_the_slot_of_a_lost_one_is_hidden_too(desktop: Path) -> None:
-    """The configuration has its number, so it counts as given out."""
-    roster = Roster(desktop)
-    roster.look_up()
-    path = desktop / f"{NVIDIA}/gpus/0000:06:00.0/information"
-    change(path, "GPU-c7b57be0", "GPU-00000000")
-    change(path, "Device Minor: \t 0", "Device Minor: \t 7")
-    bind_anew(desktop, "06")
-    other = roster.look_up()[0]
-    assert other.fault
-    assert nodes(other) == "195:0 195:7 226:1 226:128"
-
-
 def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided: Path) -> None:
     roster = Roster(divided)
     roster.look_up()
@@ -226,33 +199,6 @@ def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided: Path) ->
     }
 
 
-def test_slices_have_the_number_of_their_gpu_after_the_first_has_gone(divided: Path) -> None:
-    """Of the two GPUs, only the second is left, and MIG divides it now."""
-    roster = Roster(divided)
-    roster.look_up()
-    shutil.rmtree(divided / f"{NVIDIA}/gpus/0000:31:00.0")
-    (divided / f"{NVIDIA}/capabilities/gpu1").rename(divided / f"{NVIDIA}/capabilities/gpu1-gone")
-    instance = divided / f"{NVIDIA}/capabilities/gpu0/mig/gi0/ci0"
-    instance.mkdir(parents=True)
-    (instance / "access").write_text("DeviceFileMinor: 4\n")
-    (instance.parent / "access").write_text("DeviceFileMinor: 3\n")
-    assert {name for name, fault in faults(roster.look_up()).items() if not fault} == {"1:0:0"}
-
-
-def test_a_gpu_that_cannot_be_placed_does_not_change_numbers(tmp_path: Path) -> None:
-    """KFD's files can be unreadable for a moment while a GPU is reset."""
-    root = unfold("two-amd-linked", tmp_path)
-    roster = Roster(root)
-    roster.look_up()
-    (root / "sys/class/kfd/kfd/topology/nodes/3/properties").unlink()
-    assert faults(roster.look_up()) == {
-        "0": "it is no longer there (amd, PCI address 0000:43:00.0)",
-        "1": "",
-        "2": f"{root}/sys/class/kfd/kfd/topology/nodes/3/properties: No such file or directory",
-    }
-    assert len(roster.look_up()) == 3, "it is not remembered"
-
-
 def test_a_file_without_uuid_is_read_again_until_it_has_one(tmp_path: Path) -> None:
     root = unfold("fallen-off-the-bus", tmp_path)
     roster = Roster(root)
@@ -260,14 +206,6 @@ def test_a_file_without_uuid_is_read_again_until_it_has_one(tmp_path: Path) -> N
     path = root / f"{NVIDIA}/gpus/0000:1a:00.0/information"
     change(path, "GPU-????????-????-????-????-????????????", "GPU-5d49bdf4")
     assert roster.look_up()[0].uuid == "GPU-5d49bdf4"
-
-
-@pytest.mark.slow
-def test_each_launch_can_look_all_gpus_up_again(tmp_path: Path) -> None:
-    """40 µs a GPU on an idle machine; the bound is for one that does everything at once."""
-    roster = Roster(unfold("eight-nvidia-two-memory-nodes", tmp_path))
-    best_s = min(timeit.repeat(roster.look_up, number=10, repeat=5)) / 10
-    assert best_s / 8 < 0.002
 
 
 # -- files of drivers that hang -----------------------------------------------------------
@@ -360,18 +298,3 @@ def test_a_driver_that_has_come_back_is_asked_again(
     hanging[0].wait()
     assert read_each([path]) == {path: "text"}
     assert len(hanging) == 2
-
-
-@pytest.mark.slow
-def test_gpus_that_are_known_need_no_answer(
-    tmp_path: Path, hanging: list[subprocess.Popen[bytes]]
-) -> None:
-    """Launches go on while the driver hangs: it has answered for the first GPU, and not for the
-    second."""
-    roster = Roster(unfold("two-nvidia-desktop", tmp_path))
-    file = f"{tmp_path}/proc/driver/nvidia/gpus/0000:07:00.0/information"
-    for _ in range(3):
-        first, second = roster.look_up()
-        assert (first.fault, second.fault) == ("", f"{file}: the driver does not answer")
-    assert len(hanging) == 1
-    assert all(gpu.fault for gpu in find_gpus(tmp_path)), "nothing was known"

@@ -36,7 +36,7 @@ from drfd.core.usage import Curve
 from drfd.journal import past
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
 from drfd.journal.journal import Journal
-from drfd.journal.pruning import JOB_BYTES, read_shares
+from drfd.journal.pruning import read_shares
 from drfd.journal.records import Payload
 from fakes import (
     ADMIN,
@@ -146,13 +146,6 @@ def live_through(chance: random.Random, journal: Journal) -> Ledger:
         else:
             journal.commit()
     return ledger
-
-
-def test_draining_outlives_the_daemon_and_so_its_end(book: Book, open_journal: OpenJournal) -> None:
-    for on in (True, False):
-        book.enter(ev.Drained(at_s=1.0, on=on, by="root"))
-        book.journal.commit()
-        assert open_journal().load(Axes()).draining is on
 
 
 def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
@@ -332,21 +325,6 @@ def test_a_task_has_its_arrays_story_until_it_had_one_of_its_own(book: Book, pat
     assert list(book.journal.events(2)) == [*whole, *own]
 
 
-def test_pages_join_without_a_gap_or_a_repetition(book: Book, path: Path) -> None:
-    for job_id in range(1, 7):
-        book.submit(job_id)
-    for job_id, at_s in ((1, 10.0), (3, 20.0), (2, 30.0), (4, 30.0), (5, 40.0)):
-        book.cancel(job_id, at_s=at_s)
-    book.journal.commit()
-    found: list[int] = []
-    after = None
-    while page := list(read_ended(path, PastFilter(after=after, limit=2))):
-        found += [job.id for job in page]
-        assert page[-1].ended_at is not None
-        after = (page[-1].ended_at, page[-1].id)
-    assert found == [5, 4, 2, 3, 1]
-
-
 READS = [lambda at: read_curves(at, [1]), lambda at: [*read_ended(at, PastFilter())]]
 
 
@@ -389,25 +367,6 @@ def test_a_notification_and_an_array_share_it_too(
     assert task.notify is not None and task.notify.argv is argv
 
 
-def test_how_much_is_kept_of_each_user_is_known(book: Book, open_journal: OpenJournal) -> None:
-    book.submit(1, argv=long())
-    book.submit(2, argv=long())
-    book.submit(3, argv=Words.of([*LONG, "more"]))
-    size = len(long().data)
-    kept = {ALICE.uid: 2 * size + len("more") + 1}
-    commands = book.journal.commands
-    assert commands.live_bytes == kept
-    book.journal.commit()
-    assert open_journal().commands.live_bytes == kept
-    book.cancel(1)
-    assert commands.live_bytes == kept
-    book.cancel(2)
-    left = {ALICE.uid: size + len("more") + 1}
-    assert commands.live_bytes == left
-    book.journal.commit()
-    assert open_journal().commands.live_bytes == left
-
-
 def test_ended_jobs_are_read_with_it(book: Book, path: Path) -> None:
     book.submit(1, argv=long())
     book.cancel(1)
@@ -415,43 +374,6 @@ def test_ended_jobs_are_read_with_it(book: Book, path: Path) -> None:
     for commands, words in ((True, LONG), (False, [])):
         (job,) = read_ended(path, PastFilter(), commands=commands)
         assert list(job.spec.argv) == words
-
-
-@pytest.mark.parametrize("words", [[], [""], ["", ""], ["a b", "ü", "\n"], ["\U0001f600"]])
-def test_words_come_back_as_they_were(words: list[str]) -> None:
-    assert (list(Words.of(words)), len(Words.of(words))) == (words, len(words))
-    assert Words.of(words) == Words.of(list(words))
-    assert hash(Words.of(words)) == hash(Words.of(list(words)))
-    assert Words.of(words) != Words.of([*words, ""])
-
-
-def test_it_is_counted_anew_after_a_rollback(book: Book, open_journal: OpenJournal) -> None:
-    script = "#!/bin/sh\nexec true\n"
-    book.submit(1, payload=Payload(env={"PATH": "/usr/bin"}, script=script))
-    size = len(b'{"PATH":"/usr/bin"}') + len(script)
-    book.journal.commit()
-    book.submit(2, payload=Payload(script="x" * 1000))
-    book.cancel(1)
-    assert book.journal.payloads.bytes == {ALICE.uid: 1000}
-    book.journal.rollback()
-    for journal in (book.journal, open_journal()):
-        assert journal.payloads.bytes == {ALICE.uid: size}
-
-
-def test_jobs_cost_their_events_their_texts_once_and_some_for_each(
-    book: Book, open_journal: OpenJournal
-) -> None:
-    """Each of 100,000 arguments counted as much as it had letters, an empty one nothing."""
-    argv = Words.of([""] * 1000)
-    for job_id in (1, 2):
-        book.submit(job_id, argv=argv)
-    events = sum(len(data) for (data,) in book.journal._db.execute("select data from events"))
-    assert book.journal.live_bytes(ALICE.uid) == 1000 + events + 2 * JOB_BYTES
-    book.journal.commit()
-    assert open_journal().live_bytes_in_total() == book.journal.live_bytes(ALICE.uid)
-    for job_id in (1, 2):
-        book.cancel(job_id)
-    assert book.journal.live_bytes_in_total() == 0
 
 
 # -- payloads of ended jobs: kept for their user, and not without end --------------------------
@@ -495,6 +417,8 @@ def test_the_oldest_of_a_user_go_first_and_of_who_has_most(
 
 
 CURVE_BEFORE = Curve(1, 1000, (0, 2000), (0, 2000), {"cores_milli": (None, 500)})
+
+
 CURVE = Curve(2, 9000, (0, 2000, 4000), (2000, 2000, 4000), {"memory_kib": (64, 128, 1)})
 
 

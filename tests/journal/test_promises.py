@@ -288,20 +288,6 @@ def test_old_hours_go_and_the_next_ones_go_on_from_them(journal: Journal) -> Non
     assert len(rest) == 1
 
 
-@pytest.mark.slow
-def test_marks_of_events_that_went_with_their_jobs_go_too(journal: Journal) -> None:
-    history = History(journal, rules())
-    for number in range(1, 20):
-        history.run(number, 2 * number, 2 * number + 1.5)
-    hours_of(journal.path)
-    while journal.remove_ended(at(30)) is not None:
-        pass
-    hours_of(journal.path)
-    with closing(sqlite3.connect(journal.path.with_name(NAME))) as db:
-        marks = {seq for (seq,) in db.execute("select seq from marks")}
-    assert marks == {seq for seq, _ in journal.record()}
-
-
 @pytest.mark.parametrize(
     ("statement", "says"),
     [

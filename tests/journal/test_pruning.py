@@ -17,7 +17,6 @@ from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Words
-from drfd.journal import pruning
 from drfd.journal.pruning import MOST, read_shares
 from drfd.journal.records import Payload
 from fakes import ALICE, BOB, happened, tables
@@ -80,30 +79,6 @@ def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book: Book, p
     assert (count(path, "arrays"), count(path, "jobs")) == (0, 1)
     assert count(path, "events where job_id <= 7") == 0
     assert count(path, "commands where uses = 1") == 1
-
-
-@pytest.mark.slow
-def test_one_go_is_short_however_much_there_is(book: Book, path: Path) -> None:
-    """Others wait meanwhile."""
-    book.submit(1, at_s=1.0)
-    book.enter(*(happened(ev.Altered, priority=number) for number in range(700)), at_s=1.0)
-    book.cancel(1, at_s=1.0)
-    for job_id in range(2, 100):
-        book.live_and_end(job_id, at_s=2.0)
-
-    def rows() -> int:
-        tables = ("events", "jobs", "payloads", "past_payloads", "submissions", "curves")
-        return sum(count(path, table) for table in tables)
-
-    before, goes = rows(), 0
-    while book.journal.remove_ended(1e12) is not None:
-        # Each job has four more rows besides its events.
-        left = rows()
-        assert before - left < 4 * pruning.ROWS
-        before, goes = left, goes + 1
-    assert goes >= 8
-    assert book.journal.job(1) is None
-    assert book.journal.job(99) is not None
 
 
 def test_a_go_is_short_also_where_all_must_be_passed_over(book: Book, path: Path) -> None:
