@@ -9,8 +9,6 @@ from datetime import datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.dependencies import report_all_ends
 from drfd.core.decisions.stimuli import (
     Actor,
@@ -30,6 +28,8 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
+from drfd.core.model.machine import Vector
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.backfill import PassContext, make_pass_context
 from drfd.core.scheduling.policies import Plan

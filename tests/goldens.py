@@ -32,7 +32,6 @@ from typing import Any
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 
-from drfd.core.amounts.resources import Axes, Resources  # noqa: E402
 from drfd.core.ledger.ledger import Ledger  # noqa: E402
 from drfd.core.model import events as ev  # noqa: E402
 from drfd.core.model.job import (  # noqa: E402
@@ -49,6 +48,7 @@ from drfd.core.model.job import (  # noqa: E402
     Whose,
     Words,
 )
+from drfd.core.model.resources import Axes, Resources  # noqa: E402
 from drfd.core.usage import Curve, GpuTally, LentTally  # noqa: E402
 from drfd.journal.journal import Journal, digest  # noqa: E402
 from drfd.journal.records import Payload  # noqa: E402

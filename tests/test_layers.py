@@ -36,16 +36,15 @@ GROUND = {"common", "linux", "payload", "devices"}
 #: Below a room with rooms of its own: the package or module → which others of them it may import.
 INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.core": {
-        "amounts": set(),
-        "model": {"amounts"},
+        "model": set(),
         "usage": set(),
-        "ledger": {"amounts", "model"},
-        "fairness": {"amounts", "model"},
-        "lending": {"amounts", "model", "fairness"},
-        "promises": {"amounts", "model", "ledger", "fairness"},
-        "scheduling": {"amounts", "model", "ledger", "fairness"},
-        "decisions": {"amounts", "model", "ledger", "fairness", "scheduling"},
-        "explain": {"amounts", "model", "ledger", "fairness", "scheduling", "decisions"},
+        "ledger": {"model"},
+        "fairness": {"model"},
+        "lending": {"model", "fairness"},
+        "promises": {"model", "ledger", "fairness"},
+        "scheduling": {"model", "ledger", "fairness"},
+        "decisions": {"model", "ledger", "fairness", "scheduling"},
+        "explain": {"model", "ledger", "fairness", "scheduling", "decisions"},
     },
     "drfd.core.scheduling": {
         "kept_free": set(),

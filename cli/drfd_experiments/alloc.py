@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from drfd.common.errors import Refused
 from drfd.common.strict_table import suggestion
-from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue, Line
+from drfd.core.model.machine import Vector
 from drfd.core.scheduling import policies
 from drfd.core.scheduling.policies import PassInput
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex

@@ -13,9 +13,9 @@ from itertools import count
 from math import ceil, inf
 from random import Random
 
-from drfd.core.amounts.resources import Axes, Node, Resources
-from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.rules import ReservationSettings, Rules
+from drfd.core.model.machine import Vector, minus, plus
+from drfd.core.model.resources import Axes, Node, Resources
 from drfd.sim.driver import Speeds, simulate
 from drfd.sim.workload import SimJob
 

@@ -15,8 +15,8 @@ from functools import partial
 from math import inf
 from operator import mul
 
-from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import ONE, TOP, ZERO, FairShare, Shares, parent_of, path_up
+from drfd.core.model.machine import Vector
 
 _zip = partial(zip, strict=True)
 #: Leaf → number of tasks.

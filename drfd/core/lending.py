@@ -19,8 +19,8 @@ from math import inf
 from typing import ClassVar, Protocol
 
 from drfd.common.units import show_amount, show_cores
-from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up, ways_apart
+from drfd.core.model.machine import Vector
 
 #: The factor by which a ceiling may rise in a step.
 _RISE = 2.0

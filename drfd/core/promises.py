@@ -25,8 +25,6 @@ from math import floor
 from operator import add, mul
 from typing import NamedTuple
 
-from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.amounts.vectors import Vector, fits, minus, plus
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import FairShare, Shares, ShareTree
 from drfd.core.ledger.ledger import Ledger
@@ -34,6 +32,8 @@ from drfd.core.ledger.queue import LiveArray
 from drfd.core.model import events as ev
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job
+from drfd.core.model.machine import Vector, fits, minus, plus
+from drfd.core.model.resources import NOTHING, Axes, Resources
 
 #: Starts past others of which one leaf's are told singly, and leaves told with each: a user decides
 #: how many jobs it starts.

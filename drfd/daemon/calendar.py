@@ -15,10 +15,9 @@ from drfd.common.errors import Refused
 from drfd.common.strict_table import TomlTable
 from drfd.common.units import clock_time, parse_duration, show_duration
 from drfd.common.week import WEEK_S, Weekly, parse_weekly
-from drfd.core.amounts.resources import Axes
 from drfd.core.fairness.rules import NodeSettings
-from drfd.core.ledger.windows import NO_LIMIT_S, Window
-from drfd.core.model.limit_hours import LimitHours, LimitSpan, limit_steps
+from drfd.core.model.hours import NO_LIMIT_S, LimitHours, LimitSpan, Window, limit_steps
+from drfd.core.model.resources import Axes
 
 _NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 _EXAMPLES = 'start = "2026-12-01 22:00" for once, or "Sat 02:00" for each week'

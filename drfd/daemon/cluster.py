@@ -22,7 +22,7 @@ from drfd.common.strict_table import (
     wrong,
 )
 from drfd.common.units import AXES, parse_cores
-from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
+from drfd.core.model.resources import NOTHING, Axes, Node, Resources
 from drfd.launcher.protocol import MAX_INSTANCES
 from drfd.launcher.settings import SlurmSettings
 

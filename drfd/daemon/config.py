@@ -42,7 +42,6 @@ from drfd.common.units import (
     show_size,
 )
 from drfd.common.week import WEEK_S
-from drfd.core.amounts.resources import NOTHING, Axes, Resources, disk_axes
 from drfd.core.fairness.rules import (
     NodeSettings,
     Pool,
@@ -53,6 +52,7 @@ from drfd.core.fairness.rules import (
     read_scheduling,
 )
 from drfd.core.model.job import show_path
+from drfd.core.model.resources import NOTHING, Axes, Resources, disk_axes
 from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
 from drfd.daemon.cluster import (

@@ -16,8 +16,8 @@ from functools import partial
 from drfd.common.errors import Refused
 from drfd.common.strict_table import TomlTable, read_flag, wrong
 from drfd.common.units import parse_size
-from drfd.core.amounts.instances import Instance, InstancePlace, Instances
-from drfd.core.amounts.resources import Axes
+from drfd.core.model.machine import Instance, InstancePlace, Instances
+from drfd.core.model.resources import Axes
 from drfd.devices.gpus import GPU, Gpu, automatic, find_gpus
 from drfd.devices.nodes import DeviceNode, node_at
 from drfd.launcher.settings import ALL, AUTO, LISTED, read_devices, read_hide

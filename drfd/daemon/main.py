@@ -24,8 +24,8 @@ from drfd import __version__
 from drfd.common import failpoints, journald, paths
 from drfd.common.errors import ConfigError, DrfdError, HostError, Refused
 from drfd.common.units import clock_time, exact_size, show_size
-from drfd.core.amounts.resources import Axes
 from drfd.core.fairness.rules import pools_and_users
+from drfd.core.model.resources import Axes
 from drfd.daemon import gpu_report, spawn
 from drfd.daemon.calendar import expand_hours
 from drfd.daemon.cluster import has_slurm, late_node_changes, node_gres

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from drfd.common.errors import HostError
 from drfd.common.units import show_size
-from drfd.core.amounts.resources import Resources
+from drfd.core.model.resources import Resources
 
 #: Size of one write or read. Large, because the kernel splits it into many requests, and a disk
 #: reaches its full speed only with many at a time.

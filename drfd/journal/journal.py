@@ -15,11 +15,11 @@ from msgspec import structs
 
 from drfd.common.errors import HostError
 from drfd.common.failpoints import reach
-from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import End, Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.usage import Curve
 from drfd.journal import records

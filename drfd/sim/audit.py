@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from drfd.common.units import AXES
-from drfd.core.amounts.resources import Axes, Resources, kind_of
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import ShareTree
+from drfd.core.model.resources import Axes, Resources, kind_of
 from drfd.sim.driver import Run, simulate
 from drfd.sim.machine import rules_of
 from drfd.sim.metrics import over_time

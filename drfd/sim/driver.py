@@ -16,7 +16,6 @@ from math import ceil, inf
 from operator import itemgetter
 
 from drfd.common.errors import Refused
-from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.job_requests import refuse_unfit
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import FairShare
@@ -24,6 +23,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.lending import Claim, divide, node_of, places_of
 from drfd.core.model import events as ev
 from drfd.core.model.job import NO_WORDS, Job, JobSpec
+from drfd.core.model.machine import Vector
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler

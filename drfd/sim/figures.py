@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from drfd.core.amounts.vectors import Vector
+from drfd.core.model.machine import Vector
 from drfd.sim.driver import Run
 
 Point = tuple[float, float]

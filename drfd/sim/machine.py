@@ -16,9 +16,9 @@ from pathlib import Path
 from drfd.common.errors import ConfigError, Refused
 from drfd.common.strict_table import TomlTable
 from drfd.common.units import AXES, exact_size, read_duration_or_zero, show_amount
-from drfd.core.amounts.resources import Axes, Resources, kind_of
-from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.rules import NodeSettings, Pool, PoolTables, Rules, read_scheduling
+from drfd.core.model.machine import Vector
+from drfd.core.model.resources import Axes, Resources, kind_of
 from drfd.sim.workload import SimJob
 
 _EXAMPLE = "write cores=900,memory=6T, and read=, write= and countable things like gpu=4 if needed"

@@ -13,7 +13,7 @@ from math import ceil
 from operator import add, itemgetter
 from typing import Any
 
-from drfd.core.amounts.vectors import Vector, minus, plus
+from drfd.core.model.machine import Vector, minus, plus
 from drfd.core.promises import WHOLE, Account, Parts, Starts
 from drfd.sim.driver import FinishedJob, Run, work_s
 from drfd.sim.workload import SimJob

@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 
 from drfd.common.errors import Refused
-from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.model.resources import Axes, Resources
 from drfd.sim.workload import OWN, NotAJob, SimJob, Workload, number
 
 

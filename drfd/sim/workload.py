@@ -28,8 +28,8 @@ from typing import Any
 
 from drfd.common.errors import Refused
 from drfd.common.units import AXES, parse_size
-from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
+from drfd.core.model.resources import NOTHING, Resources
 
 #: Largest time in seconds, a thousand years, and largest amount; others are errors.
 _MOST_S, _MOST = 3.2e10, float(1 << 60)

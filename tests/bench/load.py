@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Words
+from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.policies import Plan

@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from drfd.common.errors import Unavailable
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec, Words
+from drfd.core.model.resources import Axes, Resources
 from drfd.daemon.spawn import Places
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload

@@ -25,7 +25,7 @@ import pytest
 from canned import CannedDaemon
 from cli.drf import DRF, ROOT, Drf, Result, Spawn
 from drfd.common.errors import Refused
-from drfd.core.amounts.resources import Resources
+from drfd.core.model.resources import Resources
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import parse
 from drfd_cli.demo import private_daemon, scaling

@@ -16,8 +16,6 @@ from hypothesis import strategies as some
 from msgspec import structs
 
 from core.test_walks import STEPS, walked
-from drfd.core.amounts.resources import Axes, Node, Resources
-from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.explain.advice import LAST
 from drfd.core.explain.ended_jobs import BY, UsageAccounts, account_of
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
@@ -26,6 +24,8 @@ from drfd.core.model import events as ev
 from drfd.core.model.account import Account as UsageAccount
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.machine import Vector, plus
+from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.promises import WHOLE, Account, EventFold, Obstacle, Parts, Stretch
 from drfd.core.usage import FRESH, MEASURES, MOST, Curve, LentTally, Point, Series, merged, thinned
 from fakes import BOB, GIB, demand, happened, now, rules, spec

@@ -18,10 +18,19 @@ from hypothesis import strategies as some
 
 from core.oracle import Ask, Kept, Pass, Times, Tree, added, begin, slow_pass, within
 from core.worlds import LEAVES, all_reserved, fair_share, fits_now, plan, queues_of, reserved, trees
-from drfd.core.amounts.instances import SharedInstances
-from drfd.core.amounts.vectors import Placed, Room, Vector, fits, minus, not_negative, plus, total
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
+from drfd.core.model.machine import (
+    Placed,
+    Room,
+    SharedInstances,
+    Vector,
+    fits,
+    minus,
+    not_negative,
+    plus,
+    total,
+)
 from drfd.core.scheduling.backfill import (
     PassContext,
     Reservation,

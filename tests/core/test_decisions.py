@@ -16,7 +16,6 @@ from core.worlds import change, of, refused
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.owner import Owner
 from drfd.common.units import Most, parse_memory, parse_size
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import (
     IO_FACTOR,
@@ -52,6 +51,7 @@ from drfd.core.model.job import (
     Warn,
     Whose,
 )
+from drfd.core.model.resources import Axes, Resources
 from fakes import (
     ADMIN,
     ALICE,

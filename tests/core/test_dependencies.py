@@ -17,7 +17,6 @@ from core.worlds import change, lines_counted
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span
 from drfd.common.owner import UNSTARTED
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import (
@@ -59,6 +58,7 @@ from drfd.core.model.job import (
     Words,
     owner_of,
 )
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.protocol.groups import read_group

@@ -20,7 +20,6 @@ from drfd.common.units import (
     parse_duration,
     parse_memory,
 )
-from drfd.core.amounts.resources import NOTHING, Resources, disk_axes
 from drfd.core.explain.advice import (
     LAST,
     Advice,
@@ -37,6 +36,7 @@ from drfd.core.explain.advice import (
 from drfd.core.explain.ended_jobs import LAUNCH_REMEDIES, end_notes
 from drfd.core.model.account import NO_ACCOUNT
 from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, Words
+from drfd.core.model.resources import NOTHING, Resources, disk_axes
 from fakes import GIB, demand, spec
 from seeds import examples
 

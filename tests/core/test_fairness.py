@@ -18,8 +18,6 @@ from msgspec import structs
 from core.worlds import CAROL, context, forecast, pass_of, pass_over
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
-from drfd.core.amounts.resources import Axes, Node, Resources
-from drfd.core.amounts.vectors import fits, minus
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
@@ -55,8 +53,10 @@ from drfd.core.fairness.week_quotas import (
 )
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
+from drfd.core.model.hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.limit_hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
+from drfd.core.model.machine import fits, minus
+from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes

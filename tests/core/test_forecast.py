@@ -18,8 +18,6 @@ from hypothesis import strategies as some
 
 from core.worlds import forecast, of, start_s
 from drfd.common.errors import Refused
-from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.amounts.vectors import fits
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.explain.forecast import NEVER_KNOWN, smaller_demand, upcoming
@@ -27,9 +25,11 @@ from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait, WindowAhead
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.windows import NO_LIMIT_S, Window, blocking
 from drfd.core.model import events as ev
+from drfd.core.model.hours import NO_LIMIT_S, Window, blocking
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
+from drfd.core.model.machine import fits
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (

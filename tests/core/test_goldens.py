@@ -14,9 +14,9 @@ from fractions import Fraction
 import pytest
 
 from core.worlds import plan
-from drfd.core.amounts.vectors import Vector, minus, plus, total
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue, Line
+from drfd.core.model.machine import Vector, minus, plus, total
 from drfd_experiments import theory
 from drfd_experiments.theory import FlowDemand, Tasks, ceei
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as some
 from bench.load import Load, Shape
 from core.oracle import line
 from core.worlds import lines_counted, plan, run_pass
-from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.service_order import ShortJobs
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import Alike, Entry, LeafQueue, Line, TaskIds
+from drfd.core.model.machine import Vector, minus, plus
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex

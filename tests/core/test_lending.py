@@ -20,7 +20,6 @@ from hypothesis import strategies as some
 
 from core.oracle import Vector, line
 from core.worlds import preemptions
-from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.lending import (
@@ -36,6 +35,7 @@ from drfd.core.lending import (
 )
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.resources import Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.preemption import Starvation, Starving
 from fakes import Bench, attempt_started, demand, ended, happened, now, rules, spec

@@ -16,9 +16,6 @@ import pytest
 
 from core.worlds import context, forecast, of, pass_of, pass_over, preemptions, start_s, submit, why
 from drfd.common.errors import Refused
-from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances, each_instance
-from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
-from drfd.core.amounts.vectors import Placed, fits, minus
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import smaller_demand
 from drfd.core.explain.reasons import explain_wait
@@ -37,6 +34,16 @@ from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rule
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.machine import (
+    Instance,
+    InstancePlace,
+    Placed,
+    choose_instances,
+    each_instance,
+    fits,
+    minus,
+)
+from drfd.core.model.resources import NOTHING, Axes, Node, Resources
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import (
     RUNNER_BYTES,

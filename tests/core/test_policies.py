@@ -32,10 +32,10 @@ from core.worlds import (
     start,
     worlds,
 )
-from drfd.core.amounts.vectors import minus, plus, total
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue, Line
+from drfd.core.model.machine import minus, plus, total
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.policies import POLICIES, Plan, YarnKey, yarn_key
 from drfd_experiments import theory

@@ -14,12 +14,15 @@ from hypothesis import strategies as some
 from drfd.common.errors import Refused
 from drfd.common.owner import Owner
 from drfd.common.units import ALL, Most
-from drfd.core.amounts.instances import SharedInstances
-from drfd.core.amounts.resources import Axes, Node, Resources
-from drfd.core.amounts.vectors import (
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.effects import Kill, owed
+from drfd.core.model.job import ALLOCATED_STATES, JobState, most_cores_milli
+from drfd.core.model.machine import (
     NodeDemand,
     Placed,
     Room,
+    SharedInstances,
     Vector,
     fits,
     lacking_of,
@@ -31,11 +34,8 @@ from drfd.core.amounts.vectors import (
     short_axes,
     total,
 )
-from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import events as ev
-from drfd.core.model.effects import Kill, owed
-from drfd.core.model.job import ALLOCATED_STATES, JobState, most_cores_milli
 from drfd.core.model.options import most_here, most_of
+from drfd.core.model.resources import Axes, Node, Resources
 from fakes import BOB, TRANSITIONS, demand, happened, ledger_at, spec, tables
 from seeds import examples
 

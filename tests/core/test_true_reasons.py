@@ -17,8 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from core.worlds import pass_over
-from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain import waits as why
 from drfd.core.explain.reasons import explain_wait
@@ -27,6 +25,8 @@ from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Ru
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
+from drfd.core.model.machine import Vector
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import start_events

@@ -30,8 +30,6 @@ from core.oracle import Vector, line, within
 from core.worlds import all_reserved, lines_counted, reserved
 from drfd.common.errors import Refused
 from drfd.common.indices import Span, count_of
-from drfd.core.amounts.resources import Axes
-from drfd.core.amounts.vectors import fits
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
@@ -53,6 +51,8 @@ from drfd.core.model.job import (
     Whose,
     Words,
 )
+from drfd.core.model.machine import fits
+from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes

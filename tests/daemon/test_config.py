@@ -16,7 +16,6 @@ import pytest
 from drfd.common.errors import ConfigError
 from drfd.common.units import ALL
 from drfd.common.week import parse_week_hours
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import (
     HourlyLimit,
     NodeSettings,
@@ -26,8 +25,8 @@ from drfd.core.fairness.rules import (
     Rules,
 )
 from drfd.core.fairness.share_tree import WeekQuota
-from drfd.core.ledger.windows import Window
-from drfd.core.model.limit_hours import LimitHours
+from drfd.core.model.hours import LimitHours, Window
+from drfd.core.model.resources import Axes, Resources
 from drfd.daemon import countable
 from drfd.daemon.calendar import Weekly, WindowSettings, expand, expand_hours, window_warnings
 from drfd.daemon.config import (

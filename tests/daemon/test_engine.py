@@ -15,7 +15,6 @@ import pytest
 
 from daemon.desk import FullDisk, MakeDesk, MakeShell, Shell, look_ahead
 from drfd.common.errors import HostError
-from drfd.core.amounts.resources import Axes, Node
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, Now, Tick
 from drfd.core.explain.reasons import explain_wait
@@ -26,8 +25,9 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Freeze, Launch, RemoveAttempt
+from drfd.core.model.hours import LimitHours, LimitSteps
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
-from drfd.core.model.limit_hours import LimitHours, LimitSteps
+from drfd.core.model.resources import Axes, Node
 from drfd.core.scheduling.policies import PassLimits
 from drfd.daemon.engine.engine import Inbox, Work
 from drfd.daemon.forecasting.messages import LedgerChanges, LedgerCopy

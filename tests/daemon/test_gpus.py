@@ -15,8 +15,8 @@ from msgspec import structs
 from daemon.desk import View, gpu_line
 from daemon.desk import gpu_process as process
 from daemon.desk import gpu_reading as gpu
-from drfd.core.amounts.instances import Instances
 from drfd.core.model.job import Job, JobState, Usage
+from drfd.core.model.machine import Instances
 from drfd.daemon import main as main_module
 from drfd.daemon.config import load
 from drfd.daemon.countable import CountableResource, instances_of, late_gpus, with_devices_of

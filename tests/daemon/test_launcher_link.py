@@ -28,7 +28,6 @@ from daemon.fake_launcher import (
 from drfd.common.errors import HostError
 from drfd.common.owner import UNSTARTED
 from drfd.common.units import show_cores
-from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.decisions import stimuli as st
 from drfd.core.model.events import Event, OwnerNotified
 from drfd.core.model.job import (
@@ -43,6 +42,7 @@ from drfd.core.model.job import (
     Usage,
     Words,
 )
+from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module

@@ -20,11 +20,11 @@ from msgspec import structs
 
 from daemon.desk import Desk, MakeShell
 from drfd.common.errors import Refused
-from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
 from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.config import UserLimits
 from drfd.daemon.launcher_link.lending import unlent_text
 from drfd.daemon.launcher_link.messages import HelloReport, decode_report

@@ -14,13 +14,13 @@ import pytest
 
 from daemon.fake_launcher import LIST, Behind, FakeLauncher, Message, ended, live_through, until, up
 from drfd.common.errors import ConfigError
-from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobState
+from drfd.core.model.resources import Axes, Node, Resources
 from drfd.daemon.cluster import NodeConfig, late_node_changes, slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.engine import engine as engine_module

@@ -17,14 +17,13 @@ from daemon.desk import Desk, MakeDesk, NeverWalked, View, gpu_line, gpu_process
 from drfd import __version__
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import utc_time
-from drfd.core.amounts.instances import InstancePlace
-from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.stimuli import Actor, Frozen
 from drfd.core.fairness.rules import Pool, ReservationSettings
-from drfd.core.ledger.windows import Window
 from drfd.core.lending import Rivals
 from drfd.core.model.effects import Freeze, Launch, SendSignals, Thaw
-from drfd.core.model.limit_hours import LimitHours, LimitSteps
+from drfd.core.model.hours import LimitHours, LimitSteps, Window
+from drfd.core.model.machine import InstancePlace
+from drfd.core.model.resources import Resources
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, HistorySettings, survey
 from drfd.daemon.countable import CountableResource

@@ -15,10 +15,10 @@ from msgspec import structs
 
 from drfd import __version__
 from drfd.common.errors import HostError
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.stimuli import Now
 from drfd.daemon import spawn
 from drfd.daemon.config import HistorySettings

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.core.amounts.resources import Axes
 from drfd.core.model import events as ev
+from drfd.core.model.resources import Axes
 from drfd.journal import files
 from drfd.journal.database import reported
 from drfd.journal.files import RESERVE_PIECES, VERSION, Reserve

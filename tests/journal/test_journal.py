@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import HostError, Refused
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import report_ends
 from drfd.core.ledger.ledger import Ledger
@@ -30,6 +29,7 @@ from drfd.core.model.job import (
     Whose,
     Words,
 )
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.scheduler import start_events
 from drfd.core.usage import Curve

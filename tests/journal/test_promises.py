@@ -17,10 +17,10 @@ from msgspec import structs
 
 from core.test_walks import walked
 from drfd.common.errors import HostError
-from drfd.core.amounts.resources import Node, Resources
 from drfd.core.fairness.rules import Rules, rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.resources import Node, Resources
 from drfd.core.model.stimuli import Actor
 from drfd.core.promises import EventFold, Parts, Starts
 from drfd.journal.journal import Journal, digest

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Words
+from drfd.core.model.resources import Axes
 from drfd.journal.pruning import MOST, read_shares
 from drfd.journal.records import Payload
 from fakes import ALICE, BOB, happened, tables
@@ -205,7 +205,7 @@ import sys
 from pathlib import Path
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
-from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.model.resources import Axes, Resources
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.core.model.job import Words
@@ -259,7 +259,7 @@ from dataclasses import replace
 from pathlib import Path
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
-from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.job import Words
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload

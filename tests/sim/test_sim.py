@@ -25,10 +25,10 @@ from msgspec import structs
 from bench.traces import MACHINES, RESULTS, Block, blocks, run
 from core.test_lending import FluidJob, FluidMachine, fluid_queues
 from drfd.common.errors import ConfigError, Refused
-from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Pool, ReservationSettings, Rules, rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Actor
 from drfd.core.promises import EventFold, Parts, Starts
 from drfd.core.scheduling.policies import POLICIES

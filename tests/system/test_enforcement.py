@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from drfd.core.amounts.resources import Axes
 from drfd.core.model.job import Usage
+from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, wait_for
 from kernel import Kernel, empty_cgroup

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from drfd.common.indices import count_of
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions.stimuli import AttemptEnded
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, JobSpec, Outcome, RequiredOutcome
+from drfd.core.model.resources import Axes, Resources
 
 
 class Broken(AssertionError):

@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from drfd.core.amounts.resources import Resources
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.ledger.ledger import Ledger
@@ -26,6 +25,7 @@ from drfd.core.model.job import (
     Warn,
     Words,
 )
+from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, spec
 from torture.books import Broken, claim
 from torture.script import LAB, OPEN, USERS, Step, later_rules

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from random import Random
 
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import WeekQuota
+from drfd.core.model.resources import Axes, Resources
 
 #: Not from `fakes`, which imports what a tree that is compared with this one may not have.
 GIB = 1 << 30

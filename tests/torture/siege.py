@@ -38,7 +38,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from drfd.core.amounts.resources import Axes
+from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from instance import (
     BIN,

@@ -29,8 +29,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from drfd.journal.promises.account_file import AccountFile
 from drfd.journal.promises.check import check

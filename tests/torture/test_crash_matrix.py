@@ -22,8 +22,8 @@ from signal import SIGUSR1
 import pytest
 
 from drfd.common import failpoints
-from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from fakes import tables
 from instance import BIN, CONFIG, is_alive, wait_for

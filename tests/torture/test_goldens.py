@@ -19,9 +19,9 @@ import pytest
 import goldens
 from canned import CannedDaemon, daemon
 from drfd.client.values import JobInfo, Shares
-from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import Now
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,

@@ -22,7 +22,6 @@ from random import Random
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.core.amounts.resources import Axes
 from drfd.core.decisions.stimuli import (
     AttemptEnded,
     AttemptRemoved,
@@ -36,6 +35,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Launch, RemoveAttempt, Terminate
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
+from drfd.core.model.resources import Axes
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.lookup.views import job_view
 from drfd.journal.journal import Journal

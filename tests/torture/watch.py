@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from core.oracle import Ask, Rule, Tree, begin
 from core.worlds import carry_on
-from drfd.core.amounts.vectors import fits, minus, plus
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Code
 from drfd.core.fairness.rules import Rules
@@ -15,6 +14,7 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
+from drfd.core.model.machine import fits, minus, plus
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import free_of
 from torture.books import HOLDS, Record, claim

@@ -27,8 +27,8 @@ from drfd_cli.options import (
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.core.amounts.resources import Resources
     from drfd.core.fairness.rules import Rules
+    from drfd.core.model.resources import Resources
     from drfd.sim.driver import Run
     from drfd.sim.workload import Workload
 
@@ -335,7 +335,7 @@ def generate(capacity: object, mix: object, **recipe: Any) -> None:
     The same options give the same table. The columns: times in seconds since the beginning, sizes
     and rates in bytes (a table that you write may have them like 16G).
     """
-    from drfd.core.amounts.resources import Resources
+    from drfd.core.model.resources import Resources
     from drfd.sim import synthetic_workloads as made
 
     assert isinstance(capacity, Resources)

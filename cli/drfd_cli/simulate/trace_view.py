@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from drfd.common.units import show_duration, show_need
-from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.model.resources import Axes, Resources
 from drfd.sim.driver import Run
 from drfd.sim.metrics import SIZES, View, measure
 from drfd.sim.workload import Workload

@@ -21,7 +21,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.common.errors import Refused
-from drfd.core.amounts.resources import Resources
+from drfd.core.model.resources import Resources
 from drfd.sim.driver import Lender, work_s
 from drfd.sim.figures import Panel
 from drfd.sim.machine import rules_of

@@ -21,7 +21,16 @@ from drfd.common.units import (
     show_need,
     show_size,
 )
-from drfd.core.amounts.resources import (
+from drfd.core.fairness.rules import Rules, limit_ever
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import Kind
+from drfd.core.ledger.queue import kind_of as kind_of_job
+from drfd.core.model.hours import NO_HOURS, LimitHours
+from drfd.core.model.job import Dependency, GroupKey, Job, JobSpec, show_path
+from drfd.core.model.machine import Vector, fits, short_axes
+from drfd.core.model.options import OPTIONS, Change, amount_words, changed_fields, most_of
+from drfd.core.model.resources import (
     CORE_MILLI,
     NOTHING,
     Axes,
@@ -30,15 +39,6 @@ from drfd.core.amounts.resources import (
     kind_of,
     with_gres,
 )
-from drfd.core.amounts.vectors import Vector, fits, short_axes
-from drfd.core.fairness.rules import Rules, limit_ever
-from drfd.core.fairness.share_tree import path_up
-from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import Kind
-from drfd.core.ledger.queue import kind_of as kind_of_job
-from drfd.core.model.job import Dependency, GroupKey, Job, JobSpec, show_path
-from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.options import OPTIONS, Change, amount_words, changed_fields, most_of
 from drfd.core.model.stimuli import Actor
 from drfd.devices.gpu import GPU
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from drfd.common.signals import name_of, number_of
 from drfd.common.units import exact_size, show_apart, show_duration, show_gres_word, show_size
-from drfd.core.amounts.resources import kind_of
 from drfd.core.model.job import WAITING_STATES, Job, JobState, Outcome
+from drfd.core.model.resources import kind_of
 from drfd.devices.gpu import GPU
 
 if TYPE_CHECKING:

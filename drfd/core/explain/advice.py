@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from drfd.common.units import DISK_AXES, exact_duration, show_cores, show_gres_word
-from drfd.core.amounts.resources import NOTHING, Resources, disk_axes
 from drfd.core.decisions.outcome import more_gpu_memory, more_memory, round_size, within_gpu
 from drfd.core.model.job import Job, JobSpec, Outcome, Usage
 from drfd.core.model.options import changed_amounts
+from drfd.core.model.resources import NOTHING, Resources, disk_axes
 from drfd.devices.gpu import GPU
 
 

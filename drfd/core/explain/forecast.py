@@ -19,8 +19,6 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from drfd.common.errors import Refused
-from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.amounts.vectors import Room, Vector
 from drfd.core.decisions.dependencies import begin, report_all_ends
 from drfd.core.decisions.stimuli import Now, SubmitAsked
 from drfd.core.fairness.rules import Rules
@@ -30,10 +28,11 @@ from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
 from drfd.core.ledger.ledger import End, Ledger
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import LiveArray, Run
-from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
+from drfd.core.model.hours import NO_HOURS, LimitHours, Window, first_start_s, length_s, longest_s
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.limit_hours import NO_HOURS, LimitHours
+from drfd.core.model.machine import Room, Vector
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.policies import Plan

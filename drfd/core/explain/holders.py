@@ -18,7 +18,6 @@ from itertools import chain, islice
 from math import inf
 from typing import Any
 
-from drfd.core.amounts.vectors import Room, Vector, fits, minus, plus, short_axes
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import TOP, ShareTree, path_up, ways_apart
@@ -26,6 +25,7 @@ from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Postponed
+from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.policies import PassInput, PassLimits, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex

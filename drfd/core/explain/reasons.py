@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from drfd.core.amounts.vectors import Room, Vector, fits, lacking_of, minus, plus, short_axes
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import attempts_of
 from drfd.core.explain import waits
@@ -23,9 +22,10 @@ from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.fairness.week_quotas import QuotaUse, waits_for_week
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState, array_key
-from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model import events as ev
+from drfd.core.model.hours import blocking, first_start_s, length_s
 from drfd.core.model.job import Job, JobState, RequiredOutcome, Whose
+from drfd.core.model.machine import Room, Vector, fits, lacking_of, minus, plus, short_axes
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty

@@ -25,8 +25,8 @@ from heapq import heappop, heappush
 from math import expm1, inf, log, log2
 from typing import Any, NamedTuple
 
-from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.share_tree import TOP, ShareNode, ShareTree, over, parent_of, path_up
+from drfd.core.model.machine import Vector, minus, plus
 
 #: The decayed usage of a node that has none (see `DecayedUsage`).
 NEVER = -inf

@@ -27,7 +27,7 @@ from functools import lru_cache
 from math import lcm
 from operator import eq
 
-from drfd.core.amounts.vectors import Vector, fits, least, minus, not_negative, plus
+from drfd.core.model.machine import Vector, fits, least, minus, not_negative, plus
 
 ZERO, ONE = Fraction(0), Fraction(1)
 

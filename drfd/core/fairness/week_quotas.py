@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.share_tree import FairShare, WeekQuota, path_up
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, leaf_path
+from drfd.core.model.resources import Axes, Resources
 
 #: A dominant share of 1, and a dominant-share-hour, in the units of the sums.
 _WHOLE = 10**9

@@ -19,9 +19,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from drfd.core.amounts.instances import Instance, count_instances, each_instance
-from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.amounts.vectors import Placed, Vector, minus, plus
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import (
     ArrayState,
@@ -31,9 +28,9 @@ from drfd.core.ledger.queue import (
     Queues,
     add_to,
 )
-from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
 from drfd.core.model.events import InvalidTransition
+from drfd.core.model.hours import NO_HOURS, LimitHours, Window, longest_s, next_end_s
 from drfd.core.model.job import (
     ALLOCATED_STATES,
     WAITING_STATES,
@@ -44,7 +41,16 @@ from drfd.core.model.job import (
     JobState,
     Outcome,
 )
-from drfd.core.model.limit_hours import NO_HOURS, LimitHours
+from drfd.core.model.machine import (
+    Instance,
+    Placed,
+    Vector,
+    count_instances,
+    each_instance,
+    minus,
+    plus,
+)
+from drfd.core.model.resources import Axes, Resources
 
 
 class Allocations(dict[str, dict[int, Vector]]):

@@ -25,9 +25,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from drfd.common.indices import Ids
-from drfd.core.amounts.vectors import Vector
-from drfd.core.ledger.windows import length_s
+from drfd.core.model.hours import length_s
 from drfd.core.model.job import Array, Group, GroupKey, Job, JobSpec, JobState, Outcome
+from drfd.core.model.machine import Vector
 
 #: (-priority, job id); ids grow with the time of submission.
 Entry = tuple[int, int]

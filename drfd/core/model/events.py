@@ -20,8 +20,6 @@ from msgspec.structs import replace
 
 from drfd.common.indices import count_of
 from drfd.common.signals import show_signal
-from drfd.core.amounts.instances import Instances
-from drfd.core.amounts.resources import Resources
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import (
     WAITING_STATES,
@@ -36,7 +34,9 @@ from drfd.core.model.job import (
     UserGroup,
 )
 from drfd.core.model.job import JobState as S
+from drfd.core.model.machine import Instances
 from drfd.core.model.options import changed_fields
+from drfd.core.model.resources import Resources
 
 #: The states of a job that has not started, and of one that is not being stopped.
 _RUNS = (S.STARTING, S.RUNNING, S.SUSPENDED)

@@ -13,9 +13,9 @@ from msgspec import Struct, structs
 
 from drfd.common.indices import MAX_INDEX, Ids, Span, Spans, show_spans
 from drfd.common.owner import Owner
-from drfd.core.amounts.instances import Instances
-from drfd.core.amounts.resources import Resources
 from drfd.core.model.account import Account
+from drfd.core.model.machine import Instances
+from drfd.core.model.resources import Resources
 from drfd.payload import unpack
 
 #: Bytes of memory that a dependency takes.

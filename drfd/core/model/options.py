@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from drfd.common.errors import Refused
 from drfd.common.units import ALL, AXES, Most, show_amount, show_duration, show_range
-from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.model.job import Dependency, JobSpec, UserGroup
+from drfd.core.model.resources import NOTHING, Resources
 
 
 class Option(NamedTuple):

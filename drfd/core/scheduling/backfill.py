@@ -34,7 +34,14 @@ from math import inf, isfinite
 from operator import itemgetter
 from typing import NamedTuple
 
-from drfd.core.amounts.vectors import (
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import Entry
+from drfd.core.model.hours import first_start_s
+from drfd.core.model.hours import length_s as window_length_s
+from drfd.core.model.job import JobState
+from drfd.core.model.machine import (
     Room,
     Vector,
     fits,
@@ -45,13 +52,6 @@ from drfd.core.amounts.vectors import (
     plus,
     remainder,
 )
-from drfd.core.fairness.rules import ReservationSettings
-from drfd.core.fairness.share_tree import path_up
-from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import Entry
-from drfd.core.ledger.windows import first_start_s
-from drfd.core.ledger.windows import length_s as window_length_s
-from drfd.core.model.job import JobState
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import (
     Certainty,

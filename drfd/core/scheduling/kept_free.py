@@ -23,12 +23,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from drfd.core.amounts.instances import Instance, each_instance
-from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.amounts.vectors import Placed, Room, Vector, minus, plus, total
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import ALLOCATED_STATES
+from drfd.core.model.machine import (
+    Instance,
+    Placed,
+    Room,
+    Vector,
+    each_instance,
+    minus,
+    plus,
+    total,
+)
+from drfd.core.model.resources import NOTHING, Axes, Resources
 
 #: The memory of one runner, rounded up: 2.6 MB, measured with 300 of them, shared pages divided.
 RUNNER_BYTES = 3 << 20

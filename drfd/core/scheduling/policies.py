@@ -46,7 +46,6 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
-from drfd.core.amounts.vectors import Room, Vector, fits, minus
 from drfd.core.fairness.service_order import NEVER, Choose, Key, Rank, ServingOrder, by_satisfaction
 from drfd.core.fairness.share_tree import (
     ONE,
@@ -61,6 +60,7 @@ from drfd.core.fairness.share_tree import (
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
+from drfd.core.model.machine import Room, Vector, fits, minus
 from drfd.core.scheduling.backfill import UNTIMED, Backfill, PassContext, Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty

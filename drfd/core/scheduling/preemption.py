@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
 
-from drfd.core.amounts.vectors import Room, Vector, fits, minus, plus, short_axes, total
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up, ways_apart
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
+from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes, total
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.kept_free import ExternalLoad
 

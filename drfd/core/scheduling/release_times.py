@@ -13,9 +13,9 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
-from drfd.core.amounts.vectors import Vector
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.machine import Vector
 
 
 class Certainty(StrEnum):

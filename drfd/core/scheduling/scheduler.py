@@ -17,9 +17,6 @@ from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 
-from drfd.core.amounts.instances import Instance, Instances, choose_instances, each_instance
-from drfd.core.amounts.resources import NOTHING
-from drfd.core.amounts.vectors import Room, Vector, minus, node_of
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.service_order import DecayedUsage, ShortJobs
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse, leaves_out_of_quota
@@ -27,6 +24,17 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MACHINE
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome, leaf_path
+from drfd.core.model.machine import (
+    Instance,
+    Instances,
+    Room,
+    Vector,
+    choose_instances,
+    each_instance,
+    minus,
+    node_of,
+)
+from drfd.core.model.resources import NOTHING
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import (
     KeptReservation,

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from drfd.core.amounts.vectors import Vector, fits, minus, plus
 from drfd.core.fairness.service_order import Choose, Rank, ServiceOrder, Turns
 from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree
 from drfd.core.ledger.queue import Entry, JobClass, LeafQueue, Limited, Place, Queues
+from drfd.core.model.machine import Vector, fits, minus, plus
 from drfd.core.scheduling.backfill import PassContext
 
 #: The first waiting job of a line: its entry in the queue, and its demand.

@@ -23,8 +23,6 @@ from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.units import show_amount, show_size
-from drfd.core.amounts.instances import Instance
-from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.dependencies import is_any_due, jobs_to_notify, report_ends
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.decisions.stimuli import (
@@ -50,11 +48,12 @@ from drfd.core.fairness.week_quotas import (
     stretches,
 )
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect, owed, signals_owed
+from drfd.core.model.hours import NO_HOURS, Limit, LimitHours, Window
 from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
-from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
+from drfd.core.model.machine import Instance
+from drfd.core.model.resources import NOTHING, Resources
 from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.kept_free import ExternalLoad, beside_jobs
 from drfd.core.scheduling.policies import PassLimits

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drfd.core.amounts.resources import Axes
 from drfd.core.model.job import Job
+from drfd.core.model.resources import Axes
 
 
 @dataclass(frozen=True, slots=True)

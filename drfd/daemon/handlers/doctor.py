@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
 from drfd.common.units import show_duration, utc_time
-from drfd.core.amounts.resources import Axes, Node
-from drfd.core.ledger.windows import Window
+from drfd.core.model.hours import Window
+from drfd.core.model.resources import Axes, Node
 from drfd.daemon.config import Site
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links

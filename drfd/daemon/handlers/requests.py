@@ -19,7 +19,6 @@ from drfd import __version__
 from drfd.common.errors import NotPermitted, Refused, Unavailable
 from drfd.common.indices import read_array
 from drfd.common.units import show_size
-from drfd.core.amounts.resources import NOTHING
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
@@ -30,6 +29,7 @@ from drfd.core.lending import disk_loan_text, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
 from drfd.core.model.options import most_here
+from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.accounting.accountant import Accountant
 from drfd.daemon.config import Config, Site

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import MAX_INDEX, Span, show_spans
 from drfd.common.units import AXES
-from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.dependencies import is_cancelled_by_rule, is_met
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model import stimuli as st
@@ -26,6 +25,7 @@ from drfd.core.model.job import (
     Outcome,
     after_word,
 )
+from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.users.loop_time import CooperativeYield

@@ -10,7 +10,6 @@ from itertools import chain
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.paths import private_place
 from drfd.common.units import PLAIN_AXES, Most, show_apart
-from drfd.core.amounts.resources import NOTHING, disk_axes, with_gres
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
@@ -27,6 +26,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.options import most_of
+from drfd.core.model.resources import NOTHING, disk_axes, with_gres
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU

@@ -29,7 +29,6 @@ from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.owner import UNSTARTED, Owner
-from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
 from drfd.core.decisions.reconciliation import AttemptKey, leftovers, loss_by_boot, missing_attempts
@@ -56,6 +55,7 @@ from drfd.core.model.effects import (
 )
 from drfd.core.model.job import Job, JobState, owner_of
 from drfd.core.model.options import most_here
+from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.nodes import ALL_NODES, Nodes
 from drfd.daemon.launcher_link.lending import CORES, DISKS, lends

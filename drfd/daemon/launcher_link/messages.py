@@ -32,8 +32,6 @@ from msgspec import Struct
 from drfd.common.errors import HostError
 from drfd.common.owner import UNSTARTED, Owner, read_owner
 from drfd.common.units import show_cores
-from drfd.core.amounts.instances import Instance, Instances
-from drfd.core.amounts.resources import Resources
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import never_text
 from drfd.core.decisions.outcome import is_to_retry
@@ -48,6 +46,8 @@ from drfd.core.model.job import (
     shares_output,
     submitted_us,
 )
+from drfd.core.model.machine import Instance, Instances
+from drfd.core.model.resources import Resources
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload

@@ -18,12 +18,12 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from drfd.common.errors import NotPermitted, Refused
-from drfd.core.amounts.instances import each_instance
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Array, Dependency, Group, Job
+from drfd.core.model.machine import each_instance
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drfd.core.amounts.resources import Node, Resources
-from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.machine import Vector, plus
+from drfd.core.model.resources import Node, Resources
 from drfd.daemon.lookup.views import resources_view
 from drfd.protocol.replies import DrainView, MachineView
 

@@ -14,8 +14,6 @@ from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, merged, show_spans
 from drfd.common.signals import show_signal
 from drfd.common.units import AXES, utc_time
-from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.outcome import GpuMemory, attempts_of
 from drfd.core.explain.ended_jobs import account_of
 from drfd.core.explain.waits import Wait
@@ -24,8 +22,10 @@ from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.hours import Limit, LimitHours
 from drfd.core.model.job import Array, Group, Job, JobSpec, JobState, Outcome, Usage, output_path
-from drfd.core.model.limit_hours import Limit, LimitHours
+from drfd.core.model.machine import Vector
+from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.scheduler import free_of
 from drfd.core.usage import Curve, Point

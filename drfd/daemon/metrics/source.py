@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from drfd import __version__
-from drfd.core.amounts.vectors import fits, total
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import JobState
+from drfd.core.model.machine import fits, total
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.metrics.readings import WHOLE, NodeRow, Readings, node_rows
 from drfd.daemon.metrics.rendering import render

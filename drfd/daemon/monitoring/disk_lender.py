@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from drfd.common.units import DISK_AXES
-from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.lending import NO_RIVALS, Borrower, DiskRate, Judgement, Rivals, find_rivals, judge
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.options import most_here
+from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
 from drfd.host.disks import Disk, rates_by_device

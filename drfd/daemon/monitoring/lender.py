@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.lending import (
     NO_RIVALS,
@@ -34,6 +33,7 @@ from drfd.core.lending import (
 )
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.options import most_here
+from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
 from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks

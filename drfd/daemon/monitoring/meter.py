@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 
 from drfd.common.errors import HostError
 from drfd.common.journald import about
-from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.outcome import (
     GPU_READINGS,
     IO_WINDOW_S,
@@ -33,6 +32,7 @@ from drfd.core.decisions.outcome import (
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.decisions.stimuli import Breached, Now, Tick
 from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.resources import Resources
 from drfd.core.usage import Curve, GpuTally, LentTally, Point, Series, thinned, total
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements

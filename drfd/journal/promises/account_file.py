@@ -23,9 +23,9 @@ from typing import NamedTuple
 import msgspec
 
 from drfd.common.errors import HostError, printable
-from drfd.core.amounts.resources import NOTHING
 from drfd.core.fairness.rules import Rules, read_rules
 from drfd.core.model import events as ev
+from drfd.core.model.resources import NOTHING
 from drfd.core.promises import Standing
 from drfd.journal import records
 from drfd.journal.arrays import Arrays

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import msgspec
 
 from drfd.common.indices import Ids
-from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.queue import FailedTask
 from drfd.core.model import events as ev
 from drfd.core.model.events import InvalidTransition, StartReason
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.promises import Counted, EventFold, Parts, PastStart, Standing, Starts, Stretch
 from drfd.journal import records
 from drfd.journal.records import without_words

@@ -13,8 +13,18 @@ from operator import attrgetter
 from typing import Any
 
 from drfd.common.units import AXES, DISK_AXES, PLAIN_AXES
-from drfd.core.amounts.instances import Instance, InstancePlace, Instances, SharedInstances
-from drfd.core.amounts.vectors import NodeDemand, Placed, Room, Vector, minus, node_of
+from drfd.core.model.machine import (
+    Instance,
+    InstancePlace,
+    Instances,
+    NodeDemand,
+    Placed,
+    Room,
+    SharedInstances,
+    Vector,
+    minus,
+    node_of,
+)
 
 _plain_amounts = attrgetter(*(axis.field for axis in PLAIN_AXES.values()))
 _disk_amounts = attrgetter(*(AXES[name].field for name in DISK_AXES))
