@@ -51,11 +51,12 @@ from drfd.core.scheduling.kept_free import (
     ExternalLoad,
     ExternalLoadEstimator,
     beside_jobs,
+    free_of,
     runner_count,
 )
 from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.core.scheduling.release_times import Certainty
-from drfd.core.scheduling.scheduler import Scheduler, free_of
+from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
     ADMIN,
     ALICE,

@@ -54,9 +54,10 @@ from drfd.core.model.job import (
 from drfd.core.model.machine import fits
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import make_pass_context
+from drfd.core.scheduling.kept_free import free_of
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.core.scheduling.scheduler import Scheduler, free_of, start_events
+from drfd.core.scheduling.scheduler import Scheduler, start_events
 from fakes import (
     ADMIN,
     ALICE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
+from copy import copy, deepcopy
 from fractions import Fraction
 from types import FrameType
 from typing import Any, NamedTuple
@@ -328,15 +328,11 @@ def preemptions(
     external: ExternalLoad | None = None,
 ) -> Sequence[ev.PreemptRequested | ev.SuspendRequested]:
     """Who has to give way when the node starves for the job."""
-    ledger, shares = bench.ledger, bench.rules.shares
-    supply = Supply(
-        capacity=shares.capacity,
-        leaving=Departures().update(ledger, now(at_s).mono_s, 0.0),
-        external=external,
-    )
-    share_tree = shares.share_tree(ledger.used, ledger.queues)
-    starving = Starving(path, job_id)
-    return preempt(ledger, share_tree, supply, starving, how or Preempting(), now(at_s))
+    ledger, rules = bench.ledger, copy(bench.rules)
+    object.__setattr__(rules, "preempting", how or Preempting())
+    supply = Supply(Departures().update(ledger, now(at_s).mono_s, 0.0), external)
+    share_tree = rules.shares.share_tree(ledger.used, ledger.queues)
+    return preempt(ledger, rules, share_tree, supply, Starving(path, job_id), now(at_s))
 
 
 def submit(bench: Bench, scheduler: Scheduler, asked: JobSpec, at_s: float) -> int:

@@ -15,8 +15,8 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.machine import fits, minus, plus
+from drfd.core.scheduling.kept_free import free_of
 from drfd.core.scheduling.policies import Plan
-from drfd.core.scheduling.scheduler import free_of
 from torture.books import HOLDS, Record, claim
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import Room, Vector
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.backfill import Reservation
-from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes, least_certain
-from drfd.core.scheduling.scheduler import Scheduler, free_of, start_events
+from drfd.core.scheduling.scheduler import Scheduler, start_events
 
 #: Maximum number of passes in a forecast.
 _MOST_PASSES = 300

@@ -57,6 +57,22 @@ def runner_count(ledger: Ledger) -> int:
     return sum([ledger.job_counts.states[state] for state in ALLOCATED_STATES])
 
 
+def free_of(
+    ledger: Ledger, rules: Rules, external: ExternalLoad | None, leaving: Vector | None = None
+) -> Vector:
+    """Return the resources that are free when jobs have released what is `leaving`; an amount is
+    negative where more is held than there is."""
+    free = minus(rules.room, ledger.allocated)
+    if leaving is not None:
+        free = plus(free, leaving)
+    if isinstance(free, Room):
+        free = free.without(ledger.closed_nodes)
+    reserved = kept(ledger, rules, external)
+    if external is not None:
+        return replace(external, kept=reserved).taken_from(free, ledger)
+    return free if reserved is NOTHING else minus(free, rules.axes.at_home(reserved))
+
+
 #: The number of latest samples that must be on one side of the level to move it.
 SAMPLES = 5
 #: The number of latest readings that decide whether an instance is in use outside drfd.

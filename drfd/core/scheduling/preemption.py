@@ -16,15 +16,16 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
+from typing import NamedTuple
 
-from drfd.core.fairness.rules import Preempting
+from drfd.core.fairness.rules import Preempting, Rules
 from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up, ways_apart
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes, total
+from drfd.core.model.machine import Vector, fits, minus, short_axes, total
 from drfd.core.model.stimuli import Now
-from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.
 _SLOW_S = 60.0
@@ -115,36 +116,28 @@ class Departures:
         return [each for step, each in leaving.items() if self.since_mono_s[step] > oldest_mono_s]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
-    """The machine's capacity, and the resources that jobs will release without preemption."""
+class Supply(NamedTuple):
+    """What jobs will release without preemption, and the load from outside drfd, or None."""
 
-    capacity: Vector
     leaving: Releases = ()
-    #: The load from outside drfd, or None.
     external: ExternalLoad | None = None
 
 
 def preempt(
     ledger: Ledger,
+    rules: Rules,
     share_tree: ShareTree,
     supply: Supply,
     starving: Starving,
-    how: Preempting,
     now: Now,
 ) -> list[ev.PreemptRequested | ev.SuspendRequested]:
     """Return the requests to the victims that make the starving job fit. There are none if victims
     cannot make it fit, or if it will fit without. No job is stopped to make room for external load,
-    nor in vain because of it."""
-    leaving = supply.leaving
-    demand = ledger.wanted(ledger.job(starving.job_id))
-    free = plus(
-        minus(ledger.axes.room(supply.capacity), ledger.allocated),
-        total((release for _, release in leaving), ledger.nothing),
-    )
-    if isinstance(free, Room):
-        free = free.without(ledger.closed_nodes)
-    if demand is None or fits(demand, free):
+    nor in vain because of it; memory for the runners of jobs counts as held."""
+    demand, how = ledger.wanted(ledger.job(starving.job_id)), rules.preempting
+    gone = total([release for _, release in supply.leaving], ledger.nothing)
+    free = free_of(ledger, rules, None, gone)
+    if demand is None or how is None or fits(demand, free):
         return []
     closed = ledger.closed_nodes
     candidates = (
@@ -153,12 +146,12 @@ def preempt(
         if _is_candidate(job, how, now.at_s) and (job.node or ledger.axes.home) not in closed
     )
     left = share_tree.as_held()
-    for leaf, release in leaving:
+    for leaf, release in supply.leaving:
         left.hold(leaf, minus(ledger.nothing, release))
     search = _Search(ledger, left, starving, demand, free, how)
     victims = search.victims(candidates)
-    load = supply.external
-    if load is not None and not fits(demand, load.taken_from(search.free, ledger)):
+    gone = total(map(search.release, victims), gone)
+    if not fits(demand, free_of(ledger, rules, supply.external, gone)):
         return []
     return [_request(ledger, victim, starving, how, now) for victim in victims]
 
@@ -231,8 +224,8 @@ class _Search:
             self._move(victim, self._less(victim))
         needed: set[int] = set()
         for job in sorted(chosen, key=lambda job: (job.started_at or 0.0, job.id)):
-            if fits(self._demand, minus(self.free, self._release(job))):
-                self._move(job, self._release(job))
+            if fits(self._demand, minus(self.free, self.release(job))):
+                self._move(job, self.release(job))
             else:
                 needed.add(job.id)
         if self._starves_a_common_pool():
@@ -253,13 +246,13 @@ class _Search:
                 return True
         return False
 
-    def _release(self, job: Job) -> Vector:
+    def release(self, job: Job) -> Vector:
         """Return the resources that the job releases when it is stopped or frozen."""
         held = self._ledger.allocation(job)
         return self._ledger.axes.released(held) if self._how.suspends else held
 
     def _less(self, job: Job) -> Vector:
-        return minus(self._ledger.nothing, self._release(job))
+        return minus(self._ledger.nothing, self.release(job))
 
     def _next(self, left: dict[str, list[Job]]) -> Job | None:
         """Return the next victim: from the top down where most is held, the job started last."""
@@ -271,7 +264,7 @@ class _Search:
             # If one job of a leaf may not be a victim, no other that releases the same may.
             refused: set[tuple[str, Vector]] = set()
             for job in merge(*(left[leaf] for leaf in leaves), key=_newest_first):
-                release = self._release(job)
+                release = self.release(job)
                 if (job.spec.leaf, release) in refused:
                     continue
                 helps = any(release[axis] for axis in short_axes(self._demand, self.free))
@@ -293,5 +286,5 @@ class _Search:
         share_tree.hold(self._leaf, self._demand)
         is_just = share_tree.satisfaction(ours[-1]) <= share_tree.satisfaction(theirs[-1])
         share_tree.hold(self._leaf, minus(self._ledger.nothing, self._demand))
-        share_tree.hold(job.spec.leaf, self._release(job))
+        share_tree.hold(job.spec.leaf, self.release(job))
         return keeps and is_just

@@ -27,14 +27,11 @@ from drfd.core.model.job import Job, JobState, Outcome, leaf_path
 from drfd.core.model.machine import (
     Instance,
     Instances,
-    Room,
     Vector,
     choose_instances,
     each_instance,
-    minus,
     node_of,
 )
-from drfd.core.model.resources import NOTHING
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import (
     KeptReservation,
@@ -43,7 +40,7 @@ from drfd.core.scheduling.backfill import (
     forced,
     make_pass_context,
 )
-from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs, kept
+from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs, free_of
 from drfd.core.scheduling.policies import POLICIES, PassInput, PassLimits, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
 from drfd.core.scheduling.release_times import Ends, RunTimes
@@ -205,11 +202,11 @@ class Scheduler:
             left = tuple(each for each in last.reservations if not each.is_forced)
             self.last_plan = replace(last, reservations=left)
             self._has_dropped_reservation = True
-        supply = Supply(capacity=rules.shares.capacity, leaving=leaving, external=external)
+        supply = Supply(leaving, external)
         for starving in due:
             if last.shortages.delaying(ledger.job(starving.job_id)):
                 continue
-            requests = preempt(ledger, last.share_tree, supply, starving, how, now)
+            requests = preempt(ledger, rules, last.share_tree, supply, starving, now)
             if requests:
                 job = ledger.job(starving.job_id)
                 demand = ledger.wanted(job)
@@ -362,14 +359,3 @@ def build_wait_index(
             recent=recent,
         )
     )
-
-
-def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
-    """Return the free resources; an amount is negative where more is held than there is."""
-    free = minus(rules.room, ledger.allocated)
-    if isinstance(free, Room):
-        free = free.without(ledger.closed_nodes)
-    taken = kept(ledger, rules, external)
-    if external is not None:
-        return replace(external, kept=taken).taken_from(free, ledger)
-    return free if taken is NOTHING else minus(free, rules.axes.at_home(taken))

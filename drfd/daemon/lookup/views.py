@@ -26,8 +26,7 @@ from drfd.core.model.hours import Limit, LimitHours
 from drfd.core.model.job import Array, Group, Job, JobSpec, JobState, Outcome, Usage, output_path
 from drfd.core.model.machine import Vector
 from drfd.core.model.resources import NOTHING, Axes, Resources
-from drfd.core.scheduling.kept_free import ExternalLoad
-from drfd.core.scheduling.scheduler import free_of
+from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import GpuShare
