@@ -143,7 +143,7 @@ class Instance:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, VARIABLE: str(compiled_starter() or ""), **self.env},
+                env={**os.environ, VARIABLE: str(compiled_starter()), **self.env},
                 start_new_session=True,
             )
 

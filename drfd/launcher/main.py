@@ -30,9 +30,7 @@ from drfd.launcher.device_table import DeviceTable
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.runner import inheritance, privileges
-from drfd.launcher.runner.starter.choice import choose
-from drfd.launcher.runner.starter.forked import Forked
-from drfd.launcher.runner.starter.interface import JobStarter
+from drfd.launcher.runner.starter.program import Starter, Unusable, open_starter
 from drfd.launcher.server import Launcher
 from drfd.launcher.settings import LauncherSettings, account_of, load_settings, system_uids
 from drfd.launcher.signatures import SigningKeys
@@ -230,13 +228,14 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
     launcher.serve()
 
 
-def _starter(options: argparse.Namespace) -> JobStarter:
-    """Return how jobs' processes are started. Only tests may name another compiled program, or
-    none, by a variable of the environment."""
-    if options.failpoints is None or _TESTED_STARTER not in os.environ:
-        return choose()
-    named = os.environ[_TESTED_STARTER]
-    return choose(Path(named)) if named else Forked("a test wants it so")
+def _starter(options: argparse.Namespace) -> Starter:
+    """Return the program that begins jobs' processes. Only tests may name another one, by a
+    variable of the environment."""
+    is_test = options.failpoints is not None and _TESTED_STARTER in os.environ
+    try:
+        return open_starter(Path(os.environ[_TESTED_STARTER])) if is_test else open_starter()
+    except Unusable as error:
+        sys.exit(f"drfd-launcher: no job can be started: {error}")
 
 
 def _bound_processes(confinement: Confinement, settings: LauncherSettings) -> bounds.ProcessBounds:

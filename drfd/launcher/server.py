@@ -58,8 +58,7 @@ from drfd.launcher.runner.shortage import (
     read_failure,
     shortage_of,
 )
-from drfd.launcher.runner.starter.choice import choose
-from drfd.launcher.runner.starter.interface import JobStarter
+from drfd.launcher.runner.starter.program import Starter, open_starter
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
@@ -203,7 +202,7 @@ class Launcher:
     #: Directory of the file with the GPUs that have been seen.
     gpus_dir: Path | None = None
     #: How jobs' processes are begun.
-    starter: JobStarter = field(default_factory=choose)
+    starter: Starter = field(default_factory=open_starter)
     #: Whether a user's IPC objects are removed after the user's last job.
     removes_ipc: bool = False
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -323,10 +322,6 @@ class Launcher:
 
     # -- orders -----------------------------------------------------------------------------
 
-    def _entry(self) -> tuple[str, str]:
-        way, text = self.confinement.entry()
-        return way, f"{text}; {self.starter.about}"
-
     def _hello(self) -> Message:
         self._told_start.clear()
         # The controller orders it anew.
@@ -337,7 +332,7 @@ class Launcher:
             "kind": self.confinement.kind,
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
-            "entry": self._entry(),
+            "entry": self.confinement.entry(),
             "hiding": (self.devices.can_hide, self.confinement.hiding()[1]),
             "lost_devices": self.devices.problems(),
             "mounts": self.confinement.mounts(),

@@ -43,10 +43,8 @@ _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x0020_0000, 0x0100_0000
 _CLONE_INTO_CGROUP = 0x2_0000_0000
 _PR_GET_TID_ADDRESS = 40
 
-# -- openat2(2), shmctl(2), semctl(2), msgctl(2) ----------------------------------------------
+# -- shmctl(2), semctl(2), msgctl(2) ----------------------------------------------------------
 
-#: Every link, ".." and absolute path is resolved as if the given directory were the root.
-RESOLVE_IN_ROOT = 0x10
 _IPC_RMID = 0
 
 # -- landlock(7) ------------------------------------------------------------------------------
@@ -98,7 +96,6 @@ _NUMBERS: dict[str, dict[str, int]] = {
     "ioprio_set": {"x86_64": 251, "ppc64le": 273, "s390x": 282} | dict.fromkeys(_GENERIC, 30),
     "clone3": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 435),
     "tgkill": {"x86_64": 234, "ppc64le": 250, "s390x": 241} | dict.fromkeys(_GENERIC, 131),
-    "openat2": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 437),
     "landlock_create_ruleset": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 444),
     "landlock_add_rule": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 445),
     "landlock_restrict_self": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 446),
@@ -163,7 +160,6 @@ _prctl_pointer = _declared(_libc, "prctl", _int, _ulong, _pointer, _ulong, _ulon
 _prctl_address = _declared(_libc, "prctl", _int, _pointer, _ulong, _ulong, _ulong)
 _mount = _declared(_libc, "mount", _text, _text, _text, _ulong, _text)
 _unshare = _declared(_libc, "unshare", _int)
-_openat2 = _numbered("openat2", _int, _text, _pointer, _ulong)
 _shmctl = _declared(_libc, "shmctl", _int, _int, _pointer)
 _semctl = _declared(_libc, "semctl", _int, _int, _int)
 _msgctl = _declared(_libc, "msgctl", _int, _int, _pointer)
@@ -588,14 +584,6 @@ def _has_entry(ask: Callable[..., int], name: str, number: int) -> bool:
 
 
 # -- files and System V IPC -------------------------------------------------------------------
-
-
-def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    """Open a file relative to an open directory, resolving its path as `resolve` says. Raises
-    OSError with the kernel's errno, ENOSYS before Linux 5.6."""
-    # struct open_how.
-    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags, mode, resolve), 24)
-    return _checked(_openat2(directory, os.fsencode(path), how, 24), "openat2")
 
 
 def remove_shared_memory(identifier: int) -> None:

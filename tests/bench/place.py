@@ -150,8 +150,7 @@ class Place:
                 self.instance.config.write_text(self.instance.configured)
         self._baseline = self._compile("baseline")
         self.stamp = self._compile("stamp", "-static")
-        # As where drfd was installed with a C compiler.
-        with suppress(NotCompiled, OSError):
+        with suppress(NotCompiled):
             compile_starter(PROGRAM)
         self.instance.start()
         return self

@@ -12,7 +12,7 @@ import pytest
 from drfd.linux import syscalls
 from launcher import rig
 from launcher.rig import AttemptFiles, Driver, LauncherProcess, MakeLauncher, Start, Terminal
-from starters import COMPILED, WAYS, compiled_starter, why_not_compiled
+from starters import compiled_starter
 
 
 @pytest.fixture(autouse=True)
@@ -54,16 +54,12 @@ def work(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def starter() -> Path:
     """The compiled program that begins jobs' processes."""
-    program = compiled_starter()
-    if program is None:
-        pytest.skip(why_not_compiled())
-    return program
+    return compiled_starter()
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
-    is_compiled = request.param == COMPILED
-    driver = Driver(request.getfixturevalue("starter") if is_compiled else None)
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Driver]:
+    driver = Driver()
     yield driver
     driver.close()
 

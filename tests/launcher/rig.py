@@ -337,12 +337,19 @@ class Driver:
     """A process of its own that starts runners: `fork_runner` forks its caller."""
 
     def __init__(self, starter: Path | None = None, before: tuple[str, ...] = ()) -> None:
-        """`starter`: the compiled program that begins jobs' processes; None: Python does.
+        """`starter`: the compiled program that begins jobs' processes, if another one is meant.
         `before`: a command that executes the driver."""
-        self.starter = starter
+        self.starter = starter or compiled_starter()
         driver = Path(__file__).with_name("runner_driver.py")
         self._process = subprocess.Popen(
-            [*before, sys.executable, "-I", str(driver), str(ROOT), str(starter or "")],
+            [
+                *before,
+                sys.executable,
+                "-I",
+                str(driver),
+                str(ROOT),
+                str(starter or compiled_starter()),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -444,7 +451,7 @@ class LauncherProcess:
                 [*command, *options],
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                env={**os.environ, VARIABLE: str(compiled_starter() or "")},
+                env={**os.environ, VARIABLE: str(compiled_starter())},
                 pass_fds=pass_fds,
                 start_new_session=True,
             )

@@ -21,13 +21,9 @@ from drfd.launcher.protocol import Assignment, read_order
 from drfd.launcher.runner import attempt_process, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
 from drfd.launcher.runner.runner import fork_runner, hand_over
-from drfd.launcher.runner.starter import compiled
-from drfd.launcher.runner.starter.choice import choose
-from drfd.launcher.runner.starter.compiled import Compiled
-from drfd.launcher.runner.starter.forked import Forked
+from drfd.launcher.runner.starter import program
+from drfd.launcher.runner.starter.program import open_starter
 from drfd.launcher.system import process
-from drfd.linux import syscalls
-from drfd.linux.descriptors import opened
 from drfd.linux.sealed import seal
 
 
@@ -72,8 +68,7 @@ class Sticky(Unconfined):
         return False
 
 
-STARTER = choose(Path(sys.argv[2])) if sys.argv[2] else Forked("a test")
-assert isinstance(STARTER, Compiled if sys.argv[2] else Forked), STARTER.about
+STARTER = open_starter(Path(sys.argv[2]))
 CAPABILITIES = privileges.needed(enters_spaces=True, serves_root=True)
 #: How long a runner insists on an end.
 SWEEP_S = attempt_process._SWEEP_S
@@ -86,13 +81,6 @@ class Unified(Unconfined):
         super().__init__("a test")
         with open(f"{directory}/cgroup") as file:
             self._directory = file.read()
-
-    def fork(self, key: object) -> int:
-        try:
-            with opened(self._directory, os.O_PATH) as cgroup_fd:
-                return syscalls.fork_into(cgroup_fd)
-        except OSError as error:
-            raise LimitFailed(f"{self._directory}: {error.strerror}") from error
 
     def entrance(self, key: object, limits: object, uid: object) -> Entrance:
         return Entrance(cgroup=self._directory)
@@ -122,7 +110,7 @@ def start(request: dict) -> int:
     order = read_order(request["order"])
     order = replace(order, variables=order.variables | request["forged"])
     is_hurried = request["place"] in ("stopped", "frozen")
-    attempt_process._START_S = compiled._TELL_S = 1.0 if is_hurried else 120.0
+    attempt_process._START_S = program._TELL_S = 1.0 if is_hurried else 120.0
     places = {
         "plain": Unconfined,
         "closed": Closed,

@@ -110,21 +110,6 @@ except KeyError:
     assert run(code) == "ENOENT True"
 
 
-@as_root
-def test_a_path_is_resolved_within_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc" / "hostname").write_text("inside")
-    (tmp_path / "link").symlink_to("/etc/hostname")
-    code = f"""
-root = os.open({str(tmp_path)!r}, os.O_PATH)
-def read(path):
-    fd = syscalls.openat2(root, path, os.O_RDONLY, 0, syscalls.RESOLVE_IN_ROOT)
-    return os.read(fd, 100).decode()
-print(read("/link"), read("../../etc/hostname"), errno_of(read, "/etc/passwd"))
-"""
-    assert run(code) == "inside inside ENOENT"
-
-
 # -- BPF programs on cgroups ----------------------------------------------------------------
 
 

@@ -1,17 +1,15 @@
-"""A job gets what the policy says, whatever shell or session drfd was started from, and however its
-process is begun; what the session keyring holds for one job is out of every other one's reach."""
+"""A job gets what the policy says, whatever shell or session drfd was started from; what the
+session keyring holds for one job is out of every other's reach."""
 
 from __future__ import annotations
 
 import json
 import os
 import pwd
-import re
 import resource
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ import pytest
 from drfd.launcher.runner import inheritance
 from drfd.linux import syscalls
 from instance import CONFIG, Accounts, Instance, children_of, wait_for
-from starters import COMPILED, FORKED, VARIABLE, WAYS, compiled_starter, why_not_compiled
 
 pytestmark = pytest.mark.system
 
@@ -342,100 +339,3 @@ def test_the_commands_that_tell_an_owner_have_their_own(
 
 #: All that a job can see of how it was begun. Capability sets, masks and limits, its place in each
 #: hierarchy and session, its mounts and namespaces, keys, descriptors.
-PROBE = r"""#!/bin/sh
-exec 2>&1
-env | sort; id; umask; pwd; ulimit -a; ulimit -Ha; echo "$@"
-grep -E 'Cap|NoNewPrivs|Seccomp:|Sig(Ign|Blk|Cgt)|Groups|[UG]id|CoreDump|Cpus|THP' /proc/self/status
-cat /proc/self/cgroup /proc/self/oom_score_adj /proc/self/loginuid /proc/self/timerslack_ns
-cat /proc/self/personality /proc/self/coredump_filter /proc/self/autogroup
-grep -E ' /tmp | /var/tmp | /dev/shm ' /proc/self/mountinfo | sed 's/^[0-9]* [0-9]* [0-9:]* //'
-wc -l < /proc/self/mountinfo; stat -c '%a %u %g %n' /tmp /var/tmp /dev/shm
-for fd in 0 1 2 3 4 5 6 7 8 9; do readlink /proc/$$/fd/$fd; done
-ps -o sid=,pgid=,tpgid=,ni=,cls= -p $$ | awk -v me=$$ '{print $1==me, $2==me, $3, $4, $5}'
-grep -c . /proc/keys; for each in user pid ipc net uts cgroup; do readlink /proc/self/ns/$each; done
-stat -c '%a %u' /proc/self/mem; nice; true
-"""
-#: What differs from job to job.
-_CHANGES = [
-    (r"drfd[/-][0-9a-f]{10}\b", "drfd/HASH"),
-    (r"\bjob-\d+", "job-ID"),
-    (r"drfd-test-\w+", "drfd-test"),
-    (r"(DRF_JOB_ID|DRF_ARRAY_ID)=\d+", r"\1=ID"),
-    (r"/\d+\.1\.\d+", "/ID"),
-    (r"master:\d+|shared:\d+|size=\d+k|autogroup-\d+|inode64", "X"),
-    (r"\w{3} +\d+ \d\d:\d\d", "TIME"),
-    (r"drf-\d+", "drf-ID"),
-]
-
-
-BROKEN = [
-    ("--", "/no/such"),
-    ("--", "no-such"),
-    ("--", "/etc/passwd"),
-    ("--", "/tmp/drfd-none/x"),
-    ("--output", "/etc/drfd-test", "--", "true"),
-    ("--output", "/dev/full/x", "--", "true"),
-    ("--output", "/etc/drfd-none/x", "--", "true"),
-]
-
-
-@pytest.fixture(params=["", "private_tmp = true\n"], ids=["shared tmp", "private tmp"])
-def both(request: pytest.FixtureRequest) -> Iterator[dict[str, Instance]]:
-    if compiled_starter() is None:
-        pytest.skip(why_not_compiled())
-    found: dict[str, Instance] = {}
-    try:
-        for way in WAYS:
-            found[way] = Instance(CONFIG + request.param)
-            found[way].env[VARIABLE] = str(compiled_starter()) if way == COMPILED else ""
-            found[way].start()
-        yield found
-    finally:
-        for instance in found.values():
-            instance.destroy()
-
-
-@pytest.fixture
-def work() -> Iterator[Path]:
-    """A directory for all users that jobs with a /tmp of their own see, too."""
-    with tempfile.TemporaryDirectory(prefix="drfd-test-", dir="/opt") as place:
-        os.chmod(place, 0o777)
-        yield Path(place)
-
-
-def seen(instance: Instance, uid: int, work: Path) -> list[str]:
-    script = work / "probe"
-    script.write_text(PROBE)
-    job = instance.ended(str(script), "one", "two words", user=uid, cwd=work)
-    assert job["state"] == "COMPLETED", job
-    text = Path(job["stdout"]).read_text()
-    for pattern, by in _CHANGES:
-        text = re.sub(pattern, by, text)
-    return text.splitlines()
-
-
-def test_a_job_sees_the_same_in_both_ways_and_a_failure_has_the_same_words(
-    both: dict[str, Instance], users: Accounts, work: Path
-) -> None:
-    says = {way: instance.drf("doctor").stdout for way, instance in both.items()}
-    assert "it is begun by a compiled program" in says[COMPILED]
-    assert "it is begun by Python, which costs more processor time: a test" in says[FORKED]
-    uid = users[0].pw_uid
-    # What the rest of the machine mounts between the two makes them differ, too.
-    for _ in range(3):
-        compiled, forked = (seen(one, uid, work) for one in both.values())
-        if compiled == forked:
-            break
-    assert compiled == forked
-    assert f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}" in compiled
-    assert "CapEff:\t0000000000000000" in compiled
-    assert len(compiled) > 80, "the probe has told all"
-
-    def outcomes(instance: Instance) -> list[object]:
-        ids = [instance.submit(*words, user=uid, cwd=work) for words in BROKEN]
-        jobs = [instance.wait_end(job_id) for job_id in ids]
-        return [(job["state"], job["outcome"]) for job in jobs]
-
-    failures, others = map(outcomes, both.values())
-    assert failures == others
-    assert {state for state, _ in others} == {"LAUNCH_FAILED"}

@@ -50,7 +50,6 @@ from drfd.launcher.confinement.interface import (
 from drfd.launcher.confinement.processes import MembersV1, first_process, remove_all
 from drfd.launcher.protocol import AttemptLimits, DiskLimit
 from drfd.launcher.system.files import Plain, put, unless_gone
-from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 
 #: Controllers without which no job is started. Of the optional ones, cpuacct serves accounting,
@@ -162,9 +161,6 @@ class CgroupV1:
             WRITTEN,
             "a job's process enters its cgroups by itself, without a wait for the kernel",
         )
-
-    def fork(self, key: Key) -> int:
-        return syscalls.fork()
 
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         # A thread that moves itself alone, by 0 in `tasks`, does not take the lock that stops all

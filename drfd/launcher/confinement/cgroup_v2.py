@@ -51,7 +51,6 @@ from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
 from drfd.launcher.system.files import put, unless_gone
 from drfd.linux import syscalls
-from drfd.linux.descriptors import opened
 
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
 REQUIRED = ("memory", "pids")
@@ -76,8 +75,6 @@ class CgroupV2:
         self._affinity = Affinity()
         #: Why processes cannot be forked into a cgroup here; None if they can.
         self._why_moved = syscalls.why_no_fork_into()
-        #: The attempt in whose cgroup this process was forked.
-        self._forked_into: Key | None = None
         #: Without the cpu controller, affinities are kept in memory (`cores.Affinity`).
         self.keeps_runners = "cpu" in controllers
         self._devices = HiddenByBpf(mount, group)
@@ -179,28 +176,11 @@ class CgroupV2:
         cure = f"mount -o remount,favordynmods {self._mount} (Linux 6.0) avoids that"
         return MOVED, f"{slow}; {cure}, at some cost for every fork and exit; {why}"
 
-    def fork(self, key: Key) -> int:
-        if self._why_moved is not None:
-            return syscalls.fork()
-        directory = self._directory(key)
-        try:
-            with opened(directory, os.O_PATH | os.O_DIRECTORY) as cgroup_fd:
-                pid = syscalls.fork_into(cgroup_fd)
-        except OSError as error:
-            if error.errno == errno.EAGAIN:
-                # All jobs together have as many processes as allowed. That bound must not keep out
-                # a job's first process, and does not concern a process that moves (cgroup-v2.rst).
-                return syscalls.fork()
-            raise LimitFailed(f"{directory}: {error.strerror}") from error
-        if pid == 0:
-            self._forked_into = key
-        return pid
-
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         return self._entrance(key, is_inside=self._why_moved is None)
 
     def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
-        self._entrance(key, is_inside=self._forked_into == key).take()
+        self._entrance(key, is_inside=False).take()
 
     def _entrance(self, key: Key, *, is_inside: bool) -> Entrance:
         directory, cpus = self._directory(key), self._affinity.cpus(key)

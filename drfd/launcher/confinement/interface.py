@@ -57,7 +57,7 @@ class Devices:
 class Entrance:
     """What a process does to put itself under the limits of an attempt."""
 
-    #: Directory of the cgroup of version 2 that `fork` begins it in; None if it enters by itself.
+    #: Directory of the cgroup of version 2 that it is forked into; None if it enters by itself.
     cgroup: str | None = None
     #: Files of cgroups into which it writes "0", in this order.
     files: tuple[str, ...] = ()
@@ -67,8 +67,7 @@ class Entrance:
     processes: int | None = None
 
     def take(self) -> None:
-        """Put the calling process, which `fork` has begun, under the limits. Raises LimitFailed,
-        OSError."""
+        """Put the calling process under the limits. Raises LimitFailed, OSError."""
         for file in self.files:
             try:
                 put(file, "0")
@@ -167,17 +166,13 @@ class Confinement(Protocol):
         cores, of one of the mode SHARE, or None to leave them, and rates of some of its disks.
         Raises LimitFailed, OSError."""
 
-    def fork(self, key: Key) -> int:
-        """Fork a process that is to `enter` the attempt's cgroup, and is in it already where the
-        kernel can do that. Returns its pid, or 0 in it. Raises LimitFailed, OSError."""
-
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
-        """Return what a process that `fork` has begun has still to do to be in the attempt's
-        cgroup and under its limits. It is about to become `uid`."""
+        """Return what a new process of the attempt does to be in its cgroup and under its limits.
+        It is about to become `uid`."""
 
     def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
-        """Put the calling process, which has a single thread, into the attempt's cgroup, unless
-        `fork` has. It is about to become `uid`. Raises LimitFailed, OSError."""
+        """Put the calling process, which has a single thread, into the attempt's cgroup. It is
+        about to become `uid`. Raises LimitFailed, OSError."""
 
     def join(self, key: Key, pid: int) -> None:
         """Put a process, with all its threads, into the attempt's cgroup, unless it has as many

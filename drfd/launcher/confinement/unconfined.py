@@ -30,7 +30,6 @@ from drfd.launcher.confinement.interface import (
 from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
-from drfd.linux import syscalls
 
 #: Largest number of listings in one stop; without a fork bomb far fewer suffice.
 _STOP_ROUNDS = 100
@@ -101,9 +100,6 @@ class Unconfined:
 
     def entry(self) -> tuple[str, str]:
         return NONE, "a job's process enters no cgroup"
-
-    def fork(self, key: Key) -> int:
-        return syscalls.fork()
 
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]

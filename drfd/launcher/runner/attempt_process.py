@@ -30,7 +30,8 @@ from drfd.launcher.runner.shortage import (
     read_failure,
     retry_while_exhausted,
 )
-from drfd.launcher.runner.starter.interface import JobStarter
+from drfd.launcher.runner.starter import report
+from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 
@@ -123,7 +124,7 @@ class AttemptProcess:
     #: Readable when a child has died.
     children_fd: int
     directory: identity.Directory
-    starter: JobStarter
+    starter: Starter
     #: False if processes of the attempt may be left.
     is_clean: bool = True
     #: True once the job's program may run or have run: only its end is left to be recorded.
@@ -164,7 +165,7 @@ class AttemptProcess:
                 self._output.close()
 
     def _run(self, channel_fd: int) -> None:
-        pid, failure = self._start_child(channel_fd)
+        pid, failure = self._start_child()
         if failure is not None:
             self.assignment.close()
             attempt_files.append(self.attempt_fd, "failed", failure)
@@ -180,7 +181,7 @@ class AttemptProcess:
         at_s, mono_s = time.time(), time.monotonic()
         retry_while_exhausted(self.key, self._record_end, status, at_s, mono_s)
 
-    def _start_child(self, channel_fd: int) -> tuple[int, attempt_files.Record | None]:
+    def _start_child(self) -> tuple[int, attempt_files.Record | None]:
         """Start the job's process and release it once that is on record. Returns its pid, and the
         `failed` record if the program could not be run."""
         try:
@@ -206,10 +207,7 @@ class AttemptProcess:
             self.assignment, user, groups, self.confinement, entry_in, entry_out, report_in, go_out,
             go_in, has_quota, place=self.created.get("space"),
         )  # fmt: skip
-        # They include the lock and the channel, which show that the runner is alive, and the pipe
-        # to the launcher, which believes what it reads there.
-        others = (entry_out, report_out, go_in, self.attempt_fd, channel_fd, self.notify_fd)
-        pid = self.starter.start(start, others)
+        pid = self.starter.start(start)
         try:
             return pid, self._release(pid, start, report_out)
         finally:
@@ -254,8 +252,8 @@ class AttemptProcess:
             return None
         os.waitpid(pid, 0)
         if entry_problem := _read_all(start.entry_out):
-            return self._attributed(self.starter.entry_failure(start, entry_problem))
-        return self._attributed(self.starter.failure(start, problem))
+            return self._attributed(report.of_entry(entry_problem))
+        return self._attributed(report.of_job(problem, start))
 
     def _attributed(self, reported: attempt_files.Record) -> attempt_files.Record:
         """Return the record of a reported failure. A shortage of memory becomes a final failure if

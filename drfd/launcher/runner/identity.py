@@ -7,8 +7,6 @@ import os
 import pwd
 import time
 from collections.abc import Iterable
-
-# Imported by name: see child.py.
 from os import getgroups, getresgid, getresuid, getuid, setgroups, setresgid, setresuid
 from pathlib import Path
 

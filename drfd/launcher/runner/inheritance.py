@@ -16,8 +16,6 @@ import errno
 import functools
 import os
 import resource
-
-# Imported by name: see child.py.
 from os import getuid
 from resource import RLIM_INFINITY, RLIMIT_CORE, setrlimit
 
@@ -205,15 +203,6 @@ def may_set_login() -> bool:
     if not os.path.exists(_LOGIN_UID):
         return False
     return bool(syscalls.capabilities().effective >> _CAP_AUDIT_CONTROL & 1)
-
-
-def warm_up() -> None:
-    """Do once, without effect, what `set_privileged_attributes` and `allow_core` do; see
-    `child.warm_up`."""
-    oom_score()
-    may_set_login()
-    allow_core()
-    allow_no_core()
 
 
 # -- session keyrings ---------------------------------------------------------------------------

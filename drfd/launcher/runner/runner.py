@@ -35,7 +35,7 @@ from drfd.launcher.runner import identity, inheritance, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, AttemptProcess, notification
 from drfd.launcher.runner.child import ignored_signals
 from drfd.launcher.runner.failures import describe
-from drfd.launcher.runner.starter.interface import JobStarter
+from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 from drfd.linux.sealed import receive
@@ -47,7 +47,7 @@ _HAND_OVER_S = 5
 
 
 def fork_runner(
-    confinement: Confinement, notify_fd: int, capabilities: int, starter: JobStarter
+    confinement: Confinement, notify_fd: int, capabilities: int, starter: Starter
 ) -> tuple[int, socket.socket]:
     """Fork a runner. Returns its pid and the launcher's end of its channel. `notify_fd` is a pipe
     to the launcher: a line on it names an attempt that has started or is finished. `capabilities`
@@ -90,7 +90,7 @@ def _serve(
     confinement: Confinement,
     notify_fd: int,
     capabilities: int,
-    starter: JobStarter,
+    starter: Starter,
 ) -> None:
     """Run one attempt after the other, and say of each when it is finished and another can be
     taken. The end of the channel means that the launcher is gone or has no more attempts for this
@@ -106,11 +106,11 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     inheritance.take_policy()
     privileges.limit_capabilities(capabilities)
-    process.close_all_but(channel.fileno(), notify_fd, *starter.descriptors)
+    process.close_all_but(channel.fileno(), notify_fd, starter.program_fd)
     syscalls.become_subreaper()
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
     children_fd = _watch_children()
-    starter.warm_up()
+    starter.read_capabilities()
     directory = identity.Directory()
     for _ in range(_MOST_ATTEMPTS):
         taken = _take(channel)

@@ -27,9 +27,7 @@ import resource
 import signal
 import stat
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from errno import EAGAIN, EINTR, ELOOP, ENOSYS, EXDEV
+from contextlib import suppress
 from os import open as open_fd
 
 from drfd.common.paths import private_place
@@ -46,7 +44,6 @@ from drfd.linux.syscalls import (
     MS_REC,
     MS_REMOUNT,
     MS_SLAVE,
-    RESOLVE_IN_ROOT,
 )
 
 #: Directory of the attempt → what it covers. The launcher makes the directories.
@@ -106,43 +103,6 @@ def open_below_root(path: str) -> int:
 
 def _open_directory(name: str, above: int) -> int:
     return open_fd(name, _PATH_ONLY | os.O_NOFOLLOW, dir_fd=above)
-
-
-def open_outside(outside: int | None, path: str, flags: int, mode: int = 0o777) -> int:
-    """Open a path as the machine outside sees it. `outside` is what `enter` returned, or None in a
-    process that has entered no private space. Links are followed outside, too, except links of
-    /proc that name a descriptor of this very process, such as /dev/stdout."""
-    if outside is None or not path.startswith("/"):
-        return open_fd(path, flags, mode)
-    given = mode if flags & os.O_CREAT else 0
-    for _ in range(_TRIES):
-        try:
-            return syscalls.openat2(outside, path, flags | os.O_CLOEXEC, given, RESOLVE_IN_ROOT)
-        except OSError as error:
-            if error.errno in (ELOOP, EXDEV):
-                return open_fd(path, flags, mode)
-            if error.errno == ENOSYS:
-                break
-            # A component was renamed meanwhile, or a signal arrived.
-            if error.errno not in (EAGAIN, EINTR):
-                raise
-    # Before Linux 5.6 links to absolute paths lead back inside.
-    return open_fd(f"/proc/self/fd/{outside}{path}", flags, mode)
-
-
-@contextmanager
-def path_outside(outside: int | None, path: str) -> Iterator[str]:
-    """Yield a path that names the outside file from inside, valid within the block. Its last
-    component is not followed here."""
-    if outside is None or not path.startswith("/"):
-        yield path
-        return
-    above, name = os.path.split(path)
-    fd = open_outside(outside, above, _PATH_ONLY)
-    try:
-        yield f"/proc/self/fd/{fd}/{name}"
-    finally:
-        os.close(fd)
 
 
 def hint(path: str) -> str:

@@ -776,30 +776,6 @@ def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
     assert procs.read_text() == "", "a plan moves nobody"
 
 
-@on_v2
-@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EBUSY])
-def test_a_bound_on_all_jobs_keeps_no_first_process_out_and_another_failure_is_named(
-    kernel: KernelV2, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """Into the cgroup the kernel does not fork; elsewhere it does."""
-
-    def refused(cgroup_fd: int) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(cgroup_v2.syscalls, "why_no_fork_into", lambda: None)
-    monkeypatch.setattr(cgroup_v2.syscalls, "fork_into", refused)
-    monkeypatch.setattr(cgroup_v2.syscalls, "fork", lambda: 4242)
-    kernel.open("cpu", "cpuset", "io")
-    kernel.create()
-    if number == errno.EBUSY:
-        with pytest.raises(LimitFailed, match="job-41-2: Device or resource busy"):
-            kernel.place.fork(KEY)
-        return
-    assert kernel.place.fork(KEY) == 4242
-    kernel.place.enter(KEY, LIMITS, 0)
-    assert kernel.read("cgroup.procs") == "0"
-
-
 def test_a_process_is_moved_into_every_hierarchy_unless_the_job_is_full(kernel: Kernel) -> None:
     """The kernel looks at the limit only when a process is forked, and counts all the same: those
     that a user moves would keep other jobs from forking."""

@@ -169,7 +169,7 @@ def test_the_runner_keeps_no_descriptor_of_the_launcher(
 
     targets: list[str] = []
     # What the job is to run is closed once it runs, a moment after it says so.
-    kept = sorted([str(files.path / "1.1"), *map(str, filter(None, [driver.starter]))])
+    kept = sorted([str(files.path / "1.1"), str(driver.starter)])
     until("no other files", lambda: sorted(files_of_runner()) == kept)
     sockets = [target for target in targets if target.startswith("socket:")]
     assert len(sockets) == 1, "its own channel alone"

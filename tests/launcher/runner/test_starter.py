@@ -1,12 +1,11 @@
 """The compiled program that begins jobs' processes: used only where nobody else can have written
-it; it reports or ends whatever it is given; and a job sees the same as where Python begins it."""
+it; it reports or ends whatever it is given."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import pwd
-import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -23,12 +21,10 @@ from hypothesis import strategies as st
 from drfd.launcher import main
 from drfd.launcher.confinement.interface import Entrance
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import SHARE, Assignment, AttemptLimits, Ceilings
+from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.starter import plan
-from drfd.launcher.runner.starter.choice import choose
-from drfd.launcher.runner.starter.compiled import Compiled
-from drfd.launcher.runner.starter.forked import Forked
+from drfd.launcher.runner.starter.program import Starter, open_starter
 from drfd.launcher.runner.starter.sources import (
     HERE,
     SOURCES,
@@ -40,7 +36,7 @@ from drfd.launcher.system import process
 from drfd.linux import syscalls
 from drfd.linux.syscalls import Capabilities
 from drfd.payload import unpack
-from launcher.rig import AttemptFiles, Driver, order, python
+from launcher.rig import order, python
 from starters import VARIABLE
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
@@ -51,22 +47,22 @@ def program(starter: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(starter, tmp_path / "drfd-starter"))
 
 
-CHOOSE = """
+OPEN = """
 import os, sys
 from pathlib import Path
-from drfd.launcher.runner.starter.choice import choose
-from drfd.launcher.runner.starter.forked import Forked
+from drfd.launcher.runner.starter.program import Unusable, open_starter
 before = set(os.listdir("/proc/self/fd"))
-found = choose(Path(sys.argv[1]))
-assert isinstance(found, Forked), found.about
+try:
+    open_starter(Path(sys.argv[1]))
+except Unusable as error:
+    print(error)
 assert set(os.listdir("/proc/self/fd")) == before, "nothing stays open"
-print(found.why)
 """
 
 
 def refused(program: Path) -> str:
     """In a process of its own, where nobody else opens a file meanwhile."""
-    command = [sys.executable, "-c", CHOOSE, str(program)]
+    command = [sys.executable, "-c", OPEN, str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -74,18 +70,15 @@ def refused(program: Path) -> str:
 
 @pytest.mark.slow
 def test_a_program_of_these_sources_is_used(program: Path) -> None:
-    found = choose(program)
-    assert isinstance(found, Compiled)
-    assert found.about == "it is begun by a compiled program"
-    (fd,) = found.descriptors
+    fd = open_starter(program).program_fd
     assert os.readlink(f"/proc/self/fd/{fd}") == str(program)
     assert not os.get_inheritable(fd)
     os.close(fd)
 
 
 @pytest.mark.slow
-def test_without_a_program_that_is_a_file_python_does_it(tmp_path: Path) -> None:
-    assert refused(tmp_path / "none").startswith("no compiled starter is installed")
+def test_a_program_is_a_file(tmp_path: Path) -> None:
+    assert refused(tmp_path / "none").endswith("none is missing: install drfd again")
     (tmp_path / "drfd-starter").mkdir()
     assert refused(tmp_path / "drfd-starter").endswith("is no file")
 
@@ -94,31 +87,29 @@ def test_without_a_program_that_is_a_file_python_does_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("mode", [pytest.param(0o775, marks=as_root), 0o757])
 def test_a_program_that_others_can_write_is_not_used(program: Path, mode: int) -> None:
     program.chmod(mode)
-    assert refused(program).endswith("can be written by others")
+    assert refused(program).endswith("can be written by others, who could replace the program")
 
 
 @pytest.mark.slow
 def test_a_directory_that_others_can_write_is_not_trusted(program: Path) -> None:
     program.parent.chmod(0o777)
-    assert refused(program).endswith("can be written by others")
+    assert refused(program).endswith("can be written by others, who could replace the program")
     program.parent.chmod(0o1777)
-    found = choose(program)
-    assert isinstance(found, Compiled), "nobody can replace it there"
-    os.close(found.program_fd)
+    os.close(open_starter(program).program_fd)
 
 
 @pytest.mark.slow
 @as_root
 def test_a_program_of_another_user_is_not_used(program: Path) -> None:
     os.chown(program, 65534, -1)
-    assert refused(program).endswith("belongs to uid 65534")
+    assert refused(program).endswith("belongs to uid 65534, who could replace the program")
 
 
 @pytest.mark.slow
 @as_root
 def test_a_directory_of_another_user_is_not_trusted(program: Path) -> None:
     os.chown(program.parent, 65534, -1)
-    assert refused(program).endswith("belongs to uid 65534")
+    assert refused(program).endswith("belongs to uid 65534, who could replace the program")
 
 
 @pytest.mark.slow
@@ -147,15 +138,13 @@ def test_a_program_of_other_sources_is_not_used(tmp_path: Path) -> None:
 def test_only_a_launcher_under_test_takes_the_word_of_its_environment(
     starter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "choose", lambda *named: ("chosen", *named))
+    monkeypatch.setattr(main, "open_starter", lambda *named: ("opened", *named))
     monkeypatch.setenv(VARIABLE, str(starter))
-    assert main._starter(argparse.Namespace(failpoints=None)) == ("chosen",)
+    assert main._starter(argparse.Namespace(failpoints=None)) == ("opened",)
     tested = argparse.Namespace(failpoints="/run/failpoints")
-    assert main._starter(tested) == ("chosen", starter)
-    monkeypatch.setenv(VARIABLE, "")
-    assert isinstance(main._starter(tested), Forked)
+    assert main._starter(tested) == ("opened", starter)
     monkeypatch.delenv(VARIABLE)
-    assert main._starter(tested) == ("chosen",)
+    assert main._starter(tested) == ("opened",)
 
 
 # -- a runner waits for no process that has died before it could say so -------------------
@@ -200,9 +189,9 @@ def started_by(name: str, *, groups: list[int], cgroup: str | None) -> int:
         entry_in, entry_out, report_in, go_out, go_in, has_quota=False, place=None,
     )  # fmt: skip
     try:
-        starter = Compiled(program_fd)
-        starter.warm_up()
-        return os.waitpid(starter.start(job, ()), 0)[1]
+        starter = Starter(program_fd)
+        starter.read_capabilities()
+        return os.waitpid(starter.start(job), 0)[1]
     finally:
         for fd in (entry_out, report_out, go_in, payload_fd, program_fd):
             os.close(fd)
@@ -403,141 +392,19 @@ def test_a_plan_that_is_cut_short_ends_it(
 
 
 @pytest.mark.slow
+def test_without_a_c_compiler_that_of_a_package_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ziglang", reason="the package ziglang is not installed")
+    monkeypatch.setenv("CC", "/none")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compile_starter(tmp_path / "drfd-starter")
+    os.close(open_starter(tmp_path / "drfd-starter").program_fd)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
 def test_where_nothing_can_be_written_nothing_is_compiled(tmp_path: Path) -> None:
     """drfd is installed all the same: pip builds a user's in a directory that may be another's."""
     with pytest.raises(NotCompiled, match="cannot be compiled"):
         compile_starter(tmp_path / "none" / "drfd-starter")
-
-
-# -- both ways ----------------------------------------------------------------------------
-
-
-#: Text without NUL, also with bytes that are not UTF-8.
-_texts = st.text(
-    st.one_of(
-        st.sampled_from("ab %/=:\n\"'\\$*"),
-        st.characters(min_codepoint=1, max_codepoint=0x24F),
-        st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF, categories=["Cs"]),
-    ),
-    max_size=12,
-)
-_names = st.one_of(
-    st.sampled_from(
-        [
-            *("OMP_NUM_THREADS", "GOMAXPROCS", "MKL_NUM_THREADS", "HOME", "USER", "SHELL", "PWD"),
-            *("INVOCATION_ID", "LISTEN_FDS", "DRF_GRES_GPU", "DRF_GRES", "DRF_JOB_ID", "LANG"),
-            *("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"),
-            *("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"),
-        ]
-    ),
-    st.text("ABC_x", min_size=1, max_size=4),
-)
-_parts = st.sampled_from(
-    ["%j", "%A", "%a", "%x", "%u", "%%", "%", "%q", "out", ".", "sub/", "none/", "%%j", "é"]
-)
-_outputs = st.one_of(
-    st.lists(_parts, min_size=1, max_size=4).map("".join),
-    st.sampled_from(["/dev/null", "out", "pipe", "/dev/full", "/dev", "/dev/stdin", ""]),
-)
-#: First lines of scripts, as they are meant and as nobody means them.
-_heads = st.one_of(
-    st.sampled_from(["/bin/sh", "/bin/bash -u", " /usr/bin/env bash", "/usr/bin/env -S bash -e"]),
-    st.lists(
-        st.sampled_from(
-            ["/bin/bash", "env", "/usr/bin/env", "-S", "-u", "-c", "--", "-", "perl", "\t", "", "é"]
-        ),
-        max_size=5,
-    ).map(" ".join),
-)
-_SHOW = (
-    'env -0; umask; pwd; printf "<%s>" "$@"; ulimit -c; ulimit -n; '
-    "cat /proc/self/oom_score_adj; ls sub >&2"
-)
-_programs = st.sampled_from(
-    [
-        ("sh", "-c", _SHOW, "zero"),
-        ("/bin/sh", "-c", _SHOW, "zero"),
-        *(("none",), ("./none",), ("/etc/passwd",), ("sub",), ("",), ("./sub/plain",)),
-        ("false",),
-    ]
-)
-
-
-@st.composite
-def orders(draw: st.DrawFn) -> dict[str, Any]:
-    env = draw(st.dictionaries(_names, _texts, max_size=6))
-    if draw(st.booleans()):
-        env["PATH"] = draw(st.sampled_from(["/usr/bin:/bin", "", "/none::/bin", "/bin/", "/none"]))
-    script = draw(st.sampled_from([None, None, f"#!/bin/sh\n{_SHOW}\n", _SHOW, "#!/none\n", ""]))
-    if script and draw(st.booleans()):
-        script = f"#!{draw(_heads)}\n{_SHOW}\n"
-        env["DRF_SCRIPT"] = draw(st.sampled_from(["", "/own/x.sh", 'a"b', "a\nb", "/etc/passwd"]))
-    array_id = draw(st.integers(0, 2))
-    return {
-        "argv": draw(_programs) + tuple(draw(st.lists(_texts, max_size=3))),
-        "env": env,
-        "script": script,
-        "stdout": draw(_outputs),
-        "stderr": draw(_outputs),
-        "umask": draw(st.sampled_from([0o022, 0o077, 0, 0o777, 0o227])),
-        "cwd": draw(st.sampled_from(["", "", "/", "//", "/sub/..", "/none", "/out-of"])),
-        "name": draw(st.text("ab/% é", max_size=4)),
-        "array_id": array_id,
-        "array_index": 3 * array_id,
-        "threads": draw(st.integers(0, 3)),
-        "limits": AttemptLimits(cores_milli=1000, memory_bytes=64 << 20, pids=1000, cores_by=SHARE),
-        "most": draw(st.sampled_from([None, Ceilings(cores_milli=3000)])),
-        "hidden": draw(st.sampled_from([(), ("ROCR_VISIBLE_DEVICES",)])),
-        "variables": draw(st.sampled_from([{}, {"DRF_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": ""}])),
-        "empties_output": draw(st.booleans()),
-        "output_max_bytes": draw(st.sampled_from([0, 0, 1 << 40])),
-    }
-
-
-@pytest.fixture(scope="module")
-def drivers(starter: Path) -> Iterator[tuple[Driver, Driver]]:
-    found = Driver(starter), Driver()
-    yield found
-    for each in found:
-        each.close()
-
-
-def seen(driver: Driver, asked: dict[str, Any], top: Path) -> object:
-    """All that is left of a job: its records, and its files with their modes."""
-    work = top / "work"
-    shutil.rmtree(top, ignore_errors=True)
-    (work / "sub").mkdir(parents=True)
-    (work / "sub" / "plain").write_text("echo\n")
-    (work / "out").write_text("before\n")
-    files = AttemptFiles(top / "attempts")
-    given = {**asked, "cwd": f"{work}{asked['cwd']}"}
-    argv = given.pop("argv")
-    driver.reap(driver.start(order(*argv, **given), files))
-    attempt = files.over()
-    files.clean_up()
-    ended = attempt.ended and (attempt.ended["exit_code"], attempt.ended["signal"])
-    left = {str(path.relative_to(work)): content(path) for path in sorted(work.rglob("*"))}
-    return attempt.failed, attempt.running is not None, ended, left
-
-
-def content(path: Path) -> object:
-    """Its mode, and if it is a file its variables and lines in any order. The number of a script's
-    descriptor, which shells name in their complaints, may differ."""
-    mode = path.stat().st_mode
-    if not path.is_file():
-        return mode
-    path.chmod(0o600)
-    text = re.sub(rb"/proc/self/fd/\d+", b"SCRIPT", path.read_bytes())
-    return mode, sorted(re.split(rb"[\0\n]", text))
-
-
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(orders())
-def test_a_job_is_the_same_in_both_ways(
-    drivers: tuple[Driver, Driver], asked: dict[str, Any]
-) -> None:
-    with tempfile.TemporaryDirectory(prefix="drfd-") as place:
-        compiled, forked = (seen(driver, asked, Path(place, "top")) for driver in drivers)
-    assert compiled == forked

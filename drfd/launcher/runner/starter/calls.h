@@ -60,6 +60,10 @@ __asm__(".globl _start\n_start: mov x29, xzr\n mov x30, xzr\n mov x0, sp\n bl en
 		begin((int)*stack, (char **)(stack + 1));                                          \
 	}
 
+#ifndef __clang__
+/* Else it makes the loop in memcpy a call of memcpy. */
+#pragma GCC optimize("no-tree-loop-distribute-patterns")
+#endif
 /* The compiler may call the first two by itself. */
 void *memcpy(void *to, const void *from, size_t size)
 {

@@ -1,7 +1,7 @@
-"""The step of the build that compiles the starter of jobs, for pyproject.toml.
+"""The step of the build that compiles the program that starts jobs, for pyproject.toml.
 
-With a C compiler the wheel holds the program and is one for this machine's platform. Without, or on
-an architecture that the sources do not know, it is a wheel for all, and jobs are started by Python.
+The wheel holds the program, so it is one for this machine's platform. Where no C compiler is, or
+not the C library's headers, the build asks for one that is a package of PyPI.
 
 A wheel's program is compiled in a directory of its own, since a builder may not be allowed to write
 to the sources. An editable installation has it beside the sources that it runs.
@@ -21,6 +21,15 @@ _HERE = "drfd/launcher/runner/starter"
 
 
 class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is there at builds alone
+    def dependencies(self) -> list[str]:
+        with tempfile.TemporaryDirectory(prefix="drfd-starter-") as place:
+            sources = _load(Path(self.root, _HERE, "sources.py"))
+            try:
+                sources.compile_starter(Path(place, sources.PROGRAM.name))
+            except sources.NotCompiled:
+                return [sources.ZIG]
+        return []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         sources = _load(Path(self.root, _HERE, "sources.py"))
         program = sources.PROGRAM
@@ -28,11 +37,7 @@ class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
             # It is removed with this object.
             self._place = tempfile.TemporaryDirectory(prefix="drfd-starter-")
             program = Path(self._place.name, program.name)
-        try:
-            sources.compile_starter(program)
-        except sources.NotCompiled as why:
-            self.app.display_warning(f"jobs will be started by Python: {why}")
-            return
+        sources.compile_starter(program)
         if version != "editable":
             build_data["force_include"][str(program)] = f"{_HERE}/{program.name}"
         build_data["pure_python"] = False

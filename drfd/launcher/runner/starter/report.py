@@ -1,6 +1,6 @@
 """Failures that the compiled program reports: step NUL errno NUL text.
 
-They become the same errors, and so the same sentences, as those of child.py.
+They become errors of Python, and so sentences (`failures.py`).
 """
 
 from __future__ import annotations

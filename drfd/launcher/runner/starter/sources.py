@@ -11,7 +11,9 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
+from importlib import util
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -22,18 +24,17 @@ SOURCES = ("starter.c", "calls.h", "texts.h", "plan.h", "root.h", "user.h", "scr
 MACHINES = ("x86_64", "aarch64")
 #: A program without a C library: see calls.h.
 FLAGS = (
-    *("-std=gnu11", "-O2", "-static", "-nostdlib", "-nostartfiles", "-ffreestanding"),
+    *("-std=gnu11", "-O2", "-static", "-nostdlib", "-ffreestanding", "-s"),
     # Both need what the C library sets up.
     *("-fno-stack-protector", "-fno-pie", "-no-pie"),
-    # Else the compiler makes memcpy of calls.h a call of memcpy.
-    *("-fno-tree-loop-distribute-patterns", "-Wl,-z,noexecstack", "-Wl,--build-id=none"),
-    # One page less to be read in.
-    "-Wl,-z,noseparate-code",
+    *("-Wl,-z,noexecstack", "-Wl,--build-id=none"),
 )
+#: The package of PyPI that has a C compiler, for machines without one.
+ZIG = "ziglang"
 
 
 class NotCompiled(Exception):
-    """There is no compiled program; the text says why."""
+    """The program cannot be compiled; the text says why."""
 
 
 def fingerprint(directory: Path = HERE) -> str:
@@ -47,12 +48,22 @@ def fingerprint(directory: Path = HERE) -> str:
 def compile_starter(
     target: Path, *, flags: tuple[str, ...] = FLAGS, directory: Path = HERE
 ) -> None:
-    """Compile the program with $CC or cc. Raises NotCompiled."""
+    """Compile the program with $CC or cc, or else with the compiler of ZIG. Raises NotCompiled."""
     if os.uname().machine not in MACHINES:
-        raise NotCompiled(f"the compiled starter is not written for {os.uname().machine}")
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    if shutil.which(compiler[0]) is None:
-        raise NotCompiled(f"there is no C compiler: {compiler[0]}")
+        raise NotCompiled(f"the program that starts jobs is not written for {os.uname().machine}")
+    try:
+        compiler = shlex.split(os.environ.get("CC") or "cc")
+        if shutil.which(compiler[0]) is None:
+            raise NotCompiled(f"there is no C compiler: {compiler[0]}")
+        # One page less to be read in.
+        _compile(target, [*compiler, "-Wl,-z,noseparate-code"], flags, directory)
+    except NotCompiled:
+        if util.find_spec(ZIG) is None:
+            raise
+        _compile(target, [sys.executable, "-m", ZIG, "cc"], flags, directory)
+
+
+def _compile(target: Path, compiler: list[str], flags: tuple[str, ...], directory: Path) -> None:
     define = f'-DSOURCES="{fingerprint(directory)}"'
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as place:
@@ -61,9 +72,11 @@ def compile_starter(
             ended = subprocess.run(command, capture_output=True, text=True, check=False)
             if ended.returncode != 0:
                 lines = ended.stderr.strip().splitlines() or ["no reason given"]
-                raise NotCompiled(f"{compiler[0]} cannot compile the starter: {lines[0]}")
+                text = f"{compiler[0]} cannot compile the program that starts jobs: {lines[0]}"
+                raise NotCompiled(text)
             made.chmod(0o755)
             # In one step: a launcher that is running keeps the file that it has opened.
             made.replace(target)
     except OSError as error:
-        raise NotCompiled(f"the starter cannot be compiled: {error}") from error
+        text = f"the program that starts jobs cannot be compiled: {error}"
+        raise NotCompiled(text) from error

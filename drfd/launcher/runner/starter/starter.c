@@ -3,9 +3,8 @@
  *   drfd-starter                           say which sources this was compiled from
  *   drfd-starter ENTRY REPORT GO PAYLOAD   become a job; the arguments are descriptors
  *
- * First the limits, then the user, then the user's files: as child.py, which does the same where this
- * program is not there. The runner writes to GO what root has decided, the plan (plan.py), and later
- * a "+". PAYLOAD is what the user has written, a sealed file in memory (payload/pack.py): nothing of
+ * First the limits, then the user, then the user's files. The runner writes to GO what root has
+ * decided, the plan (plan.py), and later a "+". PAYLOAD is what the user has written, a sealed file in memory (payload/pack.py): nothing of
  * it is read, and no path of the user's is touched, before root's rights are dropped.
  *
  * A failure is reported as step NUL errno NUL text (report.py), up to the entry of the cgroup through

@@ -38,7 +38,7 @@ static char *output_path(const char *pattern, const char *cwd, char **signs)
 	return path;
 }
 
-/* Open a path as the machine outside the private space sees it: as private_tmp.open_outside. */
+/* Open a path as the machine outside the private space sees it. Links are followed there, too. */
 static long open_outside(const char *path, int flags)
 {
 	struct open_how how = {.flags = (unsigned)flags | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT};
@@ -92,7 +92,8 @@ static int is_named_by_id(const char *pattern)
 	return found;
 }
 
-/* Open an output file that is there already and must be the user's own: as child._open_own. */
+/* Open an output file that is there already and must be the user's own: another user
+ * may have put a file or a link there, to read the output or to have it written elsewhere. */
 static long open_own(const char *path, int how, int empties)
 {
 	long fd = open_outside(path, (how & ~O_CREAT) | O_NOFOLLOW);
