@@ -447,7 +447,9 @@ class _DrfPass(_Pass):
 
     def _able(self, finished: set[str], late: set[str]) -> Choose:
         """Choose the leaves of which a job may start or get a reservation."""
-        able, waiting = (self._waiting_for(self.open) | late) - finished, self.wait_index.first
+        # Without a reservation to give, nothing can be done for those that are only late.
+        able, waiting = self._waiting_for(self.open), self.wait_index.first
+        able = (able | late if self.backfill.may_add else able) - finished
         return lambda path, keys: [
             key for key in keys if key.path in able or key.path not in waiting
         ]

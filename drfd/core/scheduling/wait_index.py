@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from drfd.core.fairness.service_order import Choose, Rank, ServiceOrder, Turns
-from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree
+from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree, parent_of, path_up
 from drfd.core.ledger.queue import Entry, JobClass, LeafQueue, Limited, Place, Queues
 from drfd.core.model.machine import Vector, fits, minus, plus
 from drfd.core.scheduling.backfill import PassContext
@@ -239,26 +239,12 @@ class WaitIndex:
     def _find_last(self) -> frozenset[str]:
         """Find the nodes that are served last: those of `beyond` of which a sibling comes first.
         Returns the nodes that have become last, or are not any more."""
-        rivals: dict[str, bool] = {}
-        last = frozenset([path for path in self.beyond if self._has_rival(path, rivals)])
+        waiting = {path for leaf in self.first for path in path_up(leaf)}
+        rivals = {parent_of(path) for path in waiting - self.beyond}
+        nodes = self.share_tree.nodes.keys()
+        last = frozenset([each for each in self.beyond & nodes if parent_of(each) in rivals])
         moved, self.share_tree.last = last ^ self.share_tree.last, last
-        return moved & self.share_tree.nodes.keys()
-
-    def _has_rival(self, path: str, known: dict[str, bool]) -> bool:
-        """Return whether a sibling comes first; `known` keeps that by the node above them."""
-        node = self.share_tree.nodes.get(path)
-        if node is None or node.above is None:
-            return False
-        above = node.above
-        if above.path not in known:
-            known[above.path] = any(
-                each not in self.beyond and self._waits(below)
-                for each, below in above.below.items()
-            )
-        return known[above.path]
-
-    def _waits(self, node: ShareNode) -> bool:
-        return node.path in self.first or any(map(self._waits, node.below.values()))
+        return moved & nodes
 
     def _is_active(self, leaf: str) -> bool:
         tables = self.tables
