@@ -150,21 +150,6 @@ def test_a_moment_is_what_the_clock_on_the_wall_says(zone: str) -> None:
     assert parse_begin("now", 1e9) == 0
 
 
-#: 02:45 and 02:50 in Berlin, in the night in which the clocks are set back, both times.
-@pytest.mark.parametrize(
-    ("now_s", "starts_s"),
-    [
-        (1_792_889_100, 1_792_889_400), (1_792_892_700, 1_792_893_000),
-        # 02:55 of the first, and of the second.
-        (1_792_889_700, 1_792_893_000), (1_792_893_300, 1_792_979_400),
-    ],
-)  # fmt: skip
-def test_of_two_equal_times_of_the_day_the_next_one_is_meant(
-    in_berlin: None, now_s: int, starts_s: int
-) -> None:
-    assert parse_begin("02:50", now_s) == starts_s
-
-
 @pytest.mark.parametrize(
     "word",
     [
@@ -575,25 +560,6 @@ def test_a_submission_is_signed_and_a_key_that_could_not_be_had_is_asked_for_aga
 # -- waiting over restarts ---------------------------------------------------------------------
 
 
-def test_a_wait_outlives_a_daemon_that_is_away_for_less_than_a_minute(
-    client: Connection, daemon: CannedDaemon, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = daemon.path.with_name("away.sock")
-
-    def leave(request: object) -> None:
-        daemon.path.rename(away)
-
-    def come_back(seconds: float) -> None:
-        clock.now_s += seconds
-        if clock.now_s > 1050 and away.exists():
-            away.rename(daemon.path)
-
-    daemon.replies = {"wait": [leave, OVER]}
-    monkeypatch.setattr(clock, "sleep", come_back)
-    assert client.wait([1], any_one=False, timeout_s=None)["done"] is True
-    assert clock.now_s > 1050
-
-
 @pytest.mark.parametrize(
     ("timeout_s", "until_s"), [(None, pytest.approx(1060, abs=1)), (10.0, pytest.approx(1010))]
 )
@@ -683,15 +649,3 @@ def test_the_name_is_the_first_command_that_does_something(line: str, name: str 
 )
 def test_only_a_shell_with_c_has_a_line(argv: list[str], line: str | None) -> None:
     assert line_in(argv) == line
-
-
-@pytest.mark.slow
-def test_a_line_of_a_million_words_takes_no_time() -> None:
-    """Whoever lists a stranger's job reads it; each word was once removed from all the others."""
-    begin_s = time.process_time()
-    small = [name_of(["sh", "-c", "! " * 10_000]) for _ in range(20)]
-    small_s = time.process_time() - begin_s
-    begin_s = time.process_time()
-    assert {*small, name_of(["sh", "-c", "! " * 400_000])} == {None}
-    # Twice as many words in all, not a hundred times the work.
-    assert time.process_time() - begin_s < 10 * small_s

@@ -41,15 +41,6 @@ def test_each_kind_of_error_has_its_documented_exit_code_and_crosses_the_wire_by
     assert issubclass(NotPermitted, Refused) and not issubclass(HostError, Refused)
 
 
-def test_an_error_is_one_line_with_the_way_out_in_brackets() -> None:
-    error = Refused("too-big", "the job asks for 20G", hint="ask for less")
-    assert (error.code, error.text, error.hint) == (
-        "too-big", "the job asks for 20G", "ask for less",
-    )  # fmt: skip
-    assert str(error) == "the job asks for 20G (ask for less)"
-    assert str(HostError("journal", "the disk is full")) == "the disk is full"
-
-
 # -- paths -------------------------------------------------------------------------------------
 
 
@@ -257,10 +248,3 @@ def test_no_value_can_pretend_to_be_a_field() -> None:
 def test_without_a_journal_the_line_is_not_lost(log: logging.Logger, lines: io.StringIO) -> None:
     log.error("event=stuck", extra=about(job=3))
     assert lines.getvalue() == "event=stuck\n"
-
-
-def test_an_entry_too_long_for_a_datagram_becomes_a_line(
-    journal: socket.socket, log: logging.Logger, lines: io.StringIO
-) -> None:
-    log.info("x" * 10_000_000)
-    assert len(lines.getvalue()) == 10_000_001

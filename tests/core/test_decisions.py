@@ -14,7 +14,6 @@ from msgspec import structs
 
 from core.worlds import change, of, refused
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.owner import Owner
 from drfd.common.units import Most, parse_memory, parse_size
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import (
@@ -30,7 +29,6 @@ from drfd.core.decisions.outcome import (
     suggest_memory,
     timeout_text,
 )
-from drfd.core.decisions.reconciliation import Leftovers, leftovers
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import LaunchPostponed, Wait
 from drfd.core.fairness.rules import Rules
@@ -314,23 +312,6 @@ def test_late_news_of_a_freezing_does_not_freeze_a_job_that_has_gone_on(bench: B
 def test_a_breach_of_what_is_being_stopped_changes_nothing(bench: Bench, state: JobState) -> None:
     bench.bring(state)
     assert bench.feed(st.Breached(now(), 1, 1, Outcome.LIMIT_EXCEEDED, "much")) == []
-
-
-# -- reconciliation --------------------------------------------------------------------------------
-
-
-JOURNAL = "0" * 32
-
-
-def sort_out(ledger: Ledger, known: dict[tuple[int, int], Owner], *ended: int) -> Leftovers:
-    over = {job_id: submitted_job(job_id) for job_id in ended}
-    return leftovers(ledger, known, JOURNAL, over.get)
-
-
-def submitted_job(job_id: int) -> Job:
-    submitted = Ledger(Axes()).apply(happened(ev.Submitted, job_id))
-    assert submitted is not None
-    return submitted
 
 
 # -- ends and retries ------------------------------------------------------------------------------

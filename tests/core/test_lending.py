@@ -149,7 +149,6 @@ def test_nobody_has_more_than_a_sibling_that_wants_and_is_served_first(
 
 
 FULL = Machine(capacity=8.0, outside=0.0, busy=1.0)
-ALONE = {"root.a": Node(entitled=8.0, held=0.0)}
 
 
 def on_cores(
@@ -171,13 +170,6 @@ def on_cores(
         used=used,
         is_throttled=throttled,
     )
-
-
-def ceilings(
-    machine: Machine, *jobs: Borrower, places: Mapping[str, Node] = ALONE
-) -> dict[int, float]:
-    found = judge(jobs, machine, places)
-    return {job_id: round(each.ceiling, 3) for job_id, each in found.items()}
 
 
 cores = some.integers(0, 64).map(lambda eighths: eighths / 8)

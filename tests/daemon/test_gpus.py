@@ -77,24 +77,6 @@ def test_the_table_has_what_the_machine_has(root: Path, capsys: Captured) -> Non
 
 
 @pytest.mark.parametrize(
-    ("machine", "line", "begin", "end"),
-    [
-        ("two-amd-linked", 0, "GPU", "PCI ADDRESS   NUMA  NODES          LINKS"),
-        ("two-amd-linked", 1, "0", "0000:43:00.0  0     226:2 226:129  1"),
-        ("fallen-off-the-bus", 2, "1    NVIDIA",
-         "0000:1b:00.0/information is empty: the driver does not reach the GPU"),
-    ],
-)  # fmt: skip
-def test_links_memory_nodes_and_faults_are_shown(
-    root: Path, capsys: Captured, machine: str, line: int, begin: str, end: str
-) -> None:
-    unfold(machine, root)
-    assert run() == 0
-    found = capsys.readouterr().out.splitlines()[line]
-    assert found.startswith(begin) and found.endswith(end)
-
-
-@pytest.mark.parametrize(
     ("machine", "instances"),
     [
         ("eight-nvidia-two-memory-nodes", tuple("01234567")),

@@ -197,16 +197,6 @@ def test_a_report_becomes_a_stimulus(report: dict[str, Any], stimulus: st.Stimul
     assert read_report(protocol.encode(report)) == decode_report(report)
 
 
-def test_what_only_the_launcher_has_counted_is_taken() -> None:
-    """Nobody measured: drfd was away from the start to the end."""
-    counted = {"memory_peak_bytes": 250, "cpu_us": 3_500_000, "oom_kills": 1}
-    end = stimulus_for(decode_report({**ENDED, "counted": counted}), now(), None)
-    assert isinstance(end, st.AttemptEnded)
-    assert end.usage is not None
-    assert (end.usage.memory_peak_bytes, end.usage.cpu_s) == (250, 3.5)
-    assert (end.usage.oom_kills, end.usage.limit_hits) == (1, None)
-
-
 def test_other_lines_are_read_as_well_and_what_is_unknown_is_an_error() -> None:
     hello = {"report": "hello", "controls": {}, "mounts": {"memory": "/m"}}
     assert read_report(protocol.encode(hello)) == decode_report(hello)
@@ -510,26 +500,6 @@ async def test_a_launcher_of_another_version_gets_no_order(
 
 
 # -- a life ------------------------------------------------------------------------------------
-
-
-async def test_an_end_that_is_told_again_has_its_file_removed(bench: OpenBench) -> None:
-    """The daemon was killed between the commit and the order, and the job has been retried."""
-    asked = st.SubmitAsked(now(), replace(spec(asks=demand(1)), retry=Retry(1, (Outcome.FAILED,))))
-    again = ended(1, code=1, gone=True)
-    async with bench() as b:
-        await b.ready()
-        await b.ask(asked)
-        await b.report(up(1))
-        await b.report(again)
-        await b.state(1, "PENDING")
-        b.taken()
-        b.launcher.news, b.launcher.known = [again], [(1, 1)]
-        await b.launcher.hang_up()
-        await until(lambda: b.launcher.connections == 2, lambda: b.launcher.connections)
-        await b.ready()
-        await b.quiet()
-        assert order("remove", 1) in brief(b.taken())
-        assert b.job(1).shown_state == "PENDING"
 
 
 @pytest.mark.parametrize(

@@ -375,16 +375,6 @@ async def test_an_error_is_a_status_and_a_line_of_text(request_text: bytes, stat
         is_error(await served.ask(request_text), status)
 
 
-async def test_a_head_has_no_body_and_other_methods_are_refused(tmp_path: Path) -> None:
-    async with endpoint(unix(tmp_path / "s")) as served:
-        whole = await served.ask(ASK)
-        assert await served.ask(b"HEAD" + ASK[3:]) == whole.removesuffix(b"open\n")
-        missing = await served.ask(b"HEAD / HTTP/1.1\r\n\r\n")
-        assert missing.startswith(b"HTTP/1.1 404 ") and missing.endswith(b"\r\n\r\n")
-        answer = await served.ask(b"PUT /metrics HTTP/1.1\r\n\r\n")
-        assert b"\r\nAllow: GET, HEAD\r\n" in answer
-
-
 async def test_without_figures_the_service_is_unavailable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -423,21 +423,6 @@ def on_gpus(machine: Machine, curves: Curves, each: Job, *readings: GpuShare | N
         run(machine, curves, each, 1)
 
 
-def test_points_have_what_was_read_of_gpus_and_null_where_nothing_was(machine: Machine) -> None:
-    curves = machine.curves()
-    unclear = GpuShare(None, 40)
-    on_gpus(machine, curves, job(), GpuShare(3 * MIB, 180), unclear, None, GpuShare(MIB, 0))
-    curve = curves.of_job(job())
-    assert curve is not None
-    assert [each.mean("gpu_memory_bytes") for each in curve.points()] == [3 * MIB, None, None, MIB]
-    assert [each.mean("gpu_percent") for each in curve.points()] == [180, 40, None, 0]
-    view = curve_view(curve, job().spec.demand)
-    assert view["gpu_memory"] == [3 * MIB, None, None, MIB]
-    assert view["gpu_utilisation"] == [180, 40, None, 0]
-    users = curves.of_user("alice")
-    assert users is not None and users.columns["gpu_percent"][:2] == (180, 40)
-
-
 def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(machine: Machine) -> None:
     curves = machine.curves()
     with_gpu, plain = job(1, spec=of_gpus(1)), job(2)

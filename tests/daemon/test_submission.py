@@ -198,17 +198,7 @@ def test_a_disk_that_is_not_there_or_there_twice_is_refused(asked: Demand, said:
     assert refused(demand=asked, disks=(PROC_DISK, ROOT_DISK)).text.startswith(said)
 
 
-TWO_DISKS = (replace(DATA, write_bps=1000), PROC_DISK)
 BIG = replace(POOLED, capacity=replace(POOLED.capacity, cores_milli=8000))
-
-
-def test_rates_of_each_disk_may_be_ranges() -> None:
-    asked = Demand(
-        read_bps=10, write_bps=20, write_max_bps=40, disks={"data": Rates(50, 60, 70, 80)}
-    )
-    found = made(disks=TWO_DISKS, cwd="/proc/self", demand=asked)
-    assert found.demand.disks == (("data", 50, 60), ("proc", 10, 20))
-    assert found.most == Resources(disks=(("data", 70, 80), ("proc", 0, 40)))
 
 
 def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() -> None:

@@ -33,16 +33,6 @@ from fakes import BOB, apply_and_append, demand, happened, now, rules, spec
 DAY_S = 86400.0
 
 
-def test_a_night_without_power_is_believed_after_a_tenth_of_it() -> None:
-    at_s, mono_s = now().at_s, 1000.0
-    clock = TrustedClock(lambda: Now(at_s, mono_s), at_s - 12 * 3600, lambda believed_s: None)
-    assert clock() == at_s - 12 * 3600
-    for _ in range(78):
-        at_s, mono_s = at_s + 60, mono_s + 60
-        clock()
-    assert clock() == at_s
-
-
 def test_a_journal_that_cannot_be_written_hinders_nothing() -> None:
     def keep(at_s: float) -> None:
         raise HostError("journal", "the disk is full")

@@ -73,23 +73,6 @@ def test_a_cancellation_ends_all_tasks_that_wait_and_stops_those_that_run(
     assert instance.cgroups() == []
 
 
-def test_what_is_held_of_an_array_does_not_start_before_its_release(instance: Instance) -> None:
-    array_id = array(instance, "0-3", MARK, "--hold")
-    instance.drf("release", f"{array_id}_2")
-    instance.drf("wait", f"{array_id}_2")
-    assert runs(instance, range(4)) == [0, 0, 1, 0]
-    instance.drf("release", array_id)
-    instance.drf("wait", array_id)
-    assert runs(instance, range(4)) == [1, 1, 1, 1]
-
-
-def test_an_array_waits_for_all_tasks_of_another(instance: Instance) -> None:
-    first = array(instance, "0-4%2", "sleep 0.1; echo 1 >> order")
-    second = array(instance, "0-1", "echo 2 >> order", "--after", str(first))
-    instance.drf("wait", second)
-    assert (instance.work / "order").read_text().split() == ["1"] * 5 + ["2"] * 2
-
-
 def test_a_hundred_thousand_tasks_are_there_again_soon_after_a_kill(
     instance: Instance,
 ) -> None:

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import pytest
 
 import drfd.client
-from drfd.client import Client, JobInfo, NotPermitted, Refused, Unavailable
+from drfd.client import Client, JobInfo, NotPermitted, Refused
 from drfd.client.connection import Connection
 from drfd.protocol.codec import encode_request
 from instance import CONFIG, PATIENCE, Instance, patient, resident_bytes, wait_for
@@ -119,11 +118,6 @@ def test_what_is_refused_is_an_exception_with_a_code(client: Client) -> None:
     assert over.value.code == "ended"
 
 
-def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable):
-        drfd.client.connect(tmp_path / "none.sock").status()
-
-
 def test_a_wait_that_takes_too_long_raises(client: Client) -> None:
     job_id = client.submit(["sleep", "600"])
     with pytest.raises(TimeoutError):
@@ -173,12 +167,6 @@ def test_events_of_all_ones_jobs_come_as_they_happen(client: Client) -> None:
     client.cancel(holder)
     assert next(stream).state == "CANCELLED"
     stream.close()
-
-
-def test_every_end_of_an_array_is_told(client: Client) -> None:
-    array = client.submit(["true"], array="1-40", cores=0.5, memory="16M")
-    ends = {job.label for job in client.events(array) if job.has_ended}
-    assert ends == {f"{array}_{index}" for index in range(1, 41)}
 
 
 def test_every_end_of_an_array_is_told_to_who_asks_later(client: Client) -> None:
@@ -275,73 +263,7 @@ def test_of_others_jobs_one_hears_what_status_shows(client: Client, instance: In
     client.cancel(job_id)
 
 
-def test_a_daemon_leaves_in_time_although_a_listener_does_not_read(
-    client: Client, instance: Instance
-) -> None:
-    """Its buffer is full: what waits for its reader must not keep the daemon."""
-    jobs = client.submit(["true"], array="1-3000", hold=True, memory="1M")
-    streams = [client.events(everybody=True)]
-    small = {"argv": ["true"], "hold": True, "cores": 0.01, "memory": "1M"}
-    held = client.submit_many([small] * 400)
-    assert next(streams[0]).tasks in (1, 3000)
-    assert instance.process is not None
-    instance.process.send_signal(signal.SIGTERM)
-    assert instance.process.wait(60) is not None
-    instance.start()
-    client.cancel([jobs, *held])
-
-
 # -- who sends garbage ---------------------------------------------------------------------------
-
-
-def test_a_bad_configuration_is_refused_in_one_line(make_instance: Callable[..., Instance]) -> None:
-    made = make_instance("[capacity]\ncors = 4")
-    made.launch()
-    assert made.process is not None
-    assert made.process.wait(120) == 78
-    (line,) = made.log.read_text().splitlines()
-    assert "capacity.cors: unknown key" in line and "did you mean cores?" in line
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "text"),
-    [
-        (["submit", "-m", "-5", "--", "true"], 2, "'-5' is not a size (write 512M"),
-        (["submit", "-c", "99", "--", "true"], 1, "asks for 99 cores, and this machine has 9"),
-        (["submit", "no-such-script.sh"], 1, "cannot read the script no-such-script.sh"),
-        (["cancel", "999999"], 1, "there is no live job 999999"),
-        (["frobnicate"], 2, "No such command 'frobnicate'"),
-    ],
-)
-def test_a_bad_command_line_is_refused_in_one_line(
-    instance: Instance, words: list[str], status: int, text: str
-) -> None:
-    done = instance.drf(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert text in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [b"\0" * (10 << 20), b"{" * (10 << 20), b'{"op":"submit"' + b"x" * (10 << 20) + b"\n"],
-    ids=["zeros", "braces", "a long line"],
-)
-def test_ten_megabytes_of_garbage_get_an_answer_and_do_no_harm(
-    instance: Instance, garbage: bytes
-) -> None:
-    job_id = instance.submit("--", "sleep", "100")
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(instance.socket))
-        connection.settimeout(patient(120))
-        with suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(garbage)
-        answer = b""
-        with suppress(ConnectionResetError):
-            answer = connection.recv(1 << 16)
-    assert answer == b"" or b"a request may have" in answer
-    assert instance.show(job_id)["state"] in ("STARTING", "RUNNING")
-    instance.drf("cancel", job_id)
 
 
 def test_a_frame_that_never_ends_and_idle_connections_hold_up_nobody(instance: Instance) -> None:

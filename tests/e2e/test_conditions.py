@@ -81,17 +81,6 @@ def test_nobody_waits_for_a_job_that_can_never_start(instance: Instance) -> None
     assert left == {stuck: "DEPENDENCY_NEVER", stuck + 2: "DEPENDENCY_NEVER"}
 
 
-def test_who_ended_long_ago_is_known_from_the_journal(instance: Instance) -> None:
-    good, bad = sh(instance, "exit 0"), sh(instance, "exit 1")
-    for job_id in (good, bad):
-        instance.wait_end(job_id)
-    instance.strike("controller")
-    met = sh(instance, "true", "--after", f"{good},{bad}:fail")
-    assert instance.wait_end(met)["state"] == "COMPLETED"
-    never = sh(instance, "true", "--after", str(bad))
-    assert instance.show(never)["reason"]["code"] == "DEPENDENCY_NEVER"
-
-
 def test_a_job_starts_at_its_time_also_if_the_daemon_was_killed_meanwhile(
     instance: Instance,
 ) -> None:
@@ -223,23 +212,6 @@ def test_a_signal_reaches_the_job_once_whoever_is_killed(any_instance: Instance)
     (instance.work / "gate").touch()
     assert instance.wait_end(job_id)["state"] == "COMPLETED"
     assert lines(instance, "told") == ["USR1", "USR1"]
-
-
-def test_a_running_jobs_time_limit_can_be_shortened(instance: Instance) -> None:
-    job_id = sh(instance, GATE, "-t", "1h")
-    instance.wait_state(job_id, "RUNNING")
-    assert instance.drf("set", "-t", "1s", job_id).stdout == f"changed job {job_id}\n"
-    job = instance.wait_end(job_id)
-    assert (job["state"], job["time_limit_s"]) == ("TIMEOUT", 1)
-
-
-def test_a_changed_demand_is_what_the_job_gets(instance: Instance) -> None:
-    job_id = sh(instance, "echo $DRF_CORES $DRF_MEMORY", "--hold")
-    instance.drf("set", "-c", "2", "-m", "128M", "--rename", "other", job_id)
-    instance.drf("release", job_id)
-    job = instance.wait_end(job_id)
-    assert job["name"] == "other"
-    assert instance.output(job_id) == f"2 {128 << 20}\n"
 
 
 GREEDY = "import time; held = bytearray(200 << 20); time.sleep(60)"

@@ -207,19 +207,6 @@ def test_a_job_waits_for_its_time_over_a_kill_until_a_reload_takes_the_rule_back
     assert instance.wait_end(held)["state"] == "COMPLETED"
 
 
-def test_everybody_reads_why_nothing_starts_also_after_a_restart(instance: Instance) -> None:
-    instance.drf("drain", "--reason", "disk swap at 18:00")
-    job_id = instance.submit("-c", "0.1", "--", "true")
-    for _ in range(2):
-        assert "disk swap at 18:00" in instance.drf("status").stderr
-        told = instance.drf("why", job_id).stdout
-        assert "DRAINING: " in told
-        assert "until drf undrain: disk swap at 18:00" in told
-        instance.strike("restart")
-    instance.drf("undrain")
-    assert instance.wait_end(job_id)["state"] == "COMPLETED"
-
-
 def test_no_more_of_a_group_run_at_once_also_after_a_restart(instance: Instance) -> None:
     def ids_by_state(*chosen: str) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}

@@ -100,23 +100,6 @@ def test_interrupt_and_quit_are_the_jobs_own(sit: Sit, instance: Instance) -> No
     assert instance.show(latest(instance))["outcome"]["code"] == "FAILED"
 
 
-def test_end_of_input_is_typed_as_anywhere(sit: Sit) -> None:
-    terminal = sit(*shell("echo up; exec cat"))
-    terminal.sees("up")
-    terminal.type(b"hello\r")
-    terminal.until("its echo and the copy", lambda: terminal.lines() == ["up", "hello", "hello"])
-    terminal.type(CTRL_D)
-    assert terminal.ends() == 0
-
-
-def test_a_password_is_not_seen(sit: Sit) -> None:
-    terminal = sit(*python("import getpass; print('got', getpass.getpass('Password: ')[::-1])"))
-    terminal.sees("Password:")
-    terminal.type(b"terces\r")
-    assert terminal.ends() == 0
-    assert terminal.lines() == ["Password:", "got secret"]
-
-
 FULL_SCREEN = """
 import curses
 def play(screen):

@@ -67,9 +67,6 @@ def member(sysfs: Path, filesystem: str, *names: str) -> None:
         (devices / os.path.basename(name)).symlink_to(sysfs / "devices" / name)
 
 
-Locate = Callable[[str], Location]
-
-
 @pytest.fixture
 def find(sysfs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Location]:
     """`locate` on that system; `on`: the number that the kernel gives for the path."""

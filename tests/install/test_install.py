@@ -21,7 +21,6 @@ from drfd.install.trust import fault_of_files
 from drfd_cli.main import VERBS
 
 BIN = Path(sys.executable).parent
-LIST = f"{STATE}/installed"
 UNIT = "/etc/systemd/system"
 SERVICES = ("drfd-jobs.service", "drfd-launcher.service", "drfd.service")
 

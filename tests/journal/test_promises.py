@@ -25,7 +25,7 @@ from drfd.core.model.stimuli import Actor
 from drfd.core.promises import EventFold, Parts, Starts
 from drfd.journal.journal import Journal, digest
 from drfd.journal.promises import account_file
-from drfd.journal.promises.account_file import MARK_BYTES, NAME, AccountFile, next_chain
+from drfd.journal.promises.account_file import MARK_BYTES, NAME, AccountFile
 from drfd.journal.promises.book import HOUR_MS, MOST_PAIRS, THE_REST, EventRow, Hour
 from drfd.journal.promises.check import Checked, check
 from fakes import BOB, apply_and_append, demand, happened, rules, spec
@@ -371,16 +371,6 @@ def change(place: Path, name: str, statement: str, *values: object) -> None:
         assert db.execute(statement, values).rowcount == 1
 
 
-def test_what_was_not_changed_is_found_to_be_so(place: Path) -> None:
-    found = checked(place / "journal.sqlite")
-    assert found.fault is None
-    assert (found.hours, found.computed, found.gone) == (HOURS, HOURS, 0)
-    with closing(sqlite3.connect(place / "journal.sqlite")) as db:
-        assert found.events == db.execute("select count(*) from events").fetchone()[0]
-    with AccountFile(place / "journal.sqlite") as file:
-        assert found.chain == file.head() == [*file.hours()][-1].chain.hex()
-
-
 @pytest.mark.parametrize(
     ("name", "statement", "number", "text"),
     [
@@ -460,26 +450,6 @@ def test_a_changed_hour_is_found(place: Path, number: int) -> None:
     text = _other_text(place, number, less)
     change(place, NAME, "update hours set data = ? where number = ?", zlib.compress(text), number)
     assert fault(place) == (number, "its text does not fit its chain")
-
-
-def test_a_changed_hour_with_all_chains_after_it_is_found_by_its_events(place: Path) -> None:
-    text = _other_text(place, 4, less)
-    change(place, NAME, "update hours set data = ? where number = 4", zlib.compress(text))
-    head = checked(place / "journal.sqlite").chain
-    with closing(sqlite3.connect(place / NAME)) as db, db:
-        chain = db.execute("select previous from hours where number = 4").fetchone()[0]
-        for number in range(4, HOURS + 1):
-            query = "select data from hours where number = ?"
-            data = db.execute(query, (number,)).fetchone()[0]
-            previous, chain = chain, next_chain(chain, zlib.decompress(data))
-            query = "update hours set previous = ?, chain = ? where number = ?"
-            db.execute(query, (previous, chain, number))
-    found = checked(place / "journal.sqlite")
-    assert found.fault is not None
-    assert found.fault.number == 4
-    assert found.fault.text == "its events give another account than it has"
-    # And by the chain that was noted before.
-    assert found.chain != head
 
 
 def test_hours_that_went_with_the_history_are_no_fault(place: Path) -> None:

@@ -355,11 +355,6 @@ def test_a_newer_client_is_told_so_even_when_its_request_has_new_fields() -> Non
     assert refusal.value.code == "unsupported"
 
 
-def test_the_refusal_names_the_place_of_the_fault() -> None:
-    with pytest.raises(Refused, match=r"\$\.demand\.read_bps"):
-        decode_request(demand(read_bps=-1))
-
-
 @given(some.binary(max_size=200))
 @example(b'{"op":"hello","v":1}')
 @examples(300)
