@@ -59,7 +59,7 @@ class Places:
         """Return the directory of the users' keys, or None if the launcher has this process's uid:
         then its secrets could not be kept from this process."""
         is_own = self.launcher.stat().st_uid == os.getuid()
-        return None if is_own else self.launcher / KEYS_NAME
+        return None if is_own else (self.launcher / KEYS_NAME).resolve()
 
     @property
     def journal(self) -> Path:

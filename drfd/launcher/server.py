@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import selectors
 import signal
 import time
@@ -46,7 +47,7 @@ from drfd.launcher.protocol import (
     ceilings_record,
     read_command,
 )
-from drfd.launcher.runner import privileges
+from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
 from drfd.launcher.runner.runner import Runners, fork_runner
 from drfd.launcher.runner.shortage import (
@@ -441,7 +442,7 @@ class Launcher:
         attempt = attempt_files.read(self.attempts_fd, key) if key in self._known else None
         if attempt is None or attempt.running is None or attempt.is_over or key in self._endings:
             return "the job does not run any more"
-        if not accepts_exec(command, attempt.owner, self.keys):
+        if not accepts_exec(command, attempt.owner, self._boot_id, self.keys):
             log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
             return _NOT_SIGNED
         if attempt.created.get("space") is not None:
@@ -454,6 +455,11 @@ class Launcher:
             if not process.is_new(pid):
                 return "its pid may be given to another process soon: try again"
             reach("exec.before-join")
+            # Its user may run another program than drf, with the limits of a login. Only
+            # CAP_SYS_RESOURCE changes them.
+            if os.getuid() == 0:
+                with suppress(PermissionError):
+                    resource.prlimit(pid, resource.RLIMIT_NPROC, inheritance.max_processes())
             self.confinement.join(key, pid)
             reach("exec.after-join")
             return "the process has ended" if process.is_readable(pidfd, 0) else None

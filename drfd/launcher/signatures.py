@@ -81,13 +81,16 @@ def with_check(assignment: Assignment, keys: SigningKeys | None) -> Assignment:
     return replace(assignment, is_signed=is_signed)
 
 
-def accepts_exec(command: ExecCommand, owner: Owner, keys: SigningKeys | None) -> bool:
+def accepts_exec(
+    command: ExecCommand, owner: Owner, boot_id: str, keys: SigningKeys | None
+) -> bool:
     """Return whether the attempt's owner has signed that this process be moved into it."""
     if keys is None:
         return True
-    if owner.uid is None or owner.user is None:
+    if owner.uid is None or owner.user is None or owner.submitted_us is None:
         return False
-    digest = exec_digest(command.id, command.attempt, command.pid, command.start_ticks)
+    job = (command.id, command.attempt, owner.submitted_us)
+    digest = exec_digest(*job, command.pid, command.start_ticks, boot_id)
     return keys.accepts(owner.uid, owner.user, digest, command.proof)
 
 

@@ -11,7 +11,7 @@ submit` loads this module.
 from __future__ import annotations
 
 import os
-from stat import S_IFREG
+from stat import S_IFREG, S_ISVTX
 
 try:
     # The same function without OpenSSL, which takes longer to load than everything else.
@@ -41,10 +41,15 @@ def digest_of(payload: bytes) -> bytes:
     return bytes(blake2b(payload, digest_size=KEY_BYTES).digest())
 
 
-def exec_digest(job_id: int, attempt: int, pid: int, start_ticks: int) -> bytes:
-    """Return the digest of the request that this process, as pid and start time identify it, be
-    moved into this attempt of a job (`drf exec`). It is that of no payload."""
-    return digest_of(b"drfd-exec-2\0%d.%d\0%d.%d" % (job_id, attempt, pid, start_ticks))
+def exec_digest(
+    job_id: int, attempt: int, submitted_us: int, pid: int, start_ticks: int, boot_id: str
+) -> bytes:
+    """Return the digest of the request that this process be moved into this attempt of a job (`drf
+    exec`). Pid, start time and boot identify the process. The id of a job may be given again by a
+    restored journal, so the time of submission (`drfd.common.owner.Owner`) identifies it too. It is
+    the digest of no payload."""
+    process = b"%d.%d.%s" % (pid, start_ticks, boot_id.encode())
+    return digest_of(b"drfd-exec-3\0%d.%d.%d\0%s" % (job_id, attempt, submitted_us, process))
 
 
 def user_key(secret: bytes, uid: int, name: str) -> bytes:
@@ -84,10 +89,10 @@ def read_key(path: str) -> bytes | None:
     root can change."""
     directory, name = os.path.split(path)
     try:
-        where = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        where = _open_roots(directory)
         try:
             place, seen = os.fstat(where), os.stat(name, dir_fd=where, follow_symlinks=False)
-            is_roots = place.st_uid == 0 and not place.st_mode & 0o022
+            is_roots = not place.st_mode & 0o022 and not _is_users_mount(place.st_dev)
             if not is_roots or (seen.st_uid, seen.st_mode) != (os.geteuid(), _KEY_FILE):
                 return None
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
@@ -100,3 +105,37 @@ def read_key(path: str) -> bytes | None:
     except OSError:
         return None
     return key if len(key) == KEY_BYTES else None
+
+
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _open_roots(directory: str) -> int:
+    """Open a directory that only root can replace, from / on and without following links. A file
+    system that a user has mounted may name root as the owner of anything in it, so nothing is
+    opened below a directory of a user's. Raises OSError."""
+    fd = os.open("/", _STEP)
+    try:
+        for name in directory.split("/"):
+            seen = os.fstat(fd)
+            if seen.st_uid != 0 or (seen.st_mode & 0o022 and not seen.st_mode & S_ISVTX):
+                raise PermissionError
+            if name:
+                above, fd = fd, os.open(name, _STEP, dir_fd=fd)
+                os.close(above)
+        if os.fstat(fd).st_uid != 0:
+            raise PermissionError
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _is_users_mount(device: int) -> bool:
+    """Return whether the file system with this device number is a user's (mount.fuse3(8)): one may
+    be mounted over the user's home directory, in a directory of root's. Raises OSError."""
+    mark = b" %d:%d " % (os.major(device), os.minor(device))
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        return any(
+            mark in line and b" - fuse" in line and b"user_id=0," not in line for line in mounts
+        )

@@ -514,14 +514,18 @@ def test_what_is_signed_is_the_move_of_this_process_into_this_attempt(
     """And a daemon that only says that it was moved is not believed: nothing is executed."""
     key = bytes(range(32))
     monkeypatch.setattr("drfd.client.connection.Connection.fetch_key", lambda client: key)
-    daemon.replies = {"show": {"job": {**job(id=42, state="RUNNING"), "attempt": 3}}, "exec": {}}
+    shown = job(id=42, state="RUNNING")
+    daemon.replies = {"show": {"job": {**shown, "attempt": 3}}, "exec": {}}
     result = drf("exec", "42", "--", "true")
     assert result.code == 1
     assert "job 42: the launcher has not moved this process into its cgroup" in result.err
     [asked] = daemon.asked("exec")
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     assert (asked["pid"], asked["start_ticks"]) == (os.getpid(), ticks)
-    assert asked["proof"] == proof_of(key, exec_digest(42, 3, os.getpid(), ticks))
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    submitted_us = round(shown["submitted_at"] * 1e6)
+    digest = exec_digest(42, 3, submitted_us, os.getpid(), ticks, boot_id)
+    assert asked["proof"] == proof_of(key, digest)
 
 
 def test_where_only_the_users_systemd_may_move_processes_drf_starts_again_below_it(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import selectors
 import stat
@@ -21,6 +22,7 @@ from drfd.launcher.protocol import Assignment
 from drfd.launcher.signatures import KeyFiles, SigningKeys, sealed_digest, with_check
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.sealed import NotSealed, seal, sealed_size
+from drfd.payload import signature
 from drfd.payload.pack import MAX_BYTES, of_request
 from drfd.payload.signature import KEY_BYTES, digest_of, key_file_name, proof_of, read_key
 from drfd.protocol.codec import MAX_REQUEST_BYTES, encode_request
@@ -264,6 +266,9 @@ def _linked(file: Path) -> None:
     [
         lambda file: file.parent.chmod(0o733),
         lambda file: os.chown(file.parent, 61002, -1),
+        lambda file: os.chown(file.parents[1], 61002, -1),
+        lambda file: file.parents[1].chmod(0o777),
+        lambda file: _linked(file.parent),
         lambda file: os.chown(file, 61002, -1),
         lambda file: file.chmod(0o440),
         lambda file: os.truncate(file, KEY_BYTES - 1),
@@ -279,3 +284,18 @@ def test_only_a_file_as_root_writes_it_is_a_key(
     assert read_key(str(key_file)) == bytes(range(KEY_BYTES))
     spoil(key_file)
     assert read_key(str(key_file)) is None
+
+
+@as_root
+@pytest.mark.parametrize(("uid", "is_users"), [(0, False), (61002, True)])
+def test_a_file_of_a_file_system_that_a_user_has_mounted_is_no_key(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch, uid: int, is_users: bool
+) -> None:
+    """Its server says that root owns it all."""
+    device = os.stat(key_file).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mount = f"9 1 {number} / /home/x rw - fuse.x x rw,user_id={uid},group_id=0\n"
+    mounts = [io.BytesIO(mount.encode())]
+    monkeypatch.setattr(signature, "open", lambda *_: mounts.pop(), raising=False)
+    assert (read_key(str(key_file)) is None) is is_users
+    assert not mounts

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import resource
 import socket
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -379,15 +380,19 @@ def test_a_process_that_its_user_has_not_signed_for_this_attempt_is_not_moved(
     and kill it with the job."""
     owner, other = users
     home = instance.home_for(owner)
-    job = int(instance.running(*WAITING, user=owner.pw_uid, cwd=home, env=ENV)["id"])
+    shown = instance.running(*WAITING, user=owner.pw_uid, cwd=home, env=ENV)
+    job, at_us = int(shown["id"]), round(shown["submitted_at"] * 1e6)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert inside(instance, owner, job, "id", "-un").stdout == f"{owner.pw_name}\n"
     key, false_key = key_of(instance, owner), key_of(instance, other)
     with sleeping(owner) as own, sleeping(owner) as second, sleeping(other) as foreign:
         forgeries = {
-            "another's key": proof_of(false_key, exec_digest(job, 1, *own)),
-            "another process": proof_of(key, exec_digest(job, 1, *second)),
-            "another job": proof_of(key, exec_digest(job + 1, 1, *own)),
-            "another attempt": proof_of(key, exec_digest(job, 2, *own)),
+            "another's key": proof_of(false_key, exec_digest(job, 1, at_us, *own, boot)),
+            "another process": proof_of(key, exec_digest(job, 1, at_us, *second, boot)),
+            "another job": proof_of(key, exec_digest(job + 1, 1, at_us, *own, boot)),
+            "another attempt": proof_of(key, exec_digest(job, 2, at_us, *own, boot)),
+            "another journal's job": proof_of(key, exec_digest(job, 1, at_us + 1, *own, boot)),
+            "another boot's process": proof_of(key, exec_digest(job, 1, at_us, *own, boot[::-1])),
             "a submission": proof_of(key, digest_of(b"%d" % own[0])),
         }
         for name, proof in forgeries.items():
@@ -395,14 +400,26 @@ def test_a_process_that_its_user_has_not_signed_for_this_attempt_is_not_moved(
         assert asked_to_move(instance, owner, job, own, None) == "not-signed"
         # Signed, and yet not the owner's: another user's, root's, and one that has the pid now.
         for process in (foreign, (1, int(stat_of(1)[19])), (own[0], own[1] + 1)):
-            proof = proof_of(key, exec_digest(job, 1, *process))
+            proof = proof_of(key, exec_digest(job, 1, at_us, *process, boot))
             said = asked_to_move(instance, owner, job, process, proof)
             assert "not one of its user's" in said, process
         for pid in (own[0], second[0], foreign[0], 1):
             assert f"/job-{job}-1" not in Path(f"/proc/{pid}/cgroup").read_text()
-        proof = proof_of(key, exec_digest(job, 1, *own))
+        proof = proof_of(key, exec_digest(job, 1, at_us, *own, boot))
         assert asked_to_move(instance, owner, job, own, proof) == ""
-        assert f"/job-{job}-1" in Path(f"/proc/{own[0]}/cgroup").read_text()
+        cgroup = Path(f"/proc/{own[0]}/cgroup").read_text()
+        assert f"/job-{job}-1" in cgroup
+        # It was no drf, which takes over limits by itself: this one bounds all of its user's.
+        limits = {
+            line
+            for each in Path("/proc").glob("[0-9]*/cgroup")
+            if each.read_text() == cgroup
+            for line in each.with_name("limits").read_text().splitlines()
+            if line.startswith("Max processes")
+        }
+        with suppress(PermissionError):
+            resource.prlimit(own[0], resource.RLIMIT_NPROC)
+            assert len(limits) == 1
 
 
 @contextmanager

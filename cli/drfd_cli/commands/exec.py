@@ -12,7 +12,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -25,6 +25,9 @@ from drfd_cli import output
 from drfd_cli.options import GroupedHelp, connect, job_id
 from drfd_cli.slurm.step_queue import started_at
 from drfd_cli.words import which_job
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import JobView
 
 #: Variables about the terminal, which is not that of the job.
 _OF_TERMINAL = (b"TERM", b"COLORTERM")
@@ -69,7 +72,7 @@ def command(job_id: Ref, command: tuple[str, ...]) -> NoReturn:
         # What is signed below is for this job, whatever the reply says.
         raise Refused("other-job", f"the daemon answered about job {label}, not {job_id}")
     try:
-        _move_into(client, view["id"], view["attempt"])
+        _move_into(client, view)
     except Refused as error:
         if error.code == "out-of-reach" and _BELOW_MANAGER not in os.environ:
             _start_again_below_manager()
@@ -101,14 +104,17 @@ def _start_again_below_manager() -> None:
         os.execvpe(words[0], words, {**os.environ, _BELOW_MANAGER: "1"})
 
 
-def _move_into(client: Connection, job_id: int, attempt: int) -> None:
+def _move_into(client: Connection, job: JobView) -> None:
     """Have this process moved into the job's cgroup. Raises the daemon's refusal."""
+    job_id, attempt, submitted_us = job["id"], job["attempt"], round(job["submitted_at"] * 1e6)
     pid, start_ticks = os.getpid(), started_at(os.getpid())
     if start_ticks is None:
         raise _refusal(job_id, "/proc cannot be read here")
     key, proof = client.fetch_key(), dict[str, str]()
     if key:
-        proof = {"proof": proof_of(key, exec_digest(job_id, attempt, pid, start_ticks))}
+        boot_id = _read("sys/kernel", "random/boot_id").strip()
+        digest = exec_digest(job_id, attempt, submitted_us, pid, start_ticks, boot_id)
+        proof = {"proof": proof_of(key, digest)}
     client.request("exec", id=job_id, attempt=attempt, pid=pid, start_ticks=start_ticks, **proof)
 
 

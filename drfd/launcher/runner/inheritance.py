@@ -119,8 +119,14 @@ def _threads() -> dict[str, tuple[int, int]]:
 
     The number of processes of a job is a separate limit (`Confinement`)."""
     half = int(get("/proc/sys/kernel/threads-max")) // 2
+    return {"NPROC": max_processes(), "SIGPENDING": (half, half)}
+
+
+def max_processes() -> tuple[int, int]:
+    """Return the soft and the hard limit on the processes of a job's user."""
+    half = int(get("/proc/sys/kernel/threads-max")) // 2
     most = half if _per_user is None else min(half, _per_user)
-    return {"NPROC": (most, most), "SIGPENDING": (half, half)}
+    return most, most
 
 
 def _limit(kind: int, soft: int, hard: int | None) -> None:
