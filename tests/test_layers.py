@@ -190,7 +190,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "options": {"output", "words", "submitting", "quick_request"},
         "demo": {"output"},
         "simulate": {"options", "output", "charts"},
-        "main": {"options", "output"},
+        "main": {"options", "output", "words"},
         "quick_run": {"attached", "attachment", "main", "options", "quick_request"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
@@ -204,7 +204,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("slurm", "attached", "attachment", "quick_run", "relay", "waiting"),
             *("quick_request", "submitting"),
         },
-        "start": {"quick_submit", "quick_run", "main", "words", "slurm"},
+        "start": {"quick_submit", "quick_run", "main", "slurm"},
         "__main__": {"start"},
     },
 }

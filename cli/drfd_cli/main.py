@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -14,6 +14,9 @@ from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
 from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 #: Every verb, in the order of the help, with its text there and the arguments of its example. The
 #: module of a verb is imported when the verb is used.
@@ -169,6 +172,9 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if ctx.resilient_parsing:
+            # A word is being completed.
+            return super().resolve_command(ctx, args)
         if args[0] == "help":
             # `drf help submit` is `drf submit --help`.
             args = [*args[1:2], "--help"]
@@ -189,7 +195,19 @@ class _Verbs(click.Group):
         if name in VERBS:
             command.short_help = VERBS[name]
             command.epilog = f"Example: {EXAMPLES[name]}"
+        if ctx.resilient_parsing:
+            from drfd_cli.words.complete import offer
+
+            offer(name, command, VERBS)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from drfd_cli.words.complete import verbs
+
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        # With the texts of GROUPS, no verb's module is imported.
+        return verbs(VERBS, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # With the texts of GROUPS, the help imports no verb's module.
@@ -207,7 +225,9 @@ class _Verbs(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--socket", metavar="PATH", help="Talk to the daemon at this socket.")
+@click.option(
+    "--socket", metavar="PATH", type=click.Path(), help="Talk to the daemon at this socket."
+)
 @colour_option
 @click.version_option(package_name="drfd", prog_name="drf")
 @click.pass_context

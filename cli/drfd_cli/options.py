@@ -73,7 +73,8 @@ class QuantityParam(_AnyType):
         self._read = read
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or (ctx is not None and ctx.resilient_parsing):
+            # While words are completed, nothing is looked up, and no daemon started.
             return value
         try:
             return self._read(value)

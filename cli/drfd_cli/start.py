@@ -36,21 +36,8 @@ def main() -> None:
                 from drfd_cli.slurm import step_queue
 
                 step_queue.stand_in_line(sys.argv[2:], os.environ)
-            case ["_complete"]:
-                from drfd_cli.words import complete
-
-                complete.main(sys.argv[2:], _table)
-                return
     except KeyboardInterrupt:
         sys.exit(130)
     from drfd_cli.main import main as whole
 
     whole(key)
-
-
-def _table() -> dict[str, object]:
-    """Return the table of verbs for completion."""
-    from drfd_cli.main import cli
-    from drfd_cli.words.make_table import make_table
-
-    return make_table(cli)

@@ -13,13 +13,11 @@ import pytest
 
 from cli.drf import ROOT, Drf, below
 from drfd import __version__
-from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, plain, sections, styled
+from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, plain, sections
 from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
 
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
-TEXTS = {
-    name: (ROOT / ("" if name == "README.md" else "docs") / name).read_text() for name in DOCUMENTS
-}
+TEXTS = {name: (ROOT / "docs" / name).read_text() for name in DOCUMENTS}
 PAGES = pages(cli, TEXTS, "9.8.7")
 #: Lines of a screen; these have more options than fit.
 TALL = {"submit": 51, "run": 44, "set": 28, "simulate": 48}
@@ -54,19 +52,16 @@ def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(
         _, name, *args = shlex.split(part)
         # Understood, or it raises.
         command_of(name).make_context(name, args)
-    found = re.search(rf'^\.SS "drf {verb}\b.*?(?=^\.S[SH]|\Z)', bare(PAGES["drf.1"]), re.M | re.S)
-    assert found is not None
-    chapter, page = found[0], bare(PAGES[f"drf-{verb}.1"])
+    page = bare(PAGES[f"drf-{verb}.1"])
     assert f"\ndrf-{verb} - {VERBS[verb]}\n" in page
     assert f"\n.SH SYNOPSIS\ndrf {verb}" in page
     assert EXAMPLES[verb] in page
     own, *below = commands(verb)
     for param in own.params:
         if isinstance(param, click.Option):
-            words = ", ".join(param.opts)
-            assert param.help and bare(styled(param.help)) in chapter
-            assert words in chapter and words in page
+            assert param.help and f"\n{param.opts[0]}" in page
     for each in below:
+        assert f"\n{each.name}\n" in page
         assert each.help and all(p.help for p in each.params if isinstance(p, click.Option))
 
 
@@ -110,9 +105,6 @@ def test_pages_have_what_the_documents_say() -> None:
     assert [line for line in block if line not in page] == []
     for word in ("drfd install", "drf shutdown --kill-jobs", "/var/lib/drfd", "event=audit"):
         assert word in bare(PAGES["drfd.8"])
-    retry = bare(PAGES["drf-retry.1"])
-    assert "It submits ended jobs again as new jobs" in retry
-    assert "submits an ended job again as a new job, with all that it was submitted with" in retry
 
 
 @pytest.mark.slow
@@ -128,23 +120,23 @@ def test_groff_has_nothing_to_complain_of(name: str) -> None:
 
 def test_no_text_is_a_request_to_roff() -> None:
     assert plain(".so /etc/passwd") == "\\&.so /etc/passwd"
-    assert from_markdown("```sh\n.so /etc/passwd\n```\n").splitlines()[3] == "\\&.so /etc/passwd"
+    assert list(from_markdown("```sh\n.so /etc/passwd\n```\n"))[3] == "\\&.so /etc/passwd"
 
 
 def test_paragraphs_lists_headings_and_tables_of_markdown() -> None:
     text = "One.\nTwo.\n\n- first\n- second\n\n### Part\nThree.\n"
-    assert from_markdown(text).splitlines() == [
+    assert list(from_markdown(text)) == [
         *(".PP", "One.", "Two."),
         *(".IP \\(bu 2", "first", ".IP \\(bu 2", "second"),
         *('.SS "Part"', ".PP", "Three."),
     ]
     two = "| path | what |\n|---|---|\n| `/etc` | all |\n| `/usr` | more |\n"
-    assert from_markdown(two).splitlines() == [
+    assert list(from_markdown(two)) == [
         *(".TP", "\\fB/etc\\fR", "all"),
         *(".TP", "\\fB/usr\\fR", "more"),
     ]
     three = "| option | what | else |\n|---|---|---|\n| `-c` | cores | 1 |\n"
-    assert from_markdown(three).splitlines() == [".TP", "\\fB\\-c\\fR", "what: cores; else: 1"]
+    assert list(from_markdown(three)) == [".TP", "\\fB\\-c\\fR", "what: cores; else: 1"]
     text = "# Top\n\n## One\n\na\n\n```sh\n## no heading\n```\n\n## Two\n\nb\n"
     assert sections(text) == {"One": "a\n\n```sh\n## no heading\n```", "Two": "b"}
 

@@ -14,17 +14,18 @@ from typing import Any
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import ROOT, Drf
 from drfd.launcher.runner.inheritance import LIMITS
 from drfd_cli.commands.run import command as run_command
 from drfd_cli.commands.submit import command as submit_command
+from drfd_cli.main import cli
 from drfd_cli.options import parse_start
 from drfd_cli.quick_request import amount_of
 from drfd_cli.submitting import foresight, personal
 from drfd_cli.submitting.foresight import about_other_directives, about_script_words, doubts_about
-from drfd_cli.words import complete
 
 NAMES = """\
 memory = "1G"
@@ -274,7 +275,7 @@ def test_a_file_of_another_user_is_ignored_with_a_line(
     assert not request.get("demand") and "notify" not in request
     result = drf("submit", "--preset", "gpu", "--", "true")
     assert (result.code, result.out) == (78, "") and f"{path} is not yours" in result.err
-    assert complete.values_of("preset", "submit", []) == []
+    assert ShellComplete(cli, {}, "drf", "_DRF").get_completions(["submit", "--preset"], "") == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes two users")

@@ -9,9 +9,7 @@ import click
 
 from drfd.common.errors import Refused
 from drfd_cli import output
-from drfd_cli.words.make_table import make_table
-from drfd_cli.words.shells import PLACES, SCRIPTS
-from drfd_cli.words.table import load
+from drfd_cli.words.complete import PLACES, script_of
 
 #: Loads completions from PLACES by itself, where it is there.
 BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
@@ -19,7 +17,7 @@ _MARK = "# completion of drf"
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(tuple(SCRIPTS)), required=False)
+@click.argument("shell", type=click.Choice(tuple(PLACES)), required=False)
 @click.option("--install", is_flag=True, help="Set it up for you, in your home.")
 @click.pass_context
 def command(context: click.Context, /, shell: str | None, install: bool) -> None:
@@ -27,22 +25,19 @@ def command(context: click.Context, /, shell: str | None, install: bool) -> None
     and signals. Without SHELL, for that of the variable SHELL."""
     if shell is None:
         shell = os.path.basename(os.environ.get("SHELL", ""))
-        if shell not in SCRIPTS:
-            raise click.UsageError(f"say for which shell: {', '.join(SCRIPTS)}")
+        if shell not in PLACES:
+            raise click.UsageError(f"say for which shell: {', '.join(PLACES)}")
+    script = script_of(context.find_root().command, shell)
     if not install:
-        click.echo(SCRIPTS[shell], nl=False)
+        click.echo(script, nl=False)
         return
     home = os.environ.get("HOME", "")
     if not home.startswith("/"):
         raise Refused("no-home", "the variable HOME names no directory to set it up in")
-    program = context.find_root().command
-    assert isinstance(program, click.Group)
-    # The first completion would take a tenth of a second.
-    load(lambda: make_table(program))
-    script, startup, line = places(shell, Path(home))
-    script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(SCRIPTS[shell])
-    output.tell(f"wrote {script}")
+    file, startup, line = places(shell, Path(home))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(script)
+    output.tell(f"wrote {file}")
     if startup is not None and _add_line(startup, line):
         output.tell(f"added a line to {startup}")
     output.tell(f"it is there in each new {shell}")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import metadata
 from itertools import takewhile
 from pathlib import Path
 
@@ -18,22 +17,15 @@ import drfd
 from drfd import __version__
 from drfd.common.errors import Refused
 from drfd_cli import output
-from drfd_cli.top.keys import HELP
-from drfd_cli.words.shells import PLACES, SCRIPTS
+from drfd_cli.words.complete import PLACES, script_of
 
-#: For each page: name, purpose, and the document whose sections it consists of.
+#: The name and the purpose of each page, and the document of whose sections it consists.
 _FROM_DOCUMENT = {
     "drfd.8": ("drfd", "fair batch scheduler: the daemon", "administration.md"),
     "drfd.toml.5": ("drfd.toml", "configuration of drfd", "configuration.md"),
 }
-#: Sections of the guide that belong to a verb, besides its row among the commands.
-_SECTIONS = {
-    **dict.fromkeys(("submit", "run"), ("What a job declares", "Conditions and retries")),
-    "retry": ("Conditions and retries",),
-    "wait": ("Exit codes",),
-}
-#: The documents that the pages are made from: README.md, and files of docs/.
-DOCUMENTS = ("README.md", "guide.md", "administration.md", "configuration.md")
+#: The documents that pages are made of, files of docs/.
+DOCUMENTS = ("guide.md", "administration.md", "configuration.md")
 _SYNOPSIS = {
     "drfd.8": [
         "drfd serve [--config FILE] [--state DIR] [--socket PATH] [--launcher DIR] [--as-root]",
@@ -56,126 +48,83 @@ _SEE_ALSO = {
 
 
 def pages(cli: click.Group, documents: Mapping[str, str], version: str) -> dict[str, str]:
-    """Return the man pages by file name. `documents` has the text of each of `DOCUMENTS`."""
-    made = {"drf.1": _drf(cli, sections(documents["README.md"]), sections(documents["guide.md"]))}
-    made |= _verb_pages(cli, sections(documents["guide.md"]))
+    """Return the man pages by file name: of each verb what its help says, and `DOCUMENTS`, whose
+    texts are given, as pages of their own."""
+    above = click.Context(cli, info_name="drf", **cli.context_settings)
+    verbs = {verb: cli.get_command(above, verb) for verb in cli.list_commands(above)}
+    commands = {verb: command for verb, command in verbs.items() if command is not None}
+    made = {
+        "drf.1": [
+            *_head("drf", "queue, watch and control batch jobs", ["drf [--socket PATH] COMMAND …"]),
+            *_help(above),
+            *(".SH COMMANDS", *_listed((f"drf {name}", each) for name, each in commands.items())),
+            '.SH "EXIT CODES"', *from_markdown(sections(documents["guide.md"])["Exit codes"]),
+        ],
+        **{f"drf-{verb}.1": _verb(above, verb, each) for verb, each in commands.items()},
+    }  # fmt: skip
     for page, (name, what, document) in _FROM_DOCUMENT.items():
-        made[page] = _join(
-            _head(name, what, _SYNOPSIS[page]),
-            *(
-                f'.SH "{plain(title.upper())}"\n' + from_markdown(text)
-                for title, text in sections(documents[document]).items()
-            ),
-        )
+        made[page] = _head(name, what, _SYNOPSIS[page])
+        for title, text in sections(documents[document]).items():
+            made[page] += [f'.SH "{plain(title.upper())}"', *from_markdown(text)]
     return {
-        page: _title(page, version)
-        + body
-        + f".SH SEE ALSO\n{_SEE_ALSO.get(page, 'drf(1), drfd(8)')}\n"
-        for page, body in made.items()
+        page: "\n".join([_title(page, version), *lines, ".SH SEE ALSO", _also(page), ""])
+        for page, lines in made.items()
     }
 
 
-def _drf(cli: click.Group, readme: dict[str, str], guide: dict[str, str]) -> str:
-    notes = guide["Commands"].rpartition("|\n")[2]
-    return _join(
-        _head("drf", "queue, watch and control batch jobs", ["drf [--socket PATH] COMMAND ..."]),
-        ".SH DESCRIPTION\n" + from_markdown(cli.help or ""),
-        ".SH OPTIONS\n" + _options(cli.params),
-        ".SH COMMANDS\n" + "".join(_verbs(cli)),
-        '.SH "WHAT A JOB DECLARES"\n' + from_markdown(guide["What a job declares"]),
-        '.SH "KEYS OF DRF TOP"\n' + from_markdown("\n".join(["```", *HELP[1:], "```"])),
-        ".SH NOTES\n" + from_markdown(notes),
-        '.SH "EXIT CODES"\n' + from_markdown(guide["Exit codes"]),
-        ".SH EXAMPLES\n" + from_markdown(readme["Five minutes"]),
-    )
+def _also(page: str) -> str:
+    return _SEE_ALSO.get(page, "drf(1), drfd(8)")
 
 
 def _title(page: str, version: str) -> str:
     name, _, section = page.rpartition(".")
     # No date: the same release gives the same page.
-    return f'.TH "{plain(name.upper())}" "{section}" "" "drfd {version}" "drfd"\n'
+    return f'.TH "{plain(name.upper())}" "{section}" "" "drfd {version}" "drfd"'
 
 
-def _head(name: str, what: str, synopsis: Iterable[str]) -> str:
-    lines = "\n.br\n".join(plain(line) for line in synopsis)
-    return f".SH NAME\n{plain(name)} \\- {plain(what)}\n.SH SYNOPSIS\n{lines}\n"
+def _head(name: str, what: str, synopsis: list[str]) -> list[str]:
+    lines = "\n.br\n".join(map(plain, synopsis))
+    return [".SH NAME", f"{plain(name)} \\- {plain(what)}", ".SH SYNOPSIS", lines]
 
 
-def _verbs(cli: click.Group) -> Iterator[str]:
-    for verb, command in _commands(cli):
-        yield f'.SS "{plain(_usage(cli, verb, command))}"\n{_about(command)}\n'
-        yield _options(command.params)
-
-
-def _verb_pages(cli: click.Group, guide: dict[str, str]) -> dict[str, str]:
-    """Return a page for each verb, by file name."""
-    rows = _rows(guide["Commands"])
-    made = {}
-    for verb, command in _commands(cli):
-        of_guide = {title: guide[title] for title in _SECTIONS.get(verb, ())}
-        example = (command.epilog or "").removeprefix("Example: ")
-        made[f"drf-{verb}.1"] = _join(
-            _head(f"drf-{verb}", command.short_help or verb, [_usage(cli, verb, command)]),
-            f".SH DESCRIPTION\n{_about(command)}",
-            *([f".PP\n{styled(f'It {rows[verb]}.')}"] if verb in rows else []),
-            ".SH OPTIONS\n" + _options(command.params),
-            *(
-                f'.SH "{plain(title.upper())}"\n' + from_markdown(text)
-                for title, text in of_guide.items()
-            ),
-            f".SH EXAMPLE\n.EX\n{plain(example)}\n.EE",
+def _verb(above: click.Context, verb: str, command: click.Command) -> list[str]:
+    context = click.Context(command, info_name=verb, parent=above)
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    lines = [*_head(f"drf-{verb}", command.short_help or verb, [usage]), *_help(context)]
+    if isinstance(command, click.Group):
+        below = (
+            (name, command.get_command(context, name)) for name in command.list_commands(context)
         )
-    return made
+        lines += [
+            ".SH COMMANDS",
+            *_listed((name, each) for name, each in below if each is not None),
+        ]
+    example = (command.epilog or "").removeprefix("Example: ")
+    return [*lines, ".SH EXAMPLE", ".EX", plain(example), ".EE"]
 
 
-def _rows(commands: str) -> dict[str, str]:
-    """Return what the guide's table of commands says of each verb that has a row of its own."""
-    rows = (_cells(line) for line in commands.splitlines() if line.startswith("| `drf "))
-    found = {}
-    for first, text in ((row[0], "|".join(row[1:])) for row in rows):
-        if first.count("`") == 2:
-            found[first.strip("`").split()[1]] = text
-    return found
+def _help(context: click.Context) -> Iterator[str]:
+    command = context.command
+    yield ".SH DESCRIPTION"
+    for part in (command.help or "").split("\n\n"):
+        # A sign at its begin has click leave the lines as they are.
+        is_code = part.startswith("\b")
+        lines = [plain(line.strip()) for line in part.splitlines()[1:]]
+        yield from (
+            (".PP", ".EX", *lines, ".EE") if is_code else (".PP", styled(" ".join(part.split())))
+        )
+    yield ".SH OPTIONS"
+    for param in command.get_params(context):
+        # Newer releases of click also return records of arguments, which the synopsis shows.
+        record = param.get_help_record(context) if isinstance(param, click.Option) else None
+        if record is not None:
+            yield from (".TP", f"\\fB{plain(record[0])}\\fR", styled(record[1]))
 
 
-def _commands(cli: click.Group) -> Iterator[tuple[str, click.Command]]:
-    above = click.Context(cli, info_name="drf")
-    for verb in cli.list_commands(above):
-        command = cli.get_command(above, verb)
-        assert command is not None
-        yield verb, command
-
-
-def _usage(cli: click.Group, verb: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=verb, parent=click.Context(cli, info_name="drf"))
-    return " ".join(["drf", verb, *command.collect_usage_pieces(context)])
-
-
-def _about(command: click.Command) -> str:
-    return styled(" ".join((command.help or "").split()))
-
-
-def _options(params: Iterable[click.Parameter]) -> str:
-    lines = []
-    for param in params:
-        if isinstance(param, click.Option) and not param.hidden:
-            names = ", ".join([*param.opts, *param.secondary_opts])
-            value = "" if param.is_flag else f" {_metavar(param)}"
-            lines += [".TP", f"\\fB{plain(names)}\\fR{plain(value)}", styled(param.help or "")]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _metavar(param: click.Option) -> str:
-    context = click.Context(click.Command("drf"))
-    try:
-        metavar = param.make_metavar(context)
-    except TypeError:
-        metavar = param.make_metavar()  # type: ignore[call-arg]  # older click takes no context
-    return metavar.removesuffix(" RANGE")
-
-
-def _join(*parts: str) -> str:
-    return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
+def _listed(commands: Iterable[tuple[str, click.Command]]) -> Iterator[str]:
+    for name, command in commands:
+        about = command.short_help or command.get_short_help_str(200)
+        yield from (".TP", f"\\fB{plain(name)}\\fR", styled(about))
 
 
 _INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\([^)]*\)")
@@ -189,11 +138,6 @@ def sections(markdown: str) -> dict[str, str]:
         title: body.replace("\0", "#").strip("\n")
         for title, body in zip(parts[1::2], parts[2::2], strict=True)
     }
-
-
-def from_markdown(text: str) -> str:
-    """Return a text in Markdown as roff: paragraphs, lists, tables, code, third-level headings."""
-    return "\n".join(_blocks(text.splitlines())) + "\n"
 
 
 def plain(text: str) -> str:
@@ -220,8 +164,9 @@ def _outside_fences(markdown: str) -> str:
     return "```".join(pieces)
 
 
-def _blocks(lines: list[str]) -> Iterator[str]:
-    at = 0
+def from_markdown(text: str) -> Iterator[str]:
+    """Yield a text in Markdown as roff: paragraphs, lists, tables, code, third-level headings."""
+    at, lines = 0, text.splitlines()
     while at < len(lines):
         line = lines[at]
         if line.startswith("```"):
@@ -289,7 +234,7 @@ def command(context: click.Context, /, verb: str | None) -> int | None:
             f"drf man ./{verb}",
         )  # fmt: skip
     files = {f"share/man/man{name[-1]}/{name}": text for name, text in made.items()}
-    files |= {PLACES[shell]: script for shell, script in SCRIPTS.items()}
+    files |= {place: script_of(root, shell) for shell, place in PLACES.items()}
     for name, text in files.items():
         file = Path(verb) / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -311,12 +256,8 @@ def _show(page: str) -> int:
 
 
 def _documents() -> dict[str, str]:
-    """Return the documents that the man pages are made from, by file name.
-
-    An installed package has docs/ inside it, and README.md as its description; a checkout has
-    docs/ beside the package.
-    """
+    """Return the documents that pages are made of, by file name: an installed package has docs/
+    inside it, a checkout beside it."""
     package = Path(drfd.__file__).parent
     docs = next(path for path in (package / "docs", package.parent / "docs") if path.is_dir())
-    documents = {name: (docs / name).read_text() for name in DOCUMENTS if name != "README.md"}
-    return {"README.md": str(metadata("drfd").json["description"]), **documents}
+    return {name: (docs / name).read_text() for name in DOCUMENTS}
