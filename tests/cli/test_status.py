@@ -17,7 +17,7 @@ from cli.drf import Drf
 from drfd.client.values import JobInfo
 from drfd.common.units import clock_time
 from drfd_cli import output
-from drfd_cli.commands import doctor, node_trial, status
+from drfd_cli.commands import doctor, node_trial
 from drfd_cli.commands.node_trial import NodeTrial
 
 WHY = {
@@ -192,18 +192,6 @@ def test_a_list_of_ended_jobs_says_that_it_has_the_last_ones_only(
     # Of an end that is private the code stands alone.
     listed(ended("FAILED") | {"outcome": {"code": "FAILED", "text": ""}})
     assert drf("status", "-a").out.splitlines()[3].split()[-1] == "FAILED"
-
-
-def test_a_list_that_is_watched_begins_with_the_jobs_that_run(
-    job: MakeJob, ended: MakeJob, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its end may not fit on the screen."""
-    old, new = ended(id=3), {**ended(id=4), "ended_at": 1_700_000_200.0}
-    jobs: Any = [old, new, job(id=5, **WAITS), job(id=6)]
-    reply: Any = {"jobs": jobs, "counts": {}, "draining": False, "after": None}
-    status.print_jobs(iter([reply]), print, live_first=True)
-    found = re.findall(r"^ +(\d) ", capsys.readouterr().out, re.MULTILINE)
-    assert found == ["6", "5", "4", "3"]
 
 
 def test_what_is_wrong_with_the_service_comes_first(drf: Drf, listed: Listed, job: MakeJob) -> None:

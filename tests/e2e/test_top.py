@@ -294,7 +294,7 @@ def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(
     terminal.sees(": 9 of 9 cores")
 
 
-# -- without a terminal, and the table that is watched ----------------------------------------
+# -- without a terminal ------------------------------------------------------------------------
 
 
 def test_without_a_terminal_it_prints_one_screen(shared: Instance) -> None:
@@ -325,29 +325,3 @@ def test_a_picture_is_saved(shared: Instance) -> None:
     assert "steady" in words
     assert "wide" in words
     assert "url(http" not in picture
-
-
-def test_a_watched_table_follows_the_queue_and_outlives_the_daemon(
-    sit: Sit, instance: Instance
-) -> None:
-    """`drf status --watch`."""
-    terminals = [sit(instance, DRF, "status", "--watch") for _ in range(2)]
-    for terminal in terminals:
-        row(terminal, "2", "steady", "RUNNING")
-    instance.kill()
-    for terminal in terminals:
-        row(terminal, "the daemon is away")
-        row(terminal, "2", "steady", "RUNNING")
-    instance.start()
-    for terminal in terminals:
-        terminal.until("its return", lambda t=terminal: "away" not in "\n".join(t.lines()))
-    instance.drf("cancel", "2")
-    for terminal in terminals:
-        terminal.until("its end", lambda t=terminal: "steady" not in "\n".join(t.lines()))
-    first, second = terminals
-    first.type(CTRL_C)
-    assert first.ends() == 0
-    second.process.send_signal(signal.SIGTERM)
-    assert second.ends() == 128 + signal.SIGTERM
-    for terminal in terminals:
-        given_back(terminal)

@@ -1,29 +1,18 @@
-"""drf status: the queue now.
-
-With --watch the listing is drawn again and again on a screen of its own.
-"""
+"""drf status: the queue now."""
 
 from __future__ import annotations
 
-import io
-import os
-import signal
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from drfd.client.words import Ref
-from drfd.common.errors import Unavailable
 from drfd.common.units import show_size
 from drfd_cli import output
 from drfd_cli.options import (
-    asked_form,
     colour_option,
     connect,
     ids_or_filters,
@@ -32,60 +21,9 @@ from drfd_cli.options import (
     state_option,
 )
 from drfd_cli.output import JOB_COLUMNS, Result
-from drfd_cli.relay.pty import write_all
-from drfd_cli.terminal import ENTER_SCREEN, LEAVE_SCREEN, end_by_signal
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, StatusReply
-
-#: Least seconds between two drawings, and least ratio of that pause to the time that a request
-#: takes, which bounds the load of the daemon.
-_EVERY_S, _TIMES = 2.0, 10.0
-
-
-class _Screen(io.StringIO):
-    """Collects the listing, which is then written to the terminal at once."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def again(title: str, show: Callable[[], None]) -> None:
-    """Draw what `show` prints, repeatedly until ^C. If not all lines fit, the last one is shown."""
-    ending = {
-        number: signal.signal(number, end_by_signal) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
-        write_all(1, ENTER_SCREEN.encode())
-        listing: list[str] = []
-        while True:
-            begin_s = time.monotonic()
-            head = f"{title}  {time.strftime('%H:%M:%S')}, ^C ends"
-            text = _Screen()
-            try:
-                with redirect_stdout(text):
-                    show()
-                listing = text.getvalue().splitlines()
-            except Unavailable as error:
-                # Keep the last listing on the screen.
-                head = f"the daemon is away: {output.clean(error)}"
-            _draw([head, *listing])
-            time.sleep(max(_EVERY_S, _TIMES * (time.monotonic() - begin_s)))
-    except KeyboardInterrupt:
-        pass
-    finally:
-        write_all(1, LEAVE_SCREEN.encode())
-        for number, handler in ending.items():
-            signal.signal(number, handler)
-
-
-def _draw(lines: list[str]) -> None:
-    _, rows = os.get_terminal_size(1)
-    if len(lines) > rows > 2:
-        lines = [*lines[: rows - 2], "…", lines[-1]]
-    text = "\x1b[H" + "\x1b[K\r\n".join(lines[: rows or 24]) + "\x1b[K\x1b[J"
-    write_all(1, text.encode(sys.__stdout__.encoding if sys.__stdout__ else "utf-8", "replace"))
-
 
 #: Ended jobs shown with --all.
 _RECENT = 20
@@ -112,15 +50,10 @@ _WHY = 16
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
 )
 @click.option("-r", "--array-tasks", "tasks", is_flag=True, help="A row for each task of an array.")
-@click.option("-w", "--watch", is_flag=True, help="Again and again, until ^C.")
 @prints_result(columns=JOB_COLUMNS)
 @colour_option
-def command(
-    ids: tuple[Ref, ...], with_ended: bool, tasks: bool, watch: bool, **chosen: Any
-) -> Result | int:
+def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) -> Result:
     """The queue now: what runs, what waits, and why."""
-    if watch and not asked_form().is_for_people:
-        raise click.UsageError("--watch is for people; it goes with neither --json nor --parsable")
     ids_or_filters({"ids": ids, **chosen})
     select = {"ids": list(ids), "user": chosen["user"], "states": list(chosen["states"])}
     if chosen["name"] is not None:
@@ -134,17 +67,10 @@ def command(
         asked["tasks"] = True
     client = connect()
     pages = client.pages("status", **asked)
-    # A refusal must be printed on the normal screen.
     reply = next(pages)
-    if watch and output.is_terminal():
-        again(
-            "drf status",
-            lambda: print_jobs(client.pages("status", **asked), click.echo, live_first=True),
-        )
-        return 0
     pages = chain([reply], pages)
     return Result(
-        show=lambda: print_jobs(pages, output.say),
+        show=lambda: _print_jobs(pages),
         view=lambda: _view(pages, reply),
         pages=lambda: (page["jobs"] for page in pages),
     )
@@ -162,21 +88,16 @@ def _view(pages: Iterator[StatusReply], first: StatusReply) -> Mapping[str, obje
     return {**view, **output.standing(first)}
 
 
-def print_jobs(
-    pages: Iterator[StatusReply], say: Callable[[str], None], *, live_first: bool = False
-) -> None:
-    """Print the table of jobs. `say` prints the notices, and that jobs are left out or that there
-    are none. With `live_first` a list of one page begins with the jobs that run and ends with the
-    oldest ended ones: its end may not fit."""
+def _print_jobs(pages: Iterator[StatusReply]) -> None:
     counts: Counter[str] = Counter()
     pages = _counted(pages, counts)
     reply = next(pages)
     for line in output.notices(reply):
-        say(line)
+        output.say(line)
     if not reply["jobs"]:
-        say("no jobs")
+        output.say("no jobs")
         return
-    jobs = sorted(reply["jobs"], key=_place) if live_first else reply["jobs"]
+    jobs = reply["jobs"]
     has_groups = any(job.get("group") is not None for job in jobs)
     cells = _cells(has_gres=bool(reply.get("gres")), has_groups=has_groups)
     columns, rows = list(cells), output.rows_of(cells, jobs)
@@ -187,15 +108,9 @@ def print_jobs(
         later = (output.rows_of(cells, page["jobs"]) for page in pages)
         output.print_pages(columns, chain([rows], later))
     if sum(counts[state] for state in counts.keys() - {*output.LIVE}) >= _RECENT:
-        say(f"of the ended jobs only the last {_RECENT} are listed; drf history -n 0 lists all")
+        told = f"of the ended jobs only the last {_RECENT} are listed; drf history -n 0 lists all"
+        output.say(told)
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
-
-
-def _place(job: JobView) -> tuple[int, float]:
-    """Return the place of a job in a list of which the end may not fit on the screen."""
-    if job["outcome"] is None:
-        return (0 if job["state"] in output.STARTED else 1), 0.0
-    return 2, -(job["ended_at"] or 0.0)
 
 
 def _counted(pages: Iterator[StatusReply], counts: Counter[str]) -> Iterator[StatusReply]:
