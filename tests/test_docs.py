@@ -15,6 +15,7 @@ from drfd.client import Client
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain.waits import Code
 from drfd.core.model.job import Outcome
+from drfd.protocol.job_options import OPTIONS
 from drfd_cli.main import VERBS, command_of
 from fakes import TRANSITIONS, table_rows
 
@@ -141,6 +142,15 @@ def test_every_option_of_submit_and_run_is_in_the_guide() -> None:
                     name for name in parameter.opts if re.search(rf"(?<![\w-]){name}\b", GUIDE)
                 ]
                 assert shown, f"guide.md does not show {verb} {' or '.join(parameter.opts)}"
+
+
+def test_every_key_of_the_users_own_configuration_is_in_the_guide() -> None:
+    outside = re.search(r"^Outside presets there are (.+)\.$", GUIDE, re.MULTILINE)
+    inside = re.search(r"^A preset can have all of these but `colour`, and (.+)\.$", GUIDE, re.M)
+    assert outside and inside
+    defaults = {option.setting for option in OPTIONS if option.is_default}
+    assert {*re.findall("`(\\w+)`", outside[1])} == defaults | {"warnings", "colour"}
+    assert {*re.findall("`(\\w+)`", inside[1])} == {each.setting for each in OPTIONS} - defaults
 
 
 def test_every_command_of_the_guides_table_exists() -> None:

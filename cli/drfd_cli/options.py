@@ -16,31 +16,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import click
 
 from drfd.client.connection import Connection, choose
+from drfd.client.option_values import read as read_value
 from drfd.client.words import (
     Ref,
     is_clock,
     parse_after,
     parse_begin,
-    parse_features,
-    parse_gres,
     parse_id,
     parse_ids,
-    parse_if_never,
-    parse_outcomes,
     parse_signal,
-    parse_warning,
+    parse_whole,
 )
 from drfd.common.errors import ConfigError, Refused
-from drfd.common.indices import read_array
-from drfd.common.units import (
-    doubt,
-    is_endless,
-    parse_cores_range,
-    parse_disk_rates,
-    parse_duration,
-    parse_memory,
-)
-from drfd.protocol.groups import read_group
+from drfd.common.units import doubt, is_endless, parse_duration
+from drfd.protocol.job_options import CONDITIONS, OPTIONS, OTHERS, RESOURCES, Option
 from drfd_cli import output
 from drfd_cli.output import Columns, Form, local_time, render
 from drfd_cli.quick_request import is_sign
@@ -83,26 +72,6 @@ class QuantityParam(_AnyType):
             self.fail(f"{error.text.partition(': ')[2] or error.text}{hint}", param, ctx)
 
 
-def _checked_array(text: str) -> str:
-    read_array(text)
-    return text
-
-
-def _checked_group(text: str) -> str:
-    if text:
-        read_group(text)
-    return text
-
-
-def _whole(text: str, least: int, most: int) -> int:
-    """Parse a whole number within bounds. Unlike click's IntRange, it adds no range to the help."""
-    if re.fullmatch("[+-]?[0-9]{1,9}", text.strip()) and least <= int(text) <= most:
-        return int(text)
-    hint = f"write a whole number from {least} to {most}"
-    fault = "out of range" if re.fullmatch("[+-]?[0-9]+", text.strip()) else "not a number"
-    raise Refused("bad-value", f"number: {text[:40]!r} is {fault}", hint=hint)
-
-
 def _is_silenced(context: click.Context | None) -> bool:
     """Return whether --no-warnings is given, also beside the options of a script."""
     while context is not None:
@@ -123,19 +92,8 @@ def parse_limit(text: str) -> int:
     return seconds
 
 
-CORES = QuantityParam("CORES", parse_cores_range)
-MEMORY = QuantityParam("SIZE", parse_memory)
-OUTPUT = QuantityParam("SIZE", lambda text: parse_memory(text, what="output-max"))
-RATES = QuantityParam("[DISK=]READ[/WRITE]", parse_disk_rates)
-GRES = QuantityParam("NAME[=N]", parse_gres)
 DURATION = QuantityParam("TIME", parse_duration)
-ARRAY = QuantityParam("INDICES", _checked_array)
-GROUP = QuantityParam("NAME[%N]", _checked_group)
-LIMIT = QuantityParam("TIME", parse_limit)
-
-PRIORITY = QuantityParam("N", lambda text: _whole(text, -1_000_000, 1_000_000))
-TIMES = QuantityParam("N", lambda text: _whole(text, 0, 1000))
-LINES = QuantityParam("N", lambda text: _whole(text, 1, 1000))
+LINES = QuantityParam("N", partial(parse_whole, bounds=(1, 1000), what="number"))
 SIGNAL = QuantityParam("SIGNAL", parse_signal)
 
 
@@ -281,9 +239,9 @@ def job_ids(*, required: bool, only_read: bool = False) -> Callable[[F], F]:
     )  # fmt: skip
 
 
-def _flat_or_none(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Join the lists of all occurrences into one tuple, which may be empty."""
-    return _flat(ctx, param, value) or ()
+def _joined(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Join the lists of all occurrences into one, or return None for an option not given."""
+    return [each for part in value for each in part] if value else None
 
 
 def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -447,16 +405,22 @@ class KnowingOthers(click.Command):
             raise click.UsageError(text, ctx) from None
 
 
+#: The heading of each parameter in the help.
+_HEADINGS = {option.key: option.heading for option in OPTIONS}
+
+
 class GroupedHelp(KnowingOthers):
     """A command whose help lists the options for demand and start conditions under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in (*_GROUPS, "Options")}
+        groups: dict[str, list[tuple[str, str]]] = {
+            title: [] for title in (RESOURCES, CONDITIONS, OTHERS)
+        }
         for param in self.get_params(ctx):
             # Newer releases of click also return records of arguments, which the usage shows.
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
-                groups[_group_of(param.name)].append(record)
+                groups[_HEADINGS.get(param.name or "", OTHERS)].append(record)
         width = max(len(record[0]) for records in groups.values() for record in records)
         for title, records in groups.items():
             if not records:
@@ -513,86 +477,6 @@ class JobCommand(GroupedHelp):
             raise ConfigError("config", f"{setting.place}: {error.message}") from None
 
 
-#: The headings of the help, with the names of the parameters below each.
-_GROUPS = {
-    "What it asks for": {
-        *("cores", "mem", "io", "gres", "node", "constraint", "time", "pool", "priority"),
-    },
-    "When it runs": {
-        "after",
-        "begin",
-        "hold",
-        "array",
-        "group",
-        "retry",
-        "retry_on",
-        "warn",
-        "preemptible",
-    },
-}
-
-
-def _group_of(parameter: str | None) -> str:
-    return next((title for title, names in _GROUPS.items() if parameter in names), "Options")
-
-
-#: The options for what a job requests, which `submit`, `run` and `profile` have.
-demand_options = all_of(
-    click.option("-c", "--cores", type=CORES, help="CPU cores: 4, 0.5, or a range 2..8."),
-    click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G."),
-    click.option(
-        "--io", type=RATES, multiple=True, help="Disk bandwidth per second, once for each disk."
-    ),
-    click.option(
-        "--gres",
-        type=GRES,
-        multiple=True,
-        help="What is counted here: gpu=2, gpu=1,memory=20G.",
-    ),
-    click.option("--node", metavar="NAME", help="Of several machines, only this one."),
-    click.option(
-        "--constraint",
-        metavar="FEATURE,...",
-        type=QuantityParam("FEATURE,...", parse_features),
-        multiple=True,
-        callback=_flat_or_none,
-        help="Only machines with all of these.",
-    ),
-    click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
-    click.option("-n", "--name", help="A name for lists."),
-    click.option("-p", "--pool", help="The pool that pays for it."),
-    click.option("--priority", type=PRIORITY, default=0, help="Order among the jobs of your leaf."),
-    click.option(
-        "--export",
-        multiple=True,
-        metavar="NAMES",
-        help="Keep these secret variables too.",
-        callback=lambda ctx, param, value: tuple(filter(None, ",".join(value).split(","))),
-    ),
-    click.option(
-        # Eager, because it silences what is said of the values of others.
-        "--no-warnings",
-        is_flag=True,
-        is_eager=True,
-        help="Do not say what may go wrong.",
-    ),
-)
-
-after_option = click.option(
-    "--after", metavar="ID[:HOW],...", type=QuantityParam("IDS", _after),
-    multiple=True, callback=_flat,
-    help="After jobs have ended :ok (default), :any, :fail.",
-)  # fmt: skip
-begin_option = click.option(
-    "--begin", type=QuantityParam("TIME", parse_start),
-    help="Not before 18:00, 6pm, now+2h, 2026-11-21T08:00, …",
-)  # fmt: skip
-new_begin_option = click.option(
-    "--begin", type=QuantityParam("TIME", parse_new_start),
-    help="Not before 18:00, now+2h, …; '' for now.",
-)  # fmt: skip
-
-
 class _FirstSpelling(click.Option):
     """An option whose other spellings, which are those of other programs, are not in the help."""
 
@@ -604,28 +488,43 @@ class _FirstSpelling(click.Option):
             self.opts = spellings
 
 
-#: The options for start conditions, retries and warnings.
-condition_options = all_of(
-    click.option("--preset", metavar="NAME", help="The options of a preset in your config.toml."),
-    after_option,
-    click.option(
-        "--if-never", "--kill-on-invalid-dep", "if_never", cls=_FirstSpelling, metavar="WHAT",
-        type=QuantityParam("WHAT", parse_if_never),
-        help="If that can never be: cancel, or keep it waiting.",
-    ),
-    begin_option,
-    click.option("-g", "--group", type=GROUP, help="A group of yours; %2: two of it at once."),
-    click.option(
-        "--retry", metavar="N", type=TIMES, help="Try again when it fails, up to N times.",
-    ),
-    click.option(
-        "--retry-on", metavar="WHAT,...", type=QuantityParam("WHAT", parse_outcomes),
-        help="On fail,launch,lost (default),timeout,memory,limit.",
-    ),
-    click.option(
-        "--warn", metavar="SIGNAL@TIME", type=QuantityParam("SIGNAL@TIME", parse_warning),
-        help="A signal before the time limit, as USR1@60.",
-    ),
+#: Readers of values by the kind of the option that ask the daemon, or tell how they read a text.
+_READERS: dict[str, Callable[[str], Any]] = {
+    "limit": parse_limit, "begin": parse_start, "after": _after,
+}  # fmt: skip
+
+
+def click_option(
+    option: Option, *names: str, about: str = "", read: Callable[[str], Any] | None = None
+) -> Callable[[F], F]:
+    """Return the decorator that adds an option of the table to a command; perhaps with other names,
+    another help or another reader."""
+    if option.kind == "flag":
+        return click.option(*option.names, option.key, is_flag=True, help=option.about)
+    read = read or _READERS.get(option.kind) or partial(read_value, option)
+    is_many = option.many == "each"
+    return click.option(
+        *(names or (*option.spellings, option.key)),
+        cls=_FirstSpelling if option.alias else click.Option,
+        type=QuantityParam(option.metavar, read), metavar=option.metavar, multiple=is_many,
+        callback=_joined if is_many else None, help=about or option.about,
+    )  # fmt: skip
+
+
+def job_options(verb: str) -> Callable[[F], F]:
+    """Return the decorator that adds the options of a job to `submit`, `run` or `profile`."""
+    rows = [click_option(option) for option in OPTIONS if verb in option.verbs]
+    if verb != "profile":
+        rows.append(_preset_option)
+    return all_of(*rows, _no_warnings_option)
+
+
+_preset_option = click.option(
+    "--preset", metavar="NAME", help="The options of a preset in your config.toml."
+)
+_no_warnings_option = click.option(
+    # Eager, because it silences what is said of the values of others.
+    "--no-warnings", is_flag=True, is_eager=True, help="Do not say what may go wrong.",
 )  # fmt: skip
 
 

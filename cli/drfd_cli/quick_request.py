@@ -19,6 +19,7 @@ from drfd.payload.environment import SOCKET, SYSTEM_SOCKET, addressed, as_given,
 from drfd.payload.pack import of_request, output_fields
 from drfd.payload.signature import digest_of, proof_of, read_key
 from drfd.protocol.codec import encode_request
+from drfd.protocol.job_options import options_of
 from drfd_cli.submitting import personal
 from drfd_cli.submitting.foresight import doubts_about
 
@@ -27,15 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
+    from drfd.protocol.job_options import Option
+
 #: The option of both verbs that turns warnings off.
 NO_WARNINGS = "--no-warnings"
-#: Options of both verbs with a text as their value → the field of the request that each sets.
-TEXTS = {
-    "-n": "name", "--name": "name", "-p": "pool", "--pool": "pool",
-    # The daemon reads it; if it refuses, the complete program says what is wrong.
-    "-g": "group", "--group": "group",
-}  # fmt: skip
-_CORES, _MEMORY, _TIME = ("-c", "--cores"), ("-m", "--mem"), ("-t", "--time")
+#: Kinds of options whose text the daemon reads; if it refuses, the complete program says what is
+#: wrong.
+_TEXTS = ("text", "pool", "group", "file")
+_CORES, _MEMORY, _TIME = "cores", "memory", "limit"
 #: The size units that occur in practice, as powers of two.
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -53,8 +53,8 @@ def read_all(
     is_dashed: bool,
 ) -> tuple[dict[str, object], list[str]] | None:  # fmt: skip
     """Return what `read` returns for these arguments, with the user's own defaults before them."""
-    texts = {**texts, "--preset": "preset"}
-    found = read(args, texts, flags, is_dashed=is_dashed)
+    known, texts = options_of(verb), {**texts, "--preset": "preset"}
+    found = read(args, known, texts, flags, is_dashed=is_dashed)
     if found is None:
         return None
     preset = found[0].get("preset")
@@ -64,20 +64,21 @@ def read_all(
         return None
     if settings:
         words = [each.word for each in settings]
-        found = read([*words, *args], texts, flags, is_dashed=is_dashed)
+        found = read([*words, *args], known, texts, flags, is_dashed=is_dashed)
     if found is not None:
         found[0].pop("preset", None)
     return found
 
 
 def read(
-    args: list[str], texts: Mapping[str, str], flags: Mapping[str, str], *, is_dashed: bool
-) -> tuple[dict[str, object], list[str]] | None:
+    args: list[str], known: Mapping[str, Option], texts: Mapping[str, str],
+    flags: Mapping[str, str], *, is_dashed: bool,
+) -> tuple[dict[str, object], list[str]] | None:  # fmt: skip
     """Return the fields of a request, and the values of the `flags` that were given, with what is
     to be said of times without a unit; or None if the arguments need the complete program.
 
-    `texts`: options with a value → the field that each sets. `is_dashed`: the command must stand
-    after `--`.
+    `known`: the options of a job. `texts`: further options with a value → the field that each sets.
+    `is_dashed`: the command must stand after `--`.
     """
     demand: dict[str, object] = {}
     fields: dict[str, object] = {"demand": demand}
@@ -92,17 +93,25 @@ def read(
         if word in flags:
             given.append(flags[word])
             continue
-        option, value = _split(word)
+        name, value = _split(word)
+        option = known.get(name)
+        if option is not None and option.kind == "flag" and value is None:
+            fields[option.field] = True
+            continue
         value = next(words, "") if value is None else value
         # An empty value, or one that looks like an option, is a typing error.
         if not value or value.startswith("-"):
             return None
-        if option in texts:
-            fields[texts[option]] = value
-        elif option in (*_CORES, *_MEMORY, *_TIME):
-            if not _read_amount(option, value, demand, fields):
+        if name in texts:
+            fields[texts[name]] = value
+        elif option is None:
+            return None
+        elif option.kind in _TEXTS:
+            fields[option.field] = value
+        elif option.kind in (_CORES, _MEMORY, _TIME):
+            if not _read_amount(option.kind, value, demand, fields):
                 return None
-            if option in _TIME and value.isdecimal():
+            if option.kind == _TIME and value.isdecimal():
                 given.append(f"{_TIME_DOUBT}{value} is {int(value)} seconds ({value}m: minutes)")
         else:
             return None
@@ -128,14 +137,14 @@ def _split(word: str) -> tuple[str, str | None]:
 
 
 def _read_amount(
-    option: str, value: str, demand: dict[str, object], fields: dict[str, object]
+    kind: str, value: str, demand: dict[str, object], fields: dict[str, object]
 ) -> bool:
-    number = amount_of(option, value)
-    if number is None or (option in _TIME and _is_doubtful(value)):
+    number = amount_of(kind, value)
+    if number is None or (kind == _TIME and _is_doubtful(value)):
         return False
-    if option in _CORES:
+    if kind == _CORES:
         demand["cores_milli"] = number
-    elif option in _MEMORY:
+    elif kind == _MEMORY:
         demand["memory_bytes"] = number
     else:
         fields["time_limit_s"] = number
@@ -148,38 +157,38 @@ def _is_doubtful(time: str) -> bool:
     return is_unclear and sys.stderr is not None and sys.stderr.isatty()
 
 
-def amount_of(option: str, value: str) -> int | None:
-    """Return the number that the option's value stands for in a request, or None if the complete
+def amount_of(kind: str, value: str) -> int | None:
+    """Return the number that a value of this kind stands for in a request, or None if the complete
     program must say what is wrong with it."""
-    if option in _TIME and value == "unlimited":
+    if kind == _TIME and value == "unlimited":
         return 0
-    number = _whole_amount(option, value)
-    return _any_amount(option, value) if number is None else number
+    number = _whole_amount(kind, value)
+    return _any_amount(kind, value) if number is None else number
 
 
-def _whole_amount(option: str, value: str) -> int | None:
+def _whole_amount(kind: str, value: str) -> int | None:
     """Return the number of `4`, `16G` or `90m`, or None for all that is written otherwise."""
-    unit = "" if option in _CORES else value[-1:]
+    unit = "" if kind == _CORES else value[-1:]
     digits = value.removesuffix(unit)
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
         return None
     count = int(digits)
-    if option in _CORES:
+    if kind == _CORES:
         return count * 1000 or None
-    if option in _TIME:
+    if kind == _TIME:
         return count * _SPANS.get(unit, 0) or None
     size = count << _UNITS[unit] if unit in _UNITS else 0
     return size if size >= _LEAST_MEMORY else None
 
 
-def _any_amount(option: str, value: str) -> int | None:
+def _any_amount(kind: str, value: str) -> int | None:
     # Imported here because these modules take long to load.
     from drfd.common.errors import Refused
     from drfd.common.units import parse_cores, parse_duration, parse_memory
 
-    parse = parse_cores if option in _CORES else parse_memory
+    parse = parse_cores if kind == _CORES else parse_memory
     try:
-        return parse_duration(value) if option in _TIME else parse(value)
+        return parse_duration(value) if kind == _TIME else parse(value)
     except Refused:
         return None
 

@@ -16,7 +16,6 @@ from drfd.protocol.codec import encode_request
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.quick_request import (
     NO_WARNINGS,
-    TEXTS,
     connect,
     doubts_to_print,
     is_sign,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import NoReturn
 
-_TEXTS = {**TEXTS, "--escape": "escape"}
+_TEXTS = {"--escape": "escape"}
 _FLAGS = {"-q": "quiet", "--quiet": "quiet", NO_WARNINGS: NO_WARNINGS}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from drfd.common.quick_json import decode
 from drfd_cli.quick_request import (
     NO_WARNINGS,
-    TEXTS,
     connect,
     doubts_to_print,
     line_of,
@@ -24,16 +23,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
 
-_TEXTS = {
-    **TEXTS, "-o": "stdout", "--output": "stdout", "-e": "stderr", "--error": "stderr",
-    "--node": "node",
-}  # fmt: skip
-_HOLD, _PREEMPTIBLE = "held", "preemptible"
 #: The forms in which the id is printed. If options for several are given, the last form applies.
 _SHOWN = ["submitted job {}", "{}", '{{"id": {}}}']
-#: Options without a value → a field that each sets, or the form that it selects.
+#: Options of drf without a value → the form that each selects.
 _FLAGS = {
-    "--hold": _HOLD, "--preemptible": _PREEMPTIBLE,
     "-q": _SHOWN[1], "--quiet": _SHOWN[1], "--json": _SHOWN[2], NO_WARNINGS: NO_WARNINGS,
 }  # fmt: skip
 
@@ -46,15 +39,14 @@ class Lost(Exception):
 def submit(args: list[str], key: str) -> bool:
     """Queue the job of the arguments after `submit`, and print its id. Returns False if the
     complete program must do it; no job is queued then. Raises Lost."""
-    found = read_all("submit", args, _TEXTS, _FLAGS, is_dashed=True)
+    found = read_all("submit", args, {}, _FLAGS, is_dashed=True)
     if found is None:
         return False
     fields, given = found
     around = surroundings()
     if around is None:
         return False
-    marks = {field: True for field in (_HOLD, _PREEMPTIBLE) if field in given}
-    request = {"key": key, **fields, **marks, **around}
+    request = {"key": key, **fields, **around}
     doubts = [] if NO_WARNINGS in given else doubts_to_print(request, given)
     if doubts is None:
         return False

@@ -7,40 +7,21 @@ Refused, with what to write instead.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import TypedDict, Unpack, cast
+from typing import Any, cast
 
 from drfd.client.connection import Connection, choose
+from drfd.client.option_values import fields_of, taken
 from drfd.client.streams import follow, watch
-from drfd.client.submission import Rates, Submission, demand_fields, dependencies
+from drfd.client.submission import submission
 from drfd.client.values import JobInfo, Shares, Snapshot, UsagePoints
-from drfd.client.words import (
-    Gres,
-    Ref,
-    parse_after,
-    parse_begin,
-    parse_features,
-    parse_id,
-    parse_ids,
-    parse_if_never,
-    parse_outcomes,
-    parse_signal,
-    parse_warning,
-)
+from drfd.client.words import Gres, Ref, parse_id, parse_ids, parse_signal
 from drfd.common.errors import BY_KIND, DrfdError, Refused
-from drfd.common.indices import read_array
-from drfd.common.units import (
-    Range,
-    is_endless,
-    parse_cores_range,
-    parse_disk_rates,
-    parse_duration,
-    parse_memory,
-)
+from drfd.common.units import parse_duration, parse_memory
 from drfd.payload.environment import as_given, capture
+from drfd.protocol.job_options import BY_KEY, OPTIONS
 
 #: Jobs, arrays, and tasks: 42, "42_7", "3-7,9", a `JobInfo`, or several of these.
 Ids = int | str | JobInfo | Iterable[int | str | JobInfo]
@@ -48,72 +29,8 @@ Ids = int | str | JobInfo | Iterable[int | str | JobInfo]
 Span = int | str | timedelta
 
 
-class ChangeOptions(TypedDict, total=False):
-    """Keywords of `Client.set`, which `Client.submit` takes, too."""
-
-    #: 4, 0.5 or "4"; "2..8" or "2.." for a range, of which the first is the job's own.
-    cores: float | str | None
-    #: "16G" or bytes.
-    memory: int | str | None
-    #: Bandwidth per second and disk, such as "100M/50M", or "50M..200M" for a range.
-    io: str | Iterable[str] | None
-    #: Countable resources, such as {"gpu": 1}.
-    gres: Mapping[str, int] | None
-    #: Its own memory on each instance, in bytes or such as {"gpu": "20G"}; 0 for no limit.
-    gres_memory: Mapping[str, int | str] | None
-    #: The limit of the wall time: "2h", seconds, a timedelta, or "unlimited".
-    time: Span | None
-    name: str | None
-    pool: str | None
-    priority: int | None
-    #: Jobs to wait for: 41, "41:any", "41:fail", or several of these.
-    after: Ids | None
-    #: The earliest start: "18:00", "now+2h", a Unix time or a datetime.
-    begin: str | float | datetime | None
-    #: A group of the user's own jobs: "sweep", or "sweep%2" for two at once.
-    group: str | None
-
-
-class SubmitOptions(ChangeOptions, total=False):
-    """Keywords of `Client.submit`; those left out, and None, take the daemon's defaults."""
-
-    #: Of several machines, the only one that will do; and the features that it must have, such as
-    #: "ssd,avx512".
-    node: str | None
-    constraint: str | Iterable[str] | None
-    #: Indices of an array: "0-99%5" (five at once), or a range.
-    array: str | range | None
-    #: Start only after `release`.
-    hold: bool
-    #: Allow that the job is stopped for others, and run again.
-    preemptible: bool
-    #: The number of retries, and after which outcomes: "fail", "launch", "lost", "timeout",
-    #: "memory", "limit".
-    retry: int | None
-    retry_on: str | Iterable[str] | None
-    #: A signal before the time limit, such as "USR1@60".
-    warn: str | None
-    #: "keep" or "cancel", if a job that it waits for ends otherwise than required.
-    if_never: str | None
-    #: Files for the output; "%j" is the id, "%A" and "%a" are the array and the index. Errors go to
-    #: that of the output, unless `stderr` is given.
-    stdout: str | None
-    stderr: str | None
-    #: Keep what is in the output files.
-    append: bool
-    #: How much a run may write to them: "1G", or bytes.
-    output_max: int | str | None
-    #: When to notify the owner: "start", "end", "fail", joined by commas.
-    notify: str | None
-    notify_command: str | None
-    #: None for the directory of this process.
-    cwd: str | os.PathLike[str] | None
-    #: None for the environment of this process, without variables that look secret.
-    env: Mapping[str, str] | None
-    #: Names of variables that are kept although they look secret.
-    export: Iterable[str]
-    #: Text that is run in place of argv[0], through its #! line.
-    script: str | None
+#: Keywords of `Client.submit` that are no option of the command line: see there.
+_MORE = frozenset(("cwd", "env", "script", "gres_memory"))
 
 
 def connect(socket: str | os.PathLike[str] | None = None, *, may_start: bool = True) -> Client:
@@ -148,18 +65,23 @@ class Client:
 
     # -- submitting ---------------------------------------------------------------------------
 
-    def submit(
-        self, argv: Sequence[str | os.PathLike[str]], **options: Unpack[SubmitOptions]
-    ) -> int:
+    def submit(self, argv: Sequence[str | os.PathLike[str]], **options: Any) -> int:
         """Queue a job, or many tasks with `array`, and return its id.
 
-        `SubmitOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
-        node, constraint, array, after, begin, group, hold, preemptible, retry, retry_on, warn,
-        stdout, stderr, append, output_max, notify, notify_command, cwd, env, export, script. Values
-        are as on the command line. The job is queued exactly once, even if the daemon is restarted
-        meanwhile.
+        The keywords are the options of a job, as `drfd.protocol.job_options` lists them: {SUBMIT}.
+        Values are texts as on the command line, or Python's own: numbers, and bytes for sizes;
+        lists where an option takes several values; {{"gpu": 1}} for gres; a timedelta for time, a
+        datetime for begin, ids or `JobInfo` for after, a range for array. None is an option that is
+        not given. Further keywords:
 
-        Raises Refused for a value that cannot be read or that the daemon does not accept.
+        - cwd: the directory, in place of that of this process;
+        - env: the environment, in place of that of this process without variables that look secret;
+        - script: a text that is run in place of argv[0], through its #! line;
+        - gres_memory: memory on each instance of a countable resource, such as {{"gpu": "20G"}}; 0
+          for no limit.
+
+        The job is queued exactly once, even if the daemon is restarted meanwhile. Raises Refused
+        for a value that cannot be read or that the daemon does not accept.
         """
         fields = self._connection.addressed(_submission(argv, options))
         return int(self._connection.submit(**fields)["id"])
@@ -284,27 +206,14 @@ class Client:
         number = int(signal) if isinstance(signal, int) else parse_signal(signal)
         return self._act("signal", ids, signal=number)
 
-    def set(self, ids: Ids, **changes: Unpack[ChangeOptions]) -> list[int]:
+    def set(self, ids: Ids, **changes: Any) -> list[int]:
         """Change what pending jobs request, or the time limit of running ones, which only an
         administrator may lengthen. Return the ids of the jobs affected.
 
-        `ChangeOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
-        after, begin, and group ("" for none).
+        The keywords are as for `submit`: {SET}, and gres_memory; group may be "" for none.
         """
-        _check_names("set", changes, ChangeOptions)
-        after = changes.get("after")
-        fields = _given(
-            {
-                "demand": demand_fields(**_demand(changes)) or None,
-                "time_limit_s": _limit(changes.get("time")),
-                "name": changes.get("name"),
-                "pool": changes.get("pool"),
-                "priority": changes.get("priority"),
-                "after": None if after is None else dependencies(_after(after)),
-                "begin_s": _begin(changes.get("begin")),
-                "group": changes.get("group"),
-            }
-        )
+        _check_names("set", changes, {*_CHANGES, "gres_memory"})
+        fields = fields_of(_values(changes))
         if not fields:
             raise Refused("bad-value", "nothing is to be changed", hint="for instance time='4h'")
         return self._act("set", ids, **fields)
@@ -328,49 +237,44 @@ def _start_own(socket_path: Path) -> None:
     start_daemon(socket_path)
 
 
+_CHANGES = tuple(each.key for each in OPTIONS if each.in_set)
+for method, keys in ((Client.submit, tuple(BY_KEY)), (Client.set, _CHANGES)):
+    names = ", ".join(keys)
+    method.__doc__ = (method.__doc__ or "").format(SUBMIT=names, SET=names)
+
+
 def _submission(
-    argv: Sequence[str | os.PathLike[str]], options: SubmitOptions
+    argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any]
 ) -> dict[str, object]:
     """Return the fields of a submit request."""
-    _check_names("submit", options, SubmitOptions)
+    _check_names("submit", options, {*BY_KEY, *_MORE})
     if isinstance(argv, str):
         raise Refused("bad-value", "argv is a list of words, not a text", hint="argv.split()")
-    if options.get("retry_on") is not None and options.get("retry") is None:
-        raise Refused("bad-value", "retry_on says when to try again; retry how often")
-    env, cwd, after = options.get("env"), options.get("cwd"), options.get("after")
-    on, warn, never = options.get("retry_on"), options.get("warn"), options.get("if_never")
-    most, features = options.get("output_max"), options.get("constraint") or ()
-    return Submission(
-        argv=[os.fspath(word) for word in argv],
-        env=_own_environment(options.get("export", ())) if env is None else dict(env),
+    env, cwd, values = options.get("env"), options.get("cwd"), _values(options)
+    return submission(
+        [os.fspath(word) for word in argv],
+        _own_environment(values.get("export") or ()) if env is None else env,
+        values,
         cwd=None if cwd is None else os.fspath(cwd),
-        **_demand(options),
-        node=options.get("node"),
-        constraint=tuple(parse_features(features) if isinstance(features, str) else features),
-        time=_limit(options.get("time")),
-        name=options.get("name"),
-        pool=options.get("pool"),
-        priority=options.get("priority") or 0,
-        after=None if after is None else _after(after),
-        begin=_begin(options.get("begin")),
-        retry=options.get("retry"),
-        retry_on=None
-        if on is None
-        else parse_outcomes(on if isinstance(on, str) else ",".join(on)),
-        warn=None if warn is None else parse_warning(warn),
-        if_never=None if never is None else parse_if_never(never),
         script=options.get("script"),
-        group=options.get("group"),
-        array=_array(options.get("array")),
-        hold=options.get("hold", False),
-        preemptible=options.get("preemptible", False),
-        stdout=options.get("stdout"),
-        stderr=options.get("stderr"),
-        append=options.get("append", False),
-        output_max=None if most is None else parse_memory(most, what="output_max"),
-        notify=options.get("notify"),
-        notify_command=options.get("notify_command"),
-    ).fields()
+    )
+
+
+def _values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that are given, by key."""
+    found = {
+        option.key: taken(option, options[option.key])
+        for option in OPTIONS
+        if options.get(option.key) is not None
+    }
+    memory: Mapping[str, int | str] = options.get("gres_memory") or {}
+    if memory:
+        more = [
+            Gres(name, None, parse_memory(size, what="gres_memory") if size else 0)
+            for name, size in memory.items()
+        ]
+        found["gres"] = [*found.get("gres", ()), *more]
+    return found
 
 
 def _submission_of(job: Mapping[str, object]) -> dict[str, object]:
@@ -379,13 +283,14 @@ def _submission_of(job: Mapping[str, object]) -> dict[str, object]:
     argv = options.pop("argv", None)
     if argv is None:
         raise TypeError("submit() missing 1 required argument: 'argv'")
-    return _submission(cast(Sequence[str], argv), cast(SubmitOptions, options))
+    return _submission(cast(Sequence[str], argv), options)
 
 
-def _check_names(function: str, given: Mapping[str, object], known: type) -> None:
+def _check_names(function: str, given: Mapping[str, object], known: Collection[str]) -> None:
     """Raise TypeError for a keyword that the function does not have."""
-    for name in given.keys() - known.__annotations__.keys():
-        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def _given(fields: Mapping[str, object]) -> dict[str, object]:
@@ -412,16 +317,6 @@ def _passed_on(export: tuple[str, ...]) -> dict[str, str]:
 
 
 # -- reading arguments ---------------------------------------------------------------------------
-
-
-class _DemandValues(TypedDict):
-    """The demand of a `Submission`."""
-
-    #: In thousandths of a core, and in bytes.
-    cores: int | Range | None
-    mem: int | None
-    io: tuple[Rates, ...]
-    gres: tuple[tuple[Gres, ...], ...]
 
 
 def _ids(given: Ids) -> list[Ref]:
@@ -456,67 +351,8 @@ def _selection(
     return {key: value for key, value in select.items() if value}
 
 
-def _after(given: Ids) -> tuple[tuple[Ref, str], ...]:
-    """Return each job with what is awaited: "42" is `ok`, "42:any" and "42:fail" name it."""
-    each_of = [given] if isinstance(given, int | str | JobInfo) else given
-    text = ",".join(str(each.id if isinstance(each, JobInfo) else each) for each in each_of)
-    return tuple(parse_after(text))
-
-
-def _demand(options: ChangeOptions) -> _DemandValues:
-    cores, memory = options.get("cores"), options.get("memory")
-    io = options.get("io")
-    rates: tuple[Rates, ...] = ()
-    if io is not None:
-        rates = tuple(map(parse_disk_rates, [io] if isinstance(io, str) else io))
-    return {
-        "cores": None if cores is None else parse_cores_range(cores),
-        "mem": None if memory is None else parse_memory(memory),
-        "io": rates,
-        "gres": (_gres(options.get("gres") or {}, options.get("gres_memory") or {}),),
-    }
-
-
-def _gres(counts: Mapping[str, int], memory: Mapping[str, int | str]) -> tuple[Gres, ...]:
-    return tuple(Gres(name, count) for name, count in counts.items()) + tuple(
-        Gres(name, None, parse_memory(size, what="gres_memory") if size else 0)
-        for name, size in memory.items()
-    )
-
-
-def _limit(given: Span | None) -> int | None:
-    """Return a time limit in seconds, 0 for "unlimited", or None if none was given."""
-    return 0 if is_endless(given) else _seconds(given)
-
-
-def _seconds(given: Span | None) -> int | None:
-    """Return a duration in seconds, or None if none was given."""
-    if given is None:
-        return None
+def _seconds(given: Span) -> int:
+    """Return a duration in seconds."""
     if isinstance(given, timedelta):
         given = int(given.total_seconds())
     return parse_duration(given)
-
-
-def _begin(given: str | float | datetime | None) -> int | None:
-    """Return the Unix time of "18:00", "now+2h", a Unix time or a datetime, or None if none was
-    given. A datetime without a time zone is local."""
-    if given is None:
-        return None
-    if isinstance(given, str):
-        return parse_begin(given)
-    at_s = given.timestamp() if isinstance(given, datetime) else given
-    if at_s <= time.time():
-        raise Refused("bad-value", f"begin: {given!r} is over already")
-    return int(at_s)
-
-
-def _array(given: str | range | None) -> str | None:
-    """Return the indices of an array, such as "0-99%5", or None if none were given."""
-    if isinstance(given, range):
-        if not given or given.step < 0:
-            raise Refused("bad-value", f"array: {given!r} has no index", hint="write range(100)")
-        given = f"{given[0]}-{given[-1]}:{given.step}"
-    if given is not None:
-        read_array(given)
-    return given

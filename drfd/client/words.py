@@ -241,6 +241,16 @@ def parse_if_never(text: str) -> str:
     return _NEVER[text]
 
 
+def parse_whole(text: str, bounds: tuple[int, int], *, what: str) -> int:
+    """Return a whole number within bounds."""
+    least, most = bounds
+    if re.fullmatch("[+-]?[0-9]{1,9}", text.strip()) and least <= int(text) <= most:
+        return int(text)
+    is_number = re.fullmatch("[+-]?[0-9]+", text.strip())
+    fault = "out of range" if is_number else "not a number"
+    raise _bad(what, text, fault, f"write a whole number from {least} to {most}")
+
+
 def parse_signal(text: str) -> int:
     """Return the number of "USR1", "SIGUSR1" or "10", with the mark of "first:" or "rest:" (see
     drfd.common.signals)."""

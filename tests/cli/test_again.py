@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from canned import CannedDaemon, MakeJob, Message, Refuse
 from cli.drf import Drf, Result
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of, user_key
+from drfd.protocol.job_options import OPTIONS
 
 FIELDS: Message = {
     "argv": ["./train", "--steps", "3"], "cwd": "/home/alice", "umask": 0o27,
@@ -306,7 +308,6 @@ def test_one_that_is_refused_does_not_keep_the_others(
         ("-m 4G ./script", "only options of drf submit can stand here"),
         ("-m 4X", "not a size"),
         ("-n 'a", "No closing quotation"),
-        ("--retry-on fail", "--retry N how often"),
         ("--export DRF_NO_SUCH", "there is no such variable"),
         ("--", "there is no command behind --"),
         ("--wrap ''", "--wrap"),
@@ -436,17 +437,20 @@ EDITED: Message = {
 }  # fmt: skip
 CONDITIONS: Message = {"after": [{"id": 3, "want": "any"}], "begin_s": 0, "held": False}
 TEXT = """\
-#DRF -n 'my job'
 #DRF -c 0.5
 #DRF -m 1G
-#DRF -t unlimited
-#DRF --gres gpu=1,memory=20G
 #DRF --io 1M/2M
+#DRF --gres gpu=1,memory=20G
+#DRF -t unlimited
+#DRF -n 'my job'
 #DRF -p lab
-#DRF -g sweep%2
 #DRF --priority=-3
-#DRF -o drf-%j.out
+#DRF --after 3:any
+#DRF -g sweep%2
 #DRF --retry 2
+#DRF --retry-on timeout
+#DRF --notify end
+#DRF -o drf-%j.out
 
 sh -c 'echo "a b"'
 """
@@ -504,11 +508,39 @@ def test_the_file_has_the_options_and_the_command(edit: Editor) -> None:
 
 
 def test_another_number_of_retries_leaves_the_outcomes_as_they_were(edit: Editor) -> None:
-    edit.job["submission"] = {**EDITED, "node": "n1", "features": ["ssd", "big"]}
     assert edit("s/--retry .*/--retry 7/").code == 0
-    assert "#DRF --node n1\n#DRF --constraint ssd,big\n" in edit.text
     (submit,) = (each for each in edit.told if each["op"] == "submit")
     assert submit["retry"] == {**EDITED["retry"], "times": 7}
+    edit("/--retry-on/d")
+    (submit,) = (each for each in edit.told if each["op"] == "submit")
+    assert submit["retry"] == {"times": 2}
+
+
+#: Every option of `drf submit` with a value, but those that a job to edit cannot have.
+EVERY = (
+    "-c 2..4 -m 2G --io data=1M/2M --gres gpu=1,memory=1G --node n1 --constraint ssd,big -t 1h "
+    "-n other -p own --priority 4 --after 5,6:fail --if-never cancel --begin 2199-01-01T08:00:00 "
+    "-g own%3 --retry 4 --retry-on fail,timeout --warn first:USR1@1m --hold --preemptible "
+    "--notify start --notify-command 'echo a' -o o.out -e e.out --append --output-max 1G"
+)
+
+
+def test_every_option_can_be_edited(edit: Editor) -> None:
+    """What is written of a job is read back as the same, and each line is an option that counts."""
+    spellings = {spelling: each for each in OPTIONS for spelling in each.spellings}
+    given = {spellings[word].key for word in shlex.split(EVERY) if word in spellings}
+    assert {each.key for each in OPTIONS} - given == {"export", "array"}
+    edit(f"1i #DRF {EVERY}\n/^#DRF/d")
+    (submit,) = (each for each in edit.told if each["op"] == "submit")
+    edit.job["submission"] = {
+        name: value for name, value in submit.items() if name not in ("op", *CONDITIONS)
+    }
+    edit.job["conditions"] = {name: submit[name] for name in CONDITIONS}
+    assert edit().err == "drf: nothing was changed; job 42 stays as it is\n"
+    lines = [line for line in edit.text.splitlines() if line.startswith("#DRF ")]
+    assert shlex.split(" ".join(line.removeprefix("#DRF ") for line in lines)) == (
+        shlex.split(EVERY)
+    )
 
 
 RANGED = {"cores_milli": 2000, "cores_max_milli": 8000, "read_max_bps": 1 << 30}
@@ -531,6 +563,8 @@ RANGED = {"cores_milli": 2000, "cores_max_milli": 8000, "read_max_bps": 1 << 30}
         (RANGED, "s/2[.][.]8/2/; s/[.][.]1G//", {"demand": {"cores_milli": 2000}}),
         ({}, "s/sweep%2/sweep%4/", {"group": "sweep%4"}),
         ({}, "/-g sweep/d", {"group": ""}),
+        ({}, "s/3:any/4,5/", {"after": [{"id": 4, "want": "ok"}, {"id": 5, "want": "ok"}]}),
+        ({}, "/--after/d", {"after": []}),
     ],
 )  # fmt: skip
 def test_what_can_be_changes_in_place(
@@ -625,10 +659,10 @@ def test_one_that_has_started_meanwhile_is_left_alone(edit: Editor, daemon: Cann
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("s/-m 1G/-m 1X/", "line 6: Invalid value for '-m' / '--mem': '1X' is not a size"),
-        ("s/-c 0.5/--wait/", "line 5: --wait is no property of a job"),
-        ("s/-p lab/-p lab x/", "line 10: only options of drf submit can stand here"),
-        ("""s/a b"'/a b/""", "line 16: No closing quotation in the command"),
+        ("s/-m 1G/-m 1X/", "line 4: Invalid value for '-m' / '--mem': '1X' is not a size"),
+        ("s/-c 0.5/--wait/", "line 3: --wait is no property of a job"),
+        ("s/-p lab/-p lab x/", "line 9: only options of drf submit can stand here"),
+        ("""s/a b"'/a b/""", "line 18: No closing quotation in the command"),
         ("/^sh/d", "there is no command"),
         ("/-c 0.5/d", "there is no line #DRF -c CORES any more"),
     ],
@@ -682,10 +716,6 @@ def test_what_cannot_be_changed_here_is_said_before_the_change(edit: Editor) -> 
     assert edit().code == 0
     head = edit.text.partition("#DRF")[0]
     assert "# Other jobs wait for this one, so it keeps its id" in head
-    [kept_line] = [line for line in head.splitlines() if "--after" in line]
-    assert kept_line.startswith("# It keeps --after 3:any, --begin 2023-11-1")
-    assert "--notify end, --notify-command " in kept_line
-    assert "--retry-on timeout" in kept_line
     assert all(line.startswith("# ") for line in head.splitlines())
     assert "other jobs wait for job 42" in edit("s/a b/c d/").err
     assert edit.told == []

@@ -12,19 +12,16 @@ from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_STACK
 from typing import Any
 
-import click
 import pytest
 from click.shell_completion import ShellComplete
 
 from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import ROOT, Drf
 from drfd.launcher.runner.inheritance import LIMITS
-from drfd_cli.commands.run import command as run_command
-from drfd_cli.commands.submit import command as submit_command
 from drfd_cli.main import cli
 from drfd_cli.options import parse_start
 from drfd_cli.quick_request import amount_of
-from drfd_cli.submitting import foresight, personal
+from drfd_cli.submitting import foresight
 from drfd_cli.submitting.foresight import about_other_directives, about_script_words, doubts_about
 
 NAMES = """\
@@ -95,7 +92,7 @@ def test_defaults_lose_to_a_preset_that_to_lines_of_a_script_and_those_to_what_i
     asked = request_of("-t", "5m", "--preset", "gpu", "--gres", "gpu=2", "--", "true")
     preset = {"cores_milli": 4000, "memory_bytes": 16 << 30}
     assert asked["demand"] == {**preset, "gres": {"gpu": 2, "tape": 1}}
-    assert (asked["time_limit_s"], asked["preemptible"], asked["held"]) == (300, True, False)
+    assert (asked["time_limit_s"], asked["preemptible"], asked.get("held")) == (300, True, None)
     assert asked["notify"] == {"on": ["end", "fail"], "argv": ["sh", "-c", "true"]}
     asked = request_of("-t", "4h", script(home, "#DRF -m 3G -t 3h --preset gpu"))
     assert asked["demand"] == {**preset, "memory_bytes": 3 << 30, "gres": {"gpu": 1, "tape": 1}}
@@ -138,20 +135,6 @@ def test_run_takes_what_it_can(home: Path, drf: Drf, daemon: CannedDaemon, ended
     asked = daemon.requests[0]
     assert asked["demand"]["cores_milli"] == 4000 and "stdout" not in asked
     assert "preemptible" not in asked or asked["preemptible"] is False
-
-
-def test_every_key_is_an_option_of_submit_and_those_that_run_lacks_are_known() -> None:
-    def names(command: Any) -> set[str]:
-        return {name for param in command.params for name in param.opts}
-
-    lists = (*personal._LISTS.values(), *personal._FLAGS.values())
-    options = {*personal._VALUES.values(), *(each for each, _ in lists)}
-    assert options <= names(submit_command)
-    # What is for one submission alone, and not a property of its job.
-    calls = {"--preset", "--dry-run", "--wait", "--quiet", "--wrap", "--pty", "--ignore-sbatch"}
-    own = [each.opts for each in submit_command.params if isinstance(each, click.Option)]
-    assert [each for each in own if {*each}.isdisjoint(options | calls | {"--json"})] == []
-    assert options - names(run_command) == personal._NOT_OF_RUN
 
 
 def test_a_dry_run_says_where_values_come_from(home: Path, drf: Drf, daemon: CannedDaemon) -> None:

@@ -126,7 +126,7 @@ def test_a_script_asks_for_what_its_lines_say(
     asked: Asked, name: str, demand: Message, more: Message, warned: str | None
 ) -> None:
     request, said = asked(SCRIPTS / name)
-    usual = {"name": name, "held": False, "priority": 0, "demand": demand}
+    usual = {"name": name, "demand": demand}
     if request["stderr"] in (request.get("stdout"), "drf-%j.out", "drf-%A_%a.out"):
         # One file for both.
         del request["stderr"]

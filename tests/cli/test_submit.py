@@ -75,8 +75,8 @@ def plain(tmp_path: Path, *argv: str, **more: Any) -> dict[str, Any]:
     umask = os.umask(0o077)
     os.umask(umask)
     return {
-        "op": "submit", "argv": list(argv), "cwd": str(tmp_path), "demand": {}, "priority": 0,
-        "umask": umask, "held": False, "preemptible": False,
+        "op": "submit", "argv": list(argv), "cwd": str(tmp_path), "demand": {},
+        "umask": umask,
         # Errors go to the file of the output.
         "stderr": "drf-%j.out", **more,
     }  # fmt: skip
@@ -293,7 +293,7 @@ def test_one_file_for_all_tasks_is_told_of(
 
 def test_a_wish_for_notices_that_is_refused_is_one_line(refused: Complaint) -> None:
     assert "'sometimes' is none of start, end, fail" in refused(
-        "--notify", "sometimes", "--", "true"
+        "--notify", "sometimes", "--", "true", code=2
     )
 
 
@@ -694,7 +694,19 @@ def start(daemon: CannedDaemon, tmp_path: Path) -> Start:
         ["-n", "x y", "-p", "lab.night", "-o", "%j.out", "-e", "/tmp/%j", "--", "true"],
         ["-g", "sweep%2", "--", "sh", "-c", "cd /tmp && FOO=1 ./fit --all | tail"],
         ["--group=sweep", "-n", "own", "--", "/bin/bash", "-lc", "fit"],
-        ["--node", "n1", "--pool", "lab", "--output", "o", "--error", "e", "--", "true"],
+        [
+            "--node",
+            "n1",
+            "--pool",
+            "lab",
+            "--append",
+            "--output",
+            "o",
+            "--error",
+            "e",
+            "--",
+            "true",
+        ],
         ["-c4", "-m16g", "--time=90", "--name=x=y", "-n=z", "--", "true"],
     ],
     ids=" ".join,
@@ -714,8 +726,7 @@ def test_the_light_way_asks_for_what_the_whole_one_asks_for(
     assert (light[0], light[2]) == (0, [*([doubt] if "--time=90" in words else []), secret])
     assert "42" in light[1]
     asked, wanted = daemon.requests
-    # The light way leaves out what the daemon takes where nothing is said.
-    assert {"priority": 0, "held": False, "preemptible": False} | asked == wanted
+    assert asked == wanted
 
 
 @pytest.mark.parametrize("program", [_LIGHT, _WHOLE], ids=["light", "whole"])
@@ -734,15 +745,14 @@ def test_both_ways_say_that_nothing_is_launched(
 @examples(100)
 @given(some.text("0123456789KMGTkmgtBisdh:.-+ ٤", max_size=9))
 @pytest.mark.parametrize(
-    ("option", "parse"), [("-c", parse_cores), ("--mem", parse_memory), ("-t", parse_duration)]
+    ("kind", "parse"),
+    [("cores", parse_cores), ("memory", parse_memory), ("limit", parse_duration)],
 )
-def test_amounts_are_read_as_everywhere(
-    option: str, parse: Callable[[str], int], value: str
-) -> None:
+def test_amounts_are_read_as_everywhere(kind: str, parse: Callable[[str], int], value: str) -> None:
     wanted = None
     with suppress(Refused):
         wanted = parse(value)
-    assert amount_of(option, value) == wanted
+    assert amount_of(kind, value) == wanted
 
 
 def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(

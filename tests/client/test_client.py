@@ -19,13 +19,15 @@ from drfd.client import connection as connection_module
 from drfd.client import submission as notice
 from drfd.client.client import connect
 from drfd.client.connection import Connection, choose
+from drfd.client.option_values import fields_of, taken
 from drfd.client.shell_lines import line_in, name_of
-from drfd.client.submission import find_notice
+from drfd.client.submission import with_way
 from drfd.client.words import Gres, parse_after, parse_begin, parse_gres
 from drfd.common import paths
 from drfd.common.errors import ConfigError, DrfdError, HostError, NotPermitted, Refused, Unavailable
 from drfd.common.units import show_gres_word
 from drfd.payload.signature import KEY_BYTES
+from drfd.protocol.job_options import BY_KEY
 from seeds import examples
 
 # -- what is sent ------------------------------------------------------------------------------
@@ -244,25 +246,26 @@ def program(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> str:
     return str(path)
 
 
-def test_a_command_is_the_shells_and_nobody_is_told_who_has_not_asked(home: dict[str, str]) -> None:
-    assert find_notice(None, None, home) is None
-    assert find_notice("start, fail,start", "echo hi", home) == {
+def test_a_command_is_the_shells(home: dict[str, str]) -> None:
+    given = {"notify": "start, fail,start", "notify_command": "echo hi"}
+    values = {key: taken(BY_KEY[key], value) for key, value in given.items()}
+    assert with_way(fields_of(values)["notify"], home) == {
         "on": ["start", "fail"],
         "argv": ["sh", "-c", "echo hi"],
     }
-    assert find_notice(None, "x", home) == {"on": ["end"], "argv": ["sh", "-c", "x"]}
+    only = fields_of({"notify_command": "x"})["notify"]
+    assert with_way(only, home) == {"on": ["end"], "argv": ["sh", "-c", "x"]}
 
 
 def test_the_users_own_program_comes_before_mail(home: dict[str, str], tmp_path: Path) -> None:
     mail = program(tmp_path / "bin" / "sendmail")
-    found = find_notice("end", None, home)
-    assert found is not None
+    found = with_way({"on": ["end"]}, home)
     assert (found["argv"][0], found["argv"][3]) == ("sh", mail)
     own = program(tmp_path / ".config" / "drfd" / "notify")
-    assert find_notice("end", None, home) == {"on": ["end"], "argv": [own]}
+    assert with_way({"on": ["end"]}, home) == {"on": ["end"], "argv": [own]}
     other = program(tmp_path / "xdg" / "drfd" / "notify")
     named = home | {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
-    assert find_notice("end", None, named) == {"on": ["end"], "argv": [other]}
+    assert with_way({"on": ["end"]}, named) == {"on": ["end"], "argv": [other]}
 
 
 def test_without_any_way_it_is_refused_with_the_ways_there_could_be(
@@ -270,18 +273,19 @@ def test_without_any_way_it_is_refused_with_the_ways_there_could_be(
 ) -> None:
     program(tmp_path / ".config" / "drfd" / "notify", mode=0o644)
     with pytest.raises(Refused) as refusal:
-        find_notice("end", None, home)
+        with_way({"on": ["end"]}, home)
     assert refusal.value.code == "no-notice"
     assert str(tmp_path / ".config" / "drfd" / "notify") in refusal.value.text
     assert "--notify-command" in refusal.value.hint
 
 
 @pytest.mark.parametrize(
-    ("when", "command"), [("foo", "x"), ("", "x"), ("end,", "x"), ("end", " ")]
+    ("key", "text"),
+    [("notify", "foo"), ("notify", ""), ("notify", "end,"), ("notify_command", " ")],
 )
-def test_what_cannot_be_meant_is_refused(home: dict[str, str], when: str, command: str) -> None:
+def test_what_cannot_be_meant_is_refused(key: str, text: str) -> None:
     with pytest.raises(Refused):
-        find_notice(when, command, home)
+        taken(BY_KEY[key], text)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +314,7 @@ def test_mail_says_what_has_become_of_the_job(
 ) -> None:
     """And nothing in it begins a header of its own."""
     program(tmp_path / "sendmail", '#!/bin/sh\n{ echo "$@"; cat; } > "$OUT"\n')
-    found = find_notice("end", None, {"PATH": str(tmp_path), "HOME": "/none"})
+    found = with_way({"on": ["end"]}, {"PATH": str(tmp_path), "HOME": "/none"})
     assert found is not None
     env = {"PATH": "/usr/bin:/bin", "USER": "alice", "OUT": str(tmp_path / "mail")}
     about = {"DRF_JOB_ID": "7", "DRF_JOB_NAME": "a"}

@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.words import OUTCOMES, Ref
+from drfd.client.option_values import words_of
+from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused
-from drfd.common.signals import show_signal
-from drfd.common.units import (
-    exact_duration,
-    exact_size,
-    show_cores,
-    show_gres_word,
-    show_range,
-)
+from drfd.protocol.job_options import OPTIONS
 from drfd_cli import output
 from drfd_cli.commands.retry import Changes, read_changes, submit_again
 from drfd_cli.options import connect, job_id
@@ -45,17 +38,18 @@ _ENDED_HEAD = """\
 _SCRIPT = "# The text of the script stays as it was submitted.\n"
 _AWAITED = """\
 # Other jobs wait for this one, so it keeps its id: its command stays as it is, and of its options
-# only demand, time limit, name, pool, group and priority can be changed.
+# only those of drf set can be changed.
 """
 _HELD = """\
-# {by} holds this job, so its command stays as it is, and of its options only demand, time limit,
-# name, pool, group and priority can be changed.
+# {by} holds this job, so its command stays as it is, and of its options only those of drf set can
+# be changed.
 """
 _MARK = "#DRF "
 #: Conditions of the start that a job in place of another one has, too.
 _CONDITIONS = ("after", "begin_s", "held")
-#: Fields that can be changed while the job keeps its id.
-_IN_PLACE = {"demand", "name", "pool", "time_limit_s", "priority", "group"}
+#: Fields that can be changed while the job keeps its id, and the values that remove some of them.
+_IN_PLACE = {each.field for each in OPTIONS if each.in_set}
+_NONE: dict[str, object] = {"group": "", "after": [], "begin_s": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +65,9 @@ class _Text:
 def command(job_id: Ref) -> None:
     """Change the command and the options of a waiting job in $VISUAL or $EDITOR.
 
-    Demand, time limit, name, pool, group and priority change in place. With another command or
-    other options the job is submitted anew, with its environment, conditions and script, and the
-    old one is cancelled: it gets a new id and goes behind your other jobs. A job that has ended is
-    submitted again, as by drf retry.
+    What drf set can change is changed in place. With another command or other options the job is
+    submitted anew, with its environment and script, and the old one is cancelled: it gets a new id
+    and goes behind your other jobs. A job that has ended is submitted again, as by drf retry.
     """
     client = connect()
     reply = client.submission(job_id)
@@ -94,16 +87,16 @@ def command(job_id: Ref) -> None:
     if "demand" in changed or "demand" not in found.changes.fields:
         changed["demand"] = _demand(before.changes.fields["demand"], found.changes.fields)
     gone = set(before.changes.fields) - set(found.changes.fields)
+    for name in changed.keys() & before.changes.fields.keys() - {"demand"}:
+        if isinstance(changed[name], dict):
+            changed[name] = {**dict.fromkeys(before.changes.fields[name]), **changed[name]}
     if not reply["live"]:
         export, words = found.changes.export, tuple(found.argv)
         _retry(client, job_id, Changes(changed, export, frozenset(gone), words))
         return
-    if gone == {"group"} and found.argv == before.argv and set(changed) <= _IN_PLACE:
-        gone, changed["group"] = set(), ""
-    if found.argv == before.argv and not gone and not found.changes.export and (
-        set(changed) <= _IN_PLACE
-    ):  # fmt: skip
-        _set(client, job_id, changed)
+    is_in_place = set(changed) <= _IN_PLACE and gone <= set(_NONE)
+    if found.argv == before.argv and not found.changes.export and is_in_place:
+        _set(client, job_id, {**changed, **{name: _NONE[name] for name in gone}})
     else:
         changes = Changes(changed, found.changes.export)
         _replace(client, reply, changes, gone, found.argv)
@@ -149,92 +142,27 @@ def _refuse_unfit(reply: SubmissionReply) -> None:
 
 def _written(reply: SubmissionReply) -> str:
     """Return the file to edit."""
-    fields: dict[str, Any] = dict(reply["submission"])
-    demand, words = fields["demand"], []
-    words.append(["-n", fields["name"]])
-    words.append(["-c", _cores(demand)])
-    words.append(["-m", exact_size(demand["memory_bytes"])])
-    limit = fields["time_limit_s"]
-    words.append(["-t", exact_duration(limit) if limit else "unlimited"])
-    memory = demand.get("gres_memory", {})
-    words += [
-        ["--gres", show_gres_word(name, count, memory.get(name))]
-        for name, count in demand.get("gres", {}).items()
-    ]
-    rates = dict(demand.get("disks", {}))
-    if demand.get("read_bps") or demand.get("write_bps"):
-        rates[""] = demand
-    for name, each in rates.items():
-        disk = f"{name}=" if name else ""
-        words.append(["--io", f"{disk}{_rate(each, 'read')}/{_rate(each, 'write')}"])
-    if "pool" in fields:
-        words.append(["-p", fields["pool"]])
-    if "group" in fields:
-        words.append(["-g", fields["group"]])
-    if "node" in fields:
-        words.append(["--node", fields["node"]])
-    if fields.get("features"):
-        words.append(["--constraint", ",".join(fields["features"])])
-    words += [[f"--priority={fields['priority']}"], ["-o", fields["stdout"]]]
-    if fields["stderr"] != fields["stdout"]:
-        words.append(["-e", fields["stderr"]])
-    if "output_max_bytes" in fields:
-        words.append(["--output-max", exact_size(fields["output_max_bytes"])])
-    if fields.get("append"):
-        words.append(["--append"])
-    if "retry" in fields:
-        words.append(["--retry", str(fields["retry"]["times"])])
-    if fields.get("preemptible"):
-        words.append(["--preemptible"])
-    lines = "".join(f"{_MARK}{shlex.join(each)}\n" for each in words)
+    fields: dict[str, Any] = {**reply["submission"], **_conditions(reply)}
+    if fields["stderr"] == fields["stdout"]:
+        del fields["stderr"]
+    if not fields.get("after"):
+        fields.pop("if_never", None)
+    # What needs several lines stays as it is.
+    words = [each for each in map(shlex.join, words_of(fields)) if each.isprintable()]
+    lines = "".join(f"{_MARK}{each}\n" for each in words)
     about = _SCRIPT if "script" in fields else ""
     about += _AWAITED if reply.get("awaited") else ""
     if "held_by" in reply:
         about += _HELD.format(by=output.clean(reply["held_by"]))
-    kept = _kept(fields, reply.get("conditions", {}))
-    if kept:
-        about += f"# It keeps {', '.join(kept)} (drf set changes --after and --begin).\n"
     head = (_HEAD if reply["live"] else _ENDED_HEAD).format(label=reply["label"])
     return f"{head}{about}{lines}\n{shlex.join(fields['argv'])}\n"
 
 
-def _cores(demand: Mapping[str, Any]) -> str:
-    most = demand.get("cores_max_milli")
-    return show_range(show_cores(demand["cores_milli"]), show_cores(most) if most else None)
-
-
-def _rate(rates: Mapping[str, Any], name: str) -> str:
-    most = rates.get(f"{name}_max_bps")
-    return show_range(exact_size(rates[f"{name}_bps"]), exact_size(most) if most else None)
-
-
-def _kept(fields: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[str]:
-    """Return the options of the job that are not among the lines to edit."""
-    found = []
-    if conditions.get("after"):
-        after = ",".join(
-            str(each["id"]) if each["want"] == "ok" else f"{each['id']}:{each['want']}"
-            for each in conditions["after"]
-        )
-        found.append(f"--after {after}")
-    if conditions.get("begin_s"):
-        begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(conditions["begin_s"]))
-        found.append(f"--begin {begin}")
-    if fields.get("retry", {}).get("on"):
-        words = [word for word, outcome in OUTCOMES.items() if outcome in fields["retry"]["on"]]
-        found.append(f"--retry-on {','.join(words)}")
-    if "warn" in fields:
-        name = show_signal(fields["warn"]["signal"]).replace("SIG", "")
-        found.append(f"--warn {name}@{fields['warn']['before_s']}s")
-    if fields.get("if_never") == "cancel":
-        found.append("--if-never cancel")
-    notify = fields.get("notify")
-    if notify is not None:
-        found.append(f"--notify {','.join(notify['on'])}")
-        if notify["argv"]:
-            found.append(f"--notify-command {shlex.quote(shlex.join(notify['argv']))}")
-    # A line of the file ends a comment, whatever the words of the command are.
-    return [output.clean(each, 200) for each in found]
+def _conditions(reply: SubmissionReply) -> dict[str, Any]:
+    """Return the conditions of the start of a job that waits."""
+    told: Mapping[str, Any] = reply.get("conditions", {}) if reply["live"] else {}
+    # These are not signed: nothing else that the daemon says may replace what is.
+    return {name: told[name] for name in _CONDITIONS if name in told}
 
 
 def _read(text: str) -> _Text:
@@ -353,10 +281,9 @@ def _replace(
             " is",
             hint=f"drf set changes its demand; {by} can release it",
         )
-    kept = {name: value for name, value in reply["submission"].items() if name not in gone}
-    fields = {**changes.applied({**kept, "demand": kept.get("demand", {})}), "argv": argv}
-    # These are not signed: what the daemon says must not replace what is.
-    fields |= {name: conditions[name] for name in _CONDITIONS if name in conditions}
+    known = {"demand": {}, **reply["submission"], **_conditions(reply)}
+    kept = {name: value for name, value in known.items() if name not in gone}
+    fields = {**changes.applied(kept), "argv": argv}
     select = {"ids": [int(label)]}
     if not conditions.get("held"):
         # A held job cannot start, so it never runs beside the new one.

@@ -15,7 +15,7 @@ from drfd.common.units import Range, show_duration, show_need, show_size
 from drfd_cli import output
 from drfd_cli.commands.run import run_attached
 from drfd_cli.commands.submit import fields
-from drfd_cli.options import connect, demand_options
+from drfd_cli.options import connect, job_options
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import EndedJobView
@@ -31,10 +31,10 @@ _STEP = 16 << 20
 
 
 @click.command("profile", context_settings={"allow_interspersed_args": False})
-@demand_options
+@job_options("profile")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    command: tuple[str, ...], *, cores: int | Range | None, mem: int | None, no_warnings: bool,
+    command: tuple[str, ...], *, cores: int | Range | None, memory: int | None, no_warnings: bool,
     **asked: Any,
 ) -> int:  # fmt: skip
     """Run a command once as a job, attached as `drf run` does it, with all that is free for you
@@ -42,7 +42,7 @@ def command(
     client = connect()
     # As with its terminal, it runs on the daemon's own machine, if there are several.
     with_terminal = partial(fields, command, attach="/", **asked)
-    asked |= _generous(client, with_terminal, cores, mem)
+    asked |= _generous(client, with_terminal, cores, memory)
     ended = run_attached(client, command, no_warnings=no_warnings, **asked)
     _tell(client, ended, command)
     return ended["status"]
@@ -66,7 +66,7 @@ def _generous(
     for _ in range(_TRIES):
         found = {
             "cores": cores if asked_cores is None else asked_cores,
-            "mem": memory if asked_mem is None else asked_mem,
+            "memory": memory if asked_mem is None else asked_mem,
         }
         is_least = (cores, memory) == (_LEAST_CORES, _LEAST_MEMORY)
         if is_least or _starts_now(client, fields_with, found):
@@ -74,7 +74,7 @@ def _generous(
         cores = max(_LEAST_CORES, cores // 2000 * 1000)
         memory = max(_LEAST_MEMORY, memory // (2 * _STEP) * _STEP)
     least = found["cores"].least if isinstance(found["cores"], Range) else found["cores"]
-    shown = (show_need("cores", least), show_need("memory", found["mem"]))
+    shown = (show_need("cores", least), show_need("memory", found["memory"]))
     output.say(f"measured with {' and '.join(shown)}")
     return found
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from drfd.client.connection import Connection
-from drfd.client.submission import Submission
+from drfd.client.option_values import fields_of
+from drfd.client.submission import completed
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.indices import Span, joined, read_array, show_spans
+from drfd.payload.pack import output_fields
+from drfd.protocol.job_options import BY_KEY, OPTIONS, of_field
 from drfd_cli import output
 from drfd_cli.options import connect, group_option, in_group, job_ids, prints_result
 from drfd_cli.output import Result
@@ -31,13 +34,6 @@ _FEW = 5
 _SHELL_SIGNS = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"))
 #: Jobs of a group that ended last, among which tasks are looked for that were cancelled together.
 _LAST = 10_000
-#: Fields of the request by parameters with other names.
-_FIELDS = {
-    **dict.fromkeys(("cores", "mem", "io", "gres"), "demand"),
-    "time": "time_limit_s", "begin": "begin_s", "hold": "held",
-    "retry_on": "retry", "constraint": "features", "notify_command": "notify",
-    "output_max": "output_max_bytes",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +419,7 @@ def _at_once(again: Mapping[str, object], *, failed: bool) -> str:
 class Changes:
     """Changes of a submission, as fields of the request."""
 
+    #: A part that is None is taken away.
     fields: Mapping[str, Any]
     #: Names of secret variables to take from the present environment.
     export: tuple[str, ...] = ()
@@ -436,9 +433,11 @@ class Changes:
         found = {**submission, **self.fields}
         for name in self.gone:
             found.pop(name, None)
-        if "retry" in self.fields:
-            # Another number leaves the outcomes as they were.
-            found["retry"] = {**submission.get("retry", {}), **self.fields["retry"]}
+        for name in found.keys() & _PARTS:
+            # What is not named stays as it was: another number of retries leaves the outcomes.
+            parts = {**submission.get(name, {}), **found[name]}
+            found[name] = {part: value for part, value in parts.items() if value is not None}
+        found = completed(found, os.environ)
         if self.words:
             found["argv"] = list(self.words)
         if "array" in self.fields and "again" in found:
@@ -459,6 +458,8 @@ class Changes:
         return found
 
 
+#: Fields of which each of several options sets a part.
+_PARTS = {each.field for each in OPTIONS if len(of_field(each.field)) > 1} - {"demand"}
 #: Fields of a demand for the lower ends of ranges, and for the upper ones.
 _ENDS = (
     ("cores_milli", "cores_max_milli"),
@@ -501,21 +502,15 @@ def read_changes(words: list[str], *, takes_wrap: bool = False) -> Changes:
     if wrap is not None and not wrap.strip():
         raise click.UsageError("--wrap is empty")
     for param in submit.params:
-        if param.name in given and param.name not in {each.name for each in fields(Submission)}:
+        if param.name in given and param.name not in BY_KEY:
             raise click.UsageError(f"{param.opts[-1]} is no property of a job")
-    if "retry_on" in given and "retry" not in given:
-        raise click.UsageError("--retry-on says when to try again; --retry N how often")
-    try:
-        whole = Submission(argv=["x"], env={}, cwd="/", **given).fields()
-    except Refused as error:
-        raise click.UsageError(str(error)) from None
-    names = {_FIELDS.get(name, name) for name in given}
-    # As in a first submission: the errors go to the file of the output.
-    names |= {"stderr"} if "stdout" in names else set()
-    changed = {name: whole[name] for name in names}
-    if "retry" in changed and "retry_on" not in given:
-        changed["retry"] = {"times": given["retry"]}
-    return Changes(changed if wrap is None else {**changed, "argv": ["sh", "-c", wrap]}, export)
+    found = fields_of(given)
+    if "stdout" in found or "stderr" in found:
+        # As in a first submission: the errors go to the file of the output.
+        found |= output_fields(found)
+    if wrap is not None:
+        found["argv"] = ["sh", "-c", wrap]
+    return Changes(found, tuple(export or ()))
 
 
 def retry_line(label: str, options: Iterable[str]) -> str:

@@ -14,15 +14,14 @@ from drfd_cli import output
 from drfd_cli.attached import attend
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.commands.submit import fields, warn
-from drfd_cli.options import JobCommand, condition_options, connect, demand_options, escape_option
+from drfd_cli.options import JobCommand, connect, escape_option, job_options
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import EndedJobView
 
 
 @click.command("run", cls=JobCommand, context_settings={"allow_interspersed_args": False})
-@demand_options
-@condition_options
+@job_options("run")
 @click.option("-q", "--quiet", is_flag=True, help="Do not say why it waits.")
 @escape_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.submission import demand_fields, dependencies
 from drfd.client.words import Ref, parse_ids
 from drfd.common.errors import Refused
 from drfd.common.indices import MAX_INDEX
@@ -392,14 +391,8 @@ def _changes(given: Mapping[str, str], *, limit_s: int | None = None) -> dict[st
     words += ["--after", ""] if given.get("dependency") == "" else []
     words += ["-p", made.partitions[0]] if made.partitions else []
     with changing.command.make_context("scontrol", ["-y", *words, "--", "1"]) as context:
-        asked = context.params
-    found = {
-        "demand": demand_fields(asked["cores"], asked["mem"], (), asked["gres"]) or None,
-        "time_limit_s": asked["time"] if limit_s is None else limit_s,
-        "pool": asked["pool"], "priority": asked["priority"], "name": asked["rename"],
-        "after": dependencies(asked["after"]), "begin_s": asked["begin"],
-    }  # fmt: skip
-    return {key: value for key, value in found.items() if value is not None}
+        asked = changing.changes(context.params)
+    return asked if limit_s is None else {**asked, "time_limit_s": limit_s}
 
 
 def _update_node(given: dict[str, str]) -> int:

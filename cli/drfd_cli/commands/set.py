@@ -11,25 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.submission import Rates, demand_fields, dependencies
-from drfd.client.words import Gres
+from drfd.client.option_values import fields_of
 from drfd.common.errors import DrfdError, Refused
-from drfd.common.units import Range, parse_duration, show_duration
+from drfd.common.units import parse_duration, show_duration
+from drfd.protocol.job_options import OPTIONS
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
 from drfd_cli.options import (
-    CORES,
-    GRES,
-    GROUP,
-    MEMORY,
-    PRIORITY,
-    RATES,
+    F,
     KnowingOthers,
-    QuantityParam,
-    after_option,
+    all_of,
+    click_option,
     filters_in,
-    new_begin_option,
     parse_limit,
+    parse_new_start,
 )
 from drfd_cli.output import Result
 
@@ -162,44 +157,40 @@ class _SetCommand(KnowingOthers):
     }
 
 
+#: Options with other names here, because those of `drf submit` select jobs.
+_NAMES = {"name": ("--rename", "rename"), "group": ("--group", "into")}
+_READERS = {"limit": _parse_limit, "begin": parse_new_start}
+
+
+def _changing(function: F) -> F:
+    """Add the options of a job that can be changed."""
+    options = (
+        click_option(
+            each, *_NAMES.get(each.key, ()), about=each.in_set, read=_READERS.get(each.kind)
+        )
+        for each in OPTIONS
+        if each.in_set
+    )
+    return all_of(*options)(function)
+
+
+def changes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that these parameters change."""
+    params = {each.key: _NAMES.get(each.key, (each.key,))[-1] for each in OPTIONS if each.in_set}
+    return fields_of({key: given[param] for key, param in params.items()})
+
+
 @click.command("set", cls=_SetCommand)
 @selecting_by("-g", "--in-group")
-@click.option("-c", "--cores", type=CORES, help="CPU cores: 4, 0.5, or a range 2..8.")
-@click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
-@click.option("--io", type=RATES, multiple=True, help="Disk bandwidth per second, of each disk.")
-@click.option("--gres", type=GRES, multiple=True, help="What is counted here; gpu=0 is none.")
-@click.option(
-    "-t", "--time", type=QuantityParam("TIME", _parse_limit),
-    help="Wall time: 90s, 12h, unlimited; +10m, -10m.",
-)  # fmt: skip
-@click.option("-p", "--pool", help="The pool that pays for it.")
-@click.option("--priority", type=PRIORITY, help="Order among the jobs of your leaf.")
-@click.option("--rename", metavar="NAME", help="Another name for lists.")
-@click.option("--group", "into", type=GROUP, help="Another group of yours; '' for none.")
-@after_option
-@new_begin_option
-def command(
-    cores: int | Range | None, mem: int | None, io: tuple[Rates, ...],
-    gres: tuple[tuple[Gres, ...], ...],
-    time: int | _More | None, pool: str | None, priority: int | None, rename: str | None,
-    into: str | None,
-    after: tuple[tuple[int, str], ...] | None, begin: int | None, **chosen: Any,
-) -> Result:  # fmt: skip
+@_changing
+def command(**given: Any) -> Result:
     """Change waiting jobs; of running ones the upper ends of ranges and the time limit, which only
     administrators lengthen. `--after ''` takes conditions away.
     `--group NAME%N` alone is for all waiting jobs of that group."""
-    given: dict[str, object] = {
-        "demand": demand_fields(cores, mem, io, gres) or None,
-        "time_limit_s": time,
-        "pool": pool,
-        "priority": priority,
-        "name": rename,
-        "after": dependencies(after),
-        "begin_s": begin,
-        "group": into,
-    }
-    asked = {key: value for key, value in given.items() if value is not None}
-    if pool == "":
+    asked, time = changes(given), given["time"]
+    own = {_NAMES.get(each.key, (each.key,))[-1] for each in OPTIONS if each.in_set}
+    chosen = {name: value for name, value in given.items() if name not in own}
+    if given["pool"] == "":
         raise click.UsageError("-p '' names no pool; drf shares lists the pools")
     if "%" in (chosen.get("group") or ""):
         raise click.UsageError(
@@ -211,11 +202,13 @@ def command(
             hint = "; -g selects the jobs of a group, --group NAME%N puts jobs into one"
         options = "-c, -m, --io, --gres, -t, -p, --priority, ..."
         raise click.UsageError(f"say what to change: {options}{hint}")
-    if chosen["ids"] and chosen["name"] is not None and rename is None:
+    if chosen["ids"] and chosen["name"] is not None and "name" not in asked:
         raise click.UsageError("-n selects jobs and cannot narrow ids; --rename changes a name")
-    if into and list(asked) == ["group"] and not chosen["ids"] and not filters_in(chosen):
+    if asked.get("group") and list(asked) == ["group"] and not chosen["ids"] and (
+        not filters_in(chosen)
+    ):  # fmt: skip
         # The limit belongs to each job that names it, and running jobs keep theirs.
-        chosen.update(group=into.partition("%")[0], states=output.WAITING)
+        chosen.update(group=asked["group"].partition("%")[0], states=output.WAITING)
     refine = None if time is None else _NewLimit(time, chosen["yes"])
     tell = None if time is None else _tell_ends
     return act("set", "changed", asked=asked, refine=refine, tell=tell, **chosen)

@@ -22,6 +22,7 @@ from drfd.client.connection import Connection
 from drfd.client.words import Ref, parse_ids, parse_signal
 from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
+from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import connect, parse_moment
@@ -211,8 +212,7 @@ _SRUN_SHORT = {
 
 def _for_run(made: Translation) -> tuple[list[str], list[str]]:
     """Return the options that `drf run` has, and the rest in words."""
-    known = {"-c", "-m", "--gres", "-t", "-n", "--priority", "--after", "--begin", "--warn"}
-    known |= {"--retry", "--retry-on", "--if-never"}
+    known = options_of("run")
     chosen: list[str] = []
     left: list[str] = []
     words = iter(made.words)

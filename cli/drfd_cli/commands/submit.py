@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.submission import Submission
+from drfd.client.submission import submission
 from drfd.common.errors import Refused
 from drfd.payload.environment import ATTACHED, as_given, capture
 from drfd_cli import output
 from drfd_cli.commands.wait import wait_for
 from drfd_cli.options import (
-    ARRAY,
-    OUTPUT,
     JobCommand,
-    condition_options,
     connect,
-    demand_options,
+    job_options,
     prints_result,
 )
 from drfd_cli.output import Result, pick
@@ -122,22 +119,8 @@ class _SubmitCommand(JobCommand):
 
 
 @click.command("submit", cls=_SubmitCommand, context_settings={"allow_interspersed_args": False})
-@demand_options
-@condition_options
-@click.option("--array", type=ARRAY, help="A task for each: 0-99 or 1,3,7-20; %5: 5 at once.")
-@click.option("--hold", is_flag=True, help="Not before `drf release`.")
-@click.option("--preemptible", is_flag=True, help="It may be stopped for others, and run again.")
+@job_options("submit")
 @click.option("--dry-run", is_flag=True, help="Only say when it would start, and why.")
-@click.option("--notify", metavar="WHEN", help="Tell you of its start,end,fail by mail.")
-@click.option("--notify-command", metavar="CMD", help="… by this shell command.")
-@click.option(
-    "-o", "--output", "stdout", metavar="FILE", help="Its output and errors: %j id, %A_%a task."
-)
-@click.option("-e", "--error", "stderr", metavar="FILE", help="Its errors, in a file of their own.")
-@click.option("--append", is_flag=True, help="Keep what is in its output file.")
-@click.option(
-    "--output-max", metavar="SIZE", type=OUTPUT, help="Stop it when it has written so much there."
-)
 @click.option("--pty", is_flag=True, help="Give it a terminal, to which `drf attach` goes.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for its end; exit as it does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone.")
@@ -368,20 +351,20 @@ def _again(ctx: click.Context, args: list[str]) -> int:
 def fields(
     argv: tuple[str, ...],
     *,
-    export: tuple[str, ...],
-    preset: str | None = None,
-    retry: int | None = None,
-    retry_on: list[str] | None = None,
+    script: str | None = None,
+    attach: str | None = None,
+    cwd: str | None = None,
     slurm: Translation | None = None,
-    **asked: Any,
+    **values: Any,
 ) -> dict[str, object]:
     """Return the fields of a submission request; the daemon sets those that are missing. The
-    options of the `preset` are among those that are given."""
-    if retry_on is not None and retry is None:
+    options of a preset are among those that are given."""
+    if values.get("retry_on") is not None and values.get("retry") is None:
         raise click.UsageError("--retry-on says when to try again; --retry N how often")
-    kept = ATTACHED if asked.get("attach") is not None else ()
+    export = values.get("export") or ()
+    kept = ATTACHED if attach is not None else ()
     env = capture(as_given(os.environ), (*export, *kept))
-    if asked.get("script") is not None:
+    if script is not None:
         env["DRF_SCRIPT"] = os.path.abspath(argv[0])
     for name in export:
         if name not in os.environ:
@@ -390,8 +373,7 @@ def fields(
         from drfd_cli.slurm.batch_script import variables
 
         env = variables(env, slurm)
-    submission = Submission(argv=list(argv), env=env, retry=retry, retry_on=retry_on, **asked)
-    return submission.fields()
+    return submission(argv, env, values, cwd=cwd, script=script, attach=attach)
 
 
 def warn(request: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from drfd.client.connection import Connection
 from drfd.client.counted import count_resources
-from drfd.client.submission import find_notice
+from drfd.client.submission import with_way
 from drfd.client.words import parse_features
 from drfd.common.errors import Refused
 from drfd.common.units import show_cores, show_size
@@ -64,10 +64,10 @@ def resolve(
     if made.is_singleton:
         found["after"] = (*(found["after"] or ()), *_namesakes(found["name"], client))
     if made.mail_on and found["notify"] is None:
-        events = ",".join(dict.fromkeys(made.mail_on))
         try:
-            find_notice(events, found["notify_command"], os.environ)
-            found["notify"] = events
+            if found["notify_command"] is None:
+                with_way({}, os.environ)
+            found["notify"] = list(dict.fromkeys(made.mail_on))
         except Refused:
             made.unsupported.append("--mail-type (no mail here, and no ~/.config/drfd/notify)")
     if made.directory is not None:
@@ -186,7 +186,7 @@ def whole_machine(
     and `asked`, the options of drf, do not say otherwise. Of several machines it is one that will
     do."""
     cores = made.has_all_cores and asked["cores"] is None
-    memory = made.has_all_memory and asked["mem"] is None
+    memory = made.has_all_memory and asked["memory"] is None
     if not cores and not memory:
         return {}
     shares = client.request("shares")
@@ -203,7 +203,7 @@ def whole_machine(
     elif external is not None:
         _warn_of_outside(external["kept"], cores=cores, memory=memory)
     found = {"cores": int(capacity["cores"] * 1000)} if cores else {}
-    return found | ({"mem": int(capacity["memory"])} if memory else {})
+    return found | ({"memory": int(capacity["memory"])} if memory else {})
 
 
 def _warn_of_outside(kept: CoresAndMemory, *, cores: bool, memory: bool) -> None:

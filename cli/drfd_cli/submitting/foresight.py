@@ -11,6 +11,7 @@ from resource import RLIM_INFINITY, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_STACK, ge
 
 from drfd.payload.environment import DEFAULT_PATH, is_secret
 from drfd.payload.pack import usual_output
+from drfd.protocol.job_options import OPTIONS
 from drfd_cli.submitting.option_lines import MARKS, without_effect
 
 TYPE_CHECKING = False
@@ -42,18 +43,22 @@ _LIKENESS = 0.75
 _CANDIDATES = 5
 #: Options of `drf submit` that a script hardly has by the same name and with the same value.
 _LONG_OPTIONS = frozenset(
-    (
-        *("--cores", "--mem", "--time", "--gres", "--io", "--pool", "--array", "--after"),
-        *("--begin", "--retry", "--retry-on", "--notify", "--notify-command", "--priority"),
-        *("--preset", "--if-never", "--output-max", "--warn"),
-    )
+    ("--preset", *(each.flag for each in OPTIONS if each.metavar and not each.is_common))
 )
 #: Those of them that have no value.
-_FLAGS = frozenset(("--hold", "--preemptible", "--dry-run", "--wait"))
+_FLAGS = frozenset(
+    (
+        "--dry-run",
+        "--wait",
+        *(each.flag for each in OPTIONS if not (each.metavar or each.is_common)),
+    )
+)
 #: What begins the lines of options of other batch systems.
 _OTHER_MARKS = frozenset(("#PBS", "#BSUB", "#flux:", "#FLUX:", "#$", "#OAR", "#COBALT"))
-#: Short ones whose value must be an amount, for instance with a unit.
-_SHORT_OPTIONS = frozenset(("-c", "-m", "-t"))
+#: Short ones whose value must be an amount, for instance with a unit, and its kind.
+_SHORT_OPTIONS = {
+    each.names[0]: each.kind for each in OPTIONS if each.kind in ("cores", "memory", "limit")
+}
 
 
 def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str]:
@@ -219,8 +224,9 @@ def about_script_words(
 
 
 def _is_amount(option: str, value: str, amount_of: Callable[[str, str], int | None]) -> bool:
-    has_unit = option == "-c" or not value.isdecimal()
-    return bool(value) and has_unit and amount_of(option, value) is not None
+    kind = _SHORT_OPTIONS[option]
+    has_unit = kind == "cores" or not value.isdecimal()
+    return bool(value) and has_unit and amount_of(kind, value) is not None
 
 
 def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:

@@ -13,47 +13,21 @@ from __future__ import annotations
 import os
 
 from drfd.common.errors import ConfigError
+from drfd.protocol.job_options import OPTIONS, options_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from typing import NoReturn
 
-#: Keys with a text or a number → the option that each stands for.
-_VALUES = {
-    "cores": "--cores", "memory": "--mem", "time": "--time", "name": "--name", "pool": "--pool",
-    "priority": "--priority", "begin": "--begin", "retry": "--retry", "warn": "--warn",
-    "array": "--array", "group": "--group", "notify_command": "--notify-command",
-    "output": "--output", "error": "--error", "output_max": "--output-max",
-    "node": "--node", "if_never": "--if-never",
-}  # fmt: skip
-#: Keys whose value may be a list → the option, and what joins its values, or "" for an option each.
-_LISTS = {
-    "io": ("--io", ""), "gres": ("--gres", ""), "export": ("--export", ""),
-    "constraint": ("--constraint", ""),
-    "after": ("--after", ""), "retry_on": ("--retry-on", ","), "notify": ("--notify", ","),
-}  # fmt: skip
-#: Keys with true or false → the option, and the value that asks for it.
-_FLAGS = {
-    "hold": ("--hold", True), "preemptible": ("--preemptible", True),
-    "append": ("--append", True),
-    "warnings": ("--no-warnings", False),
-}  # fmt: skip
-_PRESET_KEYS = (*_VALUES, *_LISTS, *_FLAGS)
-#: Keys outside a preset: what belongs to one kind of job only would be a trap as a default.
+#: The options of a job by their keys here. `warnings` is no property of a job.
+_OPTIONS = {option.setting: option for option in OPTIONS}
+_WARNINGS, _NO_WARNINGS = "warnings", "--no-warnings"
+_PRESET_KEYS = (*_OPTIONS, _WARNINGS)
 _DEFAULT_KEYS = (
-    *("output", "output_max", "cores", "memory", "time", "io", "pool", "notify"),
-    *("notify_command", "export", "warnings", "colour"),
-)
+    *(key for key, option in _OPTIONS.items() if option.is_default), _WARNINGS, "colour",
+)  # fmt: skip
 _COLOURS = ("auto", "always", "never")
-#: Options of `drf submit` that `drf run` has not.
-_NOT_OF_RUN = frozenset(
-    (
-        *("--array", "--hold", "--preemptible", "--notify", "--notify-command", "--output"),
-        *("--error", "--append", "--output-max"),
-    )
-)
-_PATHS = ("output", "error")
 
 
 class NotOwn(ConfigError):
@@ -94,7 +68,8 @@ class Settings:
         if preset is not None and preset not in self.presets:
             raise no_preset(preset, self.path, self.presets)
         found = [*self.defaults, *(() if preset is None else self.presets[preset])]
-        return [each for each in found if verb == "submit" or each.option not in _NOT_OF_RUN]
+        known = {*options_of(verb), _NO_WARNINGS}
+        return [each for each in found if each.option in known]
 
 
 def path_of(environ: Mapping[str, str]) -> str:
@@ -217,25 +192,26 @@ class _Reader:
 
     def _setting(self, title: str, key: str, value: object) -> Iterator[Setting]:
         place = self._place(title, key)
-        if key in _FLAGS:
-            option, asked = _FLAGS[key]
+        option = _OPTIONS.get(key)
+        if option is None or option.kind == "flag":
             if not isinstance(value, bool):
                 self._fail(title, key, f"{value!r} is not true or false")
-            if value is asked:
-                yield Setting(option, None, place)
-        elif key in _LISTS:
-            option, sign = _LISTS[key]
+            if option is None and not value:
+                yield Setting(_NO_WARNINGS, None, place)
+            elif option is not None and value:
+                yield Setting(option.flag, None, place)
+        elif option.many:
             texts = [
                 self._text_of(title, key, each)
                 for each in (value if isinstance(value, list) else [value])
             ]
-            for each in [sign.join(texts)] if sign else texts:
-                yield Setting(option, each, place)
+            for each in texts if option.many == "each" else [option.many.join(texts)]:
+                yield Setting(option.flag, each, place)
         else:
             text = self._text_of(title, key, value)
-            if key in _PATHS and text.startswith("~/"):
+            if option.kind == "file" and text.startswith("~/"):
                 text = self._home + text[1:]
-            yield Setting(_VALUES[key], text, place)
+            yield Setting(option.flag, text, place)
 
     def _text_of(self, title: str, key: str, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
