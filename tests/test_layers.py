@@ -66,9 +66,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "gpu_report": set(),
         "config": {"calendar", "cluster", "countable", "pool_warnings"},
         "users": {"config"},
+        "reference": {"config"},
         "engine": {"calendar", "config", "users"},
         "error_message": set(),
-        "verbs": set(),
         "forecasting": {"engine", "error_message"},
         "accounting": {"config", "error_message"},
         "monitoring": {"config", "countable", "engine"},
@@ -78,9 +78,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "watching": {"engine", "monitoring", "users", "lookup"},
         "handlers": {
             *("config", "countable", "users", "engine", "forecasting", "accounting", "monitoring"),
-            *("error_message", "launcher_link", "lookup", "verbs", "watching"),
+            *("error_message", "launcher_link", "lookup", "watching"),
         },
-        "server": {"users", "lookup", "watching", "handlers", "verbs"},
+        "server": {"users", "lookup", "watching", "handlers"},
         "metrics": {"config", "engine", "lookup", "watching", "server"},
         "controller": {
             *("calendar", "config", "metrics", "countable", "spawn"),

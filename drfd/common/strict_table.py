@@ -6,7 +6,8 @@ Each error names the place (file, table, key) and says how to correct it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
@@ -16,6 +17,61 @@ from drfd.common.errors import ConfigError, Refused
 
 T = TypeVar("T")
 Toml = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is declared of a key of the configuration: all of it, at the field that has its value.
+    `drfd.daemon.reference` prints the reference and the shipped file from that."""
+
+    name: str
+    read: Callable[..., Any]
+    #: The comment of the reference.
+    help: str
+    #: The default as it is written in the file; an example where `default` says what it is.
+    shown: str
+    default: str
+    #: The table, for a field of a class that has keys of several tables.
+    table: str
+    #: The field for the upper end of a range.
+    end: str
+
+
+def key(
+    name: str,
+    read: Callable[..., Any],
+    value: Any,
+    help: str = "",
+    *,
+    shown: str,
+    default: str = "",
+    table: str = "",
+    end: str = "",
+) -> Any:
+    """Declare a field of a dataclass as a key, whose value is `value` if it is left out."""
+    return field(default=value, metadata={"key": Key(name, read, help, shown, default, table, end)})
+
+
+def keys_of(section: type) -> dict[str, Key]:
+    """Return the declared keys of a class by the names of their fields."""
+    found = {each.name: each.metadata.get("key") for each in fields(section)}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def read_keys(
+    section: type, table: TomlTable, readers: Mapping[str, Callable[..., Any]] | None = None
+) -> dict[str, Any]:
+    """Return the declared keys' values as keywords of the class. Keys with a table are in those
+    below `table`. `readers` has other readers by the names of keys."""
+    values: dict[str, Any] = {}
+    defaults = {each.name: each.default for each in fields(section)}
+    for name, each in keys_of(section).items():
+        of = table.table(each.table) if each.table else table
+        value = of.take(each.name, (readers or {}).get(each.name, each.read), defaults[name])
+        if each.end and isinstance(value, tuple):
+            value, values[each.end] = value
+        values[name] = value
+    return values
 
 
 class TomlTable:

@@ -19,17 +19,18 @@ from drfd.common.errors import ConfigError, Refused
 from drfd.common.strict_table import (
     Toml,
     TomlTable,
+    key,
     one_of,
     read_count,
     read_disk_name,
     read_flag,
+    read_keys,
     read_name,
     read_path,
 )
 from drfd.common.units import (
     PLAIN_AXES,
     Most,
-    Range,
     parse_cores_range,
     parse_duration,
     parse_memory,
@@ -46,14 +47,12 @@ from drfd.core.fairness.rules import (
     NodeSettings,
     Pool,
     PoolTables,
-    Preempting,
-    ReservationSettings,
     Rules,
+    Scheduling,
     read_scheduling,
 )
 from drfd.core.model.job import show_path
 from drfd.core.model.resources import NOTHING, Axes, Resources, disk_axes
-from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
 from drfd.daemon.cluster import (
     Nodes,
@@ -89,113 +88,195 @@ class DiskConfig:
     write_bps: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """The demand of a job that does not state its own."""
+    """The table [defaults]: the demand of a job that does not state its own."""
 
-    cores_milli: int = 1000
+    cores_milli: int = key(
+        "cores", parse_cores_range, 1000, 'or a range, such as "1..4"',
+        shown="1", end="cores_max_milli",
+    )  # fmt: skip
     #: The upper end of a range of cores, or 0 for none.
     cores_max_milli: Most = 0
-    memory_bytes: int = 2 << 30
-    time_limit_s: int | None = 24 * 3600
-    read_bps: int = 0
-    write_bps: int = 0
+    memory_bytes: int = key("memory", parse_memory, 2 << 30, shown='"2G"')
+    time_limit_s: int | None = key("time", read_time, 24 * 3600, 'or "unlimited"', shown='"24h"')
+    read_bps: int = key(
+        "read", parse_size_range, 0,
+        'a rate here is counted and enforced for every job; or a range, such as "50M..200M"',
+        shown="0", end="read_max_bps",
+    )  # fmt: skip
+    write_bps: int = key("write", parse_size_range, 0, shown="0", end="write_max_bps")
     #: The upper ends of ranges of rates, or 0 for none.
     read_max_bps: Most = 0
     write_max_bps: Most = 0
-    #: "keep" or "cancel", for a job whose dependency can never be met.
-    if_never: str = "keep"
+    if_never: str = key(
+        "if_never", one_of("keep", "cancel"), "keep",
+        '"cancel": cancel a job that waits for one that has ended otherwise than required',
+        shown='"keep"',
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UserLimits:
-    """Limits on what one user may have or send, so that others are not affected."""
+    """The table [limits]: what one user may have or send, so that others are not affected."""
 
-    waiting_jobs: int = 200_000
-    #: Bytes that drfd keeps for live jobs, in memory and in the journal: specifications, events,
-    #: and environments and scripts, of which each is counted once.
-    kept_bytes: int = 512 << 20
-    #: Bytes kept for the live jobs of all users, or None for a part of the machine's memory.
-    kept_total_bytes: int | None = None
-    #: Average rate of submissions. The number allowed in `BURST_S` may come at once, and further
-    #: ones are delayed.
-    submissions_per_s: int = 200
-    #: Average rate of all other changes, counted by jobs.
-    changes_per_s: int = 500
-    #: Reserves of the journal's disk and of memory that users cannot fill; None for a part of each.
-    reserve_disk_bytes: int | None = None
-    reserve_memory_bytes: int | None = None
-    connections: int = 256
-    #: Sizes of one submission, at most.
-    command_bytes: int = 512 << 10
-    environment_bytes: int = 256 << 10
-    script_bytes: int = 512 << 10
+    waiting_jobs: int = key("waiting_jobs_per_user", read_count, 200_000, shown="200000")
+    #: Specifications, events, and environments and scripts, of which each is counted once.
+    kept_bytes: int = key(
+        "stored_bytes_per_user", parse_size, 512 << 20,
+        "storage for one user's unfinished jobs, in memory and in the journal", shown='"512M"',
+    )  # fmt: skip
+    kept_total_bytes: int | None = key(
+        "stored_bytes_total", parse_size, None, "storage for all users' unfinished jobs",
+        shown='"1G"', default="a sixteenth of the memory, 256M at least and 4G at most",
+    )  # fmt: skip
+    #: The number allowed in `BURST_S` may come at once, and further ones are delayed.
+    submissions_per_s: int = key(
+        "submissions_per_second", read_count, 200,
+        "mean rate of one user; after a burst of 20,000, submissions are delayed", shown="200",
+    )  # fmt: skip
+    changes_per_s: int = key(
+        "changes_per_second", read_count, 500,
+        "the same for changes (hold, release, suspend, resume, signal, set), counted by jobs",
+        shown="500",
+    )  # fmt: skip
+    reserve_disk_bytes: int | None = key(
+        "reserve_disk", read_size_or_zero, None,
+        "disk space under the journal that users cannot use up", shown='"64M"',
+        default="a twentieth, 64M at least and 1G at most, a quarter of a small disk",
+    )  # fmt: skip
+    reserve_memory_bytes: int | None = key(
+        "reserve_memory", read_size_or_zero, None,
+        "available memory below which users submit nothing", shown='"128M"',
+        default="a 64th, 256M at most",
+    )  # fmt: skip
+    connections: int = key("connections_per_user", read_count, 256, shown="256")
+    command_bytes: int = key(
+        "command", parse_size, 512 << 10, "of one job, all arguments together", shown='"512K"'
+    )
+    environment_bytes: int = key("environment", parse_size, 256 << 10, shown='"256K"')
+    script_bytes: int = key("script", parse_size, 512 << 10, shown='"512K"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_DAY_S = 86400
+
+
+def _read_keep(value: str | int) -> int | None:
+    """Read a time. A bare number counts seconds, as elsewhere; one of less than a day was meant
+    otherwise, and would empty the history."""
+    if str(value).strip().isdecimal() and int(value) < _DAY_S:
+        raise Refused(
+            "config", f"{value!r} has no unit",
+            hint=f'write keep = "{value}d" for days, or "{value}s" for seconds',
+        )  # fmt: skip
+    return read_time(value)
+
+
+@dataclass(frozen=True, kw_only=True)
 class HistorySettings:
-    """The retention of ended jobs in the journal."""
+    """The table [history]: the retention of ended jobs in the journal."""
 
-    #: Seconds after a job's end until it is removed, or None for never.
-    keep_s: int | None = 400 * 86400
-    #: Size from which on the oldest jobs are removed, or 0 for no limit.
-    max_bytes: int = 4 << 30
+    #: None for never.
+    keep_s: int | None = key(
+        "keep", _read_keep, 400 * _DAY_S,
+        'time, with its unit, until an ended job is removed ("unlimited": never)', shown='"400d"',
+    )  # fmt: skip
+    max_bytes: int = key(
+        "max_size", read_size_or_zero, 4 << 30,
+        "of ended jobs in the journal; beyond it the oldest jobs of the user with the most stored "
+        "data are removed (0: no bound)", shown='"4G"',
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_LAST_PORT = 65535
+
+
+def _read_port(value: object) -> int:
+    port = read_count(value)
+    if port > _LAST_PORT:
+        raise Refused("config", f"{port} is no port", hint=f"write one up to {_LAST_PORT}")
+    return port
+
+
+def _read_textfile(value: object) -> str:
+    path = read_path(value)
+    if not path.endswith(".prom"):
+        # node_exporter reads no other files.
+        raise Refused(
+            "config", f"{path!r} does not end in .prom", hint='write "/run/drfd/drfd.prom"'
+        )
+    return path
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetricsSettings:
-    """Where metrics for Prometheus are given. By default they are not."""
+    """The table [metrics]: where metrics for Prometheus are given."""
 
-    #: Whether a socket beside the daemon's own answers.
-    socket: bool = False
-    #: Port of the loopback device, or None.
-    port: int | None = None
-    #: Path of a file for node_exporter, or None, and the seconds between two versions of it.
-    textfile: str | None = None
-    interval_s: int = 15
-    #: Users with figures of their own; all others are summed up.
-    users: int = 100
+    socket: bool = key(
+        "socket", read_flag, False,
+        "true: metrics.sock beside the daemon's socket answers GET /metrics", shown="false",
+    )  # fmt: skip
+    port: int | None = key(
+        "port", _read_port, None, "a port of 127.0.0.1 does, too", shown="9477", default="none"
+    )
+    textfile: str | None = key(
+        "textfile", _read_textfile, None, "a file for node_exporter",
+        shown='"/run/drfd/drfd.prom"', default="none",
+    )  # fmt: skip
+    interval_s: int = key(
+        "textfile_interval", parse_duration, 15, "time between two versions of it", shown='"15s"'
+    )
+    users: int = key(
+        "users", read_count, 100,
+        "users with figures of their own; the figures of all others are summed up", shown="100",
+    )  # fmt: skip
 
     @property
     def is_on(self) -> bool:
         return self.socket or self.port is not None or self.textfile is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """The configuration. A field that is None is taken from the machine."""
 
     #: Without disks and countables. What is zero is taken from the machine.
     capacity: Resources = NOTHING
-    reserve_memory_bytes: int | None = None
+    reserve_memory_bytes: int | None = key(
+        "reserve_memory", read_size_or_zero, None, "memory kept for the system", shown='"4G"',
+        default="an eighth, 4G at most (0 when memory is given)", table="capacity",
+    )  # fmt: skip
     #: None for the disk of the state directory with guessed rates.
     disks: tuple[DiskConfig, ...] | None = None
     #: Countable resources, sorted by name.
     countables: Countables = ()
     #: The machines, if there are several, the controller's own first.
     nodes: Nodes = ()
-    #: What the launchers read by themselves, when they start.
-    launcher: LauncherSettings = field(default_factory=LauncherSettings)
     defaults: Defaults = Defaults()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     #: Settings of single users, by (pool, user).
     members: Mapping[tuple[str, str], NodeSettings] = field(default_factory=dict)
-    policy: str = "drf"
-    #: None for as many as there are cores.
-    slots: int | None = None
-    half_life_s: int = 7 * 86400
-    min_hold_s: int = 10
-    #: Whether resources that processes outside drfd use are kept free.
-    external_load: bool = True
-    patience: ReservationSettings = field(default_factory=ReservationSettings)
-    #: None if preemption is off.
-    preempting: Preempting | None = None
-    grace_s: int = 10
-    max_pids: int = 4096
+    scheduling: Scheduling = field(default_factory=Scheduling)
     #: How cores are given to jobs: one of the launcher's CORES_MODES.
-    cores_by: str = QUOTA
-    #: Run the controller as this user when started by root; None: as "drfd" if there is one.
-    user: str | None = None
+    cores_by: str = key(
+        "cores", one_of(*CORES_MODES), QUOTA, 'or "weight", "share", "pin": see CPU modes',
+        shown='"quota"', table="enforcement",
+    )  # fmt: skip
+    grace_s: int = key(
+        "grace", parse_duration, 10,
+        "time between SIGTERM and SIGKILL; at a shutdown of the machine: 30 s, or TimeoutStopSec "
+        "of drfd-jobs", shown='"10s"', table="enforcement",
+    )  # fmt: skip
+    max_pids: int = key(
+        "processes", read_count, 4096, "of one job", shown="4096", table="enforcement"
+    )
+    #: What the launchers read by themselves, when they start.
+    launcher: LauncherSettings = field(default_factory=LauncherSettings)
+    #: None: "drfd" if there is such a user.
+    user: str | None = key(
+        "user", read_name, None, "user of the controller, when root starts it without systemd",
+        shown='"drfd"', default="drfd, if there is one", table="daemon",
+    )  # fmt: skip
     limits: UserLimits = UserLimits()
     #: The maintenance windows, those that are over included.
     windows: tuple[WindowSettings, ...] = ()
@@ -218,9 +299,6 @@ def load_if_there(path: Path) -> Config:
 def parse(tree: Toml, source: str) -> Config:
     top = TomlTable(tree, source, "")
     capacity = top.table("capacity")
-    enforcement = top.table("enforcement")
-    daemon = top.table("daemon")
-    scheduling = top.table("scheduling")
     disks = _disks(top)
     countables = read_gres(top.table("gres"))
     shared = shared_memory(countables)
@@ -234,31 +312,23 @@ def parse(tree: Toml, source: str) -> Config:
     pool_tables.read_users(top.table("users"))
     launcher = read_settings(top)
     refuse_useless(top.table("slurm"), nodes)
-    policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
     config = Config(
+        **read_keys(Config, top),
         capacity=NOTHING.with_amounts(
             {name: capacity.take(name, axis.parse, 0) for name, axis in PLAIN_AXES.items()}
         ),
-        reserve_memory_bytes=capacity.take("reserve_memory", read_size_or_zero, None),
         disks=disks,
         countables=countables,
-        defaults=_defaults(top.table("defaults")),
+        defaults=Defaults(**read_keys(Defaults, top.table("defaults"))),
         nodes=nodes,
         launcher=launcher,
         pools=pool_tables.pools,
         members=pool_tables.members,
-        grace_s=enforcement.take("grace", parse_duration, 10),
-        max_pids=enforcement.take("processes", read_count, 4096),
-        cores_by=enforcement.take("cores", one_of(*CORES_MODES), QUOTA),
-        user=daemon.take("user", read_name, None),
-        policy=policy,
-        **read_scheduling(scheduling),
-        preempting=_preempting(scheduling, policy),
-        external_load=scheduling.take("respect_external_load", read_flag, True),
-        limits=_limits(top.table("limits")),
+        scheduling=read_scheduling(top.table("scheduling")),
+        limits=UserLimits(**read_keys(UserLimits, top.table("limits"))),
         windows=read_windows(top),
-        history=_history(top.table("history")),
-        metrics=_metrics(top.table("metrics")),
+        history=HistorySettings(**read_keys(HistorySettings, top.table("history"))),
+        metrics=MetricsSettings(**read_keys(MetricsSettings, top.table("metrics"))),
     )
     top.done()
     return config
@@ -282,108 +352,6 @@ def _disks(top: TomlTable) -> tuple[DiskConfig, ...] | None:
             table.fail("name", f"there are two disks {disks[-1].name!r}")
         table.done()
     return tuple(disks)
-
-
-def _ends(amount: int | Range) -> tuple[int, Most]:
-    return amount if isinstance(amount, Range) else (amount, 0)
-
-
-def _defaults(table: TomlTable) -> Defaults:
-    plain = Defaults()
-    cores, most_cores = _ends(table.take("cores", parse_cores_range, plain.cores_milli))
-    read_bps, most_read_bps = _ends(table.take("read", parse_size_range, plain.read_bps))
-    write_bps, most_write_bps = _ends(table.take("write", parse_size_range, plain.write_bps))
-    return Defaults(
-        cores_milli=cores,
-        cores_max_milli=most_cores,
-        memory_bytes=table.take("memory", parse_memory, plain.memory_bytes),
-        time_limit_s=table.take("time", read_time, plain.time_limit_s),
-        read_bps=read_bps,
-        write_bps=write_bps,
-        read_max_bps=most_read_bps,
-        write_max_bps=most_write_bps,
-        if_never=table.take("if_never", one_of("keep", "cancel"), plain.if_never),
-    )
-
-
-def _limits(table: TomlTable) -> UserLimits:
-    plain = UserLimits()
-    return UserLimits(
-        waiting_jobs=table.take("waiting_jobs_per_user", read_count, plain.waiting_jobs),
-        kept_bytes=table.take("stored_bytes_per_user", parse_size, plain.kept_bytes),
-        kept_total_bytes=table.take("stored_bytes_total", parse_size, None),
-        submissions_per_s=table.take("submissions_per_second", read_count, plain.submissions_per_s),
-        changes_per_s=table.take("changes_per_second", read_count, plain.changes_per_s),
-        reserve_disk_bytes=table.take("reserve_disk", read_size_or_zero, None),
-        reserve_memory_bytes=table.take("reserve_memory", read_size_or_zero, None),
-        connections=table.take("connections_per_user", read_count, plain.connections),
-        command_bytes=table.take("command", parse_size, plain.command_bytes),
-        environment_bytes=table.take("environment", parse_size, plain.environment_bytes),
-        script_bytes=table.take("script", parse_size, plain.script_bytes),
-    )
-
-
-def _history(table: TomlTable) -> HistorySettings:
-    plain = HistorySettings()
-    return HistorySettings(
-        keep_s=table.take("keep", _read_keep, plain.keep_s),
-        max_bytes=table.take("max_size", read_size_or_zero, plain.max_bytes),
-    )
-
-
-def _metrics(table: TomlTable) -> MetricsSettings:
-    plain = MetricsSettings()
-    return MetricsSettings(
-        socket=table.take("socket", read_flag, plain.socket),
-        port=table.take("port", _read_port, None),
-        textfile=table.take("textfile", _read_textfile, None),
-        interval_s=table.take("textfile_interval", parse_duration, plain.interval_s),
-        users=table.take("users", read_count, plain.users),
-    )
-
-
-def _read_port(value: object) -> int:
-    port = read_count(value)
-    if port > _LAST_PORT:
-        raise Refused("config", f"{port} is no port", hint=f"write one up to {_LAST_PORT}")
-    return port
-
-
-def _read_textfile(value: object) -> str:
-    path = read_path(value)
-    if not path.endswith(".prom"):
-        # node_exporter reads no other files.
-        raise Refused(
-            "config", f"{path!r} does not end in .prom", hint='write "/run/drfd/drfd.prom"'
-        )
-    return path
-
-
-_LAST_PORT = 65535
-_DAY_S = 86400
-
-
-def _read_keep(value: str | int) -> int | None:
-    """Read a time. A bare number counts seconds, as elsewhere; one of less than a day was meant
-    otherwise, and would empty the history."""
-    if str(value).strip().isdecimal() and int(value) < _DAY_S:
-        raise Refused(
-            "config", f"{value!r} has no unit",
-            hint=f'write keep = "{value}d" for days, or "{value}s" for seconds',
-        )  # fmt: skip
-    return read_time(value)
-
-
-def _preempting(table: TomlTable, policy: str) -> Preempting | None:
-    is_on = table.take("preemption", read_flag, False)
-    if is_on and policy != "drf":
-        table.fail("preemption", f"is for the policy drf, not for {policy}")
-    how = Preempting(
-        suspends=table.take("preempt", one_of("requeue", "suspend"), "requeue") == "suspend",
-        after_s=table.take("preempt_after", parse_duration, 300),
-        rest_s=table.take("preempt_cooldown", parse_duration, 3600),
-    )
-    return how if is_on else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,22 +408,23 @@ def survey(
         shared=shared_memory(config.countables),
     )
     axes, whole = with_nodes(own_axes, capacity, config.nodes)
+    scheduling = config.scheduling
     rules = Rules(
         axes=axes,
         capacity=whole,
         pools=config.pools,
         members=config.members,
-        policy=config.policy,
-        slots=config.slots,
-        half_life_s=config.half_life_s,
-        min_hold_s=config.min_hold_s,
-        patience=config.patience,
-        preempting=config.preempting,
+        policy=scheduling.policy,
+        slots=scheduling.slots,
+        half_life_s=scheduling.half_life_s,
+        min_hold_s=scheduling.min_hold_s,
+        patience=scheduling.patience,
+        preempting=scheduling.preempting,
         grace_s=config.grace_s,
         max_waiting_per_user=config.limits.waiting_jobs,
         max_kept_bytes_per_user=config.limits.kept_bytes,
         max_kept_bytes=config.limits.kept_total_bytes or default_kept(machine.memory_bytes),
-        beside=_outside(capacity, machine) if config.external_load else None,
+        beside=_outside(capacity, machine) if scheduling.external_load else None,
         root_room_bytes=_root_room_bytes(capacity, machine),
     )
     defaults = replace(

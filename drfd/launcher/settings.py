@@ -14,9 +14,11 @@ from drfd.common.config_files import exists, read_files
 from drfd.common.errors import ConfigError, Refused
 from drfd.common.strict_table import (
     TomlTable,
+    key,
     one_of,
     read_count,
     read_flag,
+    read_keys,
     read_name,
     read_names,
     read_path,
@@ -44,39 +46,75 @@ class DeviceSettings:
     gives_all_gpus: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _read_users(value: object) -> frozenset[str]:
+    return frozenset(read_names(value))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SlurmSettings:
-    """How the launcher of Slurm's nodes reaches Slurm."""
+    """The table [slurm]: how the launcher of Slurm's nodes reaches Slurm."""
 
-    #: Slurm's partition, or None for its default.
-    partition: str | None = None
-    #: Path of slurm.conf, or None for where Slurm's commands look for it.
-    conf: str | None = None
-    #: Directory of Slurm's commands.
-    programs: str = "/usr/bin"
-    #: Slurm's own user (SlurmUser).
-    user: str = "slurm"
+    partition: str | None = key(
+        "partition", read_name, None, shown='"drfd"', default="Slurm's own default"
+    )
+    #: Path of slurm.conf.
+    conf: str | None = key(
+        "config", read_path, None, shown='"/etc/slurm/slurm.conf"',
+        default="where Slurm's commands look for it",
+    )  # fmt: skip
+    programs: str = key(
+        "commands", read_path, "/usr/bin",
+        "directory of sbatch, squeue, scancel and scontrol", shown='"/usr/bin"',
+    )  # fmt: skip
+    user: str = key("user", read_name, "slurm", "SlurmUser", shown='"slurm"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LauncherSettings:
-    use_cgroups: bool = True
-    #: Whether each job has a /tmp and a /dev/shm of its own, and where these are stored on disk
-    #: (None: in the launcher's own directory).
-    private_tmp: bool = False
-    private_tmp_dir: str | None = None
-    #: Whether IPC that a user's jobs have left is removed after the last of them.
-    remove_ipc: bool = True
-    #: Whether set-uid programs, sudo among them, have no effect in jobs.
-    no_new_privs: bool = False
-    #: Maximum processes of all jobs together, and of one user including those outside drfd; None
-    #: for the kernel's own limits.
-    processes_total: int | None = None
-    processes_per_user: int | None = None
-    #: Users below uid 1000 who may submit jobs.
-    system_users: frozenset[str] = frozenset()
+    """Keys of [enforcement] and [daemon], [gres] and [slurm]."""
+
+    #: None for the kernel's own limits.
+    processes_total: int | None = key(
+        "processes_total", read_count, None, "of all jobs", shown="28000",
+        default="the kernel's bound (pid_max, threads-max, pids.max) less an eighth",
+        table="enforcement",
+    )  # fmt: skip
+    processes_per_user: int | None = key(
+        "processes_per_user", read_count, None, "of a user, processes outside drfd included",
+        shown="14000", default="half of processes_total", table="enforcement",
+    )  # fmt: skip
+    use_cgroups: bool = key(
+        "cgroups", read_flag, True,
+        "false: only measure; under systemd see Configuration changes in administration.md",
+        shown="true", table="enforcement",
+    )  # fmt: skip
+    private_tmp: bool = key(
+        "private_tmp", read_flag, False,
+        "true: a private /tmp, /var/tmp and /dev/shm for each job: see Temporary files",
+        shown="false", table="enforcement",
+    )  # fmt: skip
+    #: None for a directory in the launcher's own.
+    private_tmp_dir: str | None = key(
+        "private_tmp_dir", read_path, None,
+        "place of these on disk; created if missing, in a directory that only root can change",
+        shown='"/var/lib/drfd/launcher/private"', default="this directory", table="enforcement",
+    )  # fmt: skip
+    remove_ipc: bool = key(
+        "remove_ipc", read_flag, True,
+        "remove a user's System V IPC, and files in /dev/shm, after the last job",
+        shown="true", table="enforcement",
+    )  # fmt: skip
+    no_new_privs: bool = key(
+        "no_new_privs", read_flag, False,
+        "true: set-uid programs such as sudo have no effect in jobs",
+        shown="false", table="enforcement",
+    )  # fmt: skip
+    system_users: frozenset[str] = key(
+        "system_users", _read_users, frozenset(), "users below uid 1000 who may submit jobs",
+        shown="[]", table="daemon",
+    )  # fmt: skip
     devices: DeviceSettings = field(default_factory=DeviceSettings)
-    slurm: SlurmSettings = field(default_factory=SlurmSettings)
+    slurm: SlurmSettings = SlurmSettings()
 
 
 def load_settings(path: Path | None) -> LauncherSettings:
@@ -89,18 +127,10 @@ def load_settings(path: Path | None) -> LauncherSettings:
 
 def read_settings(top: TomlTable) -> LauncherSettings:
     """Raises ConfigError."""
-    enforcement = top.table("enforcement")
     return LauncherSettings(
-        use_cgroups=enforcement.take("cgroups", read_flag, True),
-        private_tmp=enforcement.take("private_tmp", read_flag, False),
-        private_tmp_dir=enforcement.take("private_tmp_dir", read_path, None),
-        remove_ipc=enforcement.take("remove_ipc", read_flag, True),
-        no_new_privs=enforcement.take("no_new_privs", read_flag, False),
-        processes_total=enforcement.take("processes_total", read_count, None),
-        processes_per_user=enforcement.take("processes_per_user", read_count, None),
-        system_users=frozenset(top.table("daemon").take("system_users", read_names, [])),
+        **read_keys(LauncherSettings, top),
         devices=_read_gres(top.table("gres")),
-        slurm=_read_slurm(top.table("slurm")),
+        slurm=SlurmSettings(**read_keys(SlurmSettings, top.table("slurm"))),
     )
 
 
@@ -147,16 +177,6 @@ def _read_node(value: object) -> str:
             hint="list the device's own node",
         )
     return path
-
-
-def _read_slurm(table: TomlTable) -> SlurmSettings:
-    plain = SlurmSettings()
-    return SlurmSettings(
-        partition=table.take("partition", read_name, None),
-        conf=table.take("config", read_path, None),
-        programs=table.take("commands", read_path, plain.programs),
-        user=table.take("user", read_name, plain.user),
-    )
 
 
 def account_of(name: str, key: str) -> pwd.struct_passwd:

@@ -136,21 +136,19 @@ def configured(rules: Rules, path: Path) -> Rules:
     tree = PoolTables((), rules.axes.gres)
     tree.read_pools(top.table("pools"))
     tree.read_users(top.table("users"))
-    scheduling = top.table("scheduling")
-    settings = read_scheduling(scheduling, read_duration_or_zero)
-    # A workload has no hours of the day: the ordinary limits count all the time.
-    rules = replace(rules, pools=tree.pools, members=tree.members, **settings)
-    for name in _ELSEWHERE:
-        scheduling.take(name, lambda value: value, None)
+    readers = {"reservation_delay": read_duration_or_zero, "preemption": lambda _: False}
+    found = read_scheduling(top.table("scheduling"), readers)
     top.done()
-    return rules
-
-
-#: Keys of [scheduling] that matter to a daemon only.
-_ELSEWHERE = (
-    *("policy", "preemption", "preempt", "preempt_after", "preempt_cooldown"),
-    "respect_external_load",
-)
+    # A workload has no hours of the day: the ordinary limits count all the time.
+    return replace(
+        rules,
+        pools=tree.pools,
+        members=tree.members,
+        patience=found.patience,
+        half_life_s=found.half_life_s,
+        min_hold_s=found.min_hold_s,
+        slots=found.slots,
+    )
 
 
 def of_groups(jobs: Iterable[SimJob]) -> dict[str, Pool]:

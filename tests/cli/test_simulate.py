@@ -660,7 +660,7 @@ def test_the_nodes_of_each_run_are_equal(
         NodeConfig(name="n2", engine="slurm", capacity=capacity),
     )
     slots = 3 * cores if policy == "slots" else None
-    assert (config.policy, config.slots) == (policy, slots)
+    assert (config.scheduling.policy, config.scheduling.slots) == (policy, slots)
     assert config.launcher.slurm.conf == f"{tmp_path}/slurm/slurm.conf"
 
 

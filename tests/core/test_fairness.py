@@ -23,6 +23,7 @@ from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
 from drfd.core.fairness.rules import (
+    CONFIGURABLE,
     HourlyLimit,
     NodeSettings,
     Pool,
@@ -58,7 +59,6 @@ from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import fits, minus
 from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.scheduling import scheduler
-from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (

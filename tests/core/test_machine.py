@@ -30,7 +30,7 @@ from drfd.core.explain.waits import (
     Shortfall,
     TooLittleFree,
 )
-from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
+from drfd.core.fairness.rules import CONFIGURABLE, Pool, Preempting, ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
@@ -54,7 +54,6 @@ from drfd.core.scheduling.kept_free import (
     free_of,
     runner_count,
 )
-from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (

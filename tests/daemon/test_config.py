@@ -23,6 +23,7 @@ from drfd.core.fairness.rules import (
     Preempting,
     ReservationSettings,
     Rules,
+    Scheduling,
 )
 from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.model.hours import LimitHours, Window
@@ -170,8 +171,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
             submissions_per_s=50, connections=20, command_bytes=100_000,
             environment_bytes=32 << 10, script_bytes=1 << 20,
         ),
-        history=HistorySettings(keep_s=30 * 86400, max_bytes=500 << 20), policy="drf", slots=6,
-        half_life_s=2 * 86400, min_hold_s=0,
+        history=HistorySettings(keep_s=30 * 86400, max_bytes=500 << 20),
         windows=(
             WindowSettings(
                 name="upgrade", start=time.mktime((2026, 12, 1, 22, 0, 0, 0, 0, -1)),
@@ -179,8 +179,13 @@ def test_every_documented_key_is_read(path: Path) -> None:
             ),
             WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=5400),
         ),
-        patience=ReservationSettings(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
-        preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
+        scheduling=Scheduling(
+            policy="drf", slots=6, half_life_s=2 * 86400, min_hold_s=0, preempts=True,
+            patience=ReservationSettings(
+                patience_s=60, drain_after_s=3600, reserves=False, depth=4
+            ),
+            preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
+        ),
         countables=(CountableResource(name="gpu", instances=("0", "1")),),
     )  # fmt: skip
 
@@ -212,7 +217,7 @@ def test_the_defaults_of_rates_may_be_ranges(path: Path) -> None:
 def test_nobody_is_preempted_unless_it_is_switched_on(
     path: Path, lines: str, preempting: Preempting | None
 ) -> None:
-    assert load(written(path, f"[scheduling]\n{lines}")).preempting == preempting
+    assert load(written(path, f"[scheduling]\n{lines}")).scheduling.preempting == preempting
 
 
 # -- mistakes, each with its place and the cure ------------------------------------------------
@@ -765,7 +770,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         disks=(DISK,),
         pools=pools, grace_s=3,
         limits=UserLimits(waiting_jobs=7, kept_bytes=1 << 20, kept_total_bytes=2 << 20),
-        preempting=Preempting(suspends=True), external_load=False,
+        scheduling=Scheduling(preempting=Preempting(suspends=True), external_load=False),
     )  # fmt: skip
     assert survey(config, MACHINE, tmp_path).rules == Rules(
         axes=Axes(disks=("data",)),

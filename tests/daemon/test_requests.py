@@ -38,11 +38,11 @@ from drfd.daemon.handlers.doctor import (
     own_countables,
     private_view,
 )
+from drfd.daemon.handlers.verbs import VERBS
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
 from drfd.daemon.server.audit import record
 from drfd.daemon.users import loop_time
-from drfd.daemon.verbs import VERBS
 from drfd.daemon.watching.follow import EventFeed
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,10 +19,12 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.common.strict_table import (
     Toml,
     TomlTable,
+    key,
     one_of,
     read_count,
     read_count_or_zero,
     read_flag,
+    read_keys,
     read_names,
     read_weight,
     wrong,
@@ -42,59 +44,114 @@ N = TypeVar("N", bound="NodeSettings")
 ROOT = "root"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReservationSettings:
     """The times after which jobs that do not fit get a reservation, and a reservation becomes a
     drain; see `core.scheduling.backfill`."""
 
-    patience_s: float = 30.0
-    drain_after_s: float = 4 * 30.0 + 86400
     #: Whether there are reservations at all. Without them big jobs may starve.
-    reserves: bool = True
+    reserves: bool = key(
+        "reservation", read_flag, True,
+        "reserve resources for a big job that has waited long enough", shown="true",
+    )  # fmt: skip
+    patience_s: float = key(
+        "reservation_delay", parse_duration, 30.0,
+        "waiting time before a job can get a reservation", shown='"30s"',
+    )  # fmt: skip
     #: The number of reservations at a time.
-    depth: int = 1
+    depth: int = key(
+        "reservation_depth", read_count, 1, "maximum number of reservations at a time", shown="1"
+    )
+    drain_after_s: float = key(
+        "reservation_drain_after", parse_duration, 4 * 30.0 + 86400, "see Reservations",
+        shown='"24h2m"', default="4 times reservation_delay and a day",
+    )  # fmt: skip
 
 
-class SchedulingKeywords(TypedDict):
-    """Keywords of `Rules` that are keys of [scheduling]."""
-
-    patience: ReservationSettings
-    half_life_s: int
-    min_hold_s: int
-    slots: int | None
+def _read_suspends(value: object) -> bool:
+    return one_of("requeue", "suspend")(value) == "suspend"
 
 
-def read_scheduling(
-    table: TomlTable, read_delay: Callable[[str | int], int] = parse_duration
-) -> SchedulingKeywords:
-    """Read the keys of [scheduling] that a simulation has in common with the daemon."""
-    patience_s = table.take("reservation_delay", read_delay, 30)
-    drain_after_s = table.take("reservation_drain_after", parse_duration, 4 * patience_s + 86400)
-    return {
-        "patience": ReservationSettings(
-            patience_s=patience_s,
-            drain_after_s=drain_after_s,
-            reserves=table.take("reservation", read_flag, True),
-            depth=table.take("reservation_depth", read_count, 1),
-        ),
-        "half_life_s": table.take("half_life", parse_duration, 7 * 86400),
-        "min_hold_s": table.take("min_charge_time", read_duration_or_zero, 10),
-        "slots": table.take("slots", read_count, None),
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Preempting:
     """The settings of preemption, with times in seconds; see `core.scheduling.preemption`."""
 
     #: Whether victims are frozen, or stopped and queued again.
-    suspends: bool = False
+    suspends: bool = key(
+        "preempt", _read_suspends, False,
+        'or "suspend": freeze the jobs, which keep their memory', shown='"requeue"',
+    )  # fmt: skip
     #: How long a node must starve; half as long if it has a guarantee.
-    after_s: float = 300.0
+    after_s: float = key(
+        "preempt_after", parse_duration, 300.0,
+        "time below nine tenths of the entitlement before preemption (half this time with a "
+        "guarantee)", shown='"5m"',
+    )  # fmt: skip
     #: A node starves below this satisfaction.
     below: Fraction = Fraction(9, 10)
     #: The least time between two preemptions of one job.
-    rest_s: float = 3600.0
+    rest_s: float = key(
+        "preempt_cooldown", parse_duration, 3600.0,
+        "minimum time between two preemptions of the same job", shown='"1h"',
+    )  # fmt: skip
+
+
+#: The policies of `core.scheduling.policies` that the daemon can be configured to use; the others
+#: are for simulations.
+CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduling:
+    """The table [scheduling]."""
+
+    policy: str = key(
+        "policy", one_of(*CONFIGURABLE), "drf",
+        'or "fifo", "asset", "cpu", "slots", for comparison', shown='"drf"',
+    )  # fmt: skip
+    #: None for as many as there are cores.
+    slots: int | None = key(
+        "slots", read_count, None, 'under "slots": number of jobs at once',
+        shown="16", default="the number of whole cores",
+    )  # fmt: skip
+    half_life_s: int = key(
+        "half_life", parse_duration, 7 * 86400,
+        "half-life of past usage, which decides between users of equal share", shown='"7d"',
+    )  # fmt: skip
+    external_load: bool = key(
+        "respect_external_load", read_flag, True,
+        "leave resources to other processes that really use them; running jobs are not affected",
+        shown="true",
+    )  # fmt: skip
+    min_hold_s: int = key(
+        "min_charge_time", read_duration_or_zero, 10,
+        "a job counts in shares for at least this long from its start; 0: only while it runs",
+        shown='"10s"',
+    )  # fmt: skip
+    patience: ReservationSettings = ReservationSettings()
+    preempts: bool = key(
+        "preemption", read_flag, False,
+        '(with policy "drf") true: stop preemptible jobs for users and pools below their '
+        "entitlement", shown="false",
+    )  # fmt: skip
+    #: None if preemption is off.
+    preempting: Preempting | None = None
+
+
+def read_scheduling(
+    table: TomlTable, readers: Mapping[str, Callable[..., Any]] | None = None
+) -> Scheduling:
+    """Read [scheduling]; `readers` are those of `read_keys`."""
+    values = read_keys(Scheduling, table, readers)
+    if values["preempts"] and values["policy"] != Scheduling.policy:
+        table.fail("preemption", f"is for the policy drf, not for {values['policy']}")
+    patience = ReservationSettings(**read_keys(ReservationSettings, table, readers))
+    if "reservation_drain_after" not in table.names():
+        patience = replace(patience, drain_after_s=4 * patience.patience_s + 86400)
+    preempting = Preempting(**read_keys(Preempting, table, readers))
+    return Scheduling(
+        **values, patience=patience, preempting=preempting if values["preempts"] else None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,17 +239,17 @@ class Rules:
     max_kept_bytes: int = 4 << 30
     #: When a waiting job gets a reservation.
     patience: ReservationSettings = field(default_factory=ReservationSettings)
-    #: One of `core.scheduling.policies.CONFIGURABLE`.
-    policy: str = "drf"
+    #: One of CONFIGURABLE.
+    policy: str = Scheduling.policy
     #: How many jobs may run at once under the policy "slots"; None for the number of cores.
     slots: int | None = None
     #: The settings of preemption, or None if no job is ever stopped for another.
     preempting: Preempting | None = None
     #: The half-life of the usage that decides ties, in seconds.
-    half_life_s: int = 7 * 86400
+    half_life_s: int = Scheduling.half_life_s
     #: The key `min_charge_time`: in fairness, a job counts as held for at least this many seconds
     #: from its start. Stored rules (`rules_text`) contain the field by this name.
-    min_hold_s: int = 10
+    min_hold_s: int = Scheduling.min_hold_s
     #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
     #: if their use is not considered.
     beside: Resources | None = None

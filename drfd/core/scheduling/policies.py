@@ -715,5 +715,3 @@ POLICIES: Mapping[str, Policy] = {
     # Hadoop's fair scheduler with its policy "drf"; guarantees are minimum shares.
     "yarn": _in_order(_by_yarn_key),
 }
-#: The policies that the daemon can be configured to use; the others are for simulations.
-CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")

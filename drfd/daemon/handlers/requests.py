@@ -60,6 +60,7 @@ from drfd.daemon.handlers.submission import (
     refuse_beyond_gpus,
     spec_for,
 )
+from drfd.daemon.handlers.verbs import VERBS, verb
 from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.lending import ENTRENCHED, unlent_text
 from drfd.daemon.launcher_link.link import Link
@@ -74,7 +75,6 @@ from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
 from drfd.daemon.users.quotas import Quotas
-from drfd.daemon.verbs import VERBS, verb
 from drfd.daemon.watching.follow import WaitHandler
 from drfd.devices.gpu import GPU
 from drfd.journal.history import read_story

@@ -33,13 +33,13 @@ from drfd.common.failpoints import reach
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.handlers.submission import size_of
+from drfd.daemon.handlers.verbs import VERBS, verb
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.server import audit
 from drfd.daemon.users import quotas
 from drfd.daemon.users.accounts import Accounts, directory_slow
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.daemon.users.quotas import STRANGERS, UNKNOWN, QuotaSlot
-from drfd.daemon.verbs import VERBS, verb
 from drfd.daemon.watching.follow import EventFeed
 from drfd.daemon.watching.snapshots import SnapshotFeed
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
