@@ -1,6 +1,7 @@
 """Strict reading of TOML tables: an unknown key or a wrong value is an error.
 
-Each error names the place (file, table, key) and says how to correct it.
+Each error names the place (file, table, key) and says how to correct it. Errors are collected, so
+that all of a file are told at once.
 """
 
 from __future__ import annotations
@@ -77,13 +78,37 @@ def read_keys(
 class TomlTable:
     """A table of a TOML file. A key is known once it has been read with `take`."""
 
-    def __init__(self, values: Toml, source: str, place: str) -> None:
+    def __init__(
+        self, values: Toml, source: str, place: str, errors: dict[str, ConfigError] | None = None
+    ) -> None:
+        """`errors` are those of the whole file, by place."""
         self._values, self._source, self._place = values, source, place
+        self._errors = {} if errors is None else errors
         self._known: set[str] = set()
         self._children: dict[str, TomlTable] = {}
+        #: Whether reading it has stopped at an error, so that not all of its keys are known.
+        self._is_given_up = False
 
     def fail(self, key: str, text: str, hint: str = "") -> NoReturn:
+        """Raise an error of this table, or one that it has already: the new one may only follow
+        from that."""
+        for place, error in self._errors.items():
+            if place.startswith(f"{self._place}."):
+                raise error
         raise self.error(self.at(key), text, hint)
+
+    def attempt(self, read: Callable[[], T], default: T) -> T:
+        """Return what `read` returns, which reads this table, or the default if it fails."""
+        try:
+            return read()
+        except ConfigError:
+            self._is_given_up = True
+            return default
+
+    def give_up_if_wrong(self) -> bool:
+        """Return whether there are errors so far; then the table is not read."""
+        self._is_given_up = bool(self._errors)
+        return self._is_given_up
 
     def at(self, key: str) -> str:
         """Return the place of a key: the place of the table, a dot and the key."""
@@ -96,8 +121,7 @@ class TomlTable:
         return isinstance(self._values.get(key), dict)
 
     def take(self, key: str, read: Callable[..., T], default: Any) -> Any:
-        """Return the value of a key, or the default if it is not there. Raises ConfigError if
-        `read` refuses the value."""
+        """Return the value of a key, or the default if it is not there or `read` refuses it."""
         self._known.add(key)
         if key not in self._values:
             return default
@@ -105,7 +129,8 @@ class TomlTable:
             return read(self._values[key])
         except Refused as error:
             text = error.text.removeprefix("size: ").removeprefix("time: ").removeprefix("cores: ")
-            raise self.error(self.at(key), text, error.hint) from None
+            self.error(self.at(key), text, error.hint)
+            return default
 
     def table(self, key: str) -> TomlTable:
         """Return the table below this key, which is empty if the key is not there. It is one for
@@ -113,7 +138,7 @@ class TomlTable:
         if key not in self._children:
             read = partial(read_table, self.at(key))
             values = self.take(key, read, {})
-            self._children[key] = TomlTable(values, self._source, self.at(key))
+            self._children[key] = TomlTable(values, self._source, self.at(key), self._errors)
         return self._children[key]
 
     def tables(self, key: str) -> list[TomlTable] | None:
@@ -125,27 +150,38 @@ class TomlTable:
         if values is None:
             return None
         return [
-            TomlTable(value, self._source, f"{self.at(key)}[{number}]")
+            TomlTable(value, self._source, f"{self.at(key)}[{number}]", self._errors)
             for number, value in enumerate(values)
         ]
 
     def done(self) -> None:
-        """Raise ConfigError for a key of this table, or of one below, that was never read."""
+        """Find keys of this table, and of those below, that were never read."""
+        if self._is_given_up:
+            return
         others = f"known keys: {', '.join(sorted(self._known))}" if self._known else ""
-        for key in set(self._values) - self._known:
-            children = self._children.values()
-            homes = [f"[{child._place}]" for child in children if key in child._known]
-            if homes:
-                raise self.error(self.at(key), "unknown key", f"it belongs in {' or '.join(homes)}")
         for key in self._values:
             if key not in self._known:
-                hint = suggestion(key, self._known, others=others)
-                raise self.error(self.at(key), "unknown key", hint)
+                children = self._children.values()
+                homes = [f"[{child._place}]" for child in children if key in child._known]
+                hint = f"it belongs in {' or '.join(homes)}"
+                if not homes:
+                    hint = suggestion(key, self._known, others=others)
+                self.error(self.at(key), "unknown key", hint)
         for child in self._children.values():
             child.done()
 
+    def refuse_errors(self) -> None:
+        """Raise ConfigError if the file has errors: each is a line of it."""
+        first, *others = self._errors.values() or [None]
+        if first is not None:
+            if others:
+                raise ConfigError("config", "\n".join(map(str, self._errors.values())))
+            raise first
+
     def error(self, place: str, text: str, hint: str = "") -> ConfigError:
-        return ConfigError("config", f"{self._source}: {place}: {text}", hint=hint)
+        """Note an error, unless one of the same place is known, and return it."""
+        error = ConfigError("config", f"{self._source}: {place}: {text}", hint=hint)
+        return self._errors.setdefault(place, error)
 
 
 def suggestion(

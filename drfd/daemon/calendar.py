@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from drfd.common.errors import Refused
 from drfd.common.strict_table import TomlTable
@@ -36,36 +37,43 @@ class WindowSettings:
 
 
 def read_windows(top: TomlTable) -> tuple[WindowSettings, ...]:
-    """Read the tables [[window]]. Raises ConfigError."""
+    """Read the tables [[window]]."""
     found: list[WindowSettings] = []
     for table in top.tables("window") or ():
-        name = table.take("name", _read_name, None) or table.fail(
-            "name", "is missing", hint='write name = "upgrade"'
-        )
-        if name in [each.name for each in found]:
-            table.fail("name", f"there are two windows {name!r}", hint="give each its own name")
-        start = table.take("start", _read_start, None)
-        if start is None:
-            table.fail("start", "is missing", hint=f"write {_EXAMPLES}")
-        length_s = table.take("length", parse_duration, None) or table.fail(
-            "length", "is missing", hint='write length = "4h"'
-        )
-        if length_s < _LEAST_S:
-            table.fail(
-                "length",
-                f"{show_duration(length_s)} is shorter than a minute",
-                hint='write "30m" or "4h"; a number alone is seconds',
+        window = table.attempt(partial(_read_window, table), None)
+        if window is not None and window.name in [each.name for each in found]:
+            table.error(
+                table.at("name"), f"there are two windows {window.name!r}", "give each its own name"
             )
-        if isinstance(start, Weekly) and length_s >= WEEK_S:
-            table.fail(
-                "length",
-                f"{show_duration(length_s)} leaves no time between weekly windows",
-                hint="write less than a week, or a date for start",
-            )
-        reason = table.take("reason", _read_reason, "")
-        table.done()
-        found.append(WindowSettings(name=name, start=start, length_s=length_s, reason=reason))
+        found += [window] if window is not None else []
     return tuple(found)
+
+
+def _read_window(table: TomlTable) -> WindowSettings:
+    name = table.take("name", _read_name, None) or table.fail(
+        "name", "is missing", hint='write name = "upgrade"'
+    )
+    start = table.take("start", _read_start, None)
+    if start is None:
+        table.fail("start", "is missing", hint=f"write {_EXAMPLES}")
+    length_s = table.take("length", parse_duration, None) or table.fail(
+        "length", "is missing", hint='write length = "4h"'
+    )
+    if length_s < _LEAST_S:
+        table.fail(
+            "length",
+            f"{show_duration(length_s)} is shorter than a minute",
+            hint='write "30m" or "4h"; a number alone is seconds',
+        )
+    if isinstance(start, Weekly) and length_s >= WEEK_S:
+        table.fail(
+            "length",
+            f"{show_duration(length_s)} leaves no time between weekly windows",
+            hint="write less than a week, or a date for start",
+        )
+    reason = table.take("reason", _read_reason, "")
+    table.done()
+    return WindowSettings(name=name, start=start, length_s=length_s, reason=reason)
 
 
 def expand(settings: Sequence[WindowSettings], now_s: float) -> tuple[Window, ...]:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from drfd.common.errors import Refused
@@ -67,13 +68,15 @@ def read_nodes(table: TomlTable, shared: str | None) -> Nodes:
         if not _NAME.fullmatch(name):
             hint = "use letters, digits, '.', - and _, beginning with a letter or digit"
             table.fail(repr(name), "is not a name for a node", hint=hint)
-        found.append(_read_node(name, table.table(name), shared))
+        below = table.table(name)
+        node = below.attempt(partial(_read_node, name, below, shared), None)
+        found += [] if node is None else [node]
     locals_ = [node for node in found if node.is_local]
     if len(locals_) > 1:
         names = " and ".join(node.name for node in locals_)
         text = f'{names} have engine = "local"'
         table.fail(locals_[1].name, text, hint="one node alone is this machine")
-    if found and not locals_:
+    if found and not locals_ and len(found) == len(table.names()):
         hint = f'add [{table.at("NAME")}] with engine = "local"'
         table.fail(found[0].name, "no node is this machine", hint=hint)
     return tuple(sorted(found, key=lambda node: (not node.is_local, node.name)))
@@ -141,10 +144,10 @@ def _read_gres(value: object) -> dict[str, int]:
 
 
 def refuse_useless(slurm: TomlTable, nodes: Nodes) -> None:
-    """Raise ConfigError if there is a table [slurm], and no node of Slurm's."""
+    """Note an error if there is a table [slurm], and no node of Slurm's."""
     if slurm.names() and not has_slurm(nodes):
         hint = 'add [nodes.NAME] with engine = "slurm", or leave this table out'
-        slurm.fail(slurm.names()[0], "no node is Slurm's", hint=hint)
+        slurm.error(slurm.at(slurm.names()[0]), "no node is Slurm's", hint)
 
 
 def node_gres(nodes: Nodes) -> tuple[str, ...]:

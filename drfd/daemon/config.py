@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -300,18 +301,20 @@ def parse(tree: Toml, source: str) -> Config:
     top = TomlTable(tree, source, "")
     capacity = top.table("capacity")
     disks = _disks(top)
-    countables = read_gres(top.table("gres"))
+    gres, node_tables = top.table("gres"), top.table("nodes")
+    countables: Countables = gres.attempt(lambda: read_gres(gres), ())
     shared = shared_memory(countables)
-    nodes = read_nodes(top.table("nodes"), None if shared is None else shared[0])
+    shared_name = None if shared is None else shared[0]
+    nodes: Nodes = node_tables.attempt(lambda: read_nodes(node_tables, shared_name), ())
     counted = [each.name for each in countables if each.shared_bytes is None]
     counted += [name for name in node_gres(nodes) if name not in counted]
-    pool_tables = PoolTables(
-        [disk.name for disk in disks or ()], counted, None if shared is None else shared[0]
-    )
-    pool_tables.read_pools(top.table("pools"))
-    pool_tables.read_users(top.table("users"))
+    pool_tables = PoolTables([disk.name for disk in disks or ()], counted, shared_name)
+    # They may name disks and countable resources, so errors in these would lead to further ones.
+    if not [each for each in ("pools", "users") if top.table(each).give_up_if_wrong()]:
+        pool_tables.read(top)
     launcher = read_settings(top)
-    refuse_useless(top.table("slurm"), nodes)
+    if nodes or not node_tables.names():
+        refuse_useless(top.table("slurm"), nodes)
     config = Config(
         **read_keys(Config, top),
         capacity=NOTHING.with_amounts(
@@ -331,6 +334,7 @@ def parse(tree: Toml, source: str) -> Config:
         metrics=MetricsSettings(**read_keys(MetricsSettings, top.table("metrics"))),
     )
     top.done()
+    top.refuse_errors()
     return config
 
 
@@ -338,20 +342,24 @@ def _disks(top: TomlTable) -> tuple[DiskConfig, ...] | None:
     tables = top.tables("disk")
     if tables is None:
         return None
-    disks = []
-    for table in tables:
-        disks.append(
-            DiskConfig(
-                name=table.take("name", read_disk_name, None) or table.fail("name", "is missing"),
-                path=table.take("path", read_path, None) or table.fail("path", "is missing"),
-                read_bps=table.take("read", parse_size, None),
-                write_bps=table.take("write", parse_size, None),
-            )
-        )
-        if disks[-1].name in [disk.name for disk in disks[:-1]]:
-            table.fail("name", f"there are two disks {disks[-1].name!r}")
-        table.done()
+    found = [table.attempt(partial(_disk, table), None) for table in tables]
+    disks = [disk for disk in found if disk is not None]
+    for at, disk in enumerate(found):
+        if disk is not None and disk.name in [each.name for each in found[:at] if each]:
+            table = tables[at]
+            table.error(table.at("name"), f"there are two disks {disk.name!r}")
     return tuple(disks)
+
+
+def _disk(table: TomlTable) -> DiskConfig:
+    disk = DiskConfig(
+        name=table.take("name", read_disk_name, None) or table.fail("name", "is missing"),
+        path=table.take("path", read_path, None) or table.fail("path", "is missing"),
+        read_bps=table.take("read", parse_size, None),
+        write_bps=table.take("write", parse_size, None),
+    )
+    table.done()
+    return disk
 
 
 @dataclass(frozen=True, slots=True)

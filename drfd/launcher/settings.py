@@ -122,11 +122,13 @@ def load_settings(path: Path | None) -> LauncherSettings:
     ConfigError."""
     if path is None or not exists(path):
         return LauncherSettings()
-    return read_settings(TomlTable(read_files(path), str(path), ""))
+    top = TomlTable(read_files(path), str(path), "")
+    settings = read_settings(top)
+    top.refuse_errors()
+    return settings
 
 
 def read_settings(top: TomlTable) -> LauncherSettings:
-    """Raises ConfigError."""
     return LauncherSettings(
         **read_keys(LauncherSettings, top),
         devices=_read_gres(top.table("gres")),

@@ -134,11 +134,11 @@ def configured(rules: Rules, path: Path) -> Rules:
     tables = ("pools", "users", "scheduling")
     top = TomlTable({name: values[name] for name in tables if name in values}, str(path), "")
     tree = PoolTables((), rules.axes.gres)
-    tree.read_pools(top.table("pools"))
-    tree.read_users(top.table("users"))
+    tree.read(top)
     readers = {"reservation_delay": read_duration_or_zero, "preemption": lambda _: False}
     found = read_scheduling(top.table("scheduling"), readers)
     top.done()
+    top.refuse_errors()
     # A workload has no hours of the day: the ordinary limits count all the time.
     return replace(
         rules,

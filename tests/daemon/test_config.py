@@ -321,6 +321,40 @@ def test_a_mistake_is_a_line_with_its_place_and_the_cure(path: Path, text: str, 
     assert complaint(path, text) == f"FILE: {said}"
 
 
+def test_all_mistakes_of_a_file_are_told_in_one_run(path: Path) -> None:
+    """Each with its file, place and cure; none follows from another."""
+    text = """
+    [capacity]
+    memery = 1
+    [[disk]]
+    name = "a"
+    path = "here"
+    [[window]]
+    name = "w"
+    start = "soon"
+    length = "10s"
+    [pools.lab]
+    limit = {"read:a" = "1G"}
+    [scheduling]
+    half_life = "never"
+    policy = "fifo"
+    preemption = true
+    [limits]
+    scripts = "1K"
+    """
+    with pytest.raises(ConfigError) as error:
+        load(written(path, text))
+    places = [line.split(": ")[1] for line in str(error.value).splitlines()]
+    assert sorted(places) == [
+        "capacity.memery", "disk[0].path", "limits.scripts", "scheduling.half_life",
+        "scheduling.preemption", "window[0].start",
+    ]  # fmt: skip
+    assert all("(" in line or "policy drf" in line for line in str(error.value).splitlines())
+    # The launchers read only their keys, and refuse the file for these alike.
+    with pytest.raises(ConfigError, match=r"enforcement\.cgroups"):
+        load_settings(written(path, "[enforcement]\ncgroups = 1\nno_new_privs = 'yes'\n"))
+
+
 @pytest.mark.parametrize("name", ['"a.b"', '"a b"', '""', '"a/b"', '"a\\nb"'])
 def test_a_pools_name_is_letters_digits_dash_and_underscore(path: Path, name: str) -> None:
     """It becomes a path in the fair-share tree, whose parts are joined with dots."""

@@ -144,7 +144,7 @@ def read_scheduling(
     """Read [scheduling]; `readers` are those of `read_keys`."""
     values = read_keys(Scheduling, table, readers)
     if values["preempts"] and values["policy"] != Scheduling.policy:
-        table.fail("preemption", f"is for the policy drf, not for {values['policy']}")
+        table.error(table.at("preemption"), f"is for the policy drf, not for {values['policy']}")
     patience = ReservationSettings(**read_keys(ReservationSettings, table, readers))
     if "reservation_drain_after" not in table.names():
         patience = replace(patience, drain_after_s=4 * patience.patience_s + 86400)
@@ -421,20 +421,26 @@ class PoolTables:
     members: dict[tuple[str, str], NodeSettings] = field(default_factory=dict)
     _owner: dict[str, str] = field(default_factory=dict)
 
-    def read_pools(self, table: TomlTable, above: str = "") -> None:
+    def read(self, top: TomlTable) -> None:
+        pools, users = top.table("pools"), top.table("users")
+        pools.attempt(lambda: self._read_pools(pools), None)
+        users.attempt(lambda: self._read_users(users), None)
+
+    def _read_pools(self, table: TomlTable, above: str = "") -> None:
         for name in table.names():
             if not _NAME.fullmatch(name):
                 table.fail(repr(name), "is not a pool name", hint="use letters, digits, - and _")
-            self._read_pool(table.table(name), f"{above}{name}")
+            below = table.table(name)
+            below.attempt(partial(self._read_pool, below, f"{above}{name}"), None)
 
-    def read_users(self, table: TomlTable) -> None:
+    def _read_users(self, table: TomlTable) -> None:
         for name in table.names():
             self.members["", name] = self._settings(table.table(name), NodeSettings)
 
     def _read_pool(self, table: TomlTable, path: str) -> None:
         users = self._members(table, path)
         self.pools[path] = self._settings(table, partial(Pool, users=users))
-        self.read_pools(table.table("pools"), f"{path}.")
+        self._read_pools(table.table("pools"), f"{path}.")
 
     def _members(self, table: TomlTable, path: str) -> frozenset[str] | None:
         """Read the key `users`: a list of names, or a table with a table for each."""
@@ -443,7 +449,7 @@ class PoolTables:
             return None
         for name in names:
             if name in self._owner:
-                table.fail("users", f"{name} is already in pool {self._owner[name]}")
+                table.error(table.at("users"), f"{name} is already in pool {self._owner[name]}")
             self._owner[name] = path
         if isinstance(names, dict):
             each = table.table("users")
