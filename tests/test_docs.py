@@ -15,8 +15,9 @@ from drfd.client import Client
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain.waits import Code
 from drfd.core.model.job import Outcome
-from drfd.daemon.reference import reference
+from drfd.daemon.reference import config_schema, reference, reply_schema
 from drfd.protocol.job_options import OPTIONS
+from drfd.protocol.requests import REQUESTS
 from drfd_cli.main import VERBS, command_of
 from fakes import TRANSITIONS, table_rows
 
@@ -126,6 +127,16 @@ def test_every_configuration_key_is_in_its_document() -> None:
         keys |= set(re.findall(r'\.(?:take|table|tables)\(\s*"(\w+)"', source))
     for key in keys:
         assert re.search(rf"\b{key}\b", CONFIGURATION), f"configuration.md lacks {key}"
+
+
+def test_there_is_a_schema_of_each_table_and_of_each_reply() -> None:
+    found = config_schema()["$defs"]
+    assert found["limits"]["additionalProperties"] is False
+    assert "24h" in found["defaults"]["properties"]["time"]["description"]
+    assert found["scheduling"]["properties"]["policy"]["enum"][0] == "asset"
+    for verb in REQUESTS:
+        schema = reply_schema(verb)
+        assert schema["$defs"] and ("$ref" in schema or verb == "submit"), verb
 
 
 def test_every_method_of_the_python_client_is_in_its_document() -> None:

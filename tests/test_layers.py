@@ -66,7 +66,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "gpu_report": set(),
         "config": {"calendar", "cluster", "countable", "pool_warnings"},
         "users": {"config"},
-        "reference": {"config"},
         "engine": {"calendar", "config", "users"},
         "error_message": set(),
         "forecasting": {"engine", "error_message"},
@@ -82,6 +81,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "server": {"users", "lookup", "watching", "handlers"},
         "metrics": {"config", "engine", "lookup", "watching", "server"},
+        "reference": {"config", "handlers", "server"},
         "controller": {
             *("calendar", "config", "metrics", "countable", "spawn"),
             *("users", "engine", "monitoring", "launcher_link", "lookup"),
@@ -89,7 +89,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "main": {
             *("calendar", "cluster", "countable", "pool_warnings", "gpu_report", "config", "spawn"),
-            *("handlers", "server", "metrics", "controller"),
+            *("handlers", "server", "metrics", "reference", "controller"),
         },
         "__main__": {"main"},
     },

@@ -255,10 +255,17 @@ def read_weight(value: object) -> Fraction:
     return Fraction(str(value))
 
 
-def one_of(*words: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise wrong(value, "known", " or ".join(f'"{word}"' for word in words))
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Reads one of these words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, value: object) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            raise wrong(value, "known", " or ".join(f'"{word}"' for word in self.words))
         return value
 
-    return read
+
+def one_of(*words: str) -> OneOf:
+    return OneOf(words)

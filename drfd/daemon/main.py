@@ -36,6 +36,7 @@ from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.metrics.printing import METRICS_FILES, ask_once, shipped_file
 from drfd.daemon.metrics.publication import SOCKET_NAME, metrics_warnings, open_outlets
 from drfd.daemon.pool_warnings import user_warnings
+from drfd.daemon.reference import config_schema, reply_schema
 from drfd.daemon.server.server import ListeningSocket
 from drfd.devices.displays import other_displays
 from drfd.devices.gpus import PLACES, find_gpus
@@ -46,6 +47,7 @@ from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
 from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service
+from drfd.protocol.requests import REQUESTS
 from drfd.slurm.files import MORE_CONF, NAMES, Layout, files
 from drfd.slurm.nodes import GivenOut
 from drfd.slurm.running import running_differences
@@ -394,6 +396,12 @@ def print_metrics(options: argparse.Namespace) -> None:
     print(ask_once(options.socket or usual.with_name(SOCKET_NAME)), end="")
 
 
+def print_schema(options: argparse.Namespace) -> None:
+    is_config = options.name == "config"
+    found = config_schema() if is_config else reply_schema(options.name)
+    print(json.dumps(found, indent=2))
+
+
 def compact_journal(options: argparse.Namespace) -> str:
     """Shorten the journal of a daemon that does not run, and return a line about that. Raises
     HostError if it runs, or there is no journal."""
@@ -649,6 +657,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     metrics.add_argument("--socket", type=Path, metavar="PATH", help=f"the daemon's {SOCKET_NAME}")
 
+    schema = commands.add_parser(
+        "schema", help="print a JSON schema, of the configuration or of the reply to a verb"
+    )
+    schema.add_argument("name", choices=["config", *sorted(REQUESTS)], metavar="config|VERB")
+
     shorten = commands.add_parser(
         "compact", help="make the journal of a stopped daemon as short as it can be"
     )
@@ -730,6 +743,7 @@ _COMMANDS = {
     "gpus": list_gpus,
     "slurm-conf": slurm_conf,
     "metrics": print_metrics,
+    "schema": print_schema,
     "compact": lambda options: print(compact_journal(options)),
     "install": _install,
     "uninstall": _uninstall,

@@ -1,4 +1,5 @@
-"""The reference of the configuration's keys, and the file that an installation begins with.
+"""The reference of the configuration's keys, the file that an installation begins with, and the
+JSON schemas of the configuration and of replies.
 
 `python -m drfd.daemon.reference` writes both into a checkout. Keys come from where they are
 declared; tables that a site names or repeats are shown by examples.
@@ -7,14 +8,20 @@ declared; tables that a site names or repeats are shown by examples.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
 
 from drfd.common.strict_table import Key, keys_of
+from drfd.common.units import PLAIN_AXES
 from drfd.core.fairness.rules import Preempting, ReservationSettings, Scheduling
 from drfd.daemon.config import Config, Defaults, HistorySettings, MetricsSettings, UserLimits
 from drfd.launcher.settings import LauncherSettings, SlurmSettings
+from drfd.protocol.requests import REQUESTS
 
 #: The classes with the keys of each table. Those that have several tables name them.
 _SECTIONS: dict[str, tuple[type, ...]] = {
@@ -80,6 +87,47 @@ def _line(key: Key) -> str:
     default = f"default: {key.default}" if key.default else ""
     comment = "; ".join(filter(None, (key.help, default)))
     return f"{f'{key.name} = {key.shown}':<24}  # {comment}".removesuffix("  # ").rstrip()
+
+
+def config_schema() -> dict[str, Any]:
+    """Return a JSON schema of the file, for editors."""
+    tables: list[tuple[str, Any, Any]] = [
+        *((name, list[dict[str, Any]], []) for name in ("disk", "window")),
+        *((name, dict[str, Any], {}) for name in ("gres", "nodes", "pools", "users")),
+    ]
+    for table in _SECTIONS:
+        keys = [(each.name, _type(each), msgspec.UNSET) for each in _keys(table)]
+        if table == "capacity":
+            keys += [(name, str | int | float, msgspec.UNSET) for name in PLAIN_AXES]
+        struct = msgspec.defstruct(table, keys, kw_only=True, forbid_unknown_fields=True)
+        tables.append((table, struct, msgspec.UNSET))
+    return msgspec.json.schema(
+        msgspec.defstruct("drfd", tables, kw_only=True, forbid_unknown_fields=True)
+    )
+
+
+def _type(key: Key) -> Any:
+    value = tomllib.loads(f"x = {key.shown}")["x"]
+    words = getattr(key.read, "words", ())
+    kind: Any = Literal[words] if words else str | int | float
+    if isinstance(value, bool | list):
+        kind = list[str] if isinstance(value, list) else bool
+    text = f"{key.help} (default: {key.default or key.shown})".strip()
+    return Annotated[kind, msgspec.Meta(description=text)]
+
+
+def reply_schema(name: str) -> dict[str, Any]:
+    """Return a JSON schema of the reply to a verb, or of the lines of a stream."""
+    # Slow to load, and only needed here.
+    from drfd.daemon.handlers.verbs import VERBS
+    from drfd.daemon.server import server  # noqa: F401
+
+    known = VERBS[REQUESTS[name]]
+    found = known.lines or get_type_hints(known.answer)["return"]
+    schemas, parts = msgspec.json.schema_components(
+        get_args(found) or [found], schema_hook=lambda _: {"description": "any value"}
+    )
+    return {**(schemas[0] if len(schemas) == 1 else {"anyOf": [*schemas]}), "$defs": parts}
 
 
 def main(root: Path) -> None:

@@ -751,7 +751,8 @@ class WaitReply(TypedDict):
     """The jobs that have ended. `done` is false if the time was over first."""
 
     done: bool
-    ended: list[EndedJobView | EndedArrayView]
+    #: An `EndedArrayView` for an array.
+    ended: list[EndedJobView]
     #: Jobs that can never start.
     never: list[JobView]
 

@@ -14,8 +14,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 @dataclass(frozen=True, slots=True)
 class Verb:
     #: Called with the object on which it is declared, the sender, and the request; a stream with
-    #: the connection's writer before the sender. Its annotation is the type of the reply, or of the
-    #: lines of a stream.
+    #: the connection's writer before the sender. Its annotation is the type of the reply.
     answer: Callable[..., Any]
     #: Completes "only an administrator may"; "" for a verb that every user may use.
     admin: str
@@ -26,7 +25,8 @@ class Verb:
     lock: str
     #: Whether a request may wait for long, and so holds none of its user's slots.
     waits: bool
-    is_stream: bool
+    #: The type of the lines of a stream; None for a verb with one reply.
+    lines: type | None
 
 
 #: Filled when the modules of the handlers and of the server are imported.
@@ -39,7 +39,7 @@ def verb(
     audit: bool | Callable[[Any], str | None] = False,
     lock: str = "",
     waits: bool = False,
-    stream: bool = False,
+    lines: type | None = None,
 ) -> Callable[[_Function], _Function]:
     """Register a method as what answers such requests. With `audit`, they are logged under the name
     of the verb, or under what `audit` returns for them."""
@@ -48,7 +48,7 @@ def verb(
         for request in requests:
             name = str(request.__struct_config__.tag).replace("_", "-")
             logged = audit if callable(audit) else (lambda _, name=name if audit else None: name)
-            VERBS[request] = Verb(answer, admin, logged, lock, waits, stream)
+            VERBS[request] = Verb(answer, admin, logged, lock, waits, lines)
         return answer
 
     return register

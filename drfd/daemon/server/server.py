@@ -45,7 +45,7 @@ from drfd.daemon.watching.snapshots import SnapshotFeed
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.protocol.codec import MAX_REQUEST_BYTES
-from drfd.protocol.replies import Reply
+from drfd.protocol.replies import EventLine, Reply, SnapshotLine
 from drfd.protocol.requests import (
     CancelRequest,
     EventsRequest,
@@ -697,7 +697,7 @@ class Server:
         known = VERBS[type(request)]
         if known.waits:
             slot.release()
-        if known.is_stream:
+        if known.lines is not None:
             answer = known.answer(self, writer, actor, request)
         else:
             answer = self._reply(actor, sender.gid, request)
@@ -733,7 +733,7 @@ class Server:
             audit.record(actor, request, None)
             raise
 
-    @verb(EventsRequest, waits=True, stream=True)
+    @verb(EventsRequest, waits=True, lines=EventLine)
     async def _stream_events(
         self, writer: asyncio.StreamWriter, actor: Actor, request: EventsRequest
     ) -> bytes:
@@ -748,7 +748,7 @@ class Server:
             return encode_error(error)
         return encode({"done": True})
 
-    @verb(SnapshotsRequest, waits=True, stream=True)
+    @verb(SnapshotsRequest, waits=True, lines=SnapshotLine)
     async def _stream_snapshots(
         self, writer: asyncio.StreamWriter, actor: Actor, request: SnapshotsRequest
     ) -> bytes:
