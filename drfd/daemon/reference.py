@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 import msgspec
 
@@ -21,6 +21,7 @@ from drfd.common.units import PLAIN_AXES
 from drfd.core.fairness.rules import Preempting, ReservationSettings, Scheduling
 from drfd.daemon.config import Config, Defaults, HistorySettings, MetricsSettings, UserLimits
 from drfd.launcher.settings import LauncherSettings, SlurmSettings
+from drfd.protocol.replies import WaitReply
 from drfd.protocol.requests import REQUESTS
 
 #: The classes with the keys of each table. Those that have several tables name them.
@@ -124,6 +125,10 @@ def reply_schema(name: str) -> dict[str, Any]:
 
     known = VERBS[REQUESTS[name]]
     found = known.lines or get_type_hints(known.answer)["return"]
+    if found is WaitReply:
+        # msgspec knows no list of objects of two kinds: jobs and arrays.
+        hints = {**get_type_hints(WaitReply, include_extras=True), "ended": list[Any]}
+        found = TypedDict("WaitReply", hints)  # type: ignore[misc, no-redef]
     schemas, parts = msgspec.json.schema_components(
         get_args(found) or [found], schema_hook=lambda _: {"description": "any value"}
     )

@@ -751,8 +751,7 @@ class WaitReply(TypedDict):
     """The jobs that have ended. `done` is false if the time was over first."""
 
     done: bool
-    #: An `EndedArrayView` for an array.
-    ended: list[EndedJobView]
+    ended: list[EndedJobView | EndedArrayView]
     #: Jobs that can never start.
     never: list[JobView]
 
@@ -1097,6 +1096,10 @@ class LedgerCheckReply(TypedDict):
     gone: NotRequired[int]
     chain: NotRequired[str]
     fault: NotRequired[LedgerFault | None]
+
+
+class MetricsReply(TypedDict):
+    text: str
 
 
 # -- streams ---------------------------------------------------------------------------------------

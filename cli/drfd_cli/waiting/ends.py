@@ -20,7 +20,9 @@ _LINES, _BYTES = 5, 1 << 15
 _JOBS = 3
 
 
-def tell_ends(client: Connection, ended: Iterable[EndedJobView], *, is_told: bool = False) -> None:
+def tell_ends(
+    client: Connection, ended: Iterable[EndedJobView | EndedArrayView], *, is_told: bool = False
+) -> None:
     """Print, for each job or array that did not complete, one line and the end of its errors.
 
     The files are read with the caller's rights, and only those of the caller's own jobs. If
@@ -39,7 +41,7 @@ def tell_ends(client: Connection, ended: Iterable[EndedJobView], *, is_told: boo
             shown += _tell_errors(client, each)
 
 
-def _tell_errors(client: Connection, ended: EndedJobView) -> bool:
+def _tell_errors(client: Connection, ended: EndedJobView | EndedArrayView) -> bool:
     """Print the last lines of the error output. Returns whether there were any."""
     job: JobView | None
     job = _first_failed(client, cast("EndedArrayView", ended)) if "array_tasks" in ended else ended

@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import cast
 
 from msgspec.structs import replace
 
@@ -32,6 +31,7 @@ from drfd.journal.history import read_changed, read_ended_ids
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     CodeText,
+    EndedArrayView,
     EndedJobView,
     EventLine,
     JobView,
@@ -235,7 +235,7 @@ class WaitHandler:
             ids, any_one=request.any, timeout_s=request.timeout_s
         )
         done = len(found) == len(ids) or (request.any and bool(found))
-        ended: list[EndedJobView] = []
+        ended: list[EndedJobView | EndedArrayView] = []
         never: list[JobView] = []
         async with lock:
             for job_id in found:
@@ -250,10 +250,10 @@ class WaitHandler:
                 await yielding.maybe_yield()
         return {"done": done, "ended": ended, "never": never}
 
-    async def _ended_view(self, job_id: int, actor: st.Actor) -> EndedJobView:
+    async def _ended_view(self, job_id: int, actor: st.Actor) -> EndedJobView | EndedArrayView:
         array = self.lookup.any_array(job_id)
         if array is not None:
-            return cast(EndedJobView, await self.lookup.ended_array_view(array))
+            return await self.lookup.ended_array_view(array)
         job = self.lookup.any_job(job_id)
         return {**self.lookup.view(job, actor), "status": exit_status(job)}
 
