@@ -272,18 +272,24 @@ MOST = Ceilings(cores_milli=8000, disks=(DiskLimit(device="8:0", read_bps=9000, 
 LENT_ORDER = replace(ORDER, limits=replace(ORDER.limits, cores_by=protocol.SHARE), most=MOST)
 _ONE = {"id": 5, "attempt": 1}
 ORDERS: list[Message] = [
-    protocol.launch_message(ORDER),
-    protocol.launch_message(
-        replace(ORDER, grants=(Grant(name="gpu", given=("1",), others=("0", "GPU-5c")),))
+    protocol.message_of(protocol.LAUNCH, ORDER),
+    protocol.message_of(
+        protocol.LAUNCH,
+        replace(ORDER, grants=(Grant(name="gpu", given=("1",), others=("0", "GPU-5c")),)),
     ),
-    protocol.launch_message(LENT_ORDER),
-    protocol.launch_message(replace(ORDER, node="n1", last_resort_s=3720)),
-    protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=2500)),
-    protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)),
-    protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, most=MOST)),
-    protocol.notify_message(ORDER),
-    protocol.exec_message(protocol.ExecCommand(1, 5, 1, 9, 8, "0" * 64)),
-    protocol.signal_message((5, 1), 3, (10, 12)),
+    protocol.message_of(protocol.LAUNCH, LENT_ORDER),
+    protocol.message_of(protocol.LAUNCH, replace(ORDER, node="n1", last_resort_s=3720)),
+    protocol.message_of(protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=2500)),
+    protocol.message_of(
+        protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)
+    ),
+    protocol.message_of(protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, most=MOST)),
+    protocol.message_of(protocol.NOTIFY, ORDER),
+    protocol.message_of(
+        protocol.EXEC,
+        protocol.ExecOrder(**_ONE, number=1, pid=9, start_ticks=8, proof="0" * 64),
+    ),
+    protocol.message_of(protocol.SIGNAL, protocol.SignalOrder(**_ONE, count=3, signals=(10, 12))),
     {"cmd": protocol.LIST},
     {"cmd": protocol.KEY, "uid": 1000},
     {"cmd": protocol.MEASURE_GPUS, "on": True},
@@ -527,7 +533,8 @@ def write_state(place: Path) -> None:
     (place / "attempts").mkdir(parents=True, exist_ok=True)
     _write_journal(place / "journal.sql")
     _write_attempts(place / "attempts")
-    _write_lines(place / "orders.jsonl", ORDERS)
+    sent = [protocol.decode(protocol.encode(order)) for order in ORDERS]
+    _write_lines(place / "orders.jsonl", sent)
     _write_lines(place / "reports.jsonl", REPORTS)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from drfd.common.owner import UNSTARTED, Owner
 from drfd.common.signals import is_signal
@@ -49,18 +50,10 @@ KEY = "key"
 #: Measure the use of GPUs, or stop doing so; and the report of it.
 MEASURE_GPUS, GPUS = "measure-gpus", "gpus"
 
-#: The highest number of a job or of an attempt.
+#: The highest number of a job or of an attempt, within the range that names of files and cgroups
+#: can have.
 MAX_ORDINAL = UNSTARTED
 
-#: The highest number in a message: results computed from a higher one do not fit into 64 bits.
-_MOST = 2**63 - 1
-#: Largest number of signals in one message; the controller keeps fewer.
-_MOST_SIGNALS = 64
-#: Largest number of characters in a job's name, of variables in an order, and of characters in a
-#: variable's value.
-MAX_NAME, _MAX_VARIABLES, _MAX_VALUE = 256, 100, 16384
-#: Largest number of instances in a list, and of countable resources with device nodes.
-MAX_INSTANCES, _MAX_GRANTS = 1024, 64
 #: Commands that come with the descriptor of a sealed payload.
 WITH_PAYLOAD = (LAUNCH, NOTIFY)
 
@@ -90,14 +83,78 @@ class BadMessage(Exception):
     """The other side sent something outside the protocol."""
 
 
+@dataclass(frozen=True, slots=True)
+class Must:
+    """A condition on the values of an annotated type, and what is said of one that does not meet
+    it."""
+
+    test: Callable[[Any], object]
+    fault: str
+
+
+def _matching(pattern: str, fault: str) -> Must:
+    return Must(re.compile(pattern).fullmatch, fault)
+
+
+#: Largest number of characters in a job's name and in a variable's value.
+MAX_NAME, _MAX_VALUE = 256, 16384
+#: Largest number of instances in a list.
+MAX_INSTANCES = 1024
+
+
+def _is_variable(name: str, text: str) -> bool:
+    return may_set(name) and len(text) <= _MAX_VALUE and "\0" not in text and may_be(name, text)
+
+
+#: A higher number than `Number` allows gives results that do not fit into 64 bits.
+Number: TypeAlias = Annotated[int, Must(range(1 << 63).__contains__, "is not from 0 to 2**63 - 1")]
+Ordinal: TypeAlias = Annotated[
+    int, Must(range(1, MAX_ORDINAL + 1).__contains__, f"is not between 1 and {MAX_ORDINAL}")
+]
+Name: TypeAlias = Annotated[
+    str, Must(lambda text: len(text) <= MAX_NAME and "\0" not in text, "is no name")
+]
+User: TypeAlias = Annotated[
+    str, Must(lambda text: 1 <= len(text) <= 256 and text.isprintable(), "is no account's name")
+]
+Proof: TypeAlias = Annotated[str, _matching("[0-9a-f]{64}", "is no signature")]
+Journal: TypeAlias = Annotated[str, _matching("[0-9a-f]{32}", "is not the id of a journal")]
+Device: TypeAlias = Annotated[str, _matching("[0-9]{1,9}:[0-9]{1,9}", "is not major:minor")]
+Node: TypeAlias = Annotated[
+    str, _matching("(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?", "is not the name of a node")
+]
+CoresMode: TypeAlias = Annotated[str, Must(CORES_MODES.__contains__, "is no mode of cores")]
+Instances: TypeAlias = Annotated[
+    tuple[Name, ...], Must(lambda names: len(names) <= MAX_INSTANCES, "has too many instances")
+]
+Signals: TypeAlias = Annotated[
+    tuple[int, ...],
+    Must(
+        lambda found: len(found) <= 64 and all(map(is_signal, found)), "are no 64 signals or less"
+    ),
+]
+Variables: TypeAlias = Annotated[
+    dict[str, str],
+    Must(lambda found: len(found) <= 100, "has more than 100 variables"),
+    Must(
+        lambda found: all(map(_is_variable, found, found.values())),
+        "has a variable that is none of drfd's, or too long, or with signs of a shell's",
+    ),
+]
+Hidden: TypeAlias = Annotated[
+    tuple[str, ...],
+    Must(lambda names: all(map(may_hide, names)), "has one that drfd does not hide"),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLimit:
     """Limits on one disk, in bytes per second; 0 is no limit. `device` is "major:minor", or
     EVERY_DISK."""
 
-    device: str
-    read_bps: int
-    write_bps: int
+    device: Device
+    read_bps: Number
+    write_bps: Number
 
 
 #: The device in limits that hold for each disk of a node which finds its disks itself. The kernel
@@ -109,19 +166,19 @@ EVERY_DISK = "0:0"
 class AttemptLimits:
     """The limits that the kernel is to enforce for one attempt."""
 
-    cores_milli: int
-    memory_bytes: int
-    pids: int
+    cores_milli: Number
+    memory_bytes: Number
+    pids: Number
     disks: tuple[DiskLimit, ...] = ()
     #: One of CORES_MODES.
-    cores_by: str = QUOTA
+    cores_by: CoresMode = QUOTA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
     """The most that a running attempt may use of what can be taken back from it."""
 
-    cores_milli: int
+    cores_milli: Number
     disks: tuple[DiskLimit, ...] = ()
 
 
@@ -130,59 +187,71 @@ class Grant:
     """What an attempt is given of a countable resource that may have device nodes. The launcher
     alone knows which nodes an instance has."""
 
-    name: str
+    name: Name
     #: The instances that are the attempt's, and all others that are given out to jobs.
-    given: tuple[str, ...]
-    others: tuple[str, ...]
+    given: Instances
+    others: Instances
     #: Bytes of its own memory on each of its instances; 0 for no limit that the kernel keeps.
-    memory_bytes: int = 0
+    memory_bytes: Number = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOrder:
+class AttemptOrder:
+    """An order about one attempt; of ABOUT_ONE it has nothing else."""
+
+    id: Ordinal
+    attempt: Ordinal
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.id, self.attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOrder(AttemptOrder):
     """Everything that root's processes must know to run one attempt: numbers and short texts. Texts
     of the user come separately, as a descriptor of a sealed file that only the job's own process
     reads (`drfd.payload.pack`)."""
 
-    id: int
-    attempt: int
-    uid: int
+    uid: Number
     #: The account's name, the journal, and the time of submission: see `core.model.job.Owner`.
-    user: str
-    journal: str
-    submitted_us: int
+    user: User
+    journal: Journal
+    submitted_us: Number
     #: Preferred primary group; used only if the user is still a member.
-    gid: int
+    gid: Number
     #: The array, 0 for none, and the task's index in it: for the names of output files.
-    array_id: int
-    array_index: int
-    name: str
+    array_id: Number
+    array_index: Number
+    name: Name
     #: Number of threads for programs, unless the submitter has set it; 0 sets nothing. Of a job
     #: that may be lent cores it is as many as that may become.
-    threads: int
+    threads: Number
     #: Variables that override the submitter's, and names of the submitter's that are removed: only
     #: names that `drfd.payload.environment` allows.
-    variables: dict[str, str]
-    hidden: tuple[str, ...]
+    variables: Variables
+    hidden: Hidden
     limits: AttemptLimits
     #: The user's signature of the payload (`drfd.payload.signature`), or None.
-    proof: str | None = None
+    proof: Proof | None = None
     #: Whether the owner's notification command runs when the program has started.
     tells_start: bool = False
     #: Whether output files are truncated, because no earlier attempt has started the program.
     empties_output: bool = True
     #: How much the attempt may write to its output files; 0 is no limit.
-    output_max_bytes: int = 0
+    output_max_bytes: Number = 0
     #: Of each countable resource that may have device nodes.
-    grants: tuple[Grant, ...] = ()
+    grants: Annotated[
+        tuple[Grant, ...], Must(lambda grants: len(grants) <= 64, "has too many resources")
+    ] = ()
     #: The most that it may be lent while it runs, cores only with the mode SHARE; None for nothing.
     #: Its floor is in `limits`.
     most: Ceilings | None = None
     #: The node that it is launched on, by a launcher that has several; "" for the launcher's own.
-    node: str = ""
+    node: Node = ""
     #: Seconds after which the node itself ends the attempt, should no controller do so before;
     #: 0 for never. Only a launcher that has several nodes looks at it.
-    last_resort_s: int = 0
+    last_resort_s: Number = 0
 
     @property
     def owner(self) -> Owner:
@@ -233,7 +302,78 @@ class Assignment:
         os.close(self.payload_fd)
 
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecOrder(AttemptOrder):
+    """The order to move a process into a running attempt of its user's."""
+
+    #: The controller's number of this order, which the answer repeats.
+    number: Number
+    #: The process, by its pid and its start in clock ticks since boot (proc_pid_stat(5)).
+    pid: Number
+    start_ticks: Number
+    #: The user's signature (`drfd.payload.signature.exec_digest`), or None.
+    proof: Proof | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalOrder(AttemptOrder):
+    """The order that an attempt be sent `count` signals in all, of which `signals` are the last."""
+
+    count: Number
+    signals: Signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LendOrder(AttemptOrder):
+    """The order that a running attempt may use so much from now on. It may be repeated, is answered
+    by no report, and has to survive neither the controller nor the launcher."""
+
+    cores_milli: Number
+    #: New rates; the ceilings of disks that are not named stay.
+    disks: tuple[DiskLimit, ...] = ()
+    #: The most that it may be lent, where that is not what the launch order said; None where it is.
+    most: Ceilings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListOrder:
+    """The order to report all attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOrder:
+    """The order to write a user's key file."""
+
+    uid: Number
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureGpusOrder:
+    """The order to measure the use of GPUs and report it, or to stop doing so."""
+
+    on: bool
+
+
+Order = AttemptOrder | ListOrder | KeyOrder | MeasureGpusOrder
+_KINDS: dict[object, type[Order]] = {
+    LAUNCH: LaunchOrder,
+    NOTIFY: LaunchOrder,
+    EXEC: ExecOrder,
+    SIGNAL: SignalOrder,
+    LEND: LendOrder,
+    LIST: ListOrder,
+    KEY: KeyOrder,
+    MEASURE_GPUS: MeasureGpusOrder,
+    **dict.fromkeys(ABOUT_ONE, AttemptOrder),
+}
+
+
+def _fields(value: Any) -> Message:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+#: It writes dataclasses as objects.
+_encode = json.JSONEncoder(separators=(",", ":"), default=_fields).encode
 
 
 def encode(message: Message) -> bytes:
@@ -250,60 +390,27 @@ def decode(line: bytes) -> Message:
     return message
 
 
-def launch_message(order: LaunchOrder) -> Message:
-    return {"cmd": LAUNCH, **_fields(order)}
+def message_of(command: str, order: Order) -> Message:
+    """Return the message that gives this order, which `read_order` reads."""
+    fields = _fields(order)
+    if isinstance(order, LaunchOrder):
+        fields["variables"] = {name: plain(text) for name, text in order.variables.items()}
+    return {"cmd": command, **fields}
 
 
-def notify_message(order: LaunchOrder) -> Message:
-    return {"cmd": NOTIFY, **_fields(order)}
-
-
-def exec_message(command: ExecCommand) -> Message:
-    return {"cmd": EXEC, **_shallow(command)}
-
-
-def _fields(order: LaunchOrder) -> Message:
-    """Return the fields of an order as JSON, faster than dataclasses.asdict, which copies."""
-    limits = _shallow(order.limits) | {"disks": [_shallow(disk) for disk in order.limits.disks]}
-    grants = [_shallow(grant) for grant in order.grants]
-    variables = {name: plain(text) for name, text in order.variables.items()}
-    return _shallow(order) | {
-        "variables": variables,
-        "limits": limits,
-        "grants": grants,
-        "most": _most_record(order.most),
-    }
-
-
-def _most_record(most: Ceilings | None) -> Message | None:
-    return None if most is None else ceilings_record(most)
-
-
-def ceilings_record(ceilings: Ceilings) -> Message:
-    """Return ceilings as JSON, which `read_ceilings` reads."""
-    return {
-        "cores_milli": ceilings.cores_milli,
-        "disks": [_shallow(disk) for disk in ceilings.disks],
-    }
-
-
-def read_ceilings(value: object) -> Ceilings:
-    """Raises BadMessage."""
-    return _ceilings("ceilings", value)
-
-
-def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit | Grant | ExecCommand) -> Message:
-    return {name: getattr(value, name) for name in value.__slots__}
-
-
-def read_order(message: Message) -> LaunchOrder:
-    """Read the order in a `launch` or `notify` message. Raises BadMessage for a missing, unknown or
-    malformed field: the launcher runs as root and guesses nothing."""
-    return LaunchOrder(**_read_fields("order", _body(message), _ORDER))
+def read_order(message: Message) -> tuple[str, Order]:
+    """Return the command of a message of the controller, and its order. Raises BadMessage for a
+    missing, unknown or malformed field: the launcher runs as root and guesses nothing."""
+    command = message.get("cmd")
+    if not isinstance(command, str) or command not in _KINDS:
+        raise BadMessage(f"unknown command {command!r}")
+    fields = {name: value for name, value in message.items() if name != "cmd"}
+    order: Order = read(_KINDS[command], fields, command)
+    return command, order
 
 
 def checked_order(message: Message) -> LaunchOrder:
-    """Read the order in a message that this program has written itself, without checks."""
+    """Read an order that this program has written itself, without checks."""
     limits = message["limits"]
     disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
     grants = tuple(
@@ -312,7 +419,7 @@ def checked_order(message: Message) -> LaunchOrder:
     )
     most = message["most"]
     return LaunchOrder(
-        **_body(message)
+        **message
         | {
             "hidden": tuple(message["hidden"]),
             "limits": AttemptLimits(**limits | {"disks": disks}),
@@ -322,361 +429,94 @@ def checked_order(message: Message) -> LaunchOrder:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PayloadCommand:
-    """A `launch` or `notify`, whose payload comes as a descriptor."""
-
-    name: str
-    order: LaunchOrder
+def ceilings_record(ceilings: Ceilings) -> Message:
+    """Return ceilings as JSON, which `read_ceilings` reads."""
+    return asdict(ceilings)
 
 
-@dataclass(frozen=True, slots=True)
-class ExecCommand:
-    """An `exec`: the order to move a process into a running attempt of its user's."""
-
-    #: The controller's number of this order, which the answer repeats.
-    number: int
-    id: int
-    attempt: int
-    #: The process, by its pid and its start in clock ticks since boot (proc_pid_stat(5)).
-    pid: int
-    start_ticks: int
-    #: The user's signature (`drfd.payload.signature.exec_digest`), or None.
-    proof: str | None = None
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.id, self.attempt
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptCommand:
-    """A command of ABOUT_ONE."""
-
-    name: str
-    key: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class SignalCommand:
-    """The order that an attempt be sent `count` signals in all, of which `signals` are the last."""
-
-    key: tuple[int, int]
-    count: int
-    signals: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LendOrder:
-    """The order that a running attempt may use so much from now on. It may be repeated, is answered
-    by no report, and has to survive neither the controller nor the launcher."""
-
-    id: int
-    attempt: int
-    cores_milli: int
-    #: New rates; the ceilings of disks that are not named stay.
-    disks: tuple[DiskLimit, ...] = ()
-    #: The most that it may be lent, where that is not what the launch order said; None where it is.
-    most: Ceilings | None = None
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.id, self.attempt
-
-
-@dataclass(frozen=True, slots=True)
-class ListCommand:
-    """The order to report all attempts."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyCommand:
-    """The order to write a user's key file."""
-
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureGpusCommand:
-    """The order to measure the use of GPUs and report it, or to stop doing so."""
-
-    on: bool
-
-
-Command = (
-    PayloadCommand
-    | ExecCommand
-    | AttemptCommand
-    | SignalCommand
-    | LendOrder
-    | ListCommand
-    | KeyCommand
-    | MeasureGpusCommand
-)
-
-
-def read_command(message: Message) -> Command:
-    """Read the command in a message of the controller. Raises BadMessage."""
-    name = message.get("cmd")
-    if name == EXEC:
-        return ExecCommand(**_read_fields("command", _body(message), _EXEC))
-    if name in WITH_PAYLOAD:
-        return PayloadCommand(name, read_order(message))
-    if name in ABOUT_ONE:
-        return AttemptCommand(name, read_attempt(message))
-    if name == SIGNAL:
-        return SignalCommand(*read_signals(message))
-    if name == LEND:
-        return read_lend(message)
-    if name == LIST:
-        return ListCommand()
-    if name == KEY:
-        return KeyCommand(**_read_fields("command", _body(message), {"uid": _number}))
-    if name == MEASURE_GPUS:
-        return MeasureGpusCommand(**_read_fields("command", _body(message), {"on": _flag}))
-    raise BadMessage(f"unknown command {name!r}")
-
-
-def signal_message(key: tuple[int, int], count: int, signals: tuple[int, ...]) -> Message:
-    """Return the order that an attempt be sent `count` signals in all; `signals` are the last."""
-    return {
-        "cmd": SIGNAL,
-        "id": key[0],
-        "attempt": key[1],
-        "count": count,
-        "signals": list(signals),
-    }
-
-
-def read_signals(message: Message) -> tuple[tuple[int, int], int, tuple[int, ...]]:
-    """Read (attempt, count, signals) of a `signal` message. Raises BadMessage."""
-    fields = _read_fields("command", _body(message), _SIGNAL)
-    return (fields["id"], fields["attempt"]), fields["count"], fields["signals"]
-
-
-def lend_message(order: LendOrder) -> Message:
-    return {
-        "cmd": LEND,
-        "id": order.id,
-        "attempt": order.attempt,
-        "cores_milli": order.cores_milli,
-        "disks": [_shallow(disk) for disk in order.disks],
-        "most": _most_record(order.most),
-    }
-
-
-def read_lend(message: Message) -> LendOrder:
+def read_ceilings(value: object) -> Ceilings:
     """Raises BadMessage."""
-    return LendOrder(**_read_fields("command", _body(message), _LEND))
+    found: Ceilings = read(Ceilings, value, "ceilings")
+    return found
 
 
-def read_attempt(message: Message) -> tuple[int, int]:
-    """Read (job id, attempt) of a command about one attempt. Raises BadMessage."""
-    fields = _read_fields("command", _body(message), {"id": _ordinal, "attempt": _ordinal})
-    return fields["id"], fields["attempt"]
+# -- reading by annotations ---------------------------------------------------------------------
 
 
-def _body(message: Message) -> Message:
-    return {name: value for name, value in message.items() if name != "cmd"}
+def read(kind: Any, value: object, where: str) -> Any:
+    """Return what a value of JSON means as a value of this type: a dataclass, or what fields of the
+    dataclasses here are annotated with. Raises BadMessage, which names the place."""
+    return _reader(kind)(value, where)
 
 
-def _read_fields(
-    what: str, value: object, readers: Mapping[str, Callable[[str, Any], Any]]
-) -> dict[str, Any]:
-    if not isinstance(value, dict) or value.keys() != readers.keys():
-        raise BadMessage(f"{what} does not have the fields {', '.join(readers)}")
-    try:
-        return {key: read(key, value[key]) for key, read in readers.items()}
-    except BadMessage as error:
-        raise BadMessage(f"{what}.{error}") from None
+_Reader: TypeAlias = Callable[[Any, str], Any]
 
 
-def _number(what: str, value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise BadMessage(f"{what} is not a natural number")
-    if value > _MOST:
-        raise BadMessage(f"{what} is greater than the kernel can count")
+@cache
+def _reader(kind: Any) -> _Reader:
+    if is_dataclass(kind):
+        return _reader_of_object(kind)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _reader_with(_reader(parts[0]), parts[1:])
+    if origin is tuple:
+        return _reader_of_list(_reader(parts[0]))
+    if origin is dict:
+        return _reader_of_texts
+    if parts:
+        return _reader_or_none(_reader(parts[0]))
+    return _reader_of_type(kind)
+
+
+def _reader_of_object(kind: Any) -> _Reader:
+    hints = get_type_hints(kind, include_extras=True)
+    readers = {name: _reader(hints[name]) for name in kind.__dataclass_fields__}
+
+    def reader(value: Any, where: str) -> Any:
+        if type(value) is not dict or value.keys() != readers.keys():
+            raise BadMessage(f"{where} does not have the fields {', '.join(readers)}")
+        return kind(
+            **{name: each(value[name], f"{where}.{name}") for name, each in readers.items()}
+        )
+
+    return reader
+
+
+def _reader_with(inner: _Reader, conditions: tuple[Must, ...]) -> _Reader:
+    def reader(value: Any, where: str) -> Any:
+        found = inner(value, where)
+        for must in conditions:
+            if not must.test(found):
+                raise BadMessage(f"{where} {must.fault}")
+        return found
+
+    return reader
+
+
+def _reader_of_list(inner: _Reader) -> _Reader:
+    def reader(value: Any, where: str) -> Any:
+        if type(value) is not list:
+            raise BadMessage(f"{where} is not a list")
+        return tuple([inner(each, where) for each in value])
+
+    return reader
+
+
+def _reader_of_texts(value: Any, where: str) -> Any:
+    if type(value) is not dict or not all(type(each) is str for each in value.values()):
+        raise BadMessage(f"{where} is not an object of texts")
     return value
 
 
-def _ordinal(what: str, value: object) -> int:
-    """Read a job or attempt number, within the range that names of files and cgroups can have."""
-    number = _number(what, value)
-    if not 1 <= number <= MAX_ORDINAL:
-        raise BadMessage(f"{what} is not between 1 and {MAX_ORDINAL}")
-    return number
+def _reader_or_none(inner: _Reader) -> _Reader:
+    return lambda value, where: None if value is None else inner(value, where)
 
 
-def _text(what: str, value: object) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise BadMessage(f"{what} is not text without NUL")
-    return value
-
-
-def _name(what: str, value: object) -> str:
-    name = _text(what, value)
-    if len(name) > MAX_NAME:
-        raise BadMessage(f"{what} is longer than {MAX_NAME} signs")
-    return name
-
-
-def _flag(what: str, value: object) -> bool:
-    if type(value) is not bool:
-        raise BadMessage(f"{what} is not true or false")
-    return value
-
-
-def _variables(what: str, value: object) -> dict[str, str]:
-    if not isinstance(value, dict) or len(value) > _MAX_VARIABLES:
-        raise BadMessage(f"{what} is not an object of {_MAX_VARIABLES} variables at most")
-    for name, text in value.items():
-        if not may_set(name):
-            raise BadMessage(f"{what} has the name of no variable of drfd's")
-        if len(_text(what, text)) > _MAX_VALUE:
-            raise BadMessage(f"{what} has a value of more than {_MAX_VALUE} signs")
-        if not may_be(name, text):
-            raise BadMessage(f"{what} has a value with signs of a shell's, or no number")
-    return dict(value)
-
-
-def _hidden(what: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(
-        isinstance(name, str) and may_hide(name) for name in value
-    ):
-        raise BadMessage(f"{what} is not a list of variables that drfd takes out")
-    return tuple(value)
-
-
-def _user(what: str, value: object) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= 256 or not value.isprintable():
-        raise BadMessage(f"{what} is not the name of an account")
-    return value
-
-
-def _matching(pattern: str, fault: str) -> Callable[[str, object], str]:
-    matches = re.compile(pattern).fullmatch
-
-    def read(what: str, value: object) -> str:
-        if not isinstance(value, str) or not matches(value):
-            raise BadMessage(f"{what} is {fault}")
+def _reader_of_type(kind: type) -> _Reader:
+    def reader(value: Any, where: str) -> Any:
+        # A truth value is no number.
+        if type(value) is not kind:
+            raise BadMessage(f"{where} is not of the type {kind.__name__}")
         return value
 
-    return read
-
-
-_signature = _matching("[0-9a-f]{64}", "no signature")
-_journal = _matching("[0-9a-f]{32}", "not the id of a journal")
-_device = _matching("[0-9]{1,9}:[0-9]{1,9}", "not major:minor")
-_node = _matching("(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?", "not the name of a node")
-
-
-def _proof(what: str, value: object) -> str | None:
-    return None if value is None else _signature(what, value)
-
-
-def _cores_mode(what: str, value: object) -> str:
-    if value not in CORES_MODES:
-        raise BadMessage(f"{what} is not one of {', '.join(CORES_MODES)}")
-    return str(value)
-
-
-def _limits(what: str, value: object) -> AttemptLimits:
-    return AttemptLimits(**_read_fields(what, value, _LIMITS))
-
-
-def _disks(what: str, value: object) -> tuple[DiskLimit, ...]:
-    if not isinstance(value, list):
-        raise BadMessage(f"{what} is not a list")
-    return tuple(DiskLimit(**_read_fields(what, disk, _DISK)) for disk in value)
-
-
-def _ceilings(what: str, value: object) -> Ceilings:
-    return Ceilings(**_read_fields(what, value, _CEILINGS))
-
-
-def _most(what: str, value: object) -> Ceilings | None:
-    return None if value is None else _ceilings(what, value)
-
-
-def _instances(what: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > MAX_INSTANCES:
-        raise BadMessage(f"{what} is not a list of {MAX_INSTANCES} instances at most")
-    return tuple(_name(what, each) for each in value)
-
-
-def _grants(what: str, value: object) -> tuple[Grant, ...]:
-    if not isinstance(value, list) or len(value) > _MAX_GRANTS:
-        raise BadMessage(f"{what} is not a list of {_MAX_GRANTS} resources at most")
-    return tuple(Grant(**_read_fields(what, each, _GRANT)) for each in value)
-
-
-def _signals(what: str, value: object) -> tuple[int, ...]:
-    if not isinstance(value, list) or any(type(each) is not int for each in value):
-        raise BadMessage(f"{what} is not a list of numbers")
-    if len(value) > _MOST_SIGNALS:
-        raise BadMessage(f"{what} holds more than {_MOST_SIGNALS} signals")
-    if not all(map(is_signal, value)):
-        raise BadMessage(f"{what} holds what is no signal")
-    return tuple(value)
-
-
-_DISK = {"device": _device, "read_bps": _number, "write_bps": _number}
-_GRANT: dict[str, Callable[[str, Any], Any]] = {
-    "name": _name,
-    "given": _instances,
-    "others": _instances,
-    "memory_bytes": _number,
-}
-_SIGNAL: dict[str, Callable[[str, Any], Any]] = {
-    "id": _ordinal,
-    "attempt": _ordinal,
-    "count": _number,
-    "signals": _signals,
-}
-_LEND: dict[str, Callable[[str, Any], Any]] = {
-    "id": _ordinal,
-    "attempt": _ordinal,
-    "cores_milli": _number,
-    "disks": _disks,
-    "most": _most,
-}
-_CEILINGS: dict[str, Callable[[str, Any], Any]] = {"cores_milli": _number, "disks": _disks}
-_EXEC: dict[str, Callable[[str, Any], Any]] = {
-    "number": _number,
-    "id": _ordinal,
-    "attempt": _ordinal,
-    "pid": _number,
-    "start_ticks": _number,
-    "proof": _proof,
-}
-_LIMITS: dict[str, Callable[[str, Any], Any]] = {
-    "cores_milli": _number,
-    "memory_bytes": _number,
-    "pids": _number,
-    "disks": _disks,
-    "cores_by": _cores_mode,
-}
-_ORDER: dict[str, Callable[[str, Any], Any]] = {
-    "id": _ordinal,
-    "attempt": _ordinal,
-    "uid": _number,
-    "user": _user,
-    "journal": _journal,
-    "submitted_us": _number,
-    "gid": _number,
-    "array_id": _number,
-    "array_index": _number,
-    "name": _name,
-    "threads": _number,
-    "variables": _variables,
-    "hidden": _hidden,
-    "limits": _limits,
-    "proof": _proof,
-    "tells_start": _flag,
-    "empties_output": _flag,
-    "output_max_bytes": _number,
-    "grants": _grants,
-    "most": _most,
-    "node": _node,
-    "last_resort_s": _number,
-}
+    return reader

@@ -34,18 +34,17 @@ from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
     Assignment,
-    AttemptCommand,
     BadMessage,
-    ExecCommand,
-    KeyCommand,
+    ExecOrder,
+    KeyOrder,
+    LaunchOrder,
     LendOrder,
-    ListCommand,
-    MeasureGpusCommand,
+    ListOrder,
+    MeasureGpusOrder,
     Message,
-    PayloadCommand,
-    SignalCommand,
+    SignalOrder,
     ceilings_record,
-    read_command,
+    read_order,
 )
 from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
@@ -352,32 +351,32 @@ class Launcher:
         """Carry out an order. `payload_fd` belongs to this method, for a command of WITH_PAYLOAD.
         Raises BadMessage."""
         try:
-            command = read_command(message)
-            if isinstance(command, PayloadCommand):
+            command, order = read_order(message)
+            if isinstance(order, LaunchOrder):
                 sealed_size(payload_fd, MAX_BYTES)
         except (BadMessage, NotSealed) as error:
             if payload_fd != -1:
                 self._background.close(payload_fd)
             raise BadMessage(str(error)) from None
-        match command:
-            case PayloadCommand(name, order):
-                take = self._add_notice if name == protocol.NOTIFY else self._launch_or_close
+        match order:
+            case LaunchOrder():
+                take = self._add_notice if command == protocol.NOTIFY else self._launch_or_close
                 take(Assignment(order, payload_fd))
-            case ExecCommand():
-                self._exec(command)
-            case AttemptCommand(name, key):
-                self._about_one[name](key)
-            case SignalCommand(key, count, signals):
-                self._signalling.add(key, count, signals)
+            case ExecOrder():
+                self._exec(order)
+            case SignalOrder():
+                self._signalling.add(order.key, order.count, order.signals)
             case LendOrder():
-                self._lending.lend(command)
-            case ListCommand():
+                self._lending.lend(order)
+            case ListOrder():
                 self._list()
-            case KeyCommand(uid):
+            case KeyOrder(uid):
                 if self._key_files is not None:
                     self._key_files.order(uid)
-            case MeasureGpusCommand(on):
+            case MeasureGpusOrder(on):
                 self._gpu_meters.turn(on)
+            case _:
+                self._about_one[command](order.key)
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})
@@ -385,7 +384,7 @@ class Launcher:
     def _add_notice(self, assignment: Assignment) -> None:
         order = assignment.order
         # The command will have a cgroup again.
-        self._without_cgroup.discard((order.id, order.attempt))
+        self._without_cgroup.discard(order.key)
         checked = with_check(assignment, self.keys)
         if checked.is_signed:
             refusal = self._refuses_unstarted(checked) if order.attempt == UNSTARTED else None
@@ -393,22 +392,20 @@ class Launcher:
                 self._endings.add(self._notices.add(checked), remove=True)
             else:
                 checked.close()
-                self._tell(protocol.TOLD, (order.id, order.attempt), notice=f"not told: {refusal}")
+                self._tell(protocol.TOLD, order.key, notice=f"not told: {refusal}")
         else:
             log.error("event=not-signed job=%d attempt=%d", order.id, order.attempt)
             assignment.close()
             if order.attempt == UNSTARTED:
-                self._tell(
-                    protocol.TOLD, (order.id, order.attempt), notice=f"not told: {_NOT_SIGNED}"
-                )
+                self._tell(protocol.TOLD, order.key, notice=f"not told: {_NOT_SIGNED}")
             else:
-                self._endings.add((order.id, order.attempt), remove=True)
+                self._endings.add(order.key, remove=True)
 
     def _refuses_unstarted(self, assignment: Assignment) -> str | None:
         """Make the file of a job that never starts, so that its owner is notified once at most, or
         return why that is refused."""
         order = assignment.order
-        key = (order.id, order.attempt)
+        key = order.key
         if key in self._known:
             # An earlier launcher, or controller, has made it.
             return None
@@ -426,30 +423,30 @@ class Launcher:
         self._sweeps.begun(key, order.uid)
         return None
 
-    def _exec(self, command: ExecCommand) -> None:
+    def _exec(self, order: ExecOrder) -> None:
         """Move a process of the owner's into a running attempt, and report why not, or None."""
         try:
-            text = self._join(command)
+            text = self._join(order)
         except PermissionError:
             text = protocol.OUT_OF_REACH
         except (LimitFailed, OSError) as error:
             text = f"the process could not be moved into its cgroup: {error}"
-        self._tell(protocol.EXEC, command.key, number=command.number, text=text)
+        self._tell(protocol.EXEC, order.key, number=order.number, text=text)
 
-    def _join(self, command: ExecCommand) -> str | None:
+    def _join(self, order: ExecOrder) -> str | None:
         """Raises LimitFailed, OSError."""
-        key, pid = command.key, command.pid
+        key, pid = order.key, order.pid
         attempt = attempt_files.read(self.attempts_fd, key) if key in self._known else None
         if attempt is None or attempt.running is None or attempt.is_over or key in self._endings:
             return "the job does not run any more"
-        if not accepts_exec(command, attempt.owner, self._boot_id, self.keys):
+        if not accepts_exec(order, attempt.owner, self._boot_id, self.keys):
             log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
             return _NOT_SIGNED
         if attempt.created.get("space") is not None:
             return _PRIVATE_TMP
         with process.opened_pidfd(pid) as pidfd:
             # The kernel takes the pid, not the pidfd: it must still be that of the same process.
-            is_it = process.start_ticks(pid) == command.start_ticks
+            is_it = process.start_ticks(pid) == order.start_ticks
             if not is_it or process.uids(pid) != {attempt.created["uid"]}:
                 return "the process that asks is not one of its user's"
             if not process.is_new(pid):
@@ -471,7 +468,7 @@ class Launcher:
     def _try_launch(self, assignment: Assignment) -> bool:
         """Launch, and report a shortage. Returns whether the payload is still needed."""
         order = assignment.order
-        key = (order.id, order.attempt)
+        key = order.key
         try:
             return self._launch(assignment)
         except OSError as error:
@@ -486,7 +483,7 @@ class Launcher:
         """Launch an attempt, unless it is known, refused or must wait. Returns whether the
         payload's descriptor is still needed. Raises OSError if the attempt cannot be looked up."""
         order = assignment.order
-        key = (order.id, order.attempt)
+        key = order.key
         if key in self._endings:
             self._endings.add(key, remove=True, relaunch=assignment)
             return True

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from drfd.common.owner import Owner
-from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecCommand
+from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.descriptors import opened
 from drfd.linux.user_database import look_up_name
@@ -81,17 +81,15 @@ def with_check(assignment: Assignment, keys: SigningKeys | None) -> Assignment:
     return replace(assignment, is_signed=is_signed)
 
 
-def accepts_exec(
-    command: ExecCommand, owner: Owner, boot_id: str, keys: SigningKeys | None
-) -> bool:
+def accepts_exec(order: ExecOrder, owner: Owner, boot_id: str, keys: SigningKeys | None) -> bool:
     """Return whether the attempt's owner has signed that this process be moved into it."""
     if keys is None:
         return True
     if owner.uid is None or owner.user is None or owner.submitted_us is None:
         return False
-    job = (command.id, command.attempt, owner.submitted_us)
-    digest = exec_digest(*job, command.pid, command.start_ticks, boot_id)
-    return keys.accepts(owner.uid, owner.user, digest, command.proof)
+    job = (order.id, order.attempt, owner.submitted_us)
+    digest = exec_digest(*job, order.pid, order.start_ticks, boot_id)
+    return keys.accepts(owner.uid, owner.user, digest, order.proof)
 
 
 def _read_secret(directory: Path) -> bytes | None:

@@ -29,7 +29,7 @@ from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.devices.displays import Display, other_displays
 from drfd.devices.gpus import find_gpus
 from drfd.journal.records import Payload
-from drfd.launcher.protocol import Grant, LaunchOrder, checked_order, launch_message, read_order
+from drfd.launcher.protocol import Grant, LaunchOrder, message_of, read_order
 from drfd.launcher.protocol import decode as decode_line
 from drfd.launcher.protocol import encode as encode_line
 from drfd.launcher.runner.identity import environment
@@ -260,8 +260,8 @@ def test_the_launcher_is_told_what_others_may_have_too() -> None:
     without = structs.replace(STARTED, instances=())
     made = order_for(without, JOURNAL, settings, countables=there)
     assert made.grants == (Grant(name="gpu", given=(), others=("0", "1", "2")),)
-    assert checked_order(launch_message(made)) == made
-    assert read_order(decode_line(encode_line(launch_message(made)))) == made
+    sent = decode_line(encode_line(message_of("launch", made)))
+    assert read_order(sent) == ("launch", made)
 
 
 # -- which job uses how much, from the lines of processes that measure -------------------------

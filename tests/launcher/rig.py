@@ -33,6 +33,8 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import (
+    LAUNCH,
+    NOTIFY,
     AttemptLimits,
     Ceilings,
     Grant,
@@ -40,8 +42,7 @@ from drfd.launcher.protocol import (
     Message,
     decode,
     encode,
-    launch_message,
-    notify_message,
+    message_of,
 )
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
@@ -379,7 +380,7 @@ class Driver:
         `forged`: variables that no order may have."""
         return self._ask(
             do="start",
-            order=launch_message(order.order),
+            order=decode(encode(message_of(LAUNCH, order.order))),
             payload=order.data.hex(),
             cwd=order.cwd,
             attempts=str(files.path),
@@ -557,12 +558,12 @@ class Controller:
             return
 
     def launch(self, order: Asked) -> None:
-        self.send_sealed(launch_message(order.order), order.data)
+        self.send_sealed(message_of(LAUNCH, order.order), order.data)
 
     def notify(self, order: Asked) -> None:
         """Its arguments are the command."""
         told = replace(order, notify=order.argv)
-        self.send_sealed(notify_message(order.order), told.data)
+        self.send_sealed(message_of(NOTIFY, order.order), told.data)
 
     def send_sealed(self, message: Message, data: bytes) -> None:
         fd = seal(data)

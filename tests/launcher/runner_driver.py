@@ -107,7 +107,7 @@ kept: dict[int, tuple[socket.socket, int]] = {}
 
 
 def start(request: dict) -> int:
-    order = read_order(request["order"])
+    _, order = read_order(request["order"])
     order = replace(order, variables=order.variables | request["forged"])
     is_hurried = request["place"] in ("stopped", "frozen")
     attempt_process._START_S = program._TELL_S = 1.0 if is_hurried else 120.0

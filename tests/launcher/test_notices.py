@@ -19,7 +19,7 @@ from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.device_table import DeviceTable
-from drfd.launcher.protocol import Assignment, ExecCommand, Grant, exec_message
+from drfd.launcher.protocol import Assignment, ExecOrder, Grant, message_of
 from drfd.launcher.system import process
 from launcher.rig import (
     UNTIL_GO,
@@ -274,7 +274,9 @@ def answer(
     controller: Controller, job: Asked, process: tuple[int, int] = (1, 1), *, number: int = 1
 ) -> object:
     """Why this process, by pid and start, is not moved into the job."""
-    controller.send(exec_message(ExecCommand(number, job.id, job.attempt, *process)))
+    pid, ticks = process
+    asked = ExecOrder(id=job.id, attempt=job.attempt, number=number, pid=pid, start_ticks=ticks)
+    controller.send(message_of("exec", asked))
     return controller.take("exec", id=job.id, attempt=job.attempt, number=number)["text"]
 
 

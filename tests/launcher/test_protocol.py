@@ -14,26 +14,23 @@ from hypothesis import strategies as st
 from drfd.launcher import attempt_files
 from drfd.launcher.protocol import (
     AttemptLimits,
+    AttemptOrder,
     BadMessage,
+    Ceilings,
     DiskLimit,
-    ExecCommand,
+    ExecOrder,
     Grant,
-    LaunchOrder,
+    KeyOrder,
     LendOrder,
+    ListOrder,
+    MeasureGpusOrder,
     Message,
-    PayloadCommand,
-    checked_order,
+    Order,
+    SignalOrder,
     decode,
     encode,
-    exec_message,
-    launch_message,
-    lend_message,
-    notify_message,
-    read_attempt,
-    read_command,
+    message_of,
     read_order,
-    read_signals,
-    signal_message,
 )
 from launcher.rig import order
 
@@ -66,7 +63,7 @@ def short(value: object) -> str:
 
 def message(change: Callable[[dict[str, Any]], object] = lambda message: None) -> Message:
     """A valid launch message as it comes over the wire, then changed."""
-    message = decode(encode(launch_message(FULL)))
+    message = decode(encode(message_of("launch", FULL)))
     change(message)
     return message
 
@@ -94,18 +91,40 @@ def refused(message: Message) -> None:
         read_order(message)
 
 
-@pytest.mark.parametrize("order", [FULL, order(cwd=Path("/")).order], ids=["full", "plain"])
-def test_an_order_comes_out_as_it_went_in(order: LaunchOrder) -> None:
-    assert read_order(decode(encode(launch_message(order)))) == order
-    limited = replace(order, output_max_bytes=5)
-    assert read_order(decode(encode(launch_message(limited)))) == limited
-    granted = replace(order, grants=(Grant(name="gpu", given=("0",), others=("1", "2")),))
-    assert read_order(decode(encode(launch_message(granted)))) == granted
-    assert checked_order(launch_message(granted)) == granted
-    limits = replace(granted.grants[0], memory_bytes=20 << 30)
-    limited = replace(order, grants=(limits, Grant(name="fpga", given=(), others=("0",))))
-    assert read_order(decode(encode(launch_message(limited)))) == limited
-    assert checked_order(launch_message(limited)) == limited
+ONE = {"id": 3, "attempt": 2}
+EXEC = ExecOrder(**ONE, number=3, pid=9, start_ticks=8, proof="0" * 64)
+ORDERS: dict[str, Order] = {
+    "launch": FULL,
+    "notify": replace(
+        order(cwd=Path("/")).order,
+        output_max_bytes=5,
+        grants=(
+            Grant(name="gpu", given=("0",), others=("1", "2"), memory_bytes=20 << 30),
+            Grant(name="fpga", given=(), others=("0",)),
+        ),
+        most=Ceilings(cores_milli=9000, disks=(DISK,)),
+    ),
+    "exec": EXEC,
+    "signal": SignalOrder(**ONE, count=7, signals=(10, 12)),
+    "lend": LendOrder(**ONE, cores_milli=2500),
+    "list": ListOrder(),
+    "key": KeyOrder(1000),
+    "measure-gpus": MeasureGpusOrder(on=True),
+    "kill": AttemptOrder(**ONE),
+}
+
+
+@pytest.mark.parametrize(("command", "order"), ORDERS.items(), ids=ORDERS.keys())
+def test_an_order_comes_out_as_it_went_in(command: str, order: Order) -> None:
+    assert read_order(decode(encode(message_of(command, order)))) == (command, order)
+
+
+@pytest.mark.parametrize(("command", "order"), ORDERS.items(), ids=ORDERS.keys())
+def test_a_field_missing_or_too_many_is_refused_in_any_order(command: str, order: Order) -> None:
+    sent = decode(encode(message_of(command, order)))
+    refused({**sent, "more": 1})
+    for name in sent.keys() - {"cmd"}:
+        refused({key: value for key, value in sent.items() if key != name})
 
 
 @pytest.mark.parametrize(
@@ -136,19 +155,16 @@ def test_no_line_raises_anything_but_bad_message(line: bytes) -> None:
 def test_a_number_that_no_attempt_can_be_called_by_is_refused(field: str, value: int) -> None:
     """Its file would not be found again, or could not be made at all; the highest one can."""
     refused(put(field, value=value))
-    about = {"id": 1, "attempt": 1, field: value}
-    with pytest.raises(BadMessage):
-        read_attempt(about)
-    with pytest.raises(BadMessage):
-        read_signals({**about, "count": 1, "signals": [1]})
-    highest = read_attempt({**about, field: 10**18 - 1})
-    assert attempt_files.cgroup_key(attempt_files.cgroup_name(highest)) == highest
+    for command in ("kill", "signal"):
+        refused({**decode(encode(message_of(command, ORDERS[command]))), field: value})
+    _, highest = read_order({"cmd": "kill", **ONE, field: 10**18 - 1})
+    assert isinstance(highest, AttemptOrder)
+    assert attempt_files.cgroup_key(attempt_files.cgroup_name(highest.key)) == highest.key
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        *((field,) for field in sorted(set(launch_message(FULL)) - {"cmd"})),
         *(("limits", field) for field in (*LIMITS, "disks", "cores_by")),
         *(("limits", "disks", 1, field) for field in (*RATES, "device")),
     ],
@@ -239,12 +255,7 @@ def test_the_most_is_cores_and_disks(value: object) -> None:
     ids=repr,
 )
 def test_an_order_to_lend_is_understood_to_the_letter_or_refused(change: Message) -> None:
-    usual = lend_message(LendOrder(id=5, attempt=2, cores_milli=2500))
-    with pytest.raises(BadMessage):
-        read_command({**usual, **change})
-    for name in usual.keys() - {"cmd"}:
-        with pytest.raises(BadMessage):
-            read_command({key: value for key, value in usual.items() if key != name})
+    refused({**decode(encode(message_of("lend", ORDERS["lend"]))), **change})
 
 
 JSON = st.recursive(
@@ -254,7 +265,7 @@ JSON = st.recursive(
 )
 PLACES = st.sampled_from(
     [
-        *((field,) for field in launch_message(FULL)),
+        *((field,) for field in message()),
         *(("limits", field) for field in [*LIMITS, "disks", "cores_by"]),
         *(("limits", "disks", 0, field) for field in [*RATES, "device"]),
         ("limits", "disks", 1),
@@ -274,16 +285,7 @@ def test_no_value_anywhere_raises_anything_but_bad_message(
         taken = read_order(sent)
     except BadMessage:
         return
-    assert decode(encode(launch_message(taken))) == sent | {"cmd": "launch"}
-
-
-def test_commands_are_read_as_they_were_sent() -> None:
-    message = decode(encode(signal_message((3, 2), 7, (10, 12))))
-    assert message.pop("cmd") == "signal"
-    assert read_signals(message) == ((3, 2), 7, (10, 12))
-    message = decode(encode(notify_message(FULL)))
-    assert read_command(message) == PayloadCommand("notify", FULL)
-    assert read_command(decode(encode(exec_message(EXEC)))) == EXEC
+    assert decode(encode(message_of(*taken))) == sent
 
 
 @pytest.mark.parametrize(
@@ -292,32 +294,27 @@ def test_commands_are_read_as_they_were_sent() -> None:
         {"signals": [0]}, {"signals": [65]}, {"signals": [-9]}, {"signals": ["USR1"]},
         {"signals": [256]}, {"signals": [778]},
         {"signals": [True]}, {"signals": 10}, {"signals": None}, {"count": -1}, {"count": "1"},
-        {"id": "1"}, {"attempt": None}, {"more": 1},
+        {"id": "1"}, {"attempt": None}, {"signals": [10] * 65},
     ],
     ids=str,
 )  # fmt: skip
 def test_a_signal_with_anything_wrong_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(BadMessage):
-        read_signals({"id": 1, "attempt": 1, "count": 1, "signals": [10]} | changes)
-
-
-EXEC = ExecCommand(number=3, id=1, attempt=2, pid=9, start_ticks=8, proof="0" * 64)
+    refused({"cmd": "signal", **ONE, "count": 1, "signals": [10]} | changes)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"number": -1}, {"number": True}, {"id": 0}, {"attempt": "1"}, {"pid": -9}, {"pid": None},
-        {"start_ticks": 1 << 63}, {"proof": "0"}, {"proof": 1}, {"more": 1},
+        {"start_ticks": 1 << 63}, {"proof": "0"}, {"proof": 1},
     ],
     ids=str,
 )  # fmt: skip
 def test_a_move_with_anything_wrong_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(BadMessage):
-        read_command(exec_message(EXEC) | changes)
+    refused(message_of("exec", EXEC) | changes)
 
 
 @pytest.mark.parametrize("name", [None, "", "hello", 1, ["kill"], {"kill": 1}])
 def test_an_unknown_command_is_refused(name: object) -> None:
     with pytest.raises(BadMessage, match="unknown command"):
-        read_command({"cmd": name, "id": 1, "attempt": 1})
+        read_order({"cmd": name, "id": 1, "attempt": 1})

@@ -20,7 +20,7 @@ from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,
     Key,
 )
-from drfd.launcher.protocol import Grant, Message, encode, launch_message, signal_message
+from drfd.launcher.protocol import Grant, Message, SignalOrder, encode, message_of
 from drfd.launcher.system import process
 from kernel import lingering
 from launcher.rig import (
@@ -266,7 +266,9 @@ def test_kill_ends_what_terminate_does_not(
 
 
 def signals(controller: Controller, count: int, *numbers: int) -> None:
-    controller.send(signal_message(KEY, count, numbers))
+    controller.send(
+        message_of("signal", SignalOrder(id=KEY[0], attempt=KEY[1], count=count, signals=numbers))
+    )
 
 
 def told(work: Path, *words: str) -> None:
@@ -495,7 +497,7 @@ def test_garbage_ends_the_connection_and_nothing_else(
 #: What comes with a descriptor whose close lasts, how often, and what after it.
 LINGERING = {
     "as the payload of an order": lambda work: (
-        encode(launch_message(shell("true", cwd=work).order)),
+        encode(message_of("launch", shell("true", cwd=work).order)),
         1,
         b"",
     ),

@@ -21,6 +21,7 @@ from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
 from drfd.launcher.confinement.lending import LENDS, Bounds, bounds_of, read_bounds, record_of
 from drfd.launcher.protocol import (
+    LEND,
     PIN,
     QUOTA,
     SHARE,
@@ -29,7 +30,7 @@ from drfd.launcher.protocol import (
     Ceilings,
     DiskLimit,
     LendOrder,
-    lend_message,
+    message_of,
 )
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
 from launcher.rig import LauncherProcess, order
@@ -367,7 +368,7 @@ def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(
     controller.launch(order("sleep", "1000", cwd=work, limits=limits, most=most))
     controller.take("up", id=1, attempt=1)
     for _ in range(3):
-        controller.send(lend_message(LendOrder(id=1, attempt=1, cores_milli=1000)))
+        controller.send(message_of(LEND, LendOrder(id=1, attempt=1, cores_milli=1000)))
     up, listed = controller.list()
     assert (up["report"], up["lends"]) == ("up", {"cores_milli": 2000, "disks": []})
     assert listed["report"] == "listed"

@@ -477,9 +477,12 @@ def test_the_launcher_reads_each_command_that_is_accepted_here(
     except Refused:
         return
     assert isinstance(request, msg.ExecRequest)
-    order = launcher.ExecCommand(1, 2, 1, request.pid, request.start_ticks, request.proof)
-    message = launcher.decode(launcher.encode(launcher.exec_message(order)))
-    assert launcher.read_command(message) == order
+    order = launcher.ExecOrder(
+        id=2, attempt=1, number=1,
+        pid=request.pid, start_ticks=request.start_ticks, proof=request.proof,
+    )  # fmt: skip
+    message = launcher.decode(launcher.encode(launcher.message_of(launcher.EXEC, order)))
+    assert launcher.read_order(message) == (launcher.EXEC, order)
 
 
 @pytest.mark.parametrize(

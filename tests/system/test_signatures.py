@@ -187,7 +187,7 @@ def test_who_has_the_controllers_uid_cannot_run_anything_as_somebody_else(
     code = """
 import os, socket, sys
 sys.path.insert(0, sys.argv[1])
-from drfd.launcher.protocol import AttemptLimits, LaunchOrder, encode, launch_message
+from drfd.launcher.protocol import AttemptLimits, LaunchOrder, encode, message_of
 from drfd.payload.pack import encode as payload
 from drfd.linux.sealed import seal
 uid, user, home = int(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -207,7 +207,7 @@ def say(*orders, sealed=True):
         line.connect(sys.argv[2])
         for each in orders:
             fd = seal(data) if sealed else os.memfd_create("x")
-            socket.send_fds(line, [encode(launch_message(each))], [fd])
+            socket.send_fds(line, [encode(message_of("launch", each))], [fd])
         line.shutdown(socket.SHUT_WR)
         print(line.makefile().read())
 say(order(91, None, {}), order(92, "0" * 64, {}))

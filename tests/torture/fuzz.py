@@ -86,12 +86,7 @@ def frame(data: bytes) -> None:
 def orders(data: bytes) -> None:
     """A line from the controller to the launcher, which runs as root."""
     try:
-        message = protocol.decode(data)
-        for read in (protocol.read_order, protocol.read_signals, protocol.read_attempt):
-            try:
-                read(dict(message))
-            except protocol.BadMessage:
-                pass
+        protocol.read_order(protocol.decode(data))
     except protocol.BadMessage:
         pass
 

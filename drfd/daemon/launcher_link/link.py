@@ -439,6 +439,9 @@ class LauncherConnection:
     def send(self, message: Message, payload: bytes | None = None) -> None:
         self._outbox.send(protocol.encode(message), payload)
 
+    def _order(self, command: str, order: protocol.Order, payload: bytes | None = None) -> None:
+        self.send(protocol.message_of(command, order), payload)
+
     def list_again(self) -> None:
         """Ask for all attempts that the launcher knows; its answer reconciles the ledger."""
         self._relist = None
@@ -473,10 +476,17 @@ class LauncherConnection:
             order, payload = self._order_and_payload(job)
             # A notice or an exec needs none.
             order = dataclasses.replace(order, output_max_bytes=job.spec.output_max_bytes or 0)
-            self.send(protocol.launch_message(order), payload_for(job.spec, payload))
+            self._order(protocol.LAUNCH, order, payload_for(job.spec, payload))
         elif isinstance(effect, SendSignals):
-            key = (effect.job_id, effect.attempt)
-            self.send(protocol.signal_message(key, effect.count, effect.signals))
+            self._order(
+                protocol.SIGNAL,
+                protocol.SignalOrder(
+                    id=effect.job_id,
+                    attempt=effect.attempt,
+                    count=effect.count,
+                    signals=effect.signals,
+                ),
+            )
         elif isinstance(effect, NotifyNever):
             # Else it is ordered when it is the job's turn.
             if self._never.add(effect.job_id, job.spec.uid):
@@ -487,7 +497,7 @@ class LauncherConnection:
             if notice is None:
                 self._send_attempt(effect)
             else:
-                self.send(protocol.notify_message(notice), payload_for(job.spec, payload))
+                self._order(protocol.NOTIFY, notice, payload_for(job.spec, payload))
         else:
             self._send_attempt(effect)
 
@@ -497,7 +507,7 @@ class LauncherConnection:
         on = job.broken.job_id
         label = self._engine.names_of_broken(job_id).get(on) or self._engine.ledger.label_of(on)
         notice = never_notice_for(job, order, job_id, label)
-        self.send(protocol.notify_message(notice), payload_for(job.spec, payload))
+        self._order(protocol.NOTIFY, notice, payload_for(job.spec, payload))
 
     def _never_removed(self, key: AttemptKey, report: AttemptReport) -> None:
         """Take the report that the owner of a job that never starts has been notified, and order
@@ -522,11 +532,19 @@ class LauncherConnection:
         """Order that a process be moved into the job, and return why it has not been, or None."""
         self._exec_count += 1
         number = self._exec_count
-        order = protocol.ExecCommand(number, job.id, job.attempt, *process, proof)
+        pid, start_ticks = process
+        order = protocol.ExecOrder(
+            id=job.id,
+            attempt=job.attempt,
+            number=number,
+            pid=pid,
+            start_ticks=start_ticks,
+            proof=proof,
+        )
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._execs[number] = answer
         try:
-            self.send(protocol.exec_message(order))
+            self._order(protocol.EXEC, order)
             return await answer
         finally:
             del self._execs[number]
@@ -557,7 +575,7 @@ class LauncherConnection:
             disks=limits,
             most=None if ends == begun else ends,
         )
-        self.send(protocol.lend_message(order))
+        self._order(protocol.LEND, order)
 
     def _unkept_limit(self, job: Job) -> str | None:
         """Return why a limit of the job cannot be kept, without which it must not start, or

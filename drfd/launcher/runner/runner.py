@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement
-from drfd.launcher.protocol import Assignment, checked_order, decode, encode, launch_message
+from drfd.launcher.protocol import Assignment, checked_order, decode, encode
 from drfd.launcher.runner import identity, inheritance, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, AttemptProcess, notification
 from drfd.launcher.runner.child import ignored_signals
@@ -76,7 +76,7 @@ def hand_over(
 ) -> None:
     """Give the attempt whose file is `attempt_fd` to the idle runner at the other end. Raises
     OSError if the runner has not taken it; then the channel is of no further use."""
-    data = encode({"created": created, "order": launch_message(assignment.order)})
+    data = encode({"created": created, "order": assignment.order})
     try:
         sent = socket.send_fds(channel, [data], [attempt_fd, assignment.payload_fd])
         if sent < len(data):

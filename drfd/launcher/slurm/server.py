@@ -28,15 +28,16 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
+    ABOUT_ONE,
     Assignment,
-    AttemptCommand,
+    AttemptOrder,
     BadMessage,
-    ExecCommand,
-    ListCommand,
+    ExecOrder,
+    LaunchOrder,
+    ListOrder,
     Message,
-    PayloadCommand,
-    SignalCommand,
-    read_command,
+    SignalOrder,
+    read_order,
 )
 from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_failure
 from drfd.launcher.signatures import SigningKeys, with_check
@@ -216,28 +217,28 @@ class SlurmLauncher:
     def _handle(self, message: Message, payload_fd: int) -> None:
         """Carry out an order. `payload_fd` belongs to this method. Raises BadMessage."""
         try:
-            command = read_command(message)
-            if isinstance(command, PayloadCommand):
+            command, order = read_order(message)
+            if isinstance(order, LaunchOrder):
                 sealed_size(payload_fd, MAX_BYTES)
         except (BadMessage, NotSealed) as error:
             if payload_fd != -1:
                 self._background.close(payload_fd)
             raise BadMessage(str(error)) from None
-        match command:
-            case PayloadCommand(protocol.LAUNCH, order):
+        match order:
+            case LaunchOrder() if command == protocol.LAUNCH:
                 self._launch(Assignment(order, payload_fd))
-            case PayloadCommand(_, order):
+            case LaunchOrder():
                 os.close(payload_fd)
-                self._not_told((order.id, order.attempt))
-            case ExecCommand(number=number):
-                self._tell(protocol.EXEC, command.key, number=number, text=_NOT_INSIDE)
-            case AttemptCommand(name, key):
-                self._wish(name, key)
-            case SignalCommand(key, count, signals):
-                self._signals[key] = count, signals
+                self._not_told(order.key)
+            case ExecOrder(number=number):
+                self._tell(protocol.EXEC, order.key, number=number, text=_NOT_INSIDE)
+            case SignalOrder():
+                self._signals[order.key] = order.count, order.signals
                 self._times.hurry()
-            case ListCommand():
+            case ListOrder():
                 self._report_all()
+            case AttemptOrder() if command in ABOUT_ONE:
+                self._wish(command, order.key)
             case _:
                 # Nothing is lent on these nodes, and no GPUs are measured there.
                 pass
@@ -293,7 +294,7 @@ class SlurmLauncher:
 
     def _launch(self, assignment: Assignment) -> None:
         order = assignment.order
-        key = (order.id, order.attempt)
+        key = order.key
         known = self._attempts.get(key)
         if known is not None and not known.owner.may_be(order.owner):
             self._refuse(assignment, _TAKEN)
@@ -338,7 +339,7 @@ class SlurmLauncher:
     def _refuse(self, assignment: Assignment, text: str) -> None:
         order = assignment.order
         assignment.close()
-        self._tell("broke", (order.id, order.attempt), text=text)
+        self._tell("broke", order.key, text=text)
 
     def _take_submitted(self, key: Key, slurm_id: int) -> None:
         self._attempts.note_submitted(key, slurm_id)
