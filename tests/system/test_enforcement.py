@@ -261,6 +261,17 @@ def test_a_fork_bomb_stops_at_the_process_limit(instance: Instance) -> None:
     assert instance.cgroups() == []
 
 
+def test_a_bomb_that_forks_for_ever_is_killed_whole(instance: Instance) -> None:
+    """Every process forks as fast as it can; a walk over pids would never catch up."""
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
+    job_id = instance.submit("-c", "2", "--", sys.executable, "-c", bomb)
+    instance.wait_state(job_id, "RUNNING")
+    time.sleep(0.5)
+    instance.drf("cancel", job_id)
+    assert instance.wait_end(job_id)["state"] == "CANCELLED"
+    assert instance.cgroups() == []
+
+
 def test_whatever_a_job_leaves_behind_ends_before_its_resources_return(instance: Instance) -> None:
     """What has a session and no variable of its own, and what hides in cgroups of its own making:
     root's jobs alone can make any on version 1."""

@@ -121,6 +121,27 @@ def test_when_the_keeper_is_killed_the_next_launcher_starts_another(instance: In
     assert instance.show(job_id)["state"] == "RUNNING"
 
 
+def test_a_users_job_cannot_leave_its_cgroup_nor_lift_its_limits(
+    instance: Instance, users: Accounts
+) -> None:
+    home = instance.home_for(users[0])
+    escape = (
+        "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup); "
+        "for up in . .. ../.. ../../.. ../../../..; do echo 0 > $up/cgroup.procs; done; "
+        "echo max > memory.max; echo max > cpu.max; echo max > pids.max; mkdir inner; "
+        "cat /proc/self/cgroup memory.max pids.max; ls -d inner"
+    )
+    job_id = instance.submit(
+        *("-m", "100M", "-o", "out", "-e", "err", "--", "sh", "-c", escape),
+        user=users[0].pw_uid,
+        cwd=home,
+    )
+    job = instance.wait_end(job_id)
+    expected = f"0::/{top(instance).relative_to(Kernel().v2 or '/')}/jobs/job-{job_id}-1"
+    assert (home / "out").read_text().split() == [expected, str(100 << 20), "64"], job
+    assert (home / "err").read_text().count("denied") == 9
+
+
 # -- a unit that somebody else keeps ----------------------------------------------------------
 
 

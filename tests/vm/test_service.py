@@ -36,7 +36,7 @@ MECHANISMS = {
     "test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared",
     "disk rates": f"{_OWN}limits.py::test_disk_rates_hold_for_direct_and_buffered_transfers",
     "processes": f"{_OWN}limits.py::test_the_number_of_processes_is_what_the_reload_has_set",
-    "devices": f"{_SYSTEM}devices.py::test_a_job_can_open_all_but_what_is_hidden_from_it[user]",
+    "devices": f"{_SYSTEM}devices.py::test_no_way_of_a_user_leads_to_a_hidden_device[0-ways0]",
     "freezing": f"{_SYSTEM}suspend.py::"
     "test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice",
     "killing": f"{_SYSTEM}enforcement.py::test_a_bomb_that_forks_for_ever_is_killed_whole",
