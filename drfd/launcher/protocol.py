@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -431,7 +431,7 @@ def checked_order(message: Message) -> LaunchOrder:
 
 def ceilings_record(ceilings: Ceilings) -> Message:
     """Return ceilings as JSON, which `read_ceilings` reads."""
-    return asdict(ceilings)
+    return decode(_encode(ceilings).encode())
 
 
 def read_ceilings(value: object) -> Ceilings:
