@@ -34,6 +34,8 @@ TERMINATE, KILL, REMOVE = "terminate", "kill", "remove"
 FREEZE, THAW = "freeze", "thaw"
 ABOUT_ONE = (TERMINATE, KILL, REMOVE, FREEZE, THAW)
 LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
+#: Remove the files of attempts whose ends were reported with `gone`. It is answered by no report.
+FORGET = "forget"
 #: Run the notification command once in the attempt's cgroup, and then remove the attempt. For the
 #: attempt UNSTARTED, which has never been launched, a file is made first.
 NOTIFY = "notify"
@@ -336,6 +338,13 @@ class LendOrder(AttemptOrder):
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetOrder:
+    """The order to remove the files of ended attempts, of which nothing else is left."""
+
+    attempts: tuple[AttemptOrder, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ListOrder:
     """The order to report all attempts."""
 
@@ -354,13 +363,14 @@ class MeasureGpusOrder:
     on: bool
 
 
-Order = AttemptOrder | ListOrder | KeyOrder | MeasureGpusOrder
+Order = AttemptOrder | ForgetOrder | ListOrder | KeyOrder | MeasureGpusOrder
 _KINDS: dict[object, type[Order]] = {
     LAUNCH: LaunchOrder,
     NOTIFY: LaunchOrder,
     EXEC: ExecOrder,
     SIGNAL: SignalOrder,
     LEND: LendOrder,
+    FORGET: ForgetOrder,
     LIST: ListOrder,
     KEY: KeyOrder,
     MEASURE_GPUS: MeasureGpusOrder,

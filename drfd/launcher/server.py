@@ -36,6 +36,7 @@ from drfd.launcher.protocol import (
     Assignment,
     BadMessage,
     ExecOrder,
+    ForgetOrder,
     KeyOrder,
     LaunchOrder,
     LendOrder,
@@ -368,6 +369,9 @@ class Launcher:
                 self._signalling.add(order.key, order.count, order.signals)
             case LendOrder():
                 self._lending.lend(order)
+            case ForgetOrder(attempts):
+                for each in attempts:
+                    self._forget_ended(each.key)
             case ListOrder():
                 self._list()
             case KeyOrder(uid):
@@ -772,6 +776,16 @@ class Launcher:
         self._sweeps.gone(key)
         self._lending.forget(key)
         return True
+
+    def _forget_ended(self, key: Key) -> None:
+        """Remove the file of an attempt whose end was reported, and of which nothing else is left:
+        that was found then, so that no process and no cgroup is looked for."""
+        if key in self._without_cgroup and key not in self._runners and key not in self._endings:
+            self._lost_runners.pop(key, None)
+            self._forget(key)
+            reach("remove.after-unlink")
+        else:
+            self._endings.add(key, remove=True)
 
     def _quit(self) -> None:
         self._running = False

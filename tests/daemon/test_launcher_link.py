@@ -502,6 +502,22 @@ async def test_a_launcher_of_another_version_gets_no_order(
 # -- a life ------------------------------------------------------------------------------------
 
 
+async def test_files_of_ended_attempts_are_removed_by_one_order(
+    bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_FORGET_S", 0.5)
+    async with bench() as b:
+        await b.ready()
+        for _ in range(2):
+            await b.ask(asks())
+        await b.report(up(1), up(2))
+        b.taken()
+        await b.report(ended(1, gone=True), ended(2, gone=True))
+        await until(lambda: b.launcher.orders, lambda: b.job(2))
+        both = [{"id": 1, "attempt": 1}, {"id": 2, "attempt": 1}]
+        assert b.taken() == [{"cmd": "forget", "attempts": both}]
+
+
 @pytest.mark.parametrize(
     ("changes", "facts"),
     [({"notify": NOTIFY}, {}), ({}, {"counted": {"left_bytes": 1 << 20}})],

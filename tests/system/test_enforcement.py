@@ -366,9 +366,9 @@ def test_a_cgroup_goes_before_the_end_is_recorded_and_the_attempt_stays_known(
     instance: Instance,
 ) -> None:
     """So the job's resources are free with its end: the next start waits for one commit."""
-    instance.arm("remove.before-kill", "stop")
+    instance.arm("remove.before-unlink", "stop")
     job_id = instance.submit("--", "true")
-    stopped = instance.failpoints / "remove.before-kill.reached"
+    stopped = instance.failpoints / "remove.before-unlink.reached"
     launcher = int(wait_for("a removal", lambda: stopped.exists() and stopped.read_text()))
     try:
         assert instance.cgroups() == []

@@ -43,9 +43,10 @@ STARTING = (
 )
 ENDING = (
     *("runner.before-end-record", "runner.after-end-record"),
-    *("end.before-rmdir", "end.after-rmdir"),
-    *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
+    *("end.before-rmdir", "end.after-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
+#: Of an attempt that has a cgroup still, for its notification.
+CLEANING = ("remove.before-kill", "remove.before-rmdir")
 ORDERING = ("engine.before-effect", "engine.after-effect", "report.before-send")
 DECIDING = ("journal.before-commit", "journal.after-commit")
 ASKING = ("server.before-reply",)
@@ -71,7 +72,7 @@ REACHED: dict[str, tuple[str, ...]] = {
     "clean": (
         *(*DECIDING, *ASKING, *ORDERING, *ENDING),
         # The command's cgroup is made anew.
-        *NOTIFYING,
+        *(*NOTIFYING, *CLEANING),
     ),
     "reload": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
     "restart": (
@@ -83,8 +84,7 @@ REACHED: dict[str, tuple[str, ...]] = {
     # A job is submitted that can never start; it is cancelled when its owner has been notified.
     "never": (
         *(*DECIDING, *ASKING, *ORDERING, *NOTIFYING),
-        *("remove.before-kill", "remove.before-rmdir"),
-        *("remove.before-unlink", "remove.after-unlink"),
+        *(*CLEANING, "remove.before-unlink", "remove.after-unlink"),
     ),
 }
 #: In these the books know that the job runs before the point is armed.

@@ -114,6 +114,8 @@ _COMING_UP_S = 2.0
 #: Seconds until the launcher is asked to list its attempts again, after the journal could not
 #: record a report.
 RELIST_S = 1.0
+#: Seconds for which files of ended attempts are left, so that many are removed by one order.
+_FORGET_S = 0.1
 #: Seconds until a user's key, if it is not there, is ordered again.
 _KEY_PAUSE_S = 0.5
 #: Bytes of one report, at most.
@@ -420,6 +422,8 @@ class LauncherConnection:
         #: Uid → when its key was last ordered (monotonic clock).
         self._keys_ordered_s: dict[int, float] = {}
         self._exec_count = 0
+        #: Ended attempts of which only the file is left, whose removal is to be ordered.
+        self._gone: list[protocol.AttemptOrder] = []
         # A stream cannot send files.
         own = os.dup(writer.get_extra_info("socket").fileno())
         self._outbox = Outbox(socket.socket(fileno=own))
@@ -733,7 +737,7 @@ class LauncherConnection:
             # Usually of the same turn, so that the next start waits for one commit, not for two.
             removed = AttemptRemoved(self._engine.clock(), *key)
             # Its file is still to go. If this order is lost, the next reconciliation gives it.
-            self._submit(removed, partial(self._engine.perform, RemoveAttempt(*key), job))
+            self._submit(removed, partial(self._forget_file, key))
 
     def _forget(self, key: AttemptKey) -> bool:
         """Drop the state of a removed attempt, and return whether it was a stray."""
@@ -747,6 +751,16 @@ class LauncherConnection:
             return False
         log.info("event=stray-ended job=%d attempt=%d", *key)
         return True
+
+    def _forget_file(self, key: AttemptKey) -> None:
+        """Order the removal of the file of an ended attempt, together with those of others."""
+        if not self._gone:
+            asyncio.get_running_loop().call_later(_FORGET_S, self._forget_files)
+        self._gone.append(protocol.AttemptOrder(id=key[0], attempt=key[1]))
+
+    def _forget_files(self) -> None:
+        attempts, self._gone = tuple(self._gone), []
+        self._order(protocol.FORGET, protocol.ForgetOrder(attempts))
 
     def _launch_if_owed(self, job_id: int) -> Callable[[], None]:
         """Return a callback that launches the job if its launch is owed by then."""

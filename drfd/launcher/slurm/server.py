@@ -33,6 +33,7 @@ from drfd.launcher.protocol import (
     AttemptOrder,
     BadMessage,
     ExecOrder,
+    ForgetOrder,
     LaunchOrder,
     ListOrder,
     Message,
@@ -235,6 +236,9 @@ class SlurmLauncher:
             case SignalOrder():
                 self._signals[order.key] = order.count, order.signals
                 self._times.hurry()
+            case ForgetOrder(attempts):
+                for each in attempts:
+                    self._wish(protocol.REMOVE, each.key)
             case ListOrder():
                 self._report_all()
             case AttemptOrder() if command in ABOUT_ONE:
