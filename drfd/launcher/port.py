@@ -14,15 +14,18 @@ from dataclasses import dataclass
 
 from drfd.common.failpoints import reach
 from drfd.launcher.protocol import (
-    WITH_PAYLOAD,
     BadMessage,
+    LaunchOrder,
     Message,
+    Order,
     decode,
     encode,
     is_system_account,
+    read_order,
 )
-from drfd.linux.sealed import receive
+from drfd.linux.sealed import NotSealed, receive, sealed_size
 from drfd.linux.unix_sockets import peer_of
+from drfd.payload.pack import MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +78,12 @@ class Port:
         selector: selectors.BaseSelector,
         *,
         on_connect: Callable[[], Message],
-        on_order: Callable[[Message, int], None],
+        on_order: Callable[[str, Order, int], None],
         close: Callable[..., None],
     ) -> None:
-        """Register with the loop. `on_connect` returns the first report. `on_order` gets an order
-        and a descriptor, which it must close, if the command is in WITH_PAYLOAD, else -1; it may
-        raise BadMessage. `close` closes descriptors of unknown files, which may block."""
+        """Register with the loop. `on_connect` returns the first report. `on_order` gets a command,
+        its order, and the descriptor of a LaunchOrder's payload, a sealed file, which it must
+        close; else -1. `close` closes descriptors of unknown files, which may block."""
         self._selector, self._hello, self._handle, self._close = (
             selector,
             on_connect,
@@ -180,13 +183,20 @@ class Port:
                 return
 
     def _take(self, message: Message) -> None:
+        """Carry out an order. A descriptor that does not belong to it, or is no payload, is closed
+        with the connection. Raises BadMessage."""
+        command, order = read_order(message)
         fd = -1
-        if message.get("cmd") in WITH_PAYLOAD:
+        if isinstance(order, LaunchOrder):
             # The descriptor came with the first byte of this line, or before.
             if not self._fds:
                 raise BadMessage("an order without its payload")
+            try:
+                sealed_size(self._fds[0], MAX_BYTES)
+            except NotSealed as error:
+                raise BadMessage(str(error)) from None
             fd = self._fds.popleft()
-        self._handle(message, fd)
+        self._handle(command, order, fd)
 
 
 def _send_all(connection: socket.socket, data: bytes) -> None:

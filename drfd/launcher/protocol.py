@@ -56,9 +56,6 @@ MEASURE_GPUS, GPUS = "measure-gpus", "gpus"
 #: can have.
 MAX_ORDINAL = UNSTARTED
 
-#: Commands that come with the descriptor of a sealed payload.
-WITH_PAYLOAD = (LAUNCH, NOTIFY)
-
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
 

@@ -34,7 +34,6 @@ from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
     Assignment,
-    BadMessage,
     ExecOrder,
     ForgetOrder,
     KeyOrder,
@@ -43,9 +42,9 @@ from drfd.launcher.protocol import (
     ListOrder,
     MeasureGpusOrder,
     Message,
+    Order,
     SignalOrder,
     ceilings_record,
-    read_order,
 )
 from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
@@ -66,8 +65,6 @@ from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
 from drfd.launcher.system.private_tmp import PrivateSpaces
-from drfd.linux.sealed import NotSealed, sealed_size
-from drfd.payload.pack import MAX_BYTES
 
 #: Reasons why the end of an attempt is not known: the machine was shut down in order, or went down
 #: otherwise; the unit of all jobs was stopped, but not the machine; or only the runner is gone.
@@ -348,17 +345,8 @@ class Launcher:
             "limits_gpus": self.devices.names_of(self.confinement.limitable_gpus()),
         }
 
-    def _handle(self, message: Message, payload_fd: int) -> None:
-        """Carry out an order. `payload_fd` belongs to this method, for a command of WITH_PAYLOAD.
-        Raises BadMessage."""
-        try:
-            command, order = read_order(message)
-            if isinstance(order, LaunchOrder):
-                sealed_size(payload_fd, MAX_BYTES)
-        except (BadMessage, NotSealed) as error:
-            if payload_fd != -1:
-                self._background.close(payload_fd)
-            raise BadMessage(str(error)) from None
+    def _handle(self, command: str, order: Order, payload_fd: int) -> None:
+        """Carry out an order. `payload_fd`, a LaunchOrder's, belongs to this method."""
         match order:
             case LaunchOrder():
                 take = self._add_notice if command == protocol.NOTIFY else self._launch_or_close

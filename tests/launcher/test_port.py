@@ -13,12 +13,18 @@ import pytest
 
 from drfd.launcher import port as module
 from drfd.launcher.port import Policy, Port
-from drfd.launcher.protocol import BadMessage, Message, decode
+from drfd.launcher.protocol import KeyOrder, Message, Order, decode
 from launcher.rig import WAIT_S, Start, python
 
 Call = Callable[[], "Caller"]
 
 HELLO = {"report": "hello"}
+KEY_OF_1 = ("key", KeyOrder(1))
+
+
+def said(uid: int) -> bytes:
+    """An order."""
+    return b'{"cmd":"key","uid":%d}\n' % uid
 
 
 class Door:
@@ -30,19 +36,16 @@ class Door:
         self._listener.bind("")
         self._listener.listen(8)
         self.address = self._listener.getsockname()
-        self.orders: list[Message] = []
+        self.orders: list[tuple[str, Order]] = []
         self.port = Port(self._listener, controller_uid)
         self._selector = selectors.DefaultSelector()
         self.port.open(
             self._selector, on_connect=lambda: dict(HELLO), on_order=self._handle, close=_close
         )
 
-    def _handle(self, message: Message, payload_fd: int) -> None:
-        if payload_fd >= 0:
-            os.close(payload_fd)
-        if message.get("cmd") == "fly":
-            raise BadMessage("unknown command 'fly'")
-        self.orders.append(message)
+    def _handle(self, command: str, order: Order, payload_fd: int) -> None:
+        assert payload_fd == -1
+        self.orders.append((command, order))
 
     def turn(self) -> None:
         """Run the loop until nothing is to be done any more."""
@@ -145,45 +148,45 @@ def caller(call: Call) -> Caller:
 
 
 def test_an_order_may_come_in_pieces(caller: Caller, door: Door) -> None:
-    line = b'{"cmd":"a\xc3\xbc"}\n'
+    line = said(1)
     for at in range(len(line)):
         assert door.orders == []
         caller.say(line[at : at + 1])
         door.turn()
-    assert door.orders == [{"cmd": "aü"}]
+    assert door.orders == [KEY_OF_1]
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"\n", b"\xff\n", b'{"cmd":"fly"}\n'])
 def test_garbage_ends_the_connection_and_all_that_came_with_it(
     caller: Caller, door: Door, line: bytes
 ) -> None:
-    caller.say(b'{"cmd":"a"}\n' + line + b'{"cmd":"b"}\n{"cmd":')
+    caller.say(said(1) + line + said(2) + said(3)[:7])
     door.turn()
-    assert door.orders == [{"cmd": "a"}]
+    assert door.orders == [KEY_OF_1]
     assert caller.is_dropped()
 
 
-@pytest.mark.parametrize("said", [b'nonsense\n{"cmd":', b'{"cmd":"a",'])
+@pytest.mark.parametrize("half", [b"nonsense\n" + said(2)[:7], said(2)[:12]])
 def test_garbage_and_half_an_order_of_one_caller_are_not_begun_for_the_next(
-    caller: Caller, door: Door, call: Call, said: bytes
+    caller: Caller, door: Door, call: Call, half: bytes
 ) -> None:
-    caller.say(said)
+    caller.say(half)
     door.turn()
     second = call()
     assert caller.is_dropped()
-    second.say(b'{"cmd":"b"}\n')
+    second.say(said(1))
     door.turn()
     assert second.heard() == [HELLO]
-    assert door.orders == [{"cmd": "b"}]
+    assert door.orders == [KEY_OF_1]
 
 
 def test_a_caller_that_leaves_is_forgotten_and_its_orders_before_are_obeyed(
     caller: Caller, door: Door
 ) -> None:
-    caller.say(b'{"cmd":"a"}\n')
+    caller.say(said(1))
     caller.close()
     door.turn()
-    assert (door.orders, door.watched()) == ([{"cmd": "a"}], 1)
+    assert (door.orders, door.watched()) == ([KEY_OF_1], 1)
     door.report({"report": "up"})
 
 
@@ -255,10 +258,10 @@ def test_a_controller_that_reads_slowly_gets_everything(caller: Caller, door: Do
     door.report(report)
     reader.join(WAIT_S)
     assert heard == [report]
-    caller.say(b'{"cmd":"a"}\n')
+    caller.say(said(1))
     door.turn()
     door.turn()
-    assert door.orders == [{"cmd": "a"}]
+    assert door.orders == [KEY_OF_1]
 
 
 NOBODY = 65534

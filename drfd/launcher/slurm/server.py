@@ -31,14 +31,13 @@ from drfd.launcher.protocol import (
     ABOUT_ONE,
     Assignment,
     AttemptOrder,
-    BadMessage,
     ExecOrder,
     ForgetOrder,
     LaunchOrder,
     ListOrder,
     Message,
+    Order,
     SignalOrder,
-    read_order,
 )
 from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_failure
 from drfd.launcher.signatures import SigningKeys, with_check
@@ -56,8 +55,6 @@ from drfd.launcher.slurm.watching.node_watch import NodeWatch
 from drfd.launcher.slurm.wishes import AGAIN_S, Wish
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
-from drfd.linux.sealed import NotSealed, sealed_size
-from drfd.payload.pack import MAX_BYTES
 
 log = logging.getLogger("drfd.launcher")
 
@@ -215,16 +212,8 @@ class SlurmLauncher:
             "limits_gpus": [],
         }
 
-    def _handle(self, message: Message, payload_fd: int) -> None:
-        """Carry out an order. `payload_fd` belongs to this method. Raises BadMessage."""
-        try:
-            command, order = read_order(message)
-            if isinstance(order, LaunchOrder):
-                sealed_size(payload_fd, MAX_BYTES)
-        except (BadMessage, NotSealed) as error:
-            if payload_fd != -1:
-                self._background.close(payload_fd)
-            raise BadMessage(str(error)) from None
+    def _handle(self, command: str, order: Order, payload_fd: int) -> None:
+        """Carry out an order. `payload_fd`, a LaunchOrder's, belongs to this method."""
         match order:
             case LaunchOrder() if command == protocol.LAUNCH:
                 self._launch(Assignment(order, payload_fd))
