@@ -141,11 +141,6 @@ def test_no_damage_raises_or_reaches_the_records_before_it(
         assert getattr(found, kind) is not None, (kind, record)
 
 
-@given(st.binary(max_size=100))
-def test_no_file_raises(data: bytes) -> None:
-    attempt_files.parse(data)
-
-
 def test_a_record_that_does_not_fit_on_the_disk_is_an_error() -> None:
     """Half a line would hide those after it: whoever writes it must know."""
     out, into = os.pipe()
@@ -173,11 +168,6 @@ except OSError as error:
     command = python(code, tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("File too large True\n", "")
-
-
-def attempt(*, boot_id: str = "this boot", at_s: float = 40.0, end_s: float | None) -> Attempt:
-    ended = None if end_s is None else {"at_s": end_s}
-    return Attempt(created={"boot_id": boot_id, "at_s": at_s}, ended=ended)
 
 
 def test_it_is_read_as_the_unit_writes_it(tmp_path: Path) -> None:
