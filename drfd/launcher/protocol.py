@@ -101,8 +101,8 @@ MAX_NAME, _MAX_VALUE = 256, 16384
 MAX_INSTANCES = 1024
 
 
-def _is_variable(name: str, text: str) -> bool:
-    return may_set(name) and len(text) <= _MAX_VALUE and "\0" not in text and may_be(name, text)
+def _may_hold(name: str, text: str) -> bool:
+    return len(text) <= _MAX_VALUE and "\0" not in text and may_be(name, text)
 
 
 #: A higher number than `Number` allows gives results that do not fit into 64 bits.
@@ -135,9 +135,10 @@ Signals: TypeAlias = Annotated[
 Variables: TypeAlias = Annotated[
     dict[str, str],
     Must(lambda found: len(found) <= 100, "has more than 100 variables"),
+    Must(lambda found: all(map(may_set, found)), "has the name of no variable of drfd's"),
     Must(
-        lambda found: all(map(_is_variable, found, found.values())),
-        "has a variable that is none of drfd's, or too long, or with signs of a shell's",
+        lambda found: all(map(_may_hold, found, found.values())),
+        "has a value that is too long, or no number, or with signs of a shell's",
     ),
 ]
 Hidden: TypeAlias = Annotated[
