@@ -398,6 +398,7 @@ def _on(*ids: int | str) -> Message:
 ASKED: list[tuple[str, Message]] = [
     ("hello", {}),
     ("doctor", {}),
+    ("metrics", {}),
     ("submit", _JOB),
     ("submit", {**_JOB, "argv": ["sh", "-c", "exit 3"]}),
     ("wait", {"ids": [1, 2], "any": False, "timeout_s": 60.0}),

@@ -373,7 +373,7 @@ class Instance:
     def _own(self) -> set[Path]:
         """What there is of it in its directory."""
         extra = self.root / "drfd.d"
-        places = {self.state, self.socket, self.root / "metrics.sock", self.config, extra, self.log}
+        places = {self.state, self.socket, self.config, extra, self.log}
         return places | {self.work, self.failpoints}
 
     def _end_all_jobs(self) -> None:

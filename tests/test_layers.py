@@ -26,7 +26,9 @@ ALLOWED = {
     "install": set(),
     "slurm": set(),
     "client": {"protocol"},
-    "daemon": {"core", "protocol", "journal", "host", "launcher", "install", "slurm"},
+    "daemon": {
+        *("client", "core", "protocol", "journal", "host", "launcher", "install", "slurm"),
+    },
     "cli": {"client", "core", "protocol", "sim", "slurm"},
     "experiments": {"client", "core", "protocol", "sim", "slurm", "cli"},
 }
@@ -80,7 +82,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("error_message", "launcher_link", "lookup", "watching"),
         },
         "server": {"users", "lookup", "watching", "handlers"},
-        "metrics": {"config", "engine", "lookup", "watching", "server"},
+        "metrics": {"config", "engine", "lookup", "watching"},
         "reference": {"config", "handlers", "server"},
         "controller": {
             *("calendar", "config", "metrics", "countable", "spawn"),

@@ -24,7 +24,6 @@ from drfd.common.strict_table import (
     one_of,
     read_count,
     read_disk_name,
-    read_flag,
     read_keys,
     read_name,
     read_path,
@@ -213,12 +212,13 @@ def _read_textfile(value: object) -> str:
 class MetricsSettings:
     """The table [metrics]: where metrics for Prometheus are given."""
 
-    socket: bool = key(
-        "socket", read_flag, False,
-        "true: metrics.sock beside the daemon's socket answers GET /metrics", shown="false",
-    )  # fmt: skip
     port: int | None = key(
-        "port", _read_port, None, "a port of 127.0.0.1 does, too", shown="9477", default="none"
+        "port",
+        _read_port,
+        None,
+        "a port of 127.0.0.1, which answers GET /metrics",
+        shown="9477",
+        default="none",
     )
     textfile: str | None = key(
         "textfile", _read_textfile, None, "a file for node_exporter",
@@ -234,7 +234,7 @@ class MetricsSettings:
 
     @property
     def is_on(self) -> bool:
-        return self.socket or self.port is not None or self.textfile is not None
+        return self.port is not None or self.textfile is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.stimuli import Now, Tick
@@ -36,7 +36,7 @@ from drfd.core.model.hours import LimitHours
 from drfd.core.model.job import JobState
 from drfd.daemon import spawn
 from drfd.daemon.calendar import expand, expand_hours
-from drfd.daemon.config import Config, Site
+from drfd.daemon.config import Config, MetricsSettings, Site
 from drfd.daemon.countable import late_gpus, names_with_nodes
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
@@ -47,9 +47,7 @@ from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.lookup import Lookup
-from drfd.daemon.metrics.publication import Outlets
-from drfd.daemon.metrics.source import MetricsSource
-from drfd.daemon.metrics.tally import Tally
+from drfd.daemon.metrics.publication import Outlets, metrics_warnings
 from drfd.daemon.monitoring.disk_lender import DiskLender
 from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
@@ -61,6 +59,9 @@ from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.linux.service import Service
+
+if TYPE_CHECKING:
+    from drfd.daemon.metrics.source import MetricsSource
 
 log = logging.getLogger("drfd")
 
@@ -156,12 +157,6 @@ class Daemon:
         self._engine.adopt_limit_hours(_limit_hours(site.rules))
         self._engine.changes.listen(self._curves.job_changed)
         self._outlets = surroundings.outlets
-        tally = Tally()
-        if config.metrics.is_on:
-            tally.resume(self._engine.ledger.jobs.values())
-            self._engine.changes.listen(tally.job_changed)
-            self._engine.on_turn = tally.turn.observe
-            self._engine.on_commit = tally.commit.observe
         self._curves.resume(self._engine.ledger.allocated_jobs())
         self._sampler = Sampler(self._engine, self._meter, self._curves)
         self._lender = Lender(
@@ -213,11 +208,31 @@ class Daemon:
             disk_loans_of=self._lender.disks.of,
         )
         self._snapshots = SnapshotFeed(overview)
-        self._metrics = MetricsSource(
-            overview, tally, most_users=config.metrics.users, away_s=self._link.away_s
-        )
+        self._metrics = self._make_metrics(overview, config.metrics)
+        if self._metrics is not None:
+            self._requests.metrics = self._metrics.text
         self._server = Server(
             self._requests, self._feed, self._snapshots, Accounts(surroundings.admins)
+        )
+
+    def _make_metrics(self, overview: Overview, settings: MetricsSettings) -> MetricsSource | None:
+        """Count for metrics from now on, if some are wanted and their library is there."""
+        if not settings.is_on or metrics_warnings(settings):
+            return None
+        # They import the library.
+        from prometheus_client import CollectorRegistry
+
+        from drfd.daemon.metrics.source import MetricsSource
+        from drfd.daemon.metrics.tally import Tally
+
+        registry = CollectorRegistry()
+        tally = Tally(registry)
+        tally.resume(self._engine.ledger.jobs.values())
+        self._engine.changes.listen(tally.job_changed)
+        self._engine.on_turn = tally.turn.observe
+        self._engine.on_commit = tally.commit.observe
+        return MetricsSource(
+            overview, registry, most_users=settings.users, away_s=self._link.away_s
         )
 
     async def run(self, listener: socket.socket, *, idle_exit_s: float | None) -> None:

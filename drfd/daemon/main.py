@@ -33,8 +33,12 @@ from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, su
 from drfd.daemon.controller import Daemon, Surroundings
 from drfd.daemon.countable import device_warnings, shared_memory, with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
-from drfd.daemon.metrics.printing import METRICS_FILES, ask_once, shipped_file
-from drfd.daemon.metrics.publication import SOCKET_NAME, metrics_warnings, open_outlets
+from drfd.daemon.metrics.publication import (
+    METRICS_FILES,
+    metrics_warnings,
+    open_outlets,
+    shipped_file,
+)
 from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.reference import config_schema, reply_schema
 from drfd.daemon.server.server import ListeningSocket
@@ -99,7 +103,7 @@ def serve(options: argparse.Namespace) -> None:
     listening = ListeningSocket(
         options.socket or _usual_socket(options, is_system), is_open=is_system or not owner
     )
-    outlets = open_outlets(config.metrics, listening.path, is_open=is_system or not owner)
+    outlets = open_outlets(config.metrics)
     site = replace(site, warnings=(*site.warnings, *outlets.warnings))
     launcher = slurm_launcher = None
     if options.launcher is None:
@@ -381,19 +385,15 @@ def _slurms_nodes(config_file: Path | None) -> _SlurmsNodes:
 
 
 def print_metrics(options: argparse.Namespace) -> None:
-    """Print a shipped file, or the metrics of the running daemon. Raises HostError if it gives none
-    at its socket."""
+    """Print a shipped file, or the metrics of the running daemon. Raises Unavailable if there is no
+    daemon, and Refused if it counts nothing."""
     if options.file is not None:
         print(shipped_file(options.file), end="")
         return
-    named = os.environ.get("DRFD_SOCKET")
-    if named:
-        usual = Path(named)
-    elif os.getuid() == 0 or paths.SYSTEM_SOCKET.parent.is_dir():
-        usual = paths.SYSTEM_SOCKET
-    else:
-        usual = paths.user_socket(os.environ)
-    print(ask_once(options.socket or usual.with_name(SOCKET_NAME)), end="")
+    from drfd.client.connection import choose
+
+    named = None if options.socket is None else str(options.socket)
+    print(choose(named, start=None).request("metrics")["text"], end="")
 
 
 def print_schema(options: argparse.Namespace) -> None:
@@ -655,7 +655,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         choices=sorted(METRICS_FILES),
         help="print this file instead: rules for Prometheus, or a dashboard for Grafana",
     )
-    metrics.add_argument("--socket", type=Path, metavar="PATH", help=f"the daemon's {SOCKET_NAME}")
+    metrics.add_argument("--socket", type=Path, metavar="PATH", help="the daemon's socket")
 
     schema = commands.add_parser(
         "schema", help="print a JSON schema, of the configuration or of the reply to a verb"

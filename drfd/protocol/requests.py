@@ -421,6 +421,10 @@ class NodesRequest(Request, tag="nodes", frozen=True):
     """Ask for the machines on which jobs run."""
 
 
+class MetricsRequest(Request, tag="metrics", frozen=True):
+    """Ask for the metrics, as a text of OpenMetrics."""
+
+
 class DoctorRequest(Request, tag="doctor", frozen=True):
     """Ask what is enforced on this machine."""
 

@@ -419,7 +419,7 @@ WRONG = {
     "limits.changes_per_second": ["0"], "limits.submissions_per_second": ["0", "0.5"],
     "limits.connections_per_user": ["0"], "limits.command": ["true"],
     "limits.environment": ['"big"'], "limits.script": ["-1"],
-    "metrics.port": ["0", "65536", '"9477"'], "metrics.socket": ['"/run/x.sock"'],
+    "metrics.port": ["0", "65536", '"9477"'],
     "metrics.textfile": ['"drfd.prom"', '"/run/drfd.txt"'],
     "metrics.textfile_interval": ['"soon"'], "metrics.users": ["0"],
     "history.max_size": ['"big"', "-1"],
@@ -722,14 +722,13 @@ def test_metrics_are_given_where_the_table_says(path: Path) -> None:
     assert not Config().metrics.is_on
     text = """
     [metrics]
-    socket = true
     port = 9477
     textfile = "/run/drfd/drfd.prom"
     textfile_interval = "1m"
     users = 7
     """
     assert load(written(path, text)).metrics == MetricsSettings(
-        socket=True, port=9477, textfile="/run/drfd/drfd.prom", interval_s=60, users=7
+        port=9477, textfile="/run/drfd/drfd.prom", interval_s=60, users=7
     )
     assert not load(written(path, "[metrics]\nusers = 7\n")).metrics.is_on
 
@@ -1025,7 +1024,7 @@ def test_metrics_without_their_library_are_warned_of(
         "prometheus-client is not installed: pip install 'drfd[metrics]' in drfd's environment, "
         "then restart drfd"
     )
-    assert open_outlets(load(path).metrics, tmp_path / "drfd.sock", is_open=False).tcp is None
+    assert open_outlets(load(path).metrics).tcp is None
     path.write_text("[metrics]\nusers = 5\n")
     assert check(path) == 0
     assert "metrics" not in capsys.readouterr().err, "nothing is asked of the library"

@@ -1146,7 +1146,8 @@ LOOKS = [
     *(kind(v=1) for kind in (
         msg.HelloRequest, msg.StatusRequest, msg.HistoryRequest, msg.RecentRequest,
         msg.ReportRequest, msg.EventsRequest, msg.SharesRequest, msg.NodesRequest,
-        msg.DoctorRequest, msg.WaitingRequest, msg.LedgerRequest, msg.LedgerCheckRequest,
+        msg.DoctorRequest, msg.MetricsRequest, msg.WaitingRequest, msg.LedgerRequest,
+        msg.LedgerCheckRequest,
         msg.SnapshotsRequest,
     )),
 ]  # fmt: skip

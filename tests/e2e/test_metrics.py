@@ -1,4 +1,4 @@
-"""Metrics of a whole daemon: at its socket, at a port, in a file, and from the command line; and a
+"""Metrics of a whole daemon: at a port, in a file, and from the command line; and a
 real Prometheus that reads them, takes the shipped rules, and of which an alert fires."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,8 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from drfd.client.connection import Connection
 from instance import CONFIG, Instance, patient, wait_for
-from strangers import full_listener
-
-#: At its socket alone.
-AT_SOCKET = f"{CONFIG}[metrics]\nsocket = true\n"
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +41,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def everywhere(lend: Callable[[str], Instance], port: int, file: Path) -> Instance:
-    """At its socket, at a port and in a file."""
+    """At a port and in a file."""
     written = f'textfile = "{file}"\ntextfile_interval = "1s"\n'
-    return lend(f"{AT_SOCKET}port = {port}\n{written}")
+    return lend(f"{CONFIG}[metrics]\nport = {port}\n{written}")
 
 
 @contextmanager
@@ -87,12 +84,9 @@ def value(instance: Instance, name: str, **labels: str) -> float | None:
 
 
 def all_values(instance: Instance) -> Values:
-    """As the socket says them: to start `drfd metrics` takes longer."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(instance.root / "metrics.sock"))
-        client.sendall(b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text\r\n\r\n")
-        reply = b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
-    return values(reply.partition("\r\n\r\n")[2])
+    """As the daemon says them: to start `drfd metrics` takes longer."""
+    with closing(Connection(instance.socket)) as connection:
+        return values(connection.request("metrics")["text"])
 
 
 @cache
@@ -104,7 +98,6 @@ def shipped(name: str) -> str:
 @pytest.mark.anew
 def test_jobs_are_in_the_metrics_while_they_run_and_after(everywhere: Instance) -> None:
     instance = everywhere
-    assert stat.S_ISSOCK((instance.root / "metrics.sock").stat().st_mode)
     wait_for("the launcher", lambda: value(instance, "drfd_launcher_up") == 1)
     assert value(instance, "drfd_allocated_cores") == value(instance, "drfd_drained") == 0
     assert value(instance, "drfd_capacity_cores") == 9
@@ -155,11 +148,9 @@ def test_the_shipped_files_use_metrics_that_there_are(everywhere: Instance) -> N
         assert names_in(expression) <= there, expression
 
 
-def test_port_and_file_say_what_the_socket_says(
-    everywhere: Instance, port: int, file: Path
-) -> None:
+def test_port_and_file_say_what_the_verb_says(everywhere: Instance, port: int, file: Path) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", "/metrics")
+    connection.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text"})
     response = connection.getresponse()
     assert response.status == 200
     assert values(response.read().decode())["drfd_capacity_cores", frozenset()] == 9
@@ -184,27 +175,11 @@ def test_a_port_in_use_is_a_warning_and_jobs_run(make_instance: Callable[..., In
         assert instance.wait_end(instance.submit("--", "true"))["outcome"]["code"] == "COMPLETED"
 
 
-def test_a_busy_socket_of_another_program_is_a_warning_and_jobs_run(
-    make_instance: Callable[..., Instance],
-) -> None:
-    """Its backlog is full: nobody can connect to it, and connecting must not be waited for."""
-    instance = make_instance(AT_SOCKET)
-    path = instance.root / "metrics.sock"
-    with full_listener(path):
-        instance.start()
-        warning = f"metrics.socket: cannot listen at {path}: another program listens there"
-        assert instance.log.read_text().count(warning) == 1
-        assert warning in instance.drf("doctor", check=False).stdout
-        assert instance.wait_end(instance.submit("--", "true"))["outcome"]["code"] == "COMPLETED"
-        instance.stop()
-    assert path.is_socket(), "it is not drfd's to remove"
-
-
 def test_a_file_that_cannot_be_written_is_logged_once(
     make_instance: Callable[..., Instance],
 ) -> None:
     text = 'textfile = "/nonexistent/x.prom"\ntextfile_interval = "1s"\n'
-    instance = make_instance(AT_SOCKET + text).start()
+    instance = make_instance(f"{CONFIG}[metrics]\n{text}").start()
     wait_for("the line", lambda: "event=metrics-not-written" in instance.log.read_text())
     # It tries again each second, and so are figures made anew.
     for count in (1, 2, 3):
@@ -220,8 +195,7 @@ def test_without_the_table_there_are_no_metrics_and_the_verb_says_how(instance: 
     done = drfd(instance, "metrics")
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert done.stderr.count("\n") == 1
-    assert "no metrics at" in done.stderr and "[metrics] socket = true" in done.stderr
-    assert not (instance.root / "metrics.sock").exists()
+    assert "gives no metrics" in done.stderr and "[metrics] of drfd.toml" in done.stderr
 
 
 # -- Prometheus ---------------------------------------------------------------------------------

@@ -108,6 +108,7 @@ KINDS = msg.REQUESTS
 #: (Verb, fields of the message, fields that the request has in another form.)
 ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("hello", {}, {}),
+    ("metrics", {}, {}),
     ("submit", {"argv": ["true"], "cwd": "/"}, {}),
     (
         "submit",

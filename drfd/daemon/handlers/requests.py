@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
@@ -102,6 +102,7 @@ from drfd.protocol.replies import (
     LimitHoursView,
     LoanView,
     MachineView,
+    MetricsReply,
     NodesReply,
     RecentReply,
     ReloadReply,
@@ -166,6 +167,8 @@ class Requests:
     links: Links | None = None
     #: Returns Unix time by which history is removed; None for the clock of the engine.
     trusted_s: Callable[[], float] | None = None
+    #: Returns the metrics and their content type, for an Accept header; None if there are none.
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
     #: The clock of what each user may submit and change in a second.
     mono: Callable[[], float] = time.monotonic
     _locks: defaultdict[str, PerUserLocks] = field(
@@ -296,6 +299,17 @@ class Requests:
         if not is_key_file(file):
             self.link.order_key(actor.uid)
         return str(file)
+
+    @verb(msg.MetricsRequest, lock=_LISTS)
+    async def _metrics(self, _: st.Actor, __: msg.MetricsRequest) -> MetricsReply:
+        if self.metrics is None:
+            raise Refused(
+                "no-metrics",
+                "this daemon gives no metrics",
+                hint="write port or textfile in [metrics] of drfd.toml, and restart drfd",
+            )
+        text = (await self.metrics("application/openmetrics-text"))[0]
+        return {"text": text.decode()}
 
     @verb(msg.DoctorRequest)
     def _doctor(self, _: st.Actor, __: msg.DoctorRequest) -> DoctorReply:

@@ -1,6 +1,6 @@
-"""Where the metrics are given: a Unix socket, a port of the loopback device, a file.
+"""Where the metrics are given: a port of the loopback device, and a file.
 
-None of them is worth a scheduler that does not start: what cannot be had becomes a warning.
+Neither is worth a scheduler that does not start: what cannot be had becomes a warning.
 """
 
 from __future__ import annotations
@@ -11,22 +11,49 @@ import importlib.util
 import logging
 import os
 import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from drfd.common.errors import HostError
 from drfd.daemon.config import MetricsSettings
-from drfd.daemon.metrics.endpoint import Endpoint
-from drfd.daemon.metrics.rendering import PLAIN
-from drfd.daemon.metrics.source import MetricsSource
-from drfd.daemon.server.server import ListeningSocket
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from drfd.daemon.metrics.source import MetricsSource
 
 log = logging.getLogger("drfd")
 
-#: Name of the socket, which is beside the daemon's own.
-SOCKET_NAME = "metrics.sock"
 LOOPBACK = "127.0.0.1"
+#: The name on the command line → the file in this package.
+METRICS_FILES = {"alerts": "alerts.yml", "dashboard": "dashboard.json"}
+#: Connections at a time, each of which has a thread; a new one takes the place of the oldest. So
+#: clients that send or read nothing keep nobody out.
+MOST_CONNECTIONS = 16
+#: Seconds between two connections that are accepted, so that a flood of requests does not slow the
+#: scheduler down. The others wait in the kernel.
+ACCEPT_PAUSE_S = 0.02
+#: Seconds for which a client may send, or read, nothing; and until the figures must be there.
+SILENCE_S, FIGURES_S = 5.0, 10.0
+#: Names of this machine in a request: a page of another name that a browser shows, and whose name
+#: leads to this machine, must not read the metrics.
+_LOOPBACK_HOSTS = {"127.0.0.1", "localhost", ""}
+
+#: Returns the metrics in the format that an Accept header prefers, and the content type.
+Text = Callable[[str], tuple[bytes, str]]
+
+
+def shipped_file(name: str) -> str:
+    """Return the text of a shipped file, by its name on the command line."""
+    return resources.files("drfd.daemon.metrics").joinpath(METRICS_FILES[name]).read_text()
 
 
 def metrics_warnings(settings: MetricsSettings) -> tuple[str, ...]:
@@ -39,61 +66,129 @@ def metrics_warnings(settings: MetricsSettings) -> tuple[str, ...]:
     )
 
 
+class _Handler(WSGIRequestHandler):
+    timeout = SILENCE_S
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing: a client could fill the log."""
+
+
+class Endpoint(ThreadingMixIn, WSGIServer):
+    """Answers GET /metrics at a listening socket, in threads of its own."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, text: Text) -> None:
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_name, self.server_port = listener.getsockname()
+        self.setup_environ()
+        self.set_app(_app(text))
+        self._open: deque[socket.socket] = deque()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        time.sleep(ACCEPT_PAUSE_S)
+        if len(self._open) >= MOST_CONNECTIONS:
+            with suppress(OSError):
+                self._open.popleft().shutdown(socket.SHUT_RDWR)
+        self._open.append(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with suppress(ValueError):
+            self._open.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log nothing: the client has left, or has been made to."""
+
+
+def _app(text: Text) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
+    #: The last error of making the text, once it has been logged.
+    reported = ""
+
+    def answer(environ: WSGIEnvironment) -> tuple[str, bytes, str]:
+        """Return the status, the page and its content type."""
+        nonlocal reported
+        plain = "text/plain; charset=utf-8"
+        if environ.get("HTTP_HOST", "").partition(":")[0].lower() not in _LOOPBACK_HOSTS:
+            return "403 Forbidden", b"ask for 127.0.0.1 or localhost\n", plain
+        if environ["PATH_INFO"] != "/metrics":
+            return "404 Not Found", b"the metrics are at /metrics\n", plain
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return "405 Method Not Allowed", b"metrics can only be read\n", plain
+        try:
+            page, content_type = text(environ.get("HTTP_ACCEPT", ""))
+        except Exception as error:
+            if reported != repr(error):
+                reported = repr(error)
+                log.error("event=metrics-failed error=%s", reported, exc_info=error)
+            line = b"the figures cannot be had; see drfd's log\n"
+            return "503 Service Unavailable", line, plain
+        return "200 OK", page, content_type
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        status, page, content_type = answer(environ)
+        start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(page)))])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [page]
+
+    return app
+
+
 @dataclass
 class Outlets:
-    """The opened sockets, and the file. They are opened before root's rights are dropped."""
+    """The opened port, and the file. The port is opened before root's rights are dropped."""
 
     settings: MetricsSettings
-    unix: ListeningSocket | None = None
     tcp: socket.socket | None = None
     warnings: tuple[str, ...] = ()
 
-    async def run(self, source: MetricsSource) -> None:
-        """Give metrics until cancelled."""
-        parts = []
-        if self.unix is not None:
-            parts.append(Endpoint(self.unix.listener, source.text).run())
-        if self.tcp is not None:
-            parts.append(Endpoint(self.tcp, source.text).run())
-        if self.settings.textfile is not None and not metrics_warnings(self.settings):
-            path = Path(self.settings.textfile)
-            parts.append(_keep_file(path, self.settings.interval_s, source))
-        try:
-            await asyncio.gather(*parts)
-        except Exception as error:
-            # Jobs do not depend on metrics.
-            log.error("event=metrics-failed error=%s", error, exc_info=error)
+    async def run(self, source: MetricsSource | None) -> None:
+        """Give metrics until cancelled; `source` is None if there are none."""
+        if source is not None:
+            if self.tcp is not None:
+                _serve(self.tcp, source)
+            if self.settings.textfile is not None:
+                path = Path(self.settings.textfile)
+                await _write_regularly(path, self.settings.interval_s, source)
         await asyncio.Event().wait()
 
     def close(self) -> None:
-        if self.unix is not None:
-            self.unix.close()
         if self.tcp is not None:
             self.tcp.close()
 
 
-def open_outlets(settings: MetricsSettings, beside: Path, *, is_open: bool) -> Outlets:
-    """Open what the configuration asks for. `beside` is the path of the daemon's socket; its users
-    may read the metrics, too, which is everybody if `is_open`."""
+def _serve(listener: socket.socket, source: MetricsSource) -> None:
+    """Answer requests in a thread of its own, until the process ends."""
+    loop = asyncio.get_running_loop()
+
+    def text(accept: str) -> tuple[bytes, str]:
+        asked = asyncio.run_coroutine_threadsafe(source.text(accept), loop)
+        try:
+            return asked.result(FIGURES_S)
+        finally:
+            asked.cancel()
+
+    endpoint = Endpoint(listener, text)
+    Thread(target=endpoint.serve_forever, name="metrics", daemon=True).start()
+
+
+def open_outlets(settings: MetricsSettings) -> Outlets:
+    """Open what the configuration asks for."""
     outlets = Outlets(settings, warnings=metrics_warnings(settings))
-    if outlets.warnings:
+    if outlets.warnings or settings.port is None:
         return outlets
-    found = []
-    if settings.socket:
-        try:
-            outlets.unix = ListeningSocket(beside.with_name(SOCKET_NAME), is_open=is_open)
-        except HostError as error:
-            found.append(f"metrics.socket: {error.text}; after a change, restart drfd")
-    if settings.port is not None:
-        try:
-            outlets.tcp = _listen(settings.port)
-        except OSError as error:
-            cure = "choose another port and restart drfd"
-            if error.errno == errno.EAFNOSUPPORT:
-                cure = "the unit drfd.service keeps it from the network: see administration.md"
-            place = f"{LOOPBACK}:{settings.port}"
-            found.append(f"metrics.port: cannot listen at {place}: {error.strerror}; {cure}")
-    outlets.warnings = tuple(found)
+    try:
+        outlets.tcp = _listen(settings.port)
+    except OSError as error:
+        cure = "choose another port and restart drfd"
+        if error.errno == errno.EAFNOSUPPORT:
+            cure = "the unit drfd.service keeps it from the network: see administration.md"
+        place = f"{LOOPBACK}:{settings.port}"
+        text = f"metrics.port: cannot listen at {place}: {error.strerror}; {cure}"
+        outlets.warnings = (text,)
     return outlets
 
 
@@ -103,19 +198,18 @@ def _listen(port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, port))
         listener.listen()
-        listener.setblocking(False)
     except OSError:
         listener.close()
         raise
     return listener
 
 
-async def _keep_file(path: Path, interval_s: int, source: MetricsSource) -> None:
+async def _write_regularly(path: Path, interval_s: int, source: MetricsSource) -> None:
     """Write the file at intervals, and remove it at the end: old figures must not look new."""
     reported = ""
     try:
         while True:
-            text = await source.text(PLAIN)
+            text, _ = await source.text("")
             try:
                 await asyncio.to_thread(write_file, path, text)
                 reported = ""

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from drfd import __version__
 from drfd.core.fairness.rules import ROOT, Rules
@@ -19,12 +23,11 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import JobState
 from drfd.core.model.machine import fits, total
 from drfd.daemon.lookup.views import resources_view
-from drfd.daemon.metrics.readings import WHOLE, NodeRow, Readings, node_rows
-from drfd.daemon.metrics.rendering import render
-from drfd.daemon.metrics.tally import Tally
+from drfd.daemon.metrics.figures import WHOLE, NodeRow, Readings, metrics, node_rows
 from drfd.daemon.watching.snapshots import Overview
 from drfd.protocol.replies import ResourcesView, SumView
 
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 #: Seconds for which a text is given again, at least.
 _FRESH_S = 1.0
 #: The loop spends at most this part (1/n) of its time on reading the figures.
@@ -32,12 +35,12 @@ _PART = 100
 
 
 class MetricsSource:
-    """Makes the texts of one daemon."""
+    """Makes the texts of one daemon, of the counters in `registry` and of its present figures."""
 
     def __init__(
         self,
         overview: Overview,
-        tally: Tally,
+        registry: CollectorRegistry,
         *,
         most_users: int,
         away_s: Callable[[], float | None],
@@ -45,35 +48,47 @@ class MetricsSource:
     ) -> None:
         """`away_s` returns for how many seconds the launcher has been away, or None."""
         self._overview = overview
-        self._tally = tally
+        self._registry = registry
         self._most_users = most_users
         self._away_s = away_s
         self._mono = mono
         self._started_s = time.time()
         self._one_at_a_time = asyncio.Lock()
         self._readings: Readings | None = None
-        self._until_s = 0.0
-        self._texts: dict[str, bytes] = {}
+        #: The texts by their formats, each with the time until which it is given again.
+        self._texts: dict[str, tuple[bytes, float]] = {}
+        registry.register(self)
 
-    async def text(self, format_type: str) -> bytes:
-        """Return the metrics in this format, which may be a moment old."""
+    def describe(self) -> list[Metric]:
+        """Return nothing: no other collector has metrics of these names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(()) if self._readings is None else metrics(self._readings)
+
+    async def text(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics, which may be a moment old, in the format that the value of an Accept
+        header prefers, and the format's content type."""
+        # There are two formats, and no further texts for whatever versions are asked for.
+        is_open = choose_encoder(accept)[1].startswith("application/openmetrics-text")
+        encode = openmetrics.generate_latest if is_open else generate_latest
+        content_type = openmetrics.CONTENT_TYPE_LATEST if is_open else PLAIN
         async with self._one_at_a_time:
-            if self._readings is None or self._mono() >= self._until_s:
+            text, until_s = self._texts.get(content_type, (b"", 0.0))
+            if self._mono() >= until_s:
                 journal = self._overview.engine.journal.path
                 journal_bytes = await asyncio.to_thread(journal_size, journal)
                 begin_s = self._mono()
                 self._readings = self.read(journal_bytes)
                 end_s = self._mono()
-                self._until_s = end_s + max(_FRESH_S, _PART * (end_s - begin_s))
-                self._texts = {}
-            if format_type not in self._texts:
-                text = await asyncio.to_thread(render, self._readings, format_type)
-                self._texts[format_type] = text
-            return self._texts[format_type]
+                text = await asyncio.to_thread(encode, self._registry)
+                until_s = end_s + max(_FRESH_S, _PART * (end_s - begin_s))
+                self._texts[content_type] = text, until_s
+            return text, content_type
 
     def read(self, journal_bytes: int) -> Readings:
         """Return the figures of this moment."""
-        engine, tally = self._overview.engine, self._tally
+        engine = self._overview.engine
         view = self._overview.machine_part()
         leaves = frozenset(engine.ledger.active_leaves())
         configured = frozenset(f"{ROOT}.{name}" for name in engine.rules.pools)
@@ -104,7 +119,6 @@ class MetricsSource:
         return Readings(
             version=__version__,
             started_s=self._started_s,
-            counted_since_s=self._started_s,
             capacity=view["capacity"],
             allocated=with_all_gres(allocated, view["capacity"]),
             used=added(node["used"] for node in top),
@@ -114,10 +128,6 @@ class MetricsSource:
             pools=pools,
             users=users,
             gpus=view.get("gpus", []),
-            ends=dict(tally.ends),
-            wait=tally.wait.copy(),
-            turn=tally.turn.copy(),
-            commit=tally.commit.copy(),
             is_launcher_up=self._away_s() is None,
             is_drained=view["draining"],
             nodes_away=len(engine.ledger.nodes_away),

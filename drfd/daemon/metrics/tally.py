@@ -1,62 +1,41 @@
-"""Counters and histograms of one daemon: they start at 0 with it.
-
-Each call costs a dictionary access or a binary search, because a turn makes them.
-"""
+"""Counters and histograms of one daemon: they start at 0 with it."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from drfd.core.model.job import Job, JobState, Outcome
 
 #: Upper ends of the buckets, in seconds: of times that jobs wait, and of steps of the daemon.
-WAIT_BOUNDS_S = (0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
-STEP_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_WAIT_BOUNDS_S = (0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
+_STEP_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramCopy:
-    """A histogram at one moment: pairs of an upper end (the last is infinite) and the number of
-    values up to it, and the sum of all values."""
-
-    cumulative: tuple[tuple[float, int], ...]
-    sum_s: float
-
-
-class Histogram:
-    """A histogram of durations."""
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        self._bounds_s = bounds_s
-        self._counts = [0] * (len(bounds_s) + 1)
-        self._sum_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count a duration; a negative one, after the clock was set back, counts as 0."""
-        seconds = max(0.0, seconds)
-        self._counts[bisect_left(self._bounds_s, seconds)] += 1
-        self._sum_s += seconds
-
-    def copy(self) -> HistogramCopy:
-        found, total = [], 0
-        for bound_s, count in zip((*self._bounds_s, float("inf")), self._counts, strict=True):
-            total += count
-            found.append((bound_s, total))
-        return HistogramCopy(tuple(found), self._sum_s)
-
-
-@dataclass
 class Tally:
     """Ends of jobs by outcome, and the latencies of jobs and of the daemon's own steps."""
 
-    ends: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    wait: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS_S))
-    turn: Histogram = field(default_factory=lambda: Histogram(STEP_BOUNDS_S))
-    commit: Histogram = field(default_factory=lambda: Histogram(STEP_BOUNDS_S))
-    #: Ids of live jobs whose first start has been counted, here or by an earlier daemon.
-    _started: set[int] = field(default_factory=set)
+    def __init__(self, registry: CollectorRegistry) -> None:
+        ends = Counter(
+            "drfd_jobs_ended", "Ended jobs by outcome, since the daemon's start.", ["outcome"],
+            registry=registry,
+        )  # fmt: skip
+        self._ends = {outcome: ends.labels(outcome.value) for outcome in Outcome}
+        self._wait = Histogram(
+            "drfd_job_start_delay_seconds", "From a job's submission to its first start.",
+            buckets=_WAIT_BOUNDS_S, registry=registry,
+        )  # fmt: skip
+        self.turn = Histogram(
+            "drfd_turn_duration_seconds", "Duration of a turn of the scheduling loop.",
+            buckets=_STEP_BOUNDS_S, registry=registry,
+        )  # fmt: skip
+        self.commit = Histogram(
+            "drfd_commit_duration_seconds", "Duration of a commit of the journal.",
+            buckets=_STEP_BOUNDS_S, registry=registry,
+        )  # fmt: skip
+        #: Ids of live jobs whose first start has been counted, here or by an earlier daemon.
+        self._started: set[int] = set()
 
     def resume(self, jobs: Iterable[Job]) -> None:
         """Take these live jobs from an earlier daemon: starts that it has seen are not counted."""
@@ -73,8 +52,9 @@ class Tally:
         """
         if job.started_at is not None and job.id not in self._started:
             self._started.add(job.id)
-            self.wait.observe(job.started_at - job.submitted_at)
+            # Not negative after the clock was set back.
+            self._wait.observe(max(0.0, job.started_at - job.submitted_at))
         if job.state is JobState.ENDED:
             self._started.discard(job.id)
             if job.outcome is not None:
-                self.ends[job.outcome] += 1
+                self._ends[job.outcome].inc()

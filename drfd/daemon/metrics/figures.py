@@ -1,23 +1,25 @@
-"""Readings as text: OpenMetrics, or the older text format of Prometheus.
-
-`prometheus_client` is imported here only, when the first text is made.
-"""
+"""The figures of one moment, and the metrics that they are."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from drfd.daemon.metrics.readings import NodeRow, Readings
-from drfd.daemon.metrics.tally import HistogramCopy
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 
-if TYPE_CHECKING:
-    from prometheus_client import Metric
+from drfd.core.fairness.rules import ROOT
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.model.job import show_path
+from drfd.protocol.replies import GpuView, ResourcesView, SnapshotNode, SumView
 
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+#: The pool label of the whole machine, and of users in no pool. No pool can be called so.
+WHOLE = "/"
+#: The user label of the row for all users beyond the configured number. A user of this name gets
+#: another label; see `_user_label`.
+OTHERS = "(other)"
+
+
 #: Per node of the tree: the end of the metric's name, the field of the row, and the help.
 _OF_NODES = (
     ("dominant_share_ratio", "share", "Largest share of any resource that is held."),
@@ -36,89 +38,126 @@ _OF_USERS = (
 )
 
 
-def content_type(accept: str) -> str:
-    """Return the format that the value of an Accept header prefers; if it prefers neither,
-    OpenMetrics, and if it takes neither, the older one, as other programs with metrics do."""
-    if not accept.strip():
-        return OPENMETRICS
-    ranges = [_media_range(each) for each in accept.lower().split(",")]
-    openmetrics = _quality(ranges, "application", "openmetrics-text", "1.0.0")
-    plain = _quality(ranges, "text", "plain", "0.0.4")
-    return OPENMETRICS if openmetrics > 0 and openmetrics >= plain else PLAIN
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A pool, or the user of a pool; `user` is "" for a pool."""
+
+    pool: str
+    user: str
+    share: float
+    entitlement: float
+    #: None of the row for other users, where it would mean nothing.
+    satisfaction: float | None
+    #: Whether a quota, a limit or a maintenance window keeps all waiting jobs of a user from what
+    #: is due; None of pools, and of the row for other users.
+    is_held_back: bool | None
+    running: int
+    waiting: int
 
 
-def _media_range(text: str) -> tuple[str, str, float]:
-    """Return a media range of an Accept header in lower case: the type, the version or "", and the
-    quality, which is 0 if it is no number from 0 to 1."""
-    kind, *parameters = (each.strip() for each in text.split(";"))
-    named = {}
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        named[name.strip()] = value.strip().strip('"')
-    quality = named.get("q", "1")
-    is_valid = re.fullmatch(r"0(\.\d*)?|1(\.0*)?", quality, re.ASCII)
-    return kind, named.get("version", ""), float(quality) if is_valid else 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    version: str
+    started_s: float
+    capacity: ResourcesView
+    allocated: ResourcesView
+    used: SumView
+    #: Cores and bytes that processes outside drfd use, or None if they are not looked at.
+    external: tuple[float, int] | None
+    #: Pressure stall information in per cent, by resource and kind.
+    pressure: Mapping[str, Mapping[str, float | None]]
+    jobs: Mapping[str, int]
+    pools: Sequence[NodeRow]
+    users: Sequence[NodeRow]
+    gpus: Sequence[GpuView]
+    is_launcher_up: bool
+    is_drained: bool
+    nodes_away: int
+    #: Codes of the notices that `drf status` shows.
+    notices: Sequence[str]
+    journal_bytes: int
 
 
-def _quality(
-    ranges: Sequence[tuple[str, str, float]], kind: str, subtype: str, version: str
-) -> float:
-    """Return the quality of the most precise range that a format is in; 0 if it is in none."""
-    full = f"{kind}/{subtype}"
-    for precise in ((full, version), (full, ""), (f"{kind}/*", ""), ("*/*", "")):
-        found = [quality for *named, quality in ranges if tuple(named) == precise]
-        if found:
-            return max(found)
-    return 0.0
+def node_rows(
+    nodes: Sequence[SnapshotNode],
+    leaves: frozenset[str],
+    configured: frozenset[str],
+    most_users: int,
+    held_back: frozenset[str] = frozenset(),
+) -> tuple[list[NodeRow], list[NodeRow]]:
+    """Return the rows of pools and of users. `leaves` are the paths of users with jobs, and
+    `configured` those of pools; `held_back` those of users whose jobs wait for a quota, a limit or
+    the end of a maintenance window. Users without jobs have no row. The users
+    with the most jobs get a row each; one row has the sums of all others."""
+    pools, users = [], []
+    above_leaves = {path for leaf in leaves for path in path_up(leaf)} - leaves
+    for node in nodes:
+        path = node["path"]
+        above, _, name = path.rpartition(".")
+        if path in leaves:
+            user = _user_label(show_path(f"{ROOT}.{name}"))
+            users.append(_row(node, _pool_label(above), user, is_held_back=path in held_back))
+        elif path in above_leaves or path in configured:
+            pools.append(_row(node, _pool_label(path), "", is_held_back=None))
+    users.sort(key=lambda row: (-row.running - row.waiting, row.pool, row.user))
+    rest = users[most_users:]
+    shown = sorted(users[:most_users], key=lambda row: (row.pool, row.user))
+    if rest:
+        shown.append(
+            NodeRow(
+                pool=WHOLE,
+                user=OTHERS,
+                share=sum(row.share for row in rest),
+                entitlement=sum(row.entitlement for row in rest),
+                satisfaction=None,
+                is_held_back=None,
+                running=sum(row.running for row in rest),
+                waiting=sum(row.waiting for row in rest),
+            )
+        )
+    return pools, shown
 
 
-def render(readings: Readings, format_type: str) -> bytes:
-    """Return the metrics as OPENMETRICS or PLAIN. Raises ImportError if prometheus_client is not
-    installed."""
-    import prometheus_client
-    from prometheus_client.openmetrics import exposition as openmetrics
+def _pool_label(path: str) -> str:
+    return WHOLE if path in ("", ROOT) else show_path(path)
 
-    registry = prometheus_client.CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(readings))
-    # Typed in some versions of the library only.
-    generate: Callable[..., Any]
-    generate = (
-        openmetrics.generate_latest
-        if format_type == OPENMETRICS
-        else prometheus_client.generate_latest
+
+def _user_label(name: str) -> str:
+    """Return the label of a user of this name: the name, but "(other)" gets parentheses, and so do
+    names that are "(other)" in parentheses. Labels differ where names do."""
+    inner = name
+    while inner != OTHERS and inner.startswith("(") and inner.endswith(")"):
+        inner = inner[1:-1]
+    return f"({name})" if inner == OTHERS else name
+
+
+def _row(node: SnapshotNode, pool: str, user: str, *, is_held_back: bool | None) -> NodeRow:
+    return NodeRow(
+        pool=pool,
+        user=user,
+        share=node["dominant_share"],
+        entitlement=node["entitlement"],
+        satisfaction=node["satisfaction"],
+        is_held_back=is_held_back,
+        running=node["running"],
+        waiting=node["pending"],
     )
-    text: bytes = generate(registry)
-    return text
 
 
-class _Collector:
-    def __init__(self, readings: Readings) -> None:
-        self._readings = readings
-
-    def describe(self) -> list[Metric]:
-        """Return nothing: the registry has this collector alone, so names cannot collide."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        readings = self._readings
-        yield from _health(readings)
-        yield from _machine(readings)
-        yield from _gpus(readings)
-        yield _by_label("drfd_jobs", "Live jobs by state.", "state", readings.jobs.items())
-        yield from _nodes("pool", readings.pools)
-        yield from _nodes("user", readings.users)
-        yield from _counts(readings)
+def metrics(readings: Readings) -> Iterator[Metric]:
+    yield from _health(readings)
+    yield from _machine(readings)
+    yield from _gpus(readings)
+    yield _by_label("drfd_jobs", "Live jobs by state.", "state", readings.jobs.items())
+    yield from _nodes("pool", readings.pools)
+    yield from _nodes("user", readings.users)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
     return GaugeMetricFamily(name, text, value)
 
 
 def _by_label(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
     family = GaugeMetricFamily(name, text, labels=[label])
     for key, value in values:
         family.add_metric([key], value)
@@ -126,8 +165,6 @@ def _by_label(name: str, text: str, label: str, values: Iterable[tuple[str, floa
 
 
 def _health(readings: Readings) -> Iterator[Metric]:
-    from prometheus_client.core import InfoMetricFamily
-
     yield InfoMetricFamily("drfd_build", "Version of drfd.", {"version": readings.version})
     yield _gauge("drfd_start_time_seconds", "Unix time of the daemon's start.", readings.started_s)
     yield _gauge(
@@ -182,8 +219,6 @@ def _machine(readings: Readings) -> Iterator[Metric]:
 
 
 def _pressure(readings: Readings) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
     text = "Part of the last ten seconds in which tasks waited for the resource."
     family = GaugeMetricFamily("drfd_pressure_ratio", text, labels=["resource", "kind"])
     for resource, kinds in sorted(readings.pressure.items()):
@@ -216,8 +251,6 @@ def _gpus(readings: Readings) -> Iterator[Metric]:
 
 
 def _nodes(kind: str, rows: Iterable[NodeRow]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
     rows = list(rows)
     labels = ["pool"] if kind == "pool" else ["pool", "user"]
     for name, attribute, text in _OF_NODES if kind == "pool" else _OF_USERS:
@@ -227,33 +260,3 @@ def _nodes(kind: str, rows: Iterable[NodeRow]) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric([row.pool] if kind == "pool" else [row.pool, row.user], value)
         yield family
-
-
-def _counts(readings: Readings) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily
-
-    ends = CounterMetricFamily(
-        "drfd_jobs_ended", "Ended jobs by outcome, since the daemon's start.", labels=["outcome"]
-    )
-    for outcome, count in readings.ends.items():
-        ends.add_metric([outcome.value], count, created=readings.counted_since_s)
-    yield ends
-    yield _histogram(
-        "drfd_job_start_delay_seconds", "From a job's submission to its first start.", readings.wait
-    )
-    yield _histogram(
-        "drfd_turn_duration_seconds", "Duration of a turn of the scheduling loop.", readings.turn
-    )
-    yield _histogram(
-        "drfd_commit_duration_seconds", "Duration of a commit of the journal.", readings.commit
-    )
-
-
-def _histogram(name: str, text: str, copy: HistogramCopy) -> Metric:
-    from prometheus_client.core import HistogramMetricFamily
-
-    buckets = [
-        ("+Inf" if math.isinf(bound) else repr(bound), float(count))
-        for bound, count in copy.cumulative
-    ]
-    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=copy.sum_s)
