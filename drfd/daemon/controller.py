@@ -184,7 +184,6 @@ class Daemon:
             site=self._and_lost(site),
             meter=self._meter,
             curves=self._curves,
-            link=self._link,
             links=self._links,
             reserves=self._reserves,
             install=install,

@@ -19,6 +19,7 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
@@ -89,7 +90,7 @@ def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
         requests = Requests(
             engine=shell.engine, config=config or Config(),
             site=Site(shell.engine.rules, (DISK,), (config or Config()).defaults, ("a warning",)),
-            meter=meter, curves=Curves(meter, shell.journal, now), link=link,
+            meter=meter, curves=Curves(meter, shell.journal, now), links=Links(link),
             reserves=Reserves(
                 Reserve(tmp_path / "reserve", most_bytes=0),
                 lambda: UserLimits(reserve_disk_bytes=0), memory=list,

@@ -258,6 +258,7 @@ class Desk:
         from drfd.daemon.handlers.doctor import InstallContext
         from drfd.daemon.handlers.requests import Requests
         from drfd.daemon.launcher_link.link import Link
+        from drfd.daemon.launcher_link.links import Links
         from drfd.daemon.launcher_link.messages import LaunchSettings
         from drfd.daemon.monitoring.meter import Curves, Meter
         from drfd.daemon.monitoring.reserves import Reserves
@@ -288,7 +289,7 @@ class Desk:
             site=site,
             meter=meter,
             curves=Curves(meter, self._journal, now),
-            link=link,
+            links=Links(link),
             reserves=Reserves(
                 self._journal.reserve, lambda: UserLimits(reserve_disk_bytes=0), memory=list
             ),

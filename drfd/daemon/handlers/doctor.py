@@ -134,11 +134,9 @@ _NO_GPU = (
 )
 
 
-def doctor_view(
-    site: Site, link: Link, journal_id: str, links: Link | Links | None = None
-) -> EnforcementView:
-    """Return what is enforced here; `links` are those of all launchers, if there may be several."""
-    links = links or link
+def doctor_view(site: Site, links: Links, journal_id: str) -> EnforcementView:
+    """Return what is enforced here."""
+    link = links.own
     controls = {disk.name: disk_control(disk, link.hello) for disk in site.disks}
     disks: list[DiskView] = [
         {
@@ -192,7 +190,7 @@ def doctor_view(
     }
 
 
-def node_warnings(axes: Axes, links: Link | Links) -> list[str]:
+def node_warnings(axes: Axes, links: Links) -> list[str]:
     """Return what is the matter with nodes other than the controller's own machine: that nothing
     starts there, or that they have less than is configured."""
     faults, facts = links.node_faults(), links.node_facts()

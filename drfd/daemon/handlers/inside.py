@@ -10,7 +10,7 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.stimuli import Actor
-from drfd.daemon.launcher_link.link import Link, launcher_away
+from drfd.daemon.launcher_link.link import launcher_away
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.launcher.protocol import OUT_OF_REACH
@@ -33,7 +33,7 @@ NO_KEY_HINT = (
 
 
 async def join(
-    lookup: Lookup, links: Link | Links, actor: Actor, request: ExecRequest, *, is_signed: bool
+    lookup: Lookup, links: Links, actor: Actor, request: ExecRequest, *, is_signed: bool
 ) -> ExecReply:
     """Have a process moved into a job, and return when it is there. `is_signed`: whether that needs
     its user's signature. Raises Refused, NotPermitted, Unavailable."""

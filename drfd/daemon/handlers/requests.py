@@ -147,8 +147,7 @@ class Requests:
     site: Site
     meter: Meter
     curves: Curves
-    #: The link to the controller's own launcher.
-    link: Link
+    links: Links
     reserves: Reserves
     install: InstallContext
     #: Whether jobs of root are accepted, as by a private daemon of root's.
@@ -163,8 +162,6 @@ class Requests:
     loan_of: Callable[[Job], Loan | None] = lambda job: None
     #: Returns what a running job may use now of its ranges of disk rates.
     disk_loans_of: Callable[[Job], Sequence[DiskLoan]] = lambda job: ()
-    #: The links to all launchers, if there may be several.
-    links: Links | None = None
     #: Returns Unix time by which history is removed; None for the clock of the engine.
     trusted_s: Callable[[], float] | None = None
     #: Returns the metrics and their content type, for an Accept header; None if there are none.
@@ -195,6 +192,11 @@ class Requests:
         self.waits = WaitHandler(self.engine, self._lookup)
         self._waiting_rows = WaitingRows(self.engine, self._lookup)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas)
+
+    @property
+    def link(self) -> Link:
+        """The link to the controller's own launcher."""
+        return self.links.own
 
     async def answer(self, actor: st.Actor, gid: int, request: msg.Request) -> Reply:
         known = VERBS[type(request)]
@@ -273,9 +275,8 @@ class Requests:
 
     @verb(msg.ExecRequest, audit=True, waits=True)
     async def _exec(self, actor: st.Actor, request: msg.ExecRequest) -> ExecReply:
-        links = self.links or self.link
         is_signed = self.keys_dir is not None
-        return await join(self._lookup, links, actor, request, is_signed=is_signed)
+        return await join(self._lookup, self.links, actor, request, is_signed=is_signed)
 
     @verb(msg.HelloRequest)
     def _hello(self, actor: st.Actor, _: msg.HelloRequest) -> HelloReply:
@@ -313,7 +314,7 @@ class Requests:
 
     @verb(msg.DoctorRequest)
     def _doctor(self, _: st.Actor, __: msg.DoctorRequest) -> DoctorReply:
-        view = doctor_view(self.site, self.link, self.engine.journal.id, self.links)
+        view = doctor_view(self.site, self.links, self.engine.journal.id)
         return {
             **view,
             "warnings": [*view["warnings"], *self.reserves.warnings()],
@@ -356,7 +357,7 @@ class Requests:
             ledger,
             self.engine.rules,
             away_since_s=away_since_s,
-            causes={} if self.links is None else self.links.node_faults(),
+            causes=self.links.node_faults(),
             outside=self.engine.scheduler.external_load.elsewhere,
         )
 
@@ -826,8 +827,7 @@ class Requests:
     @verb(msg.EndStrayRequest, admin="end a stray attempt", audit=True)
     def _end_stray(self, _: st.Actor, request: msg.EndStrayRequest) -> EndStrayReply:
         name = f"{request.id}.{request.attempt}"
-        links = self.links or self.link
-        if not links.end_stray((request.id, request.attempt)):
+        if not self.links.end_stray((request.id, request.attempt)):
             raise Refused("no-stray", f"{name} is no stray attempt", hint="drf doctor lists them")
         return {"ended": name}
 

@@ -191,10 +191,6 @@ class Link:
         if nodes != before and self._connection is not None:
             self._connection.list_again()
 
-    def of(self, job: Job) -> Link:
-        """Return the link to the job's launcher, as `Links` do."""
-        return self
-
     def nodes_away(self) -> frozenset[str]:
         """Return the nodes without a launcher while there is one elsewhere: never any, because
         this is the only one."""

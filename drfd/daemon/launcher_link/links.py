@@ -22,8 +22,9 @@ from drfd.daemon.launcher_link.messages import LaunchSettings, NodeFacts
 class Links:
     """An engine's `Host`: the controller's own launcher, and those of other nodes."""
 
-    def __init__(self, *links: Link) -> None:
-        self._links = links
+    def __init__(self, own: Link, *others: Link) -> None:
+        self.own = own
+        self._links = (own, *others)
 
     def is_ready(self) -> bool:
         return any(link.is_ready() and link.nodes != NO_NODES for link in self._links)
