@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
 
 from drfd.core.decisions.dependencies import report_all_ends
 from drfd.core.decisions.stimuli import (
@@ -40,6 +43,13 @@ if TYPE_CHECKING:
     from drfd.journal.journal import Journal
 
 GIB = 1 << 30
+
+
+def replace(value: Any, **changes: Any) -> Any:
+    """Return a frozen dataclass or struct with other values of some fields."""
+    change = structs.replace if isinstance(value, Struct) else dataclasses.replace
+    return change(value, **changes)
+
 
 ALICE = Actor(user="alice", uid=1001, is_admin=False)
 BOB = Actor(user="bob", uid=1002, is_admin=False)

@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ from drfd.launcher.protocol import (  # noqa: E402
     LaunchOrder,
     LendOrder,
 )
-from fakes import apply_and_append, spec  # noqa: E402
+from fakes import apply_and_append, replace, spec  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
 
 HERE = TESTS / "data" / "v0.1"

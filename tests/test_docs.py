@@ -16,7 +16,7 @@ from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain.waits import Code
 from drfd.core.model.job import Outcome
 from drfd.daemon.reference import config_schema, reference, reply_schema
-from drfd.protocol.job_options import OPTIONS
+from drfd.protocol.job_options import OPTIONS, Option
 from drfd.protocol.requests import REQUESTS
 from drfd_cli.main import VERBS, command_of
 from fakes import TRANSITIONS, table_rows
@@ -158,13 +158,19 @@ def test_every_option_of_submit_and_run_is_in_the_guide() -> None:
                 assert shown, f"guide.md does not show {verb} {' or '.join(parameter.opts)}"
 
 
-def test_every_key_of_the_users_own_configuration_is_in_the_guide() -> None:
-    outside = re.search(r"^Outside presets there are (.+)\.$", GUIDE, re.MULTILINE)
-    inside = re.search(r"^A preset can have all of these but `colour`, and (.+)\.$", GUIDE, re.M)
-    assert outside and inside
-    defaults = {option.setting for option in OPTIONS if option.is_default}
-    assert {*re.findall("`(\\w+)`", outside[1])} == defaults | {"warnings", "colour"}
-    assert {*re.findall("`(\\w+)`", inside[1])} == {each.setting for each in OPTIONS} - defaults
+def option_row(option: Option) -> str:
+    """A row of the guide's table of options."""
+    verbs = [verb for verb in option.verbs if verb != "submit"] + ["set"] * bool(option.in_set)
+    where = "" if option.is_default else " (presets)"
+    name = f"{', '.join(option.names)} {option.metavar}".strip().replace("|", "\\|")
+    return f"| `{name}` | {', '.join(verbs)} | {option.about} | `{option.setting}`{where} |"
+
+
+def test_the_table_of_options_is_the_codes_own() -> None:
+    """If it is not, this shows the rows to write."""
+    shown = re.search(r"<!-- options -->\n(.*?)\n<!-- /options -->", GUIDE, re.DOTALL)
+    assert shown is not None
+    assert shown[1].splitlines()[2:] == [option_row(option) for option in OPTIONS]
 
 
 def test_every_command_of_the_guides_table_exists() -> None:

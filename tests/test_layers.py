@@ -18,7 +18,7 @@ MODULES = sorted(path for base in ("drfd", "cli") for path in (ROOT / base).rglo
 #: Room → rooms it may import, besides itself and the ground floor.
 ALLOWED = {
     "core": set(),
-    "protocol": set(),
+    "protocol": {"core"},
     "journal": {"core"},
     "host": {"core"},
     "launcher": {"slurm"},

@@ -305,12 +305,15 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words_of(fields: Mapping[str, Any]) -> list[list[str]]:
-    """Return the words of the options that make these fields, those of each option apart. The
-    fields have no defaults to come."""
+    """Return the words of the options that make these fields of a submission, those of each option
+    apart. What is so without an option is left out."""
+    usual = {"priority": 0, "stderr": fields.get("stdout")}
+    if not fields.get("after"):
+        usual["if_never"] = fields.get("if_never")
     found = []
     for option in OPTIONS:
         value = fields.get(option.field)
-        if value is None or value is False:
+        if value is None or value is False or value == usual.get(option.field):
             continue
         if option.kind == "flag":
             found.append([option.flag])

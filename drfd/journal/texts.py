@@ -15,6 +15,7 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec import structs
 
 from drfd.core.model.job import LONG_BYTES, JobSpec, Words
 from drfd.journal.database import Database
@@ -136,9 +137,9 @@ def _long(spec: JobSpec) -> list[Words]:
 def _mapped(spec: JobSpec, change: Callable[[Words], Words]) -> JobSpec:
     """Return the specification with each long command line replaced by `change` of it."""
     if len(spec.argv.data) > INLINE_BYTES:
-        spec = replace(spec, argv=change(spec.argv))
+        spec = structs.replace(spec, argv=change(spec.argv))
     if spec.notify is not None and len(spec.notify.argv.data) > INLINE_BYTES:
-        spec = replace(spec, notify=replace(spec.notify, argv=change(spec.notify.argv)))
+        spec = structs.replace(spec, notify=replace(spec.notify, argv=change(spec.notify.argv)))
     return spec
 
 

@@ -24,14 +24,14 @@ class Option:
 
     __slots__ = (
         *("names", "flag", "key", "setting", "kind", "field", "metavar", "about", "heading"),
-        *("verbs", "is_default", "many", "bounds", "alias", "in_set", "is_common", "label"),
+        *("verbs", "is_default", "many", "bounds", "alias", "in_set", "is_common"),
     )
 
     def __init__(
         self, names: str, key: str, kind: str, field: str, metavar: str, about: str, heading: str,
         verbs: Collection[str], *, setting: str = "", is_default: bool = False, many: str = "",
         bounds: tuple[int, int] = (0, 0), alias: str = "", in_set: str = "",
-        is_common: bool = False, label: str = "",
+        is_common: bool = False,
     ) -> None:  # fmt: skip
         #: The short spelling, if there is one, and the long one.
         self.names = names.split()
@@ -62,8 +62,6 @@ class Option:
         self.in_set = about if in_set == SAME else in_set
         #: Whether scripts often have an option of that name, too.
         self.is_common = is_common
-        #: The label in `drf show`, or "" for what it shows in a line of its own.
-        self.label = label
 
     @property
     def spellings(self) -> list[str]:
@@ -114,7 +112,7 @@ OPTIONS = (
     Option(
         "--priority", "priority", "whole", "priority", "N",
         "Order among the jobs of your leaf.", RESOURCES, _ALL,
-        bounds=(-1_000_000, 1_000_000), in_set=SAME, label="priority",
+        bounds=(-1_000_000, 1_000_000), in_set=SAME,
     ),
     Option(
         "--export", "export", "names", "", "NAMES",
@@ -160,7 +158,7 @@ OPTIONS = (
     Option("--hold", "hold", "flag", "held", "", "Not before `drf release`.", CONDITIONS, _SUBMIT),
     Option(
         "--preemptible", "preemptible", "flag", "preemptible", "",
-        "It may be stopped for others, and run again.", CONDITIONS, _SUBMIT, label="preemptible",
+        "It may be stopped for others, and run again.", CONDITIONS, _SUBMIT,
     ),
     Option(
         "--notify", "notify", "events", "notify", "WHEN",
@@ -181,7 +179,7 @@ OPTIONS = (
     ),
     Option(
         "--append", "append", "flag", "append", "",
-        "Keep what is in its output file.", OTHERS, _SUBMIT, is_common=True, label="append",
+        "Keep what is in its output file.", OTHERS, _SUBMIT, is_common=True,
     ),
     Option(
         "--output-max", "output_max", "size", "output_max_bytes", "SIZE",

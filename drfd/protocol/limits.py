@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 from drfd.common.errors import Refused
-from drfd.common.units import show_cores, show_duration, show_size
+from drfd.common.units import AXES, show_cores, show_duration, show_size
+from drfd.protocol.job_options import OPTIONS
 
 #: Jobs that one request is about, and that one job waits for.
 MOST_IDS, MOST_AFTER = 100_000, 1000
@@ -18,14 +19,12 @@ MOST_ARGUMENTS = 32_768
 
 #: Fields of requests → what they are for people.
 _WORDS = {
-    "after": "--after", "argv": "the command", "array": "--array", "begin_s": "--begin",
-    "command": "the command", "cwd": "the directory", "demand.cores_milli": "-c",
-    "demand.disks": "--io", "demand.gres": "--gres", "demand.memory_bytes": "-m",
-    "features": "--constraint", "group": "-g", "ids": "the list of jobs", "name": "the name",
-    "node": "--node", "notify.argv": "--notify-command", "output_max_bytes": "--output-max",
-    "pool": "-p", "priority": "--priority", "reason": "--reason", "retry.times": "--retry",
-    "stderr": "-e", "stdout": "-o", "text": "the filter", "time_limit_s": "-t", "user": "-u",
-    "warn.before_s": "--warn",
+    **{option.field: option.names[0] for option in reversed(OPTIONS)},
+    **{f"demand.{axis.field}": axis.option for axis in AXES.values()},
+    "argv": "the command", "command": "the command", "cwd": "the directory",
+    "demand.disks": "--io", "demand.gres": "--gres", "ids": "the list of jobs", "name": "the name",
+    "notify.argv": "--notify-command", "reason": "--reason", "retry.times": "--retry",
+    "text": "the filter", "user": "-u", "warn.before_s": "--warn",
 }  # fmt: skip
 _HINTS = {
     "after": "wait for a whole array, or for a job that waits for the others",

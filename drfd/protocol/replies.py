@@ -403,7 +403,14 @@ class LendingPart(TypedDict):
     lent_disks: NotRequired[list[DiskLoanView]]
 
 
-class DetailedJobView(ExplainedJobView, GpuLimitPart, LendingPart):
+class OptionsPart(TypedDict):
+    """What the options of a submission set, for its owner and administrators."""
+
+    #: Fields of a submit request, but conditions of the start.
+    options: NotRequired[dict[str, object]]
+
+
+class DetailedJobView(ExplainedJobView, GpuLimitPart, LendingPart, OptionsPart):
     #: CPUs pinned to the job, such as `0-3,8`.
     cpus: str | None
     #: Memory nodes (NUMA) of its instances of countable resources, as far as they are known.
@@ -432,7 +439,7 @@ class ArrayView(SubmittedView):
     stderr: str
 
 
-class DetailedArrayView(ArrayView, ConditionsView, LendingPart):
+class DetailedArrayView(ArrayView, ConditionsView, LendingPart, OptionsPart):
     pass
 
 

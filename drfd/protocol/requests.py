@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import reduce
 from operator import or_
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from drfd.common.errors import Refused, printable
 from drfd.common.signals import is_signal
+from drfd.core.model.job import Requested
 from drfd.protocol.codec import VERSION
 from drfd.protocol.limits import (
     MOST_AFTER,
@@ -139,58 +140,36 @@ class RetryPart(Struct, forbid_unknown_fields=True, frozen=True):
     ] = []
 
 
-def _check_signal(signal: int) -> None:
-    if not is_signal(signal):
-        raise ValueError(f"{signal} is no signal")
-
-
-class WarnPart(Struct, forbid_unknown_fields=True, frozen=True):
-    #: As in `SignalRequest`.
-    signal: int
-    #: Seconds before the time limit.
-    before_s: Annotated[int, Meta(ge=1, le=1 << 40)]
-
-    def __post_init__(self) -> None:
-        _check_signal(self.signal)
-
-
 class Request(Struct, tag_field="op", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Any request. At run time it has no field, because a struct has one base with fields."""
+
+    if TYPE_CHECKING:
+        v: int
+
+
+class _Request(Request, frozen=True):
     v: int
 
 
-class HelloRequest(Request, tag="hello", frozen=True):
+class HelloRequest(_Request, tag="hello", frozen=True):
     """Ask for the daemon's version, and for the sender's identity as the daemon sees it."""
 
 
-class AgainPart(Struct, forbid_unknown_fields=True, frozen=True):
-    """What is submitted again: a job or an array, or some tasks of it."""
-
-    of: Id
-    #: Of an array, when it was submitted first: the number of its tasks, the lowest and the highest
-    #: index, and the step.
-    indices: tuple[Amount, Amount, Amount, Amount] | None = None
-
-
-class SubmitRequest(Request, tag="submit", frozen=True):
+class SubmitRequest(Requested, Request, tag="submit", frozen=True):
+    v: int
     argv: Annotated[list[str], Meta(max_length=MOST_ARGUMENTS)]
     cwd: Annotated[str, Meta(pattern="^/", max_length=TEXT_LENGTH)]
     demand: Demand = Demand()
     #: Of several machines, the only one that will do, and what features it must have.
     node: Name | None = None
-    features: Annotated[list[Name], Meta(max_length=64)] = []
+    features: Annotated[list[Name], Meta(max_length=64)] = field(default_factory=list)
     name: Name | None = None
     pool: Name | None = None
     #: In seconds; 0 for no limit, null for the daemon's default.
     time_limit_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
-    priority: Priority = 0
-    umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
-    env: dict[str, str] = {}
+    env: dict[str, str] = field(default_factory=dict)
     stdout: Text | None = None
     stderr: Text | None = None
-    #: Keep what is in the output files.
-    append: bool = False
-    #: How much a run may write to the output files; null for no limit.
-    output_max_bytes: Annotated[int, Meta(ge=1, le=1 << 60)] | None = None
     #: Text that is run in place of argv[0], by the interpreter of its #! line.
     script: str | None = None
     attach: Text | None = None
@@ -198,19 +177,15 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     #: Indices of an array, such as `0-999%50`.
     array: Text | None = None
     held: bool = False
-    preemptible: bool = False
-    after: Dependencies = []
+    after: Dependencies = field(default_factory=list)
     #: The earliest start.
     begin_s: Moment | None = None
     retry: RetryPart | None = None
-    warn: WarnPart | None = None
     #: A group of the user's own jobs, such as `sweep`, or `sweep%2` for two at once.
     group: Name | None = None
     #: Whether the job stays or is cancelled when a job that it waits for has ended otherwise than
     #: required; null for the daemon's default.
     if_never: Literal["keep", "cancel"] | None = None
-    #: What this submission repeats; null for a first one.
-    again: AgainPart | None = None
     #: Return a forecast of the start, and submit nothing.
     dry_run: bool = False
     #: The user's signature of the command, where `hello` names a `key_file`.
@@ -219,7 +194,7 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     key: Name | None = None
 
 
-class StatusRequest(Request, tag="status", frozen=True):
+class StatusRequest(_Request, tag="status", frozen=True):
     select: Selection = Selection()
     #: The number of jobs to include that ended last.
     ended: Annotated[int, Meta(ge=0, le=10_000)] = 0
@@ -231,21 +206,21 @@ class StatusRequest(Request, tag="status", frozen=True):
     after: tuple[Id, bool] | None = None
 
 
-class ShowRequest(Request, tag="show", frozen=True):
+class ShowRequest(_Request, tag="show", frozen=True):
     id: Ref
 
 
-class WhyRequest(Request, tag="why", frozen=True):
+class WhyRequest(_Request, tag="why", frozen=True):
     id: Ref
 
 
-class SubmissionRequest(Request, tag="submission", frozen=True):
+class SubmissionRequest(_Request, tag="submission", frozen=True):
     """Ask for the submission of one's own job, live or ended, to submit it again."""
 
     id: Ref
 
 
-class RecentRequest(Request, tag="recent", frozen=True):
+class RecentRequest(_Request, tag="recent", frozen=True):
     """Ask for the jobs and arrays that the sender has submitted last, and for the names of pools,
     users and countable resources."""
 
@@ -254,7 +229,7 @@ class RecentRequest(Request, tag="recent", frozen=True):
     name: Name | None = None
 
 
-class HistoryRequest(Request, tag="history", frozen=True):
+class HistoryRequest(_Request, tag="history", frozen=True):
     """Ask for ended jobs, newest first, a page at a time."""
 
     past: HistoryFilter = HistoryFilter()
@@ -263,7 +238,7 @@ class HistoryRequest(Request, tag="history", frozen=True):
     after: tuple[Instant, Id] | None = None
 
 
-class ReportRequest(Request, tag="report", frozen=True):
+class ReportRequest(_Request, tag="report", frozen=True):
     """Ask for sums of what jobs used and declared, and for advice on the next request."""
 
     past: HistoryFilter = HistoryFilter()
@@ -274,7 +249,7 @@ class ReportRequest(Request, tag="report", frozen=True):
     least: Annotated[int, Meta(ge=1, le=10)] = 3
 
 
-class WaitRequest(Request, tag="wait", frozen=True):
+class WaitRequest(_Request, tag="wait", frozen=True):
     ids: Annotated[list[Ref], Meta(min_length=1, max_length=MOST_IDS)]
     any: bool = False
     #: Whether the jobs are cancelled when the client hangs up before they have ended.
@@ -282,7 +257,7 @@ class WaitRequest(Request, tag="wait", frozen=True):
     timeout_s: Annotated[float, Meta(ge=0)] | None = None
 
 
-class EventsRequest(Request, tag="events", frozen=True):
+class EventsRequest(_Request, tag="events", frozen=True):
     """Ask for a line for each change of the selected jobs, or else of the sender's own. The stream
     ends when all of `ids` have ended."""
 
@@ -293,14 +268,14 @@ class EventsRequest(Request, tag="events", frozen=True):
     standing: bool = False
 
 
-class SnapshotsRequest(Request, tag="snapshots", frozen=True):
+class SnapshotsRequest(_Request, tag="snapshots", frozen=True):
     """Ask for snapshots of the whole service without end, as `drf top` shows them."""
 
     #: The shortest time between two snapshots, in seconds.
     every_s: Annotated[float, Meta(ge=1, le=3600)] = 1.0
 
 
-class WaitingRequest(Request, tag="waiting", frozen=True):
+class WaitingRequest(_Request, tag="waiting", frozen=True):
     """Ask for the waiting jobs that pass every filter, as rows of a snapshot, a page at a time."""
 
     #: In the label, name, user, pool, state or code of the reason, in letters of either case.
@@ -317,14 +292,14 @@ class WaitingRequest(Request, tag="waiting", frozen=True):
     limit: Annotated[int, Meta(ge=1, le=300)] = 300
 
 
-class UsageRequest(Request, tag="usage", frozen=True):
+class UsageRequest(_Request, tag="usage", frozen=True):
     """Ask for the use over time of a job, or of a user's jobs together. Exactly one is given."""
 
     id: Ref | None = None
     user: Name | None = None
 
 
-class BatchRequest(Request, frozen=True):
+class BatchRequest(_Request, frozen=True):
     """A verb that is applied to each job of a selection."""
 
     select: Selection
@@ -362,7 +337,8 @@ class SignalRequest(BatchRequest, tag="signal", frozen=True):
     signal: int
 
     def __post_init__(self) -> None:
-        _check_signal(self.signal)
+        if not is_signal(self.signal):
+            raise ValueError(f"{self.signal} is no signal")
 
 
 class SetRequest(BatchRequest, tag="set", frozen=True):
@@ -381,7 +357,7 @@ class SetRequest(BatchRequest, tag="set", frozen=True):
     group: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
 
 
-class DrainRequest(Request, tag="drain", frozen=True):
+class DrainRequest(_Request, tag="drain", frozen=True):
     on: bool
     #: Shown to everybody while launching is stopped; null keeps the present one, "" removes it.
     reason: Annotated[str, Meta(max_length=300)] | None = None
@@ -389,21 +365,21 @@ class DrainRequest(Request, tag="drain", frozen=True):
     node: Name | None = None
 
 
-class ReloadRequest(Request, tag="reload", frozen=True):
+class ReloadRequest(_Request, tag="reload", frozen=True):
     """Reload the configuration."""
 
 
-class ShutdownRequest(Request, tag="shutdown", frozen=True):
+class ShutdownRequest(_Request, tag="shutdown", frozen=True):
     """End the daemon. Running jobs go on, unless `kill_jobs`."""
 
     kill_jobs: bool = False
 
 
-class SharesRequest(Request, tag="shares", frozen=True):
+class SharesRequest(_Request, tag="shares", frozen=True):
     """Ask for the fair-share table."""
 
 
-class LedgerRequest(Request, tag="ledger", frozen=True):
+class LedgerRequest(_Request, tag="ledger", frozen=True):
     """Ask what was promised to those who waited, what they held of it, and why not the rest."""
 
     #: Unix times: hours of which a part is at or after the first, and before the second.
@@ -413,30 +389,30 @@ class LedgerRequest(Request, tag="ledger", frozen=True):
     user: Name | None = None
 
 
-class LedgerCheckRequest(Request, tag="ledger_check", frozen=True):
+class LedgerCheckRequest(_Request, tag="ledger_check", frozen=True):
     """Compute the account of promises again from the journal, and compare; for administrators."""
 
 
-class NodesRequest(Request, tag="nodes", frozen=True):
+class NodesRequest(_Request, tag="nodes", frozen=True):
     """Ask for the machines on which jobs run."""
 
 
-class MetricsRequest(Request, tag="metrics", frozen=True):
+class MetricsRequest(_Request, tag="metrics", frozen=True):
     """Ask for the metrics, as a text of OpenMetrics."""
 
 
-class DoctorRequest(Request, tag="doctor", frozen=True):
+class DoctorRequest(_Request, tag="doctor", frozen=True):
     """Ask what is enforced on this machine."""
 
 
-class EndStrayRequest(Request, tag="end_stray", frozen=True):
+class EndStrayRequest(_Request, tag="end_stray", frozen=True):
     """Remove an attempt that belongs to no job here: its processes, cgroup and record."""
 
     id: Id
     attempt: Id
 
 
-class ExecRequest(Request, tag="exec", frozen=True):
+class ExecRequest(_Request, tag="exec", frozen=True):
     """Move a process of the sender's into a running job of the sender's own."""
 
     id: Ref

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
+
+from msgspec.structs import replace
 
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.fairness.service_order import DecayedUsage

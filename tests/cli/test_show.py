@@ -132,7 +132,15 @@ ALL_GPU_USE = "GPU use    3G of memory, 5G peak memory, 180% busy, 90% on averag
         ),
         ({"preemptible": True}, {}, {},
          ["preemptible it may be stopped for others, and run again"], []),
-        ({}, {}, {}, [], ["preemptible"]),
+        ({}, {}, {}, [], ["preemptible", "options"]),
+        (
+            {"options": {"demand": {"cores_milli": 2000}, "time_limit_s": 0, "name": "a b",
+                         "priority": 0, "stdout": "o", "stderr": "o", "append": True,
+                         "if_never": "keep", "retry": {"times": 2, "on": ["TIMEOUT"]}}},
+            {}, {},
+            ["options    -c 2 -t unlimited -n 'a b' --retry 2 --retry-on timeout -o o --append"],
+            [],
+        ),
     ],
 )  # fmt: skip
 def test_show_has_a_line_for_what_there_is(

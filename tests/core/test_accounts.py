@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from math import floor
@@ -28,7 +27,7 @@ from drfd.core.model.machine import Vector, plus
 from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.promises import WHOLE, Account, EventFold, Obstacle, Parts, Stretch
 from drfd.core.usage import FRESH, MEASURES, MOST, Curve, LentTally, Point, Series, merged, thinned
-from fakes import BOB, GIB, demand, happened, now, rules, spec
+from fakes import BOB, GIB, demand, happened, now, replace, rules, spec
 from seeds import examples, runs
 
 # -- promises --------------------------------------------------------------------------------------

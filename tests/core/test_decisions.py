@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +61,7 @@ from fakes import (
     happened,
     ledger_at,
     now,
+    replace,
     rules,
     schedule,
     spec,

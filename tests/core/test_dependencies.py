@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from random import Random
 from typing import Any
@@ -70,6 +70,7 @@ from fakes import (
     demand,
     ended,
     now,
+    replace,
     rules,
     schedule,
     spec,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from drfd.core.explain.ended_jobs import LAUNCH_REMEDIES, end_notes
 from drfd.core.model.account import NO_ACCOUNT
 from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, Words
 from drfd.core.model.resources import NOTHING, Resources, disk_axes
-from fakes import GIB, demand, spec
+from fakes import GIB, demand, replace, spec
 from seeds import examples
 
 # -- notes -----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from random import Random
@@ -73,6 +72,7 @@ from fakes import (
     flat,
     happened,
     now,
+    replace,
     rules,
     schedule,
     spec,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -43,6 +42,7 @@ from fakes import (
     ended,
     happened,
     now,
+    replace,
     rules,
     schedule,
     spec,

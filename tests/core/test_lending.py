@@ -7,7 +7,7 @@ checked with fractions from the plain numbers of each world, from docs/fairness.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
 from operator import attrgetter
@@ -38,7 +38,7 @@ from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.model.resources import Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.preemption import Starvation, Starving
-from fakes import Bench, attempt_started, demand, ended, happened, now, rules, spec
+from fakes import Bench, attempt_started, demand, ended, happened, now, replace, rules, spec
 from seeds import examples
 
 # -- division of a resource among running jobs -----------------------------------------------------

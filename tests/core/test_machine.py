@@ -6,7 +6,6 @@ Where jobs start, what is kept for them there, and why they wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from random import Random
@@ -68,6 +67,7 @@ from fakes import (
     now,
     of_gpu_memory,
     of_gpus,
+    replace,
     rules,
     schedule,
     spec,

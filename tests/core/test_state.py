@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -36,7 +35,7 @@ from drfd.core.model.machine import (
 )
 from drfd.core.model.options import most_here, most_of
 from drfd.core.model.resources import Axes, Node, Resources
-from fakes import BOB, TRANSITIONS, demand, happened, ledger_at, spec, tables
+from fakes import BOB, TRANSITIONS, demand, happened, ledger_at, replace, spec, tables
 from seeds import examples
 
 S = JobState

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -30,7 +30,7 @@ from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import start_events
-from fakes import ADMIN, GIB, Bench, attempt_started, demand, ended, now, spec
+from fakes import ADMIN, GIB, Bench, attempt_started, demand, ended, now, replace, spec
 from seeds import examples
 
 USERS = {

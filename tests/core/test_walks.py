@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from hashlib import sha256
@@ -68,6 +68,7 @@ from fakes import (
     demand,
     ended,
     now,
+    replace,
     rules,
     schedule,
     spec,

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.lookup import lookup
 from drfd.payload.environment import may_set
-from fakes import ADMIN, ALICE, BOB, now, rules, spec
+from fakes import ADMIN, ALICE, BOB, now, replace, rules, spec
 
 JOURNAL = "0" * 32
 

@@ -6,7 +6,6 @@ import importlib.util
 import pwd
 import textwrap
 import time
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ from drfd.daemon.metrics.publication import open_outlets
 from drfd.devices.gpus import Gpu
 from drfd.host.measurements import Machine
 from drfd.launcher.settings import DeviceSettings, LauncherSettings, load_settings, system_uids
-from fakes import GIB, at
+from fakes import GIB, at, replace
 from fakes import rules as usual_rules
 
 EVERYTHING = """

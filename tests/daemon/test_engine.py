@@ -7,7 +7,6 @@ import itertools
 import pickle
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -42,6 +41,7 @@ from fakes import (
     demand,
     ended,
     now,
+    replace,
     rules,
     schedule,
     spec,

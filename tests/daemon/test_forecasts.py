@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,7 +33,19 @@ from drfd.daemon.forecasting.messages import (
     TrialQuestion,
     changed_by,
 )
-from fakes import ADMIN, ALICE, BOB, attempt_started, demand, ended, now, rules, spec, tables
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    attempt_started,
+    demand,
+    ended,
+    now,
+    replace,
+    rules,
+    spec,
+    tables,
+)
 from instance import Instance, is_alive, wait_for
 
 #: Forecasts are made in processes that most tests start.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pwd import getpwuid
@@ -34,7 +33,7 @@ from drfd.launcher.protocol import decode as decode_line
 from drfd.launcher.protocol import encode as encode_line
 from drfd.launcher.runner.identity import environment
 from drfd.payload.unpack import decode
-from fakes import demand, of_gpus, spec
+from fakes import demand, of_gpus, replace, spec
 from tests.gpu_machines import unfold
 
 # -- `drfd gpus`: those of the machine, and lines that can be put into the configuration -------

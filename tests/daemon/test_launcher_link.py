@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.launcher.protocol import QUOTA, Ceilings, DiskLimit
-from fakes import ALICE, demand, now, of_gpus, rules, spec, with_gpus
+from fakes import ALICE, demand, now, of_gpus, replace, rules, spec, with_gpus
 
 # -- orders ------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from drfd.daemon.metrics.figures import Readings, metrics, node_rows
 from drfd.daemon.metrics.publication import MOST_CONNECTIONS, Endpoint, shipped_file
 from drfd.daemon.metrics.source import held_back_leaves, with_all_states
 from drfd.daemon.metrics.tally import Tally
-from fakes import ALICE, BOB, demand, now, rules, spec
+from fakes import ALICE, BOB, demand, now, replace, rules, spec
 
 # -- what is counted of jobs -------------------------------------------------------------------
 

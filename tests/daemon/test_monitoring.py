@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +58,7 @@ from fakes import (
     ended,
     now,
     of_gpus,
+    replace,
     rules,
     spec,
 )

@@ -6,7 +6,7 @@ import asyncio
 import tomllib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from drfd.daemon.monitoring.meter import Meter
 from drfd.host.measurements import Machine
 from drfd.journal.journal import Journal
 from drfd.launcher.settings import SlurmSettings
-from fakes import ALICE, GIB, demand, now, spec
+from fakes import ALICE, GIB, demand, now, replace, spec
 
 # -- the configuration -------------------------------------------------------------------------
 

@@ -215,6 +215,18 @@ async def test_nobody_waits_for_others_jobs_or_for_none(desk: Desk) -> None:
     assert await refusal(desk.ask(BOB, op="wait", ids=[7])) == (Refused, "no-such-job")
 
 
+async def test_a_job_is_shown_with_all_its_options_but_to_its_owner_alone(desk: Desk) -> None:
+    notify = {"on": ["end"], "argv": ["sh", "-c", "echo"]}
+    asked = {"append": True, "priority": 3, "umask": 0o27, "notify": notify}
+    for job_id in (await desk.submit(ALICE, **asked), await desk.submit(ALICE, array="1", **asked)):
+        shown = await desk.ask(ALICE, op="show", id=job_id)
+        options = shown["array" if "array" in shown else "job"]["options"]
+        assert options.items() >= asked.items()
+        assert options["demand"]["cores_milli"] == 1000 and "argv" not in options
+    other = await desk.ask(BOB, op="show", id=1)
+    assert "options" not in other["job"]
+
+
 async def test_suspend_and_resume(desk: Desk) -> None:
     await desk.submit(ALICE, 5)
     await desk.submit(BOB, 5)

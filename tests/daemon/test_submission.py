@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ from drfd.host.disks import Disk
 from drfd.journal.records import Payload
 from drfd.protocol.requests import Demand, Rates, SubmitRequest
 from drfd.protocol.requests import NotifyPart as Tell
-from fakes import ADMIN, ALICE, BOB, GIB, rules, spec
+from fakes import ADMIN, ALICE, BOB, GIB, replace, rules, spec
 from seeds import seeds
 
 DEFAULTS = Defaults(
@@ -289,7 +288,7 @@ def test_conditions_of_the_start_are_left_out() -> None:
     spec = spec_of({**ASKED, "after": [{"id": 3}], "begin_s": 4_000_000_000})
     again = spec_of(submission_fields(spec, Payload()))
     assert again == replace(spec, after=(), begin_s=None)
-    assert {each.name for each in fields(JobSpec)} >= {"after", "begin_s"}
+    assert {*JobSpec.__struct_fields__} >= {"after", "begin_s"}
 
 
 async def test_the_search_for_repeats_of_repeats_comes_to_an_end(

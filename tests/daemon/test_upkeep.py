@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from drfd.daemon.config import HistorySettings
 from drfd.daemon.engine.journal_upkeep import AuditRecords, Retention, TrustedClock
 from drfd.daemon.main import main
 from drfd.journal.journal import Journal
-from fakes import BOB, apply_and_append, demand, happened, now, rules, spec
+from fakes import BOB, apply_and_append, demand, happened, now, replace, rules, spec
 
 # -- history goes as configured ----------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Container, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -43,7 +43,7 @@ from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
 from drfd.protocol.requests import Selection
-from fakes import ALICE, BOB, GIB, attempt_started, demand, happened, now, rules, spec
+from fakes import ALICE, BOB, GIB, attempt_started, demand, happened, now, replace, rules, spec
 
 # -- the JSON has these keys, and no others ----------------------------------------------------
 

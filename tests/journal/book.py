@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -15,7 +14,7 @@ from drfd.core.model.stimuli import Actor
 from drfd.core.usage import Curve
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from fakes import ALICE, apply_and_append, happened, spec
+from fakes import ALICE, apply_and_append, happened, replace, spec
 
 OpenJournal = Callable[..., Journal]
 LONG = Words.of(["x" * 5000])

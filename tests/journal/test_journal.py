@@ -6,7 +6,6 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ from fakes import (
     happened,
     now,
     postponed,
+    replace,
     rules,
     schedule,
     spec,

@@ -8,7 +8,6 @@ import sqlite3
 import zlib
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -28,7 +27,7 @@ from drfd.journal.promises import account_file
 from drfd.journal.promises.account_file import MARK_BYTES, NAME, AccountFile
 from drfd.journal.promises.book import HOUR_MS, MOST_PAIRS, THE_REST, EventRow, Hour
 from drfd.journal.promises.check import Checked, check
-from fakes import BOB, apply_and_append, demand, happened, rules, spec
+from fakes import BOB, apply_and_append, demand, happened, replace, rules, spec
 from journal.book import OpenJournal
 from seeds import seeds
 

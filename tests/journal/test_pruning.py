@@ -255,7 +255,7 @@ def test_nothing_acknowledged_is_lost_by_a_kill(path: Path, open_journal: OpenJo
 #: on with new jobs, so that there is always more.
 REMOVER = """
 import sys
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec

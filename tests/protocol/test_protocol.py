@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
+from drfd.core.model.job import Warn
 from drfd.launcher import protocol as launcher
 from drfd.payload.pack import of_request
 from drfd.protocol import requests as msg
@@ -23,7 +24,6 @@ from drfd.protocol.requests import (
     RetryPart,
     Selection,
     SubmitRequest,
-    WarnPart,
     decode_request,
 )
 from seeds import examples
@@ -128,7 +128,7 @@ ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {
             "after": [DependencyPart(id=7)],
             "retry": RetryPart(times=3, on=["FAILED", "TIMEOUT"]),
-            "warn": WarnPart(signal=10, before_s=60),
+            "warn": Warn(signal=10, before_s=60),
         },
     ),
     ("status", {}, {}),

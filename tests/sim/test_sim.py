@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -58,7 +57,7 @@ from drfd.sim.workload import (
     read_trace,
     with_weights,
 )
-from fakes import apply_and_append, happened, now, spec
+from fakes import apply_and_append, happened, now, replace, spec
 from seeds import examples, seeds
 
 FOLDER = os.environ.get("DRFD_TRACES")

@@ -5,7 +5,6 @@ are there, and then its end in peace; and less that goes wrong in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -26,7 +25,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.resources import Resources
-from fakes import ADMIN, GIB, spec
+from fakes import ADMIN, GIB, replace, spec
 from torture.books import Broken, claim
 from torture.script import LAB, OPEN, USERS, Step, later_rules
 from torture.world import Trace, World, compare_books

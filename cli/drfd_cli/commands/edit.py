@@ -49,7 +49,7 @@ _MARK = "#DRF "
 _CONDITIONS = ("after", "begin_s", "held")
 #: Fields that can be changed while the job keeps its id, and the values that remove some of them.
 _IN_PLACE = {each.field for each in OPTIONS if each.in_set}
-_NONE: dict[str, object] = {"group": "", "after": [], "begin_s": 0}
+_NONE: dict[str, object] = {"group": "", "after": [], "begin_s": 0, "priority": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +143,6 @@ def _refuse_unfit(reply: SubmissionReply) -> None:
 def _written(reply: SubmissionReply) -> str:
     """Return the file to edit."""
     fields: dict[str, Any] = {**reply["submission"], **_conditions(reply)}
-    if fields["stderr"] == fields["stdout"]:
-        del fields["stderr"]
-    if not fields.get("after"):
-        fields.pop("if_never", None)
     # What needs several lines stays as it is.
     words = [each for each in map(shlex.join, words_of(fields)) if each.isprintable()]
     lines = "".join(f"{_MARK}{each}\n" for each in words)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from drfd.client.option_values import words_of
 from drfd.client.words import Ref
 from drfd.common.units import show_duration, show_size
 from drfd_cli import charts, output
@@ -76,6 +77,12 @@ def _show(reply: ShowReply) -> None:
 def _preemptible(job: SubmittedView) -> list[tuple[str, str]]:
     is_so = job.get("preemptible", False)
     return [("preemptible", "it may be stopped for others, and run again")] if is_so else []
+
+
+def _options(shown: DetailedJobView | DetailedArrayView) -> list[tuple[str, str]]:
+    """Return the line with all options that the job has, but conditions of its start."""
+    words = [word for some in words_of(shown.get("options", {})) for word in some]
+    return [("options", output.shell_line(words))] if words else []
 
 
 def _conditions(job: ConditionsView) -> list[tuple[str, str]]:
@@ -167,6 +174,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
         *_group(array),
         *_preemptible(array),
         *_conditions(array),
+        *_options(array),
         ("submitted", output.show_time(submitted_at)),
         ("command", output.shell_line(array["argv"])),
         ("directory", array["cwd"]),
@@ -209,6 +217,7 @@ def job_lines(
         *_kernel_lines(used),
         *_preemptible(job),
         *_conditions(job),
+        *_options(job),
         ("submitted", output.show_time(job["submitted_at"])),
         ("started", output.show_time(job["started_at"])),
         ("ended", output.show_time(job["ended_at"])),

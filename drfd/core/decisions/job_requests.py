@@ -11,6 +11,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
+from msgspec import structs
+
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span, count_of
 from drfd.common.units import (
@@ -203,7 +205,7 @@ def in_group(ledger: Ledger, spec: JobSpec) -> JobSpec:
     if not found and queues.running[key]:
         groups = (job.spec.group for job in ledger.allocated_jobs() if job.spec.group_key == key)
         found = [each.at_once for each in groups if each is not None and each.at_once is not None]
-    return replace(spec, group=replace(spec.group, at_once=min(found))) if found else spec
+    return structs.replace(spec, group=replace(spec.group, at_once=min(found))) if found else spec
 
 
 def refuse_too_many(waiting: int, user: str, spans: Sequence[Span], rules: Rules) -> None:
@@ -299,7 +301,8 @@ def changed(spec: JobSpec, wish: Change, rules: Rules) -> JobSpec:
     changes = changed_fields(wish)
     if wish.pool is not None:
         changes["pool"] = rules.pool_for(spec.user, wish.pool)
-    return replace(spec, demand=demand, most=_with_ends(spec, demand, wish, rules), **changes)
+    most = _with_ends(spec, demand, wish, rules)
+    return structs.replace(spec, demand=demand, most=most, **changes)
 
 
 def _with_ends(spec: JobSpec, demand: Resources, wish: Change, rules: Rules) -> Resources | None:
@@ -372,7 +375,7 @@ def refuse_while_running(job: Job, wish: Change, spec: JobSpec, actor: Actor) ->
         or wish.gres_memory
         or not all(AXES[kind_of(axis)].is_rate for axis in wish.amounts)
     )
-    as_before = replace(spec, **{name: getattr(job.spec, name) for name in free})
+    as_before = structs.replace(spec, **{name: getattr(job.spec, name) for name in free})
     if is_held or set(asked).difference(free) or as_before != job.spec:
         raise Refused(
             "not-waiting",

@@ -18,6 +18,8 @@ from itertools import starmap
 from math import inf, isfinite
 from typing import NamedTuple
 
+from msgspec import structs
+
 from drfd.common.errors import Refused
 from drfd.core.decisions.dependencies import begin, report_all_ends
 from drfd.core.decisions.stimuli import Now, SubmitAsked
@@ -288,7 +290,7 @@ def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
     headroom = share_tree.headroom(spec.leaf, free)
     shrunk = _within(demand, headroom, future.rules.axes)
     if shrunk is not None and shrunk != demand:
-        yield replace(spec, demand=shrunk)
+        yield structs.replace(spec, demand=shrunk)
     # Times until the reservations of other jobs, or a maintenance window, begin.
     kept_s = [each.start_s - future.now.at_s for each in future.before if each.job_id != job.id]
     longest = longest_s(ledger.windows, future.now.at_s)
@@ -297,14 +299,14 @@ def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
         most_s = int(min(kept_s)) // 60 * 60
         limit_s = spec.time_limit_s
         if most_s > 0 and (limit_s is None or most_s < limit_s):
-            yield replace(spec, demand=shrunk, time_limit_s=most_s)
+            yield structs.replace(spec, demand=shrunk, time_limit_s=most_s)
 
 
 def _starts(future: Forecast, job: Job, spec: JobSpec) -> bool:
     future.ledger.apply(ev.Cancelled(job_id=job.id, at_s=future.now.at_s, by=spec.user))
     try:
         # Drop its conditions, which are met: it waits for resources only.
-        free = replace(spec, after=(), begin_s=None)
+        free = structs.replace(spec, after=(), begin_s=None)
         added = future.add(SubmitAsked(future.now, free))
     except Refused:
         return False

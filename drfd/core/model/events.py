@@ -529,7 +529,7 @@ class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
 
     def changed(self, job: Job) -> Job:
         changes = changed_fields(self)
-        job = replace(job, spec=dataclasses.replace(job.spec, **changes))
+        job = replace(job, spec=replace(job.spec, **changes))
         if "after" in changes:
             job = replace(job, awaits=job.spec.after, broken=None, is_never_notified=False)
         if "begin_s" in changes:

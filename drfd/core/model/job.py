@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Self
+from typing import Annotated, Any, Final, Self
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from drfd.common.indices import MAX_INDEX, Ids, Span, Spans, show_spans
 from drfd.common.owner import Owner
+from drfd.common.signals import is_signal
 from drfd.core.model.account import Account
 from drfd.core.model.machine import Instances
 from drfd.core.model.resources import Resources
@@ -155,12 +156,16 @@ class Retry:
     on: tuple[Outcome, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(Struct, forbid_unknown_fields=True, frozen=True):
     """Send this signal to the job `before_s` seconds before its time limit."""
 
+    #: A number, or more than that for some processes alone: see `drfd.common.signals`.
     signal: int
-    before_s: int
+    before_s: Annotated[int, Meta(ge=1, le=1 << 40)]
+
+    def __post_init__(self) -> None:
+        if not is_signal(self.signal):
+            raise ValueError(f"{self.signal} is no signal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,24 +200,46 @@ class UserGroup:
         return self.name if self.at_once is None else f"{self.name}%{self.at_once}"
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+_Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
+
+
+class Again(Struct, forbid_unknown_fields=True, frozen=True):
     """What a job or array is submitted again for (`drf retry`)."""
 
     #: The id of the job or array whose end it makes good. A task stands for the one of its index.
-    of: int
+    of: Annotated[int, Meta(ge=1, le=1 << 53)]
     #: Of an array, as its first submission had them: the number of its tasks, the lowest and the
     #: highest index, and the step. A part of it is told these, since its tasks divide the work by
     #: them.
-    indices: tuple[int, int, int, int] | None = None
+    indices: tuple[_Amount, _Amount, _Amount, _Amount] | None = None
 
 
 #: The name of a user, and of a group of theirs.
 GroupKey = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
+class Requested(Struct, frozen=True, kw_only=True):
+    """What a submission asks for and the specification of its job takes over as it is: fields of
+    the request and of the journal's records, and a part of `drf show` and `drf retry`."""
+
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    #: Whether it may be stopped or frozen for a user or pool far below its entitlement.
+    preemptible: bool = False
+    umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
+    #: Whether its first run keeps what is in the output files, too.
+    append: bool = False
+    #: How much a run may write to the output files, or None for no limit.
+    output_max_bytes: Annotated[int, Meta(ge=1, le=1 << 60)] | None = None
+    warn: Warn | None = None
+    #: What it repeats; None for a first submission.
+    again: Again | None = None
+
+    def requested(self) -> dict[str, Any]:
+        """Return these fields alone."""
+        return {name: getattr(self, name) for name in Requested.__struct_fields__}
+
+
+class JobSpec(Requested, frozen=True, kw_only=True):
     """The specification of a job as its submitter gave it; only `drf set` changes it."""
 
     name: str
@@ -224,19 +251,11 @@ class JobSpec:
     demand: Resources
     #: Limit of the wall time in seconds, or None if there is no limit.
     time_limit_s: int | None
-    priority: int = 0
-    #: Whether it may be stopped or frozen for a user or pool far below its entitlement.
-    preemptible: bool = False
     argv: Words
     cwd: str
-    umask: int = 0o022
     #: Output files as the submitter wrote them, with %-patterns; see `output_path`.
     stdout: str
     stderr: str
-    #: Whether its first run keeps what is in the output files, too.
-    append: bool = False
-    #: How much a run may write to the output files, or None for no limit.
-    output_max_bytes: int | None = None
     #: Path of the submitter's socket that passes its descriptors 0, 1 and 2 (`drf run`).
     attach: str | None = None
     #: Dependencies that must be met before the job starts.
@@ -244,13 +263,10 @@ class JobSpec:
     #: Earliest start, as Unix time in whole seconds.
     begin_s: int | None = None
     retry: Retry | None = None
-    warn: Warn | None = None
     notify: Notify | None = None
     group: UserGroup | None = None
     #: Whether it is cancelled as soon as one of its dependencies can never be met.
     cancel_if_never: bool = False
-    #: None for a first submission.
-    again: Again | None = None
     #: The most that it may use while others leave it idle, as declared: cores and disk rates alone,
     #: each above the demand, or 0 for the demand. None if it declares no range. It is lent, and
     #: counts nowhere: `demand` is what the job holds.

@@ -104,6 +104,7 @@ from drfd.protocol.replies import (
     MachineView,
     MetricsReply,
     NodesReply,
+    OptionsPart,
     RecentReply,
     ReloadReply,
     Reply,
@@ -565,6 +566,7 @@ class Requests:
                 **view,
                 **views.conditions_view(array.common, name_of),
                 **self._lending(array.spec, array.common.state),
+                "options": views.option_fields(array.spec),
             },
             **events,
         }
@@ -680,6 +682,7 @@ class Requests:
                 **views.NO_CONDITIONS,
                 **self._gpu_limit(job),
                 **self._lending(job.spec, job.state, job),
+                **OptionsPart(),
                 "cpus": None,
                 "memory_nodes": [],
             },

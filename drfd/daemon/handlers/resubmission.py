@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import MAX_INDEX, Span, show_spans
-from drfd.common.units import AXES
 from drfd.core.decisions.dependencies import is_cancelled_by_rule, is_met
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model import stimuli as st
@@ -25,9 +24,9 @@ from drfd.core.model.job import (
     Outcome,
     after_word,
 )
-from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.views import option_fields
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.records import Payload
 from drfd.protocol.replies import AwaitedView, RepeatView, SubmissionReply
@@ -261,51 +260,8 @@ def has_all(array: Array, spans: Iterable[Span]) -> bool:
 def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
     """Return the fields of a submit request, without those about conditions of the start: the jobs
     that it waited for have ended, and its begin time has come."""
-    demand, notify, retry, warn = spec.demand, spec.notify, spec.retry, spec.warn
-    again = spec.again
-    amounts = _amounts(demand, spec.most or NOTHING)
-    memory = {"gres_memory": dict(demand.gres_memory)} if demand.gres_memory else {}
-    is_own_pool = spec.pool == f"root.{spec.user}"
-    given: dict[str, object] = {
-        "argv": list(spec.argv),
-        "cwd": spec.cwd,
-        "demand": {
-            **amounts.pop(""), **({"disks": amounts} if amounts else {}),
-            "gres": dict(demand.gres), **memory,
-        },
-        "node": demand.node or None,
-        "features": list(demand.features) or None,
-        "name": spec.name,
-        "pool": None if is_own_pool else spec.pool.removeprefix("root."),
-        "time_limit_s": spec.time_limit_s or 0,
-        "priority": spec.priority,
-        "umask": spec.umask,
-        "env": payload.env,
-        "stdout": spec.stdout,
-        "stderr": spec.stderr,
-        "append": spec.append or None,
-        "output_max_bytes": spec.output_max_bytes,
-        "script": payload.script,
-        "attach": spec.attach,
-        "notify": None if notify is None else {"on": list(notify.on), "argv": list(notify.argv)},
-        "group": None if spec.group is None else str(spec.group),
-        "preemptible": spec.preemptible,
-        "if_never": "cancel" if spec.cancel_if_never else "keep",
-        "retry": None if retry is None else {"times": retry.times, "on": [*retry.on]},
-        "warn": None if warn is None else {"signal": warn.signal, "before_s": warn.before_s},
-        "again": None
-        if again is None
-        else {"of": again.of, **({} if again.indices is None else {"indices": [*again.indices]})},
+    given = {
+        "argv": list(spec.argv), "cwd": spec.cwd, **option_fields(spec),
+        "env": payload.env, "script": payload.script, "attach": spec.attach,
     }  # fmt: skip
     return {key: value for key, value in given.items() if value is not None}
-
-
-def _amounts(demand: Resources, most: Resources) -> dict[str, dict[str, int]]:
-    """Return the amounts as a request has them, with the upper ends that there are, by the name of
-    the disk; all others under ""."""
-    found: dict[str, dict[str, int]] = {"": {}}
-    for name, amount in demand.amounts.items():
-        kind, _, disk = name.partition(":")
-        part, end = found.setdefault(disk, {}), most.amount(name)
-        part |= {AXES[kind].field: amount} | ({AXES[kind].end_field: end} if end else {})
-    return found

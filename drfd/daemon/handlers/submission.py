@@ -14,7 +14,6 @@ from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
     DEPENDENCY_BYTES,
-    Again,
     Dependency,
     JobSpec,
     Notify,
@@ -22,7 +21,6 @@ from drfd.core.model.job import (
     RequiredOutcome,
     Retry,
     UserGroup,
-    Warn,
     Words,
 )
 from drfd.core.model.options import most_of
@@ -105,6 +103,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
     usual = usual_output(is_array=request.array is not None)
     name = readable(request.name or request.argv[0].rsplit("/", 1)[-1])[:NAME_LENGTH] or "job"
     return JobSpec(
+        **request.requested(),
         name=name,
         user=actor.user,
         uid=actor.uid,
@@ -113,24 +112,17 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         demand=demand,
         most=most_of(demand, _ends(asked, defaults, disks, request.cwd), rules.capacity),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
-        priority=request.priority,
-        preemptible=request.preemptible,
         argv=Words.of(request.argv),
         cwd=request.cwd,
-        umask=request.umask,
         stdout=request.stdout or f"{usual}.out",
         stderr=request.stderr or f"{usual}.err",
-        append=request.append,
-        output_max_bytes=request.output_max_bytes,
         attach=request.attach,
         after=dependencies(request.after),
         begin_s=request.begin_s or None,
         retry=_retry(request.retry),
-        warn=None if request.warn is None else Warn(request.warn.signal, request.warn.before_s),
         notify=None if notify is None else Notify(tuple(notify.on), Words.of(notify.argv)),
         group=None if request.group is None else UserGroup(*read_group(request.group)),
         cancel_if_never=(request.if_never or defaults.if_never) == "cancel",
-        again=None if request.again is None else Again(request.again.of, request.again.indices),
     )
 
 

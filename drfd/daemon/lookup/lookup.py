@@ -384,6 +384,7 @@ class Lookup:
             **(lending or LendingPart()),
             "cpus": self.meter.pinned_cpus(job),
             "memory_nodes": sorted(node for node in nodes if node is not None),
+            "options": views.option_fields(job.spec),
         }
 
     def expected_start_s(self, job: Job) -> float | None:

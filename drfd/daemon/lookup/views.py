@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import to_builtins
 
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, merged, show_spans
@@ -58,6 +59,7 @@ from drfd.protocol.replies import (
     ResourcesView,
     SharesReply,
     SnapshotRow,
+    SubmittedView,
     SumView,
     UsageReply,
     UsageView,
@@ -207,25 +209,30 @@ def job_view(
         "cgroup": job.cgroup,
     }
     _add_suspension(view, job)
-    if job.spec.group is not None:
-        view["group"] = job.spec.group.name
-        view["group_at_once"] = job.spec.group.at_once
-    if job.spec.again is not None:
-        view["retry_of"] = job.spec.again.of
-    if job.spec.output_max_bytes is not None:
-        view["output_max_bytes"] = job.spec.output_max_bytes
-    if job.spec.demand.node:
-        view["only_node"] = job.spec.demand.node
-    if job.spec.demand.features:
-        view["features"] = list(job.spec.demand.features)
-    if job.spec.preemptible:
-        view["preemptible"] = True
+    _add_some_options(view, job.spec)
     if job.node:
         view["node"] = job.node
     if job.spec.demand.gres:
         # A pending job has no instances.
         view["gres_instances"] = {name: list(some) for name, some in job.instances}
     return view
+
+
+def _add_some_options(view: SubmittedView, spec: JobSpec) -> None:
+    """Add what lists show of the options that a job may have."""
+    if spec.group is not None:
+        view["group"] = spec.group.name
+        view["group_at_once"] = spec.group.at_once
+    if spec.again is not None:
+        view["retry_of"] = spec.again.of
+    if spec.output_max_bytes is not None:
+        view["output_max_bytes"] = spec.output_max_bytes
+    if spec.demand.node:
+        view["only_node"] = spec.demand.node
+    if spec.demand.features:
+        view["features"] = list(spec.demand.features)
+    if spec.preemptible:
+        view["preemptible"] = True
 
 
 def reason_view(reason: Wait | None) -> CodeText | None:
@@ -308,6 +315,45 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> Conditions
         "attempts": "" if (attempts := attempts_of(job)) is None else attempts.text,
         "if_never": "cancel" if spec.cancel_if_never else "keep",
     }
+
+
+def option_fields(spec: JobSpec) -> dict[str, object]:
+    """Return the fields of a submit request that its options set, but those about conditions."""
+    demand, notify, retry = spec.demand, spec.notify, spec.retry
+    amounts = _amounts(demand, spec.most or NOTHING)
+    memory = {"gres_memory": dict(demand.gres_memory)} if demand.gres_memory else {}
+    is_own_pool = spec.pool == f"root.{spec.user}"
+    given: dict[str, object] = {
+        **to_builtins(spec.requested()),
+        "append": spec.append or None,
+        "demand": {
+            **amounts.pop(""), **({"disks": amounts} if amounts else {}),
+            "gres": dict(demand.gres), **memory,
+        },
+        "node": demand.node or None,
+        "features": list(demand.features) or None,
+        "name": spec.name,
+        "pool": None if is_own_pool else spec.pool.removeprefix("root."),
+        "time_limit_s": spec.time_limit_s or 0,
+        "stdout": spec.stdout,
+        "stderr": spec.stderr,
+        "notify": None if notify is None else {"on": list(notify.on), "argv": list(notify.argv)},
+        "group": None if spec.group is None else str(spec.group),
+        "if_never": "cancel" if spec.cancel_if_never else "keep",
+        "retry": None if retry is None else {"times": retry.times, "on": [*retry.on]},
+    }  # fmt: skip
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _amounts(demand: Resources, most: Resources) -> dict[str, dict[str, int]]:
+    """Return the amounts as a request has them, with the upper ends that there are, by the name of
+    the disk; all others under ""."""
+    found: dict[str, dict[str, int]] = {"": {}}
+    for name, amount in demand.amounts.items():
+        kind, _, disk = name.partition(":")
+        part, end = found.setdefault(disk, {}), most.amount(name)
+        part |= {AXES[kind].field: amount} | ({AXES[kind].end_field: end} if end else {})
+    return found
 
 
 #: In place of the conditions of another user's job.
@@ -584,19 +630,7 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> 
         "stdout": spec.stdout,
         "stderr": spec.stderr,
     }
-    if spec.group is not None:
-        view["group"] = spec.group.name
-        view["group_at_once"] = spec.group.at_once
-    if spec.again is not None:
-        view["retry_of"] = spec.again.of
-    if spec.output_max_bytes is not None:
-        view["output_max_bytes"] = spec.output_max_bytes
-    if spec.demand.node:
-        view["only_node"] = spec.demand.node
-    if spec.demand.features:
-        view["features"] = list(spec.demand.features)
-    if spec.preemptible:
-        view["preemptible"] = True
+    _add_some_options(view, spec)
     return view
 
 
