@@ -2,7 +2,7 @@
 
 A verb returns a `Result`, and `render` prints it in the form that its options ask for. Data goes to
 stdout, messages to stderr. Text of other users is made harmless for a terminal (`clean`). rich is
-imported only to draw a table, or to measure text that is not ASCII.
+imported only to measure text that is not ASCII.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -32,9 +33,6 @@ from drfd.common.units import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from drfd.client.words import Ref
     from drfd.protocol.replies import (
         AdviceView,
@@ -78,8 +76,8 @@ _LONG_NAME, _VERY_WIDE = 48, 170
 _LEAST = 4
 #: Least width of a last column that is broken into lines, unless the caller gives one.
 _LAST = 16
-#: Most rows of a table that rich lays out; longer tables are printed by pages.
-_LONG = 500
+#: Blanks between two columns where there is room for them, and where columns are cut.
+_APART, _TIGHT = 3, 1
 
 
 def clean(text: object, most: int = 200) -> str:
@@ -94,7 +92,7 @@ def clean(text: object, most: int = 200) -> str:
 
 def columns_of(text: str) -> int:
     """Return the width of the text on a screen: some characters take two columns, marks none."""
-    if text.isascii():
+    if text.isascii() or text.replace("…", "").isascii():
         return len(text)
     from rich.cells import cell_len
 
@@ -109,7 +107,10 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 def shorten(text: object, columns: int) -> str:
     """Return the cleaned text, cut to this width on a screen."""
-    word = clean(text)
+    return _cut(clean(text), columns)
+
+
+def _cut(word: str, columns: int) -> str:
     if columns_of(word) <= columns:
         return word
     kept = ""
@@ -219,31 +220,6 @@ def parts(column: Column) -> tuple[str, str]:
     return (column, "left") if isinstance(column, str) else column
 
 
-def new_table(*columns: Column) -> Table:
-    """Return a table with these headings; ("NAME", "right") aligns the column to the right."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        name, align = parts(column)
-        # The last column takes the rest of the width, on as many lines as it needs.
-        table.add_column(
-            Text(clean(name)),
-            justify="right" if align == "right" else "left",
-            no_wrap=column != columns[-1],
-        )
-    return table
-
-
-def add_row(table: Table, cells: Sequence[object]) -> None:
-    from rich.text import Text
-
-    # Text, never markup: the name of a job may be "[red]".
-    table.add_row(*(Text(clean(cell, 400), style=getattr(cell, "style", "")) for cell in cells))
-
-
 def width(stream: TextIO | None = None) -> int:
     """Return the width of the screen behind `stream` or stdout, or the width of a file."""
     if stream is not None:
@@ -258,16 +234,56 @@ def print_rows(
     columns: Sequence[Column], rows: Sequence[Sequence[object]], *, fixed: Sequence[str],
     last_width: int = 0,
 ) -> None:  # fmt: skip
-    """Print a table on stdout. On a narrow screen, columns other than the `fixed` ones are cut, and
-    the last column is broken into lines of at least `last_width`."""
-    if len(rows) > _LONG:
-        print_pages(columns, [rows])
-        return
-    table = new_table(*columns)
-    for cells in rows:
-        add_row(table, cells)
-    fit_table(table, width() if has_screen() else None, fixed=fixed, last_width=last_width)
-    _console().print(table)
+    """Print a table on stdout. On a narrow screen, columns other than the `fixed` ones are cut,
+    words before numbers. The last column is broken into lines, of at least `last_width` if that is
+    not zero; without it, a fixed one is not."""
+    head, lines = table_lines(columns, rows, fixed=fixed, last_width=last_width)
+    click.echo("\n".join([*head, *chain(*lines), ""]), color=has_colour())
+
+
+def table_lines(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, fixed: Sequence[str],
+    last_width: int = 0,
+) -> tuple[list[str], list[list[str]]]:  # fmt: skip
+    """Return the lines of a table's heading, and those of each row."""
+    names = [clean(parts(column)[0]) for column in columns]
+    is_right = [parts(column)[1] == "right" for column in columns]
+    rows = [[*cells, *[""] * (len(names) - len(cells))] for cells in rows]
+    texts = [[clean(cell, 400) for cell in cells] for cells in rows]
+    widths = [max(map(columns_of, cells)) for cells in zip(names, *texts, strict=True)]
+    is_fixed = [name in fixed for name in names]
+    whole, apart = widths[-1], _APART
+    is_broken = last_width > 0 or not is_fixed[-1]
+    if is_broken:
+        widths[-1], is_fixed[-1] = min(whole, last_width or _LAST), last_width > 0
+    # There is a blank at each end.
+    if sum(widths) + _APART * len(widths) - 1 > width():
+        apart = _TIGHT
+        is_word = [not right for right in is_right]
+        widths = _squeezed(widths, is_fixed, is_word, width() - len(widths) - 1)
+    if is_broken:
+        # The last column gets the rest of the width.
+        rest = width() - sum(widths[:-1]) - apart * (len(widths) - 1) - 2
+        widths[-1] = min(whole, max(widths[-1], rest))
+
+    def line(cells: Sequence[str], styles: Sequence[str]) -> str:
+        padded = (
+            _styled(pad(cell, own, right=right), style)
+            for cell, own, right, style in zip(cells, widths, is_right, styles, strict=True)
+        )
+        return (" " + (" " * apart).join(padded)).rstrip()
+
+    def row(cells: Sequence[str], styles: Sequence[str]) -> list[str]:
+        cut = [_cut(cell, own) for cell, own in zip(cells, widths, strict=True)]
+        first, *more = wrapped(cells[-1], widths[-1]) if is_broken else [cut[-1]]
+        blanks = [""] * (len(cells) - 1)
+        return [line([*cut[:-1], first], styles), *(line([*blanks, each], styles) for each in more)]
+
+    rule = "─" * (sum(widths) + apart * (len(widths) - 1))
+    heads = [_cut(name, own) for name, own in zip(names, widths, strict=True)]
+    head = ["", line(heads, ["bold"] * len(heads)), f" {rule}"]
+    styles = [[getattr(cell, "style", "") for cell in cells] for cells in rows]
+    return head, [row(cells, each) for cells, each in zip(texts, styles, strict=True)]
 
 
 def has_screen() -> bool:
@@ -275,21 +291,12 @@ def has_screen() -> bool:
     return sys.stdout.isatty() or "COLUMNS" in os.environ
 
 
-def _console() -> Console:
-    from rich.console import Console
+#: Styles by name (ECMA-48 SGR).
+_STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "bright_black": 90}
 
-    class Quiet(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
 
-    return Quiet(
-        highlight=False,
-        width=width(),
-        force_terminal=has_colour(),
-        # `has_colour` takes NO_COLOR into account.
-        no_color=False,
-        color_system="standard" if has_colour() else None,
-    )
+def _styled(text: str, style: str) -> str:
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and has_colour() else text
 
 
 #: Most lines into which a cell of the last column may be broken beside the others.
@@ -305,15 +312,17 @@ def print_explained_rows(
     """Print a table of which the last column has sentences. On a screen, neighbours with the same
     one have it once; and if the column is so narrow that one would take many lines, all of them are
     printed below their rows over the whole width. The first column names the rows."""
-    if len(rows) > _LONG or not has_screen():
+    if not has_screen():
         print_rows(columns, rows, fixed=fixed, last_width=last_width)
         return
     told = [clean(cells[-1], 400) for cells in rows]
     runs = _runs(told)
-    heads = zip(*_heads(columns, rows), strict=True)
-    others = [max(columns_of(clean(cell)) for cell in each) for each in heads]
-    # rich puts three blanks between two columns, and one before the first.
-    room = max(last_width, width() - sum(others) - 3 * len(others) - 2)
+    names = [parts(column)[0] for column in columns]
+    others = [
+        max(columns_of(clean(cell)) for cell in cells)
+        for cells in list(zip(names, *rows, strict=True))[:-1]
+    ]
+    room = max(last_width, width() - sum(others) - _APART * len(others) - 2)
     if all(columns_of(text) <= _MOST_BROKEN * room * 3 // 4 for text in told):
         folded = [list(cells) for cells in rows]
         for first, last in runs:
@@ -321,31 +330,14 @@ def print_explained_rows(
                 folded[at][-1] = f"as {clean(rows[first][0])}"
         print_rows(columns, folded, fixed=fixed, last_width=last_width)
         return
-    table = new_table(*columns[:-1], "")
-    for cells in rows:
-        add_row(table, [*cells[:-1], ""])
-    fit_table(table, width(), fixed=fixed, last_width=0)
-    console = _console()
-    with console.capture() as captured:
-        console.print(table)
-    lines = captured.get().splitlines()
-    # The heading has an empty line above it and a rule below it, and the table one at its end.
-    begin = len(lines) - len(rows) - (0 if lines[-1].strip() else 1)
-    below = {last: (first, told[first]) for first, last in runs if told[first]}
-    click.echo("\n".join(line.rstrip() for line in lines[:begin]))
-    for at, line in enumerate(lines[begin : begin + len(rows)]):
-        click.echo(line.rstrip())
-        if at in below:
-            first, text = below[at]
-            ids = f"{clean(rows[first][0])} to {clean(rows[at][0])}: " if first < at else ""
-            for part in wrapped(ids + text, width() - _INDENT - 1):
-                click.echo(" " * _INDENT + part)
-    click.echo("")
-
-
-def _heads(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> list[Sequence[object]]:
-    """Return the headings and the rows without the last column."""
-    return [[parts(column)[0] for column in columns[:-1]], *(cells[:-1] for cells in rows)]
+    bare = [[*cells[:-1], ""] for cells in rows]
+    head, lines = table_lines([*columns[:-1], ""], bare, fixed=fixed)
+    for first, last in runs:
+        if told[first]:
+            ids = f"{clean(rows[first][0])} to {clean(rows[last][0])}: " if first < last else ""
+            below = wrapped(ids + told[first], width() - _INDENT - 1)
+            lines[last] += [" " * _INDENT + part for part in below]
+    click.echo("\n".join([*head, *chain(*lines), ""]), color=has_colour())
 
 
 def _runs(texts: Sequence[str]) -> list[tuple[int, int]]:
@@ -363,42 +355,16 @@ def wrapped(text: str, columns: int) -> list[str]:
     """Return the text in lines of at most so many columns, broken between words if possible."""
     lines = [""]
     for word in text.split():
+        while columns_of(word) > max(2, columns):
+            lines += [""] if lines[-1] else []
+            fits = (at for at in range(len(word), 1, -1) if columns_of(word[:at]) <= columns)
+            cut = next(fits, 1)
+            lines[-1], word = word[:cut], word[cut:]
+            lines += [""] if word else []
         if lines[-1] and columns_of(f"{lines[-1]} {word}") > columns:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     return lines
-
-
-def fit_table(table: Table, columns: int | None, *, fixed: Sequence[str], last_width: int) -> None:
-    """Fit the table to a screen of `columns`, or to a file if that is None. Padding is removed
-    first, then columns are cut, words before numbers; rich would cut the right end of each line.
-
-    `fixed` columns are never cut. The last column is broken into lines, of at least `last_width` if
-    that is not zero.
-    """
-    from rich.cells import cell_len
-
-    widths = [
-        max(cell_len(str(cell)) for cell in (column.header, *column.cells))
-        for column in table.columns
-    ]
-    is_fixed = [str(column.header) in fixed for column in table.columns]
-    is_broken = last_width > 0 or not is_fixed[-1]
-    if is_broken:
-        widths[-1], is_fixed[-1] = min(widths[-1], last_width or _LAST), last_width > 0
-    # rich puts three blanks between two columns, or one if padding is off, and one at each end.
-    if columns is not None and sum(widths) + 3 * len(widths) - 1 > columns:
-        table.padding = (0, 0)
-        is_word = [column.justify != "right" for column in table.columns]
-        widths = _squeezed(widths, is_fixed, is_word, columns - len(widths) - 1)
-        for column, own in zip(table.columns, widths, strict=True):
-            column.max_width = own
-    for column, own, keeps in zip(table.columns, widths, is_fixed, strict=True):
-        if keeps:
-            column.min_width = own
-    if is_broken:
-        # The last column gets the rest of the width.
-        table.columns[-1].max_width = None
 
 
 def _squeezed(

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,6 @@ from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.options import WithExperiments
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
 
 #: Seconds between two drawings.
@@ -231,29 +230,31 @@ def demo_view() -> Iterator[Callable[[SharesReply, list[JobView], float], None]]
         yield _Lines().show
         return
     from rich.live import Live
+    from rich.text import Text
 
     with Live(auto_refresh=False) as live:
-        yield lambda *now: live.update(_table(*now), refresh=True)
+        yield lambda *now: live.update(Text.from_ansi(_table(*now)), refresh=True)
 
 
-def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> Table:
-    table = output.new_table(
+def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> str:
+    headings: list[output.Column] = [
         "POOL", ("RUN", "right"), ("WAIT", "right"), ("CORES", "right"), ("MEM", "right"),
         ("IO R/W", "right"), "DOMINANT", "SHARE",
-    )  # fmt: skip
+    ]  # fmt: skip
+    rows = []
     columns = max(4, min(_BAR, output.width() - _BESIDE))
     for node in pools(shares):
         share = node["dominant_share"]
         bar = ("█" * round(share * columns)).ljust(columns, "·")
-        cells = [
+        rows.append([
             node["path"].removeprefix("root."), node["running"], node["pending"],
             *output.show_demand(node["usage"]), node["dominant_resource"] or "-",
             f"{share:4.0%} {bar}",
-        ]  # fmt: skip
-        output.add_row(table, cells)
+        ])  # fmt: skip
+    head, lines = output.table_lines(headings, rows, fixed=("SHARE",))
     ended = [job for job in jobs if job["ended_at"]]
-    table.caption = f"{at_s:.0f} s, {len(ended)} of {len(jobs)} jobs have ended"
-    return table
+    caption = f"{at_s:.0f} s, {len(ended)} of {len(jobs)} jobs have ended"
+    return "\n".join([*head, *chain(*lines), "", f" {caption}"])
 
 
 class _Lines:

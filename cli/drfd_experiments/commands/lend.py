@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,6 @@ from drfd_experiments.commands.fig8 import closing, every
 from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
     from drfd.protocol.replies import DoctorReply
 
 MIB = 1 << 20
@@ -362,9 +361,14 @@ def _screen(*, quiet: bool) -> Iterator[Show]:
         yield every(2, _print_uses)
     else:
         from rich.live import Live
+        from rich.text import Text
 
         with Live(auto_refresh=False, transient=True) as live:
-            yield every(0.5, lambda found, **how: live.update(_bars(found, **how), refresh=True))
+
+            def draw(found: Recording, *, is_asleep: bool) -> None:
+                live.update(Text.from_ansi(_bars(found, is_asleep=is_asleep)), refresh=True)
+
+            yield every(0.5, draw)
 
 
 def _print_uses(found: Recording, *, is_asleep: bool) -> None:
@@ -373,12 +377,14 @@ def _print_uses(found: Recording, *, is_asleep: bool) -> None:
     click.echo(f"{_time(found)}  cores used: {uses}{note}")
 
 
-def _bars(found: Recording, *, is_asleep: bool) -> RichTable:
-    table = output.new_table("POOL", "MEMORY", ("CORES", "right"), "OF THE CORE")
+def _bars(found: Recording, *, is_asleep: bool) -> str:
+    rows = []
     columns = max(10, min(40, output.width() - 40))
     for pool, cores in _now(found).items():
         bar = ("█" * round(min(1.0, cores) * columns)).ljust(columns, "·")
         memory = f"{_HELD_BYTES[pool] / _MEMORY_BYTES:.0%}"
-        output.add_row(table, [pool, memory, f"{cores:.2f}", bar])
-    table.caption = f"{_time(found)}{f', {_SLEEPER} is asleep' if is_asleep else ''}"
-    return table
+        rows.append([pool, memory, f"{cores:.2f}", bar])
+    headings: list[output.Column] = ["POOL", "MEMORY", ("CORES", "right"), "OF THE CORE"]
+    head, lines = output.table_lines(headings, rows, fixed=("OF THE CORE",))
+    caption = f" {_time(found)}{f', {_SLEEPER} is asleep' if is_asleep else ''}"
+    return "\n".join([*head, *chain(*lines), "", caption])
