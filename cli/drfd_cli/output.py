@@ -390,6 +390,17 @@ def rows_of(cells: Cells[V], items: Iterable[V]) -> list[list[object]]:
     return [[show(item) for show in cells.values()] for item in items]
 
 
+def print_items(
+    cells: Cells[V], items: Iterable[V], *, fixed: Sequence[str], last_width: int = 0,
+    below: Iterable[Mapping[str, object]] = (),
+) -> None:  # fmt: skip
+    """Print a table with a row for each item, as `print_rows` does, and below them rows of which
+    the cells are given by their headings."""
+    rows = rows_of(cells, items)
+    rows += [[row.get(parts(column)[0], "") for column in cells] for row in below]
+    print_rows(list(cells), rows, fixed=fixed, last_width=last_width)
+
+
 def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
     """Print a list page by page as the pages arrive. A later page may widen a column."""
     names = [parts(column)[0] for column in columns]

@@ -140,8 +140,7 @@ def print_table(jobs: list[PastJobView]) -> None:
     if is_wide or all(_exit(job) in ("-", "0") for job in jobs):
         # The cause, or the state, has it.
         cells = output.visible(cells, "EXIT")
-    rows = output.rows_of(cells, jobs)
-    output.print_rows(list(cells), rows, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
+    output.print_items(cells, jobs, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
 
 
 def _exit(job: PastJobView) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +13,7 @@ from drfd_cli.options import colour_option, connect, prints_result
 from drfd_cli.output import Columns, Result, pick
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import MachineView, NodesReply
+    from drfd.protocol.replies import MachineView, NodesReply, ResourcesView
 
 _COLUMNS: Columns[MachineView] = {
     "name": lambda node: node["name"],
@@ -49,15 +49,21 @@ def command() -> Result:
 def _show(reply: NodesReply) -> None:
     for notice in output.drain_notices(reply):
         output.say(notice)
-    names = sorted({name for node in reply["nodes"] for name in node["capacity"]["gres"]})
-    has_features = any(node["features"] for node in reply["nodes"])
-    columns: list[output.Column] = [
-        "NODE", "STATE", "SINCE", ("CORES", "right"), ("MEM", "right"),
-        *(["GRES"] if names else []), ("JOBS", "right"),
-        *(["FEATURES"] if has_features else []),
-    ]  # fmt: skip
-    rows = [_row(node, names, has_features=has_features) for node in reply["nodes"]]
-    output.print_rows(columns, rows, fixed=("STATE", "CORES", "MEM"))
+    cells: output.Cells[MachineView] = {
+        "NODE": lambda node: output.clean(node["name"]) or "this machine",
+        "STATE": lambda node: node["state"],
+        "SINCE": lambda node: "-" if node["since"] is None else output.show_when(node["since"]),
+        ("CORES", "right"): lambda node: _of(node, lambda amounts: f"{amounts['cores']:g}"),
+        ("MEM", "right"): lambda node: _of(node, lambda amounts: show_size(amounts["memory"])),
+        "GRES": _gres,
+        ("JOBS", "right"): lambda node: node["running"],
+        "FEATURES": lambda node: ",".join(node["features"]) or "-",
+    }
+    if not any(node["capacity"]["gres"] for node in reply["nodes"]):
+        cells = output.visible(cells, "GRES")
+    if not any(node["features"] for node in reply["nodes"]):
+        cells = output.visible(cells, "FEATURES")
+    output.print_items(cells, reply["nodes"], fixed=("STATE", "CORES", "MEM"))
     for node in reply["nodes"]:
         if node["text"]:
             why = output.clean(node["text"], 400)
@@ -76,21 +82,11 @@ def _outside(node: MachineView) -> Mapping[str, float]:
     return {"cores": outside["cores"], "memory": outside["memory"]}
 
 
-def _row(node: MachineView, names: list[str], *, has_features: bool) -> list[object]:
-    allocated, capacity = node["allocated"], node["capacity"]
-    counts = (
-        f"{name} {allocated['gres'].get(name, 0)}/{capacity['gres'][name]}"
-        for name in names
-        if name in capacity["gres"]
-    )
-    since_s = node["since"]
-    return [
-        output.clean(node["name"]) or "this machine",
-        node["state"],
-        "-" if since_s is None else output.show_when(since_s),
-        f"{allocated['cores']:g}/{capacity['cores']:g}",
-        f"{show_size(allocated['memory'])}/{show_size(capacity['memory'])}",
-        *([", ".join(counts) or "-"] if names else []),
-        node["running"],
-        *([",".join(node["features"]) or "-"] if has_features else []),
-    ]
+def _of(node: MachineView, show: Callable[[ResourcesView], str]) -> str:
+    """Return what is allocated and what there is: "4/16"."""
+    return f"{show(node['allocated'])}/{show(node['capacity'])}"
+
+
+def _gres(node: MachineView) -> str:
+    held, whole = node["allocated"]["gres"], node["capacity"]["gres"]
+    return ", ".join(f"{name} {held.get(name, 0)}/{whole[name]}" for name in sorted(whole)) or "-"

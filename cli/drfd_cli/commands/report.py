@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -116,86 +116,84 @@ def _print_table(reply: ReportReply) -> None:
     by = reply["by"]
     is_wide = output.width() >= _WIDE
     has_users = by == "user" or len({row.get("user") for row in reply["rows"]}) > 1
-    keys = [key for key in _KEYS[by] if key != "user" or has_users]
     total = reply["total"]
-    disks: list[_Amount] = [what for what in _DISK if total[what]["declared"]]
-    gres = list(total["gres_ms"])
-    has_gpus = _GPU in gres or bool(total[_GPU_PEAK])
-    has_lent = _core_hours(total[_LENT]) not in ("-", "0.00")
     curves = _curves_of(reply) if output.width() >= _VERY_WIDE else []
-    columns: list[output.Column] = [
-        *((key.upper(), "right") if key == "id" else key.upper() for key in keys),
-        *([("JOBS", "right")] if by != "job" else []),
-        ("CORE-H", "right"), *([("LENT", "right")] if has_lent else []), ("WASTED", "right"),
-        ("CPU%", "right"), ("MEM", "right"), ("PEAK", "right"), ("MEM%", "right"),
-        *((f"{what.upper()}%", "right") for what in disks),
-        *((f"{name.upper()}-H", "right") for name in gres),
-        *([("GPU%", "right"), ("GPU MEM", "right")] if has_gpus else []),
-        *([("THROTTLED", "right")] if is_wide else []),
-        *(_CURVES[kind] for kind in curves),
-    ]  # fmt: skip
     names = _NAME if is_wide else _SHORT_NAME
-    cells = partial(
-        _cells, by=by, is_wide=is_wide, disks=disks, gres=gres, has_gpus=has_gpus, has_lent=has_lent
+    # Rows of all others and of the sum have no keys, and no curves.
+    cells: output.Cells[Any] = {
+        **{
+            (key.upper(), "right" if key == "id" else "left"): partial(_key, key=key, most=names)
+            for key in _KEYS[by]
+        },
+        ("JOBS", "right"): lambda row: row["jobs"],
+        ("CORE-H", "right"): lambda row: _core_hours(
+            row["cores"]["declared"] + row["cores"]["unknown"]
+        ),
+        ("LENT", "right"): lambda row: _core_hours(row[_LENT]),
+        # What was lent makes up for nothing that was booked and not used.
+        ("WASTED", "right"): lambda row: _core_hours(row["cores"]["wasted"] + (row[_LENT] or 0)),
+        ("CPU%", "right"): lambda row: _percent(row["cores"]["efficiency"]),
+        ("MEM", "right"): lambda row: show_size(row["demand_max"]),
+        ("PEAK", "right"): lambda row: show_size(row["peak_max"]) if row["peak_max"] else "-",
+        ("MEM%", "right"): lambda row: _percent(row["memory"]["efficiency"]),
+        **{
+            (f"{what.upper()}%", "right"): partial(_disk, what=what)
+            for what in _DISK
+            if total[what]["declared"]
+        },
+        **{
+            (f"{name.upper()}-H", "right"): partial(_gres_hours, name=name)
+            for name in total["gres_ms"]
+        },
+        ("GPU%", "right"): lambda row: _percent(row[_GPU]["efficiency"]),
+        ("GPU MEM", "right"): _gpu_memory,
+        ("THROTTLED", "right"): _throttled,
+        **{_CURVES[kind]: partial(_bar, kind=kind) for kind in curves},
+    }
+    hidden = [] if has_users else ["USER"]
+    hidden += ["JOBS"] if by == "job" else []
+    hidden += ["LENT"] if _core_hours(total[_LENT]) in ("-", "0.00") else []
+    hidden += [] if _GPU in total["gres_ms"] or total[_GPU_PEAK] else ["GPU%", "GPU MEM"]
+    hidden += [] if is_wide else ["THROTTLED"]
+    cells = output.visible(cells, *hidden)
+    first = output.parts(next(iter(cells)))[0]
+    sums = [("all others", reply["others"])] if reply["others"] is not None else []
+    sums += [("in all", total)] if len(reply["rows"]) + len(sums) > 1 else []
+    below = (
+        {**{output.parts(column)[0]: show(row) for column, show in cells.items()}, first: name}
+        for name, row in sums
     )
-    rows = [
-        [
-            *(output.shorten(row.get(key), names) for key in keys),
-            *cells(row),
-            *(_bar(row.get("curve"), kind) for kind in curves),
-        ]
-        for row in reply["rows"]
-    ]
-    blanks = [""] * (len(keys) - 1)
-    if reply["others"] is not None:
-        rows.append(["all others", *blanks, *cells(reply["others"])])
-    if len(rows) > 1:
-        rows.append(["in all", *blanks, *cells(total)])
-    output.print_rows(columns, rows, fixed=("ID", "CORE-H", "MEM", "PEAK", *_CURVES.values()))
+    fixed = ("ID", "CORE-H", "MEM", "PEAK", *_CURVES.values())
+    output.print_items(cells, reply["rows"], fixed=fixed, below=below)
     for row in reply["rows"]:
         if row["advice"] is not None and (by == "name" or len(reply["rows"]) == 1):
             whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"
             output.tell(f"{whose}: next time {output.advice_line(row['advice'])}")
 
 
-def _cells(
-    row: AccountView,
-    *,
-    by: str,
-    is_wide: bool,
-    disks: Sequence[_Amount],
-    gres: Sequence[str],
-    has_gpus: bool,
-    has_lent: bool,
-) -> list[object]:
-    peak = show_size(row["peak_max"]) if row["peak_max"] else "-"
-    declared_us = row["cores"]["declared"] + row["cores"]["unknown"]
-    throttled = show_duration(row["throttled_us"] / 1e6)
-    if row["throttled_unknown_jobs"] == row["jobs"]:
-        throttled = "-"
-    return [
-        *([row["jobs"]] if by != "job" else []),
-        _core_hours(declared_us),
-        *([_core_hours(row[_LENT])] if has_lent else []),
-        # What was lent makes up for nothing that was booked and not used.
-        _core_hours(row["cores"]["wasted"] + (row[_LENT] or 0)),
-        _percent(row["cores"]["efficiency"]),
-        show_size(row["demand_max"]),
-        peak,
-        _percent(row["memory"]["efficiency"]),
-        *(_percent(row[what]["efficiency"]) for what in disks),
-        *(f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}" for name in gres),
-        *(_gpu_cells(row) if has_gpus else []),
-        *([throttled] if is_wide else []),
-    ]
+def _key(row: Mapping[str, Any], *, key: str, most: int) -> str:
+    return output.shorten(row[key], most) if row.get(key) is not None else ""
 
 
-def _gpu_cells(row: AccountView) -> list[str]:
-    """Return the efficiency of GPUs, and the highest memory of a job on one of its GPUs, or of
-    jobs that were given none, on all that they used."""
+def _disk(row: AccountView, *, what: _Amount) -> str:
+    return _percent(row[what]["efficiency"])
+
+
+def _gres_hours(row: AccountView, *, name: str) -> str:
+    return f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}"
+
+
+def _throttled(row: AccountView) -> str:
+    is_known = row["throttled_unknown_jobs"] != row["jobs"]
+    return show_duration(row["throttled_us"] / 1e6) if is_known else "-"
+
+
+def _gpu_memory(row: AccountView) -> str:
+    """Return the highest memory of a job on one of its GPUs, or of jobs that were given none, on
+    all that they used."""
     single = row[_GPU_SINGLE_PEAK]
     peak = row[_GPU_PEAK] if single is None else single
-    return [_percent(row[_GPU]["efficiency"]), "-" if peak is None else show_size(peak)]
+    return "-" if peak is None else show_size(peak)
 
 
 def _curves_of(reply: ReportReply) -> list[charts.CurveKind]:
@@ -205,8 +203,9 @@ def _curves_of(reply: ReportReply) -> list[charts.CurveKind]:
     return [kind for kind in _CURVES if curves and (has_gpus or kind != "gpu_utilisation")]
 
 
-def _bar(points: JobCurveView | None, kind: charts.CurveKind) -> str:
+def _bar(row: Mapping[str, Any], *, kind: charts.CurveKind) -> str:
     """Return a curve, scaled to the demand."""
+    points: JobCurveView | None = row.get("curve")
     # Only a job with a GPU has a curve of it.
     if points is None or kind not in points:
         return ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drfd.common.units import show_share_hours
+from drfd.common.units import show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
 from drfd_cli.output import NODE_COLUMNS, Result, pick
@@ -45,50 +45,44 @@ def _show(reply: SharesReply) -> None:
 def _print_table(reply: SharesReply) -> None:
     names = list(reply["capacity"]["gres"])
     has_quotas = any("quota" in node for node in reply["nodes"])
-    hidden = _WIDE_ONLY if output.width() < (_FULL if has_quotas else _NARROW) else set()
-    columns: list[output.Column] = [
-        "POOL OR USER" if output.width() >= _FULL else "NAME", ("WEIGHT", "right"),
-        ("ENTITLED", "right"), ("SHARE", "right"), "DOMINANT",
-        ("SATISFIED", "right"), ("CORES", "right"), ("MEM", "right"), ("IO R/W", "right"),
-        *(["GRES"] if names else []), ("RUN", "right"), ("WAIT", "right"),
-        *([("QUOTA", "right")] if has_quotas else []),
-    ]  # fmt: skip
-    rows: list[list[object]] = [
-        [
-            branch(node["path"]),
-            weight_words(node["weight"]),
-            f"{node['entitlement']:.0%}",
-            f"{node['dominant_share']:.0%}",
-            node["dominant_resource"] or "-",
-            f"{node['satisfaction']:.0%}",
-            *output.show_demand(node["usage"]),
-            *([output.show_gres(node["usage"]["gres"])] if names else []),
-            node["running"],
-            node["pending"],
-            *([quota_words(node)] if has_quotas else []),
-        ]
-        for node in reply["nodes"]
-    ]
-    end = ["", "", *([""] if has_quotas else [])]
-    below: dict[str, ResourcesView] = {"free": reply["free"], "capacity": reply["capacity"]}
+    title = "POOL OR USER" if output.width() >= _FULL else "NAME"
+    cells: output.Cells[NodeView] = {
+        title: lambda node: branch(node["path"]),
+        ("WEIGHT", "right"): lambda node: weight_words(node["weight"]),
+        ("ENTITLED", "right"): lambda node: f"{node['entitlement']:.0%}",
+        ("SHARE", "right"): lambda node: f"{node['dominant_share']:.0%}",
+        "DOMINANT": lambda node: node["dominant_resource"] or "-",
+        ("SATISFIED", "right"): lambda node: f"{node['satisfaction']:.0%}",
+        ("CORES", "right"): lambda node: output.show_cores_of(node["usage"]),
+        ("MEM", "right"): lambda node: show_size(node["usage"]["memory"]),
+        ("IO R/W", "right"): lambda node: output.show_io(node["usage"]),
+        "GRES": lambda node: output.show_gres(node["usage"]["gres"]),
+        ("RUN", "right"): lambda node: node["running"],
+        ("WAIT", "right"): lambda node: node["pending"],
+        ("QUOTA", "right"): quota_words,
+    }
+    is_narrow = output.width() < (_FULL if has_quotas else _NARROW)
+    hidden = {*([] if names else ["GRES"]), *([] if has_quotas else ["QUOTA"])}
+    cells = output.visible(cells, *hidden, *(_WIDE_ONLY if is_narrow else ()))
     external = reply.get("external")
+    below: list[dict[str, object]] = []
     if external is not None:
-        kept = external["kept"]
-        outside: ResourcesView = {
-            "cores": kept["cores"], "memory": kept["memory"], "read": 0, "write": 0, "gres": {},
+        kept: ResourcesView = {
+            "cores": external["kept"]["cores"], "memory": external["kept"]["memory"], "read": 0,
+            "write": 0, "gres": {},
         }  # fmt: skip
-        below = {"outside": outside, **below}
-    for name, amount in below.items():
+        below.append({title: "outside", **_amounts(kept)})
+    for name, amount in (("free", reply["free"]), ("capacity", reply["capacity"])):
         counts = {each: amount.get("gres", {}).get(each, 0) for each in names}
-        gres = [output.show_gres(counts) if name != "outside" else ""] if names else []
-        rows.append([name, "", "", "", "", "", *output.show_demand(amount), *gres, *end])
+        below.append({title: name, **_amounts(amount), "GRES": output.show_gres(counts)})
         for disk, rates in amount.get("disks", {}).items():
-            blank = [""] * len(gres)
-            rows.append([f"  disk {disk}", *[""] * 7, output.show_io(rates), *blank, *end])
-    shown = [at for at, column in enumerate(columns) if output.parts(column)[0] not in hidden]
-    columns = [columns[at] for at in shown]
-    rows = [[row[at] for at in shown] for row in rows]
-    output.print_rows(columns, rows, fixed=("WEIGHT", "ENTITLED", "SHARE", "CORES", "MEM"))
+            below.append({title: f"  disk {disk}", "IO R/W": output.show_io(rates)})
+    fixed = ("WEIGHT", "ENTITLED", "SHARE", "CORES", "MEM")
+    output.print_items(cells, reply["nodes"], fixed=fixed, below=below)
+
+
+def _amounts(amount: ResourcesView) -> dict[str, object]:
+    return dict(zip(("CORES", "MEM", "IO R/W"), output.show_demand(amount), strict=True))
 
 
 def branch(path: str) -> str:
