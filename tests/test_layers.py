@@ -182,10 +182,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         # Only as the type of what a call hands on.
         "submitting": {"slurm"},
         "charts": {"output"},
-        "relay": set(),
-        "terminal": {"relay"},
-        "attachment": {"relay"},
-        "attached": {"output", "relay", "terminal", "attachment"},
+        "terminal": {"output"},
         "quick_request": {"submitting"},
         "quick_submit": {"output", "quick_request"},
         "words": {"output", "quick_request", "submitting"},
@@ -193,17 +190,17 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "demo": {"output"},
         "simulate": {"options", "output", "charts"},
         "main": {"options", "output", "words"},
-        "quick_run": {"attached", "attachment", "main", "options", "quick_request"},
+        "quick_run": {"terminal", "main", "options", "quick_request"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
-            *("terminal", "relay", "output", "charts", "waiting"),
+            *("terminal", "output", "charts", "waiting"),
             *("commands.job_actions", "commands.retry", "commands.shares", "commands.show"),
         },
         "web": {"output", "top", "waiting"},
         "commands": {
             "web",
             *("output", "charts", "options", "words", "terminal", "demo", "simulate", "top"),
-            *("slurm", "attached", "attachment", "quick_run", "relay", "waiting"),
+            *("slurm", "quick_run", "waiting"),
             *("quick_request", "submitting"),
         },
         "start": {"quick_submit", "quick_run", "main", "slurm"},

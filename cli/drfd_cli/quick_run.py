@@ -13,7 +13,6 @@ import sys
 from drfd.linux.unix_sockets import without_limits
 from drfd.payload.environment import ATTACHED
 from drfd.protocol.codec import encode_request
-from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.quick_request import (
     NO_WARNINGS,
     connect,
@@ -26,6 +25,7 @@ from drfd_cli.quick_request import (
     surroundings,
     warn,
 )
+from drfd_cli.terminal.attachment import AttachSocket, catch_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _run(
 
             # From here on the daemon is at work; what follows is slow to load.
             from drfd.client.connection import Connection
-            from drfd_cli.attached import attend
+            from drfd_cli.terminal.attached import attend
 
             path, is_own = socket_of_daemon()
             client = Connection(path, start=_start_own if is_own else None)

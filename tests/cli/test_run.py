@@ -27,9 +27,9 @@ from canned import CannedDaemon, MakeJob, Message, Refuse
 from cli.drf import DRF, LIGHT_DRF, Drf, Finish, Result, Spawn
 from drfd.client.connection import Connection
 from drfd.payload.signature import exec_digest, proof_of
-from drfd_cli.relay.escapes import EscapeCommand, EscapeFilter
-from drfd_cli.relay.keeper import _open_output
-from drfd_cli.relay.screen_modes import ScreenModes
+from drfd_cli.terminal.keeper import _open_output
+from drfd_cli.terminal.pty import ScreenModes
+from drfd_cli.terminal.relay import EscapeCommand, EscapeFilter
 from seeds import examples
 
 #: Starts `drf run` with these words, one way or the other.
@@ -297,7 +297,7 @@ _WHOLE = {"click", "rich"}
 #: What loads slowly, and no run needs that has nothing to say and no terminal.
 _NEEDLESS = _WHOLE | {"asyncio", "threading", "tempfile", "inspect", "typing", "pathlib", "tty"}
 _NEEDLESS |= {"re", "enum", "collections", "socket", "json", "signal", "contextlib", "functools"}
-_NEEDLESS |= {"drfd.client.client", "drfd_cli.terminal"}
+_NEEDLESS |= {"drfd.client.client", "drfd_cli.terminal.relay"}
 #: No module of drfd can be loaded any more once there is a file `gone` in the directory.
 _UPGRADED = f"""\
 import os, sys

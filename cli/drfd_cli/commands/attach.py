@@ -16,11 +16,11 @@ from drfd.common.errors import Refused
 from drfd.linux.sealed import receive
 from drfd.linux.unix_sockets import connect_in_line, peer_of, without_limits
 from drfd_cli import output
-from drfd_cli.attached import Attendance, is_interactive, own_terminal, relay_of
-from drfd_cli.attachment import catch_signals
 from drfd_cli.options import GroupedHelp, connect, escape_option, job_id
-from drfd_cli.relay.keeper import HANG_UP, LEAVE, MESSAGE_BYTES, TAKEN, place_of
-from drfd_cli.terminal import PtyRelay
+from drfd_cli.terminal.attached import Attendance, is_interactive, own_terminal, relay_of
+from drfd_cli.terminal.attachment import catch_signals
+from drfd_cli.terminal.keeper import HANG_UP, LEAVE, MESSAGE_BYTES, TAKEN, place_of
+from drfd_cli.terminal.relay import PtyRelay
 
 _ENDING = frozenset((signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
 #: Seconds that the keeper may take to answer.

@@ -11,10 +11,10 @@ import click
 
 from drfd.client.connection import Connection
 from drfd_cli import output
-from drfd_cli.attached import attend
-from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.commands.submit import fields, warn
 from drfd_cli.options import JobCommand, connect, escape_option, job_options
+from drfd_cli.terminal.attached import attend
+from drfd_cli.terminal.attachment import AttachSocket, catch_signals
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import EndedJobView

@@ -32,8 +32,8 @@ from drfd_cli.waiting.ends import tell_ends
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DryRunReply, SubmitReply
-    from drfd_cli.attachment import AttachSocket
     from drfd_cli.slurm.sbatch_options import Translation
+    from drfd_cli.terminal.attachment import AttachSocket
 
 SCRIPT_MAX_BYTES = 512 << 10
 
@@ -201,8 +201,8 @@ def command(
 
 
 def _attach_socket() -> AttachSocket:
-    from drfd_cli.attachment import AttachSocket
-    from drfd_cli.relay.keeper import lasting_directory
+    from drfd_cli.terminal.attachment import AttachSocket
+    from drfd_cli.terminal.keeper import lasting_directory
 
     try:
         return AttachSocket(lasting_directory())
@@ -217,7 +217,7 @@ def _submitted(
     """Submit the job; if it is to have a terminal, leave a process that keeps it."""
     if attach_socket is None:
         return client.submit(**request)
-    from drfd_cli.relay.keeper import keep_from_the_start
+    from drfd_cli.terminal.keeper import keep_from_the_start
 
     try:
         reply = client.submit(**request)

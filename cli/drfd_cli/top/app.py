@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
 from drfd_cli.output import clean
-from drfd_cli.terminal import end_by_signal
+from drfd_cli.terminal.relay import end_by_signal
 from drfd_cli.top.actions import Act
 from drfd_cli.top.feed import (
     ActionResult,

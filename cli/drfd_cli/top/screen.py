@@ -20,8 +20,8 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 
 from drfd_cli import output
-from drfd_cli.relay.pty import write_all
-from drfd_cli.terminal import ENTER_SCREEN, LEAVE_SCREEN, Terminal
+from drfd_cli.terminal.pty import write_all
+from drfd_cli.terminal.relay import ENTER_SCREEN, LEAVE_SCREEN, Terminal
 from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.state import State
 from drfd_cli.top.view import Scene, Size, screen, whole

@@ -16,7 +16,7 @@ from drfd.linux.unix_sockets import accept_own, at_socket, send_descriptors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from drfd_cli.relay.pty import Pty
+    from drfd_cli.terminal.pty import Pty
 
 #: Signals that ask drf to end, and those that it acts on and goes on.
 _ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)

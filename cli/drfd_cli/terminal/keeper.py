@@ -21,7 +21,7 @@ from drfd.client.connection import Connection
 from drfd.client.streams import Watch
 from drfd.common.errors import DrfdError
 from drfd.linux.unix_sockets import accept_own, at_socket, limit_waits
-from drfd_cli.relay.pty import Pty, write_all
+from drfd_cli.terminal.pty import Pty, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

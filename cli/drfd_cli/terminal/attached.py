@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from drfd.protocol.replies import EndedJobView, JobView
-    from drfd_cli.attachment import AttachSocket
-    from drfd_cli.relay.escapes import EscapeCommand
-    from drfd_cli.terminal import PtyRelay, Terminal
+    from drfd_cli.terminal.attachment import AttachSocket
+    from drfd_cli.terminal.relay import EscapeCommand, PtyRelay, Terminal
 
 #: Seconds between two checks whether drf is in the foreground and the job's terminal is open.
 _POLL_S = 0.5
@@ -86,13 +85,13 @@ def attend(
 
 
 def own_terminal() -> Terminal:
-    from drfd_cli.terminal import Terminal
+    from drfd_cli.terminal.relay import Terminal
 
     return Terminal(0)
 
 
 def relay_of(terminal: Terminal, escape: str, master: int | None = None) -> PtyRelay:
-    from drfd_cli.terminal import PtyRelay
+    from drfd_cli.terminal.relay import PtyRelay
 
     return PtyRelay(terminal, escape.encode() if escape != "none" else None, master)
 
@@ -165,7 +164,7 @@ class Attendance(ABC):
             self._obey(command, relay)
 
     def _obey(self, command: EscapeCommand, relay: PtyRelay) -> None:
-        from drfd_cli.relay.escapes import EscapeCommand
+        from drfd_cli.terminal.relay import EscapeCommand
 
         match command:
             case EscapeCommand.HANG_UP:
@@ -304,7 +303,7 @@ class AttachedRun(Attendance):
 
     def _detach(self, relay: PtyRelay) -> None:
         from drfd_cli import output
-        from drfd_cli.relay.keeper import detach
+        from drfd_cli.terminal.keeper import detach
 
         try:
             path = detach(self._client, relay, self._watch, self._job_id, self._attach_socket)
