@@ -108,14 +108,6 @@ def test_ids_beside_what_chooses_jobs_are_a_usage_error(
     assert "cannot narrow ids: name jobs by their ids, or choose them with --user" in result.err
 
 
-@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "suspend", "resume"])
-def test_acting_on_nothing_is_a_usage_error(drf: Drf, daemon: CannedDaemon, verb: str) -> None:
-    """`drf cancel $IDS` with an empty variable cancels nothing."""
-    result = drf(verb)
-    assert (result.code, result.out, daemon.requests) == (2, "", [])
-    assert "--user, --name, --group, --state, --all" in result.err
-
-
 @pytest.mark.parametrize(
     ("users", "question"),
     [
@@ -248,13 +240,6 @@ def test_what_must_wait_for_the_launcher_is_said(drf: Drf, daemon: CannedDaemon)
     assert json.loads(drf("cancel", "--json", "1").out) == reply
 
 
-def test_a_signal_is_sent_by_its_number(drf: Drf, daemon: CannedDaemon) -> None:
-    daemon.replies = {"signal": {"done": [3], "failed": []}}
-    for word in ("USR1", "sigusr1", "10"):
-        assert drf("signal", word, "3").out == "signalled job 3\n"
-        assert daemon.requests.pop()["signal"] == 10
-
-
 # -- set ---------------------------------------------------------------------------------------
 
 
@@ -298,17 +283,6 @@ def test_set_asks_for_what_was_named_and_nothing_else(
     assert (result.code, result.out) == (0, "changed job 42\n")
     [asked] = daemon.asked("set")
     assert asked == {"op": "set", "select": {**NOTHING, "ids": [42]}, **changes}
-
-
-def test_an_empty_word_takes_away_what_was_there(
-    drf: Drf, daemon: CannedDaemon, live: list[Message]
-) -> None:
-    for option, field, value in (("--after", "after", []), ("--begin", "begin_s", 0)):
-        assert drf("set", option, "", "42").code == 0
-        assert daemon.requests[-1][field] == value
-    assert drf("set", "--group", "", "42").code == 0
-    assert daemon.requests[-1]["group"] == ""
-    assert drf("submit", "--begin", "", "--", "true").code == 2
 
 
 @pytest.mark.parametrize(

@@ -436,24 +436,6 @@ EDITED: Message = {
     "notify": {"on": ["end"], "argv": ["mail"]}, "group": "sweep%2",
 }  # fmt: skip
 CONDITIONS: Message = {"after": [{"id": 3, "want": "any"}], "begin_s": 0, "held": False}
-TEXT = """\
-#DRF -c 0.5
-#DRF -m 1G
-#DRF --io 1M/2M
-#DRF --gres gpu=1,memory=20G
-#DRF -t unlimited
-#DRF -n 'my job'
-#DRF -p lab
-#DRF --priority=-3
-#DRF --after 3:any
-#DRF -g sweep%2
-#DRF --retry 2
-#DRF --retry-on timeout
-#DRF --notify end
-#DRF -o drf-%j.out
-
-sh -c 'echo "a b"'
-"""
 
 
 class Editor:
@@ -496,15 +478,6 @@ class Editor:
 def edit(drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
     monkeypatch.setenv("VISUAL", f"sed -i -f '{tmp_path / 'change.sed'}'")
     return Editor(drf, daemon, tmp_path)
-
-
-def test_the_file_has_the_options_and_the_command(edit: Editor) -> None:
-    result = edit()
-    head, _, rest = edit.text.partition("#DRF")
-    assert f"#DRF{rest}" == TEXT
-    assert all(line.startswith("# ") for line in head.splitlines())
-    assert (result.code, edit.told) == (0, [])
-    assert result.err == "drf: nothing was changed; job 42 stays as it is\n"
 
 
 def test_another_number_of_retries_leaves_the_outcomes_as_they_were(edit: Editor) -> None:

@@ -44,17 +44,6 @@ def test_without_a_daemon_every_verb_says_so_with_69(
     )
 
 
-@pytest.mark.parametrize("reply", [None, b"HTTP/1.1 400\r\n", b"[]\n", b"\xff\n", b"{}\n"])
-def test_a_daemon_that_leaves_or_something_else_that_listens_there_is_69(
-    drf: Drf, daemon: CannedDaemon, reply: bytes | None
-) -> None:
-    daemon.replies = {"show": reply}
-    result = drf("show", 1)
-    assert (result.code, result.out, result.err.count("\n")) == (69, "", 1)
-    gone = "drf: the daemon closed the connection (try again in a moment)\n"
-    assert (result.err == gone) == (reply is None)
-
-
 def test_the_socket_option_wins_over_the_variable(
     drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,10 +13,9 @@ import pytest
 
 from cli.drf import ROOT, Drf, below
 from drfd import __version__
-from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, plain, sections
+from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, sections
 from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
 
-GUIDE = (ROOT / "docs" / "guide.md").read_text()
 TEXTS = {name: (ROOT / "docs" / name).read_text() for name in DOCUMENTS}
 PAGES = pages(cli, TEXTS, "9.8.7")
 #: Lines of a screen; these have more options than fit.
@@ -77,14 +76,6 @@ def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Drf) -> None:
     assert drf("--version").out == f"drf, version {__version__}\n"
 
 
-def test_every_option_that_the_guide_names_for_a_verb_is_one_of_it() -> None:
-    rows = re.findall(r"^\| `drf (\S+?)([` ].*)$", GUIDE, re.MULTILINE)
-    assert rows
-    for verb, row in rows:
-        known = {name for each in commands(verb) for param in each.params for name in param.opts}
-        assert set(re.findall(r"`(--?[a-z-]+)", row)) <= known, verb
-
-
 # -- the pages ---------------------------------------------------------------------------------
 
 
@@ -98,15 +89,6 @@ def test_every_page_says_what_it_is(name: str) -> None:
     assert lines[-2] == ".SH SEE ALSO"
 
 
-def test_pages_have_what_the_documents_say() -> None:
-    page = bare(PAGES["drfd.toml.5"]).splitlines()
-    block = sections(TEXTS["configuration.md"])["Keys"].split("```")[1].splitlines()[1:]
-    assert len(block) > 30
-    assert [line for line in block if line not in page] == []
-    for word in ("drfd install", "drf shutdown --kill-jobs", "/var/lib/drfd", "event=audit"):
-        assert word in bare(PAGES["drfd.8"])
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("groff"), reason="there is no groff here")
 @pytest.mark.parametrize("name", PAGES)
@@ -116,11 +98,6 @@ def test_groff_has_nothing_to_complain_of(name: str) -> None:
         input=PAGES[name], capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_no_text_is_a_request_to_roff() -> None:
-    assert plain(".so /etc/passwd") == "\\&.so /etc/passwd"
-    assert list(from_markdown("```sh\n.so /etc/passwd\n```\n"))[3] == "\\&.so /etc/passwd"
 
 
 def test_paragraphs_lists_headings_and_tables_of_markdown() -> None:

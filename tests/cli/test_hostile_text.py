@@ -97,16 +97,56 @@ def test_a_job_full_of_it_is_harmless(
         ]  # fmt: skip
 
 
-def test_the_end_of_a_job_is_harmless(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, word: str
+def replies_with(word: str, job: MakeJob, ended: MakeJob) -> dict[str, Message]:
+    """What the daemon says to each verb, with the word wherever somebody else's may stand."""
+    error = {"kind": "NotPermitted", "code": word, "text": word, "hint": word}
+    reason = {"code": word, "text": word}
+    waiting = job(state="PENDING", started_at=None, stdout="/nowhere/at/all", reason=reason)
+    disk = {"name": word, "path": word, "device": "8:0", "read": 1, "write": 1, "guess": False}
+    doctor = {
+        "version": "0.1.0", "enforcement": "none", "controls": {"cores": word},
+        "disks": [disk | {"problem": word, "filesystem": word, "control": {"read": word}}],
+        "warnings": [word], "stuck_jobs": [], "cures": [word], "launcher": "connected",
+        "external": None, "windows": [], "limit_hours": [], "strays": [],
+    }  # fmt: skip
+    acted = {"done": [2], "failed": [{"id": 1, "error": error}]}
+    return {
+        "show": {"job": waiting, "events": []},
+        "wait": {"done": True, "ended": [ended("LAUNCH_FAILED", 125, text=word)]},
+        "submit": {"id": 42, "expected_start_at": 1_700_000_060.0, "reason": reason},
+        "doctor": doctor,
+        "reload": {"warnings": [word]},
+        **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume"), acted),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "err"),
+    [
+        ("log 42", 1, 0, 1), ("wait 42", 125, 1, 1), ("submit -w -- true", 125, 1, 1),
+        ("submit --dry-run -- true", 0, 2, 0), ("doctor", 0, 7, 0), ("reload", 0, 1, 1),
+        *((f"{verb} 1 2", 77, 1, 1) for verb in ("cancel", "hold", "release", "suspend", "resume")),
+    ],
+)  # fmt: skip
+def test_a_reply_full_of_it_has_as_many_lines_as_ever_and_is_harmless(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, ended: MakeJob, word: str,
+    words: str, code: int, out: int, err: int,
+) -> None:  # fmt: skip
+    daemon.replies = replies_with(word, job, ended)
+    result = drf(*words.split())
+    counts = (harmless(result.out).count("\n"), harmless(result.err).count("\n"))
+    assert (result.code, *counts) == (code, out, err)
+
+
+@pytest.mark.parametrize("verb", ["show 1", "drain", "undrain", "shutdown", "doctor", "shares"])
+def test_a_refusal_of_any_verb_is_one_harmless_line(
+    drf: Drf, daemon: CannedDaemon, refuse: Refuse, word: str, verb: str
 ) -> None:
-    over = ended("LAUNCH_FAILED", 125, text=word)
-    daemon.replies = {"wait": {"done": True, "ended": [over]}, "submit": {"id": 42}}
-    waited = drf("wait", 42)
-    assert (waited.code, harmless(waited.out).count("\n")) == (125, 1)
-    submitted = drf("submit", "-w", "--", "true")
-    assert (submitted.code, submitted.out) == (125, "submitted job 42\n")
-    assert harmless(submitted.err).count("\n") == 1
+    words = verb.split()
+    daemon.replies = {words[0].removeprefix("un"): refuse("Refused", word, word, word)}
+    result = drf(*words)
+    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
+    assert len(result.err) < 3000
 
 
 def shares_with(word: str) -> Message:
@@ -124,93 +164,6 @@ def test_shares_are_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
     result = drf("shares")
     assert (result.code, result.err) == (0, "")
     assert max(map(cell_len, harmless(result.out).splitlines())) <= 160
-
-
-def test_failures_are_one_harmless_line_each(drf: Drf, daemon: CannedDaemon, word: str) -> None:
-    error = {"kind": "Refused", "code": "x", "text": word, "hint": ""}
-    daemon.replies = {"cancel": {"done": [], "failed": [{"id": 1, "error": error}]}}
-    result = drf("cancel", 1)
-    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
-
-
-def test_a_refusal_is_one_harmless_line(
-    drf: Drf, daemon: CannedDaemon, refuse: Refuse, word: str
-) -> None:
-    daemon.replies = {"show": refuse("Refused", "x", word, word)}
-    result = drf("show", 1)
-    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
-    assert len(result.err) < 3000
-
-
-def test_why_there_is_no_output_is_one_harmless_line(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str
-) -> None:
-    waiting = job(
-        state="PENDING",
-        started_at=None,
-        stdout="/nowhere/at/all",
-        reason={"code": "RESOURCES", "text": word},
-    )
-    daemon.replies = {"show": {"job": waiting, "events": []}}
-    result = drf("log", 42)
-    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
-
-
-def test_doctor_is_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
-    disk = {"name": word, "path": word, "device": "8:0", "read": 1, "write": 1, "guess": False}
-    daemon.replies = {
-        "doctor": {
-            "version": "0.1.0",
-            "enforcement": "none",
-            "controls": {"cores": word},
-            "disks": [disk | {"problem": word, "filesystem": word, "control": {"read": word}}],
-            "warnings": [word],
-            "stuck_jobs": [],
-            "cures": [word],
-            "launcher": "connected",
-            "external": None,
-            "windows": [],
-            "limit_hours": [],
-            "strays": [],
-        }
-    }
-    result = drf("doctor")
-    assert (result.code, result.err) == (0, "")
-    assert harmless(result.out).count("\n") == 7
-
-
-@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "suspend", "resume"])
-def test_acting_on_jobs_is_harmless(drf: Drf, daemon: CannedDaemon, word: str, verb: str) -> None:
-    error = {"kind": "NotPermitted", "code": word, "text": word, "hint": word}
-    daemon.replies = {verb: {"done": [2], "failed": [{"id": 1, "error": error}]}}
-    result = drf(verb, 1, 2)
-    assert (result.code, harmless(result.out).count("\n")) == (77, 1)
-    assert harmless(result.err).count("\n") == 1
-
-
-def test_warnings_about_a_configuration_are_harmless(
-    drf: Drf, daemon: CannedDaemon, word: str
-) -> None:
-    daemon.replies = {"reload": {"warnings": [word]}}
-    result = drf("reload")
-    assert result.code == 0
-    assert harmless(result.out + result.err).count("\n") == 2
-
-
-@pytest.mark.parametrize("words", [["drain"], ["undrain"], ["shutdown"], ["doctor"], ["shares"]])
-def test_a_refusal_of_any_verb_is_one_harmless_line(
-    drf: Drf, daemon: CannedDaemon, refuse: Refuse, word: str, words: list[str]
-) -> None:
-    daemon.replies = {words[0].removeprefix("un"): refuse("Refused", word, word, word)}
-    result = drf(*words)
-    assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
-
-
-def test_a_forecast_is_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
-    reason = {"code": word, "text": word}
-    daemon.replies = {"submit": {"expected_start_at": 1_700_000_060.0, "reason": reason}}
-    result = drf("submit", "--dry-run", "--", "true")
-    assert (result.code, result.err, harmless(result.out).count("\n")) == (0, "", 2)
 
 
 # Each takes a second, after which the client tells why the job waits.

@@ -27,7 +27,7 @@ from drfd.protocol.replies import USED
 from drfd.sim.figures import Panel
 from drfd_cli import charts, output
 from drfd_cli.options import parse_moment
-from drfd_cli.output import show_when, start_line, why_line
+from drfd_cli.output import show_when, why_line
 
 
 def text(screen: str) -> str:
@@ -271,28 +271,6 @@ def test_why_is_told_in_a_line_or_two(
     assert daemon.requests == [{"op": "why", "id": "42_7"}]
     found = json.loads(drf("why", 42, "--json").out)
     assert found.items() >= more.items()
-
-
-@pytest.mark.parametrize(
-    ("start_s", "certainty", "line"),
-    [
-        (60.0, "limits", "even if jobs before it run to their time limits, if nobody submits "
-         "anything before"),
-        (60.0, "estimated", "estimated from few earlier jobs, if nobody submits anything before"),
-        (60.0, None, STARTS),
-        (None, "unknown", "is unknown: too little is known about the jobs before it"),
-        (None, None, ""),
-    ],
-)  # fmt: skip
-def test_an_expected_start_says_on_what_it_rests(
-    start_s: float | None, certainty: str | None, line: str
-) -> None:
-    told = start_line(start_s, certainty) or ""
-    assert told.endswith(line)
-    own = start_line(start_s, certainty, unknown="it is held") or ""
-    assert own == ("when it starts is unknown: it is held" if certainty == "unknown" else told)
-    near = "by" if certainty == "limits" else "about"
-    assert start_s is None or told.startswith(f"it starts {near} ")
 
 
 def test_a_suspended_job_is_not_told_to_be_on_hold() -> None:

@@ -174,20 +174,6 @@ def test_policies_stand_side_by_side(drf: Drf, daemon: CannedDaemon, table: Path
     assert rows["use of cores"] == ["100.0 %", "100.0 %"]
 
 
-def test_programs_get_the_same_bytes_each_time(drf: Drf, table: Path) -> None:
-    first, second = (drf("simulate", table, *NODE, "--json") for _ in range(2))
-    assert first.out == second.out
-    found = json.loads(first.out)
-    assert found["capacity"] == {"cores": 4000, "memory": 8 << 30}
-    assert [run["label"] for run in found["runs"]] == ["drf", "fifo", "easy"]
-    assert found["trace"]["bad"] == {
-        "count": 1, "first": [{"line": 7, "why": "it has 1 fields, not 8"}],
-    }  # fmt: skip
-    assert [each["job"] for each in found["trace"]["refused"]["first"]] == ["huge"]
-    assert "s of CPU time" in first.err and "CPU" not in first.out
-    assert "\x1b" not in first.err, "progress is for terminals"
-
-
 def test_estimates_pools_and_weights_can_be_others(drf: Drf, table: Path, tmp_path: Path) -> None:
     def runs(*words: object) -> Any:
         return json.loads(drf("simulate", *words, "--json").out)["runs"]
@@ -568,29 +554,6 @@ def tally(**changed: int) -> Tally:
     return Tally(Counter(dict.fromkeys(NODES, 30) | changed))
 
 
-def test_what_is_as_simulated_is_shown_beside_it() -> None:
-    found, wrong = figure(Sharing(shares(), [shares()], PHASE_S), crowds(), tally())
-    assert wrong == []
-    eight, nine, nodes = found.tables
-    assert [(row[0], row[1], row[3], row[4]) for row in eight.rows] == [
-        (phase, job, pytest.approx(share), pytest.approx(share))
-        for phase, pair in enumerate(((0.71, 0.75), (0.5, 0.5), (0.45, 0.4)), start=1)
-        for job, share in zip(("job 1", "job 2"), pair, strict=True)
-    ]
-    assert nine.rows == [
-        ["DRF", 5.5, 5.5, 12.5, 12.5, 0.0, 0.0],
-        ["3 slots", 4.5, 4.5, 4.5, 4.5, 0.0, 0.0],
-        ["6 slots", 9.0, 9.0, 9.0, 9.0, 0.75, 0.75],
-    ]
-    assert nodes.rows == [
-        ["head", "drfd", 30, 0], ["n1", "Slurm", 30, 0], ["n2", "Slurm", 30, 0],
-    ]  # fmt: skip
-    assert found.notes[0] == (
-        "Tolerance: 12% of all nodes for a share, 1.5 for a number of tasks. "
-        "All differences are within it."
-    )
-
-
 def test_each_result_beyond_the_tolerance_is_named() -> None:
     other: Levels = (LEVELS[0], ((0.5, 0.3), (0.25, 0.37)), LEVELS[2])
     live = crowds(
@@ -733,23 +696,6 @@ def test_uses_are_means_over_the_times_in_which_all_has_settled() -> None:
     assert GOOD.after_waking() == pytest.approx(0.375)
     assert GOOD.busiest() == pytest.approx(0.5)
     assert GOOD.rates("C")[9:11] == [(9.5, pytest.approx(0.375)), (10.5, pytest.approx(0))]
-
-
-def test_what_is_as_promised_is_said_beside_the_theory() -> None:
-    figure, wrong = lend.figure_of([QUOTAS, GOOD])
-    assert wrong == []
-    assert figure.tables[0].rows == [
-        ["all are awake", "A", 0.25, 0.25, 0.25],
-        ["all are awake", "B", 0.25, 0.375, 0.375],
-        ["all are awake", "C", 0.25, 0.375, 0.375],
-        ["all are awake", "together", 0.75, 1.0, 1.0],
-        ["C is asleep", "A", 0.25, 0.4, 0.4],
-        ["C is asleep", "B", 0.25, 0.6, 0.6],
-        ["C is asleep", "C", 0.0, 0.0, 0.0],
-        ["C is asleep", "together", 0.5, 1.0, 1.0],
-        ["its first 0.5 s awake", "C", 0.25, 0.375, 0.25],
-    ]
-    assert figure.notes[0].endswith("so it is.") and len(figure.notes) == 2
 
 
 @pytest.mark.parametrize(

@@ -303,13 +303,6 @@ def test_a_group_is_waited_for(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> 
     assert json.loads(drf("wait", "-g", "sweep", "--json").out) == {"done": True, "jobs": []}
 
 
-def test_each_task_is_counted_once() -> None:
-    assert Tally.of(COUNTS, 100) == Tally(total=100, ended=40, failed=2, running=5, waiting=55)
-    assert Tally.of({"HELD": 3, "SUSPENDED": 1, "CANCELLED": 2, "LOST": 1}, 7) == Tally(
-        total=7, ended=3, failed=3, running=1, waiting=3
-    )
-
-
 @pytest.mark.parametrize(
     ("columns", "line"),
     [

@@ -14,9 +14,7 @@ import pytest
 
 from drfd.common.errors import ConfigError
 from drfd.common.units import ALL
-from drfd.common.week import parse_week_hours
 from drfd.core.fairness.rules import (
-    HourlyLimit,
     NodeSettings,
     Pool,
     Preempting,
@@ -25,10 +23,10 @@ from drfd.core.fairness.rules import (
     Scheduling,
 )
 from drfd.core.fairness.share_tree import WeekQuota
-from drfd.core.model.hours import LimitHours, Window
+from drfd.core.model.hours import Window
 from drfd.core.model.resources import Axes, Resources
 from drfd.daemon import countable
-from drfd.daemon.calendar import Weekly, WindowSettings, expand, expand_hours, window_warnings
+from drfd.daemon.calendar import Weekly, WindowSettings, expand, window_warnings
 from drfd.daemon.config import (
     Config,
     Defaults,
@@ -766,26 +764,6 @@ def test_a_window_that_is_over_and_jobs_that_never_start_are_warned_of() -> None
     ]
     (warning,) = window_warnings([SATURDAYS], now_s, None)
     assert "never start" in warning
-
-
-def pool_with(*hours: tuple[str, int]) -> NodeSettings:
-    return NodeSettings(
-        hours=tuple(
-            HourlyLimit(when=parse_week_hours(when), limit={"cores": most}) for when, most in hours
-        )
-    )
-
-
-def cores_at(hours: LimitHours, text: str) -> int | None:
-    return hours.steps["root.lab"].at(at(text)).get("cores")
-
-
-@berlin
-def test_of_several_limits_the_tightest_counts_and_over_midnight_too() -> None:
-    lab = pool_with(("22:00-06:00", 6), ("Fri 18:00-Mon 08:00", 4), ("Sun", 5))
-    hours = expand_hours([("root.lab", lab)], Axes(), at("2026-11-23 12:00"))
-    times = ("24 12:00", "24 23:00", "25 05:59", "25 06:00", "27 23:00", "29 12:00", "30 08:00")
-    assert [cores_at(hours, f"2026-11-{text}") for text in times] == [None, 6, 6, None, 4, 4, None]
 
 
 # -- configuration and machine together: what this daemon has to give --------------------------

@@ -109,19 +109,6 @@ def test_there_are_no_lines_where_auto_would_find_nothing(root: Path, capsys: Ca
     )
 
 
-def test_a_machine_without_gpus_is_told_what_was_looked_at(root: Path, capsys: Captured) -> None:
-    unfold("no-gpu", root)
-    assert run() == 1
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (
-        "",
-        "drfd: no GPU found (looked at /proc/driver/nvidia/gpus, "
-        "/sys/class/kfd/kfd/topology/nodes, /sys/class/drm)\n",
-    )
-    assert run("--json") == 0, "an empty list is an answer to a program"
-    assert json.loads(capsys.readouterr().out) == {"gpus": []}
-
-
 def test_a_graphics_device_with_another_driver_is_named(root: Path, capsys: Captured) -> None:
     unfold("driver-without-gpu", root)
     for address, vendor, kind in (

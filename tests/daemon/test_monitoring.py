@@ -780,16 +780,6 @@ def world() -> World:
     return World()
 
 
-def test_what_is_idle_is_lent_to_who_can_use_it(world: World) -> None:
-    job = world.start(2, 8)
-    assert world.second((job, 2, True)) == {}
-    assert world.second((job, 2, True)) == {job.id: 4000}
-    assert world.lender.loan(job) == Loan(ceiling_milli=4000, is_hungry=True)
-    assert world.second((job, 4, True)) == {job.id: 8000}
-    assert world.second((job, 8, True)) == {}
-    assert world.lender.loan(job) == Loan(ceiling_milli=8000, is_hungry=False)
-
-
 def test_rivals_are_found_once_when_somebody_asks(world: World) -> None:
     mine, other = world.start(2, 9), world.start(2, 9, leaf="root.bob")
     for _ in range(5):
@@ -807,15 +797,6 @@ def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some() -
         world.niced = {(job.id, 1): {7: 0.25 * world.mono_s}, (other.id, 1): {9: inf}}
         world.second((job, 3, True), (other, 0.25, False), outside=5, niced=5.5)
     assert world.lender.loans[job.id, 1].ceiling_milli > 8000
-
-
-def test_a_machine_from_which_the_rest_is_stolen_is_full(world: World) -> None:
-    """So a job that is kept from its floor is left all of it, and others are lent no more."""
-    neighbour, job = world.start(1, 9), world.start(4, 9)
-    for _ in range(6):
-        world.stolen_s += 3
-        world.second((neighbour, 4, True), (job, 2, False))
-    assert world.lender.loans[neighbour.id, 1].ceiling_milli <= 5000
 
 
 def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside() -> None:

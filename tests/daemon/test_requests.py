@@ -20,7 +20,7 @@ from drfd.common.units import utc_time
 from drfd.core.decisions.stimuli import Actor, Frozen
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.lending import Rivals
-from drfd.core.model.effects import Freeze, Launch, SendSignals, Thaw
+from drfd.core.model.effects import Freeze, Launch, Thaw
 from drfd.core.model.hours import LimitHours, LimitSteps, Window
 from drfd.core.model.machine import InstancePlace
 from drfd.core.model.resources import Resources
@@ -113,28 +113,6 @@ async def dry(desk: Desk, cores: float = 1, **fields: Any) -> View:
     demand = {"cores_milli": round(cores * 1000), "memory_bytes": GIB}
     asked = {"argv": ["true"], "cwd": "/home", "demand": demand, **fields}
     return await desk.ask(ALICE, op="submit", dry_run=True, **asked)
-
-
-async def test_a_dry_run_during_a_drain_sees_no_start(desk: Desk) -> None:
-    await desk.ask(ADMIN, op="drain", on=True)
-    forecast = await dry(desk)
-    assert (forecast["expected_start_at"], forecast["reason"]["code"]) == (None, "DRAINING")
-    assert forecast["expected_start_unknown"] == "no job starts until drf undrain"
-    waiting = await desk.submit(ALICE)
-    view = (await desk.ask(ALICE, op="why", id=waiting))["job"]
-    assert view["expected_start_certainty"] == "unknown"
-    assert view["expected_start_unknown"] == "no job starts until drf undrain"
-
-
-async def test_a_start_that_is_unknown_for_another_job_names_it(desk: Desk) -> None:
-    """It was said that too little is known about the jobs before it."""
-    first = await desk.submit(ALICE, held=True)
-    second = await desk.submit(ALICE, after=[{"id": first}])
-    third = await desk.submit(ALICE, after=[{"id": second}])
-    view = (await desk.ask(ALICE, op="why", id=third))["job"]
-    assert view["expected_start_unknown"] == f"somebody must release job {first} first"
-    forecast = await dry(desk, after=[{"id": second}])
-    assert forecast["expected_start_unknown"] == f"somebody must release job {first} first"
 
 
 async def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk: MakeDesk) -> None:
@@ -281,20 +259,6 @@ async def test_how_jobs_ended_long_ago_is_known(desk: Desk) -> None:
     await desk.ask(ALICE, op="set", select={"ids": [fourth]}, after=[{"id": bad, "want": "any"}])
     assert jobs[fourth].state == "STARTING"
     assert await refusal(desk.submit(ALICE, after=[{"id": 99}])) == (Refused, "no-such-job")
-
-
-async def test_a_signal_is_owed_to_the_running_job_again_and_again(desk: Desk) -> None:
-    job_id = await desk.submit(ALICE)
-    await desk.feed(attempt_started(job_id))
-    desk.shell.host.take()
-    reply = await desk.ask(ALICE, op="signal", select={"ids": [job_id]}, signal=10)
-    assert reply == {"done": [job_id], "failed": []}
-    assert desk.shell.host.take() == [SendSignals(job_id, 1, 1, (10,))]
-    desk.shell.engine.perform_all_owed()
-    assert desk.shell.host.take() == [SendSignals(job_id, 1, 1, (10,))]
-    refused = await desk.ask(BOB, op="signal", select={"ids": [job_id]}, signal=9)
-    assert refused["failed"][0]["error"]["code"] == "not-yours"
-    assert desk.shell.host.take() == []
 
 
 @pytest.mark.parametrize(

@@ -268,22 +268,6 @@ def test_the_same_job_comes_of_it() -> None:
     assert set(ASKED) == set(again) == {*SubmitRequest.__struct_fields__} - ONCE - APART
 
 
-def test_ranges_of_several_disks_are_repeated() -> None:
-    most = Resources(cores_milli=4000, disks=(("data", 0, 30), ("root", 40, 0)))
-    disks = (("data", 10, 20), ("root", 30, 0))
-    spec = replace(spec_of({"argv": ["true"], "cwd": "/"}), most=most)
-    spec = replace(spec, demand=replace(spec.demand, read_bps=0, write_bps=0, disks=disks))
-    demand = submission_fields(spec, Payload())["demand"]
-    assert isinstance(demand, dict)
-    assert (demand["cores_max_milli"], demand["disks"]) == (
-        4000,
-        {
-            "data": {"read_bps": 10, "write_bps": 20, "write_max_bps": 30},
-            "root": {"read_bps": 30, "write_bps": 0, "read_max_bps": 40},
-        },
-    )
-
-
 def test_conditions_of_the_start_are_left_out() -> None:
     spec = spec_of({**ASKED, "after": [{"id": 3}], "begin_s": 4_000_000_000})
     again = spec_of(submission_fields(spec, Payload()))

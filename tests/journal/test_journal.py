@@ -35,7 +35,7 @@ from drfd.core.usage import Curve
 from drfd.journal import past
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
 from drfd.journal.journal import Journal
-from drfd.journal.pruning import read_shares
+from drfd.journal.pruning import JOB_BYTES, read_shares
 from drfd.journal.records import Payload
 from fakes import (
     ADMIN,
@@ -367,6 +367,25 @@ def test_a_notification_and_an_array_share_it_too(
     assert task.notify is not None and task.notify.argv is argv
 
 
+def test_how_much_is_kept_of_each_user_is_known(book: Book, open_journal: OpenJournal) -> None:
+    book.submit(1, argv=long())
+    book.submit(2, argv=long())
+    book.submit(3, argv=Words.of([*LONG, "more"]))
+    size = len(long().data)
+    kept = {ALICE.uid: 2 * size + len("more") + 1}
+    commands = book.journal.commands
+    assert commands.live_bytes == kept
+    book.journal.commit()
+    assert open_journal().commands.live_bytes == kept
+    book.cancel(1)
+    assert commands.live_bytes == kept
+    book.cancel(2)
+    left = {ALICE.uid: size + len("more") + 1}
+    assert commands.live_bytes == left
+    book.journal.commit()
+    assert open_journal().commands.live_bytes == left
+
+
 def test_ended_jobs_are_read_with_it(book: Book, path: Path) -> None:
     book.submit(1, argv=long())
     book.cancel(1)
@@ -374,6 +393,35 @@ def test_ended_jobs_are_read_with_it(book: Book, path: Path) -> None:
     for commands, words in ((True, LONG), (False, [])):
         (job,) = read_ended(path, PastFilter(), commands=commands)
         assert list(job.spec.argv) == words
+
+
+def test_it_is_counted_anew_after_a_rollback(book: Book, open_journal: OpenJournal) -> None:
+    script = "#!/bin/sh\nexec true\n"
+    book.submit(1, payload=Payload(env={"PATH": "/usr/bin"}, script=script))
+    size = len(b'{"PATH":"/usr/bin"}') + len(script)
+    book.journal.commit()
+    book.submit(2, payload=Payload(script="x" * 1000))
+    book.cancel(1)
+    assert book.journal.payloads.bytes == {ALICE.uid: 1000}
+    book.journal.rollback()
+    for journal in (book.journal, open_journal()):
+        assert journal.payloads.bytes == {ALICE.uid: size}
+
+
+def test_jobs_cost_their_events_their_texts_once_and_some_for_each(
+    book: Book, open_journal: OpenJournal
+) -> None:
+    """Each of 100,000 arguments counted as much as it had letters, an empty one nothing."""
+    argv = Words.of([""] * 1000)
+    for job_id in (1, 2):
+        book.submit(job_id, argv=argv)
+    events = sum(len(data) for (data,) in book.journal._db.execute("select data from events"))
+    assert book.journal.live_bytes(ALICE.uid) == 1000 + events + 2 * JOB_BYTES
+    book.journal.commit()
+    assert open_journal().live_bytes_in_total() == book.journal.live_bytes(ALICE.uid)
+    for job_id in (1, 2):
+        book.cancel(job_id)
+    assert book.journal.live_bytes_in_total() == 0
 
 
 # -- payloads of ended jobs: kept for their user, and not without end --------------------------
