@@ -731,10 +731,6 @@ def near(after: int | None, then: int | None, unit: int) -> bool:
     return then is after if then is None or after is None else abs(after - then) <= unit
 
 
-def test_a_curve_of_nothing_is_empty() -> None:
-    assert (len(Curve.of(3, [])), list(Curve.of(3, []).points())) == (0, [])
-
-
 def test_a_loan_is_each_use_beyond_the_floor_and_never_taken_back() -> None:
     """A floor of half a core; readings after one second each."""
     tally, found = LentTally(1, 0, 1000), []

@@ -11,7 +11,7 @@ import pytest
 
 from drfd.common.errors import HostError
 from drfd.devices.gpus import Gpu, GpuLost, automatic, find_gpus, gpus_named
-from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode, is_basic, node_at, show_node
+from drfd.devices.nodes import BLOCK, DeviceNode, is_basic, node_at, show_node
 from drfd.devices.variables import variables_for
 from tests.gpu_machines import names, unfold
 
@@ -24,18 +24,6 @@ def nodes(gpu: Gpu) -> str:
 
 def rows(gpus: tuple[Gpu, ...]) -> list[tuple[str, str, str | None, str, int | None, str]]:
     return [(gpu.name, gpu.model, gpu.uuid, gpu.pci, gpu.numa_node, nodes(gpu)) for gpu in gpus]
-
-
-def test_two_gpus_of_nvidia_have_their_node_and_their_graphics_nodes(tmp_path: Path) -> None:
-    found = find_gpus(unfold("two-nvidia-desktop", tmp_path))
-    first, second = "c7b57be0-94ff-d352-a59b-d0ee00aeed43", "d6de6afc-bdfe-75c4-5273-0544439153fc"
-    assert rows(found) == [
-        ("0", "Quadro RTX 4000", f"GPU-{first}", "0000:06:00.0", None, "195:0 226:1 226:128"),
-        ("1", "Quadro RTX 4000", f"GPU-{second}", "0000:07:00.0", None, "195:1 226:129 226:2"),
-    ]
-    assert {(gpu.vendor, gpu.is_integrated, gpu.links, gpu.fault) for gpu in found} == {
-        ("nvidia", False, frozenset(), "")
-    }
 
 
 def test_slices_stand_for_a_gpu_that_mig_divides(tmp_path: Path) -> None:
@@ -110,11 +98,6 @@ def test_vendors_come_in_a_fixed_order(tmp_path: Path) -> None:
         ("3", "intel", "0000:08:00.0", "226:130 226:2"),
     ]
     assert [gpu.name for gpu in automatic(found)] == ["0", "1", "3"]
-
-
-@pytest.mark.parametrize("machine", ["no-gpu", "driver-without-gpu"])
-def test_a_machine_without_a_gpu_has_none(machine: str, tmp_path: Path) -> None:
-    assert find_gpus(unfold(machine, tmp_path)) == ()
 
 
 @pytest.mark.slow
@@ -312,13 +295,6 @@ def test_level_zero_counts_by_address_what_is_visible(machine: tuple[Gpu, ...]) 
 
 
 # -- device nodes -------------------------------------------------------------------------
-
-
-def test_a_node_is_known_by_its_kind_and_numbers_also_behind_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("/dev/zero")
-    assert node_at("/dev/null") == DeviceNode(CHARACTER, 1, 3)
-    assert show_node(node_at(Path("/dev/null"))) == "c 1:3"
-    assert node_at(tmp_path / "link") == DeviceNode(CHARACTER, 1, 5)
 
 
 def test_the_kind_of_a_block_device_and_numbers_beyond_a_byte_are_kept(

@@ -240,21 +240,6 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[b
         reader.wait()
 
 
-def test_each_file_has_its_content_or_its_error(tmp_path: Path) -> None:
-    (tmp_path / "odd").write_bytes(b"Model: \xff\n")
-    paths = [str(tmp_path / name) for name in ("odd", "none", "")]
-    odd, none, directory = read_each(paths).values()
-    assert odd == "Model: \ufffd\n"
-    assert isinstance(none, OSError)
-    assert (none.filename, none.strerror) == (paths[1], "No such file or directory")
-    assert isinstance(directory, OSError)
-
-
-def test_nothing_is_started_to_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "Popen", None)
-    assert read_each([]) == {}
-
-
 @pytest.mark.parametrize(
     ("program", "why"),
     [("/nowhere/python3", "No such file or directory"), ("/bin/false", "it ended with 1")],

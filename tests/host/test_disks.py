@@ -226,13 +226,6 @@ def test_a_path_is_on_the_disk_that_holds_its_mount(
     assert (found and found.name) == name
 
 
-def test_of_two_names_for_one_disk_it_is_the_first(sysfs: Path) -> None:
-    twice = (managed("a", "/srv", "8:0"), managed("b", "/", "8:0"))
-    found = disk_of("/etc", twice, MOUNTINFO, str(sysfs))
-    assert found is not None
-    assert found.name == "a"
-
-
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less of everything: these tests are not about the figures."""

@@ -112,13 +112,6 @@ def test_what_has_vanished_or_is_not_mounted_reads_as_none(mounts: dict[str, str
     assert disk_counters(mounts, "drfd/job-2.1") is None
 
 
-@pytest.mark.parametrize("version", ["v1"], indirect=True)
-def test_a_job_that_has_not_touched_a_disk_has_read_nothing(mounts: dict[str, str]) -> None:
-    file(mounts, "blkio.throttle.io_service_bytes").write_text("Total 0\n")
-    sample = sample_cgroup(mounts, CGROUP, 5.0)
-    assert (sample.read_bytes, sample.written_bytes) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("version", "gone", "hidden"),
     [
@@ -138,14 +131,6 @@ def test_a_file_that_is_missing_hides_only_its_own_reading(
     file(mounts, gone).unlink()
     expected = {name: getattr(READ[version], name) for name in Sample.__slots__}
     assert sample_cgroup(mounts, CGROUP, 5.0) == Sample(**expected | dict.fromkeys(hidden))
-
-
-@pytest.mark.parametrize("version", ["v2"], indirect=True)
-def test_an_older_kernel_has_fewer_kinds_of_memory_and_no_peak(mounts: dict[str, str]) -> None:
-    file(mounts, "memory.stat").write_text("anon 1000\nshmem 1\n")
-    file(mounts, "memory.peak").unlink()
-    assert sample_cgroup(mounts, CGROUP, 5.0).memory_bytes == 1001
-    assert peak_memory(mounts, CGROUP) is None
 
 
 @pytest.mark.parametrize("version", ["v2"], indirect=True)

@@ -20,9 +20,7 @@ from drfd.payload.environment import (
     is_secret,
     may_hide,
     may_set,
-    passive_wait,
     thread_counts,
-    threads_of,
 )
 
 #: The rules as patterns.
@@ -139,16 +137,6 @@ def test_what_python_adds_to_its_environment_is_not_the_submitters(given: dict[s
     assert done.stdout.split() == ["C.UTF-8", given.get("LC_CTYPE", "None")]
 
 
-@pytest.mark.parametrize(
-    ("cores_milli", "count"),
-    [(0, "1"), (1, "1"), (999, "1"), (1999, "1"), (2000, "2"), (64000, "64")],
-)
-def test_there_is_a_thread_for_each_whole_core_and_at_least_one(
-    cores_milli: int, count: str
-) -> None:
-    assert set(thread_counts(threads_of(cores_milli), {}).values()) == {count}
-
-
 def test_the_usual_libraries_are_told_unless_the_submitter_has() -> None:
     found = thread_counts(4, {})
     for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "NUMBA", "JULIA", "RAYON"):
@@ -167,15 +155,6 @@ def test_the_usual_libraries_are_told_unless_the_submitter_has() -> None:
     assert not {*own, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"} & set(found)
     assert found["JULIA_NUM_THREADS"] == "4"
     assert thread_counts(4, {"GOMAXPROCS": "1"})["OMP_NUM_THREADS"] == "4"
-
-
-def test_threads_that_wait_do_not_spin_unless_the_submitter_has_said_how_they_wait() -> None:
-    all_of_them = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-    assert passive_wait({"A": "b"}) == all_of_them
-    del all_of_them["KMP_BLOCKTIME"]
-    assert passive_wait({"KMP_BLOCKTIME": "200"}) == all_of_them
-    # GOMP_SPINCOUNT would win over it.
-    assert passive_wait({"OMP_WAIT_POLICY": "active"}) == {}
 
 
 def test_only_its_own_variables_and_those_of_devices_are_drfds_to_set() -> None:

@@ -10,7 +10,7 @@ import pytest
 from drfd.common import paths
 from drfd.daemon.main import main
 from drfd.slurm import running
-from drfd.slurm.files import NAMES, Layout, event_script, files
+from drfd.slurm.files import NAMES, Layout, files
 from drfd.slurm.nodes import (
     GivenOut,
     NodeShown,
@@ -178,24 +178,6 @@ def test_a_script_may_do_more_than_drfd_needs_and_one_that_cannot_be_executed_di
     assert difference[:3] == ("Epilog", "not set", "any program")
 
 
-def test_a_script_with_other_places_is_told_from_another_one() -> None:
-    """As with a comparison to which --socket was not given."""
-    texts = [
-        event_script(Path(place, "a socket"), Path(place, "starts")) for place in ("/one", "/two")
-    ]
-    running = {**read_config(SHOWN), "PrologSlurmctld": "/one", "JobCompLoc": "/other"}
-    [other, same] = sorted(
-        differences(
-            running,
-            {**FILES, "/one": texts[0], "/other": texts[1].replace("ln -sn", "ln -s")},
-            scripts={"drfd-event": texts[1], "drfd-disks": DISKS, "job_submit.lua": GATE},
-            gate_path=GATE_PATH,
-        )
-    )
-    assert (other.name, other.found) == ("JobCompLoc", "/other, with another text")
-    assert same.found == "/one, with the text for another --socket or --starts"
-
-
 @pytest.mark.parametrize("shown", ["slurm(64030)", "slurm"])
 def test_slurms_user_is_that_of_the_table(shown: str) -> None:
     assert list(user_difference(shown, "slurm")) == []
@@ -243,20 +225,6 @@ a line of something else
 LEAST = GivenOut(name="n1", cores=4, memory_bytes=2000 << 20, gres=(("gpu", 2),))
 
 
-def test_nodes_are_read_with_what_slurm_keeps_for_itself_left_out() -> None:
-    assert read_nodes(NODES_SHOWN) == {
-        "n1": NodeShown(
-            cpus=4,
-            memory_bytes=2000 << 20,
-            gres={"gpu": 2, "nic": 1},
-            partitions=frozenset({"drfd", "big"}),
-        ),
-        "n2": NodeShown(
-            cpus=14, memory_bytes=62000 << 20, threads=2, gres={}, partitions=frozenset({"big"})
-        ),
-    }
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -271,14 +239,6 @@ def test_nodes_are_read_with_what_slurm_keeps_for_itself_left_out() -> None:
 )
 def test_each_way_to_write_a_resource_is_read(text: str, found: dict[str, int]) -> None:
     assert read_gres(text) == found
-
-
-def test_a_node_with_what_is_given_out_or_more_does_not_differ() -> None:
-    nodes = read_nodes(NODES_SHOWN)
-    small = GivenOut(name="n2", cores=1, memory_bytes=1 << 30)
-    assert list(all_node_differences([LEAST, small], nodes, "gpu,nic")) == []
-    # Of resources that are not known, nothing is said.
-    assert list(node_differences(LEAST, NodeShown(cpus=4, memory_bytes=2000 << 20))) == []
 
 
 def test_all_that_a_node_has_less_is_named_with_the_cure() -> None:

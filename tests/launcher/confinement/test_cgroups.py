@@ -1167,17 +1167,6 @@ def test_a_limit_that_was_reached_and_never_hit_is_not_believed(
     assert v1(place).get("limit_hits") == hits
 
 
-LEFT = "cache 900\nshmem 300000000\ntotal_cache 900\ntotal_shmem 400000000\n"
-
-
-def test_of_a_job_that_never_had_much_or_left_nothing_nothing_is_said(place: Path) -> None:
-    fill(place, {**V1, **V2, "memory.stat": LEFT})
-    assert "left_bytes" not in v1(place) and "left_bytes" not in count_v2(str(place))
-    fill(place, {**V1, "memory.max_usage_in_bytes": f"{500 << 20}\n"})
-    fill(place, {"memory.stat": LEFT.replace("400000000", "0")})
-    assert "left_bytes" not in v1(place)
-
-
 def test_what_has_vanished_is_unknown_and_not_zero(place: Path) -> None:
     assert v1(place / "gone") == {}
     assert count_v1({}) == {}

@@ -173,20 +173,6 @@ def test_a_process_that_computes_has_the_memory_that_kfd_counts(machine: Machine
     assert gpu["processes"] == [process(JOB, 5000)]
 
 
-def test_the_busiest_engine_since_the_last_reading_is_the_utilisation(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0]
-    monkeypatch.setattr(drm.time, "monotonic_ns", lambda: now[0])
-    machine.amd()
-    machine.fdinfo(JOB, 3, amdgpu(7, 1, compute_ns=5_000_000))
-    gpus = DrmGpus(machine.root)
-    assert gpus.read()[0]["processes"] == [process(JOB, 1024, None)]
-    now[0] = 100_000_000
-    machine.fdinfo(JOB, 3, amdgpu(7, 1, compute_ns=30_000_000))
-    assert gpus.read()[0]["processes"] == [process(JOB, 1024, 25)]
-
-
 def xe(client: int, vram_kib: int, busy: int, total: int) -> str:
     return (
         f"drm-driver:\txe\ndrm-client-id:\t{client}\ndrm-pdev:\t{INTEL}\n"
