@@ -527,17 +527,6 @@ def test_a_job_that_never_ran_is_in_no_account() -> None:
     assert (books.rows, books.total()) == ({}, UsageAccount())
 
 
-@pytest.mark.parametrize(
-    ("by", "row"),
-    [("job", ("1", "train", "alice")), ("name", ("train", "alice")), ("user", ("alice",)),
-     ("pool", ("root.alice",))],
-)  # fmt: skip
-def test_a_row_stands_for_what_is_asked(by: str, row: tuple[str, ...]) -> None:
-    books = UsageAccounts(by)
-    books.take([JOB])
-    assert list(books.rows) == [row]
-
-
 def test_evidence_is_the_last_jobs_that_teach_something() -> None:
     failed = structs.replace(JOB, outcome=Outcome.FAILED)
     books = UsageAccounts("job")

@@ -8,7 +8,7 @@ without reason, and no job starves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -725,24 +725,3 @@ def kept(**changes: object) -> Reservation:
     }  # fmt: skip
     demand = changes.get("demand", plain["demand"])
     return Reservation(**({"held": demand} | plain | changes))  # type: ignore[arg-type]
-
-
-def shadow_of(
-    demand: Vector,
-    length_s: float,
-    free: Vector,
-    ends: Iterable[tuple[float, Vector]],
-    now_s: float,
-    reserved: Sequence[Reservation] = (),
-) -> tuple[float, Vector] | None:
-    line = sorted((end_s, 0, held) for end_s, held in ends)
-    found = shadow(demand, length_s, free=free, now_s=now_s, ends=line, reservations=reserved)
-    assert found is None or found.held == demand
-    return None if found is None else (found.start_s, found.extra)
-
-
-def test_the_shadow_time_is_the_first_moment_at_which_it_fits() -> None:
-    ends = [(30.0, (2,)), (10.0, (1,)), (20.0, (3,))]
-    assert shadow_of((5,), 9.0, (1,), ends, 0.0) == (20.0, (0,))
-    assert shadow_of((2,), 9.0, (2,), ends, 5.0) == (5.0, (0,))
-    assert shadow_of((9,), 9.0, (1,), ends, 0.0) is None

@@ -214,13 +214,6 @@ def test_an_administrators_suspension_outweighs_the_owners_own(
     assert bench.feed(st.ResumeAsked(now(4), 1, replace(ADMIN, user="carol"))) != []
 
 
-def test_an_administrator_who_suspends_his_own_job_is_its_owner(bench: Bench) -> None:
-    bench.start(spec("root.root", actor=ADMIN))
-    bench.suspend(1, by=ADMIN)
-    assert bench.feed(st.SuspendAsked(now(1), 1, ADMIN)) == []
-    assert bench.feed(st.SuspendAsked(now(1), 1, replace(ADMIN, user="carol"))) != []
-
-
 @pytest.mark.parametrize("actor", [ALICE, ADMIN])
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_what_drfd_has_suspended_can_be_kept_so_and_waits_again_when_it_is_resumed(
@@ -306,12 +299,6 @@ def test_late_news_of_a_freezing_does_not_freeze_a_job_that_has_gone_on(bench: B
 
 
 # -- limits and time -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", [S.STOPPING, S.CLEANING])
-def test_a_breach_of_what_is_being_stopped_changes_nothing(bench: Bench, state: JobState) -> None:
-    bench.bring(state)
-    assert bench.feed(st.Breached(now(), 1, 1, Outcome.LIMIT_EXCEEDED, "much")) == []
 
 
 # -- ends and retries ------------------------------------------------------------------------------
@@ -592,13 +579,6 @@ def test_writing_far_over_the_declared_rate_for_long_is_a_breach() -> None:
         Outcome.LIMIT_EXCEEDED,
         "wrote 3M/s over 30s, declared 1M/s; ask for more next time with --io",
     )
-
-
-def test_memory_is_judged_before_io() -> None:
-    samples = [replace(each, memory_bytes=9 * GIB) for each in steady(9 * MIB)]
-    found = judge_samples(job_that_declares(read=MIB), samples)
-    assert found is not None
-    assert found[0] is Outcome.OUT_OF_MEMORY
 
 
 def on_disks(*rates: tuple[str, int, int]) -> Job:

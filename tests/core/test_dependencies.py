@@ -148,14 +148,6 @@ def test_the_reason_names_the_job_that_is_waited_for_and_its_end_at_the_latest(
     assert reason(bench, third).code == "DEPENDENCY_NEVER"
 
 
-def test_what_waits_for_a_job_that_never_starts_is_told_so(bench: Bench) -> None:
-    first = bench.submit(held=True)
-    second = bench.submit(after(first))
-    third = bench.submit(after(second))
-    bench.feed(st.CancelAsked(now(), first, ALICE))
-    assert reason(bench, third) == waits_for(second)
-
-
 @pytest.mark.parametrize("job_id", [1, 7])
 def test_nobody_waits_for_a_job_that_does_not_exist(bench: Bench, job_id: int) -> None:
     with pytest.raises(Refused, match=f"there is no job {job_id} to wait for"):
@@ -278,11 +270,6 @@ def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(benc
     with pytest.raises(NotPermitted):
         change(bench, job_id, BOB, priority=1)
     assert bench.job(job_id) == before
-
-
-def test_a_change_to_what_is_so_already_is_no_event(bench: Bench) -> None:
-    job_id = bench.submit(held=True)
-    assert change(bench, job_id, priority=0, amounts={"cores": 1000}, begin_s=0, after=()) == []
 
 
 def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_administrators(
@@ -895,15 +882,6 @@ def test_an_event_that_cannot_be_changes_nothing(event: ev.Event) -> None:
     with pytest.raises(ev.InvalidTransition):
         bench.ledger.apply(event)
     assert tables(bench.ledger) == before
-
-
-def test_nothing_can_happen_to_the_rest_of_an_array_of_which_all_tasks_have_records() -> None:
-    bench = Bench()
-    array_id = submit_array(bench, (0, 0, 1))
-    bench.schedule()
-    with pytest.raises(ev.InvalidTransition):
-        bench.ledger.apply(ev.Held(job_id=array_id, at_s=0.0, by="alice"))
-    bench.check()
 
 
 # -- what is asked for of a whole array ------------------------------------------------------------

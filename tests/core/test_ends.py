@@ -222,14 +222,6 @@ def test_work_that_never_began_is_not_unknown() -> None:
     assert end_notes(lost) == []
 
 
-def test_what_helps_when_a_launch_has_failed() -> None:
-    failed = ended_job(Outcome.LAUNCH_FAILED, "there is no command x in the job's PATH")
-    assert end_notes(failed) == [
-        "write its full path, or set PATH before you submit: the job has yours"
-    ]
-    assert end_notes(ended_job(Outcome.LAUNCH_FAILED, "something new")) == []
-
-
 @pytest.mark.parametrize("cause", LAUNCH_REMEDIES)
 def test_each_launch_fault_is_known_by_words_that_the_launcher_says(cause: str) -> None:
     place = Path(drfd.launcher.__path__[0], "runner")
@@ -315,11 +307,6 @@ def test_the_memory_on_a_gpu_is_lowered_only_after_enough_jobs_that_were_measure
 # -- jobs that had too little ----------------------------------------------------------------------
 
 
-def test_one_that_ran_out_raises_what_the_others_have_shown() -> None:
-    killed = ran(Outcome.OUT_OF_MEMORY, memory_gib=2, memory_peak_bytes=2 * GIB)
-    assert one(ran(), killed, ran(), ran()).demand.memory_bytes == 3 * GIB
-
-
 def test_one_that_hit_its_time_limit_gets_twice_as_long() -> None:
     late = ran(Outcome.TIMEOUT, run_s=600.0, limit_s=600)
     advice = advise([late])
@@ -386,14 +373,6 @@ def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_as
     advice = one(wide)
     assert is_as_asked(advice, asked)
     assert not is_as_asked(advice, structs.replace(asked, spec=replace(asked.spec, most=None)))
-
-
-def test_a_range_of_rates_keeps_its_upper_end() -> None:
-    ends = Resources(read_bps=400 * MIB)
-    rates = {"read": 100 * MIB, "write": 50 * MIB, "written_bytes": 0}
-    advice = one(ran(**rates, most=ends, read_peak_bps=300 * MIB))
-    assert (advice.demand.read_bps, advice.most.read_bps) == (100 * MIB, 400 * MIB)
-    assert (advice.demand.write_bps, advice.most.write_bps) == (MIB, 0)
 
 
 # -- disks -----------------------------------------------------------------------------------------
@@ -580,22 +559,6 @@ def test_advice_can_be_typed(advice: Advice) -> None:
     assert gres == ((Gres("gpu", 2, memory),) if advice.demand.gres else ())
 
 
-def test_amounts_are_in_the_largest_unit_that_is_exact() -> None:
-    advice = Advice(
-        demand=Resources(
-            cores_milli=3500,
-            memory_bytes=1280 * MIB,
-            disks=(("data", 6 * MIB, 0),),
-            gres=(("gpu", 1),),
-        ),
-        time_limit_s=1500,
-        jobs=3,
-        short_jobs=0,
-    )
-    either = ["-c", "3.5", "-m", "1280M", "-t", "25m"]
-    assert advice_options(advice) == [*either, "--io", "data=6M/0", "--gres", "gpu=1"]
-
-
 # -- changes ---------------------------------------------------------------------------------------
 
 
@@ -628,20 +591,6 @@ def test_what_stays_as_it_was_is_not_said_again() -> None:
     assert changed_options(either, replace(less, time_limit_s=29 * 60)) == [
         *("-c", "0.5", "-m", "7680M", "-t", "29m")
     ]
-
-
-def test_a_changed_rate_is_said_with_the_other_one_and_with_the_disk_of_several() -> None:
-    either = spec(asks=demand(1, 1, read=80 * MIB, write=10 * MIB))
-    slower = replace(either, demand=replace(either.demand, read_bps=60 * MIB))
-    assert changed_options(either, slower) == ["--io", "60M/10M"]
-
-    def on(read_bps: int) -> tuple[tuple[str, int, int], ...]:
-        return ("data", read_bps, 0), ("scratch", 0, 0)
-
-    either, slower = (
-        spec(asks=replace(demand(1), disks=on(rate))) for rate in (60 * MIB, 40 * MIB)
-    )
-    assert changed_options(either, slower) == ["--io", "data=40M/0"]
 
 
 def test_a_smaller_range_keeps_its_upper_end() -> None:

@@ -648,14 +648,6 @@ def quota_reason(bench: Bench, job_id: int, used_up: Mapping[str, QuotaUse]) -> 
     return found
 
 
-def test_a_user_without_quota_left_does_not_keep_others_of_the_pool_waiting() -> None:
-    bench = Bench(with_quotas({"lab": None}, {"lab/alice": quota_of(40, waits=True)}))
-    theirs, ours = bench.submit(in_pool(ALICE, "lab")), bench.submit(in_pool(BOB, "lab"))
-    used_up = full("root.lab.alice", waits=True)
-    assert pass_over(bench, used_up=used_up).admitted == [ours]
-    assert quota_reason(bench, theirs, used_up).code == "QUOTA"
-
-
 @pytest.mark.parametrize("policy", CONFIGURABLE)
 def test_every_policy_knows_quotas(policy: str) -> None:
     """The first job is of a pool that has used up its quota: it comes last, or waits."""
@@ -1014,14 +1006,6 @@ def test_what_the_limits_of_two_nodes_never_allow_together_is_refused() -> None:
 
 
 # -- what is said ----------------------------------------------------------------------------------
-
-
-def test_the_reason_says_until_when_the_limit_holds_and_when_the_job_may_start(
-    bench: HourBench,
-) -> None:
-    small, big = bench.submit(asks(4)), bench.submit(asks(5))
-    assert bench.why(small) == LimitAtThisHour(LAB, "cores", 4000, 0, unix(HOUR), unix(HOUR))
-    assert bench.why(big) == LimitAtThisHour(LAB, "cores", 5000, 0, unix(HOUR), unix(2 * HOUR))
 
 
 def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench: HourBench) -> None:

@@ -28,7 +28,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.hours import NO_LIMIT_S, Window, blocking
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
 from drfd.core.model.machine import fits
-from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.resources import Resources
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
@@ -155,14 +155,6 @@ def smaller(job: Job, limit_s: int | None = None, **amounts: Any) -> JobSpec:
     return less if limit_s is None else replace(less, time_limit_s=limit_s)
 
 
-def test_disk_rates_are_cut_too() -> None:
-    bench = Bench(rules=replace(rules(), capacity=demand(9, 18, read=100 << 20, write=100 << 20)))
-    bench.start(spec(asks=demand(1, 1, read=40 << 20)))
-    waiting = bench.submit(spec(asks=demand(1, 1, read=80 << 20, write=10 << 20)))
-    job = bench.job(waiting)
-    assert suggested(bench, job.id) == smaller(job, read_bps=60 << 20)
-
-
 def test_of_things_that_are_counted_none_can_be_cut() -> None:
     bench = Bench(with_gpus(2))
     asks = replace(demand(8, 1), gres=(("gpu", 2),))
@@ -244,18 +236,6 @@ def test_what_is_suggested_starts(others: list[tuple[int, int]], cores: int, mem
     assert again in bench.schedule()
 
 
-def test_the_rate_of_one_of_several_disks_is_cut() -> None:
-    disks = (("data", 100 << 20, 100 << 20), ("scratch", 100 << 20, 100 << 20))
-    few = rules()
-    capacity = replace(few.capacity, read_bps=0, write_bps=0, disks=disks)
-    bench = Bench(replace(few, capacity=capacity, axes=Axes(disks=("data", "scratch"))))
-    asks = replace(demand(1), disks=(("data", 60 << 20, 0), ("scratch", 0, 0)))
-    bench.start(spec(asks=asks))
-    waiting = bench.submit(spec(asks=asks))
-    job, disks = bench.job(waiting), (("data", 40 << 20, 0), ("scratch", 0, 0))
-    assert suggested(bench, job.id) == smaller(job, disks=disks)
-
-
 # -- how certain a start is ------------------------------------------------------------------------
 
 
@@ -268,22 +248,6 @@ def ran(user: str, *lengths_s: float) -> RunTimes:
     for each in lengths_s:
         run_times.add(user, each)
     return run_times
-
-
-def test_earlier_jobs_of_those_who_hold_make_it_an_estimate(bench: Bench) -> None:
-    bench.start(of(BOB, 9, limit_s=6000))
-    bench.submit(of(ALICE, 1, limit_s=60))
-    assert forecast(bench, 50, ran("bob", 100, 200)).expected_start(2) == at(
-        300, Certainty.ESTIMATED
-    )
-
-
-def test_a_job_that_outlives_its_estimate_is_expected_at_its_limit(bench: Bench) -> None:
-    bench.start(of(BOB, 9, limit_s=6000))
-    bench.submit(of(ALICE, 1, limit_s=60))
-    assert forecast(bench, 301, ran("bob", 100, 200)).expected_start(2) == at(
-        6000, Certainty.LIMITS
-    )
 
 
 @pytest.mark.parametrize("run_times", [RunTimes(), ran("bob", 10)])
@@ -523,14 +487,6 @@ def test_a_job_that_is_changed_to_be_short_starts(bench: Bench) -> None:
     assert started(bench) == [job_id]
 
 
-def test_of_a_suspended_job_the_time_that_is_left_counts(bench: Bench) -> None:
-    job_id = bench.start(lasting(2 * HOUR))
-    bench.suspend(job_id, at_s=HOUR)
-    bench.feed(st.ResumeAsked(now(HOUR), job_id, ALICE))
-    assert started(bench, HOUR + 1) == [], "a second too late"
-    assert started(bench, 4 * HOUR) == [job_id]
-
-
 def test_the_tasks_of_an_array_wait_together_and_start_as_many_at_once_as_may(bench: Bench) -> None:
     asked = lasting(3 * HOUR)
     bench.feed(st.SubmitAsked(now(), asked, spans=((0, 9, 1),), at_once=2))
@@ -540,26 +496,7 @@ def test_the_tasks_of_an_array_wait_together_and_start_as_many_at_once_as_may(be
     assert started(bench, 4 * HOUR) == [2, 3, 13, 14]
 
 
-def test_short_jobs_of_a_group_pass_long_ones(bench: Bench) -> None:
-    group = UserGroup("sweep", 1)
-    long = [bench.submit(lasting(3 * HOUR, group=group)) for _ in range(2)]
-    short = [bench.submit(lasting(HOUR, group=group)) for _ in range(2)]
-    assert started(bench) == short[:1]
-    reason = reason_at(bench, short[1])
-    assert reason is not None
-    assert reason.code == "LIMIT"
-    reason = reason_at(bench, long[0])
-    assert reason is not None
-    assert reason.code == "MAINTENANCE"
-
-
 # -- what is said ----------------------------------------------------------------------------------
-
-
-def test_a_forecast_looks_beyond_the_window(bench: Bench) -> None:
-    long, short = bench.submit(lasting(3 * HOUR)), bench.submit(lasting(HOUR))
-    assert forecast(bench).start_s(long) == now(4 * HOUR).at_s
-    assert forecast(bench).start_s(short) == now().at_s
 
 
 def test_a_forecast_knows_the_job_that_waits_for_room_until_too_late(bench: Bench) -> None:

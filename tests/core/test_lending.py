@@ -701,13 +701,6 @@ def test_what_comes_back_anyway_is_waited_for() -> None:
     assert world.victims("b", mine) == []
 
 
-def test_a_job_that_fits_needs_nobody() -> None:
-    world = World()
-    world.run("a", 8)
-    mine = world.wait("b", 2)
-    assert world.victims("b", mine) == []
-
-
 def test_inside_a_starving_pool_nobody_is_stopped_for_a_neighbour() -> None:
     """lab is promised six cores and has four. Of these, one could be spared by lab.one, but
     lab.two has all but its promise, of memory."""

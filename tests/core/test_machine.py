@@ -797,16 +797,6 @@ def test_as_many_tiny_jobs_start_as_their_processes_find_room(
     bench.check()
 
 
-def test_a_job_that_asks_for_everything_starts_alone() -> None:
-    bench = Bench(small(0))
-    everything = Resources(cores_milli=10, memory_bytes=120 * MIB)
-    assert start(bench, 1, everything) == 1
-    assert start(bench, 1) == 0
-    bench.feed(attempt_started(1))
-    bench.finish(1)
-    assert bench.schedule() == [2]
-
-
 def test_a_job_that_fills_the_capacity_to_the_byte_does_so_where_there_is_room_beside() -> None:
     bench = Bench(small(30))
     assert start(bench, 10, Resources(cores_milli=10, memory_bytes=12 * MIB)) == 10
@@ -834,17 +824,6 @@ def test_load_from_outside_has_them_in_it() -> None:
 
 
 # -- what comes back when --------------------------------------------------------------------------
-
-
-def test_what_comes_back_is_what_is_held(bench: Bench) -> None:
-    """A frozen job gives back its memory alone, and its end moves along while it is frozen."""
-    bench.start(spec(asks=demand(2, 3), time_limit_s=600))
-    bench.start(spec(asks=demand(4, 5), time_limit_s=600))
-    bench.suspend(2, by=None, at_s=100)
-    assert context(bench, 400).ends() == [
-        (now(600).at_s, 1, (2000, 3 * GIB, 0, 0)),
-        (now(900).at_s, 2, (0, 5 * GIB, 0, 0)),
-    ]
 
 
 def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench: Bench) -> None:

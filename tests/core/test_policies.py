@@ -322,11 +322,6 @@ def before(left: YarnKey, right: YarnKey) -> bool:
     return left < right
 
 
-def test_a_needy_queue_comes_before_one_that_is_not() -> None:
-    needy = yarn_key((4, 0), CLUSTER, min_share=(5, 0))
-    assert before(needy, yarn_key((1, 0), CLUSTER))
-
-
 KEYS = some.builds(
     yarn_key,
     some.tuples(some.integers(0, 8), some.sampled_from([0, 1000, 2000, 4000, 8000])),

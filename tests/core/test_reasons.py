@@ -183,14 +183,6 @@ def test_what_a_limit_would_hold_back_anyway_is_told_as_the_limit(bench: Bench) 
     assert why(bench, 3) == limit
 
 
-def test_a_leaf_that_the_last_pass_did_not_know_has_nobody_before_it(bench: Bench) -> None:
-    bench.start(of(BOB, 6))
-    bench.submit(of(BOB, 4))
-    last = schedule(bench.ledger, bench.rules)
-    bench.submit(of(ALICE, 4), at_s=1)
-    assert why(bench, 3, last) == too_little("cores", 4000, 3000, holder("1", "bob", 6000, 3600))
-
-
 def test_a_limit_below_the_demand_is_told_as_one_that_never_lets_the_job_start(
     bench: Bench,
 ) -> None:
@@ -297,17 +289,6 @@ def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
     }
 
 
-def test_who_stands_behind_a_job_that_is_kept_back_is_told_so(bench: Bench) -> None:
-    """The second would have ended in time."""
-    last = crowded(bench, of(DAVE, 3), of(DAVE, 3, limit_s=60))
-    assert why(bench, 5, last) == replace(FOR_ALICE, behind="4")
-
-
-def test_in_a_drain_it_does_not_matter_how_soon_a_job_ends(bench: Bench) -> None:
-    last = crowded(bench, of(DAVE, 3, limit_s=60), at_s=13_700)
-    assert why(bench, 4, last) == replace(FOR_ALICE, start_s=now(13_700).at_s, is_drain=True)
-
-
 def test_nobody_passes_a_job_of_the_same_leaf_that_has_waited_too_long(bench: Bench) -> None:
     """Erin's second job asks for no cores, so that it is in nobody's way but her first one's."""
     last = crowded(bench, of(ERIN, 6), of(ERIN, 0, 6), at_s=10_100)
@@ -378,14 +359,6 @@ def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more()
     assert all(isinstance(each and each, BeyondMachine) for each in found)
     bench.submit(of(ALICE, 3))
     assert why(bench, 4) == too_little("cores", 3000, 2000, holder("1", "bob", 2000, 3600))
-
-
-def test_when_all_slots_are_taken_that_is_what_is_waited_for() -> None:
-    bench = by("slots", 2)
-    bench.start(of(BOB, 1))
-    bench.start(of(BOB, 5))
-    bench.submit(of(ALICE, 1))
-    assert why(bench, 3) == SlotsTaken(2)
 
 
 def test_when_a_slot_is_free_the_shortage_is_of_resources() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
 from drfd.common.owner import Owner
-from drfd.common.units import ALL, Most
+from drfd.common.units import Most
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Kill, owed
@@ -92,12 +92,6 @@ def test_only_admission_leads_into_the_states_that_hold_resources() -> None:
     assert ways == {ev.Admitted}
 
 
-def test_the_refusal_names_the_state_and_the_event() -> None:
-    with pytest.raises(ev.InvalidTransition) as caught:
-        ledger_at(S.RUNNING, 41).apply(happened(ev.Cleaned, 41))
-    assert str(caught.value) == f"RUNNING does not allow {happened(ev.Cleaned, 41)!r}"
-
-
 def test_a_job_stopped_while_it_is_frozen_is_owed_its_end_and_no_sigterm() -> None:
     job = ledger_at(S.SUSPENDED, 7).apply(happened(ev.StopRequested, 7))
     assert job is not None
@@ -116,7 +110,6 @@ def test_a_kind_has_no_subclass_and_says_when_it_happened(kind: type) -> None:
 # -- the books -------------------------------------------------------------------------------------
 
 
-NOTHING = (0, 0, 0, 0)
 #: What `spec()` asks for.
 ONE = (1000, 1 << 30, 0, 0)
 
@@ -163,14 +156,6 @@ def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition() -> None:
 
 
 # -- suspension ------------------------------------------------------------------------------------
-
-
-def test_a_job_that_does_not_hold_anything_holds_nothing() -> None:
-    for state in (S.PENDING, S.HELD):
-        ledger = ledger_at(state)
-        assert ledger.allocation(ledger.jobs[1]) == NOTHING
-    assert ledger_at(S.PENDING).wanted(ledger_at(S.PENDING).jobs[1]) == ONE
-    assert ledger_at(S.HELD).wanted(ledger_at(S.HELD).jobs[1]) is None
 
 
 # -- check -----------------------------------------------------------------------------------------
@@ -234,10 +219,6 @@ def test_what_is_not_known_of_an_owner_does_not_differ() -> None:
 
 
 CAPACITY = demand(16, 64, read=1000, write=500)
-
-
-def test_an_open_range_of_all_there_is_is_no_range() -> None:
-    assert most_of(demand(16), {"cores": ALL}, CAPACITY) is None
 
 
 @pytest.mark.parametrize(
@@ -424,17 +405,6 @@ def on(demand: Vector, node: str) -> Placed:
     return Placed(demand, {node: demand})
 
 
-def test_demands_for_other_nodes_are_others() -> None:
-    bound = NodeDemand((4, 8), frozenset({"a"}))
-    assert bound == NodeDemand((4, 8), frozenset({"a"}))
-    assert bound != (4, 8)
-    assert bound != (4, 8)
-    assert bound != NodeDemand((4, 8), frozenset({"b"}))
-    assert len({bound, (4, 8), NodeDemand((4, 8), frozenset({"b"}))}) == 3
-    assert plus(bound, bound) == (8, 16)
-    assert minus((4, 8), bound) == (0, 0)
-
-
 def test_what_is_placed_on_a_node_is_taken_and_comes_back() -> None:
     free = room(a=(8, 64), b=(4, 32))
     held = placed((4, 8), free)
@@ -458,18 +428,6 @@ def test_a_closed_node_has_nothing_free_whatever_comes_back_there() -> None:
     assert not fits(NodeDemand((1, 1), frozenset({"a"})), back)
     nothing = back.without(["b"])
     assert (nothing, place((1, 1), nothing)) == ((0, 0), None)
-
-
-def test_nodes_may_have_gpus_that_are_shared() -> None:
-    shared = SharedInstances(axis=1, node="a", size=SIZE, names=("0", "1"), places={})
-    capacity = {"a": (8, 2 * SIZE, SIZE, SIZE), "b": (8, 0)}
-    free = Room((16, 20), {"a": (8, 20, 10, 10), "b": (8, 0)}, capacity, shared=shared)
-    assert not fits((1, 15), free)
-    assert lacking_of((1, 15), free, 1) == (15, 10)
-    held = placed((1, 9), free)
-    assert held == Placed((1, 9), {"a": (1, 9, 9, 0)})
-    assert minus(free, held).shut(["1"]) == (15, 1)
-    assert minus(free, held).shut(["1"]).reopened(held) == (15, 39)
 
 
 amounts = some.tuples(some.integers(-3, 8), some.integers(-3, 8))
