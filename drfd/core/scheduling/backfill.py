@@ -24,7 +24,6 @@ each of them would follow one another, and most of the machine would idle.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -122,7 +121,7 @@ class KeptReservation(NamedTuple):
         )
 
 
-_time = itemgetter(0)
+_time, _held = itemgetter(0), itemgetter(2)
 
 
 def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
@@ -163,9 +162,10 @@ def shadow(
     # Reservations give nothing back that they have not taken: the sums do not suffice before this.
     for axis, (asked, there) in enumerate(zip(demand, free, strict=True)):
         if asked > max(there, 0):
-            sums = list(accumulate([held[axis] for _, _, held in ends]))
-            count = bisect_left(sums, asked - there)
-            if count == len(sums):
+            sums = accumulate(map(itemgetter(axis), map(_held, ends)))
+            needed = asked - there
+            count = next((at for at, held in enumerate(sums) if held >= needed), None)
+            if count is None:
                 return None
             at_s = max(at_s, ends[count][0])
     while True:

@@ -59,25 +59,24 @@ class RunTimes:
     """The run times of each user's last two jobs, in seconds."""
 
     _last: dict[str, tuple[float, float]] = field(default_factory=dict)
-    #: Results of `length_s` by user and time limit: a pass asks for each running job.
-    _lengths: dict[tuple[str, int | None], float] = field(default_factory=dict)
+    #: Results of `length_s` by user and by time limit: a pass asks for each running job.
+    _lengths: dict[str, dict[int | None, float]] = field(default_factory=dict)
 
     def add(self, user: str, run_s: float) -> None:
         run_s = max(0.0, run_s)
         self._last[user] = self._last.get(user, (run_s, run_s))[1], run_s
-        self._lengths.clear()
+        self._lengths.pop(user, None)
 
     def length_s(self, spec: JobSpec) -> float:
         """Return the estimated run time of a job that has not started. It is the same for all
         jobs of a user with one time limit."""
-        key = spec.user, spec.time_limit_s
-        if key not in self._lengths:
+        known, limit_s = self._lengths.setdefault(spec.user, {}), spec.time_limit_s
+        if limit_s not in known:
             last = self._last.get(spec.user)
             # The sum is twice the mean.
             guess_s = UNKNOWN_S if last is None else max(LEAST_S, sum(last))
-            limit_s = inf if spec.time_limit_s is None else float(spec.time_limit_s)
-            self._lengths[key] = min(guess_s, limit_s)
-        return self._lengths[key]
+            known[limit_s] = guess_s if limit_s is None else min(guess_s, float(limit_s))
+        return known[limit_s]
 
     def expected_end(self, job: Job, now_s: float) -> ExpectedEnd:
         """Return the end of a job that holds resources, for people. Other than `end_s` it does not
@@ -101,7 +100,7 @@ class RunTimes:
         """Return the estimated end (Unix time) of a job that holds resources; never in the past."""
         started_s = job.started_at if job.started_at is not None else now_s
         # Time in which the job was frozen does not count.
-        started_s += job.frozen_s(now_s)
+        started_s += job.suspended_s if job.suspended_at is None else job.frozen_s(now_s)
         length_s = self.length_s(job.spec)
         if started_s + length_s > now_s:
             return started_s + length_s
@@ -121,27 +120,33 @@ LineEnd = tuple[float, int, Vector]
 class Ends:
     """The estimated ends of the jobs that hold resources, kept by leaf until something changes."""
 
-    #: Leaf → since when and until when its ends do not move by themselves (Unix times), and these.
-    _lines: dict[str, tuple[float, float, list[LineEnd]]] = field(default_factory=dict)
+    #: Leaf → since when and until when its ends do not move by themselves (Unix times), and these
+    #: by job.
+    _lines: dict[str, tuple[float, float, dict[int, LineEnd]]] = field(default_factory=dict)
 
-    def forget(self, leaf: str) -> None:
-        """Compute the leaf's ends again: one of its jobs has changed, or its user's estimates."""
-        self._lines.pop(leaf, None)
+    def forget(self, leaf: str, job_id: int | None = None) -> None:
+        """Compute the end of a job again that has changed; with None those of all jobs of the leaf,
+        because the estimates for its user have."""
+        if job_id is None:
+            self._lines.pop(leaf, None)
+        elif leaf in self._lines:
+            self._lines[leaf][2].pop(job_id, None)
 
     def all(self, ledger: Ledger, run_times: RunTimes, now_s: float) -> list[LineEnd]:
-        found = []
+        found = list[LineEnd]()
         for leaf, allocations in ledger.allocations.items():
-            since_s, until_s, ends = self._lines.get(leaf, (inf, inf, []))
+            since_s, until_s, ends = self._lines.get(leaf, (inf, inf, {}))
             if not since_s <= now_s < until_s:
-                ends, until_s = [], inf
-                for job_id, held in allocations.items():
+                since_s, until_s, ends = now_s, inf, {}
+            if len(ends) != len(allocations):
+                for job_id in [each for each in allocations if each not in ends]:
                     job = ledger.jobs[job_id]
                     # Nobody knows when a job that a user keeps suspended will be resumed.
                     if job.held_by is None or job.state is not JobState.SUSPENDED:
                         end_s = run_times.end_s(job, now_s)
-                        ends.append((end_s, job_id, held))
+                        ends[job_id] = end_s, job_id, allocations[job_id]
                         moves = job.started_at is None or job.suspended_at is not None
                         until_s = min(until_s, now_s if moves else end_s)
-                self._lines[leaf] = now_s, until_s, ends
-            found += ends
+                self._lines[leaf] = since_s, until_s, ends
+            found += ends.values()
         return found

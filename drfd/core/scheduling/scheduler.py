@@ -221,11 +221,12 @@ class Scheduler:
 
     def note(self, job: Job) -> None:
         """Take account of an event that has changed the job, or the array that it stands for."""
-        self._touch(job.spec.leaf)
+        self._touch(job.spec.leaf, job.id)
 
-    def _touch(self, leaf: str) -> None:
-        """Mark the leaf as changed in anything but its queue, whose changes the ledger lists."""
-        self._ends.forget(leaf)
+    def _touch(self, leaf: str, job_id: int | None = None) -> None:
+        """Mark the leaf as changed in anything but its queue, whose changes the ledger lists: what
+        one of its jobs holds, or the estimates for all."""
+        self._ends.forget(leaf, job_id)
         if self._wait_index is not None:
             self._wait_index.touch(leaf)
 
