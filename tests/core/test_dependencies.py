@@ -46,7 +46,6 @@ from drfd.core.model.job import (
     Array,
     Broken,
     Dependency,
-    Group,
     Job,
     JobSpec,
     JobState,
@@ -54,6 +53,7 @@ from drfd.core.model.job import (
     Outcome,
     RequiredOutcome,
     Retry,
+    Tasks,
     UserGroup,
     Words,
     owner_of,
@@ -850,7 +850,7 @@ def test_a_torn_array_of_many_pieces_is_told_in_few_steps() -> None:
     array = array_of(*spans)
     ranges = tuple((at, at) for at in range(array.id + 1, array.last_id, 3))
     with lines_counted() as lines:
-        assert Group(array, ranges).indices.startswith("0-1998:6,10002-23997:3,")
+        assert Tasks(array, ranges).indices.startswith("0-1998:6,10002-23997:3,")
         for at in range(array.id + 1, array.last_id, 50):
             index = array.index_of(at)
             assert array.id_of(index) == at

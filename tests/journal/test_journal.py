@@ -226,7 +226,7 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
     actor = chance.choice((ALICE, BOB, ADMIN))
     # Most of what happens happens to jobs that have started.
     started = sorted(job.id for job in ledger.allocated_jobs())
-    waiting = [*ledger.arrays, *(group.first_id for group in ledger.arrays.groups())]
+    waiting = [*ledger.arrays, *(group.first_id for group in ledger.arrays.tasks())]
     job_id = chance.choice([*ledger.jobs, *waiting, *started * 9, ledger.next_id])
     known = sorted({*ledger.jobs, *waiting})
     job = ledger.jobs.get(job_id)

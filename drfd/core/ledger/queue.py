@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from drfd.common.indices import Ids
 from drfd.core.model.hours import length_s
-from drfd.core.model.job import Array, Group, GroupKey, Job, JobSpec, JobState, Outcome
+from drfd.core.model.job import Array, GroupKey, Job, JobSpec, JobState, Outcome, Tasks
 from drfd.core.model.machine import Vector
 
 #: (-priority, job id); ids grow with the time of submission.
@@ -464,9 +464,9 @@ class ArrayState:
         return self.array.common if self.unmaterialized else None
 
     @property
-    def group(self) -> Group | None:
+    def tasks(self) -> Tasks | None:
         """The tasks that have no record of their own, or None if there are none."""
-        return Group(self.array, self.ids()) if self.unmaterialized else None
+        return Tasks(self.array, self.ids()) if self.unmaterialized else None
 
     @property
     def first(self) -> Entry:
@@ -513,9 +513,9 @@ class ArrayStates(dict[int, ArrayState]):
             return None
         return array.task(job_id)
 
-    def groups(self) -> list[Group]:
+    def tasks(self) -> list[Tasks]:
         """Return the tasks without a record of their own, array by array."""
-        return [group for each in self.values() if (group := each.group) is not None]
+        return [tasks for each in self.values() if (tasks := each.tasks) is not None]
 
     def live(self) -> list[LiveArray]:
         return [(each.array, each.ids(), each.failed) for each in self.values()]

@@ -585,9 +585,9 @@ class Array:
         return self._spans.size
 
     @property
-    def whole(self) -> Group:
+    def whole(self) -> Tasks:
         """All tasks, whatever their state."""
-        return Group(self, ((self.id + 1, self.last_id),))
+        return Tasks(self, ((self.id + 1, self.last_id),))
 
     @property
     def told_indices(self) -> tuple[int, int, int, int]:
@@ -626,7 +626,7 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Tasks:
     """Tasks of an array that have no record of their own and are therefore all alike."""
 
     array: Array

@@ -14,10 +14,10 @@ from typing import Any, get_args
 from drfd.common.errors import Refused
 from drfd.core.explain.forecast import shut_out, upcoming
 from drfd.core.explain.waits import Code
-from drfd.core.model.job import WAITING_STATES, Group, Job, JobState
+from drfd.core.model.job import WAITING_STATES, Job, JobState, Tasks
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
-from drfd.daemon.lookup.views import group_label, row_view, wait_view
+from drfd.daemon.lookup.views import row_view, tasks_label, wait_view
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.protocol.replies import SnapshotRow, WaitingReply
 from drfd.protocol.requests import WaitingRequest
@@ -74,7 +74,7 @@ class WaitingRows:
         if job is not None:
             return job if job.state in WAITING_STATES else None
         array_state = ledger.arrays.get(row_id)
-        return None if array_state is None else array_state.group
+        return None if array_state is None else array_state.tasks
 
     def _filter(self, request: WaitingRequest) -> Callable[[Row], bool]:
         text = request.text.casefold()
@@ -94,7 +94,7 @@ class WaitingRows:
                 return False
             if not text:
                 return True
-            label = group_label(row) if isinstance(row, Group) else job.label
+            label = tasks_label(row) if isinstance(row, Tasks) else job.label
             group = "" if spec.group is None else spec.group.name
             words = "\n".join((label, spec.name, spec.user, spec.pool, group, job.shown_state))
             if text in words.casefold():

@@ -22,7 +22,7 @@ from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Array, Dependency, Group, Job
+from drfd.core.model.job import Array, Dependency, Job, Tasks
 from drfd.core.model.machine import each_instance
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.engine.engine import Engine
@@ -91,7 +91,7 @@ async def by_ids(lookup: Lookup, request: msg.StatusRequest) -> msg.StatusReques
 
 Request = TypeVar("Request", bound=msg.Request)
 #: A row of a list: a job, or tasks of an array that are all alike.
-Row = Job | Group
+Row = Job | Tasks
 #: The order of rows: the id of the job or of the first task, and whether it is a group.
 Place = tuple[int, bool]
 
@@ -160,7 +160,7 @@ class Lookup:
                 yield job.label, job.id, False
             else:
                 yield None
-        for group in list(ledger.arrays.groups()):
+        for group in list(ledger.arrays.tasks()):
             if may_touch(actor, group.array.spec) and passes(group.job, select):
                 yield f"{group.array.id}_[{group.indices}]", group.array.id, True
 
@@ -214,7 +214,7 @@ class Lookup:
         by_id = self.known if request.ended else ledger.jobs.get
         live = (by_id(job_id) for job_id in ids[bisect_right(ids, after[0]) :])
         jobs = (job if job is not None and passes(job, select) else None for job in live)
-        groups = [group for group in ledger.arrays.groups() if passes(group.job, select)]
+        groups = [group for group in ledger.arrays.tasks() if passes(group.job, select)]
         others = _in_order([*groups, *ended.latest], request.tasks, after)
         return _merged(jobs, others)
 
@@ -238,7 +238,7 @@ class Lookup:
         rows: list[Row] = []
         if array_state is not None:
             rows += [self.engine.ledger.jobs[live] for live in array_state.live]
-            rows += filter(None, [array_state.group])
+            rows += filter(None, [array_state.tasks])
         if job_id in ended.tasks:
             rows += [*ended.tasks[job_id], *_cancelled(array)]
         elif array_state is None:
@@ -306,7 +306,7 @@ class Lookup:
     def row_view(self, row: Row, actor: st.Actor) -> JobView:
         """Return a row of a list as this user may see it."""
         view = self.view(job_of(row), actor)
-        return views.group_view(row, view) if isinstance(row, Group) else view
+        return views.tasks_view(row, view) if isinstance(row, Tasks) else view
 
     async def array_view(self, array: Array) -> ArrayView:
         """Return the array with the counts of its tasks. Only its owner may see it."""
@@ -318,7 +318,7 @@ class Lookup:
             if mark == journal.mark():
                 break
         array_state = self.engine.ledger.arrays.get(array.id)
-        group = None if array_state is None else array_state.group
+        group = None if array_state is None else array_state.tasks
         return views.array_view(array, roll, group)
 
     async def ended_array_view(self, array: Array) -> EndedArrayView:
@@ -335,11 +335,11 @@ class Lookup:
         found += [(at_s, array_id) for array_id, at_s in journal.arrays.last_cancelled(most)]
         return [row for _, row in sorted(found, key=lambda each: -each[0])[:most]]
 
-    def cancelled_of(self, array_id: int) -> Group:
+    def cancelled_of(self, array_id: int) -> Tasks:
         """Return the tasks of an array that were cancelled together, as a group."""
         array = self.engine.journal.arrays.get(array_id)
         assert array is not None
-        return Group(array, array.cancelled)
+        return Tasks(array, array.cancelled)
 
     def reason(self, job: Job) -> Wait | None:
         """Return why the job waits, or None if it does not."""
@@ -424,7 +424,7 @@ def _first_passing(rows: Iterable[Row], select: Selection, most: int) -> Iterato
 
 def _id_of(row: Row) -> tuple[int, bool]:
     """Return the key of a row: its id, and whether it stands for cancelled tasks of an array."""
-    return (row.array.id, True) if isinstance(row, Group) else (row.id, False)
+    return (row.array.id, True) if isinstance(row, Tasks) else (row.id, False)
 
 
 def _last_by_id(jobs: Mapping[int, Job], most: int) -> list[Job]:
@@ -442,17 +442,17 @@ def _latest(rows: Iterable[Row], most: int) -> list[Row]:
 
 
 def job_of(row: Row) -> Job:
-    return row.job if isinstance(row, Group) else row
+    return row.job if isinstance(row, Tasks) else row
 
 
 def place_of(row: Row) -> Place:
     """Return the place of a row in the order of lists."""
-    return (row.first_id, True) if isinstance(row, Group) else (row.id, False)
+    return (row.first_id, True) if isinstance(row, Tasks) else (row.id, False)
 
 
 def _cancelled(array: Array) -> list[Row]:
     """Return the tasks that were cancelled together, as a group."""
-    return [Group(array, array.cancelled)] if array.cancelled else []
+    return [Tasks(array, array.cancelled)] if array.cancelled else []
 
 
 def _in_order(rows: Iterable[Row], by_task: bool, after: Place = (0, False)) -> Iterator[Row]:
@@ -463,7 +463,7 @@ def _in_order(rows: Iterable[Row], by_task: bool, after: Place = (0, False)) -> 
 
 
 def _one_by_one(row: Row, after_id: int) -> Iterator[Row]:
-    if isinstance(row, Group):
+    if isinstance(row, Tasks):
         for first, last in row.ids:
             yield from map(row.array.task, range(max(first, after_id + 1), last + 1))
     elif row.id > after_id:

@@ -24,7 +24,7 @@ from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.hours import Limit, LimitHours
-from drfd.core.model.job import Array, Group, Job, JobSpec, JobState, Outcome, Usage, output_path
+from drfd.core.model.job import Array, Job, JobSpec, JobState, Outcome, Tasks, Usage, output_path
 from drfd.core.model.machine import Vector
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
@@ -366,7 +366,7 @@ NO_CONDITIONS: ConditionsView = {
 
 
 def row_view(
-    row: Job | Group,
+    row: Job | Tasks,
     *,
     reason: WaitView | None = None,
     expected_start_s: float | None = None,
@@ -379,15 +379,15 @@ def row_view(
 
     It contains nothing that only the owner may see.
     """
-    job = row.job if isinstance(row, Group) else row
+    job = row.job if isinstance(row, Tasks) else row
     spec = job.spec
     ended = job.state is JobState.ENDED
     view: SnapshotRow = {
-        "id": row.array.id if isinstance(row, Group) else job.id,
-        "label": group_label(row) if isinstance(row, Group) else job.label,
+        "id": row.array.id if isinstance(row, Tasks) else job.id,
+        "label": tasks_label(row) if isinstance(row, Tasks) else job.label,
         "array_id": job.array_id,
         "array_index": job.array_index,
-        "tasks": row.size if isinstance(row, Group) else 1,
+        "tasks": row.size if isinstance(row, Tasks) else 1,
         "name": spec.name,
         "user": spec.user,
         "pool": spec.pool,
@@ -421,7 +421,7 @@ def _add_suspension(view: ProgressView, job: Job) -> None:
         view["suspended_at"] = job.suspended_at
 
 
-def group_label(group: Group) -> str:
+def tasks_label(group: Tasks) -> str:
     """Return the label of the tasks, such as `42_[8-99]`."""
     shown: list[Ids] = list(group.ids[:_MOST_RANGES])
     more = ",…" if len(group.ids) > _MOST_RANGES else ""
@@ -585,7 +585,7 @@ def _seconds(microseconds: int | None) -> float | None:
 # -- arrays ---------------------------------------------------------------------------------------
 
 
-def group_view(group: Group, view: JobView) -> JobView:
+def tasks_view(group: Tasks, view: JobView) -> JobView:
     """Return the row of tasks that are all alike, from the view of a job that represents them."""
     private = view["stdout"] is not None
     return {
@@ -599,10 +599,10 @@ def group_view(group: Group, view: JobView) -> JobView:
     }
 
 
-def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> ArrayView:
+def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> ArrayView:
     """Return an array; `unmaterialized` are its live tasks without records of their own."""
     counts, bad = dict(roll.counts), {state: list(ids) for state, ids in roll.bad.items()}
-    for group in [unmaterialized, Group(array, array.cancelled)]:
+    for group in [unmaterialized, Tasks(array, array.cancelled)]:
         if group is not None and group.ids:
             state = group.job.shown_state
             counts[state] = counts.get(state, 0) + group.size

@@ -21,7 +21,7 @@ from drfd.core.explain.reasons import awaited_job
 from drfd.core.explain.waits import WaitsFor
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Array, Group, Job, JobState
+from drfd.core.model.job import Array, Job, JobState, Tasks
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import EndedRows, Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import exit_status, reason_view
@@ -440,11 +440,11 @@ class EventFeed:
             for at in range(bisect_right(ids, array.id), bisect_right(ids, array.last_id)):
                 yield self._lookup.known(ids[at])
 
-    def _group(self, array: Array) -> Group | None:
+    def _group(self, array: Array) -> Tasks | None:
         """Return the array's tasks without own records, or else its cancelled tasks, or None."""
         array_state = self.engine.ledger.arrays.get(array.id)
-        group = None if array_state is None else array_state.group
-        return group or (Group(array, array.cancelled) if array.cancelled else None)
+        group = None if array_state is None else array_state.tasks
+        return group or (Tasks(array, array.cancelled) if array.cancelled else None)
 
     def _forget(self, key: int | str, listener: Listener) -> None:
         listeners = self.listeners.get(key, set())

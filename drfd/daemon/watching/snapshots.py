@@ -20,7 +20,7 @@ import msgspec
 
 from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.model.job import WAITING_STATES, Group, Job, JobState, leaf_path
+from drfd.core.model.job import WAITING_STATES, Job, JobState, Tasks, leaf_path
 from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.policies import Plan
 from drfd.daemon.engine.engine import Engine
@@ -158,7 +158,7 @@ class Overview:
         entries = merge(*(line(ledger, leaf) for leaf in leaves))
         seen = self._rows(islice(entries, _MOST_PIECES), 2 * MOST_PENDING)
         for row_id, row in seen.items():
-            left -= row.size if isinstance(row, Group) else 1
+            left -= row.size if isinstance(row, Tasks) else 1
             if row_id not in shown and len(found) < MOST_PENDING:
                 found[row_id] = row
         if left and len(found) < MOST_PENDING:
@@ -259,7 +259,7 @@ class Overview:
             assert task.array_id is not None
             if task.array_id not in rows:
                 array_state = ledger.arrays[task.array_id]
-                rows[task.array_id] = Group(array_state.array, array_state.ids())
+                rows[task.array_id] = Tasks(array_state.array, array_state.ids())
         return rows
 
     def _unqueued(self, known: Container[int]) -> Iterator[Row]:
@@ -272,7 +272,7 @@ class Overview:
         yield from seen.values()
         groups = [
             group
-            for group in ledger.arrays.groups()
+            for group in ledger.arrays.tasks()
             if group.array.id not in known and group.array.id not in seen
         ]
         for state in WAITING_STATES:
@@ -322,7 +322,7 @@ class Overview:
 
 
 def _id_of(row: Row) -> int:
-    return row.array.id if isinstance(row, Group) else row.id
+    return row.array.id if isinstance(row, Tasks) else row.id
 
 
 @dataclass(frozen=True, slots=True)
