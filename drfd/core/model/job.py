@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from sys import intern
 from typing import Annotated, Any, Final, Self
 
 from msgspec import Meta, Struct, structs
@@ -271,6 +272,11 @@ class JobSpec(Requested, frozen=True, kw_only=True):
     #: each above the demand, or 0 for the demand. None if it declares no range. It is lent, and
     #: counts nowhere: `demand` is what the job holds.
     most: Resources | None = None
+
+    def __post_init__(self) -> None:
+        # What the jobs of a user have in common takes memory once.
+        for name in ("user", "pool", "cwd", "stdout", "stderr"):
+            object.__setattr__(self, name, intern(getattr(self, name)))
 
     @property
     def group_key(self) -> GroupKey | None:
