@@ -11,12 +11,12 @@ turn, nobody else is in its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from math import inf
-from typing import Any
+from typing import TypeVar
 
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
@@ -29,6 +29,8 @@ from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.policies import PassInput, PassLimits, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
+
+T = TypeVar("T")
 
 #: The number of holders of one resource, and of leaves, that an explanation names.
 _NAMED = 3
@@ -59,11 +61,10 @@ class Case:
     def shortage(self) -> Postponed | None:
         return self.last.shortages.delaying(self.job)
 
-    @property
-    def notes(self) -> dict[Any, Any]:
-        """Return what has been found out for jobs that are alike: a listing explains many of them.
-        A suspended job holds something itself."""
-        return self.last.notes if self.job.state is JobState.PENDING else {}
+    def cached(self, key: Hashable, find: Callable[[], T]) -> T:
+        """Return what is found out for jobs that are alike: a listing explains many of them. A
+        suspended job holds something itself."""
+        return self.last.cached(key, find) if self.job.state is JobState.PENDING else find()
 
     @cached_property
     def short(self) -> list[int]:
@@ -124,10 +125,7 @@ def find_limit_holders(
     """Return who holds what keeps the node at its limit, and the number of those not named: jobs of
     the node that hold so much of the resource together that the job would fit within the limit."""
     key = "limit", path, axis, lacking, case.job.spec.user, case.ledger.allocations.version
-    known: tuple[tuple[Holder, ...], int] | None = case.notes.get(key)
-    if known is None:
-        known = case.notes[key] = _named(case, list(_enough(case, axis, lacking, path)))
-    return known
+    return case.cached(key, lambda: _named(case, list(_enough(case, axis, lacking, path))))
 
 
 def _named(case: Case, parts: Sequence[_Part]) -> tuple[tuple[Holder, ...], int]:
@@ -198,14 +196,14 @@ def _by_owner(case: Case, axis: int) -> tuple[Iterator[_Part], Iterator[_Part]]:
     """Return the jobs of the job's user that hold any of the resource, and those of others, each
     with those whose time limit ends first before the others, then the largest. A suspended job does
     not wait for what it has kept itself."""
-    ledger, notes = case.ledger, case.last.notes
-    key = "by end", axis, ledger.allocations.version
-    if key not in notes:
+    ledger = case.ledger
+
+    def by_end() -> list[_Part]:
         every = chain(*[held.items() for held in ledger.allocations.values()])
-        found = [(ledger.jobs[job_id], held[axis]) for job_id, held in every if held[axis] > 0]
-        found.sort(key=lambda part: (_until_s(part[0]) or inf, -part[1], part[0].id))
-        notes[key] = found
-    parts: list[_Part] = notes[key]
+        found = ((ledger.jobs[job_id], held[axis]) for job_id, held in every if held[axis] > 0)
+        return sorted(found, key=lambda part: (_until_s(part[0]) or inf, -part[1], part[0].id))
+
+    parts = case.last.cached(("by end", axis, ledger.allocations.version), by_end)
     user, own_id = case.job.spec.user, case.job.id
     own = (part for part in parts if part[0].spec.user == user and part[0].id != own_id)
     return own, (part for part in parts if part[0].spec.user != user)
@@ -223,7 +221,7 @@ def _until_s(held_by: Job) -> float | None:
 def after(case: Case, blame: Blame) -> ShareTree:
     """Return a share tree of its own in which the leaves compete that have jobs when the blamed
     ones have ended, with what they hold then."""
-    ledger, last, share_tree = case.ledger, case.last, case.share_tree
+    ledger, share_tree = case.ledger, case.share_tree
     held: dict[str, Vector] = {}
     for each in blame.jobs:
         leaf = each.spec.leaf
@@ -231,12 +229,14 @@ def after(case: Case, blame: Blame) -> ShareTree:
     gone = frozenset(held.keys() - ledger.queues.keys())
     gone = frozenset([leaf for leaf in gone if ledger.used[leaf] == held[leaf]])
     if gone:
-        key = gone, ledger.allocations.version
-        if key not in last.notes:
+        last = share_tree.last
+
+        def without_them() -> ShareTree:
             used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
-            last.notes[key] = case.rules.shares.share_tree(used, ledger.queues)
-            last.notes[key].last = share_tree.last
-        share_tree = last.notes[key]
+            return case.rules.shares.share_tree(used, ledger.queues)
+
+        share_tree = case.last.cached((gone, ledger.allocations.version), without_them)
+        share_tree.last = last
     return share_tree.without((leaf, held[leaf]) for leaf in held.keys() & share_tree.nodes.keys())
 
 

@@ -407,9 +407,7 @@ def too_little(case: Case) -> Wait | None:
     if not case.short:
         return None
     key = case.leaf, case.demand, case.ledger.allocations.version
-    found: Wait | None = case.notes.get(key)
-    if found is None:
-        found = case.notes[key] = _too_little(case)
+    found = case.cached(key, lambda: _too_little(case))
     if not isinstance(found, waits.TooLittleFree):
         return found
     last = case.share_tree.last & case.used_up.keys()

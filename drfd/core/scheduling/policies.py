@@ -13,7 +13,7 @@ first and may not start. Resources only shrink while jobs are launched, so a lea
 may start is finished, and a pass that is cut goes on where it stopped in the next one; other work
 of the daemon comes between.
 
-`StarvationGuard` keeps a user's small jobs from starving a big one of the same user. While later
+A starvation guard keeps a user's small jobs from starving a big one of the same user. While later
 jobs of the user overtake it, the user's share stays high, so others are always served before. Of
 the first jobs that have waited too long and do not fit, the one that has waited longest therefore
 lets no later job of its leaf start until it has a reservation. Then the leaf holds less and less,
@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -44,7 +44,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from math import inf
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from drfd.core.fairness.service_order import NEVER, Choose, Key, Rank, ServingOrder, by_satisfaction
 from drfd.core.fairness.share_tree import (
@@ -65,6 +65,8 @@ from drfd.core.scheduling.backfill import UNTIMED, Backfill, PassContext, Reserv
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +127,15 @@ class Plan:
     share_tree: ShareTree | None = field(default=None, compare=False)
 
     @cached_property
-    def notes(self) -> dict[Any, Any]:
-        """Return what explanations have found out about this pass, under keys of their own."""
+    def _cache(self) -> dict[Hashable, Any]:
         return {}
+
+    def cached(self, key: Hashable, find: Callable[[], T]) -> T:
+        """Return what explanations find out about this pass: many explain the same."""
+        if key not in self._cache:
+            self._cache[key] = find()
+        found: T = self._cache[key]
+        return found
 
     def start_reason(self, job_id: int) -> StartReason:
         """Return the rule by which one of the admitted jobs starts."""
@@ -138,11 +146,10 @@ class Plan:
 
     def certainty_of(self, reservation: Reservation) -> Certainty:
         """Return on what the start of a reservation of this plan rests."""
-        key = "certainty", reservation.job_id
-        if key not in self.notes and self.pass_context is not None:
-            self.notes[key] = self.pass_context.certainty(reservation.start_s)
-        found: Certainty = self.notes.get(key, Certainty.ESTIMATED)
-        return found
+        context, start_s = self.pass_context, reservation.start_s
+        if context is None:
+            return Certainty.ESTIMATED
+        return self.cached(("certainty", reservation.job_id), lambda: context.certainty(start_s))
 
     def delayed_reservation(self, job_id: int, demand: Vector) -> Reservation | None:
         """Return the reservation that the job would delay in the resources left, or None."""
@@ -263,7 +270,7 @@ class _Pass:
             ):
                 self.start(leaf, (entry, demand))
 
-    def plan(self, guard: StarvationGuard | None = None) -> Plan:
+    def plan(self, guard: int | None = None) -> Plan:
         return Plan(
             admitted=list(self.admitted),
             held=self.admitted,
@@ -271,7 +278,7 @@ class _Pass:
             free=self.free,
             order=ServingOrder(self.wait_index.order),
             reservations=tuple(self.backfill.reservations),
-            starvation_guard=None if guard is None else guard.job_id,
+            starvation_guard=guard,
             pass_context=self.pass_context,
             share_tree=self.share_tree,
             is_cut=self.is_cut,
@@ -290,57 +297,48 @@ def drf(pass_input: PassInput) -> Plan:
     return drf_pass.plan(drf_pass.starvation_guard)
 
 
-class StarvationGuard:
-    """The first job, waiting longest, that no later job of its leaf may pass."""
-
-    def __init__(self, wait_index: WaitIndex, backfill: Backfill, free: Vector) -> None:
-        self._wait_index, self._backfill = wait_index, backfill
-        self._hopeless: set[Vector] = set()
-        self._found = self._find(free)
-
-    @property
-    def job_id(self) -> int | None:
-        """Return the job's id, or None if no job has waited too long or it has a reservation."""
-        found = self._found
-        return None if found is None or self._backfill.is_reserved(found) else found
-
-    def bars(self, leaf: str, *, free: Vector, admitted: Mapping[int, Vector]) -> bool:
-        """Return whether no job of the leaf may start now. `free` is left after the jobs
-        that this pass has `admitted`."""
-        (_, job_id), demand = self._wait_index.first[leaf]
-        while job_id == self.job_id:
-            if not self._backfill.never_fits(job_id, demand, free=free, admitted=admitted):
-                return True
-            # No job need wait behind one that would not fit even after the end of all jobs.
-            self._hopeless.add(demand)
-            self._found = self._find(free)
-        return False
-
-    def _find(self, free: Vector) -> int | None:
-        pass_context, share_tree = self._backfill.pass_context, self._wait_index.share_tree
-        for leaf in self._wait_index.late_leaves(pass_context):
-            (_, job_id), demand = self._wait_index.first[leaf]
-            if not pass_context.has_waited_too_long(job_id):
-                return None
-            if (
-                demand not in self._hopeless
-                and not fits(demand, free)
-                and not self._backfill.is_reserved(job_id)
-                # A reservation does not help a job that a limit of its pool holds back.
-                and share_tree.is_within_limits(leaf, demand)
-                and not share_tree.is_last(leaf)
-            ):
-                return job_id
-        return None
-
-
 class _DrfPass(_Pass):
     def __init__(self, pass_input: PassInput, make_rank: MakeRank) -> None:
         super().__init__(pass_input, make_rank)
-        #: The job that no later job of its leaf may pass.
-        self.starvation_guard: StarvationGuard | None = None
-        #: Demands that would not fit even after the end of all running jobs.
+        #: The first job, waiting longest, that no later job of its leaf may pass.
+        self._guard: int | None = None
+        #: Demands that would not fit even after the end of all running jobs, without regard to
+        #: reservations and behind these.
+        self._never_fitting: set[Vector] = set()
         self._hopeless: set[Vector] = set()
+
+    @property
+    def starvation_guard(self) -> int | None:
+        """Return the job's id, or None if no job has waited too long or it has a reservation."""
+        guard = self._guard
+        return None if guard is None or self.backfill.is_reserved(guard) else guard
+
+    def _is_barred(self, leaf: str) -> bool:
+        """Return whether no job of the leaf may start now, because the guard is its first."""
+        (_, job_id), demand = self.wait_index.first[leaf]
+        while job_id == self.starvation_guard:
+            if not self.backfill.never_fits(job_id, demand, free=self.free, admitted=self.admitted):
+                return True
+            # No job need wait behind one that would not fit even after the end of all jobs.
+            self._never_fitting.add(demand)
+            self._guard = self._find_guard()
+        return False
+
+    def _find_guard(self) -> int | None:
+        for leaf in self.wait_index.late_leaves(self.pass_context):
+            (_, job_id), demand = self.wait_index.first[leaf]
+            if not self.pass_context.has_waited_too_long(job_id):
+                return None
+            if (
+                demand not in self._never_fitting
+                and not fits(demand, self.free)
+                and not self.backfill.is_reserved(job_id)
+                # A reservation does not help a job that a limit of its pool holds back.
+                and self.share_tree.is_within_limits(leaf, demand)
+                and not self.share_tree.is_last(leaf)
+            ):
+                return job_id
+        return None
 
     def renew_reservations(self) -> None:
         """Take the jobs that had reservations first: each starts, or its reservation is renewed."""
@@ -367,7 +365,7 @@ class _DrfPass(_Pass):
         if self.backfill.has_drain:
             # The drain may wait for memory of suspended jobs, and would keep them from going on.
             self.resume_suspended()
-        self.starvation_guard = StarvationGuard(self.wait_index, self.backfill, self.free)
+        self._guard = self._find_guard()
 
     def serve(self, *, promise_only: bool) -> None:
         """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
@@ -391,9 +389,7 @@ class _DrfPass(_Pass):
                 late.remove(leaf)
                 is_choice_old |= self._reserve_if_late(leaf)
             head = None
-            if self.starvation_guard is None or not self.starvation_guard.bars(
-                leaf, free=self.free, admitted=self.admitted
-            ):
+            if not self._is_barred(leaf):
                 head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
             if head is not None:
                 begins[leaf], is_choice_old = head[0], True
