@@ -398,6 +398,8 @@ def differences(
     found = []
     for option in OPTIONS:
         old, new = getattr(before, option.name), getattr(after, option.name)
+        if old == new and (option.name != "demand" or before.most == after.most):
+            continue
         texts = {option.label: (option.show(old), option.show(new))}
         match option.name:
             case "demand":
@@ -409,7 +411,7 @@ def differences(
                 texts = {"after": (_after(old, ledger, names), _after(new, ledger, names))}
             case "begin_s":
                 # The core has no time zone, so it cannot write the time.
-                found += [option.label] * (old != new)
+                found.append(option.label)
                 continue
         found += [f"{label} {old} → {new}" for label, (old, new) in texts.items() if old != new]
     return found
