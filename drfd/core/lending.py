@@ -306,9 +306,9 @@ def places_of(
     tree = shares.share_tree(used, ())
     top = shares.capacity[axis] / unit
     found = {}
-    for path in tree.used:
+    for path in tree.charged:
         parts = tree.entitled(path)
-        amounts = enumerate(zip(tree.used[path], shares.capacity, parts, strict=True))
+        amounts = enumerate(zip(tree.charged[path], shares.capacity, parts, strict=True))
         held = [
             amount / capacity / float(part) if part else inf
             for at, (amount, capacity, part) in amounts

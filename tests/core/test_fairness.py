@@ -202,8 +202,8 @@ def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(
             kept.hold(leaf, active[leaf])
         kept.redivide()
         fresh = shares.share_tree(active, ())
-        assert kept.used == fresh.used
-        for path in fresh.used:
+        assert kept.charged == fresh.charged
+        for path in fresh.charged:
             assert (
                 kept.entitled(path) == fresh.entitled(path) == slow_entitled(shares, path, active)
             )

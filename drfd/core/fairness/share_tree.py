@@ -344,9 +344,10 @@ class ShareTree:
         whole = Entitlement(shares.capacity, (ONE,) * len(shares.capacity))
         self._top = ShareNode(TOP, None, whole, PLAIN)
         self.nodes: dict[str, ShareNode] = {TOP: self._top}
-        #: The resources that count as held by each active node except the root.
-        self.used: dict[str, Vector] = {}
-        #: The part of `used` that is charged for recently ended short jobs.
+        #: The resources that count as held by each active node except the root: those that it
+        #: holds, and those of recently ended short jobs.
+        self.charged: dict[str, Vector] = {}
+        #: The latter alone.
         self._past: dict[str, Vector] = {}
         #: Results of `share` by path, until what the node holds changes, or any promise.
         self._shares_held: dict[str, Level] = {}
@@ -373,14 +374,14 @@ class ShareTree:
     def hold(self, leaf: str, demand: Vector) -> None:
         """Add `demand` to the holdings of the leaf and of all nodes above it."""
         for path in path_up(leaf):
-            self.used[path] = plus(self.used[path], demand)
+            self.charged[path] = plus(self.charged[path], demand)
             self._shares_held.pop(path, None)
 
     def share(self, node: ShareNode) -> Level:
         """Return the node's level over its weight, by which it is compared with its siblings."""
         share = self._shares_held.get(node.path)
         if share is None:
-            share = over(node.entitlement.level(self.used[node.path]), node.weight)
+            share = over(node.entitlement.level(self.charged[node.path]), node.weight)
             self._shares_held[node.path] = share
         return share
 
@@ -400,7 +401,7 @@ class ShareTree:
     def held(self, path: str) -> Vector:
         """Return the holdings of an active node, without recently ended short jobs."""
         past = self._past.get(path)
-        return self.used[path] if past is None else minus(self.used[path], past)
+        return self.charged[path] if past is None else minus(self.charged[path], past)
 
     def redivide(self) -> list[ShareNode]:
         """Bring the promises up to date after leaves have entered or left. Returns the nodes
@@ -425,7 +426,7 @@ class ShareTree:
 
     def satisfaction(self, path: str) -> Fraction:
         """Return the node's satisfaction (see the module)."""
-        rows = zip(self.used[path], self.entitled(path), self._shares.capacity, strict=True)
+        rows = zip(self.charged[path], self.entitled(path), self._shares.capacity, strict=True)
         found = (Fraction(amount, top) / part for amount, part, top in rows if top and part)
         return max(found, default=ZERO)
 
@@ -433,19 +434,19 @@ class ShareTree:
         """Return a key that orders nodes by satisfaction. A node that holds a resource of which
         it is promised nothing comes last."""
         node = self.nodes[path]
-        return Fraction(node.entitlement.level(self.used[path])) / node.factor
+        return Fraction(node.entitlement.level(self.charged[path])) / node.factor
 
     def as_held(self) -> ShareTree:
         """Return a copy, which may be changed, in which recently ended short jobs do not count."""
         other = copy(self)
-        other.used = {path: self.held(path) for path in self.used}
+        other.charged = {path: self.held(path) for path in self.charged}
         other._past, other._shares_held, other._promised = {}, {}, {}
         return other
 
     def without(self, released: Iterable[tuple[str, Vector]]) -> ShareTree:
         """Return a copy in which these leaves hold so much less."""
         other = copy(self)
-        other.nodes, other.used, other._shares_held = dict(self.nodes), dict(self.used), {}
+        other.nodes, other.charged, other._shares_held = dict(self.nodes), dict(self.charged), {}
         for leaf, demand in released:
             other.hold(leaf, minus(self._nothing, demand))
         return other
@@ -463,7 +464,7 @@ class ShareTree:
 
     def keeps_promise_of(self, path: str, demand: Vector) -> bool:
         node = self.nodes[path]
-        return node.entitlement.level_with(self.used[path], demand) <= self.promised(node)
+        return node.entitlement.level_with(self.charged[path], demand) <= self.promised(node)
 
     def may_keep_below(self, node: ShareNode, demands: Iterable[Vector]) -> bool:
         """Return False if it is known that no child of the node keeps its promise with one more of
@@ -499,7 +500,7 @@ class ShareTree:
         name = parent_of(path)
         above = self.nodes.get(name) or self._add(name)
         node = ShareNode(path, above, above.entitlement, self._shares.rule(path))
-        self.nodes[path], self.used[path], above.below[path] = node, self._nothing, node
+        self.nodes[path], self.charged[path], above.below[path] = node, self._nothing, node
         if node.is_special:
             above.special[path] = node
             self._watched[above.path] = above
@@ -509,7 +510,7 @@ class ShareTree:
         return node
 
     def _remove(self, node: ShareNode, above: ShareNode) -> None:
-        del self.nodes[node.path], self.used[node.path], above.below[node.path]
+        del self.nodes[node.path], self.charged[node.path], above.below[node.path]
         above.special.pop(node.path, None)
         self._watched.pop(node.path, None)
         self._past.pop(node.path, None)

@@ -727,7 +727,7 @@ def shares_view(
         for path in path_up(leaf):
             before = counts.get(path, (0, 0))
             counts[path] = before[0] + running, before[1] + pending
-    nodes = {path: _node_view(path, tree, rules, counts[path]) for path in tree.used}
+    nodes = {path: _node_view(path, tree, rules, counts[path]) for path in tree.charged}
     for path in (*(f"{ROOT}.{name}" for name in rules.pools), *quota_use):
         if path not in nodes:
             # An idle pool is shown as it would be with its first job.
@@ -754,7 +754,7 @@ def shares_view(
 
 def _node_view(path: str, tree: ShareTree, rules: Rules, jobs: tuple[int, int]) -> NodeView:
     """Return a node. `jobs` are the numbers of running and pending jobs in it and below."""
-    used = tree.used[path]
+    used = tree.charged[path]
     dominant = rules.shares.dominant_axis(used)
     running, pending = jobs
     return {
