@@ -276,7 +276,7 @@ class JobSpec(Requested, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         # What the jobs of a user have in common takes memory once.
         for name in ("user", "pool", "cwd", "stdout", "stderr"):
-            object.__setattr__(self, name, intern(getattr(self, name)))
+            structs.force_setattr(self, name, intern(getattr(self, name)))
 
     @property
     def group_key(self) -> GroupKey | None:
