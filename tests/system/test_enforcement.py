@@ -366,20 +366,21 @@ def test_a_cgroup_goes_before_the_end_is_recorded_and_the_attempt_stays_known(
     instance: Instance,
 ) -> None:
     """So the job's resources are free with its end: the next start waits for one commit."""
+    attempts = instance.state / "launcher/attempts"
+    # The file of an earlier test's job may be removed a moment after its end.
+    wait_for("the removal of older files", lambda: not os.listdir(attempts))
     instance.arm("remove.before-unlink", "stop")
     job_id = instance.submit("--", "true")
     stopped = instance.failpoints / "remove.before-unlink.reached"
     launcher = int(wait_for("a removal", lambda: stopped.exists() and stopped.read_text()))
     try:
         assert instance.cgroups() == []
-        assert (instance.state / f"launcher/attempts/{job_id}.1").exists()
+        assert (attempts / f"{job_id}.1").exists()
         assert instance.show(job_id)["state"] == "COMPLETED"
     finally:
         stopped.unlink()
         os.kill(launcher, signal.SIGCONT)
-    wait_for(
-        "the removal of its file", lambda: not os.listdir(instance.state / "launcher/attempts")
-    )
+    wait_for("the removal of its file", lambda: not os.listdir(attempts))
 
 
 # -- how a process enters ---------------------------------------------------------------------
