@@ -215,21 +215,9 @@ def fork() -> int:
     return _checked(_fork(), "fork")
 
 
-def fork_into(cgroup_fd: int) -> int:
-    """Fork as `fork` does, with the child in the cgroup of version 2 whose directory is open as
-    `cgroup_fd`: unlike a move, that never waits for the end of other forks and exits. Only where
-    `why_no_fork_into` returns None.
-
-    Raises OSError: EACCES if the cgroup may not be written to, EAGAIN at a limit of processes,
-    ENOENT or ENODEV if it is gone, EBUSY if it gives controllers to cgroups of its own, ENOMEM.
-    """
-    _require_single_thread()
-    return _checked(_clone_into(cgroup_fd), "clone3")
-
-
 @functools.cache
 def why_no_fork_into() -> str | None:
-    """Return the reason why `fork_into` cannot be used here, or None if it can."""
+    """Return the reason why no process can be forked into a cgroup of version 2 here, or None."""
     if not _tid_address():
         return "the kernel does not say where the C library keeps the thread's id"
     # No descriptor has this number, which the kernel notices after all that it may not know.

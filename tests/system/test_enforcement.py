@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from drfd.core.model.job import Usage
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, wait_for
-from kernel import Kernel, empty_cgroup
+from kernel import Kernel
 
 pytestmark = pytest.mark.system
 
@@ -384,54 +383,6 @@ def test_a_cgroup_goes_before_the_end_is_recorded_and_the_attempt_stays_known(
 
 
 # -- how a process enters ---------------------------------------------------------------------
-
-#: A child that says where it is, and whether a signal that the C library sends to the calling
-#: thread reaches it.
-_CHILD = """
-import os, signal, sys
-from drfd.linux import syscalls
-got = []
-signal.signal(signal.SIGUSR1, lambda number, frame: got.append(os.getpid()))
-cgroup = os.open(sys.argv[1], os.O_PATH)
-pid = syscalls.fork_into(cgroup)
-if pid == 0:
-    signal.raise_signal(signal.SIGUSR1)
-    place = open("/proc/self/cgroup").read().split("0::")[1].strip()
-    print(got == [os.getpid()], place, flush=True)
-    os._exit(7)
-code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-print(code, got, open("/proc/self/cgroup").read().split("0::")[1].strip())
-"""
-_GONE = """
-import errno, os, sys
-from drfd.linux import syscalls
-cgroup = os.open(sys.argv[1], os.O_PATH)
-os.rmdir(sys.argv[1])
-try:
-    syscalls.fork_into(cgroup)
-except OSError as error:
-    print(errno.errorcode[error.errno], error.filename)
-"""
-
-
-def python_in(program: str, cgroup: Path) -> list[str]:
-    """What it prints."""
-    command = [sys.executable, "-c", program, str(cgroup)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stderr == ""
-    return done.stdout.splitlines()
-
-
-def test_a_process_is_forked_into_a_cgroup_or_it_is_an_error() -> None:
-    """An empty one of version 2, which needs no controllers."""
-    with empty_cgroup("entry") as cgroup:
-        child, parent = python_in(_CHILD, cgroup)
-        assert child == f"True /{cgroup.name}"
-        code, got, place = parent.split(" ", 2)
-        assert (code, got) == ("7", "[]")
-        assert place != f"/{cgroup.name}"
-        (inner := cgroup / "inner").mkdir()
-        assert python_in(_GONE, inner)[0] in ("ENODEV clone3", "ENOENT clone3")
 
 
 def test_the_doctor_tells_how_jobs_enter(instance: Instance) -> None:
