@@ -207,7 +207,7 @@ class _Verbs(click.Group):
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         # With the texts of GROUPS, no verb's module is imported.
-        return verbs(VERBS, incomplete)
+        return verbs(VERBS, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # With the texts of GROUPS, the help imports no verb's module.

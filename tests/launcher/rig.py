@@ -349,7 +349,7 @@ class Driver:
                 "-I",
                 str(driver),
                 str(ROOT),
-                str(starter or compiled_starter()),
+                str(self.starter),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -88,7 +88,7 @@ def resolve(
     if script is not None and "SLURM_TMPDIR" in script and "SLURM_TMPDIR" not in made.variables:
         if client.request("hello").get("private_tmp"):
             # It is empty at first, and removed with the job.
-            made.variables["SLURM_TMPDIR"] = "/tmp"  # noqa: S108
+            made.variables["SLURM_TMPDIR"] = "/tmp"  # noqa: S108  # the job's own
         elif uses_tmpdir(script):
             output.say(
                 "the script uses SLURM_TMPDIR, and jobs have no such directory here "

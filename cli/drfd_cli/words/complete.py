@@ -51,20 +51,19 @@ def offer(verb: str, command: click.Command, texts: Mapping[str, str]) -> None:
     for param in command.params:
         name = param.name or ""
         if name == "verb":
-            setattr(param, "shell_complete", lambda ctx, incomplete: verbs(texts, incomplete))  # noqa: B010
-        if name in _FILES:
-            setattr(param, "shell_complete", _files)  # noqa: B010
-            continue
-        if name == "name" and "states" not in {each.name for each in command.params}:
+            complete: Callable[..., list[CompletionItem]] = partial(verbs, texts)
+        elif name in _FILES:
+            complete = _files
+        elif name == "name" and "states" not in {each.name for each in command.params}:
             # The name of a new job.
             continue
-        if name in ("ids", "job_id", "after"):
-            values: Callable[..., Offered] = partial(_ids, verb if name != "after" else "")
+        elif name in ("ids", "job_id", "after"):
+            complete = partial(_items, partial(_ids, verb if name != "after" else ""))
         elif name in _VALUES:
-            values = _VALUES[name]
+            complete = partial(_items, _VALUES[name])
         else:
             continue
-        setattr(param, "shell_complete", partial(_items, values))  # noqa: B010
+        setattr(param, "shell_complete", complete)  # noqa: B010  # over a method, as click does
 
 
 def _items(
@@ -158,7 +157,7 @@ def _presets(ctx: click.Context, incomplete: str) -> Offered:
     return [(name, "") for name in {**given.get("preset", {}), **given.get("presets", {})}]
 
 
-def verbs(texts: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
+def verbs(texts: Mapping[str, str], ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """Return the verbs that begin so, of all with what they do."""
     known = {**texts, "help": "the help of a verb"}
     return [

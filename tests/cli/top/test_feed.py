@@ -44,8 +44,6 @@ from drfd_cli.top.state import Look, State
 from drfd_cli.top.view import Scene, Size, screen
 from drfd_cli.waiting.output_files import last_lines
 
-PLAIN = Theme(has_colour=False)
-
 
 def until(is_so: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60

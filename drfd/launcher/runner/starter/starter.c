@@ -4,8 +4,9 @@
  *   drfd-starter ENTRY REPORT GO PAYLOAD   become a job; the arguments are descriptors
  *
  * First the limits, then the user, then the user's files. The runner writes to GO what root has
- * decided, the plan (plan.py), and later a "+". PAYLOAD is what the user has written, a sealed file in memory (payload/pack.py): nothing of
- * it is read, and no path of the user's is touched, before root's rights are dropped.
+ * decided, the plan (plan.py), and later a "+". PAYLOAD is what the user has written, a sealed file
+ * in memory (payload/pack.py): nothing of it is read, and no path of the user's is touched, before
+ * root's rights are dropped.
  *
  * A failure is reported as step NUL errno NUL text (report.py), up to the entry of the cgroup through
  * ENTRY, later through REPORT. ENTRY is closed before the rights are dropped, because the user
