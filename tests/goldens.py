@@ -57,10 +57,10 @@ from drfd.launcher.protocol import (  # noqa: E402
     AttemptLimits,
     Ceilings,
     DiskLimit,
-    Grant,
     LaunchOrder,
     LendOrder,
 )
+from drfd.linux.device_nodes import DeviceNode  # noqa: E402
 from fakes import apply_and_append, replace, spec  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
 
@@ -274,10 +274,17 @@ ORDERS: list[Message] = [
     protocol.message_of(protocol.LAUNCH, ORDER),
     protocol.message_of(
         protocol.LAUNCH,
-        replace(ORDER, grants=(Grant(name="gpu", given=("1",), others=("0", "GPU-5c")),)),
+        replace(
+            ORDER,
+            devices=protocol.Devices(
+                frozenset({DeviceNode("c", 195, 0)}), frozenset({1}), (("0000:01:00.0", 1 << 30),)
+            ),
+        ),
     ),
     protocol.message_of(protocol.LAUNCH, LENT_ORDER),
-    protocol.message_of(protocol.LAUNCH, replace(ORDER, node="n1", last_resort_s=3720)),
+    protocol.message_of(
+        protocol.LAUNCH, replace(ORDER, node="n1", last_resort_s=3720, gres=(("gpu", 1),))
+    ),
     protocol.message_of(protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=2500)),
     protocol.message_of(
         protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)

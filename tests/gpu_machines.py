@@ -16,25 +16,17 @@ from typing import Any
 import pytest
 
 MACHINES = Path(__file__).parent / "data" / "gpus"
-#: Plays a launcher of a machine whose /proc and /sys are below the first argument.
-LAUNCHER = """
-import sys
-from pathlib import Path
-from drfd.devices import gpus, roster
-from drfd.launcher.main import main
-machine = Path(sys.argv.pop(1))
-roster.find_gpus = lambda root, **how: gpus.find_gpus(machine, **how)
-main()
-"""
-#: The same for a controller, whose own command line follows.
+#: Plays a controller of a machine whose /proc and /sys are below the first argument, before its own
+#: command line.
 CONTROLLER = """
 import sys
 from pathlib import Path
 from drfd.daemon import countable
 from drfd.daemon.main import main
-from drfd.devices import gpus
+from drfd.devices import gpus, roster
 machine = Path(sys.argv[1])
 countable.find_gpus = lambda **how: gpus.find_gpus(machine, **how)
+roster.find_gpus = lambda root, **how: gpus.find_gpus(machine, **how)
 main(sys.argv[sys.argv.index("serve") :])
 """
 

@@ -102,22 +102,20 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "system": {"attempt_files"},
         "confinement": {"protocol", "system", "attempt_files"},
         "runner": {"protocol", "system", "attempt_files", "confinement"},
-        "device_table": {"settings", "protocol", "confinement"},
         "port": {"protocol"},
         "signatures": {"protocol", "attempt_files", "system"},
         "signalling": {"protocol", "attempt_files", "confinement"},
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
-            "device_table",
         },
         "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "notices", "gpu_meter", "device_table"),
+            *("signatures", "signalling", "notices", "gpu_meter"),
         },
         "main": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("settings", "signatures", "server", "device_table"),
+            *("settings", "signatures", "server"),
         },
         "slurm": {
             *("settings", "protocol", "system", "attempt_files", "runner", "port", "signatures"),

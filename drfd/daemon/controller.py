@@ -37,12 +37,13 @@ from drfd.core.model.job import JobState
 from drfd.daemon import spawn
 from drfd.daemon.calendar import expand, expand_hours
 from drfd.daemon.config import Config, MetricsSettings, Site
-from drfd.daemon.countable import late_gpus, names_with_nodes
+from drfd.daemon.countable import late_gpus
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
 from drfd.daemon.engine.nodes import home_and_others
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
+from drfd.daemon.launcher_link.device_table import GpuRoster
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
@@ -137,6 +138,7 @@ class Daemon:
             socket_path=places.launcher / SOCKET_NAME,
             settings=_launch_settings(config, site),
             meter=self._meter,
+            gpus=GpuRoster(places.controller),
         )
         others = Link(
             socket_path=places.slurm_launcher / SOCKET_NAME,
@@ -431,9 +433,7 @@ class Daemon:
 
 
 def _launch_settings(config: Config, site: Site) -> LaunchSettings:
-    return LaunchSettings(
-        site.disks, config.max_pids, config.cores_by, names_with_nodes(site.countables)
-    )
+    return LaunchSettings(site.disks, config.max_pids, config.cores_by, site.countables)
 
 
 def _limit_hours(rules: Rules) -> LimitHours:

@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from drfd.common.errors import Refused
-from drfd.common.strict_table import TomlTable, read_flag, wrong
+from drfd.common.strict_table import TomlTable, one_of, read_flag, read_path, wrong
 from drfd.common.units import parse_size
 from drfd.core.model.machine import Instance, InstancePlace, Instances
 from drfd.core.model.resources import Axes
 from drfd.devices.gpus import GPU, Gpu, automatic, find_gpus
-from drfd.devices.nodes import DeviceNode, node_at
-from drfd.launcher.settings import ALL, AUTO, LISTED, read_devices, read_hide
+from drfd.linux.device_nodes import DeviceNode, is_basic, node_at
 
+#: The list of instances that stands for all GPUs of the machine.
+AUTO = "auto"
+#: Whether only GPUs in the list are hidden from jobs that do not have them, or all of the machine.
+LISTED, ALL = "listed", "all"
+_read_hide = one_of(LISTED, ALL)
 #: Name of a countable resource, in small letters: in capitals it is part of a variable's name.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 #: The most instances that a hint writes out.
@@ -95,8 +99,8 @@ def names_with_nodes(countables: Countables) -> frozenset[str]:
 
 
 def with_devices_of(start: Countables, now: Countables) -> Countables:
-    """Return the resources of `now`, but those with named nodes as they were at the start, when the
-    launcher was told the nodes: it could hide no others. One that is new has no instances yet."""
+    """Return the resources of `now`, but those with named nodes as they were at the start: jobs
+    that run have theirs by number. One that is new has no instances yet."""
     before = {each.name: each for each in start}
     found = {each.name: each for each in now} | {
         name: each for name, each in before.items() if each.devices
@@ -197,14 +201,14 @@ def _device(path: str) -> DeviceNode | str:
 
 
 def _read_table(name: str, table: TomlTable) -> CountableResource:
-    devices: tuple[tuple[str, ...], ...] = table.take("devices", read_devices, ())
+    devices: tuple[tuple[str, ...], ...] = table.take("devices", _read_devices, ())
     keys = set(table.names())
     if "devices" in keys and "instances" in keys:
         table.fail("instances", "is there beside devices", hint="each device is an instance")
     if not keys.intersection(("devices", "instances")):
         hint = 'instances = [0, 1], or devices = ["/dev/…"]'
         table.fail("instances" if name == GPU else "devices", "is missing", hint=f"write {hint}")
-    hide = table.take("hide", read_hide, LISTED)
+    hide = table.take("hide", _read_hide, LISTED)
     if hide == ALL and (name != GPU or devices):
         table.fail("hide", "is for GPUs that drfd finds", hint="list each device under devices")
     shared_bytes = _read_shared(name, table, has_devices=bool(devices))
@@ -222,6 +226,32 @@ def _read_table(name: str, table: TomlTable) -> CountableResource:
         hides_all=hide == ALL,
         shared_bytes=shared_bytes,
     )
+
+
+def _read_devices(value: object) -> tuple[tuple[str, ...], ...]:
+    """Return the paths of each instance: an element is one, or a list of them. Raises Refused."""
+    if not isinstance(value, list) or not value:
+        raise wrong(value, "a list of device nodes", '["/dev/xdma0", "/dev/xdma1"]')
+    return tuple(_read_nodes(each) for each in value)
+
+
+def _read_nodes(value: object) -> tuple[str, ...]:
+    paths = value if isinstance(value, list) else [value]
+    if not paths:
+        raise wrong(value, "a device node", '"/dev/xdma0"')
+    return tuple(map(_read_node, paths))
+
+
+def _read_node(value: object) -> str:
+    path = read_path(value)
+    if is_basic(path):
+        raise Refused(
+            "config",
+            f"{path} is a device that every process needs: hidden from other jobs, it would keep "
+            "them from starting",
+            hint="list the device's own node",
+        )
+    return path
 
 
 def _read_shared(name: str, table: TomlTable, *, has_devices: bool) -> int | None:

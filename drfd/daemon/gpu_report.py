@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from drfd.devices.displays import Display
 from drfd.devices.gpus import Gpu, automatic
-from drfd.devices.nodes import show_node
+from drfd.linux.device_nodes import show_node
 
 _NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 _LEFT_OUT = "part of the processor: not taken by auto"

@@ -92,7 +92,7 @@ def serve(options: argparse.Namespace) -> None:
     lock = spawn.prepare(places)
     is_roots = owner == 0 or options.launcher is not None
     spawn.refuse_slurm_without_root(config, is_roots=is_roots)
-    site = survey(config, read_machine(), places.state, _gpu_numbers(places.launcher))
+    site = survey(config, read_machine(), places.state, _gpu_numbers(places.controller))
     account, warning = spawn.controller_account(config, places, as_root=options.as_root)
     if warning:
         site = replace(site, warnings=(*site.warnings, warning))
@@ -141,7 +141,7 @@ def serve(options: argparse.Namespace) -> None:
         )
         spawn.refuse_slurm_without_root(fresh, is_roots=is_roots)
         fresh = replace(fresh, countables=with_devices_of(config.countables, fresh.countables))
-        numbers = _gpu_numbers(places.launcher)
+        numbers = _gpu_numbers(places.controller)
         found = survey(fresh, read_machine(), places.state, numbers)
         return fresh, replace(found, warnings=(*found.warnings, *late, *outlets.warnings))
 
@@ -289,15 +289,15 @@ def _say(text: str) -> None:
     print(f"drfd: {text}", file=sys.stderr, flush=True)
 
 
-def _gpu_numbers(launcher: Path) -> dict[str, int]:
-    """Return the numbers of the GPUs that the launcher with this directory has seen."""
-    return numbers_of(RosterFile(launcher).read())
+def _gpu_numbers(controller: Path) -> dict[str, int]:
+    """Return the numbers of the GPUs that the controller with this directory has seen."""
+    return numbers_of(RosterFile(controller).read())
 
 
 def list_gpus(options: argparse.Namespace) -> None:
     """Print the GPUs of this machine, and the lines of the configuration that give them out. Raises
     Refused if there is none, unless JSON is asked for."""
-    gpus = find_gpus(numbers=_gpu_numbers(paths.SYSTEM_STATE / "launcher"))
+    gpus = find_gpus(numbers=_gpu_numbers(paths.SYSTEM_STATE / "controller"))
     if options.json:
         print(json.dumps({"gpus": [gpu_report.view(gpu) for gpu in gpus]}))
         return
@@ -444,22 +444,18 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
             is_of_both = key == "daemon.system_users" and has_slurm(now.nodes)
             launchers = "launchers" if is_of_both else "launcher"
             yield f"{key} has changed: that takes a restart of drfd and its {launchers}"
-    known, wanted = old.devices, new.devices
-    for name in sorted({*known.paths, *wanted.paths}):
-        if known.paths.get(name) != wanted.paths.get(name):
+    known, wanted = (
+        {each.name: each.devices for each in config.countables if each.devices}
+        for config in (before, now)
+    )
+    for name in sorted({*known, *wanted}):
+        if known.get(name) != wanted.get(name):
             yield (
-                f"gres.{name}.devices has changed: that takes a restart of drfd and its launcher; "
-                f"until then {'they are' if name in known.paths else 'none is'} given out"
-                f"{' as before' if name in known.paths else ''}"
+                f"gres.{name}.devices has changed: that takes a restart of drfd; until then "
+                f"{'they are' if name in known else 'none is'} given out"
+                f"{' as before' if name in known else ''}"
             )
-    if known.hides_all_gpus != wanted.hides_all_gpus:
-        yield "gres.gpu.hide has changed: that takes a restart of drfd and its launcher"
     yield from late_node_changes((before.nodes, old.slurm), (now.nodes, new.slurm))
-    if known.gives_all_gpus and not wanted.gives_all_gpus:
-        yield (
-            "gres.gpu is a list now: GPUs that are not in it stay hidden from jobs until a restart "
-            "of drfd and its launcher"
-        )
 
 
 def install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:
@@ -681,7 +677,7 @@ def _check_config(options: argparse.Namespace) -> None:
     warnings += _unit_warnings(config)
     # A file for another machine may ask for more than this one has.
     with suppress(DrfdError):
-        numbers = _gpu_numbers(paths.SYSTEM_STATE / "launcher")
+        numbers = _gpu_numbers(paths.SYSTEM_STATE / "controller")
         warnings += survey(config, read_machine(), paths.SYSTEM_STATE, numbers).warnings
     for text in warnings:
         print(f"drfd: warning: {text}", file=sys.stderr)

@@ -21,7 +21,7 @@ from drfd.devices.kernel_files import (
     read_text,
     word_in,
 )
-from drfd.devices.nodes import CHARACTER, DeviceNode
+from drfd.linux.device_nodes import CHARACTER, DeviceNode
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
 #: The PCI address of a node that does not say what it is, before its number.

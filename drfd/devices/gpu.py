@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from drfd.common.errors import HostError
-from drfd.devices.nodes import DeviceNode
+from drfd.linux.device_nodes import DeviceNode
 
 #: The countable resource whose instances are the GPUs of the machine.
 GPU = "gpu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from drfd.devices.gpu import GpuFault
-from drfd.devices.nodes import CHARACTER, DeviceNode
+from drfd.linux.device_nodes import CHARACTER, DeviceNode
 
 #: The major number of graphics nodes (Documentation/admin-guide/devices.txt of Linux).
 GRAPHICS_MAJOR = 226

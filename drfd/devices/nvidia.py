@@ -28,7 +28,7 @@ from drfd.devices.kernel_files import (
     number,
     read_text,
 )
-from drfd.devices.nodes import CHARACTER, DeviceNode
+from drfd.linux.device_nodes import CHARACTER, DeviceNode
 
 #: Names of the driver's major number in /proc/devices: of drivers from 550 on, and of older ones.
 _DRIVER_NAMES = ("nvidia", "nvidia-frontend")

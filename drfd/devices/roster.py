@@ -2,7 +2,7 @@
 
 A GPU that vanishes, or a driver that is not loaded for a while, would give its number to the next
 GPU, which may be another job's. Numbers are therefore remembered by PCI address until the machine
-is started again, also by later launchers (`roster_file`).
+is started again, also by a later controller (`roster_file`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,12 @@ _Identity = tuple[str, str]
 class Roster:
     """GPUs that have been seen, as they were when they were looked up last.
 
-    What `file` has is known from the start. One roster, the launcher's, keeps the file; the others
-    read it each time.
+    What `file` has is known from the start, and it is kept up to date.
     """
 
-    def __init__(
-        self, root: Path = Path("/"), file: RosterFile | None = None, *, keeps: bool = False
-    ) -> None:
+    def __init__(self, root: Path = Path("/"), file: RosterFile | None = None) -> None:
         self._root = root
         self._file = file
-        self._keeps = keeps
         self._known = () if file is None else file.read()
         #: What the file has.
         self._written = self._known
@@ -45,8 +41,6 @@ class Roster:
         One that has gone, cannot be used, or has been replaced by another, has a `fault`, and its
         nodes of before too. Raises HostError as `find_gpus` does.
         """
-        if self._file is not None and not self._keeps:
-            self._known = self._file.read() or self._known
         found = find_gpus(
             self._root, with_links=False, memory=self._memory, numbers=numbers_of(self._known)
         )
@@ -64,7 +58,7 @@ class Roster:
 
     def _keep(self) -> None:
         lasting = tuple(replace(gpu, fault="") for gpu in self._known)
-        if self._file is None or not self._keeps or lasting == self._written:
+        if self._file is None or lasting == self._written:
             return
         # Where there is no room, it is tried again at the next look.
         with suppress(OSError):

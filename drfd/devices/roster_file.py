@@ -1,7 +1,6 @@
-"""The GPUs that have been seen since the machine was started, in a file of the launcher's.
+"""The GPUs that have been seen since the machine was started, in a file of the controller's.
 
-Their numbers must outlast the launcher: jobs do, and have GPUs by number. The file is for everybody
-to read, so that the controller, the processes that measure and `drfd gpus` mean the same by them.
+Their numbers must outlast the controller: jobs do, and have GPUs by number.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from drfd.devices.gpu import Gpu
 from drfd.devices.kernel_files import read_text
-from drfd.devices.nodes import DeviceNode
+from drfd.linux.device_nodes import DeviceNode
 
 _NAME = "gpus.json"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -20,13 +20,10 @@ from typing import NoReturn
 
 from drfd.common import failpoints, journald
 from drfd.common.errors import ConfigError
-from drfd.devices.roster import Roster
-from drfd.devices.roster_file import RosterFile
 from drfd.launcher.attempt_files import read_jobs_stop
 from drfd.launcher.confinement import bounds, detect
-from drfd.launcher.confinement.interface import NOT_HIDDEN, Confinement, JobGroupGone
+from drfd.launcher.confinement.interface import Confinement, JobGroupGone
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.device_table import DeviceTable
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.runner import inheritance, privileges
@@ -210,12 +207,6 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
         keys_dir=state / KEYS_NAME,
         jobs_stop=read_jobs_stop(state),
         warnings=warnings,
-        devices=DeviceTable(
-            settings.devices,
-            can_hide=confinement.hiding()[0] != NOT_HIDDEN,
-            find=Roster(file=RosterFile(state), keeps=True).look_up,
-        ),
-        gpus_dir=state,
         starter=_starter(options),
         space_home=settings.private_tmp_dir or spaces if settings.private_tmp else None,
         usual_space_home=spaces,

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed, directories
-from drfd.launcher.device_table import DevicesFailed, DeviceTable
+from drfd.launcher.confinement.interface import Confinement, LimitFailed, directories
 from drfd.launcher.protocol import QUOTA, Assignment, LaunchOrder
 from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.runner.child import run_notice
@@ -44,7 +43,6 @@ class Notices:
     is_watched: Callable[[Key], bool]
     #: Capabilities of a runner, as bits.
     capabilities: int
-    devices: DeviceTable = field(default_factory=DeviceTable)
     #: Largest number of commands that run at the same time; one user has half of them.
     most: int = 256
     _wanted: dict[Key, Assignment] = field(default_factory=dict)
@@ -92,16 +90,11 @@ class Notices:
             return False
         reach("notice.before-fork")
         try:
-            # A notification needs no device that is given out to jobs.
-            devices = self.devices.hide_all(order.grants)
             pid = _start_notifier(
-                assignment, self.confinement, devices, attempt, self.attempts_fd, self.capabilities
+                assignment, self.confinement, attempt, self.attempts_fd, self.capabilities
             )
         except OSError as error:
             self._results[key] = f"not told: {error.strerror}"
-            return False
-        except DevicesFailed as error:
-            self._results[key] = f"not told: {error}"
             return False
         # Set before the result is known: a notifier that cannot write its record starts only once.
         self._results[key] = _UNKNOWN
@@ -133,7 +126,6 @@ class Notices:
 def _start_notifier(
     assignment: Assignment,
     confinement: Confinement,
-    devices: Devices,
     attempt: Attempt,
     attempts_fd: int,
     capabilities: int,
@@ -159,7 +151,7 @@ def _start_notifier(
             process.outlive_parent()
         reach("notifier.after-mark")
         try:
-            text = _notify(assignment, confinement, devices, attempt, capabilities)
+            text = _notify(assignment, confinement, attempt, capabilities)
         except BaseException as error:
             text = f"failed: {error!r}"
         reach("notifier.before-record")
@@ -171,7 +163,6 @@ def _start_notifier(
 def _notify(
     assignment: Assignment,
     confinement: Confinement,
-    devices: Devices,
     attempt: Attempt,
     capabilities: int,
 ) -> str:
@@ -186,7 +177,7 @@ def _notify(
     inheritance.take_policy()
     syscalls.become_subreaper()
     try:
-        _make_place(confinement, key, order, devices)
+        _make_place(confinement, key, order)
     except (LimitFailed, OSError) as error:
         return f"failed: {error}"
     privileges.limit_capabilities(capabilities)
@@ -223,11 +214,11 @@ def _notify(
     return "told" if code == 0 else f"failed: exit code {code}"
 
 
-def _make_place(confinement: Confinement, key: Key, order: LaunchOrder, devices: Devices) -> None:
+def _make_place(confinement: Confinement, key: Key, order: LaunchOrder) -> None:
     """Make the attempt's cgroup if there is none: usually it has gone with the job's last process.
     It gets no CPUs of its own, because only the launcher knows which are free."""
     if confinement.cgroup_path(key) is None or key not in confinement.leftovers():
-        confinement.create(key, replace(order.limits, cores_by=QUOTA), devices)
+        confinement.create(key, replace(order.limits, cores_by=QUOTA), order.devices)
 
 
 def _wait(pid: int) -> int | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from drfd.common.owner import UNSTARTED, Owner
 from drfd.common.signals import is_signal
+from drfd.linux.device_nodes import BLOCK, CHARACTER, DeviceNode
 from drfd.linux.own_process import NOBODY
 from drfd.payload import unpack
 from drfd.payload.environment import may_be, may_hide, may_set, plain, threads_of
@@ -97,8 +98,18 @@ def _matching(pattern: str, fault: str) -> Must:
 
 #: Largest number of characters in a job's name and in a variable's value.
 MAX_NAME, _MAX_VALUE = 256, 16384
-#: Largest number of instances in a list.
+#: Largest number of instances of a countable resource.
 MAX_INSTANCES = 1024
+#: Numbers that devices can have: 12 bits and 20 bits (include/linux/kdev_t.h).
+_MAJORS, _MINORS = range(1 << 12), range(1 << 20)
+
+
+def _at_most(most: int) -> Must:
+    return Must(lambda found: len(found) <= most, f"has more than {most}")
+
+
+def _is_device(node: DeviceNode) -> bool:
+    return node.kind in (BLOCK, CHARACTER) and node.major in _MAJORS and node.minor in _MINORS
 
 
 def _may_hold(name: str, text: str) -> bool:
@@ -123,9 +134,14 @@ Node: TypeAlias = Annotated[
     str, _matching("(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?", "is not the name of a node")
 ]
 CoresMode: TypeAlias = Annotated[str, Must(CORES_MODES.__contains__, "is no mode of cores")]
-Instances: TypeAlias = Annotated[
-    tuple[Name, ...], Must(lambda names: len(names) <= MAX_INSTANCES, "has too many instances")
+HiddenNodes: TypeAlias = Annotated[
+    frozenset[Annotated[DeviceNode, Must(_is_device, "has what is no device")]], _at_most(8192)
 ]
+NumaNodes: TypeAlias = Annotated[frozenset[Number], _at_most(8192)]
+Pci: TypeAlias = Annotated[str, _matching("[0-9a-f:.]{1,32}", "has no PCI address")]
+GpuMemory: TypeAlias = Annotated[tuple[tuple[Pci, Number], ...], _at_most(MAX_INSTANCES)]
+GresName: TypeAlias = Annotated[str, _matching("[a-z][a-z0-9_]{0,63}", "names no resource")]
+Gres: TypeAlias = Annotated[tuple[tuple[GresName, Number], ...], _at_most(64)]
 Signals: TypeAlias = Annotated[
     tuple[int, ...],
     Must(
@@ -182,17 +198,17 @@ class Ceilings:
     disks: tuple[DiskLimit, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """What an attempt is given of a countable resource that may have device nodes. The launcher
-    alone knows which nodes an instance has."""
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What the controller has decided of the machine's devices for an attempt. It takes away from
+    the attempt's own processes, and gives nothing that the node's own rights refuse."""
 
-    name: Name
-    #: The instances that are the attempt's, and all others that are given out to jobs.
-    given: Instances
-    others: Instances
-    #: Bytes of its own memory on each of its instances; 0 for no limit that the kernel keeps.
-    memory_bytes: Number = 0
+    #: Device nodes that no process of the attempt may open or make, nor one of root's.
+    hidden: HiddenNodes = frozenset()
+    #: NUMA nodes of its devices, which its CPUs should be of.
+    numa_nodes: NumaNodes = frozenset()
+    #: PCI addresses of its GPUs, each with the bytes of the GPU's memory that it may use.
+    memory: GpuMemory = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,10 +256,10 @@ class LaunchOrder(AttemptOrder):
     empties_output: bool = True
     #: How much the attempt may write to its output files; 0 is no limit.
     output_max_bytes: Number = 0
-    #: Of each countable resource that may have device nodes.
-    grants: Annotated[
-        tuple[Grant, ...], Must(lambda grants: len(grants) <= 64, "has too many resources")
-    ] = ()
+    devices: Devices = field(default_factory=Devices)
+    #: Countable resources, each with the number of its instances, of a node that chooses the
+    #: instances itself.
+    gres: Gres = ()
     #: The most that it may be lent while it runs, cores only with the mode SHARE; None for nothing.
     #: Its floor is in `limits`.
     most: Ceilings | None = None
@@ -380,8 +396,12 @@ def _fields(value: Any) -> Message:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-#: It writes dataclasses as objects.
-_encode = json.JSONEncoder(separators=(",", ":"), default=_fields).encode
+def _plain_json(value: Any) -> object:
+    """Return a dataclass as an object, and a set as a list."""
+    return sorted(value) if isinstance(value, frozenset) else _fields(value)
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=_plain_json).encode
 
 
 def encode(message: Message) -> bytes:
@@ -421,17 +441,14 @@ def checked_order(message: Message) -> LaunchOrder:
     """Read an order that this program has written itself, without checks."""
     limits = message["limits"]
     disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
-    grants = tuple(
-        Grant(**each | {"given": tuple(each["given"]), "others": tuple(each["others"])})
-        for each in message["grants"]
-    )
     most = message["most"]
     return LaunchOrder(
         **message
         | {
             "hidden": tuple(message["hidden"]),
             "limits": AttemptLimits(**limits | {"disks": disks}),
-            "grants": grants,
+            "devices": read(Devices, message["devices"], "devices"),
+            "gres": tuple((name, count) for name, count in message["gres"]),
             "most": None if most is None else read_ceilings(most),
         }
     )
@@ -467,8 +484,12 @@ def _reader(kind: Any) -> _Reader:
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _reader_with(_reader(parts[0]), parts[1:])
-    if origin is tuple:
-        return _reader_of_list(_reader(parts[0]))
+    if origin is tuple and parts[-1] is not ...:
+        return _reader_of_row(tuple, parts)
+    if origin in (tuple, frozenset):
+        return _reader_of_list(origin, _reader(parts[0]))
+    if hasattr(kind, "_make"):
+        return _reader_of_row(kind._make, [*get_type_hints(kind).values()])
     if origin is dict:
         return _reader_of_texts
     if parts:
@@ -501,11 +522,22 @@ def _reader_with(inner: _Reader, conditions: tuple[Must, ...]) -> _Reader:
     return reader
 
 
-def _reader_of_list(inner: _Reader) -> _Reader:
+def _reader_of_row(make: Callable[[list[Any]], Any], kinds: Sequence[Any]) -> _Reader:
+    readers = [_reader(each) for each in kinds]
+
+    def reader(value: Any, where: str) -> Any:
+        if type(value) is not list or len(value) != len(readers):
+            raise BadMessage(f"{where} has what is no list of {len(readers)} values")
+        return make([each(part, where) for each, part in zip(readers, value, strict=True)])
+
+    return reader
+
+
+def _reader_of_list(make: Callable[[list[Any]], Any], inner: _Reader) -> _Reader:
     def reader(value: Any, where: str) -> Any:
         if type(value) is not list:
             raise BadMessage(f"{where} is not a list")
-        return tuple([inner(each, where) for each in value])
+        return make([inner(each, where) for each in value])
 
     return reader
 

@@ -25,10 +25,9 @@ from drfd.common.owner import UNSTARTED
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
-from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
+from drfd.launcher.confinement.interface import NOT_HIDDEN, Confinement, LimitFailed
 from drfd.launcher.confinement.lending import LENDS, Lending, bounds_of, read_bounds, record_of
 from drfd.launcher.confinement.processes import end_tracers
-from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
@@ -50,7 +49,6 @@ from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
 from drfd.launcher.runner.runner import Runners, fork_runner
 from drfd.launcher.runner.shortage import (
-    JOB,
     LAUNCHER,
     MACHINE,
     is_shortage,
@@ -163,10 +161,6 @@ _RUNNERS_LOST = {
 }
 #: Facts of the answer to a launch that is beyond the launcher's own bounds.
 _FULL = {"whose": MACHINE, "resource": LAUNCHER, "errno": "EAGAIN"}
-#: The same for a launch with devices that are not in this launcher's configuration, or that other
-#: jobs have.
-_OTHER_DEVICES = {"whose": MACHINE, "resource": "devices", "errno": "ENODEV"}
-_TAKEN_DEVICES = {"whose": JOB, "resource": "devices", "errno": "EBUSY"}
 
 
 @dataclass
@@ -195,10 +189,6 @@ class Launcher:
     space_home: str | None = None
     #: The default of `space_home`, which may hold spaces of an earlier configuration.
     usual_space_home: str | None = None
-    #: Which nodes the devices have that are given out to jobs.
-    devices: DeviceTable = field(default_factory=DeviceTable)
-    #: Directory of the file with the GPUs that have been seen.
-    gpus_dir: Path | None = None
     #: How jobs' processes are begun.
     starter: Starter = field(default_factory=open_starter)
     #: Whether a user's IPC objects are removed after the user's last job.
@@ -235,14 +225,14 @@ class Launcher:
         self._lending = Lending(self.confinement)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
-            capabilities, self.devices, most=self.bounds.notifiers,
+            capabilities, most=self.bounds.notifiers,
         )  # fmt: skip
         self._background = background = BackgroundWork(self._selector)
         self._spaces = PrivateSpaces(background, self.space_home)
         self._sweeps = IpcSweeps(
             background, min_uid=self.policy.min_uid if self.removes_ipc else None
         )
-        self._gpu_meters = GpuMeters(background, self._selector, self.port.send, self.gpus_dir)
+        self._gpu_meters = GpuMeters(background, self._selector, self.port.send)
         #: Parts with work that is due at some time.
         self._timed: list[Freezing | Signalling | IpcSweeps | GpuMeters]
         self._timed = [self._freezing, self._signalling, self._sweeps, self._gpu_meters]
@@ -324,6 +314,7 @@ class Launcher:
         self._told_start.clear()
         # The controller orders it anew.
         self._gpu_meters.turn(False)
+        how, why = self.confinement.hiding()
         return {
             "report": "hello",
             "version": protocol.VERSION,
@@ -331,8 +322,7 @@ class Launcher:
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
             "entry": self.confinement.entry(),
-            "hiding": (self.devices.can_hide, self.confinement.hiding()[1]),
-            "lost_devices": self.devices.problems(),
+            "hiding": (how != NOT_HIDDEN, why),
             "mounts": self.confinement.mounts(),
             "warnings": self.warnings,
             "private_tmp": self._spaces.home,
@@ -342,7 +332,7 @@ class Launcher:
             "min_uid": self.policy.min_uid,
             "allowed_uids": sorted(self.policy.allowed_uids),
             "lendable": self.confinement.lendable(),
-            "limits_gpus": self.devices.names_of(self.confinement.limitable_gpus()),
+            "limits_gpus": sorted(self.confinement.limitable_gpus()),
         }
 
     def _handle(self, command: str, order: Order, payload_fd: int) -> None:
@@ -512,24 +502,21 @@ class Launcher:
             created[LENDS] = record_of(bounds)
         reach("launch.before-attempt-file")
         try:
-            found = self.devices.look_up(order.grants)
-            self._start(key, found.told(assignment), created, found.devices)
+            self._start(key, assignment, created)
             self._lending.begun(key, bounds)
-        except (DevicesFailed, LimitFailed, OSError, MemoryError) as error:
+        except (LimitFailed, OSError, MemoryError) as error:
             self._take_back(key, error)
             return False
         reach("launch.after-fork")
         return False
 
-    def _start(
-        self, key: Key, assignment: Assignment, created: attempt_files.Record, devices: Devices
-    ) -> None:
+    def _start(self, key: Key, assignment: Assignment, created: attempt_files.Record) -> None:
         order = assignment.order
         self._known.add(key)
         attempt_fd = attempt_files.create(self.attempts_fd, key, created)
         try:
             reach("launch.before-cgroup")
-            self.confinement.create(key, order.limits, devices)
+            self.confinement.create(key, order.limits, order.devices)
             self._spaces.make(key, created.get("space"))
             self._sweeps.begun(key, order.uid)
             reach("launch.before-fork")
@@ -555,10 +542,6 @@ class Launcher:
             # The controller orders the removal again, as often as it takes.
             if short is None or not is_shortage(next_error):
                 raise
-        if isinstance(error, DevicesUnknown | DevicesTaken):
-            facts = _OTHER_DEVICES if isinstance(error, DevicesUnknown) else _TAKEN_DEVICES
-            self._tell("shortage", key, text=str(error), **facts)
-            return
         if short is None:
             self._tell("broke", key, text=f"it could not be set up: {error}")
             return

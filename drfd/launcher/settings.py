@@ -7,43 +7,21 @@ from __future__ import annotations
 
 import pwd
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.common.config_files import exists, read_files
-from drfd.common.errors import ConfigError, Refused
+from drfd.common.errors import ConfigError
 from drfd.common.strict_table import (
     TomlTable,
     key,
-    one_of,
     read_count,
     read_flag,
     read_keys,
     read_name,
     read_names,
     read_path,
-    wrong,
 )
-from drfd.devices.nodes import is_basic
-
-#: The list of instances that stands for all GPUs of the machine.
-AUTO = "auto"
-#: Whether only GPUs in the list are hidden from jobs that do not have them, or all of the machine.
-LISTED, ALL = "listed", "all"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSettings:
-    """What the configuration says of devices. Not in orders: the launcher, which is root, does not
-    take from the controller which device node an instance has."""
-
-    #: Resource → paths of the nodes of each of its instances, which are numbered from 0.
-    paths: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    #: Whether GPUs that are given out to no job are hidden, too.
-    hides_all_gpus: bool = False
-    #: Whether all GPUs are given out that are no part of the processor, also those that the
-    #: controller has not seen yet.
-    gives_all_gpus: bool = False
 
 
 def _read_users(value: object) -> frozenset[str]:
@@ -71,7 +49,7 @@ class SlurmSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherSettings:
-    """Keys of [enforcement] and [daemon], [gres] and [slurm]."""
+    """Keys of [enforcement], [daemon] and [slurm]."""
 
     #: None for the kernel's own limits.
     processes_total: int | None = key(
@@ -113,7 +91,6 @@ class LauncherSettings:
         "system_users", _read_users, frozenset(), "users below uid 1000 who may submit jobs",
         shown="[]", table="daemon",
     )  # fmt: skip
-    devices: DeviceSettings = field(default_factory=DeviceSettings)
     slurm: SlurmSettings = SlurmSettings()
 
 
@@ -131,54 +108,8 @@ def load_settings(path: Path | None) -> LauncherSettings:
 def read_settings(top: TomlTable) -> LauncherSettings:
     return LauncherSettings(
         **read_keys(LauncherSettings, top),
-        devices=_read_gres(top.table("gres")),
         slurm=SlurmSettings(**read_keys(SlurmSettings, top.table("slurm"))),
     )
-
-
-def _read_gres(gres: TomlTable) -> DeviceSettings:
-    tables = {name: gres.table(name) for name in gres.names() if gres.is_table(name)}
-    paths = {name: table.take("devices", read_devices, ()) for name, table in tables.items()}
-    instances = [table.take("instances", _as_it_is, None) for table in tables.values()]
-    instances += [gres.take(name, _as_it_is, None) for name in gres.names() if name not in tables]
-    return DeviceSettings(
-        {name: nodes for name, nodes in sorted(paths.items()) if nodes},
-        hides_all_gpus=ALL in [each.take("hide", read_hide, LISTED) for each in tables.values()],
-        gives_all_gpus=AUTO in instances,
-    )
-
-
-def _as_it_is(value: object) -> object:
-    return value
-
-
-read_hide = one_of(LISTED, ALL)
-
-
-def read_devices(value: object) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of each instance: an element is one, or a list of them. Raises Refused."""
-    if not isinstance(value, list) or not value:
-        raise wrong(value, "a list of device nodes", '["/dev/xdma0", "/dev/xdma1"]')
-    return tuple(_read_nodes(each) for each in value)
-
-
-def _read_nodes(value: object) -> tuple[str, ...]:
-    paths = value if isinstance(value, list) else [value]
-    if not paths:
-        raise wrong(value, "a device node", '"/dev/xdma0"')
-    return tuple(map(_read_node, paths))
-
-
-def _read_node(value: object) -> str:
-    path = read_path(value)
-    if is_basic(path):
-        raise Refused(
-            "config",
-            f"{path} is a device that every process needs: hidden from other jobs, it would keep "
-            "them from starting",
-            hint="list the device's own node",
-        )
-    return path
 
 
 def account_of(name: str, key: str) -> pwd.struct_passwd:

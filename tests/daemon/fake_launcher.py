@@ -23,6 +23,7 @@ HELLO = {
     "report": "hello", "version": protocol.VERSION, "kind": "cgroup v1",
     "controls": {"cores": "enforced", "read": "measured: so"},
     "mounts": {"memory": "/sys/fs/cgroup/memory"}, "limits_gpus": [],
+    "hiding": [True, "so"],
 }  # fmt: skip
 LIST = {"cmd": "list"}
 

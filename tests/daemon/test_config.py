@@ -48,7 +48,7 @@ from drfd.daemon.main import install_context, late_changes, main
 from drfd.daemon.metrics.publication import open_outlets
 from drfd.devices.gpus import Gpu
 from drfd.host.measurements import Machine
-from drfd.launcher.settings import DeviceSettings, LauncherSettings, load_settings, system_uids
+from drfd.launcher.settings import LauncherSettings, load_settings, system_uids
 from fakes import GIB, at, replace
 from fakes import rules as usual_rules
 
@@ -589,12 +589,11 @@ def test_a_resource_may_have_device_nodes(path: Path) -> None:
         CountableResource(name="gpu", is_auto=True),
     )
     assert names_with_nodes(countables) == {"fpga", "gpu"}
-    assert load(path).launcher.devices == DeviceSettings({"fpga": fpga}, gives_all_gpus=True)
     text = "[gres.gpu]\ninstances = [1]\nhide = 'all'\n[gres.license]\ninstances = ['a']\n"
     countables = load(written(path, text)).countables
     assert instances_of(countables, ()) == (("gpu", ("1",)), ("license", ("a",)))
     assert names_with_nodes(countables) == {"gpu"}
-    assert load(path).launcher.devices == DeviceSettings(hides_all_gpus=True)
+    assert [each.hides_all for each in countables] == [True, False]
 
 
 # -- drop-ins ----------------------------------------------------------------------------------
@@ -612,10 +611,7 @@ def test_the_launchers_read_their_part_as_the_daemon_does_and_nothing_else(path:
     assert load(path).launcher.processes_total == 80
     # A fault elsewhere is found by the daemon and by check-config, and lets jobs run.
     written(path, f"{gpus}[enforcement]\nno_such_key = 1\n[pools]\nlab = 3\n")
-    assert load_settings(path) == LauncherSettings(
-        processes_total=80,
-        devices=DeviceSettings({"fpga": (("/dev/xdma0",),)}, gives_all_gpus=True),
-    )
+    assert load_settings(path) == LauncherSettings(processes_total=80)
     with pytest.raises(ConfigError):
         load(path)
     assert load_settings(path.with_name("none.toml")) == load_settings(None) == LauncherSettings()
@@ -973,15 +969,10 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
     ]
     before = config("[gres]\ngpu = [0]\n[gres.fpga]\ndevices = ['/dev/a']\n")
     now = config("[gres.card]\ndevices = ['/dev/b']\n[gres.gpu]\ninstances = [0]\nhide = 'all'\n")
-    takes = "has changed: that takes a restart of drfd and its launcher"
+    takes = "has changed: that takes a restart of drfd"
     assert list(late_changes(before, now)) == [
         f"gres.card.devices {takes}; until then none is given out",
         f"gres.fpga.devices {takes}; until then they are given out as before",
-        f"gres.gpu.hide {takes}",
-    ]
-    assert list(late_changes(config("[gres]\ngpu = 'auto'\n"), config("[gres]\ngpu = [0]\n"))) == [
-        "gres.gpu is a list now: GPUs that are not in it stay hidden from jobs until a restart of "
-        "drfd and its launcher"
     ]
 
 

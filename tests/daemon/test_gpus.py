@@ -19,18 +19,17 @@ from drfd.core.model.machine import Instances
 from drfd.daemon import main as main_module
 from drfd.daemon.config import load
 from drfd.daemon.countable import CountableResource, instances_of, late_gpus, with_devices_of
-from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, payload_for
+from drfd.daemon.launcher_link.device_table import Grant
+from drfd.daemon.launcher_link.messages import LaunchSettings, grants_for, order_for, payload_for
 from drfd.daemon.lookup.views import gpu_view
 from drfd.daemon.main import main
 from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text, unkept_text
 from drfd.daemon.monitoring.gpu_use import GpuProcess, GpuReading, GpuUse, MeasuredGpu
 from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.devices.displays import Display, other_displays
-from drfd.devices.gpus import find_gpus
+from drfd.devices.gpus import Gpu, find_gpus
 from drfd.journal.records import Payload
-from drfd.launcher.protocol import Grant, LaunchOrder, message_of, read_order
-from drfd.launcher.protocol import decode as decode_line
-from drfd.launcher.protocol import encode as encode_line
+from drfd.launcher.protocol import LaunchOrder
 from drfd.launcher.runner.identity import environment
 from drfd.payload.unpack import decode
 from fakes import demand, of_gpus, replace, spec
@@ -230,24 +229,21 @@ def test_a_job_is_told_its_own_gpus_and_no_other_word_of_any() -> None:
     assert seen(ordered((("gpu", ("1",)),)))["CUDA_VISIBLE_DEVICES"] == "1", "configured no more"
 
 
-def test_the_launcher_is_told_what_others_may_have_too() -> None:
+def test_a_job_is_kept_from_what_others_may_have() -> None:
     """Also what was taken out of the configuration while a job has it."""
     taken = [("gpu", "7"), ("gpu", "0"), ("tape", "left"), ("gpu", "1"), ("tape", "right")]
     job = structs.replace(STARTED, instances=(("gpu", ("1",)), ("tape", ("right",))))
     there: Instances = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
-    settings = LaunchSettings((), 64, "quota", frozenset({"gpu", "fpga"}))
-    made = order_for(job, JOURNAL, settings, countables=there, taken=taken)
-    assert made.grants == (Grant(name="gpu", given=("1",), others=("0", "2", "7")),)
+    countables = (resource("fpga", "0", devices=(("/dev/fpga0",),)), resource("gpu", "0"))
+    found = grants_for(job, there, taken, countables)
+    assert [*found] == [Grant(name="gpu", given=("1",), others=("0", "2", "7"))]
     demand = replace(job.spec.demand, gres_memory=(("gpu", 20 << 30),))
     limited = structs.replace(job, spec=replace(job.spec, demand=demand))
-    made = order_for(limited, JOURNAL, settings, countables=there, taken=taken)
-    grant = Grant(name="gpu", given=("1",), others=("0", "2", "7"), memory_bytes=20 << 30)
-    assert made.grants == (grant,)
+    (grant,) = grants_for(limited, there, taken, countables)
+    assert grant.memory_bytes == 20 << 30
     without = structs.replace(STARTED, instances=())
-    made = order_for(without, JOURNAL, settings, countables=there)
-    assert made.grants == (Grant(name="gpu", given=(), others=("0", "1", "2")),)
-    sent = decode_line(encode_line(message_of("launch", made)))
-    assert read_order(sent) == ("launch", made)
+    found = grants_for(without, there, (), countables)
+    assert [*found] == [Grant(name="gpu", given=(), others=("0", "1", "2"))]
 
 
 # -- which job uses how much, from the lines of processes that measure -------------------------
@@ -505,3 +501,46 @@ def test_what_the_kernel_limits_needs_no_reading() -> None:
     found = keepings(["0", "1"], [LOST], {}, by_kernel=["0", "GPU-a"])
     assert keepings_text(found) == "0 kernel (dmem); 1 not kept: its driver says that it is lost"
     assert unkept_text({"0": found["0"]}) is None
+
+
+# -- by which names the configuration may call them ---------------------------------------------
+
+
+def read_of(pci: str, uuid: str | None = None, ids: str | None = None) -> View:
+    return {**gpu(pci=pci, uuid=uuid), "slice": ids, "name": None}
+
+
+def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(use: GpuUse) -> None:
+    """NVML calls a slice otherwise than the kernel's files do, by which GPUs are given out."""
+    known = (
+        Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a"),
+        Gpu(name="1:3:0", vendor="nvidia", pci="0000:02:00.0", uuid="MIG-GPU-b/3/0"),
+        Gpu(name="2", vendor="amd", pci="0000:03:00.0"),
+        Gpu(name="3", vendor="amd", pci="0000:0c:00.0", is_integrated=True),
+    )
+    readings = [
+        read_of("0000:01:00.0"),
+        read_of("0000:02:00.0", "MIG-x", "3:0"),
+        read_of("0000:02:00.0", "MIG-y", "4:0"),
+        read_of("0000:03:00.0", "GPU-0123"),
+        read_of("0000:0c:00.0"),
+    ]
+    use.take("nvidia", gpu_line(*readings), JOBS, known)
+    assert [(each.reading.name, each.reading.uuid) for each in use.gpus()] == [
+        ("0", "GPU-a"), ("1:3:0", "MIG-GPU-b/3/0"), (None, "MIG-y"), ("2", "GPU-0123"),
+    ]  # fmt: skip
+
+
+def test_a_gpu_that_has_gone_is_lost_although_the_driver_does_not_list_it(use: GpuUse) -> None:
+    """Else jobs would be given it, and end at once."""
+    known = (
+        Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a", fault="it is another one"),
+        Gpu(name="1", vendor="nvidia", pci="0000:02:00.0", uuid="GPU-b", fault="it has gone"),
+        Gpu(name="2:1:0", vendor="nvidia", pci="0000:03:00.0", fault="MIG divides it otherwise"),
+        Gpu(name="3", vendor="nvidia", pci="unknown, node 1", fault="it cannot be placed"),
+        Gpu(name="4", vendor="amd", pci="0000:0c:00.0", fault="it has gone"),
+    )
+    use.take("nvidia", gpu_line(read_of("0000:01:00.0")), JOBS, known)
+    assert use.used_outside(["0", "1", "2:1:0", "3", "4"]) == {"0": (), "1": ()}
+    use.take("drm", gpu_line(), JOBS, known)
+    assert use.used_outside(["4"]) == {"4": ()}

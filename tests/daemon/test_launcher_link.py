@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.resources import NOTHING, Axes, Resources
+from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module
@@ -58,11 +60,14 @@ from drfd.daemon.launcher_link.messages import (
 )
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.meter import Meter
+from drfd.devices.gpus import Gpu
+from drfd.devices.roster import Roster
 from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.launcher.protocol import QUOTA, Ceilings, DiskLimit
+from drfd.linux.device_nodes import DeviceNode
 from fakes import ALICE, demand, now, of_gpus, replace, rules, spec, with_gpus
 
 # -- orders ------------------------------------------------------------------------------------
@@ -754,21 +759,31 @@ async def test_a_job_over_its_memory_on_a_gpu_is_stopped_by_two_readings(bench: 
         assert stop.text.startswith("used 1.5G of the memory of GPU 1, and 1G were declared; ")
 
 
+_GPUS = (CountableResource(name="gpu", instances=("0", "1")),)
+_TWO = tuple(
+    Gpu(
+        name=str(number), vendor="nvidia", pci=f"0000:0{number + 1}:00.0", uuid=f"GPU-{number}",
+        nodes=frozenset({DeviceNode("c", 195, number)}),
+    ) for number in range(2)
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("more", "memory_bytes"),
+    ("more", "memory"),
     [
-        ({"limits_gpus": ["0"]}, 1 << 30),
+        ({"limits_gpus": ["0000:01:00.0"]}, [["0000:01:00.0", 1 << 30]]),
         # The machine's kernel limits the memory of no GPU.
-        ({"limits_gpus": []}, 0),
+        ({"limits_gpus": []}, []),
     ],
 )
 async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
-    bench: OpenBench, more: Message, memory_bytes: int | None
+    bench: OpenBench, monkeypatch: pytest.MonkeyPatch, more: Message, memory: list[object]
 ) -> None:
     async with bench(present=False) as b:
         b.launcher.hello = {**HELLO, **more}
         b.engine.adopt(with_gpus(0, 1))
-        b.link.settings = replace(b.link.settings, with_nodes=frozenset({"gpu"}))
+        b.link.settings = replace(b.link.settings, countables=_GPUS)
+        monkeypatch.setattr(Roster, "look_up", lambda roster: _TWO)
         await b.launcher.start()
         await b.ready()
         one = of_gpus(1)
@@ -776,5 +791,56 @@ async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
         await b.ask(st.SubmitAsked(now(), asked))
         await b.quiet()
         (order,) = [each for each in b.taken() if each["cmd"] == "launch"]
-        (grant,) = order["grants"]
-        assert grant["memory_bytes"] == memory_bytes
+        assert order["devices"] == {"hidden": [["c", 195, 1]], "numa_nodes": [], "memory": memory}
+        assert order["variables"]["CUDA_VISIBLE_DEVICES"] == "GPU-0"
+
+
+async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
+    bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver may take seconds, and other requests are answered meanwhile."""
+    may_answer = threading.Event()
+
+    def slow(roster: Roster) -> tuple[Gpu, ...]:
+        may_answer.wait(5.0)
+        return _TWO
+
+    async with bench(present=False) as b:
+        b.engine.adopt(with_gpus(0, 1))
+        b.link.settings = replace(b.link.settings, countables=_GPUS)
+        await b.launcher.start()
+        await b.ready()
+        monkeypatch.setattr(Roster, "look_up", slow)
+        await b.ask(st.SubmitAsked(now(), of_gpus(1)))
+        await b.ask(st.CancelAsked(now(), 1, ALICE))
+        may_answer.set()
+        await b.quiet()
+        assert "launch" not in [each["cmd"] for each in b.taken()]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "outcome", "text"),
+    [
+        (_TWO[1:], Outcome.LAUNCH_FAILED, "it could not be set up: GPU 0: there is no such GPU"),
+        (None, Outcome.LAUNCH_FAILED, "it could not be set up: cannot read the list"),
+    ],
+)
+async def test_a_job_whose_gpu_cannot_be_given_to_it_ends_with_the_reason(
+    bench: OpenBench, monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...] | None,
+    outcome: Outcome, text: str,
+) -> None:  # fmt: skip
+    def look_up(roster: Roster) -> tuple[Gpu, ...]:
+        if gpus is None:
+            raise HostError("gpus", "cannot read the list")
+        return gpus
+
+    async with bench(present=False) as b:
+        monkeypatch.setattr(Roster, "look_up", look_up)
+        b.engine.adopt(with_gpus(0, 1))
+        b.link.settings = replace(b.link.settings, countables=_GPUS)
+        await b.launcher.start()
+        await b.ready()
+        await b.ask(st.SubmitAsked(now(), of_gpus(1)))
+        await b.quiet()
+        assert b.job(1).outcome is outcome
+        assert b.job(1).outcome_text.startswith(text)

@@ -436,7 +436,8 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
         "0 measured every 2 s, job stopped after 2 readings above; 1 not kept: its driver does not "
         "say which processes use it"
     )
-    link.hello["limits_gpus"] = ["1", "GPU-b"]
+    link.hello["limits_gpus"] = ["0000:02:00.0"]
+    link.gpus.known = (Gpu(name="1", vendor="amd", pci="0000:02:00.0", uuid="GPU-b"),)
     assert "notes" not in await submit()
     assert (await said()).endswith("after 2 readings above; 1 kernel (dmem)")
     desk.requests.meter.watch((first["id"], 1), 0, "drfd/1.1")

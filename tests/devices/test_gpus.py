@@ -11,8 +11,8 @@ import pytest
 
 from drfd.common.errors import HostError
 from drfd.devices.gpus import Gpu, GpuLost, automatic, find_gpus, gpus_named
-from drfd.devices.nodes import BLOCK, DeviceNode, is_basic, node_at, show_node
 from drfd.devices.variables import variables_for
+from drfd.linux.device_nodes import BLOCK, DeviceNode, is_basic, node_at, show_node
 from tests.gpu_machines import names, unfold
 
 

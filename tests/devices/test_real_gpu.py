@@ -29,11 +29,11 @@ import pytest
 
 from drfd.client.client import connect
 from drfd.devices.gpus import Gpu, find_gpus
-from drfd.devices.nodes import node_at, show_node
 from drfd.devices.roster import Roster
 from drfd.launcher.confinement.device_program import device_program
 from drfd.launcher.gpu_meter.reading import names_processes
 from drfd.linux import syscalls
+from drfd.linux.device_nodes import node_at, show_node
 from instance import BIN, Instance, add_account, delete_account, is_alive, wait_for
 from kernel import empty_cgroup
 

@@ -19,9 +19,9 @@ from drfd.devices import driver_files
 from drfd.devices.driver_files import read_each
 from drfd.devices.gpu import GpuFault
 from drfd.devices.gpus import Gpu, GpuLost, find_gpus, gpus_named
-from drfd.devices.nodes import show_node
 from drfd.devices.roster import Roster
 from drfd.devices.roster_file import RosterFile, numbers_of
+from drfd.linux.device_nodes import show_node
 from tests.gpu_machines import unfold
 
 NVIDIA = "proc/driver/nvidia"
@@ -126,25 +126,22 @@ def test_another_gpu_in_the_same_slot_is_not_the_same(desktop: Path) -> None:
 def test_a_gpu_that_was_never_seen_takes_no_number_from_another(
     desktop: Path, tmp_path: Path
 ) -> None:
-    """Jobs may have that one by its number. And one roster follows what the keeping one sees."""
+    """Jobs may have that one by its number."""
     late = desktop / f"{NVIDIA}/gpus/0000:06:00.0"
     late.rename(desktop / "late")
-    keeping = Roster(desktop, RosterFile(tmp_path), keeps=True)
-    follower = Roster(desktop, RosterFile(tmp_path))
-    assert [(gpu.name, gpu.pci) for gpu in keeping.look_up()] == [("0", "0000:07:00.0")]
+    roster = Roster(desktop, RosterFile(tmp_path))
+    assert [(gpu.name, gpu.pci) for gpu in roster.look_up()] == [("0", "0000:07:00.0")]
     (desktop / "late").rename(late)
-    for roster in (keeping, follower):
-        found = [(gpu.name, gpu.pci) for gpu in roster.look_up()]
-        assert found == [("0", "0000:07:00.0"), ("1", "0000:06:00.0")]
+    found = [(gpu.name, gpu.pci) for gpu in roster.look_up()]
+    assert found == [("0", "0000:07:00.0"), ("1", "0000:06:00.0")]
 
 
 def test_numbers_outlast_the_process_that_has_given_them(desktop: Path, tmp_path: Path) -> None:
-    before = Roster(desktop, RosterFile(tmp_path), keeps=True).look_up()
+    before = Roster(desktop, RosterFile(tmp_path)).look_up()
     shutil.rmtree(desktop / f"{NVIDIA}/gpus/0000:06:00.0")
-    for keeps in (True, False):
-        gone, stays = Roster(desktop, RosterFile(tmp_path), keeps=keeps).look_up()
-        assert (gone.name, bool(gone.fault), gone.nodes) == ("0", True, before[0].nodes)
-        assert (stays.name, stays.fault, stays.nodes) == ("1", "", before[1].nodes)
+    gone, stays = Roster(desktop, RosterFile(tmp_path)).look_up()
+    assert (gone.name, bool(gone.fault), gone.nodes) == ("0", True, before[0].nodes)
+    assert (stays.name, stays.fault, stays.nodes) == ("1", "", before[1].nodes)
     # Others number the same ones alike.
     numbers = numbers_of(RosterFile(tmp_path).read())
     assert [(gpu.name, gpu.pci) for gpu in find_gpus(desktop, numbers=numbers)] == [
@@ -168,13 +165,13 @@ def test_numbers_outlast_the_process_that_has_given_them(desktop: Path, tmp_path
 def test_a_file_of_another_boot_or_a_damaged_one_counts_as_none(
     desktop: Path, tmp_path: Path, change: Callable[[str], str]
 ) -> None:
-    Roster(desktop, RosterFile(tmp_path), keeps=True).look_up()
+    Roster(desktop, RosterFile(tmp_path)).look_up()
     file = tmp_path / "gpus.json"
     text = file.read_text()
     assert RosterFile(tmp_path).read() != ()
     file.write_text(change(text))
     assert RosterFile(tmp_path).read() == ()
-    Roster(desktop, RosterFile(tmp_path), keeps=True).look_up()
+    Roster(desktop, RosterFile(tmp_path)).look_up()
     assert file.read_text() == text
 
 

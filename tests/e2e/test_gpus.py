@@ -21,7 +21,6 @@ import pytest
 from drfd.journal.history import read_curves
 from gpu_machines import (
     CONTROLLER,
-    LAUNCHER,
     Nvml,
     a_library,
     needs_nvml,
@@ -124,12 +123,11 @@ FIRST, SECOND = (
 
 
 class Machine:
-    """The recorded desktop, with a daemon and a launcher of its own."""
+    """The recorded desktop, with a daemon of its own."""
 
     def __init__(self, instance: Instance, root: Path) -> None:
         self.instance, self.root = instance, root
         instance.before = [sys.executable, "-I", "-c", CONTROLLER, str(root)]
-        self.launcher = OwnLauncher(instance, "-c", LAUNCHER, str(root), config=PLAIN)
 
     def submit(self, script: str = "true") -> int:
         words = (*SMALL, "--gres", "gpu", "--", "sh", "-c")
@@ -141,14 +139,11 @@ class Machine:
 
 
 @pytest.fixture
-def machine(make_instance: Callable[..., Instance], tmp_path: Path) -> Iterator[Machine]:
+def machine(make_instance: Callable[..., Instance], tmp_path: Path) -> Machine:
     root = unfold("two-nvidia-desktop", tmp_path)
     made = Machine(make_instance(COUNTED + ROOTS), root)
-    try:
-        made.instance.start()
-        yield made
-    finally:
-        made.launcher.end()
+    made.instance.start()
+    return made
 
 
 def test_a_lost_gpu_does_not_leave_its_number_to_the_next_over_kill_9(machine: Machine) -> None:
@@ -169,14 +164,14 @@ def test_a_lost_gpu_does_not_leave_its_number_to_the_next_over_kill_9(machine: M
         assert gone["state"] == "LAUNCH_FAILED"
         why = " ".join(instance.drf("why", gone["id"]).stdout.split())
         assert "GPU 0: it is no longer there (nvidia, PCI address 0000:06:00.0)" in why
-        machine.launcher.kill()
-        machine.launcher.start()
+        instance.kill()
+        instance.start()
     assert instance.show(holders[1])["state"] == "RUNNING"
     Path(f"{gate}-1").touch()
     assert instance.wait_end(holders[1])["state"] == "COMPLETED"
 
 
-def test_the_controller_numbers_gpus_as_the_launcher_does(machine: Machine) -> None:
+def test_the_loss_of_a_gpu_changes_no_number_of_another(machine: Machine) -> None:
     """After the loss of the first one, "auto" gives out the second under the number that it had."""
     instance = machine.instance
     instance.config.write_text(instance.configured.replace("[0, 1]", '"auto"'))
@@ -199,7 +194,7 @@ supervision._IS_PRESENT = {"nvidia": lambda: True}
 main()
 """
 #: By device nodes, so that the configuration does not say which the driver means; and by UUIDs.
-BY_NODE = f"{CONFIG}[gres.gpu]\ndevices = ['/dev/gpu0', '/dev/gpu1']\n{ROOTS}"
+BY_NODE = f"{CONFIG}[gres.gpu]\ndevices = ['/dev/full', '/dev/no-gpu']\n{ROOTS}"
 BY_UUID = f"{CONFIG}[gres.gpu]\ninstances = ['GPU-a', 'GPU-b']\n{ROOTS}"
 SHARED = BY_UUID.replace("'GPU-b']", "'GPU-b']\nshare = true\nmemory = '24G'")
 CAREFUL = f"{BY_UUID}[scheduling]\nrespect_external_load = true\n"

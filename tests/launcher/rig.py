@@ -20,7 +20,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -37,7 +37,7 @@ from drfd.launcher.protocol import (
     NOTIFY,
     AttemptLimits,
     Ceilings,
-    Grant,
+    Devices,
     LaunchOrder,
     Message,
     decode,
@@ -101,7 +101,8 @@ class Asked:
     tells_start: bool = False
     empties_output: bool = True
     output_max_bytes: int = 0
-    grants: tuple[Grant, ...] = ()
+    devices: Devices = field(default_factory=Devices)
+    gres: tuple[tuple[str, int], ...] = ()
     most: Ceilings | None = None
     node: str = ""
     last_resort_s: int = 0

@@ -15,9 +15,9 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.interface import Devices, Entrance, LimitFailed
+from drfd.launcher.confinement.interface import Entrance, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import Assignment, read_order
+from drfd.launcher.protocol import Assignment, Devices, read_order
 from drfd.launcher.runner import attempt_process, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
 from drfd.launcher.runner.runner import fork_runner, hand_over

@@ -6,20 +6,16 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drfd.common.errors import HostError
 from drfd.common.owner import UNSTARTED
-from drfd.devices.gpus import Gpu
 from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.device_table import DeviceTable
-from drfd.launcher.protocol import Assignment, ExecOrder, Grant, message_of
+from drfd.launcher.protocol import Assignment, ExecOrder, message_of
 from drfd.launcher.system import process
 from launcher.rig import (
     UNTIL_GO,
@@ -190,29 +186,6 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPa
     at_work.discard((1, 1))
     assert not desk.is_full((3, 1))
     assert desk.is_full((9, 1))
-
-
-def test_while_devices_cannot_be_hidden_from_it_no_command_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def no_list() -> Sequence[Gpu]:
-        raise HostError("gpus", "cannot read the list")
-
-    grants = (Grant(name="gpu", given=("0",), others=("1",)),)
-    asked = order("true", cwd=Path("/"), grants=grants)
-    attempt = Attempt(created=attempt_files.created_record(asked.order.owner, "a boot", None))
-    monkeypatch.setattr(notices.attempt_files, "read", lambda *_: attempt)
-    desk = notices.Notices(
-        Unconfined("a test"),
-        attempts_fd=-1,
-        capabilities=0,
-        watch=lambda *_: pytest.fail("it was started"),
-        is_watched=lambda _: False,
-        devices=DeviceTable(find=no_list),
-    )
-    key = desk.add(Assignment(asked.order, payload_fd=os.open(os.devnull, os.O_RDONLY)))
-    assert not desk.start(key)
-    assert "not told: cannot read the list" in desk.take(key).values()
 
 
 # -- jobs that never start -----------------------------------------------------------------------

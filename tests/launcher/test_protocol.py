@@ -17,10 +17,10 @@ from drfd.launcher.protocol import (
     AttemptOrder,
     BadMessage,
     Ceilings,
+    Devices,
     DiskLimit,
     ExecOrder,
     ForgetOrder,
-    Grant,
     KeyOrder,
     LendOrder,
     ListOrder,
@@ -33,6 +33,7 @@ from drfd.launcher.protocol import (
     message_of,
     read_order,
 )
+from drfd.linux.device_nodes import DeviceNode
 from launcher.rig import order
 
 DISK = DiskLimit(device="8:0", read_bps=1000, write_bps=0)
@@ -99,10 +100,12 @@ ORDERS: dict[str, Order] = {
     "notify": replace(
         order(cwd=Path("/")).order,
         output_max_bytes=5,
-        grants=(
-            Grant(name="gpu", given=("0",), others=("1", "2"), memory_bytes=20 << 30),
-            Grant(name="fpga", given=(), others=("0",)),
+        devices=Devices(
+            frozenset({DeviceNode("c", 195, 1), DeviceNode("b", 8, 1)}),
+            frozenset({0, 1}),
+            (("0000:01:00.0", 20 << 30),),
         ),
+        gres=(("gpu", 2),),
         most=Ceilings(cores_milli=9000, disks=(DISK,)),
     ),
     "exec": EXEC,
@@ -182,7 +185,7 @@ def test_a_field_that_nobody_knows_is_refused(path: tuple[str | int, ...]) -> No
     refused(put(*path, "nice", value=1))
 
 
-GRANT = {"name": "gpu", "given": [], "others": [], "memory_bytes": 0}
+DEVICES = {"hidden": [], "numa_nodes": [], "memory": []}
 #: What may not stand where. The kernel reads a negative limit as "none"; a device becomes part of a
 #: line that root writes into a kernel file; and a controller in bad hands put a library, or the
 #: place of a script's modules, into everybody's jobs by a variable.
@@ -209,19 +212,22 @@ REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
     # No variable is taken out that is none of devices.
     (("hidden",), [None, {}, "PATH", [1], ["PATH"], ["DRF_JOB_ID"]]),
     *(((field,), [None, 0, 1, "true", []]) for field in ("tells_start", "empties_output")),
-    # Devices are named and not numbered.
+    (("devices",), [None, [], {"hidden": []}, {**DEVICES, "given": []}]),
     (
-        ("grants",),
+        ("devices", "hidden"),
         [
-            *(None, {"name": "gpu"}, ["memory_bytes"], [GRANT] * 65),
-            *([{"name": "gpu", "given": [], "memory_bytes": 0}],),
-            *([{"name": "gpu", "given": [], "others": []}],),
-            *([{**GRANT, "nodes": ["c 1:3"]}], [{**GRANT, "name": 5}], [{**GRANT, "given": "0"}]),
-            *([{**GRANT, "given": [0]}], [{**GRANT, "given": ["0" * 257]}]),
-            *([{**GRANT, "others": ["0"] * 1025}],),
-            *([{**GRANT, "memory_bytes": -1}], [{**GRANT, "memory_bytes": "1G"}]),
+            *(None, ["c 1:3"], [["c", 1]], [["a", 1, 3]], [["c", "1", 3]], [["c", 1, True]]),
+            *(
+                [["c", -1, 3]],
+                [["c", 1 << 12, 0]],
+                [["b", 0, 1 << 20]],
+                [["c", 1, each] for each in range(8193)],
+            ),
         ],
     ),
+    (("devices", "numa_nodes"), [None, [-1], ["0"], [0.5]]),
+    (("devices", "memory"), [None, [["0000:01:00.0"]], [["x y", 1]], [["0000:01:00.0", -1]]]),
+    (("gres",), [None, ["gpu"], [["gpu", -1]], [["GPU,x", 1]], [["gpu", 1]] * 65]),
 ]
 
 

@@ -20,8 +20,9 @@ from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,
     Key,
 )
-from drfd.launcher.protocol import Grant, Message, SignalOrder, encode, message_of
+from drfd.launcher.protocol import Devices, Message, SignalOrder, encode, message_of
 from drfd.launcher.system import process
+from drfd.linux.device_nodes import DeviceNode
 from kernel import lingering
 from launcher.rig import (
     UNTIL_GO,
@@ -126,11 +127,11 @@ def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(
 def test_what_cannot_be_run_is_reported_and_leaves_no_trace(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
-    """The administrator restarts it, and no job is lost meanwhile."""
-    grants = (Grant(name="fpga", given=(), others=("0",)),)
-    controller.launch(order("touch", "ran", cwd=work, grants=grants))
-    short = controller.take("shortage", id=1, attempt=1, whose="machine", resource="devices")
-    assert short["text"].startswith("the launcher knows no fpga 0: ")
+    """Without cgroups no device can be hidden, so no job begins from which one should be."""
+    devices = Devices(hidden=frozenset({DeviceNode("c", 1, 7)}))
+    controller.launch(order("touch", "ran", cwd=work, devices=devices))
+    broken = controller.take("broke", id=1, attempt=1)
+    assert broken["text"].startswith("it could not be set up: devices cannot be hidden from jobs")
     assert controller.list() == NOTHING_KNOWN
     assert os.listdir(launcher.files.path) == []
     assert list(work.iterdir()) == []

@@ -24,12 +24,11 @@ import pytest
 from drfd.core.model.job import Job as CoreJob
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.meter import GpuShare, Meter
-from drfd.daemon.spawn import group_for
 from drfd.launcher.gpu_meter.reading import encode, process_reading
 from drfd.linux.service import has_systemd
 from fakes import spec
-from gpu_machines import CONTROLLER, LAUNCHER, unfold
-from instance import CONFIG, Accounts, Instance, OwnLauncher, wait_for
+from gpu_machines import CONTROLLER, unfold
+from instance import CONFIG, Accounts, Instance, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -157,22 +156,19 @@ def test_a_job_does_not_start_on_a_device_that_has_gone(granting: Instance, node
     why = " ".join(granting.drf("why", gone["id"]).stdout.split())
     assert f"fpga 1: {nodes / second}: No such file or directory" in why
     assert granting.show(holder)["state"] == "RUNNING"
-    granting.kill_launcher()
-    assert f"warning: fpga 1: {nodes / second}: " in granting.drf("doctor").stdout
+    assert f"fpga 1: {nodes / second}: No such file" in granting.drf("doctor").stdout
 
 
 @pytest.mark.anew
-def test_devices_that_the_launcher_does_not_know_are_given_to_nobody(
-    granting: Instance, nodes: Path
-) -> None:
-    """A reload alone brings none into effect, and jobs wait while the launcher knows others."""
+def test_a_reload_changes_no_device_under_jobs_that_run(granting: Instance, nodes: Path) -> None:
+    """They have theirs by number: other devices take a restart."""
     words = ("-m", "64M", "-c", "1")
     new = nodes / OTHER
     more = f"[gres.card]\ndevices = [{json.dumps(str(new))}]\n"
     less = CONFIG + f"[gres.fpga]\ndevices = [{json.dumps(str(nodes / HIDDEN))}]\n"
     granting.config.write_text(less + more)
     said = granting.drf("reload").stderr
-    assert "gres.card.devices has changed: that takes a restart of drfd and its launcher" in said
+    assert "gres.card.devices has changed: that takes a restart of drfd" in said
     assert "gres.fpga.devices has changed" in said
     script = f"exec 3< {nodes / HIDDEN}"
     assert granting.ended(*words, "--", "sh", "-c", script)["state"] == "FAILED"
@@ -190,7 +186,7 @@ GPU_NODES = {"nvidia0": 5, "render0": 8, "nvidia1": 7, "render1": 9}
 
 
 class GpuMachine:
-    """A daemon with the recorded desktop's two GPUs, and a launcher of its own for them."""
+    """A daemon with the recorded desktop's two GPUs."""
 
     def __init__(self, instance: Instance, root: Path) -> None:
         self.instance, self.root = instance, root
@@ -209,14 +205,10 @@ class GpuMachine:
             drm = root / f"sys/bus/pci/devices/0000:{bus}:00.0/drm"
             (drm / f"renderD{128 + number}/dev").write_text(f"1:{GPU_NODES[f'render{number}']}\n")
         instance.before = [sys.executable, "-I", "-c", CONTROLLER, str(root)]
-        group = group_for(instance.state)
-        self.launcher = OwnLauncher(instance, "-c", LAUNCHER, str(root), "--group", group)
 
     def kill(self) -> None:
-        """SIGKILL to both daemons; others go on."""
-        self.launcher.kill()
+        """SIGKILL to the daemon; another one goes on."""
         self.instance.kill()
-        self.launcher.start()
         self.instance.start()
 
 
@@ -231,7 +223,7 @@ def with_gpus(nodes: Path) -> Iterator[GpuMachine]:
             pytest.skip(said)
         yield machine
     finally:
-        machine.launcher.end()
+        machine.instance.destroy()
 
 
 def test_each_job_reaches_the_nodes_of_its_own_gpus_and_of_no_others_whatever_dies(

@@ -15,6 +15,7 @@ from drfd.common.units import show_duration, utc_time
 from drfd.core.model.hours import Window
 from drfd.core.model.resources import Axes, Node
 from drfd.daemon.config import Site
+from drfd.daemon.countable import device_warnings
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.launcher_link.messages import NodeFacts
@@ -172,7 +173,7 @@ def doctor_view(site: Site, links: Links, journal_id: str) -> EnforcementView:
         "warnings": [
             *site.warnings,
             *link.hello.get("warnings", []),
-            *link.hello.get("lost_devices", []),
+            *device_warnings(site.countables),
             *node_warnings(site.rules.axes, links),
         ],
         "stuck_jobs": sorted(job_id for job_id, _ in links.stuck),
@@ -274,7 +275,10 @@ def gpu_keepings(site: Site, link: Link) -> dict[str, Keeping]:
     names = dict(site.rules.axes.instances).get(GPU, ())
     if not link.hello:
         return keepings(names, [], {"": "the launcher is away"})
-    kept: list[str] = link.hello.get("limits_gpus", [])
+    limited: list[str] = link.hello.get("limits_gpus", [])
+    # Slices have one address, and no driver of slices limits their memory.
+    whole = [gpu for gpu in link.gpus.known if gpu.pci in limited and ":" not in gpu.name]
+    kept = [name for gpu in whole for name in (gpu.name, gpu.uuid) if name is not None]
     return keepings(names, link.gpu_use.gpus(), link.gpu_use.why, kept)
 
 

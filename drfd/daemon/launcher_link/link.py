@@ -19,6 +19,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -38,6 +39,7 @@ from drfd.core.decisions.stimuli import (
     Breached,
     IdsSeen,
     LaunchAborted,
+    LaunchShort,
     NeverNotified,
     Stimulus,
     Tick,
@@ -52,12 +54,20 @@ from drfd.core.model.effects import (
     SendSignals,
     Terminate,
     Thaw,
+    owed,
 )
-from drfd.core.model.job import Job, JobState, owner_of
+from drfd.core.model.job import Job, JobState, Whose, owner_of
 from drfd.core.model.options import most_here
 from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.nodes import ALL_NODES, Nodes
+from drfd.daemon.launcher_link.device_table import (
+    DevicesFailed,
+    DevicesTaken,
+    DeviceTable,
+    GpuRoster,
+    Grant,
+)
 from drfd.daemon.launcher_link.lending import CORES, DISKS, lends
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
@@ -78,6 +88,7 @@ from drfd.daemon.launcher_link.messages import (
     ceilings_of,
     decode_report,
     disk_limits,
+    grants_for,
     never_notice_for,
     notice_for,
     order_for,
@@ -147,9 +158,12 @@ class Link:
         settings: LaunchSettings,
         meter: Meter,
         nodes: Nodes = ALL_NODES,
+        gpus: GpuRoster | None = None,
     ) -> None:
         """`nodes` are those on which this launcher runs jobs."""
         self.settings = settings
+        #: The GPUs of this machine.
+        self.gpus = gpus or GpuRoster()
         self.nodes = nodes
         #: Set while there is a node: without one no launcher is looked for.
         self._has_nodes = asyncio.Event()
@@ -361,6 +375,10 @@ def _version_fault(version: object, *, is_home: bool) -> str | None:
     )
 
 
+def _unset(why: str) -> str:
+    return f"it could not be set up: {why}"
+
+
 class NeverNotices:
     """The notifications of jobs that never start: one of each user is on its way to the launcher,
     so that neither its descriptors nor the machine are used up by those of ten thousand jobs."""
@@ -420,6 +438,8 @@ class LauncherConnection:
         self._exec_count = 0
         #: Ended attempts of which only the file is left, whose removal is to be ordered.
         self._gone: list[protocol.AttemptOrder] = []
+        #: What waits for a look at the machine's GPUs.
+        self._looking: set[asyncio.Task[None]] = set()
         # A stream cannot send files.
         own = os.dup(writer.get_extra_info("socket").fileno())
         self._outbox = Outbox(socket.socket(fileno=own))
@@ -428,6 +448,8 @@ class LauncherConnection:
         self._is_closed = True
         if self._relist is not None:
             self._relist.cancel()
+        for task in self._looking:
+            task.cancel()
         for answer in self._execs.values():
             if not answer.done():
                 answer.set_exception(launcher_away())
@@ -465,6 +487,31 @@ class LauncherConnection:
         if (effect.job_id, effect.attempt) in self._link.strays:
             self._submit(self._refused_by_stray(effect, job))
             return
+        begins = isinstance(effect, Launch | NotifyNever)
+        begins = begins or (isinstance(effect, RemoveAttempt) and job.spec.notify is not None)
+        if begins and any(grant.name == GPU for grant in self._grants(job)):
+            task = asyncio.create_task(self._perform_after_look(effect, job.id))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+        else:
+            self._perform(effect, job)
+
+    async def _perform_after_look(self, effect: Effect, job_id: int) -> None:
+        """Look at the machine's GPUs, and then send the order for an effect if it is still due."""
+        fault = ""
+        try:
+            await self._link.gpus.look_up()
+        except HostError as error:
+            fault = str(error)
+        job = self._engine.ledger.jobs.get(job_id)
+        if job is None or owed(job) != effect or not self._link.is_ready():
+            return
+        if fault and isinstance(effect, Launch):
+            self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, _unset(fault)))
+        else:
+            self._perform(effect, job)
+
+    def _perform(self, effect: Effect, job: Job) -> None:
         if isinstance(effect, Launch):
             if not self._is_configured(job):
                 # The launcher of the node that was may have started it.
@@ -476,6 +523,22 @@ class LauncherConnection:
             order, payload = self._order_and_payload(job)
             # A notice or an exec needs none.
             order = dataclasses.replace(order, output_max_bytes=job.spec.output_max_bytes or 0)
+            try:
+                found = self._devices().look_up(self._grants(job))
+            except DevicesTaken as error:
+                now, whose = self._engine.clock(), Whose.JOB
+                short = LaunchShort(
+                    now, job.id, job.attempt, text=str(error), whose=whose, resource="devices"
+                )
+                self._submit(short)
+                return
+            except DevicesFailed as error:
+                text = _unset(str(error))
+                self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
+                return
+            order = dataclasses.replace(
+                order, devices=found.devices, variables={**order.variables, **found.variables}
+            )
             self._order(protocol.LAUNCH, order, payload_for(job.spec, payload))
         elif isinstance(effect, SendSignals):
             self._order(
@@ -493,6 +556,7 @@ class LauncherConnection:
                 self._send_never(effect.job_id, job)
         elif isinstance(effect, RemoveAttempt) and job.spec.notify is not None:
             order, payload = self._order_and_payload(job)
+            order = dataclasses.replace(order, devices=self._devices().hide_all(self._grants(job)))
             notice = notice_for(job, order)
             if notice is None:
                 self._send_attempt(effect)
@@ -504,6 +568,7 @@ class LauncherConnection:
     def _send_never(self, job_id: int, job: Job) -> None:
         assert job.broken is not None
         order, payload = self._order_and_payload(job)
+        order = dataclasses.replace(order, devices=self._devices().hide_all(self._grants(job)))
         on = job.broken.job_id
         label = self._engine.names_of_broken(job_id).get(on) or self._engine.ledger.label_of(on)
         notice = never_notice_for(job, order, job_id, label)
@@ -613,15 +678,27 @@ class LauncherConnection:
             countables=engine.rules.axes.instances,
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
-            taken=engine.ledger.taken,
             most=most_here(job.spec, engine.rules.own_capacity) if self._lends_any() else None,
             home=engine.rules.axes.home,
         )
-        if not self._link.hello["limits_gpus"]:
-            # No kernel keeps limits of their memory there.
-            grants = tuple(dataclasses.replace(each, memory_bytes=0) for each in order.grants)
-            order = dataclasses.replace(order, grants=grants)
         return with_slurm_variables(order, payload.env, job.restarts), payload
+
+    def _grants(self, job: Job) -> tuple[Grant, ...]:
+        """Return what the job is given of devices. Another node chooses its devices itself."""
+        axes = self._engine.rules.axes
+        if job.node not in ("", axes.home):
+            return ()
+        found = grants_for(
+            job, axes.instances, self._engine.ledger.taken, self._link.settings.countables
+        )
+        if self._link.hello["limits_gpus"]:
+            return tuple(found)
+        # No kernel keeps limits of their memory there.
+        return tuple(dataclasses.replace(each, memory_bytes=0) for each in found)
+
+    def _devices(self) -> DeviceTable:
+        can_hide, _ = self._link.hello["hiding"]
+        return DeviceTable(self._link.settings.countables, can_hide, self._link.gpus.known)
 
     def _lends_any(self) -> bool:
         return self._link.nodes.has_home and self._link.lends_any()
@@ -642,7 +719,9 @@ class LauncherConnection:
                     if self._has_gpus():
                         self.measure_gpus()
             case GpusReport():
-                self._take_gpus(report)
+                task = asyncio.create_task(self._take_gpus(report))
+                self._looking.add(task)
+                task.add_done_callback(self._looking.discard)
             case ListedReport():
                 self._reconcile(report.owners)
             case ExecReport():
@@ -672,9 +751,12 @@ class LauncherConnection:
             case _:
                 self._take_attempt_report(report)
 
-    def _take_gpus(self, report: GpusReport) -> None:
+    async def _take_gpus(self, report: GpusReport) -> None:
+        # Slices come and go.
+        with suppress(HostError):
+            await self._link.gpus.look_up()
         use, engine = self._link.gpu_use, self._engine
-        use.take(report.driver, report.line, engine.ledger.jobs)
+        use.take(report.driver, report.line, engine.ledger.jobs, self._link.gpus.known)
         listed = dict(engine.rules.axes.instances).get(GPU, ())
         used = {(GPU, each): users for each, users in use.used_outside(listed).items()}
         if engine.see_instances(used):

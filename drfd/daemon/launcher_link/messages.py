@@ -11,9 +11,8 @@ The variables that name a job's instances of countable resources (GRES):
     CUDA_DEVICE_ORDER      PCI_BUS_ID, so that numbers mean what nvidia-smi shows and what they mean
                            to other jobs: CUDA by itself counts the fastest device first
 
-The launcher alone knows which devices the instances are: it hides those of others where the kernel
-can do that, and names GPUs as it finds them on the machine (`launcher.device_table`), which
-overrides the lists above. Where it finds none, the lists inform and do not enforce.
+Where GPUs are found on the machine, `device_table` names them in place of these lists, and
+says which nodes are hidden. Where none is found, the lists inform and do not enforce.
 
 Where GPUs are given out, a job that asked for none is shown none: -1 is no device to both CUDA and
 HIP, while an empty HIP_VISIBLE_DEVICES counts as unset. ROCR_VISIBLE_DEVICES and
@@ -48,6 +47,8 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.machine import Instance, Instances
 from drfd.core.model.resources import Resources
+from drfd.daemon.countable import Countables, names_with_nodes
+from drfd.daemon.launcher_link.device_table import Grant
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload
@@ -58,7 +59,6 @@ from drfd.launcher.protocol import (
     AttemptLimits,
     Ceilings,
     DiskLimit,
-    Grant,
     LaunchOrder,
     Message,
     decode,
@@ -107,8 +107,7 @@ class LaunchSettings:
     max_pids: int
     #: One of `launcher.protocol.CORES_MODES`.
     cores_by: str
-    #: Countable resources whose instances may have device nodes.
-    with_nodes: frozenset[str] = frozenset()
+    countables: Countables = ()
 
 
 def order_for(
@@ -119,14 +118,13 @@ def order_for(
     countables: Instances = (),
     proof: str | None = None,
     beside: Iterable[Job] = (),
-    taken: Iterable[Instance] = (),
     most: Resources | None = None,
     home: str = "",
 ) -> LaunchOrder:
     """Return the order to launch the job's present attempt.
 
-    `array` is the array that the job is a task of, `countables` are the instances that this machine
-    gives out, and `taken` those that jobs have. `proof` is the user's signature of the submission,
+    `array` is the array that the job is a task of, and `countables` are the instances that this
+    machine gives out. `proof` is the user's signature of the submission,
     and `beside` are the jobs that run now, whose outputs must not be emptied. `most` is the most
     that the job may be lent, None where nothing is lent; cores are lent with the mode SHARE alone.
     `home` is the controller's own node, if there are others: another one chooses instances itself,
@@ -182,21 +180,20 @@ def order_for(
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
         empties_output=not job.restarts and not (spec.append or shares_output(job, beside)),
-        grants=_counted(demand)
-        if is_away
-        else tuple(_grants(job, countables, taken, settings.with_nodes)),
+        gres=demand.gres if is_away else (),
         most=ceilings,
         node=job.node if is_away else "",
     )
 
 
-def _grants(
-    job: Job, countables: Instances, taken: Iterable[Instance], with_nodes: frozenset[str]
+def grants_for(
+    job: Job, instances: Instances, taken: Iterable[Instance], countables: Countables
 ) -> Iterator[Grant]:
     """Yield what a job is given of each resource with device nodes, and what others may have: also
-    what is not in the configuration any more, and stays with jobs that run."""
-    listed, held = dict(countables), tuple(taken)
-    # The launcher finds GPUs by itself; nodes of other resources it knows from the configuration.
+    what is not in the configuration any more, and stays with jobs that run. `instances` are those
+    that this machine gives out, and `taken` those that jobs have."""
+    listed, held, with_nodes = dict(instances), tuple(taken), names_with_nodes(countables)
+    # GPUs are found; nodes of other resources are named in the configuration.
     is_gpu_in_use = GPU in dict((*held, *job.instances))
     for name in sorted(with_nodes | {GPU} if is_gpu_in_use else with_nodes):
         mine = dict(job.instances).get(name, ())
@@ -205,14 +202,6 @@ def _grants(
             foreign = dict.fromkeys(each for each in others if each not in mine)
             memory_bytes = dict(job.spec.demand.gres_memory).get(name, 0)
             yield Grant(name=name, given=mine, others=tuple(foreign), memory_bytes=memory_bytes)
-
-
-def _counted(demand: Resources) -> tuple[Grant, ...]:
-    """Return the numbers of instances that a job is given on a node which chooses them itself."""
-    return tuple(
-        Grant(name=name, given=tuple(map(str, range(count))), others=())
-        for name, count in demand.gres
-    )
 
 
 def payload_for(spec: JobSpec, payload: Payload) -> bytes:

@@ -9,16 +9,19 @@ is stopped for its memory on a GPU only after two readings in a row.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import Job
 from drfd.daemon.monitoring.meter import GPUS_STALE_S, GpuShare, Meter
-from drfd.devices.gpus import GPU
+from drfd.devices import gpu as vendors
+from drfd.devices.amd import UNPLACED
+from drfd.devices.gpus import GPU, Gpu
 from drfd.host import measurements
 from drfd.linux.user_database import LocalAccounts
 
@@ -27,6 +30,10 @@ log = logging.getLogger("drfd")
 #: From so much on a GPU counts as used outside drfd: bytes of memory, and the part of all of its
 #: memory, whichever is more; or percent of its time.
 _LEAST_BYTES, _LEAST_PART, _LEAST_PERCENT = 1 << 30, 10, 25
+
+
+#: Driver, as the launcher calls it → vendors of the GPUs that it measures.
+_VENDORS = {"nvidia": (vendors.NVIDIA,), "drm": (vendors.AMD, vendors.INTEL)}
 
 
 class GpuProcess(Struct, frozen=True):
@@ -42,8 +49,6 @@ class GpuProcess(Struct, frozen=True):
 class GpuReading(Struct, frozen=True):
     """A GPU, or a MIG slice in place of one that is divided."""
 
-    #: As in the configuration; None if discovery does not know it.
-    name: str | None
     pci: str
     uuid: str | None
     slice: str | None
@@ -53,6 +58,8 @@ class GpuReading(Struct, frozen=True):
     is_lost: bool
     #: None if they are not known.
     processes: list[GpuProcess] | None
+    #: As in the configuration; None if discovery does not know it.
+    name: str | None = None
 
 
 class _Line(Struct, frozen=True):
@@ -147,8 +154,11 @@ class GpuUse:
         self._sizes: dict[str, int] = {}
         self._has_logged = False
 
-    def take(self, driver: str, line: str, jobs: Mapping[int, Job]) -> None:
-        """Take a line, and note the use of each attempt that is watched."""
+    def take(
+        self, driver: str, line: str, jobs: Mapping[int, Job], known: Sequence[Gpu] = ()
+    ) -> None:
+        """Take a line, and note the use of each attempt that is watched. `known` are the GPUs of
+        this machine."""
         try:
             found = msgspec.json.decode(line, type=_Line)
         except msgspec.MsgspecError as error:
@@ -161,7 +171,8 @@ class GpuUse:
             self.why[driver] = found.why
         now_s = self._meter.mono()
         owners = _Owners(self._meter)
-        measured = [_measured(each, owners) for each in found.gpus]
+        readings = found.gpus if found.why else named(found.gpus, known, driver)
+        measured = [_measured(each, owners) for each in readings]
         self._latest[driver] = now_s, measured
         for gpu in measured:
             if gpu.reading.memory_total is not None:
@@ -218,6 +229,30 @@ class GpuUse:
         if uid is None:
             return "somebody"
         return self._accounts.name_of(uid) or f"uid {uid}"
+
+
+def named(readings: list[GpuReading], gpus: Sequence[Gpu], driver: str) -> list[GpuReading]:
+    """Return the readings with the names and UUIDs by which the configuration may call the GPUs,
+    without GPUs that are part of the processor: their memory is the machine's. GPUs of this driver
+    that were there and have gone, or cannot be used, count as lost."""
+    known = {(gpu.pci, gpu.name.partition(":")[2]): gpu for gpu in gpus}
+    found: list[GpuReading] = []
+    for each in readings:
+        gpu = known.get((each.pci, each.slice or ""))
+        if gpu is None:
+            found.append(each)
+        elif not gpu.is_integrated:
+            is_lost = each.is_lost or gpu.fault != ""
+            uuid = gpu.uuid or each.uuid
+            found.append(replace(each, name=gpu.name, uuid=uuid, is_lost=is_lost))
+    read = {each.pci for each in readings}
+    for gpu in gpus:
+        is_whole = ":" not in gpu.name and not gpu.pci.startswith(UNPLACED)
+        is_ours = gpu.vendor in _VENDORS.get(driver, ()) and not gpu.is_integrated
+        if gpu.fault and is_whole and is_ours and gpu.pci not in read:
+            unknown = (None, None, None, None)
+            found.append(GpuReading(gpu.pci, gpu.uuid, *unknown, True, None, gpu.name))
+    return found
 
 
 def _measured(reading: GpuReading, owners: _Owners) -> MeasuredGpu:

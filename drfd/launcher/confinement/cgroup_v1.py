@@ -40,7 +40,6 @@ from drfd.launcher.confinement.interface import (
     LENT_DISKS,
     WRITTEN,
     Counted,
-    Devices,
     Entrance,
     LimitFailed,
     insist_on_entry,
@@ -48,7 +47,7 @@ from drfd.launcher.confinement.interface import (
     reach_before_limits,
 )
 from drfd.launcher.confinement.processes import MembersV1, first_process, remove_all
-from drfd.launcher.protocol import AttemptLimits, DiskLimit
+from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system.files import Plain, put, unless_gone
 from drfd.linux.descriptors import opened
 

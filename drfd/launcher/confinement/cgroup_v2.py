@@ -38,7 +38,6 @@ from drfd.launcher.confinement.interface import (
     LENT_DISKS,
     MOVED,
     Counted,
-    Devices,
     Entrance,
     JobGroupGone,
     LimitFailed,
@@ -47,7 +46,7 @@ from drfd.launcher.confinement.interface import (
     reach_before_limits,
 )
 from drfd.launcher.confinement.processes import MembersV2, first_process, remove_all
-from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, DiskLimit
+from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system import process
 from drfd.launcher.system.files import put, unless_gone
 from drfd.linux import syscalls

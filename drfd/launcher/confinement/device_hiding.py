@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from drfd.devices.nodes import CHARACTER, DeviceNode, show_node
 from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import ancestors, find_own, keys_of
 from drfd.launcher.confinement.device_program import device_program
@@ -30,6 +29,7 @@ from drfd.launcher.confinement.processes import remove_all
 from drfd.launcher.system.files import get, get_record
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
+from drfd.linux.device_nodes import CHARACTER, DeviceNode, show_node
 
 #: Programs that stay loaded, one for each set of hidden devices: of 8 GPUs given one by one, 9.
 _MOST_PROGRAMS = 64

@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Collection, Iterator
 
-from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode
+from drfd.linux.device_nodes import BLOCK, CHARACTER, DeviceNode
 
 # Registers: the result, the context, and what is read from it.
 _RESULT, _CONTEXT, _KIND, _MAJOR, _MINOR = 0, 1, 2, 4, 5

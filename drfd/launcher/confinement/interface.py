@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from drfd.common.failpoints import reach
-from drfd.devices.nodes import DeviceNode
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.protocol import AttemptLimits, DiskLimit
+from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system.files import get, put
 
 #: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
@@ -39,18 +38,6 @@ LENT_CORES, LENT_DISKS = "cores", "disks"
 
 class LimitFailed(Exception):
     """A limit could not be applied, so the job must not start; the text names it and the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """What an attempt was given of the machine's devices, as far as its limits depend on it."""
-
-    #: Device nodes that no process of the attempt may open or make, nor one of root's.
-    hidden: frozenset[DeviceNode] = frozenset()
-    #: NUMA nodes of its devices, which its CPUs should be of.
-    numa_nodes: frozenset[int] = frozenset()
-    #: PCI addresses of its GPUs, each with the bytes of the GPU's memory that it may use.
-    memory: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,11 @@ from drfd.launcher.confinement.interface import (
     NONE,
     NOT_HIDDEN,
     Counted,
-    Devices,
     Entrance,
     LimitFailed,
 )
 from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
-from drfd.launcher.protocol import QUOTA, AttemptLimits, DiskLimit
+from drfd.launcher.protocol import QUOTA, AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system import process
 
 #: Largest number of listings in one stop; without a fork bomb far fewer suffice.

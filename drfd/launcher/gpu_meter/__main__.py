@@ -1,9 +1,8 @@
 """The process that measures the GPUs of one kind of driver, without root's rights.
 
-    python -m drfd.launcher.gpu_meter nvidia|drm [DIRECTORY]
+    python -m drfd.launcher.gpu_meter nvidia|drm
 
-It writes a line every PERIOD_S seconds to standard output, and ends with its parent. The directory
-has the file with the GPUs that the launcher has seen, and their numbers.
+It writes a line every PERIOD_S seconds to standard output, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -13,13 +12,10 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
-from drfd.devices.roster import Roster
-from drfd.devices.roster_file import RosterFile
 from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
-from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode, named
+from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode
 from drfd.linux import syscalls
 from drfd.linux.own_process import NOBODY, be_killed_first
 
@@ -27,11 +23,9 @@ from drfd.linux.own_process import NOBODY, be_killed_first
 _CAP_SYS_PTRACE = 1 << 19
 
 
-def main(kind: str, gpus_dir: str | None = None) -> None:
+def main(kind: str) -> None:
     parent = os.getppid()
     try:
-        # Others may be unable to reach the directory.
-        roster = Roster(file=None if gpus_dir is None else RosterFile(Path(gpus_dir)))
         with suppress(OSError):
             be_killed_first()
         _give_up_rights(keep=_CAP_SYS_PTRACE if kind == DRM else 0)
@@ -42,7 +36,7 @@ def main(kind: str, gpus_dir: str | None = None) -> None:
         # Other parties' code is loaded without root's rights.
         gpus = NvidiaGpus() if kind == NVIDIA else DrmGpus()
         while True:
-            _write(encode(named(gpus.read(), roster, kind)))
+            _write(encode(gpus.read()))
             time.sleep(PERIOD_S)
     except Unmeasured as error:
         _write(encode(why=str(error)))

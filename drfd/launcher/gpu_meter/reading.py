@@ -3,7 +3,6 @@
 A line is a JSON object of this shape:
 
     gpus   the GPUs, and the MIG slices in place of a GPU that is divided; each with
-             name                 as `devices.gpus` numbers them
              pci, uuid            the address as in /sys/bus/pci/devices, and the lasting name
              slice                "GI:CI" of a MIG slice
              memory_used, memory_total   bytes
@@ -21,17 +20,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import NotRequired, TypedDict
-
-from drfd.common.errors import HostError
-from drfd.devices import gpu as vendors
-from drfd.devices.amd import UNPLACED
-from drfd.devices.roster import Roster
+from typing import TypedDict
 
 #: Kinds of drivers: NVIDIA's own, and those of the kernel's DRM (AMD and Intel).
 NVIDIA, DRM = "nvidia", "drm"
-_VENDORS = {NVIDIA: (vendors.NVIDIA,), DRM: (vendors.AMD, vendors.INTEL)}
 #: Seconds between two lines.
 PERIOD_S = 2.0
 #: Largest number of bytes of a line. Where it would be longer, it has fewer processes.
@@ -52,7 +44,6 @@ class ProcessReading(TypedDict):
 
 
 class GpuReading(TypedDict):
-    name: NotRequired[str | None]
     pci: str
     uuid: str | None
     slice: str | None
@@ -115,37 +106,6 @@ def lost_reading(pci: str, uuid: str | None) -> GpuReading:
         "is_lost": True,
         "processes": None,
     }
-
-
-def named(readings: list[GpuReading], roster: Roster, kind: str) -> list[GpuReading]:
-    """Return the readings with the names and UUIDs by which the configuration may call the GPUs,
-    without GPUs that are part of the processor: their memory is the machine's. GPUs of this kind
-    that were there and have gone, or cannot be used, count as lost.
-
-    They are looked up in the roster each time, because slices come and go."""
-    try:
-        gpus = roster.look_up()
-    except HostError:
-        # What is read says itself whether it is lost.
-        gpus = tuple(replace(gpu, fault="") for gpu in roster.known)
-    known = {(gpu.pci, gpu.name.partition(":")[2]): gpu for gpu in gpus}
-    found: list[GpuReading] = []
-    for each in readings:
-        gpu = known.get((each["pci"], each["slice"] or ""))
-        if gpu is not None and gpu.is_integrated:
-            continue
-        uuid = None if gpu is None else gpu.uuid
-        name = None if gpu is None else gpu.name
-        is_lost = each["is_lost"] or (gpu is not None and gpu.fault != "")
-        uuid = uuid or each["uuid"]
-        found.append({**each, "name": name, "uuid": uuid, "is_lost": is_lost})
-    read = {each["pci"] for each in readings}
-    for gpu in gpus:
-        is_whole = ":" not in gpu.name and not gpu.pci.startswith(UNPLACED)
-        is_ours = gpu.vendor in _VENDORS[kind] and not gpu.is_integrated
-        if gpu.fault and is_whole and is_ours and gpu.pci not in read:
-            found.append({**lost_reading(gpu.pci, gpu.uuid), "name": gpu.name})
-    return found
 
 
 def encode(gpus: Iterable[GpuReading] = (), why: str | None = None) -> bytes:

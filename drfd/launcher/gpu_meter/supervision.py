@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from drfd.launcher.gpu_meter import drm, nvidia
 from drfd.launcher.gpu_meter.reading import DRM, MAX_LINE_BYTES, NVIDIA, PERIOD_S
@@ -47,12 +46,8 @@ class GpuMeters:
         background: BackgroundWork,
         selector: selectors.BaseSelector,
         send: Callable[[Message], None],
-        gpus_dir: Path | None = None,
     ) -> None:
-        """`gpus_dir` has the file with the GPUs that the launcher has seen."""
-        self._meters = [
-            _Meter(kind, background, selector, self._report, gpus_dir) for kind in _IS_PRESENT
-        ]
+        self._meters = [_Meter(kind, background, selector, self._report) for kind in _IS_PRESENT]
         self._send = send
         self._is_on = False
         #: When the processes end, on the monotonic clock, or None if they are wanted.
@@ -96,10 +91,8 @@ class _Meter:
         background: BackgroundWork,
         selector: selectors.BaseSelector,
         report: Callable[[str, str], None],
-        gpus_dir: Path | None,
     ) -> None:
         self._kind = kind
-        self._gpus_dir = gpus_dir
         self._background = background
         self._selector = selector
         self._report = report
@@ -145,7 +138,7 @@ class _Meter:
         out, into = os.pipe()
         try:
             self._pid = self._background.start(
-                lambda: _become(self._kind, self._gpus_dir, into),
+                lambda: _become(self._kind, into),
                 partial(self._ended, self._number),
                 into,
             )
@@ -227,14 +220,12 @@ class _Meter:
         log.error("event=gpu-meters-stuck kind=%s processes=%d", self._kind, count)
 
 
-def _become(kind: str, gpus_dir: Path | None, into: int) -> None:
+def _become(kind: str, into: int) -> None:
     """Execute the program that measures, with `into` as its standard output."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(into, 1)
     os.dup2(nothing, 2)
     command = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter", kind]
-    if gpus_dir is not None:
-        command.append(str(gpus_dir.absolute()))
     os.chdir("/")
     os.execv(sys.executable, command)

@@ -476,7 +476,7 @@ def submit_words(
         words += [f"--uid={order.uid}", f"--gid={gid}"]
     if order.last_resort_s:
         words.append(f"--time={max(1, -(-order.last_resort_s // 60))}")
-    gres = [f"{grant.name}:{len(grant.given)}" for grant in order.grants if grant.given]
+    gres = [f"{name}:{count}" for name, count in order.gres if count]
     if gres:
         words.append(f"--gres={','.join(gres)}")
     if partition is not None:

@@ -199,7 +199,6 @@ class SlurmLauncher:
             | {protocol.SHARE: protocol.NO_SHARE},
             "entry": ("slurm", "Slurm starts a job's process on its node"),
             "hiding": (False, "by Slurm's ConstrainDevices"),
-            "lost_devices": [],
             "mounts": {},
             "warnings": [],
             "private_tmp": None,

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
-from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2, processes
 from drfd.launcher.confinement import cores as cores_module
@@ -29,7 +28,6 @@ from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
     Confinement,
-    Devices,
     Entrance,
     JobGroupGone,
     LimitFailed,
@@ -42,11 +40,13 @@ from drfd.launcher.protocol import (
     SHARE,
     UNIFIED,
     AttemptLimits,
+    Devices,
     DiskLimit,
 )
 from drfd.launcher.system import process
 from drfd.launcher.system.files import Plain, get
 from drfd.linux import syscalls
+from drfd.linux.device_nodes import DeviceNode
 from launcher.rig import WAIT_S, Start, pid_in, until
 
 Key = tuple[int, int]

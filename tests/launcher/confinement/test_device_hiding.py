@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode
 from drfd.launcher.confinement import device_hiding
 from drfd.launcher.confinement.cgroup_files import find_own, find_unified
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByBpf, HiddenByController
 from drfd.launcher.confinement.device_program import device_program
-from drfd.launcher.confinement.interface import Devices, LimitFailed
-from drfd.launcher.protocol import AttemptLimits
+from drfd.launcher.confinement.interface import LimitFailed
+from drfd.launcher.protocol import AttemptLimits, Devices
 from drfd.linux import syscalls
+from drfd.linux.device_nodes import BLOCK, CHARACTER, DeviceNode
 from drfd.linux.syscalls import BPF_F_ALLOW_MULTI, AttachedPrograms
 
 pytestmark = pytest.mark.usefixtures("forks_beside_threads")

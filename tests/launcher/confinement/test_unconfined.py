@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_files
 from drfd.launcher.confinement.bounds import (
@@ -30,11 +29,12 @@ from drfd.launcher.confinement.bounds import (
     process_bounds,
 )
 from drfd.launcher.confinement.cgroup_files import ancestors
-from drfd.launcher.confinement.interface import Devices, LimitFailed
+from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.confinement.processes import FreezeWaitBudget, end_tracers
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import NO_SHARE, AttemptLimits, LaunchOrder
+from drfd.launcher.protocol import NO_SHARE, AttemptLimits, Devices, LaunchOrder
 from drfd.launcher.system import process
+from drfd.linux.device_nodes import DeviceNode
 from launcher.rig import WAIT_S, MakeLauncher, Start, lives, order, pid_in, python, state_of, until
 
 KEY = (1, 1)

@@ -21,19 +21,14 @@ from typing import Any
 
 import pytest
 
-from drfd.devices.gpu import Gpu
-from drfd.devices.roster import Roster
-from drfd.devices.roster_file import RosterFile
 from drfd.launcher.gpu_meter import drm, supervision
 from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.reading import (
-    DRM,
     MAX_LINE_BYTES,
     NVIDIA,
     GpuReading,
     ProcessReading,
     encode,
-    named,
 )
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
@@ -45,7 +40,6 @@ from gpu_machines import (
     as_answers,
     needs_nvml,
     recorded,
-    unfold,
     without_gpus,
 )
 from launcher.rig import WAIT_S, LauncherProcess, MakeLauncher, lives, state_of, until
@@ -288,7 +282,7 @@ def line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def measured(**changes: Any) -> dict[str, Any]:
     usual = {
-        "name": None, "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 400,
+        "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 400,
         "memory_total": 1000, "utilisation": 35, "is_lost": False, "processes": [],
     }  # fmt: skip
     assert changes.keys() <= usual.keys()
@@ -492,64 +486,6 @@ def reading_of(**changes: Any) -> GpuReading:
     return {**usual, **changes}  # type: ignore[typeddict-item]
 
 
-def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """NVML calls a slice otherwise than the kernel's files do, by which GPUs are given out."""
-    found = (
-        Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a"),
-        Gpu(name="1:3:0", vendor="nvidia", pci="0000:02:00.0", uuid="MIG-GPU-b/3/0"),
-        Gpu(name="2", vendor="amd", pci="0000:03:00.0"),
-        Gpu(name="3", vendor="amd", pci="0000:0c:00.0", is_integrated=True),
-    )
-    monkeypatch.setattr(Roster, "look_up", lambda roster: found)
-    readings = [
-        reading_of(),
-        reading_of(pci="0000:02:00.0", uuid="MIG-x", slice="3:0"),
-        reading_of(pci="0000:02:00.0", uuid="MIG-y", slice="4:0"),
-        reading_of(pci="0000:03:00.0", uuid="GPU-0123"),
-        reading_of(pci="0000:0c:00.0"),
-    ]
-    assert [(each["name"], each["uuid"]) for each in named(readings, Roster(), NVIDIA)] == [
-        ("0", "GPU-a"), ("1:3:0", "MIG-GPU-b/3/0"), (None, "MIG-y"), ("2", "GPU-0123"),
-    ]  # fmt: skip
-
-
-def test_a_gpu_that_has_gone_is_lost_although_the_driver_does_not_list_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else jobs would be given it, and end at once."""
-    found = (
-        Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a", fault="it is another one"),
-        Gpu(name="1", vendor="nvidia", pci="0000:02:00.0", uuid="GPU-b", fault="it has gone"),
-        Gpu(name="2:1:0", vendor="nvidia", pci="0000:03:00.0", fault="MIG divides it otherwise"),
-        Gpu(name="3", vendor="nvidia", pci="unknown, node 1", fault="it cannot be placed"),
-        Gpu(name="4", vendor="amd", pci="0000:0c:00.0", fault="it has gone"),
-    )
-    monkeypatch.setattr(Roster, "look_up", lambda roster: found)
-    lost = {"memory_used": None, "memory_total": None, "utilisation": None, "processes": None}
-    assert named([reading_of()], Roster(), NVIDIA) == [
-        reading_of(name="0", is_lost=True),
-        reading_of(name="1", pci="0000:02:00.0", uuid="GPU-b", is_lost=True, **lost),
-    ]
-    assert named([], Roster(), DRM) == [
-        reading_of(name="4", pci="0000:0c:00.0", uuid=None, is_lost=True, **lost)
-    ]
-
-
-def test_gpus_that_cannot_be_looked_up_are_those_of_before_and_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where nobody cannot run Python, and the launcher has seen them."""
-    (tmp_path / "seen").mkdir()
-    seen = Roster(unfold("two-nvidia-desktop", tmp_path), RosterFile(tmp_path / "seen"), keeps=True)
-    first, _ = seen.look_up()
-    other = Roster(tmp_path, RosterFile(tmp_path / "seen"))
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    readings = [reading_of(pci=first.pci, uuid=first.uuid)]
-    assert named(readings, other, NVIDIA) == [{**readings[0], "name": "0"}]
-
-
 def used_by(uid: int, pids: range, cgroup: str, **changes: Any) -> list[ProcessReading]:
     usual = {"uid": uid, "cgroups": [cgroup], "memory": 1, "utilisation": 0}
     return [{"pid": pid, **usual, **changes} for pid in pids]  # type: ignore[typeddict-item]
@@ -595,7 +531,7 @@ class Stage:
             meter._pause_s = 0.01
 
     def act(self, work: Callable[[int], object]) -> None:
-        def become(kind: str, gpus_dir: object, into: int) -> None:
+        def become(kind: str, into: int) -> None:
             assert kind == NVIDIA
             with self._pids.open("a") as file:
                 file.write(f"{os.getpid()}\n")

@@ -10,7 +10,7 @@ import pytest
 
 from drfd.common.errors import Refused
 from drfd.common.units import parse_size
-from drfd.launcher.protocol import EVERY_DISK, DiskLimit, Grant
+from drfd.launcher.protocol import EVERY_DISK, DiskLimit
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.mapping import (
     PID_FILE,
@@ -226,7 +226,7 @@ def test_an_order_in_sbatchs_words() -> None:
         order(cwd=Path("/w"), id=7, attempt=2, journal=JOURNAL, empties_output=False),
         node="n1",
         last_resort_s=61,
-        grants=(Grant(name="gpu", given=("0", "2"), others=("1",)),),
+        gres=(("gpu", 2), ("tape", 0)),
     )
     limits = replace(asked.limits, cores_milli=1500, memory_bytes=(1 << 20) + 1)
     words = submit_words(

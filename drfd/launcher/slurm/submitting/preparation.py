@@ -93,7 +93,7 @@ def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
         if payload.attach is not None:
             raise StepFailed("`drf run` and its terminal are on this machine, and its node is not")
         env = without_slurms(identity.environment(user, order, payload))
-        if any(grant.given for grant in order.grants):
+        if any(count for _, count in order.gres):
             # Slurm chooses them on the node, and names them there.
             for name in DEVICE_LISTS:
                 env.pop(name, None)

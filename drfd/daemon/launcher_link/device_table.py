@@ -1,26 +1,25 @@
 """Which device nodes the instances of a countable resource have, and which a job must not open.
 
-The controller says by name which instances a job is given. What a name stands for is known here
-alone: GPUs are looked up at each launch, because the numbers of their nodes change when a driver is
-loaded again or a GPU is divided anew; nodes that the configuration names are looked up then, too.
+GPUs are looked up at each launch, because the numbers of their nodes change when a driver is loaded
+again or a GPU is divided anew; nodes that the configuration names are looked up then, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from drfd.common.errors import HostError
+from drfd.daemon.countable import Countables
 from drfd.devices.gpus import GPU, Gpu, gpus_named
-from drfd.devices.nodes import DeviceNode, node_at, show_node
 from drfd.devices.roster import Roster
+from drfd.devices.roster_file import RosterFile
 from drfd.devices.variables import variables_for
-from drfd.launcher.confinement.interface import Devices
-from drfd.launcher.protocol import Assignment, Grant
-from drfd.launcher.settings import DeviceSettings
+from drfd.launcher.protocol import Devices
+from drfd.linux.device_nodes import DeviceNode, node_at, show_node
 
 #: Where the kernel says of a device node on which NUMA node its device is.
 _DEVICES = {"c": "/sys/dev/char", "b": "/sys/dev/block"}
@@ -30,12 +29,39 @@ class DevicesFailed(Exception):
     """A device cannot be given to a job, or hidden from it; the text names it and the reason."""
 
 
-class DevicesUnknown(DevicesFailed):
-    """The controller knows devices that this launcher was not told of when it started."""
-
-
 class DevicesTaken(DevicesFailed):
-    """The job was given what other jobs have, or are given, under another name."""
+    """The job was given what is not configured any more, or what other jobs have under another
+    name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What an attempt is given of a countable resource that may have device nodes."""
+
+    name: str
+    #: The instances that are the attempt's, and all others that are given out to jobs.
+    given: tuple[str, ...]
+    others: tuple[str, ...]
+    #: Bytes of its own memory on each of its instances; 0 for no limit that the kernel keeps.
+    memory_bytes: int = 0
+
+
+class GpuRoster:
+    """The GPUs of this machine, looked up beside the loop, because a driver may take seconds to
+    answer."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        """`directory` has the file with the GPUs that have been seen, if they are to be remembered
+        over a restart."""
+        self._roster = Roster(file=None if directory is None else RosterFile(directory))
+        self._lock = asyncio.Lock()
+        #: All GPUs as they were when they could be looked up last.
+        self.known = self._roster.known
+
+    async def look_up(self) -> None:
+        """Look all GPUs up, in the order of calls. Raises HostError."""
+        async with self._lock:
+            self.known = await asyncio.to_thread(self._roster.look_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +72,19 @@ class Found:
     #: Variables that name its GPUs to the programs of their makers; they override all others.
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def told(self, assignment: Assignment) -> Assignment:
-        """Return the assignment with these variables."""
-        if not self.variables:
-            return assignment
-        order = assignment.order
-        variables = {**order.variables, **self.variables}
-        return replace(assignment, order=replace(order, variables=variables))
-
-
-def _memory() -> Callable[[], Sequence[Gpu]]:
-    return Roster().look_up
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    #: What the configuration says of devices.
-    settings: DeviceSettings = field(default_factory=DeviceSettings)
-    #: Whether this machine can hide device nodes (`Confinement.hiding`).
+    countables: Countables = ()
+    #: Whether this machine can hide device nodes.
     can_hide: bool = False
-    #: Looks up the GPUs of the machine, and remembers their numbers.
-    find: Callable[[], Sequence[Gpu]] = field(default_factory=_memory)
+    #: The GPUs of the machine, as they are now.
+    gpus: Sequence[Gpu] = ()
+
+    @property
+    def _paths(self) -> dict[str, tuple[tuple[str, ...], ...]]:
+        """Resource → paths of the nodes of each of its instances, which are numbered from 0."""
+        return {each.name: each.devices for each in self.countables if each.devices}
 
     def look_up(self, grants: Sequence[Grant]) -> Found:
         """Return what these instances are now. All other devices whose nodes the configuration
@@ -77,10 +95,11 @@ class DeviceTable:
         variables: dict[str, str] = {}
         memory: tuple[tuple[str, int], ...] = ()
         told = {grant.name for grant in grants}
-        untold = [name for name in self.settings.paths if name not in told]
+        paths = self._paths
+        untold = [name for name in paths if name not in told]
         for grant in (*grants, *(Grant(name=name, given=(), others=()) for name in untold)):
-            if grant.name in self.settings.paths:
-                given, others = self._named(grant)
+            if grant.name in paths:
+                given, others = _named(grant, paths[grant.name])
                 numa_nodes.update(_numa_nodes(given))
             elif grant.name == GPU:
                 mine, rest, left = self._gpus(grant)
@@ -96,7 +115,7 @@ class DeviceTable:
                     variables = variables_for(
                         mine, [*mine, *left, *([] if self.can_hide else rest)]
                     )
-            elif grant.given or grant.others:
+            elif grant.given:
                 raise _unknown(grant)
             else:
                 continue
@@ -109,76 +128,20 @@ class DeviceTable:
 
     def hide_all(self, grants: Sequence[Grant]) -> Devices:
         """Return what hides all these instances, as far as they are there, from a command that is
-        given none. Raises DevicesFailed if that cannot be told."""
-        hidden = set(self.look_up([]).devices.hidden)
-        for grant in grants:
-            listed = (*grant.given, *grant.others)
-            # What this launcher was not told of is hidden as far as it knows nodes at all.
-            with suppress(DevicesUnknown):
-                nobodys = Grant(name=grant.name, given=(), others=listed)
-                hidden |= self.look_up([nobodys]).devices.hidden
-        return Devices(frozenset(hidden))
-
-    def names_of(self, addresses: Collection[str]) -> list[str]:
-        """Return the names and UUIDs of the whole GPUs at these PCI addresses."""
-        if not addresses:
-            return []
-        try:
-            found = [gpu for gpu in self.find() if gpu.pci in addresses and ":" not in gpu.name]
-        except HostError:
-            return []
-        return [name for gpu in found for name in (gpu.name, gpu.uuid) if name is not None]
-
-    def problems(self) -> list[str]:
-        """Return a sentence for each device of the configuration that is not there."""
-        found = []
-        for name, instances in self.settings.paths.items():
-            for number, paths in enumerate(instances):
-                for path in paths:
-                    try:
-                        node_at(path)
-                    except (OSError, ValueError) as error:
-                        found.append(
-                            f"{name} {number}: {_why(path, error)}: no job can be given it"
-                        )
-        return found
-
-    def _named(self, grant: Grant) -> tuple[set[DeviceNode], set[DeviceNode]]:
-        """Return the nodes of the job's instances and of the others, of a resource whose nodes the
-        configuration names."""
-        known = self.settings.paths[grant.name]
-        instances = dict(zip(_numbers(known), known, strict=True))
-        if not instances.keys() >= {*grant.given, *grant.others}:
-            raise _unknown(grant, instances)
-        owners: dict[DeviceNode, str] = {}
-        given: set[DeviceNode] = set()
-        others: set[DeviceNode] = set()
-        for name, paths in instances.items():
-            for path in paths:
-                try:
-                    node = node_at(path)
-                except (OSError, ValueError) as error:
-                    if name in grant.given:
-                        raise DevicesFailed(f"{grant.name} {name}: {_why(path, error)}") from None
-                    # Nobody can open what is not there.
-                    continue
-                other = owners.setdefault(node, name)
-                if other != name and not {other, name}.isdisjoint(grant.given):
-                    raise DevicesFailed(
-                        f"{grant.name} {other} and {name} are one device ({show_node(node)}), "
-                        "which cannot be given to one job and hidden from another"
-                    )
-                (given if name in grant.given else others).add(node)
-        return given, others
+        given none."""
+        nobodys = [
+            Grant(name=each.name, given=(), others=(*each.given, *each.others)) for each in grants
+        ]
+        return Devices(self.look_up(nobodys).devices.hidden)
 
     def _gpus(self, grant: Grant) -> tuple[list[Gpu], list[Gpu], list[Gpu]]:
         """Return the GPUs of the job, those that are hidden from it, and those that are given out
         to nobody and stay visible. All are empty where no GPU is known, so that the numbers may
         stand for something else."""
+        found = self.gpus
+        if not found:
+            return [], [], []
         try:
-            found = self.find()
-            if not found:
-                return [], [], []
             mine = list(gpus_named(grant.given, found))
         except HostError as error:
             raise DevicesFailed(str(error)) from None
@@ -197,9 +160,11 @@ class DeviceTable:
 
     def _is_given_out(self, gpu: Gpu, grant: Grant, found: Sequence[Gpu]) -> bool:
         """Return whether a GPU is or may be among those that other jobs are given."""
-        if self.settings.hides_all_gpus or not {gpu.name, gpu.uuid}.isdisjoint(grant.others):
+        if any(each.hides_all for each in self.countables):
             return True
-        if self.settings.gives_all_gpus and not gpu.is_integrated:
+        if not {gpu.name, gpu.uuid}.isdisjoint(grant.others):
+            return True
+        if any(each.is_auto for each in self.countables) and not gpu.is_integrated:
             return True
         usable = {name for each in found if not each.fault for name in (each.name, each.uuid)}
         missing = {_whole(name) for name in grant.others if name not in usable}
@@ -209,6 +174,34 @@ class DeviceTable:
         # Before its first use, or when it has a fault, a driver does not say the UUID of a GPU.
         known = {name for each in found for name in (each.name, each.uuid)}
         return gpu.uuid is None and not known.issuperset(grant.others)
+
+
+def _named(grant: Grant, known: Sequence[Sequence[str]]) -> tuple[set[DeviceNode], set[DeviceNode]]:
+    """Return the nodes of the job's instances and of the others, of a resource whose nodes the
+    configuration names."""
+    instances = dict(zip(map(str, range(len(known))), known, strict=True))
+    if not instances.keys() >= {*grant.given}:
+        raise _unknown(grant, instances)
+    owners: dict[DeviceNode, str] = {}
+    given: set[DeviceNode] = set()
+    others: set[DeviceNode] = set()
+    for name, paths in instances.items():
+        for path in paths:
+            try:
+                node = node_at(path)
+            except (OSError, ValueError) as error:
+                if name in grant.given:
+                    raise DevicesFailed(f"{grant.name} {name}: {_why(path, error)}") from None
+                # Nobody can open what is not there.
+                continue
+            other = owners.setdefault(node, name)
+            if other != name and not {other, name}.isdisjoint(grant.given):
+                raise DevicesFailed(
+                    f"{grant.name} {other} and {name} are one device ({show_node(node)}), "
+                    "which cannot be given to one job and hidden from another"
+                )
+            (given if name in grant.given else others).add(node)
+    return given, others
 
 
 def _refuse_blind_slices(mine: Sequence[Gpu], rest: Sequence[Gpu]) -> None:
@@ -241,17 +234,10 @@ def _whole(name: str) -> str:
     return name.removeprefix("MIG-").partition("/")[0].partition(":")[0]
 
 
-def _numbers(instances: Sequence[object]) -> tuple[str, ...]:
-    return tuple(map(str, range(len(instances))))
-
-
-def _unknown(grant: Grant, known: Collection[str] = ()) -> DevicesUnknown:
+def _unknown(grant: Grant, known: Iterable[str] = ()) -> DevicesTaken:
     """Return the error for the first instance that is not among the known ones."""
-    name = next(name for name in (*grant.given, *grant.others) if name not in known)
-    return DevicesUnknown(
-        f"the launcher knows no {grant.name} {name}: the configuration has changed; an "
-        "administrator restarts drfd-launcher"
-    )
+    name = next(name for name in grant.given if name not in {*known})
+    return DevicesTaken(f"{grant.name} {name} is not configured any more")
 
 
 def _nodes(gpus: Iterable[Gpu]) -> set[DeviceNode]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from drfd.common.errors import HostError
+from drfd.daemon.countable import CountableResource
+from drfd.daemon.launcher_link.device_table import DevicesFailed, DevicesTaken, DeviceTable, Grant
 from drfd.devices.gpus import Gpu
-from drfd.devices.nodes import DeviceNode, node_at
-from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
-from drfd.launcher.protocol import Grant
-from drfd.launcher.settings import DeviceSettings
+from drfd.linux.device_nodes import DeviceNode, node_at
 
 #: Of NVIDIA, of the graphics of its PCI device, and of the capability of a slice.
 GPU_MAJOR, DRM_MAJOR, CAP_MAJOR = 195, 226, 238
@@ -36,12 +33,21 @@ def part(number: int, instance: int) -> Gpu:
     return gpu(number, name=f"{number}:{instance}:0", uuid=uuid, nodes=nodes)
 
 
-def table(gpus: Sequence[Gpu] = (), *, can_hide: bool = True, **settings: object) -> DeviceTable:
-    return DeviceTable(
-        DeviceSettings(**settings),  # type: ignore[arg-type]
-        can_hide=can_hide,
-        find=lambda: tuple(gpus),
-    )
+def table(
+    gpus: Sequence[Gpu] = (),
+    *,
+    can_hide: bool = True,
+    hides_all: bool = False,
+    is_auto: bool = False,
+    **paths: Sequence[Sequence[str]],
+) -> DeviceTable:
+    """`paths` are those of the nodes of resources whose nodes are named."""
+    named = [
+        CountableResource(name=name, devices=tuple(map(tuple, each)))
+        for name, each in paths.items()
+    ]
+    found = CountableResource(name="gpu", hides_all=hides_all, is_auto=is_auto)
+    return DeviceTable((*named, found), can_hide, tuple(gpus))
 
 
 def of(given: str = "", others: str = "", name: str = "gpu") -> list[Grant]:
@@ -69,7 +75,7 @@ def test_a_job_opens_its_own_gpus_and_none_else_that_is_given_out() -> None:
 def test_a_gpu_that_is_not_listed_is_hidden_if_it_may_be_given_out() -> None:
     gpus = [gpu(0), gpu(1), gpu(2)]
     assert not table(gpus).look_up(of("0 1")).devices.hidden
-    hidden = table(gpus, hides_all_gpus=True).look_up(of("0 1")).devices.hidden
+    hidden = table(gpus, hides_all=True).look_up(of("0 1")).devices.hidden
     assert hidden == gpu(2).nodes
     # A driver that has just been loaded does not say UUIDs.
     gpus = [gpu(0), gpu(1, uuid=None), gpu(2)]
@@ -80,7 +86,7 @@ def test_a_gpu_that_is_not_listed_is_hidden_if_it_may_be_given_out() -> None:
     assert table(gpus).look_up(of("", listed[0])).devices.hidden == gpu(0).nodes
     # The controller does not list it before its configuration is read again.
     gpus = [gpu(0), gpu(1), gpu(2, is_integrated=True)]
-    hidden = table(gpus, gives_all_gpus=True).look_up(of("0")).devices.hidden
+    hidden = table(gpus, is_auto=True).look_up(of("0")).devices.hidden
     assert hidden == gpu(1).nodes
 
 
@@ -117,7 +123,7 @@ def test_a_gpu_under_two_names_is_not_given_to_two_jobs(given: str, others: str)
 def test_one_device_of_two_resources_is_given_to_no_job() -> None:
     node = DeviceNode("c", 1, 5)
     gpus = [gpu(0, nodes=frozenset({node})), gpu(1)]
-    both = table(gpus, paths={"card": [["/dev/zero"], ["/dev/full"]]})
+    both = table(gpus, card=[["/dev/zero"], ["/dev/full"]])
     cards = of("", "0 1", name="card")
     for grants in ([*of("0", "1"), *cards], [*of("", "0 1"), *of("0", "1", name="card")]):
         with pytest.raises(DevicesFailed, match=r"c 1:5 is a device of (gpu|card) and of"):
@@ -159,12 +165,11 @@ def test_named_nodes_are_looked_up_at_each_launch(tmp_path: Path) -> None:
     first, second = tmp_path / "a0", tmp_path / "a1"
     first.symlink_to("/dev/null")
     second.symlink_to("/dev/zero")
-    devices = table(paths={"fpga": [[str(first)], [str(second)]]})
+    devices = table(fpga=[[str(first)], [str(second)]])
     zero, null = node_at("/dev/zero"), node_at("/dev/null")
     assert devices.look_up(of("0", "1", name="fpga")).devices.hidden == {zero}
     assert devices.look_up(of("", "0 1", name="fpga")).devices.hidden == {null, zero}
     second.unlink()
-    assert devices.problems() == [f"fpga 1: {second}: {os.strerror(2)}: no job can be given it"]
     assert not devices.look_up(of("0", "1", name="fpga")).devices.hidden
     with pytest.raises(DevicesFailed, match=r"fpga 1: .*a1: No such file"):
         devices.look_up(of("1", "0", name="fpga"))
@@ -174,22 +179,22 @@ def test_named_nodes_are_looked_up_at_each_launch(tmp_path: Path) -> None:
 
 def test_named_devices_are_hidden_with_all_their_nodes_whoever_asks() -> None:
     """It was started before the configuration was changed, and this launcher afterwards."""
-    devices = table(paths={"fpga": [["/dev/null"], ["/dev/zero"]], "card": [["/dev/full"]]})
+    devices = table(fpga=[["/dev/null"], ["/dev/zero"]], card=[["/dev/full"]])
     hidden = devices.look_up(of("0", name="fpga")).devices.hidden
     assert hidden == {node_at("/dev/zero"), node_at("/dev/full")}
     assert devices.look_up([]).devices.hidden == {node_at("/dev/null"), *hidden}
-    devices = table(paths={"fpga": [["/dev/null", "/dev/zero"], ["/dev/full"]]})
+    devices = table(fpga=[["/dev/null", "/dev/zero"], ["/dev/full"]])
     hidden = devices.look_up(of("1", "0", name="fpga")).devices.hidden
     assert hidden == {node_at("/dev/null"), node_at("/dev/zero")}
 
 
 def test_what_is_no_device_or_one_device_twice_is_given_to_nobody(tmp_path: Path) -> None:
-    devices = table(paths={"fpga": [[str(tmp_path)]]})
+    devices = table(fpga=[[str(tmp_path)]])
     with pytest.raises(DevicesFailed, match="is no device node"):
         devices.look_up(of("0", name="fpga"))
     link = tmp_path / "null"
     link.symlink_to("/dev/null")
-    devices = table(paths={"fpga": [["/dev/null"], [str(link)]]})
+    devices = table(fpga=[["/dev/null"], [str(link)]])
     for given, others in (("0", "1"), ("1", "0")):
         with pytest.raises(DevicesFailed, match=r"fpga 0 and 1 are one device \(c 1:3\)"):
             devices.look_up(of(given, others, name="fpga"))
@@ -197,29 +202,18 @@ def test_what_is_no_device_or_one_device_twice_is_given_to_nobody(tmp_path: Path
     assert devices.look_up(of("", "0 1", name="fpga")).devices.hidden == {node_at("/dev/null")}
 
 
-@pytest.mark.parametrize(("given", "others"), [("2", "0 1"), ("0", "1 2")])
-def test_no_job_starts_while_the_launcher_knows_other_devices(given: str, others: str) -> None:
-    devices = table(paths={"fpga": [["/dev/null"], ["/dev/zero"]]})
-    with pytest.raises(DevicesUnknown, match=r"knows no fpga 2.*restarts drfd-launcher"):
-        devices.look_up(of(given, others, name="fpga"))
-    with pytest.raises(DevicesUnknown, match=r"knows no card 0.*restarts drfd-launcher"):
-        devices.look_up(of("", "0", name="card"))
-    assert devices.look_up(of(name="card")) == devices.look_up([])
-    # A command that is given none is kept from all that the launcher does know.
-    both = {node_at("/dev/null"), node_at("/dev/zero")}
-    assert devices.hide_all(of(given, others, name="fpga")).hidden == both
+def test_a_job_waits_for_what_it_was_given_and_is_configured_no_more() -> None:
+    devices = table(fpga=[["/dev/null"], ["/dev/zero"]])
+    for name, instance in (("fpga", "2"), ("card", "0")):
+        with pytest.raises(DevicesTaken, match=f"{name} {instance} is not configured any more"):
+            devices.look_up(of(instance, "0 1", name=name))
+    assert devices.look_up(of("", "0", name="card")) == devices.look_up([])
 
 
-def test_a_notification_opens_nothing_that_is_given_out_and_waits_for_a_list_of_gpus() -> None:
-    devices = table([gpu(0), gpu(1)], paths={"fpga": [["/dev/null"]]})
-    grants = [*of("0", "1"), *of("0", name="fpga"), *of("7", name="gpu")]
+def test_a_notification_opens_nothing_that_is_given_out() -> None:
+    devices = table([gpu(0), gpu(1)], fpga=[["/dev/null"]])
+    grants = [*of("0", "1 7"), *of("0", name="fpga")]
     assert devices.hide_all(grants).hidden == gpu(0).nodes | gpu(1).nodes | {node_at("/dev/null")}
-
-    def no_list() -> Sequence[Gpu]:
-        raise HostError("gpus", "cannot read the list")
-
-    with pytest.raises(DevicesFailed, match="cannot read the list"):
-        DeviceTable(find=no_list).hide_all(of("0", "1"))
 
 
 def test_gpus_are_named_and_limited_by_their_addresses() -> None:
@@ -230,13 +224,3 @@ def test_gpus_are_named_and_limited_by_their_addresses() -> None:
         found = table(gpus, can_hide=can_hide).look_up([replace(grant, memory_bytes=5)])
         assert set(found.devices.memory) == {("0000:00:00.0", 5), ("0000:01:00.0", 5)}
         assert table(gpus, can_hide=can_hide).look_up([grant]).devices.memory == ()
-    found = table([gpu(0), gpu(1, uuid=None), part(2, 3)])
-    assert found.names_of({"0000:00:00.0", "0000:02:00.0"}) == ["0", gpu(0).uuid]
-    assert found.names_of({"0000:01:00.0"}) == ["1"]
-
-    def no_answer() -> Sequence[Gpu]:
-        raise HostError("gpus", "the driver does not answer")
-
-    silent = DeviceTable(find=no_answer)
-    assert silent.names_of({"0000:01:00.0"}) == []
-    assert silent.names_of(set()) == []
