@@ -52,7 +52,7 @@ from drfd.core.usage import Curve, GpuTally, LentTally  # noqa: E402
 from drfd.journal.journal import Journal, digest  # noqa: E402
 from drfd.journal.records import Payload  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
-from drfd.launcher.confinement.lending import LENDS, bounds_of, record_of  # noqa: E402
+from drfd.launcher.confinement.lending import LENDS, floor_of  # noqa: E402
 from drfd.launcher.protocol import (  # noqa: E402
     AttemptLimits,
     Ceilings,
@@ -289,7 +289,6 @@ ORDERS: list[Message] = [
     protocol.message_of(
         protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)
     ),
-    protocol.message_of(protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, most=MOST)),
     protocol.message_of(protocol.NOTIFY, ORDER),
     protocol.message_of(
         protocol.EXEC,
@@ -589,11 +588,11 @@ def _write_journal(path: Path) -> None:
 
 
 def created_of(job_id: int) -> dict[str, Any]:
-    """The first record of the job's attempt: that of LENT has the bounds of LENT_ORDER, and that of
+    """The first record of the job's attempt: that of LENT has the floor of LENT_ORDER, and that of
     AWAY its node."""
-    bounds = bounds_of(LENT_ORDER)
-    assert bounds is not None
-    more = {LENT: {LENDS: record_of(bounds)}, AWAY: {"cgroup": None, "node": "n1"}}
+    floor = floor_of(LENT_ORDER)
+    assert floor is not None
+    more = {LENT: {LENDS: protocol.ceilings_record(floor)}, AWAY: {"cgroup": None, "node": "n1"}}
     return {**CREATED, **more.get(job_id, {})}
 
 

@@ -46,7 +46,7 @@ TOLD = "told"
 EXEC = "exec"
 #: The answer of a launcher without root's rights that may not move a process from where it is.
 OUT_OF_REACH = "an ordinary user's launcher cannot move a process of a login session"
-#: Set what a running attempt may use at present, between its floor and the most it may be lent.
+#: Set what a running attempt may use at present.
 LEND = "lend"
 #: Write the key file of a user (`drfd.payload.signature`).
 KEY = "key"
@@ -341,14 +341,13 @@ class SignalOrder(AttemptOrder):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LendOrder(AttemptOrder):
-    """The order that a running attempt may use so much from now on. It may be repeated, is answered
-    by no report, and has to survive neither the controller nor the launcher."""
+    """The order that a running attempt may use so much from now on; 0 cores leave those that it
+    has. It may be repeated, is answered by no report, and has to survive neither the controller nor
+    the launcher."""
 
     cores_milli: Number
     #: New rates; the ceilings of disks that are not named stay.
     disks: tuple[DiskLimit, ...] = ()
-    #: The most that it may be lent, where that is not what the launch order said; None where it is.
-    most: Ceilings | None = None
 
 
 @dataclass(frozen=True, slots=True)

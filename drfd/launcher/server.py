@@ -26,7 +26,7 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import NOT_HIDDEN, Confinement, LimitFailed
-from drfd.launcher.confinement.lending import LENDS, Lending, bounds_of, read_bounds, record_of
+from drfd.launcher.confinement.lending import LENDS, Lending, floor_of, read_floor
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.notices import Notices
@@ -95,9 +95,9 @@ def reports_from(
             "cgroup": created["cgroup"],
             "runner_pid": (attempt.runner or {}).get("pid", 0),
         }
-        bounds = read_bounds(attempt)
-        if bounds is not None:
-            up["lends"] = ceilings_record(bounds.most)
+        floor = read_floor(attempt)
+        if floor is not None:
+            up["lends"] = ceilings_record(floor)
         reports.append(("up", up))
     short = None if attempt.failed is None else read_failure(attempt.failed)
     if short is not None:
@@ -304,7 +304,6 @@ class Launcher:
         self._spaces.adopt(key, attempt.created.get("space"))
         if attempt.created["uid"] is not None:
             self._sweeps.begun(key, attempt.created["uid"])
-        self._lending.adopt(key, attempt)
         if key not in self._runners and self._needs_no_cgroup(attempt):
             self._remove_cgroup(key)
 
@@ -497,13 +496,12 @@ class Launcher:
         space = self._spaces.place_for(key, order.uid)
         cgroup = self.confinement.cgroup_path(key)
         created = attempt_files.created_record(order.owner, self._boot_id, cgroup, space)
-        bounds = bounds_of(order)
-        if bounds is not None:
-            created[LENDS] = record_of(bounds)
+        floor = floor_of(order)
+        if floor is not None:
+            created[LENDS] = ceilings_record(floor)
         reach("launch.before-attempt-file")
         try:
             self._start(key, assignment, created)
-            self._lending.begun(key, bounds)
         except (LimitFailed, OSError, MemoryError) as error:
             self._take_back(key, error)
             return False
@@ -591,7 +589,6 @@ class Launcher:
     def _runner_gone(self, key: Key) -> None:
         self._endings.hurry(key)
         self._signalling.forget(key)
-        self._lending.forget(key)
         told = "up" if key in self._told_start else None
         self._told_start.discard(key)
         attempt = attempt_files.read(self.attempts_fd, key)
@@ -745,7 +742,6 @@ class Launcher:
         self._known.discard(key)
         self._without_cgroup.discard(key)
         self._sweeps.gone(key)
-        self._lending.forget(key)
         return True
 
     def _forget_ended(self, key: Key) -> None:

@@ -257,7 +257,6 @@ def test_the_most_is_cores_and_disks(value: object) -> None:
     [
         *({name: value} for name in ("id", "attempt", "cores_milli") for value in ("1", -1, 1.5)),
         *({"disks": value} for value in (None, {}, "8:0", [{}], [{"device": "8:0"}])),
-        *({"most": value} for value in (9000, {}, {"cores_milli": 9000})),
         *({"id": 0}, {"attempt": 10**18}, {"cores_milli": 1 << 63}, {"memory_bytes": 1}),
     ],
     ids=repr,

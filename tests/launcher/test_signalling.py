@@ -1,5 +1,5 @@
-"""Signals are sent once each, freezing and endings are tried again less and less often, and nothing
-is lent below the floor. Time is the test's."""
+"""Signals are sent once each, freezing and endings are tried again less and less often.
+Time is the test's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
-from drfd.launcher.confinement.lending import LENDS, Bounds, bounds_of, read_bounds, record_of
+from drfd.launcher.confinement.lending import LENDS, floor_of, read_floor
 from drfd.launcher.protocol import (
     LEND,
     PIN,
@@ -30,6 +28,7 @@ from drfd.launcher.protocol import (
     Ceilings,
     DiskLimit,
     LendOrder,
+    ceilings_record,
     message_of,
 )
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
@@ -262,24 +261,6 @@ def test_pauses_double_up_to_a_second_and_end_when_all_stands_still(
     assert freezing.pause_s() is None
 
 
-# -- what a launcher lends, whatever it is ordered to -------------------------------------
-
-
-_rates = st.integers(0, 50)
-_disks = st.lists(
-    st.builds(
-        DiskLimit, device=st.sampled_from(["8:0", "8:16", "9:0"]), read_bps=_rates, write_bps=_rates
-    ),
-    max_size=3,
-    unique_by=lambda disk: disk.device,
-).map(tuple)
-_ceilings = st.builds(Ceilings, cores_milli=st.integers(0, 8000), disks=_disks)
-BOUNDS = Bounds(
-    Ceilings(cores_milli=500, disks=(DiskLimit(device="8:0", read_bps=10, write_bps=0),)),
-    Ceilings(cores_milli=2000, disks=(DiskLimit(device="8:0", read_bps=50, write_bps=0),)),
-)
-
-
 def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: int) -> None:
     told: list[Any] = []
     place: Any = SimpleNamespace(freeze=lambda key, attempt: False)
@@ -292,70 +273,24 @@ def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: in
     assert freezing.pause_s() is None
 
 
-@given(floor=_ceilings, most=_ceilings, cores_milli=st.integers(0, 10_000), disks=_disks)
-def test_nothing_is_set_below_the_floor_or_above_the_most(
-    floor: Ceilings, most: Ceilings, cores_milli: int, disks: tuple[DiskLimit, ...]
-) -> None:
-    """Also where the most is below the floor: then it is the floor."""
-    asked = LendOrder(id=1, attempt=1, cores_milli=cores_milli, disks=disks)
-    cores, rates = Bounds(floor, most).clamp(asked)
-    top = max(floor.cores_milli, most.cores_milli)
-    if most.cores_milli == 0:
-        assert cores is None
-    else:
-        assert cores is not None and floor.cores_milli <= cores <= top
-        assert cores == cores_milli or cores in (floor.cores_milli, top)
-    named = {disk.device for disk in disks}
-    assert [disk.device for disk in rates] == [
-        disk.device for disk in floor.disks if disk.device in named
-    ]
-    floors = {disk.device: disk for disk in floor.disks}
-    tops = floors | {disk.device: disk for disk in most.disks}
-    for disk in rates:
-        for least, rate, highest in (
-            (floors[disk.device].read_bps, disk.read_bps, tops[disk.device].read_bps),
-            (floors[disk.device].write_bps, disk.write_bps, tops[disk.device].write_bps),
-        ):
-            # What has no limit never gets one.
-            assert (rate == 0) if least == 0 else (least <= rate <= max(least, highest))
-
-
-def test_an_order_may_move_the_upper_ends_and_never_the_lower_ones() -> None:
-    """The owner may declare others while the job runs."""
-
-    def clamped(cores_milli: int, read_bps: int, most: Ceilings | None) -> tuple[int | None, int]:
-        disks = (DiskLimit(device="8:0", read_bps=read_bps, write_bps=9),)
-        asked = LendOrder(id=1, attempt=1, cores_milli=cores_milli, disks=disks, most=most)
-        cores, (rates,) = BOUNDS.clamp(asked)
-        assert rates.write_bps == 0
-        return cores, rates.read_bps
-
-    wider = Ceilings(cores_milli=5000, disks=(replace(BOUNDS.most.disks[0], read_bps=90),))
-    assert clamped(9000, 99, None) == (2000, 50)
-    assert clamped(9000, 99, wider) == (5000, 90)
-    assert clamped(9000, 99, Ceilings(cores_milli=100)) == (500, 10)
-    assert clamped(0, 0, wider) == (500, 10)
-
-
-def test_the_bounds_are_in_the_order_and_in_the_attempt_file(tmp_path: Path) -> None:
-    limits = AttemptLimits(
-        cores_milli=500, memory_bytes=1, pids=1, cores_by=SHARE, disks=BOUNDS.floor.disks
-    )
-    asked = order(cwd=tmp_path, limits=limits, most=BOUNDS.most).order
-    assert bounds_of(asked) == BOUNDS
-    assert bounds_of(replace(asked, most=None)) == Bounds(BOUNDS.floor, BOUNDS.floor)
+def test_the_floor_is_in_the_attempt_file(tmp_path: Path) -> None:
+    disks = (DiskLimit(device="8:0", read_bps=10, write_bps=0),)
+    limits = AttemptLimits(cores_milli=500, memory_bytes=1, pids=1, cores_by=SHARE, disks=disks)
+    asked = order(cwd=tmp_path, limits=limits).order
+    floor = Ceilings(cores_milli=500, disks=disks)
+    assert floor_of(asked) == floor
     for mode in (QUOTA, WEIGHT, PIN):
         other = replace(limits, cores_by=mode)
-        only_disks = replace(BOUNDS, most=replace(BOUNDS.most, cores_milli=0))
-        assert bounds_of(replace(asked, limits=other)) == only_disks
-        assert bounds_of(replace(asked, limits=replace(other, disks=()))) is None
+        assert floor_of(replace(asked, limits=other)) == Ceilings(cores_milli=0, disks=disks)
+        assert floor_of(replace(asked, limits=replace(other, disks=()))) is None
     directory = os.open(tmp_path, os.O_RDONLY)
     try:
-        os.close(attempt_files.create(directory, (1, 1), {"uid": 0, LENDS: record_of(BOUNDS)}))
+        record = {"uid": 0, LENDS: ceilings_record(floor)}
+        os.close(attempt_files.create(directory, (1, 1), record))
         kept = attempt_files.read(directory, (1, 1))
     finally:
         os.close(directory)
-    assert kept is not None and read_bounds(kept) == BOUNDS
+    assert kept is not None and read_floor(kept) == floor
 
 
 @pytest.mark.slow
@@ -370,7 +305,7 @@ def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(
     for _ in range(3):
         controller.send(message_of(LEND, LendOrder(id=1, attempt=1, cores_milli=1000)))
     up, listed = controller.list()
-    assert (up["report"], up["lends"]) == ("up", {"cores_milli": 2000, "disks": []})
+    assert (up["report"], up["lends"]) == ("up", {"cores_milli": 500, "disks": []})
     assert listed["report"] == "listed"
     said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
     assert len(said) == 1 and "nothing can be lent" in said[0]

@@ -35,7 +35,7 @@ from drfd.journal.journal import Journal
 from drfd.journal.promises.account_file import AccountFile
 from drfd.journal.promises.check import check
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.lending import read_bounds
+from drfd.launcher.confinement.lending import read_floor
 from fakes import tables
 from instance import CONFIG, patient, wait_for
 from kernel import Kernel
@@ -109,13 +109,13 @@ class Loans:
                     continue
                 cgroup = attempt.created.get("cgroup")
                 if cgroup is not None:
-                    bounds = read_bounds(attempt)
+                    floor = read_floor(attempt)
                     top = Path(kernel.v2 or kernel.v1["cpu"], str(cgroup))
                     found.append(
                         Attempt(
                             int(path.name.partition(".")[0]),
                             _ceiling(top, is_v2=kernel.v2 is not None),
-                            bounds is not None and bounds.most.cores_milli > 0,
+                            floor is not None and floor.cores_milli > 0,
                         )
                     )
         return found

@@ -34,7 +34,7 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.journal.journal import Journal
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt
-from drfd.launcher.confinement.lending import bounds_of, read_bounds
+from drfd.launcher.confinement.lending import floor_of, read_floor
 from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import HERE, ask, converse
@@ -93,8 +93,8 @@ def test_the_attempt_files_load() -> None:
         found = attempt_files.parse((HERE / "attempts" / f"{job_id}.1").read_bytes())
         marks = {"signalled": {"count": 2}} if job_id == goldens.SIGNALLED else {}
         assert found == Attempt(goldens.created_of(job_id), **records, **marks)
-        lent = bounds_of(goldens.LENT_ORDER) if job_id == goldens.LENT else None
-        assert read_bounds(found) == lent
+        lent = floor_of(goldens.LENT_ORDER) if job_id == goldens.LENT else None
+        assert read_floor(found) == lent
 
 
 def test_every_kind_of_record_is_in_an_attempt_file() -> None:

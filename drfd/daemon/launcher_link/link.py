@@ -85,10 +85,10 @@ from drfd.daemon.launcher_link.messages import (
     StartedReport,
     StuckReport,
     ToldReport,
-    ceilings_of,
     decode_report,
     disk_limits,
     grants_for,
+    higher,
     never_notice_for,
     notice_for,
     order_for,
@@ -188,8 +188,8 @@ class Link:
         self.strays: dict[AttemptKey, Owner] = {}
         #: Bytes of memory that ended attempts have left in use, until they are removed.
         self.left_bytes: dict[AttemptKey, int] = {}
-        #: Running attempts that can be lent something, with the most that they were launched to be
-        #: lent; with 0 cores if these are not lent to it.
+        #: Running attempts that can be lent something, with their floors; with 0 cores if these are
+        #: not lent to it.
         self.borrowers: dict[AttemptKey, protocol.Ceilings] = {}
 
     def is_ready(self) -> bool:
@@ -615,30 +615,23 @@ class LauncherConnection:
             del self._execs[number]
 
     def lend(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
-        """Order what a running attempt may use from now on, with the upper ends of its ranges if
-        they are not those of its launch. Without `rates` those of its disks stay; with some, on
-        disks that are not configured any more they are what it holds."""
-        job, begun = self._engine.ledger.job(key[0]), self._link.borrowers.get(key)
-        demand, disks = job.spec.demand, self._link.settings.disks
-        most = most_here(job.spec, self._engine.rules.own_capacity) or demand
-        ends = protocol.Ceilings(cores_milli=demand.cores_milli, disks=disk_limits(demand, disks))
-        ends = ceilings_of(demand, most, disks) or ends
-        if begun is not None and not begun.cores_milli:
-            begun = dataclasses.replace(begun, cores_milli=ends.cores_milli)
-        limits = disk_limits(rates, disks)
-        if begun is not None and rates != NOTHING:
-            there = {limit.device for limit in limits}
-            gone = (limit.device for limit in begun.disks if limit.device not in there)
-            # Lower than what it holds, which the launcher knows.
-            limits += tuple(
-                protocol.DiskLimit(device=each, read_bps=0, write_bps=0) for each in gone
-            )
+        """Order what a running attempt may use from now on, and never less than its floor. Without
+        `rates` those of its disks stay; with some, on disks that are not configured any more it has
+        its floor."""
+        floor = self._link.borrowers.get(key)
+        if floor is None:
+            return
+        limits: tuple[protocol.DiskLimit, ...] = ()
+        if rates != NOTHING:
+            wanted = {
+                limit.device: limit for limit in disk_limits(rates, self._link.settings.disks)
+            }
+            limits = tuple(higher(each, wanted.get(each.device, each)) for each in floor.disks)
         order = protocol.LendOrder(
             id=key[0],
             attempt=key[1],
-            cores_milli=cores_milli,
+            cores_milli=floor.cores_milli and max(floor.cores_milli, cores_milli),
             disks=limits,
-            most=None if ends == begun else ends,
         )
         self._order(protocol.LEND, order)
 

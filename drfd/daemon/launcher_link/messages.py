@@ -310,13 +310,13 @@ def ceilings_of(demand: Resources, most: Resources, disks: Sequence[Disk]) -> Ce
     wanted = {limit.device: limit for limit in disk_limits(most, disks)}
     found = Ceilings(
         cores_milli=max(demand.cores_milli, most.cores_milli),
-        disks=tuple(_higher(floor, wanted.get(floor.device, floor)) for floor in floors),
+        disks=tuple(higher(floor, wanted.get(floor.device, floor)) for floor in floors),
     )
     floor = Ceilings(cores_milli=demand.cores_milli, disks=floors)
     return None if found == floor else found
 
 
-def _higher(floor: DiskLimit, most: DiskLimit) -> DiskLimit:
+def higher(floor: DiskLimit, most: DiskLimit) -> DiskLimit:
     """Return the higher rates; one that is not limited stays so."""
     return replace(
         floor,
@@ -373,7 +373,7 @@ class StartedReport(_AttemptReport, tag="up", frozen=True, kw_only=True):
     runner_pid: int
     #: None if the attempt has no cgroup.
     cgroup: str | None
-    #: The most that it was launched to be lent; None if it can be lent nothing.
+    #: Its floor, with 0 cores if these are not lent to it; None if it can be lent nothing.
     lends: Ceilings | None = None
 
 
