@@ -236,6 +236,7 @@ ENDED = {
     "written_bytes": 512,
     "counted": COUNTED,
 }
+_COUNTED = ("oom_killed", "over_limit", "counted")
 #: Job → the records of its attempt, besides `created`.
 FATES: dict[int, dict[str, Message]] = {
     1: {},
@@ -603,7 +604,14 @@ def _write_attempts(place: Path) -> None:
     for job_id, records in FATES.items():
         fd = attempt_files.create(directory, (job_id, 1), created_of(job_id))
         for kind, record in records.items():
+            # A part of the end, but the launcher writes it on a line of its own.
+            counted = {}
+            if kind == "ended" and job_id != AWAY:
+                counted = {name: record[name] for name in _COUNTED}
+                record = {name: record[name] for name in record if name not in counted}
             attempt_files.append(fd, kind, record)
+            if counted:
+                attempt_files.append(fd, "counted", counted)
         os.close(fd)
     attempt_files.note_signals(directory, (SIGNALLED, 1), 2)
     os.close(directory)

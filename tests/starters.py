@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from drfd.launcher.runner.starter.sources import PROGRAM, NotCompiled, compile_starter
+from drfd.launcher.runner.starter.sources import FLAGS, compile_starter
 
 #: Names the program that a launcher with failpoints uses.
 VARIABLE = "DRFD_TESTED_STARTER"
@@ -17,17 +17,11 @@ VARIABLE = "DRFD_TESTED_STARTER"
 
 @functools.cache
 def compiled_starter() -> Path:
-    """The program, compiled once in this run, or that of the installation if there is no compiler,
-    as in the guest."""
+    """The program with failpoints, compiled once in this run."""
     place = tempfile.mkdtemp(prefix="drfd-starter-")
     atexit.register(_remove, place, os.getpid())
     program = Path(place, "drfd-starter")
-    try:
-        compile_starter(program)
-    except NotCompiled:
-        if not PROGRAM.exists():
-            raise
-        return PROGRAM
+    compile_starter(program, flags=(*FLAGS, "-DFAILPOINTS"))
     return program
 
 

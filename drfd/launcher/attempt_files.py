@@ -11,6 +11,7 @@ order:
     running   the job's program is about to be released; from here on it is never launched again
     failed    its program could not be run, and why
     ended     its first process is gone, and how
+    counted   what the kernel has counted until then; it becomes a part of `ended`
     notifying the owner's command that reports the end is about to run; it runs only once
     notified  how that command ended
 
@@ -110,7 +111,7 @@ class Attempt:
 
 _PIECE_BYTES = 1 << 16
 _KINDS = [
-    *("created", "runner", "submitted", "running", "failed", "ended"),
+    *("created", "runner", "submitted", "running", "failed", "ended", "counted"),
     *("signalled", "notifying", "notified"),
 ]
 #: Stands for a first record that cannot be read: no uid, and any boot.
@@ -208,6 +209,13 @@ def note_signals(dir_fd: int, key: Key, count: int) -> None:
         _write(fd, line)
 
 
+def add(dir_fd: int, key: Key, kind: str, record: Record) -> None:
+    """Append a record to the file of an attempt. Raises OSError."""
+    with opened(file_name(key), os.O_RDWR | os.O_APPEND, dir_fd=dir_fd) as fd:
+        end_partial_line(fd)
+        append(fd, kind, record)
+
+
 def read(dir_fd: int, key: Key) -> Attempt | None:
     """Read an attempt file. Returns None if there is none, or if its creation was interrupted, in
     which case nothing was started."""
@@ -236,6 +244,9 @@ def parse(data: bytes) -> Attempt | None:
             is_damaged = True
             continue
         records[record.pop("record")] = record
+    counted = records.pop("counted", {})
+    if "ended" in records:
+        records["ended"] |= counted
     created = records.pop("created", None)
     if created is None:
         if not is_damaged and not records:

@@ -26,7 +26,7 @@ from drfd.launcher.confinement.interface import Confinement, JobGroupGone
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import SOCKET_NAME
-from drfd.launcher.runner import inheritance, privileges
+from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.starter.program import Starter, Unusable, open_starter
 from drfd.launcher.server import Launcher
 from drfd.launcher.settings import LauncherSettings, account_of, load_settings, system_uids
@@ -182,9 +182,10 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
     os.umask(0o022)
     # SIGINT from a terminal is for the controller, which ends the launcher in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings = [
-        text for text in (inheritance.keyring_warning(), *privileges.warnings()) if text is not None
-    ]
+    starter = _starter(options)
+    warnings = [text for text in (inheritance.keyring_warning(),) if text is not None]
+    if not starter.is_filtered:
+        warnings.append("the parents of jobs run without a filter of system calls (seccomp)")
     state: Path = options.state
     lock_state(state)
     attempts_dir = state / "attempts"
@@ -207,7 +208,7 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
         keys_dir=state / KEYS_NAME,
         jobs_stop=read_jobs_stop(state),
         warnings=warnings,
-        starter=_starter(options),
+        starter=starter,
         space_home=settings.private_tmp_dir or spaces if settings.private_tmp else None,
         usual_space_home=spaces,
         # An ordinary user's launcher is itself one of the user's processes.

@@ -17,18 +17,17 @@ from dataclasses import dataclass, field, replace
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement, LimitFailed, directories
+from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.protocol import QUOTA, Assignment, LaunchOrder
-from drfd.launcher.runner import inheritance, privileges
+from drfd.launcher.runner import inheritance, privileges, waiting
 from drfd.launcher.runner.child import run_notice
+from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.signalling import Ending
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 
 #: Seconds that a command may take, and that its remaining processes are killed for.
 NOTICE_S, _SWEEP_S = 30.0, 5.0
-#: Seconds between two tries to kill the remaining processes of a command.
-_SWEEP_STEP_S = 0.01
 _UNKNOWN = "not known: it was cut short together with drfd's launcher"
 
 
@@ -43,6 +42,7 @@ class Notices:
     is_watched: Callable[[Key], bool]
     #: Capabilities of a runner, as bits.
     capabilities: int
+    starter: Starter
     #: Largest number of commands that run at the same time; one user has half of them.
     most: int = 256
     _wanted: dict[Key, Assignment] = field(default_factory=dict)
@@ -91,8 +91,9 @@ class Notices:
         reach("notice.before-fork")
         try:
             pid = _start_notifier(
-                assignment, self.confinement, attempt, self.attempts_fd, self.capabilities
-            )
+                assignment, self.confinement, attempt, self.attempts_fd, self.capabilities,
+                self.starter,
+            )  # fmt: skip
         except OSError as error:
             self._results[key] = f"not told: {error.strerror}"
             return False
@@ -112,7 +113,7 @@ class Notices:
             self._results[key] = "not told: nothing was left of the job"
         else:
             notified = attempt.notified
-            self._results[key] = _UNKNOWN if notified is None else str(notified["text"])
+            self._results[key] = _UNKNOWN if notified is None else _text_of(notified)
 
     def take(self, key: Key) -> dict[str, str]:
         """Return the result of the notification as a fact for the report, and forget it."""
@@ -129,6 +130,7 @@ def _start_notifier(
     attempt: Attempt,
     attempts_fd: int,
     capabilities: int,
+    starter: Starter,
 ) -> int:
     order = assignment.order
     launcher = os.getpid()
@@ -138,9 +140,9 @@ def _start_notifier(
     # This copy of the launcher must never return to the launcher's loop.
     try:
         name = attempt_files.file_name((order.id, order.attempt))
-        fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=attempts_fd)
+        fd = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, dir_fd=attempts_fd)
         # This includes the launcher's lock, which the next launcher waits for.
-        process.close_all_but(fd, assignment.payload_fd)
+        process.close_all_but(fd, assignment.payload_fd, starter.program_fd)
         # The next launcher would not know this process: without a record it would notify again, and
         # with one it would remove the job's cgroup.
         process.die_with(launcher)
@@ -151,7 +153,7 @@ def _start_notifier(
             process.outlive_parent()
         reach("notifier.after-mark")
         try:
-            text = _notify(assignment, confinement, attempt, capabilities)
+            text = _notify(assignment, confinement, attempt, capabilities, starter, fd)
         except BaseException as error:
             text = f"failed: {error!r}"
         reach("notifier.before-record")
@@ -165,8 +167,11 @@ def _notify(
     confinement: Confinement,
     attempt: Attempt,
     capabilities: int,
+    starter: Starter,
+    attempt_fd: int,
 ) -> str:
-    """Run the command until it ends, and return the result as a text."""
+    """Start the command, and become the program that waits for its end. Returns why it could not be
+    started."""
     gc.disable()
     order = assignment.order
     key = (order.id, order.attempt)
@@ -181,36 +186,44 @@ def _notify(
     except (LimitFailed, OSError) as error:
         return f"failed: {error}"
     privileges.limit_capabilities(capabilities)
-    me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
-    # This boot's id, whatever boot the job was of: the attempt only serves to find the command's
-    # processes.
-    ours = Attempt(created={**attempt.created, "boot_id": process.boot_id()}, runner=me)
     out, into = os.pipe()
     pid = syscalls.fork()
     if pid == 0:
         os.close(out)
         run_notice(assignment, confinement, into, attempt.created.get("space"))
     os.close(into)
-    # What is left to do needs no more rights than those of a runner whose job runs.
-    privileges.drop_privileges(directories(confinement, key))
-    # The wait has a time limit, and reading the pipe has none: until exec the process may hang in
-    # the user's directory, or be stopped by the user.
-    status = _wait(pid)
-    deadline = time.monotonic() + _SWEEP_S
-    # All processes that it has forked are, or become, children of this one.
-    while not (confinement.kill_pass(key, ours) and _is_childless()):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(_SWEEP_STEP_S)
-    if status is None:
-        return f"failed: it was stopped after {NOTICE_S:.0f} s"
-    code = os.waitstatus_to_exitcode(status)
-    # Only the process that has ended had the other end, so this does not block.
-    problem = os.read(out, 4096)
+    deadline_s = time.monotonic() + NOTICE_S
+    privileges.limit_capabilities(1 << privileges.KILL)
+    # Until exec the process may hang in the user's directory, or be stopped by the user.
+    problem = os.read(out, 4096) if process.is_readable(out, NOTICE_S) else b""
     if problem:
         return f"failed: {problem.decode(errors='replace')}"
-    if code < 0:
-        return f"failed: killed by signal {-code}"
+    wait = waiting.Wait(
+        record="notified",
+        job_id=order.id,
+        pid=pid,
+        attempt_fd=attempt_fd,
+        killing=confinement.killing(key),
+        sweep_s=_SWEEP_S,
+        deadline_s=deadline_s,
+        # Without a cgroup only that program can kill what the command leaves behind.
+        parent=None if confinement.cgroup_path(key) is None else os.getppid(),
+    )
+    waiting.become(starter, wait)
+    os.kill(pid, signal.SIGKILL)
+    return "failed: the machine is short of what it takes to wait for it"
+
+
+def _text_of(notified: attempt_files.Record) -> str:
+    """Return the result of a command in words. Without a text it was written by the program that
+    has waited for the command (`waiting.py`)."""
+    if "text" in notified:
+        return str(notified["text"])
+    if "is_stopped" in notified:
+        return f"failed: it was stopped after {NOTICE_S:.0f} s"
+    if notified["signal"] is not None:
+        return f"failed: killed by signal {notified['signal']}"
+    code = notified["exit_code"]
     return "told" if code == 0 else f"failed: exit code {code}"
 
 
@@ -219,29 +232,3 @@ def _make_place(confinement: Confinement, key: Key, order: LaunchOrder) -> None:
     It gets no CPUs of its own, because only the launcher knows which are free."""
     if confinement.cgroup_path(key) is None or key not in confinement.leftovers():
         confinement.create(key, replace(order.limits, cores_by=QUOTA), order.devices)
-
-
-def _wait(pid: int) -> int | None:
-    """Return the wait status of a child, or None if it has not ended within `NOTICE_S`.
-
-    The kernel wakes this process at the child's end, so hundreds of waiting notifiers use no
-    processor time.
-    """
-    pidfd = os.pidfd_open(pid)
-    try:
-        # Readable once the process has ended (pidfd_open(2)).
-        process.is_readable(pidfd, NOTICE_S)
-    finally:
-        os.close(pidfd)
-    found, status = os.waitpid(pid, os.WNOHANG)
-    return status if found else None
-
-
-def _is_childless() -> bool:
-    """Reap dead children, and return whether no child is left."""
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return False
-        except ChildProcessError:
-            return True

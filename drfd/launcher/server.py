@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def reports_from(
     elif attempt.ended is not None and jobs_stop is not None and jobs_stop.affected(attempt):
         end = _unknown_end((False, False), attempt.ended["at_s"])
         reports.append(("ended", end | _loss(attempt, jobs_stop, boot_id)))
-    elif attempt.ended is not None:
+    elif attempt.ended is not None and not alive:
         reports.append(("ended", attempt.ended))
     elif attempt.may_have_run and not alive:
         reports.append(("ended", _unknown_end(oom, at_s) | _loss(attempt, jobs_stop, boot_id)))
@@ -225,7 +225,7 @@ class Launcher:
         self._lending = Lending(self.confinement)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
-            capabilities, most=self.bounds.notifiers,
+            capabilities, self.starter, most=self.bounds.notifiers,
         )  # fmt: skip
         self._background = background = BackgroundWork(self._selector)
         self._spaces = PrivateSpaces(background, self.space_home)
@@ -304,7 +304,7 @@ class Launcher:
         self._spaces.adopt(key, attempt.created.get("space"))
         if attempt.created["uid"] is not None:
             self._sweeps.begun(key, attempt.created["uid"])
-        if key not in self._runners and self._needs_no_cgroup(attempt):
+        if key not in self._runners and self._needs_no_cgroup(self._counted(key, attempt)):
             self._remove_cgroup(key)
 
     # -- orders -----------------------------------------------------------------------------
@@ -594,9 +594,25 @@ class Launcher:
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             return
+        attempt = self._counted(key, attempt)
         if self._needs_no_cgroup(attempt):
             self._remove_cgroup(key)
         self._report(key, attempt, but=told)
+
+    def _counted(self, key: Key, attempt: Attempt) -> Attempt:
+        """Return an attempt whose runner is gone with the kernel's counters as a part of its end.
+        They are put on record before the cgroup, which has them, may be removed."""
+        if attempt.ended is None or "counted" in attempt.ended:
+            return attempt
+        oom_killed, over_limit = self.confinement.oom_kills(key)
+        counted = self.confinement.counted(key)
+        if attempt.ended["peak_bytes"]:
+            counted["largest_process_bytes"] = attempt.ended["peak_bytes"]
+        record = {"oom_killed": oom_killed, "over_limit": over_limit, "counted": counted}
+        with suppress(OSError):
+            # Without this record, the next launcher knows them as long as the cgroup is there.
+            attempt_files.add(self.attempts_fd, key, "counted", record)
+        return replace(attempt, ended=attempt.ended | record)
 
     def _needs_no_cgroup(self, attempt: Attempt) -> bool:
         """Return whether the file of this ended attempt tells all that its cgroup could tell."""
@@ -639,6 +655,8 @@ class Launcher:
             # Its file is about a notification, whose result is reported when it is ordered.
             return
         alive = key in self._runners
+        if not alive:
+            attempt = self._counted(key, attempt)
         if attempt.is_damaged and not alive:
             log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
         is_lost = not alive and attempt.ended is None

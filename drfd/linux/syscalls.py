@@ -15,16 +15,15 @@ import os
 import resource
 import signal
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 # -- prctl(2) ---------------------------------------------------------------------------------
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
-_PR_SET_SECCOMP, _PR_GET_SECUREBITS = 22, 27
+_PR_GET_SECUREBITS = 27
 _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 29, 36
 _PR_SET_NO_NEW_PRIVS = 38
-_SECCOMP_MODE_FILTER = 2
 
 #: Bits of `securebits` (capabilities(7)).
 NO_SETUID_FIXUP, KEEP_CAPS = 1 << 2, 1 << 4
@@ -46,13 +45,6 @@ _PR_GET_TID_ADDRESS = 40
 # -- shmctl(2), semctl(2), msgctl(2) ----------------------------------------------------------
 
 _IPC_RMID = 0
-
-# -- landlock(7) ------------------------------------------------------------------------------
-
-_LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH = 1, 1
-READ_FILE, WRITE_FILE, READ_DIRECTORY, TRUNCATE = 1 << 2, 1 << 1, 1 << 3, 1 << 14
-#: (version of Landlock, number of rights to files that the kernel controls from it on).
-_LANDLOCK_RIGHTS = ((1, 13), (2, 14), (3, 15), (5, 16))
 
 # -- keyctl(2) --------------------------------------------------------------------------------
 
@@ -96,9 +88,6 @@ _NUMBERS: dict[str, dict[str, int]] = {
     "ioprio_set": {"x86_64": 251, "ppc64le": 273, "s390x": 282} | dict.fromkeys(_GENERIC, 30),
     "clone3": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 435),
     "tgkill": {"x86_64": 234, "ppc64le": 250, "s390x": 241} | dict.fromkeys(_GENERIC, 131),
-    "landlock_create_ruleset": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 444),
-    "landlock_add_rule": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 445),
-    "landlock_restrict_self": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 446),
     "statx": {"x86_64": 332, "ppc64le": 383, "s390x": 379} | dict.fromkeys(_GENERIC, 291),
     "bpf": {"x86_64": 321, "ppc64le": 361, "s390x": 351} | dict.fromkeys(_GENERIC, 280),
     "capget": {"x86_64": 125, "ppc64le": 183, "s390x": 184} | dict.fromkeys(_GENERIC, 90),
@@ -156,7 +145,6 @@ def _checked(result: int, name: str) -> int:
 _fork = _declared(_held_libc, "fork")
 _clone3 = _numbered("clone3", _pointer, _size, library=_held_libc)
 _prctl = _declared(_libc, "prctl", _int, _ulong, _ulong, _ulong, _ulong)
-_prctl_pointer = _declared(_libc, "prctl", _int, _ulong, _pointer, _ulong, _ulong)
 _prctl_address = _declared(_libc, "prctl", _int, _pointer, _ulong, _ulong, _ulong)
 _mount = _declared(_libc, "mount", _text, _text, _text, _ulong, _text)
 _unshare = _declared(_libc, "unshare", _int)
@@ -167,9 +155,6 @@ _personality = _declared(_libc, "personality", _ulong)
 _tgkill = _numbered("tgkill", _int, _int, _int)
 _keyctl_join = _numbered("keyctl", _int, _text)
 _keyctl_setperm = _numbered("keyctl", _int, _int, _uint)
-_landlock_create = _numbered("landlock_create_ruleset", _pointer, _size, _uint)
-_landlock_add = _numbered("landlock_add_rule", _int, _int, _pointer, _uint)
-_landlock_restrict = _numbered("landlock_restrict_self", _int, _uint)
 _ioprio_set = _numbered("ioprio_set", _int, _int, _int)
 _statx = _numbered("statx", _int, _text, _int, _uint, _pointer)
 _bpf = _numbered("bpf", _int, _pointer, _uint)
@@ -330,50 +315,6 @@ def set_capabilities(wanted: Capabilities) -> None:
     high = [bits >> 32 for bits in wanted]
     data = ctypes.create_string_buffer(struct.pack("=6I", *low, *high))
     _checked(_capset(header, data), "capset")
-
-
-def filter_calls(program: bytes) -> None:
-    """Install a seccomp filter for this thread and its future descendants.
-
-    `program` is an array of struct sock_filter (seccomp(2)). Needs no_new_privs or CAP_SYS_ADMIN.
-    """
-    instructions = ctypes.create_string_buffer(program, len(program))
-    # struct sock_fprog: a count of 16 bits, padding, a pointer.
-    described = ctypes.create_string_buffer(
-        struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
-    )
-    arguments = (_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0)
-    _checked(_prctl_pointer(*arguments), "prctl(PR_SET_SECCOMP)")
-
-
-def landlock_rights() -> int:
-    """Return the rights to files that the kernel can take away, as bits.
-
-    Raises OSError if it has no Landlock (ENOSYS) or Landlock is switched off (EOPNOTSUPP).
-    """
-    version = _checked(_landlock_create(None, 0, _LANDLOCK_VERSION), "landlock_create_ruleset")
-    most = max(count for first, count in _LANDLOCK_RIGHTS if first <= version)
-    return (1 << most) - 1
-
-
-def allow_only_below(directories: Mapping[int, int]) -> None:
-    """Restrict this thread and its future descendants to these rights below these directories.
-
-    `directories` maps the descriptor of an open directory to the rights, as bits, that hold for
-    everything below it; all other rights that the kernel can take away are lost. Open files stay
-    open. Needs no_new_privs or CAP_SYS_ADMIN.
-    """
-    rights = landlock_rights()
-    attributes = ctypes.create_string_buffer(struct.pack("=Q", rights), 8)
-    rules = _checked(_landlock_create(attributes, 8, 0), "landlock_create_ruleset")
-    try:
-        for directory, allowed in directories.items():
-            rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed & rights, directory), 12)
-            result = _landlock_add(rules, _LANDLOCK_PATH_BENEATH, rule, 0)
-            _checked(result, "landlock_add_rule")
-        _checked(_landlock_restrict(rules, 0), "landlock_restrict_self")
-    finally:
-        os.close(rules)
 
 
 # -- keyrings ---------------------------------------------------------------------------------

@@ -342,6 +342,8 @@ class Driver:
         """`starter`: the compiled program that begins jobs' processes, if another one is meant.
         `before`: a command that executes the driver."""
         self.starter = starter or compiled_starter()
+        #: Seconds that a job runs before its runner becomes the program that waits.
+        self.waits_after_s = 1.0
         driver = Path(__file__).with_name("runner_driver.py")
         self._process = subprocess.Popen(
             [
@@ -370,15 +372,12 @@ class Driver:
         place: str = "plain",
         runner: int | None = None,
         keep: bool = False,
-        drops_privileges: bool | None = None,
         space: Path | None = None,
         forged: dict[str, str] | None = None,
     ) -> int:
         """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py.
-        `runner`: one that was told to `keep` itself for this attempt.
-        `drops_privileges`: whether a new runner does so after a second, as they do; None: unless it
-        is to be kept. `space`: the parent of the directories of its private temporary space.
-        `forged`: variables that no order may have."""
+        `runner`: one that was told to `keep` itself for this attempt. `space`: the parent of the
+        directories of its private temporary space. `forged`: variables that no order may have."""
         return self._ask(
             do="start",
             order=decode(encode(message_of(LAUNCH, order.order))),
@@ -389,7 +388,7 @@ class Driver:
             place=place,
             runner=runner,
             keep=keep,
-            drops_privileges=not keep if drops_privileges is None else drops_privileges,
+            waits_after_s=600.0 if keep else self.waits_after_s,
             space=str(space) if space else None,
             forged=forged or {},
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.interface import Entrance, LimitFailed
+from drfd.launcher.confinement.interface import Entrance, Killing, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
 from drfd.launcher.runner import attempt_process, privileges
@@ -43,7 +43,7 @@ class NoMemory(Unconfined):
 
 class Short(Unconfined):
     """A place where the kernel runs out of memory once a line comes through the FIFO `shortage`
-    of the job's directory; `own` on it says that the job's own limit was hit."""
+    of the job's directory, and has killed unless the file `killed` says "oom_kill 0"."""
 
     def __init__(self, directory: str) -> None:
         super().__init__("a test")
@@ -56,9 +56,12 @@ class Short(Unconfined):
     def oom_kills(self, key: object) -> tuple[bool, bool]:
         try:
             with open(self._proof) as file:
-                return True, file.read() == "own"
+                return file.read() != "oom_kill 0\n", False
         except FileNotFoundError:
             return False, False
+
+    def killing(self, key: object) -> Killing:
+        return Killing(oom_control=self._proof)
 
 
 class Sticky(Unconfined):
@@ -124,7 +127,7 @@ def start(request: dict) -> int:
         # The same, for a test that reads the FIFO.
         "gate": lambda _: Stopped(request["cwd"]),
     }
-    privileges.DROP_AFTER_S = 1.0 if request["drops_privileges"] else 600.0
+    attempt_process.BECOME_AFTER_S = request["waits_after_s"]
     confinement = places[request["place"]]("a test")
     # In vain is not tried for long.
     attempt_process._SWEEP_S = 0.05 if request["place"] == "sticky" else SWEEP_S

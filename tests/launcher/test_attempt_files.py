@@ -209,7 +209,8 @@ SAID = [
     (Attempt(BORN, runner=RUNNER, failed=FAILED), [BROKE]),
     (STARTED, [UP]),
     (Attempt(BORN, runner=RUNNER, running=RUNNING, failed=FAILED), [BROKE]),
-    (Attempt(BORN, runner=RUNNER, running=RUNNING, ended=ENDED), [UP, DONE]),
+    # The kernel's counters are read when the runner is gone.
+    (Attempt(BORN, runner=RUNNER, running=RUNNING, ended=ENDED), [UP]),
 ]
 
 
@@ -225,8 +226,16 @@ def test_what_is_on_record_is_said(
 def test_an_end_on_record_stands_when_the_runner_is_gone(
     attempt: Attempt, reports: list[tuple[str, Message]]
 ) -> None:
-    """What the kernel counted is in the record already."""
-    assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == reports
+    found = news(attempt, alive=False, jobs_stop=None, oom=(True, True))
+    assert found == reports + [DONE] * (attempt.ended is not None)
+
+
+def test_what_the_kernel_has_counted_is_a_part_of_the_end(attempt_fd: int, directory: int) -> None:
+    attempt_files.append(attempt_fd, "ended", {"exit_code": 3})
+    attempt_files.add(directory, KEY, "counted", {"counted": {"cpu_us": 7}})
+    found = attempt_files.read(directory, KEY)
+    assert found is not None
+    assert found.ended == {"exit_code": 3, "counted": {"cpu_us": 7}}
 
 
 @pytest.mark.parametrize("created", [BORN, UNKNOWN])

@@ -16,6 +16,7 @@ from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, ExecOrder, message_of
+from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.system import process
 from launcher.rig import (
     UNTIL_GO,
@@ -97,6 +98,7 @@ def test_asked_again_it_runs_no_second_time(
     until("the command", lambda: (work / "told").exists())
     controller.notify(order)
     controller.ask("remove")
+    controller.list()  # All that was ordered has been read.
     go(work)
     assert controller.take("removed").get("notice") == "told"
     assert notify(controller, order) == "not told: nothing was left of the job"
@@ -143,6 +145,7 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
         pids = process.children(launcher.process.pid)
         return next((each for pid in pids for each in process.children(pid)), None)
 
+    until("the break of the lease", lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
     pid = until("the command's process", child)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -172,6 +175,7 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPa
         Unconfined("a test"),
         attempts_fd=-1,
         capabilities=0,
+        starter=Starter(-1),
         watch=lambda key, _: at_work.add(key),
         is_watched=at_work.__contains__,
         most=4,

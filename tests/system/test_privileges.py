@@ -130,11 +130,6 @@ def test_nobody_runs_the_controller_as_root_by_accident(
 
 # -- root's process that waits for a job ------------------------------------------------------
 
-with_filter = pytest.mark.skipif(
-    privileges.program() is None or privileges.why_no_filter() is not None,
-    reason="no filter of system calls can be had here",
-)
-
 
 @pytest.fixture
 def home(instance: Instance, users: Accounts) -> Path:
@@ -150,7 +145,6 @@ def restricted_runner(home: Path) -> int:
     return pid
 
 
-@with_filter
 def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
     instance: Instance, users: Accounts, home: Path
 ) -> None:
@@ -168,7 +162,6 @@ def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
     assert theirs == {name: mine[name] for name in ("NoNewPrivs", "Seccomp", "CapBnd")}
 
 
-@with_filter
 def test_the_process_that_waits_for_a_notification_can_do_no_more(
     instance: Instance, users: Accounts, home: Path
 ) -> None:
@@ -186,7 +179,6 @@ def test_the_process_that_waits_for_a_notification_can_do_no_more(
     assert text == "notification told"
 
 
-@with_filter
 def test_a_runner_without_privileges_sweeps_after_a_cancel_and_keeps_the_record(
     lend: Callable[[str], Instance], users: Accounts
 ) -> None:
@@ -217,7 +209,6 @@ time.sleep(600)
 """
 
 
-@with_filter
 def test_a_runner_without_privileges_ends_a_job_that_is_out_of_memory(
     instance: Instance, users: Accounts, home: Path
 ) -> None:
@@ -231,7 +222,6 @@ def test_a_runner_without_privileges_ends_a_job_that_is_out_of_memory(
     assert instance.wait_end(job_id)["state"] == "OUT_OF_MEMORY"
 
 
-@with_filter
 def test_jobs_go_on_one_after_the_other_when_each_takes_its_runner_along(
     instance: Instance, users: Accounts, home: Path
 ) -> None:

@@ -213,7 +213,8 @@ class Victim(Instance):
                 continue
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             for kind in attempt_files._KINDS:
-                record = getattr(attempt, kind)
+                # `counted` is a part of `ended` when it is read.
+                record = getattr(attempt, kind, None)
                 if record is not None:
                     boot = {"boot_id": "another"} if kind == "created" else {}
                     attempt_files.append(fd, kind, {**record, **boot})

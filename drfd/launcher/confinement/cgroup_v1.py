@@ -41,6 +41,7 @@ from drfd.launcher.confinement.interface import (
     WRITTEN,
     Counted,
     Entrance,
+    Killing,
     LimitFailed,
     insist_on_entry,
     reach_before_devices,
@@ -227,6 +228,15 @@ class CgroupV1:
             return True
         members.kill()
         return not members.is_populated()
+
+    def killing(self, key: Key) -> Killing:
+        freezer = self._directory("freezer", key)
+        state = f"{freezer}/freezer.state"
+        return Killing(
+            freezer=state, freeze="FROZEN", thaw="THAWED", state=state, frozen="FROZEN",
+            members=f"{freezer}/cgroup.procs",
+            oom_control=f"{self._directory('memory', key)}/memory.oom_control",
+        )  # fmt: skip
 
     def remove(self, key: Key) -> bool:
         for directory in (*self._directories(key), *self._devices.directories(key)):

@@ -40,6 +40,7 @@ from drfd.launcher.confinement.interface import (
     Counted,
     Entrance,
     JobGroupGone,
+    Killing,
     LimitFailed,
     insist_on_entry,
     reach_before_devices,
@@ -246,6 +247,17 @@ class CgroupV2:
             return not escaped
         members.kill()
         return not members.is_populated()
+
+    def killing(self, key: Key) -> Killing:
+        directory = self._directory(key)
+        events, kill = f"{directory}/cgroup.events", f"{directory}/cgroup.kill"
+        return Killing(
+            # Kernels before 5.14 have no cgroup.kill.
+            kill=kill if os.path.exists(kill) else None,
+            freezer=f"{directory}/cgroup.freeze", freeze="1", thaw="0",
+            state=events, frozen="frozen 1", members=f"{directory}/cgroup.procs",
+            populated=events, empty="populated 0",
+        )  # fmt: skip
 
     def remove(self, key: Key) -> bool:
         directory = self._directory(key)

@@ -66,6 +66,29 @@ class Entrance:
             resource.setrlimit(resource.RLIMIT_NPROC, (self.processes, self.processes))
 
 
+@dataclass(frozen=True, slots=True)
+class Killing:
+    """How a process that knows nothing of cgroups kills an attempt's processes: the paths of files,
+    and what is written to them and read from them. Besides, it kills its own children."""
+
+    #: Takes "1" to kill all; None if the kernel has none.
+    kill: str | None = None
+    #: Takes `freeze` and `thaw`; `state` has the line `frozen` while all in `members` are stopped.
+    freezer: str | None = None
+    freeze: str = ""
+    thaw: str = ""
+    state: str | None = None
+    frozen: str = ""
+    #: Lists the pids.
+    members: str | None = None
+    #: Has the line `empty` once no process is left; None if an empty `members` shows that.
+    populated: str | None = None
+    empty: str = ""
+    #: Has the line "oom_kill 0" unless the kernel has killed for memory; None if the others need
+    #: not be killed then.
+    oom_control: str | None = None
+
+
 def insist_on_entry(directory: str, pid: int) -> None:
     """Raise LimitFailed if a process may not be moved into a job's cgroup, because it is in a job
     (what it has taken of memory there would count in neither), or because the limit of processes of
@@ -192,6 +215,9 @@ class Confinement(Protocol):
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
         """Send SIGKILL to every process of the attempt; True once none is left."""
 
+    def killing(self, key: Key) -> Killing:
+        """Return what a process needs that does the same without this class."""
+
     def remove(self, key: Key) -> bool:
         """Remove what `create` made; False when it is still in use."""
 
@@ -200,11 +226,3 @@ class Confinement(Protocol):
 
     def close(self) -> None:
         """Release what is not in use, because the launcher ends; jobs may continue to run."""
-
-
-def directories(confinement: Confinement, key: Key) -> list[str]:
-    """Return the directories of the attempt's cgroup, one below each mount point."""
-    path = confinement.cgroup_path(key)
-    if path is None:
-        return []
-    return [f"{mount}/{path.strip('/')}" for mount in dict.fromkeys(confinement.mounts().values())]

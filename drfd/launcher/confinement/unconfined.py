@@ -24,6 +24,7 @@ from drfd.launcher.confinement.interface import (
     NOT_HIDDEN,
     Counted,
     Entrance,
+    Killing,
     LimitFailed,
 )
 from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
@@ -178,6 +179,10 @@ class Unconfined:
         stopped = self._stop(key, attempt)
         process.signal_those(stopped, partial(_members, key, attempt), SIGKILL)
         return not stopped
+
+    def killing(self, key: Key) -> Killing:
+        # The children, again and again: when one dies, its own become the runner's.
+        return Killing()
 
     def remove(self, key: Key) -> bool:
         self._affinity.forget(key)

@@ -15,9 +15,9 @@ from errno import errorcode
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement, directories
+from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, LaunchOrder
-from drfd.launcher.runner import identity, inheritance, privileges
+from drfd.launcher.runner import identity, inheritance, privileges, waiting
 from drfd.launcher.runner.child import JobStart, run_notice
 from drfd.launcher.runner.failures import MAX_REPORT_BYTES, describe
 from drfd.launcher.runner.output_limit import OutputLimit, take_ready
@@ -32,6 +32,7 @@ from drfd.launcher.runner.shortage import (
 )
 from drfd.launcher.runner.starter import report
 from drfd.launcher.runner.starter.program import Starter
+from drfd.launcher.runner.waiting import Used
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 
@@ -39,6 +40,9 @@ from drfd.linux import syscalls
 _START_S = 120.0
 #: Seconds that exec of the program may take before the job counts as started in any case.
 _EXEC_S = 1.0
+#: Seconds that a job runs before its runner becomes the program that waits. Another runner has to
+#: be forked then, which costs as much as a short job.
+BECOME_AFTER_S = 1.0
 #: Seconds that a runner kills the job's remaining processes for; then the launcher goes on.
 _SWEEP_S = 10.0
 #: After an OOM event, the kill counter is read at this interval (milliseconds), for this long
@@ -72,14 +76,7 @@ def read_notifications(lines: bytes) -> Iterator[tuple[Key, str]]:
 
 
 @dataclass
-class UsageAtEnd:
-    """The resource use of the runner's children, and of theirs, until they were waited for."""
-
-    cpu_s: float = 0.0
-    #: Peak memory of the largest process.
-    peak_kib: int = 0
-    read_blocks: int = 0
-    written_blocks: int = 0
+class UsageAtEnd(Used):
     #: Whether children were alive at the last look.
     has_more: bool = False
     #: The wait status of the wanted child.
@@ -130,9 +127,10 @@ class AttemptProcess:
     #: True once the job's program may run or have run: only its end is left to be recorded.
     is_released: bool = False
     #: True once the runner has given up rights that another attempt would need.
-    has_dropped_privileges: bool = False
-    #: When the runner drops its privileges, unless the job is over by then (monotonic clock).
-    _drop_at_s: float = 0.0
+    is_last: bool = False
+    #: When the runner becomes the program that waits, unless the job is over by then (monotonic
+    #: clock).
+    _become_at_s: float = 0.0
     #: Readable when the kernel has killed for memory; None if this machine has no such descriptor.
     _oom_fd: int | None = None
     #: The limit of its output files, if there is one, and what the job has written beyond it.
@@ -176,8 +174,8 @@ class AttemptProcess:
             self._tell_start(channel_fd)
         # The payload is not read any more.
         self.assignment.close()
-        self._drop_at_s = time.monotonic() + privileges.DROP_AFTER_S
-        status = retry_while_exhausted(self.key, self._await_end, pid, channel_fd)
+        self._become_at_s = time.monotonic() + BECOME_AFTER_S
+        status = retry_while_exhausted(self.key, self._await_end, pid)
         at_s, mono_s = time.time(), time.monotonic()
         retry_while_exhausted(self.key, self._record_end, status, at_s, mono_s)
 
@@ -294,11 +292,11 @@ class AttemptProcess:
             assignment = replace(self.assignment, order=order)
             run_notice(assignment, self.confinement, null, self.created.get("space"))
 
-    def _await_end(self, pid: int, channel_fd: int) -> int:
+    def _await_end(self, pid: int) -> int:
         """Reap until `pid` is gone, and return its wait status. After an OOM kill all processes of
-        the job are killed. When the job has run for `privileges.DROP_AFTER_S`, the runner drops
-        its privileges and closes `channel_fd`, which tells the launcher that it takes no further
-        attempt. May be called again after an error."""
+        the job are killed. When the job has run for `BECOME_AFTER_S`, the runner becomes the
+        program that waits, which closes its channel: that tells the launcher that it takes no
+        further attempt. May be called again after an error."""
         poll = select.poll()
         poll.register(self.children_fd, select.POLLIN)
         if self._oom_fd is not None:
@@ -306,10 +304,11 @@ class AttemptProcess:
         # Reap before waiting: an event that was read before an error may not have been handled.
         while (status := self._used.reap(pid)) is None:
             now_s = time.monotonic()
-            if not self.has_dropped_privileges and now_s >= self._drop_at_s:
-                privileges.drop_privileges(directories(self.confinement, self.key))
-                self.has_dropped_privileges = True
-                os.close(channel_fd)
+            if now_s >= max(self._become_at_s, self._poll_until_s):
+                self._become_waiting(pid)
+                # The machine is short of something. The rights go in any case.
+                privileges.limit_capabilities(1 << privileges.KILL)
+                self.is_last, self._become_at_s = True, now_s + BECOME_AFTER_S
             if self._output is not None and now_s >= self._look_at_s:
                 self._insist_on_output_limit(self._output)
                 self._look_at_s = now_s + _OUTPUT_POLL_S
@@ -325,12 +324,30 @@ class AttemptProcess:
                 self._poll_until_s = 0.0
         return status
 
-    def _pause_ms(self, now_s: float) -> float | None:
+    def _become_waiting(self, pid: int) -> None:
+        """Become the program that waits for the end of `pid`; return if that fails."""
+        output = self._output
+        wait = waiting.Wait(
+            record="ended",
+            job_id=self.order.id,
+            pid=pid,
+            attempt_fd=self.attempt_fd,
+            killing=self.confinement.killing(self.key),
+            sweep_s=_SWEEP_S,
+            oom_fd=self._oom_fd,
+            outputs={} if output is None else output.sizes,
+            most_output=0 if output is None else output.most_bytes,
+            used=self._used,
+            own_kib=_own_kib(),
+        )
+        waiting.become(self.starter, wait)
+
+    def _pause_ms(self, now_s: float) -> float:
         """Return for how long nothing but an event needs the runner."""
-        times = [] if self.has_dropped_privileges else [self._drop_at_s]
+        times = [max(self._become_at_s, self._poll_until_s)]
         if self._output is not None:
             times.append(self._look_at_s)
-        return (min(times) - now_s) * 1000 + 1 if times else None
+        return (min(times) - now_s) * 1000 + 1
 
     def _insist_on_output_limit(self, output: OutputLimit) -> None:
         """Kill the job if its output files have grown too large."""
@@ -357,17 +374,9 @@ class AttemptProcess:
 
     def _record_end(self, status: int, at_s: float, mono_s: float) -> None:
         """Record the end of the job. May be called again after an error."""
-        oom_killed, over_limit = self.confinement.oom_kills(self.key)
         self._sweep()
         code = os.waitstatus_to_exitcode(status)
         used = self._used
-        counted = self.confinement.counted(self.key)
-        # Until exec each child has the size of the runner, which the kernel counts too: a peak that
-        # is not far above it may be drfd's own, and says nothing of the job.
-        own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        peak_bytes = used.peak_kib * 1024 if used.peak_kib > 2 * own_kib else 0
-        if peak_bytes:
-            counted["largest_process_bytes"] = peak_bytes
         why = {} if self._output_bytes is None else {"output_bytes": self._output_bytes}
         reach("runner.before-end-record")
         attempt_files.end_partial_line(self.attempt_fd)
@@ -379,13 +388,10 @@ class AttemptProcess:
                 "mono_s": mono_s,
                 "exit_code": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
-                "oom_killed": oom_killed,
-                "over_limit": over_limit,
                 "cpu_s": used.cpu_s,
-                "peak_bytes": peak_bytes,
+                "peak_bytes": used.peak_kib * 1024 if used.peak_kib > _own_kib() else 0,
                 "read_bytes": used.read_blocks * 512,
                 "written_bytes": used.written_blocks * 512,
-                "counted": counted,
                 **why,
             },
         )
@@ -397,6 +403,12 @@ class AttemptProcess:
         except (BrokenPipeError, BlockingIOError):
             # The launcher is gone, or so far behind that it reads all attempt files anyway.
             pass
+
+
+def _own_kib() -> int:
+    """Return a peak of memory that may be drfd's own: until exec each child has the size of the
+    runner, which the kernel counts, too."""
+    return 2 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _socket_pair() -> tuple[int, int]:

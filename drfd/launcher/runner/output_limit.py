@@ -54,6 +54,11 @@ class OutputLimit:
             self.close()
             raise
 
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Descriptor → size at the start of the job."""
+        return dict(self._before)
+
     def exceeded(self) -> int | None:
         """Return how many bytes the files have grown if that is more than allowed, or None. What
         others write into them counts, too."""

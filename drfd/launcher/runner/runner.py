@@ -130,7 +130,7 @@ def _serve(
             return
         # This gives up the lock, too.
         os.close(attempt_fd)
-        if not attempt_process.is_clean or attempt_process.has_dropped_privileges:
+        if not attempt_process.is_clean or attempt_process.is_last:
             return
         try:
             _say_finished(attempt_process.key, channel, notify_fd)
@@ -352,7 +352,7 @@ class Runners:
         if not is_done:
             self._dismiss(runner)
             if runner.key is not None:
-                # The runner has dropped its privileges. The next attempt is not to wait for a fork.
+                # The runner has become another program. The next attempt is not to wait for a fork.
                 self.prepare()
             return
         self._free(runner)

@@ -19,9 +19,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drfd.launcher import main
-from drfd.launcher.confinement.interface import Entrance
+from drfd.launcher.confinement.interface import Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
+from drfd.launcher.runner import waiting
 from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.program import Starter, open_starter
@@ -32,6 +33,7 @@ from drfd.launcher.runner.starter.sources import (
     compile_starter,
     fingerprint,
 )
+from drfd.launcher.runner.waiting import Wait
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 from drfd.linux.syscalls import Capabilities
@@ -349,6 +351,30 @@ def test_it_refuses_the_payloads_that_python_refuses(
         expected = str(error)
     refused = report.startswith(b"payload\0")
     assert (report.split(b"\0")[2].decode() if refused else None) == expected
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(changes=_changes)
+def test_no_plan_of_a_wait_makes_it_crash(
+    checked: Path, changes: list[tuple[int, int, bytes]]
+) -> None:
+    """It has no child that it could wait for."""
+    killing = Killing(freezer="/f", freeze="1", thaw="0", state="/s", members="/m", populated="/p")
+    wait = Wait(
+        record="ended", job_id=1, pid=7, attempt_fd=9, killing=killing, sweep_s=0.1,
+        deadline_s=1.0, outputs={8: 0}, most_output=1,
+    )  # fmt: skip
+    data = changed(waiting.encode(wait, {"/f": 10, "/m": 11})[4:], changes)
+    fd = os.memfd_create("plan")
+    os.write(fd, len(data).to_bytes(4, "little") + data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    ended = subprocess.run(
+        [checked, str(fd)], pass_fds=[fd], stdin=subprocess.DEVNULL, capture_output=True,
+        timeout=60, env={}, check=False, **_nobody(),
+    )  # type: ignore[call-overload]  # fmt: skip
+    os.close(fd)
+    assert (ended.returncode, ended.stderr) == (125, b"")
 
 
 #: prctl(PR_SET_SECUREBITS, …), then the program.

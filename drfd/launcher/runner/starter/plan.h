@@ -26,12 +26,11 @@ struct plan {
 	char **programs;
 };
 
-static struct plan read_plan(int fd)
+static struct texts read_texts(int fd)
 {
 	unsigned length;
 	size_t have = 0;
 	struct texts from = {.step = "plan", .fault = ""};
-	struct plan plan;
 
 	if (call(read, fd, &length, sizeof length) != sizeof length || length > MOST_PLAN)
 		quit(FAILED);
@@ -44,6 +43,14 @@ static struct plan read_plan(int fd)
 			quit(FAILED);
 		have += (size_t)got;
 	}
+	return from;
+}
+
+static struct plan read_plan(int fd)
+{
+	struct texts from = read_texts(fd);
+	struct plan plan;
+
 	if (strcmp(next(&from), "drfd-plan-2") != 0)
 		fail(from.step, 0, from.fault);
 	plan.flags = next_number(&from, 16);

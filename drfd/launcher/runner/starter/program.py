@@ -8,6 +8,7 @@ import stat
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.starter import plan
@@ -32,6 +33,8 @@ class Starter:
     """Starts jobs' processes by the program that is open as `program_fd`."""
 
     program_fd: int
+    #: Whether the program can refuse itself system calls here (`wait.h`).
+    is_filtered: bool = True
     _capabilities: Capabilities | None = field(default=None, init=False)
 
     @property
@@ -70,6 +73,10 @@ class Starter:
             return pid
         return pid if entrance.cgroup is None else self._successor(pid, job.entry_out)
 
+    def execute(self, *words: str) -> NoReturn:
+        """Execute the program in this process. Raises OSError."""
+        os.execve(self._path, ["drfd-starter", *words], {})
+
     def _successor(self, first: int, entry_out: int) -> int:
         """Return the pid of the process in the cgroup that the program goes on as, and reap its
         first one. Returns `first` itself if there is none, as its report or its wait status shows.
@@ -94,13 +101,13 @@ def open_starter(program: Path = PROGRAM) -> Starter:
     try:
         fd = _opened(program)
         try:
-            _insist_on_sources(fd)
+            is_filtered = _insist_on_sources(fd)
         except BaseException:
             os.close(fd)
             raise
     except OSError as error:
         raise Unusable(f"{program} cannot be used: {error.strerror}") from None
-    return Starter(fd)
+    return Starter(fd, is_filtered)
 
 
 def _opened(program: Path) -> int:
@@ -134,8 +141,9 @@ def _insist_on_owner(path: str, status: os.stat_result) -> None:
         raise Unusable(f"{path} can be written by others, who could replace the program")
 
 
-def _insist_on_sources(fd: int) -> None:
-    """Raise Unusable unless the program runs here and is of the present sources. OSError."""
+def _insist_on_sources(fd: int) -> bool:
+    """Return whether the program can filter its system calls. Raises Unusable unless it runs here
+    and is of the present sources, and OSError."""
     answer_out, answer_in = os.pipe()
     try:
         actions = [(os.POSIX_SPAWN_DUP2, answer_in, 1)]
@@ -150,5 +158,7 @@ def _insist_on_sources(fd: int) -> None:
             os.close(answer_in)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
         raise Unusable("jobs are started by a program that needs a newer kernel (Linux 5.11)")
-    if answer.decode(errors="replace").strip() != fingerprint():
+    sources, _, lack = answer.decode(errors="replace").strip().partition(" ")
+    if sources != fingerprint():
         raise Unusable(f"{PROGRAM} is of other sources: install drfd again")
+    return not lack

@@ -2,6 +2,7 @@
  *
  *   drfd-starter                           say which sources this was compiled from
  *   drfd-starter ENTRY REPORT GO PAYLOAD   become a job; the arguments are descriptors
+ *   drfd-starter PLAN                      wait for the end of a job: see wait.h
  *
  * First the limits, then the user, then the user's files. The runner writes to GO what root has
  * decided, the plan (plan.py), and later a "+". PAYLOAD is what the user has written, a sealed file
@@ -16,20 +17,26 @@
 #include <asm/errno.h>
 #include <asm/ioctls.h>
 #include <fcntl.h>
+#include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/close_range.h>
+#include <linux/filter.h>
 #include <linux/keyctl.h>
 #include <linux/openat2.h>
 #include <linux/prctl.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <time.h>
 #include "calls.h"
 #include "texts.h"
@@ -37,6 +44,7 @@
 #include "root.h"
 #include "user.h"
 #include "script.h"
+#include "wait.h"
 
 #ifndef SOURCES
 #define SOURCES "unknown"
@@ -115,7 +123,10 @@ _Noreturn static void introduce(void)
 	if (call(close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC) < 0 ||
 	    call(openat2, AT_FDCWD, "/", &how, sizeof how) < 0)
 		quit(FAILED);
-	call(write, 1, SOURCES "\n", sizeof SOURCES);
+	call(write, 1, SOURCES, sizeof SOURCES - 1);
+	if (filter(0) < 0)
+		call(write, 1, " unfiltered", 11);
+	call(write, 1, "\n", 1);
 	quit(0);
 }
 
@@ -126,6 +137,8 @@ _Noreturn static void begin(int count, char **argv)
 	struct plan plan;
 	int entry_fd, go_fd, payload_fd;
 
+	if (count == 2)
+		await_end(descriptor(argv[1]));
 	if (count != 5)
 		introduce();
 	report_fd = entry_fd = descriptor(argv[1]);
