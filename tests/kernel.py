@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2
 from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified
+from drfd.launcher.confinement.interface import Confinement
+from drfd.launcher.protocol import AttemptLimits
 from drfd.linux import syscalls
 
 
@@ -205,3 +208,11 @@ def empty_cgroup(purpose: str) -> Iterator[Path]:
     finally:
         if made.exists():
             made.rmdir()
+
+
+def enter(place: Confinement, key: Key, limits: AttemptLimits, uid: int) -> None:
+    """Put the calling process into the cgroup of an attempt, as starter.c does or by a move."""
+    entrance = place.entrance(key, limits, uid)
+    moved = () if entrance.cgroup is None else (f"{entrance.cgroup}/cgroup.procs",)
+    for file in (*moved, *entrance.files):
+        Path(file).write_text("0")

@@ -19,8 +19,10 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.protocol import QUOTA, Assignment, LaunchOrder
-from drfd.launcher.runner import inheritance, privileges, waiting
-from drfd.launcher.runner.child import run_notice
+from drfd.launcher.runner import identity, inheritance, privileges, waiting
+from drfd.launcher.runner.child import JobStart, forget_signals
+from drfd.launcher.runner.failures import MAX_REPORT_BYTES, explain
+from drfd.launcher.runner.starter import report
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.signalling import Ending
 from drfd.launcher.system import process
@@ -28,7 +30,7 @@ from drfd.linux import syscalls
 
 #: Seconds that a command may take, and that its remaining processes are killed for.
 NOTICE_S, _SWEEP_S = 30.0, 5.0
-_UNKNOWN = "not known: it was cut short together with drfd's launcher"
+_UNKNOWN = "not known: it was cut short"
 
 
 @dataclass
@@ -177,8 +179,7 @@ def _notify(
     key = (order.id, order.attempt)
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    forget_signals()
     inheritance.take_policy()
     syscalls.become_subreaper()
     try:
@@ -186,18 +187,17 @@ def _notify(
     except (LimitFailed, OSError) as error:
         return f"failed: {error}"
     privileges.limit_capabilities(capabilities)
-    out, into = os.pipe()
-    pid = syscalls.fork()
-    if pid == 0:
-        os.close(out)
-        run_notice(assignment, confinement, into, attempt.created.get("space"))
-    os.close(into)
-    deadline_s = time.monotonic() + NOTICE_S
+    starter.read_capabilities()
+    try:
+        job, report_out = _start_of(assignment, confinement, attempt)
+        pid = starter.start(job)
+    except (identity.Denied, identity.DirectoryFailed, LimitFailed, OSError) as error:
+        return f"failed: {explain(error)}"
     privileges.limit_capabilities(1 << privileges.KILL)
-    # Until exec the process may hang in the user's directory, or be stopped by the user.
-    problem = os.read(out, 4096) if process.is_readable(out, NOTICE_S) else b""
-    if problem:
-        return f"failed: {problem.decode(errors='replace')}"
+    deadline_s = time.monotonic() + NOTICE_S
+    problem = _problem(job, report_out, deadline_s)
+    if problem is not None:
+        return f"failed: {problem}"
     wait = waiting.Wait(
         record="notified",
         job_id=order.id,
@@ -212,6 +212,49 @@ def _notify(
     waiting.become(starter, wait)
     os.kill(pid, signal.SIGKILL)
     return "failed: the machine is short of what it takes to wait for it"
+
+
+def _start_of(
+    assignment: Assignment, confinement: Confinement, attempt: Attempt
+) -> tuple[JobStart, int]:
+    """Return what the command's process needs, and where its reports come from. Raises Denied,
+    DirectoryFailed, OSError."""
+    order, place = assignment.order, attempt.created.get("space")
+    # A directory that does not answer ends this process.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(round(NOTICE_S))
+    user = identity.account(order.uid, order.user)
+    groups = identity.groups_of(user)
+    signal.alarm(0)
+    identity.insist_on_root_for(user)
+    inheritance.leave_keyring()
+    (entry_out, entry_in), (report_out, report_in), (go_out, go_in) = (os.pipe() for _ in range(3))
+    start = JobStart(
+        assignment, user, groups, confinement, entry_in, entry_out, report_in, go_out, go_in,
+        inheritance.has_key_quota(order.uid),
+        # That of the job, if it is still there.
+        place if place is not None and os.path.isdir(place) else None,
+        is_notice=True,
+    )  # fmt: skip
+    return start, report_out
+
+
+def _problem(job: JobStart, report_out: int, deadline_s: float) -> str | None:
+    """Return why the command could not be executed, or None if it runs, or may run yet: until exec
+    its process may hang in the user's directory, or be stopped by the user."""
+    said = b""
+    while process.is_readable(report_out, max(0.0, deadline_s - time.monotonic())):
+        piece = os.read(report_out, MAX_REPORT_BYTES)
+        if not piece:
+            break
+        said = (said + piece)[:MAX_REPORT_BYTES]
+    else:
+        return None
+    if said == b"+":
+        return None
+    entry = os.read(job.entry_out, MAX_REPORT_BYTES)
+    failed = report.of_entry(entry) if entry else report.of_job(said.removeprefix(b"+"), job)
+    return str(failed["text"])
 
 
 def _text_of(notified: attempt_files.Record) -> str:

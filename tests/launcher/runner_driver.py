@@ -15,7 +15,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.interface import Entrance, Killing, LimitFailed
+from drfd.launcher.confinement.cgroup_v2 import killing_in
+from drfd.launcher.confinement.interface import Devices, Entrance, Killing, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
 from drfd.launcher.runner import attempt_process, privileges
@@ -88,6 +89,16 @@ class Unified(Unconfined):
     def entrance(self, key: object, limits: object, uid: object) -> Entrance:
         return Entrance(cgroup=self._directory)
 
+    def killing(self, key: object) -> Killing:
+        return killing_in(self._directory)
+
+
+class Old(Unified):
+    """The same, on a kernel without cgroup.kill."""
+
+    def killing(self, key: object) -> Killing:
+        return replace(killing_in(self._directory), kill=None)
+
 
 class Stopped(Unconfined):
     """A place that takes for ever to enter, as if a user stopped each process: a FIFO that nobody
@@ -121,6 +132,7 @@ def start(request: dict) -> int:
         "short": lambda _: Short(request["cwd"]),
         "sticky": Sticky,
         "unified": lambda _: Unified(request["cwd"]),
+        "old": lambda _: Old(request["cwd"]),
         # The same, for a cgroup where no process gets on.
         "frozen": lambda _: Unified(request["cwd"]),
         "stopped": lambda _: Stopped(request["cwd"]),

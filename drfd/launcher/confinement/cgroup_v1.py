@@ -177,9 +177,6 @@ class CgroupV1:
         yield from self._devices.entrance(key)
         yield memory
 
-    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
-        self.entrance(key, limits, uid).take()
-
     def join(self, key: Key, pid: int) -> None:
         insist_on_entry(self._directory("pids", key), pid)
         for directory in self._entered(key):

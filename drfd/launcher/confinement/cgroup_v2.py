@@ -177,14 +177,8 @@ class CgroupV2:
         return MOVED, f"{slow}; {cure}, at some cost for every fork and exit; {why}"
 
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
-        return self._entrance(key, is_inside=self._why_moved is None)
-
-    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
-        self._entrance(key, is_inside=False).take()
-
-    def _entrance(self, key: Key, *, is_inside: bool) -> Entrance:
         directory, cpus = self._directory(key), self._affinity.cpus(key)
-        if is_inside:
+        if self._why_moved is None:
             return Entrance(cgroup=directory, cpus=cpus)
         return Entrance(files=(f"{directory}/cgroup.procs",), cpus=cpus)
 
@@ -249,15 +243,7 @@ class CgroupV2:
         return not members.is_populated()
 
     def killing(self, key: Key) -> Killing:
-        directory = self._directory(key)
-        events, kill = f"{directory}/cgroup.events", f"{directory}/cgroup.kill"
-        return Killing(
-            # Kernels before 5.14 have no cgroup.kill.
-            kill=kill if os.path.exists(kill) else None,
-            freezer=f"{directory}/cgroup.freeze", freeze="1", thaw="0",
-            state=events, frozen="frozen 1", members=f"{directory}/cgroup.procs",
-            populated=events, empty="populated 0",
-        )  # fmt: skip
+        return killing_in(self._directory(key))
 
     def remove(self, key: Key) -> bool:
         directory = self._directory(key)
@@ -350,3 +336,20 @@ class CgroupV2:
 
     def _cgroup(self, key: Key) -> JobCgroup:
         return JobCgroup(self._directory(key))
+
+
+def killing_in(directory: str) -> Killing:
+    """Return how the processes of the cgroup at `directory` are killed (`Confinement.killing`)."""
+    events, kill = f"{directory}/cgroup.events", f"{directory}/cgroup.kill"
+    return Killing(
+        # Kernels before 5.14 have no cgroup.kill.
+        kill=kill if os.path.exists(kill) else None,
+        freezer=f"{directory}/cgroup.freeze",
+        freeze="1",
+        thaw="0",
+        state=events,
+        frozen="frozen 1",
+        members=f"{directory}/cgroup.procs",
+        populated=events,
+        empty="populated 0",
+    )

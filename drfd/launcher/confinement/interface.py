@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +15,7 @@ from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import get, put
+from drfd.launcher.system.files import get
 
 #: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
 Counted = dict[str, int]
@@ -52,18 +51,6 @@ class Entrance:
     cpus: frozenset[int] | None = None
     #: Its limit of processes of its user (RLIMIT_NPROC); None for the inherited one.
     processes: int | None = None
-
-    def take(self) -> None:
-        """Put the calling process under the limits. Raises LimitFailed, OSError."""
-        for file in self.files:
-            try:
-                put(file, "0")
-            except OSError as error:
-                raise LimitFailed(f"{file}: {error.strerror}") from error
-        if self.cpus is not None:
-            os.sched_setaffinity(0, self.cpus)
-        if self.processes is not None:
-            resource.setrlimit(resource.RLIMIT_NPROC, (self.processes, self.processes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +166,6 @@ class Confinement(Protocol):
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         """Return what a new process of the attempt does to be in its cgroup and under its limits.
         It is about to become `uid`."""
-
-    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
-        """Put the calling process, which has a single thread, into the attempt's cgroup. It is
-        about to become `uid`. Raises LimitFailed, OSError."""
 
     def join(self, key: Key, pid: int) -> None:
         """Put a process, with all its threads, into the attempt's cgroup, unless it has as many

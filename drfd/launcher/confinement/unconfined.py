@@ -108,9 +108,6 @@ class Unconfined:
             wanted = min(wanted, hard)
         return Entrance(cpus=self._affinity.cpus(key), processes=wanted)
 
-    def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
-        self.entrance(key, limits, uid).take()
-
     def join(self, key: Key, pid: int) -> None:
         raise LimitFailed("jobs have no cgroups here")
 

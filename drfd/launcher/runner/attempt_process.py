@@ -15,10 +15,10 @@ from errno import errorcode
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement
+from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.protocol import Assignment, LaunchOrder
 from drfd.launcher.runner import identity, inheritance, privileges, waiting
-from drfd.launcher.runner.child import JobStart, run_notice
+from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.failures import MAX_REPORT_BYTES, describe
 from drfd.launcher.runner.output_limit import OutputLimit, take_ready
 from drfd.launcher.runner.shortage import (
@@ -34,7 +34,6 @@ from drfd.launcher.runner.starter import report
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.runner.waiting import Used
 from drfd.launcher.system import process
-from drfd.linux import syscalls
 
 #: Seconds that a job's process may take until its program begins.
 _START_S = 120.0
@@ -150,19 +149,19 @@ class AttemptProcess:
     def key(self) -> Key:
         return self.order.id, self.order.attempt
 
-    def run(self, channel_fd: int) -> None:
+    def run(self) -> None:
         # Written first, so that the next launcher can find this runner at once.
         attempt_files.append(self.attempt_fd, "runner", self.me)
         reach("runner.before-child")
         try:
-            self._run(channel_fd)
+            self._run()
         finally:
             if self._oom_fd is not None:
                 os.close(self._oom_fd)
             if self._output is not None:
                 self._output.close()
 
-    def _run(self, channel_fd: int) -> None:
+    def _run(self) -> None:
         pid, failure = self._start_child()
         if failure is not None:
             self.assignment.close()
@@ -171,7 +170,7 @@ class AttemptProcess:
         reach("runner.after-exec")
         self._notify_launcher()
         if self.order.tells_start:
-            self._tell_start(channel_fd)
+            self._tell_start()
         # The payload is not read any more.
         self.assignment.close()
         self._become_at_s = time.monotonic() + BECOME_AFTER_S
@@ -274,23 +273,26 @@ class AttemptProcess:
         where = "entering its directory and opening its output files"
         return f"{where} took longer than {_START_S:.0f} s"
 
-    def _tell_start(self, channel_fd: int) -> None:
+    def _tell_start(self) -> None:
         """Run the owner's notification command in the job's cgroup; it ends with the job."""
-        variables = {**self.order.variables, "DRF_STATE": "RUNNING"}
+        order = self.order
+        variables = {**order.variables, "DRF_STATE": "RUNNING"}
+        place = self.created.get("space")
         try:
-            order = replace(self.order, variables=variables)
-            pid = syscalls.fork()
-        except (OSError, MemoryError):
-            # The machine is short of processes. The job runs without the notification.
+            user, groups = self.directory.look_up(order.uid, order.user, order.gid)
+            # Nobody reads its reports.
+            ends = [os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC) for _ in range(2)]
+            go_out, go_in = os.pipe()
+            start = JobStart(
+                replace(self.assignment, order=replace(order, variables=variables)), user, groups,
+                self.confinement, ends[0], -1, ends[1], go_out, go_in,
+                inheritance.has_key_quota(order.uid), place, is_notice=True,
+            )  # fmt: skip
+            self.starter.start(start)
+            os.close(go_in)
+        except (identity.Denied, identity.DirectoryFailed, LimitFailed, OSError, MemoryError):
+            # The machine is short of something. The job runs without the notification.
             return
-        if pid == 0:
-            # The lock and the channel show that the runner is alive, and the launcher believes
-            # what it reads from the pipe.
-            for fd in (self.attempt_fd, channel_fd, self.notify_fd):
-                os.close(fd)
-            null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
-            assignment = replace(self.assignment, order=order)
-            run_notice(assignment, self.confinement, null, self.created.get("space"))
 
     def _await_end(self, pid: int) -> int:
         """Reap until `pid` is gone, and return its wait status. After an OOM kill all processes of

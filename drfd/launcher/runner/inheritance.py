@@ -20,7 +20,7 @@ from os import getuid
 from resource import RLIM_INFINITY, RLIMIT_CORE, setrlimit
 
 from drfd.launcher.runner.identity import Denied
-from drfd.launcher.system.files import get, put
+from drfd.launcher.system.files import get
 from drfd.linux import syscalls
 from drfd.linux.own_process import OOM_SCORE, spare, take_cpus
 from drfd.linux.syscalls import join_session_keyring, set_key_permissions
@@ -88,7 +88,7 @@ def allow_no_core() -> None:
 
 def take_policy() -> None:
     """Set for this process, a runner or a notifier, all that its jobs inherit. Only core files stay
-    forbidden until `allow_core`."""
+    forbidden until the last moment."""
     is_root = getuid() == 0
     for name, (soft, hard) in {**LIMITS, **_threads()}.items():
         _limit(getattr(resource, f"RLIMIT_{name}"), soft, hard if is_root else None)
@@ -162,22 +162,6 @@ def _take_personality() -> None:
 # -- in a job's own process ---------------------------------------------------------------------
 
 
-def set_privileged_attributes(uid: int) -> None:
-    """Set what requires root's rights, before they are dropped: OOM score and login uid."""
-    reset_oom_score()
-    if may_set_login():
-        try:
-            put(_LOGIN_UID, str(uid))
-        except OSError:
-            # drfd was started from a login session, and auditd makes that login uid immutable.
-            return
-
-
-def allow_core() -> None:
-    """Allow core files, last before exec: until then the process holds the launcher's memory."""
-    setrlimit(RLIMIT_CORE, core_limit())
-
-
 @functools.cache
 def core_limit() -> tuple[int, int]:
     """Return the core limit of jobs, as far as this process may set it; computed once."""
@@ -190,17 +174,6 @@ def core_limit() -> tuple[int, int]:
 def oom_score() -> str:
     """Return the OOM score adjustment of this process; the kernel is asked once."""
     return get(OOM_SCORE).strip()
-
-
-def reset_oom_score() -> None:
-    """Set the OOM score adjustment to 0, so that a job is as likely to be killed as any program.
-    Written with CAP_SYS_RESOURCE, it is also the least value that the job may choose."""
-    try:
-        if oom_score() != "0":
-            put(OOM_SCORE, "0")
-    except PermissionError:
-        # Root has set it for a user's whole session, and only root may lower it again.
-        return
 
 
 @functools.cache
@@ -271,20 +244,6 @@ def leave_keyring() -> None:
 def _leave_keyring(pid: int) -> None:
     """Do it once in a process: one that is forked from it has another pid."""
     set_key_permissions(join_session_keyring(), _READ_ONLY)
-
-
-def join_keyring(has_quota: bool) -> None:
-    """Give this process, which has become its user's, a new session keyring, if the user
-    `has_quota` for it. Otherwise it keeps its present one.
-
-    Raises Denied, or OSError for a shortage that passes."""
-    if why_no_keyrings() is not None or not has_quota:
-        return
-    try:
-        join_session_keyring()
-    except OSError as error:
-        if error.errno != errno.EDQUOT:
-            raise keyring_failure(error) from None
 
 
 def has_key_quota(uid: int) -> bool:

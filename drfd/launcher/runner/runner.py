@@ -33,7 +33,7 @@ from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, checked_order, decode, encode
 from drfd.launcher.runner import identity, inheritance, privileges
 from drfd.launcher.runner.attempt_process import FINISHED, AttemptProcess, notification
-from drfd.launcher.runner.child import ignored_signals
+from drfd.launcher.runner.child import forget_signals
 from drfd.launcher.runner.failures import describe
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.system import process
@@ -99,11 +99,8 @@ def _serve(
     gc.disable()
     os.setsid()
     signal.set_wakeup_fd(-1)
-    # A user's daemon is stopped with ^C, but not its jobs. An ignored signal would stay ignored in
-    # the job; a handled one gets its default action there (execve(2)).
-    for number in (*ignored_signals(), signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _do_nothing)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # A user's daemon is stopped with ^C, but not its jobs.
+    forget_signals()
     inheritance.take_policy()
     privileges.limit_capabilities(capabilities)
     process.close_all_but(channel.fileno(), notify_fd, starter.program_fd)
@@ -122,7 +119,7 @@ def _serve(
             starter,
         )  # fmt: skip
         try:
-            attempt_process.run(channel.fileno())
+            attempt_process.run()
         except BaseException as error:
             # Once the job is released, a missing record means that its end is unknown.
             if not attempt_process.is_released:

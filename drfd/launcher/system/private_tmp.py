@@ -28,81 +28,15 @@ import signal
 import stat
 import subprocess
 from contextlib import suppress
-from os import open as open_fd
 
 from drfd.common.paths import private_place
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.system.background import BackgroundWork
-from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
-from drfd.linux.syscalls import (
-    CLONE_NEWNS,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    MS_REC,
-    MS_REMOUNT,
-    MS_SLAVE,
-)
 
 #: Directory of the attempt → what it covers. The launcher makes the directories.
 COVERED = {"tmp": "/tmp", "var": "/var/tmp"}  # noqa: S108
-_SHM = "/dev/shm"  # noqa: S108
-_TRIES = 100
 _OPTION = "[enforcement] private_tmp"
-
-_PATH_ONLY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-
-
-def enter(place: str, shm_bytes: int) -> int:
-    """Move the calling process, which is root's, into the private space whose directories are below
-    `place`, with at most `shm_bytes` in /dev/shm. Returns a descriptor of the root directory
-    outside.
-
-    This needs CAP_SYS_ADMIN. Raises OSError if the space cannot be entered; then this process must
-    not become the job's.
-    """
-    outside = open_fd("/", _PATH_ONLY)
-    syscalls.unshare(CLONE_NEWNS)
-    # Later mounts of the machine are visible inside, and mounts made inside are not outside.
-    syscalls.mount("", "/", flags=MS_REC | MS_SLAVE)
-    # A directory can be bound only if it was opened in this namespace. All are opened before the
-    # first is covered, because they may lie below /var/tmp themselves.
-    top = open_below_root(place)
-    sources = {target: _open_directory(name, top) for name, target in COVERED.items()}
-    targets = {target: os.path.realpath(target) for target in sources}
-    for target, source in sources.items():
-        # One of the two may be a link to the other.
-        if list(targets.values()).count(targets[target]) == 1 or target == "/tmp":  # noqa: S108
-            _cover(targets[target], f"/proc/self/fd/{source}")
-    flags = MS_NOSUID | MS_NODEV | (os.statvfs(_SHM).f_flag & MS_NOEXEC)
-    syscalls.mount("tmpfs", _SHM, "tmpfs", flags, f"mode=1777,size={shm_bytes}")
-    for fd in (top, *sources.values()):
-        os.close(fd)
-    return outside
-
-
-def _cover(target: str, source: str) -> None:
-    """Bind one directory over another, without device files and set-uid programs. If either is
-    mounted noexec by the administrator, the result is, too."""
-    noexec = (os.statvfs(target).f_flag | os.statvfs(source).f_flag) & MS_NOEXEC
-    syscalls.mount(source, target, flags=MS_BIND)
-    syscalls.mount("", target, flags=MS_BIND | MS_REMOUNT | MS_NOSUID | MS_NODEV | noexec)
-
-
-def open_below_root(path: str) -> int:
-    """Return a descriptor of a directory, opened without following any link."""
-    fd = open_fd("/", _PATH_ONLY)
-    for name in path.split("/"):
-        if name:
-            above, fd = fd, _open_directory(name, fd)
-            os.close(above)
-    return fd
-
-
-def _open_directory(name: str, above: int) -> int:
-    return open_fd(name, _PATH_ONLY | os.O_NOFOLLOW, dir_fd=above)
 
 
 def hint(path: str) -> str:

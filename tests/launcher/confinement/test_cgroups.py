@@ -47,6 +47,7 @@ from drfd.launcher.system import process
 from drfd.launcher.system.files import Plain, get
 from drfd.linux import syscalls
 from drfd.linux.device_nodes import DeviceNode
+from kernel import enter
 from launcher.rig import WAIT_S, Start, pid_in, until
 
 Key = tuple[int, int]
@@ -757,7 +758,7 @@ def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel) -> Non
 @on_v1
 def test_a_process_enters_every_hierarchy_once(kernel: KernelV1) -> None:
     kernel.create()
-    kernel.place.enter(KEY, LIMITS, 0)
+    enter(kernel.place, KEY, LIMITS, 0)
     found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/tasks")}
     assert found == dict.fromkeys(kernel.hierarchies, "0")
 

@@ -26,6 +26,7 @@ from drfd.launcher.protocol import AttemptLimits, Devices
 from drfd.linux import syscalls
 from drfd.linux.device_nodes import BLOCK, CHARACTER, DeviceNode
 from drfd.linux.syscalls import BPF_F_ALLOW_MULTI, AttachedPrograms
+from kernel import enter
 
 pytestmark = pytest.mark.usefixtures("forks_beside_threads")
 
@@ -204,7 +205,7 @@ def test_an_attempt_begins_with_its_devices_hidden(
     place.create(OTHER_KEY, LIMITS, Devices())
 
     def begin(key: tuple[int, int]) -> None:
-        place.enter(key, LIMITS, 0)
+        enter(place, key, LIMITS, 0)
         os.close(os.open("/dev/full", os.O_RDONLY))
 
     keys = (KEY, OTHER_KEY)

@@ -687,6 +687,24 @@ def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("place", ["unified", "old"])
+def test_what_is_left_in_its_cgroup_is_killed_before_the_end_is_on_record(
+    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path, place: str
+) -> None:
+    """By the program that waits for it, which may not be the parent of all."""
+    driver.waits_after_s = 0.0
+    runner = driver.start(shell(UNTIL_GO, cwd=work), files, place=place)
+    driver.waits_after_s = 1.0
+    until("the program", lambda: Path(f"/proc/{runner}/comm").read_text() == "drfd-runner\n")
+    with subprocess.Popen(["sleep", "600"]) as other:
+        (cgroup / "cgroup.procs").write_text(str(other.pid))
+        go(work)
+        assert files.over().ended
+        assert other.wait(10) == -signal.SIGKILL
+    assert driver.reap(runner) == 0
+
+
+@pytest.mark.system
 def test_a_cgroup_that_is_gone_keeps_the_job_from_starting(
     driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
 ) -> None:

@@ -348,32 +348,6 @@ def test_what_describes_a_service_does_not_reach_a_job() -> None:
     assert env.items() >= own.items()
 
 
-# -- scores and limits ----------------------------------------------------------------------
-
-
-@as_root
-def test_a_score_that_may_not_be_lowered_stays() -> None:
-    """User managers of systemd give their processes a score of 100 or 200, as root: an ordinary
-    user's drfd that is started there cannot go below it, and its jobs must run all the same."""
-    code = """
-file = "/proc/self/oom_score_adj"
-open(file, "w").write("200")
-os.setresuid(64321, 64321, 64321)
-syscalls.set_dumpable(True)  # As after exec: /proc/self is ours.
-try:
-    open(file, "w").write("0")
-except PermissionError:
-    inheritance.reset_oom_score()
-    print(open(file).read())
-else:
-    print("null")
-"""
-    after = run(code)
-    if after is None:
-        pytest.skip("root lacks CAP_SYS_RESOURCE here: what it has set is not held")
-    assert after == 200
-
-
 # -- the policy of what jobs inherit ------------------------------------------------------
 
 

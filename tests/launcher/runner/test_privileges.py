@@ -4,6 +4,7 @@ own. Each process under test is its own."""
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from itertools import count
@@ -101,6 +102,25 @@ def test_a_runner_drops_its_privileges_once_its_job_has_run_for_a_while(
 
 @pytest.mark.slow
 @as_root
+def test_a_runner_that_cannot_become_the_program_gives_up_its_rights_all_the_same(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
+    files.running()
+    before = resource.prlimit(runner, resource.RLIMIT_NOFILE)
+    resource.prlimit(runner, resource.RLIMIT_NOFILE, (3, before[1]))
+    kept = f"{1 << privileges.KILL:016x}"
+    until("a runner without rights", lambda: status_of(runner)["CapEff"] == kept)
+    assert status_of(runner)["Seccomp"] == "0"
+    resource.prlimit(runner, resource.RLIMIT_NOFILE, before)
+    until("the program", lambda: status_of(runner)["Seccomp"] == "2")
+    go(work)
+    assert driver.reap(runner) == 0
+    assert files.over().ended
+
+
+@pytest.mark.slow
+@as_root
 def test_a_runner_has_few_rights_from_the_start(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
@@ -143,9 +163,17 @@ def refuse(number):
     steps += [(0x06, 0, 0, 0x7FFF0000)]
     syscalls.set_no_new_privileges()
     kernel_calls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
+def join(has_quota):
+    # As starter.c.
+    if inheritance.why_no_keyrings() is None and has_quota:
+        try:
+            syscalls.join_session_keyring()
+        except OSError as error:
+            if error.errno != errno.EDQUOT:
+                raise
 def take():
     inheritance.leave_keyring()
-    inheritance.join_keyring(inheritance.has_key_quota(os.getuid()))
+    join(inheritance.has_key_quota(os.getuid()))
 def fill():
     made = 0
     while True:
@@ -193,7 +221,7 @@ before = kernel_calls.session_keyring()
 assert inheritance.why_no_keyrings() is None and inheritance.keyring_warning() is None
 mine = kernel_calls.session_keyring()
 inheritance.leave_keyring()
-inheritance.join_keyring(inheritance.has_key_quota(os.getuid()))
+join(inheritance.has_key_quota(os.getuid()))
 print(len({before, mine, kernel_calls.session_keyring()}))
 """
     assert run_as(code) == "3"
@@ -204,7 +232,7 @@ inheritance.why_no_keyrings()
 refuse(errno.EACCES)
 try:
     inheritance.leave_keyring()
-    inheritance.join_keyring(True)
+    join(True)
 except identity.Denied as error:
     print(error)
 """
@@ -250,7 +278,7 @@ inheritance.why_no_keyrings()
 mine = kernel_calls.session_keyring()
 made, why = fill()
 inheritance.leave_keyring()
-inheritance.join_keyring(inheritance.has_key_quota(UID))
+join(inheritance.has_key_quota(UID))
 print(made > 50, why, kernel_calls.session_keyring() == mine)
 """
     assert run_as(code, next(_uids)) == "True EDQUOT True"
@@ -268,7 +296,7 @@ def add(name):
 def become():
     inheritance.leave_keyring()
     os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
-    inheritance.join_keyring(inheritance.has_key_quota(UID))
+    join(inheritance.has_key_quota(UID))
 def describe():
     ring = kernel_calls.session_keyring()
     owner = next(l.split()[5] for l in open("/proc/keys") if int(l.split()[0], 16) == ring)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import sys
 import time
@@ -131,6 +132,23 @@ def test_what_the_job_and_its_children_used_is_on_record(
     assert ended["read_bytes"] >= 0
     # Nothing is written to where files live in memory.
     assert ended["written_bytes"] == 0 or 4 << 20 <= ended["written_bytes"] < 64 << 20
+
+
+def test_the_end_waits_until_it_can_be_written_down(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """Nobody else knows it."""
+    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
+    job = pid_in(work / "pid")
+    name = "drfd-runner" if driver.waits_after_s == 0 else "python"
+    until("the runner", lambda: Path(f"/proc/{runner}/comm").read_text().startswith(name))
+    before = resource.prlimit(runner, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    go(work)
+    until("the end of the job", lambda: not lives(job))
+    time.sleep(0.3)
+    assert files.read().ended is None
+    resource.prlimit(runner, resource.RLIMIT_FSIZE, before)
+    assert how(files.over()) == (7, None)
 
 
 def test_the_end_is_that_of_the_first_process(

@@ -2,6 +2,8 @@
 
 /* Its flags. */
 enum { DROPS = 1, JOINS_KEYRING = 2, EMPTIES_OUTPUT = 4, RESETS_OOM_SCORE = 8, SENDS_OUTPUTS = 16 };
+/* It is not the job that is begun, but the command that notifies its owner. */
+enum { NOTIFIES = 32 };
 enum { MOST_PLAN = 1 << 22 };
 
 struct plan {

@@ -31,6 +31,7 @@ from drfd.payload.environment import (
 MAGIC = "drfd-plan-2"
 #: Flags of starter.c.
 DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE, SENDS_OUTPUTS = 1, 2, 4, 8, 16
+NOTIFIES = 32
 
 
 def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> bytes:
@@ -42,6 +43,7 @@ def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> byt
     flags = DROPS * is_root | JOINS_KEYRING * joins_keyring
     flags |= EMPTIES_OUTPUT * order.empties_output
     flags |= SENDS_OUTPUTS * bool(order.output_max_bytes)
+    flags |= NOTIFIES * job.is_notice
     flags |= RESETS_OOM_SCORE * (inheritance.oom_score() != "0")
     usual, openmp = (
         thread_defaults(order.threads, order.floor_threads) if order.threads else ({}, {})

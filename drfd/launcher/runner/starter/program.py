@@ -47,12 +47,15 @@ class Starter:
         self._capabilities = syscalls.capabilities()
 
     def start(self, job: JobStart) -> int:
-        """Start the process of a job, close its ends of the pipes, and return its pid. Raises
-        LimitFailed, OSError."""
+        """Start the process of a job or of a notification, close its ends of the pipes, and return
+        its pid, unless nobody reads that. Raises LimitFailed, OSError."""
         assert self._capabilities is not None
         confinement, order = job.confinement, job.assignment.order
         entrance = confinement.entrance(job.key, order.limits, order.uid)
         data = plan.encode(job, entrance, self._capabilities)
+        if job.is_notice:
+            # It is released at once.
+            data += b"+"
         given = (job.entry_fd, job.report_fd, job.go_fd, job.assignment.payload_fd)
         for fd in given:
             os.set_inheritable(fd, True)
@@ -71,7 +74,8 @@ class Starter:
         except BrokenPipeError:
             # It has died, as its report or its wait status shows.
             return pid
-        return pid if entrance.cgroup is None else self._successor(pid, job.entry_out)
+        is_first = entrance.cgroup is None or job.entry_out == -1
+        return pid if is_first else self._successor(pid, job.entry_out)
 
     def execute(self, *words: str) -> NoReturn:
         """Execute the program in this process. Raises OSError."""

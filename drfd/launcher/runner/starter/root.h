@@ -112,7 +112,8 @@ static unsigned long noexec(const char *path)
 	return (unsigned long)found.f_flags & MS_NOEXEC;
 }
 
-/* As private_tmp.enter. */
+/* Cover the machine's directories for temporary files by those of the private space. Later mounts of
+ * the machine are visible inside, and mounts made inside are not outside. */
 static void enter_space(const struct plan *plan)
 {
 	const unsigned long safe = MS_NOSUID | MS_NODEV;

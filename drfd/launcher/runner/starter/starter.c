@@ -34,6 +34,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -55,7 +56,9 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	struct stat file;
 	struct texts from = {.step = "payload", .fault = "it is not what a job is started with"};
 	unsigned long umask, argc, notices, count, has_script;
-	char *cwd, *out, *err, *attach, **argv, **env, go;
+	struct itimerval alarm = {.it_value.tv_sec = NOTICE_ALARM_S};
+	char *cwd, *out, *err, *attach, **argv, **notify, **env, go;
+	int is_notice = !!(plan->flags & NOTIFIES);
 	const char *name;
 	long content;
 	struct script script;
@@ -75,11 +78,13 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	count = next_number(&from, 10), has_script = next_number(&from, 10);
 	from.fault = "it is cut short";
 	argv = next_texts(&from, argc);
-	next_texts(&from, notices);
+	notify = next_texts(&from, notices);
 	env = next_texts(&from, count);
 	for (char **each = env; *each; each++)
 		if (**each == '=' || !strchr(*each, '='))
 			fail(from.step, 0, "a variable has no name or no value");
+	if (is_notice)
+		argv = notify, argc = notices, has_script = 0;
 	if (argc == 0 || !*argv[0])
 		fail(from.step, 0, "it names no program");
 	/* The submitter's own value: it decides which code the interpreter loads beside the script. */
@@ -87,8 +92,16 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	env = environment(plan, env, cwd);
 
 	call(umask, umask & 0777);
-	must(call(chdir, cwd), "directory", cwd);
-	if (*attach)
+	if (is_notice) {
+		env = with_outputs(env, plan, cwd, out, err);
+		/* The job may have removed its directory; the owner is notified in any case. */
+		if (call(chdir, cwd) < 0)
+			must(call(chdir, "/"), "directory", "/");
+		out = err = "/dev/null";
+	} else {
+		must(call(chdir, cwd), "directory", cwd);
+	}
+	if (*attach && !is_notice)
 		take_descriptors(attach);
 	else
 		open_outputs(plan, cwd, out, err);
@@ -96,13 +109,16 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		script = script_of(plan, from.at, (size_t)(from.end - from.at), name);
 		write_script(&script);
 	}
-	if (plan->flags & SENDS_OUTPUTS && !*attach)
+	if (plan->flags & SENDS_OUTPUTS && !*attach && !is_notice)
 		send_outputs();
 	else
 		must(call(write, report_fd, "+", 1), "setting", "");
 	if (call(read, go_fd, &go, 1) != 1 || go != '+')
 		quit(FAILED);
 	must(call(prlimit64, 0, RLIMIT_CORE, &plan->core, NULL), "setting", "");
+	if (is_notice)
+		/* An alarm survives exec (execve(2)). */
+		must(call(setitimer, ITIMER_REAL, &alarm, NULL), "setting", "");
 	if (has_script)
 		execute_script(&script, argv, env);
 	execute(argv[0], argv, env);

@@ -1,6 +1,6 @@
 /* The steps with the user's rights alone: outputs, terminal, variables, the program. */
 
-enum { OPEN_TRIES = 100, ATTACH_WAIT_S = 10 };
+enum { OPEN_TRIES = 100, ATTACH_WAIT_S = 10, NOTICE_ALARM_S = 60 };
 
 /* The path of an output file, as unpack.output_path. */
 static char *output_path(const char *pattern, const char *cwd, char **signs)
@@ -303,6 +303,32 @@ static char **environment(const struct plan *plan, char **given, const char *cwd
 		at = add_missing(at, plan->wait_defaults, given, plan->own);
 	*at = NULL;
 	return env;
+}
+
+static char *joined(const char *name, const char *value)
+{
+	size_t length = strlen(name);
+	char *variable = take(length + strlen(value) + 1);
+
+	memcpy(variable, name, length);
+	memcpy(variable + length, value, strlen(value) + 1);
+	return variable;
+}
+
+/* The variables of a notification: those of the job, and where its outputs are. */
+static char **with_outputs(char **env, const struct plan *plan, const char *cwd, const char *out,
+			   const char *err)
+{
+	size_t count = count_of(env);
+	char **more = take((count + 3) * sizeof *more), **at = more;
+
+	for (; *env; env++)
+		if (!begins(*env, "DRF_STDOUT=") && !begins(*env, "DRF_STDERR="))
+			*at++ = *env;
+	*at++ = joined("DRF_STDOUT=", output_path(out, cwd, plan->signs));
+	*at++ = joined("DRF_STDERR=", output_path(err, cwd, plan->signs));
+	*at = NULL;
+	return more;
 }
 
 /* As os.execvpe. */
