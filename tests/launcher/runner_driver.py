@@ -16,7 +16,7 @@ sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
 from drfd.launcher.confinement.cgroup_v2 import killing_in
-from drfd.launcher.confinement.interface import Devices, Entrance, Killing, LimitFailed
+from drfd.launcher.confinement.interface import Entrance, Killing, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
 from drfd.launcher.runner import attempt_process, privileges
