@@ -19,7 +19,7 @@ from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
 from drfd.core.explain.waits import ArrayLimit, Draining, HeldBy, Wait
 from drfd_cli.commands import slurm_names
-from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, sbatch_options
+from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, grammar
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
 HOST = os.uname().nodename.partition(".")[0]
@@ -307,7 +307,7 @@ def test_variables_stand_for_options(
     assert lines("squeue -h") == ["50 bob"]
     assert lines("squeue -h -p main -o %u") == ["alice", "bob", "alice", "alice"]
     monkeypatch.setenv("SQUEUE_ODD", "1")
-    assert drf("squeue", "-h").err == "drf: without effect here: SQUEUE_ODD\n"
+    assert drf("squeue", "-h").err == "drf: without effect here: $SQUEUE_ODD\n"
     monkeypatch.setenv("SACCT_FORMAT", "user")
     assert {line.strip() for line in lines("sacct -n -a -X")} == {"alice", "bob"}
 
@@ -799,8 +799,8 @@ NO_TIME = "is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"
         (1, "squeue -p nosuch", "drf: there is no partition nosuch (sinfo lists them)"),
         *((1, f"{name} -u nobody-else", "drf: there is no user nobody-else")
           for name in ("squeue", "sacct", "scancel")),
-        (2, "squeue --bogus", "drf squeue: there is no option --bogus here"),
-        (2, "squeue -y", "drf squeue: there is no option -y here"),
+        (1, "squeue --bogus", "drf: squeue: --bogus: is no option of squeue"),
+        (1, "squeue -y", "drf: squeue: -y: is no option of squeue"),
         (2, "squeue -t odd", "drf squeue: there is no state odd"),
         (2, "squeue -S ^", "drf squeue: there is no field ^ to sort by"),
         (2, "squeue -s",
@@ -857,14 +857,10 @@ def test_each_tells_its_options(drf: Drf, daemon: CannedDaemon, name: str) -> No
     if name not in ("squeue", "sinfo"):
         assert drf(name, "-h").out == result.out
     told = set(re.findall(r"--([A-Za-z0-9-]+)", result.out))
-    known = {
-        "sbatch": sbatch_options.KNOWN, "squeue": slurm_names.QUEUE_OPTIONS,
-        "sinfo": slurm_names.INFO_OPTIONS, "scancel": slurm_names.CANCEL_OPTIONS,
-        "sacct": slurm_names.ACCOUNT_OPTIONS,
-    }.get(name)  # fmt: skip
-    assert known is None or (told and told <= set(known))
+    known = getattr(grammar, name.upper())
+    assert told <= {*known.kinds, "help"}
     if name == "sbatch":
-        assert told >= set(sbatch_options.KNOWN) - sbatch_options.SAID_NOTHING
+        assert told >= known.kinds.keys() - known.said_nothing
 
 
 # -- srun --------------------------------------------------------------------------------------

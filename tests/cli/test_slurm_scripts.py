@@ -23,7 +23,8 @@ from drfd.common.signals import FIRST, REST
 from drfd_cli.commands.submit import read_script
 from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.batch_script import NAMES
-from drfd_cli.slurm.sbatch_options import Given, parse, read_lines, translate
+from drfd_cli.slurm.grammar import SBATCH, Given
+from drfd_cli.slurm.sbatch_options import read_lines, translate
 from seeds import examples
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
@@ -390,7 +391,7 @@ def test_an_exported_value_is_cut_only_at_a_comma_outside_quotes_which_is_told(
 
 
 def test_other_names_of_options_are_abbreviated_too() -> None:
-    assert parse(["--tasks=2", "--work", "/"])[0] == {
+    assert SBATCH.parse(["--tasks=2", "--work", "/"])[0] == {
         "ntasks-per-node": Given("2"), "chdir": Given("/"),
     }  # fmt: skip
 
@@ -504,7 +505,7 @@ def test_times_are_slurms(text: str, seconds: int | None) -> None:
     ],
 )  # fmt: skip
 def test_options_are_read_as_slurm_reads_them(words: list[str], found: dict[str, str]) -> None:
-    options, rest = parse(words)
+    options, rest = SBATCH.parse(words)
     assert {name: given.value for name, given in options.items()} == found
     assert rest == ["x.sh"]
     text = "#!/bin/sh\n# SBATCH -c 4\n##SBATCH -c 4\ntrue\n#SBATCH -c 4\n"

@@ -14,7 +14,7 @@ import pytest
 
 from cli.drf import LIGHT_DRF, Finish, Spawn
 from drfd_cli.slurm import step, step_queue
-from drfd_cli.slurm.sbatch_options import Given
+from drfd_cli.slurm.grammar import Given
 
 #: A job of no daemon, which no other test has.
 JOB = f"7{os.getpid()}"

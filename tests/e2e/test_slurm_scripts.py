@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd_cli.slurm.sbatch_options import SLURM_NAMES
+from drfd_cli.slurm import SLURM_NAMES
 from gpu_machines import without_gpus
 from instance import BIN, CONFIG, Instance
 

@@ -18,21 +18,23 @@ from drfd_cli import output
 from drfd_cli.options import connect
 from drfd_cli.slurm import fields
 from drfd_cli.slurm.batch_script import PARTITION, host_name
-from drfd_cli.slurm.command_line import SLURM_VERSION, parts, read_words, slurm_command, version
+from drfd_cli.slurm.grammar import (
+    SCONTROL,
+    SLURM_VERSION,
+    Given,
+    Options,
+    parts,
+    slurm_command,
+    version,
+)
 from drfd_cli.slurm.lookup import KNOWN_S, partitions
 from drfd_cli.slurm.machine import read_machine
-from drfd_cli.slurm.sbatch_options import Given, Options, translate
-
-_SHORT = {"o": "oneliner", "d": "details", "a": "all", "Q": "quiet", "v": "verbose"}
-_LONG = {
-    **dict.fromkeys(("oneliner", "details", "all", "quiet", "verbose", "hide", "local"), False),
-    **dict.fromkeys(("clusters", "uid"), True),
-}
+from drfd_cli.slurm.sbatch_options import translate
 
 
 @slurm_command("scontrol", "show and change jobs and the machine, as `drf show` and `drf set` do")
 def command(words: list[str]) -> int:
-    found, rest = read_words(words, _SHORT, _LONG)
+    found, rest = SCONTROL.read(words)
     if not rest:
         raise click.UsageError("there is no command; scontrol --help lists them")
     verb = rest[0].lower()

@@ -35,21 +35,21 @@ from drfd_cli.slurm.batch_script import (
     read_standard_input,
     whole_machine,
 )
-from drfd_cli.slurm.command_line import parts, read_options, read_words, slurm_command
-from drfd_cli.slurm.machine import WORDS, read_machine
-from drfd_cli.slurm.sbatch_options import (
-    FLAG,
-    KNOWN,
-    MAY,
-    SHORT,
+from drfd_cli.slurm.grammar import (
+    SACCT,
+    SALLOC,
+    SBATCH,
+    SCANCEL,
+    SEFF,
+    SINFO,
+    SQUEUE,
+    SRUN,
     Given,
-    Translation,
-    from_environment,
-    in_slurms_words,
-    parse,
-    read_lines,
-    translate,
+    parts,
+    slurm_command,
 )
+from drfd_cli.slurm.machine import WORDS, read_machine
+from drfd_cli.slurm.sbatch_options import Translation, in_slurms_words, read_lines, translate
 from drfd_cli.submitting.call import call_of
 
 # -- submitting --------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ from drfd_cli.submitting.call import call_of
 
 @slurm_command("sbatch", "queue a batch script, as `drf submit` does")
 def sbatch(words: list[str]) -> int:
-    options, rest = parse(words)
+    options, rest = SBATCH.parse(words)
     if "wrap" in options:
         if rest:
             line = shlex.quote(" ".join([options["wrap"].value, *rest]))
@@ -76,7 +76,7 @@ def sbatch(words: list[str]) -> int:
         shown = rest[0] if rest else submit.STANDARD_INPUT
         lines = read_lines(script, shown) or {}
         own = submit.directives(script, shown, check=submit.check_options)
-    typed, (told, unknown) = options, from_environment(os.environ)
+    typed, (told, unknown) = options, SBATCH.from_environment()
     # The command line wins over variables, these over #DRF lines, and these over #SBATCH lines.
     options = told | typed
     made = translate(lines | options, host_name())
@@ -116,14 +116,14 @@ def _script(name: str) -> str:
 
 @slurm_command("salloc", "run a command, else a shell, with what it asks for, as `drf run` does")
 def salloc(words: list[str]) -> int:
-    options, command = parse(words, known=_SRUN, short=_SRUN_SHORT, name="salloc")
+    options, command = SALLOC.parse(words)
     made = translate(options, host_name(), "salloc")
     return _run("salloc", made, command or [os.environ.get("SHELL") or "/bin/sh"])
 
 
 @slurm_command("srun", "run a command with the resources that it asks for, as `drf run` does")
 def srun(words: list[str]) -> int:
-    options, command = parse(words, known=_SRUN, short=_SRUN_SHORT, name="srun")
+    options, command = SRUN.parse(words)
     if not command:
         raise click.UsageError("there is no command")
     if "multi-prog" in options:
@@ -195,21 +195,6 @@ def drf_path() -> str:
     return program
 
 
-#: Options of srun that sbatch lacks.
-_SRUN = {
-    **KNOWN,
-    **dict.fromkeys(("pty", "label", "unbuffered", "overlap", "exact", "multi-prog"), FLAG),
-    **dict.fromkeys(("preserve-env", "disable-status", "no-allocate"), FLAG),
-    **dict.fromkeys(("mpi", "jobid", "cpu-bind", "cpu_bind", "relative", "threads"), "value"),
-    **dict.fromkeys(("wait", "het-group", "task-prolog", "task-epilog"), "value"),
-    **dict.fromkeys(("kill-on-bad-exit", "immediate", "resv-ports"), MAY),
-}
-_SRUN_SHORT = {
-    **SHORT, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit", "r": "relative",
-    "I": "immediate", "E": "preserve-env", "T": "threads", "X": "disable-status",
-}  # fmt: skip
-
-
 def _for_run(made: Translation) -> tuple[list[str], list[str]]:
     """Return the options that `drf run` has, and the rest in words."""
     known = options_of("run")
@@ -228,26 +213,12 @@ def _for_run(made: Translation) -> tuple[list[str], list[str]]:
 
 # -- looking -----------------------------------------------------------------------------------
 
-_QUEUE_SHORT = {
-    "u": "user", "j": "jobs", "h": "noheader", "o": "format", "t": "states", "p": "partition",
-    "n": "name", "l": "long", "r": "array", "S": "sort", "a": "all", "A": "account",
-    "w": "nodelist", "q": "qos", "M": "clusters", "v": "verbose", "s": "steps",
-    "i": "iterate", "O": "Format", "R": "reservation",
-}  # fmt: skip
-QUEUE_OPTIONS = {
-    **dict.fromkeys(("user", "jobs", "job", "format", "states", "partition", "name"), True),
-    **dict.fromkeys(("sort", "account", "nodelist", "qos", "clusters"), True),
-    **dict.fromkeys(("iterate", "reservation", "Format"), True),
-    **dict.fromkeys(("noheader", "long", "array", "all", "me", "start", "verbose"), False),
-    **dict.fromkeys(("json", "yaml", "steps", "noconvert"), False),
-}
-
 
 @slurm_command(
     "squeue", "list the jobs that wait and run, as `drf status` does", has_short_help=False
 )
 def squeue(words: list[str]) -> int:
-    found = read_options(words, _QUEUE_SHORT, QUEUE_OPTIONS, "SQUEUE_")
+    found = SQUEUE.read_options(words)
     _refuse_json(found, "squeue", "drf status --json")
     if "steps" in found:
         raise click.UsageError("squeue lists no steps here (sacct has one for each script)")
@@ -407,25 +378,6 @@ def _states(values: list[str]) -> list[str]:
         raise click.UsageError(f"there is no state {error}") from None
 
 
-_ACCOUNT_SHORT = {
-    "j": "jobs", "u": "user", "a": "allusers", "S": "starttime", "E": "endtime", "s": "state",
-    "n": "noheader", "P": "parsable2", "p": "parsable", "o": "format", "X": "allocations",
-    "b": "brief", "l": "long", "L": "allclusters", "D": "duplicates", "r": "partition",
-    "A": "accounts", "M": "clusters", "N": "nodelist", "q": "qos", "T": "truncate",
-}  # fmt: skip
-ACCOUNT_OPTIONS = {
-    **dict.fromkeys(("jobs", "user", "uid", "starttime", "endtime", "state", "format"), True),
-    **dict.fromkeys(("name", "delimiter", "partition", "accounts", "clusters"), True),
-    **dict.fromkeys(("nodelist", "qos", "units"), True),
-    **dict.fromkeys(("allusers", "noheader", "parsable", "parsable2", "allocations"), False),
-    **dict.fromkeys(
-        (
-            *("brief", "long", "allclusters", "duplicates", "truncate", "helpformat"),
-            *("json", "yaml", "noconvert"),
-        ),
-        False,
-    ),
-}
 _LONG = (
     "JobID,JobName,User,Partition,AllocCPUS,ReqMem,MaxRSS,Submit,Start,End,Elapsed,TotalCPU,"
     "Timelimit,State,ExitCode"
@@ -434,7 +386,7 @@ _LONG = (
 
 @slurm_command("sacct", "list jobs of today and what they used, as `drf history` does")
 def sacct(words: list[str]) -> int:
-    found = read_options(words, _ACCOUNT_SHORT, ACCOUNT_OPTIONS, "SACCT_")
+    found = SACCT.read_options(words)
     _refuse_json(found, "sacct", "drf history --json")
     unit = found.get("units", [""])[-1].upper()
     if unit and unit not in "KMGTP":
@@ -506,7 +458,7 @@ def _lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str,
 
 @slurm_command("seff", "tell how well a job has used its cores and memory, as `drf why` does")
 def seff(words: list[str]) -> int:
-    _, rest = read_words(words, {}, {})
+    _, rest = SEFF.read(words)
     if not rest:
         raise click.UsageError("no job is named: seff ID")
     client = connect()
@@ -574,21 +526,10 @@ def slurm_moment(text: str) -> float:
 
 # -- cancelling --------------------------------------------------------------------------------
 
-_CANCEL_SHORT = {
-    "u": "user", "n": "name", "t": "state", "p": "partition", "s": "signal", "b": "batch",
-    "f": "full", "q": "quiet", "Q": "quiet", "v": "verbose", "i": "interactive", "A": "account",
-    "w": "nodelist", "H": "hurry",
-}  # fmt: skip
-CANCEL_OPTIONS = {
-    **dict.fromkeys(("user", "name", "jobname", "state", "partition", "signal", "account"), True),
-    **dict.fromkeys(("nodelist", "qos", "reservation"), True),
-    **dict.fromkeys(("batch", "full", "quiet", "verbose", "interactive", "me", "hurry"), False),
-}
-
 
 @slurm_command("scancel", "cancel jobs or send them a signal, as `drf cancel` does")
 def scancel(words: list[str]) -> int:
-    found, rest = read_words(words, _CANCEL_SHORT, CANCEL_OPTIONS)
+    found, rest = SCANCEL.read(words)
     for option in ("partition", "account", "nodelist", "qos", "reservation"):
         if option in found:
             # More jobs would be cancelled without it.
@@ -682,20 +623,6 @@ def _refs(job: Mapping[str, Any]) -> list[Ref]:
 
 # -- the machine -------------------------------------------------------------------------------
 
-_INFO_SHORT = {
-    "h": "noheader", "o": "format", "N": "Node", "s": "summarize", "l": "long", "p": "partition",
-    "n": "nodes", "a": "all", "t": "states", "e": "exact", "v": "verbose", "M": "clusters",
-    "R": "list-reasons", "T": "reservation", "d": "dead", "r": "responding", "S": "sort",
-    "O": "Format", "i": "iterate",
-}  # fmt: skip
-INFO_OPTIONS = {
-    **dict.fromkeys(("format", "partition", "nodes", "states", "clusters", "sort"), True),
-    **dict.fromkeys(("Format", "iterate"), True),
-    **dict.fromkeys(("noheader", "Node", "summarize", "long", "all", "exact", "verbose"), False),
-    **dict.fromkeys(("list-reasons", "reservation", "dead", "responding", "noconvert"), False),
-    **dict.fromkeys(("json", "yaml"), False),
-}
-
 
 @slurm_command(
     "sinfo",
@@ -703,7 +630,7 @@ INFO_OPTIONS = {
     has_short_help=False,
 )
 def sinfo(words: list[str]) -> int:
-    found = read_options(words, _INFO_SHORT, INFO_OPTIONS, "SINFO_")
+    found = SINFO.read_options(words)
     _refuse_json(found, "sinfo", "drf shares --json")
     if "iterate" in found:
         raise click.UsageError("sinfo has no --iterate here (that is: watch sinfo)")

@@ -18,12 +18,12 @@ from drfd.common.units import show_cores, show_size
 from drfd.payload.environment import DEFAULT_PATH
 from drfd_cli import output
 from drfd_cli.slurm import SLURM_NAMES
+from drfd_cli.slurm.grammar import refusal
 from drfd_cli.slurm.sbatch_options import (
     Translation,
     environment,
     missing_commands,
     missing_files,
-    refusal,
     uses_tmpdir,
 )
 

@@ -12,7 +12,7 @@ from drfd.common.errors import Refused
 from drfd.linux.user_database import written_name
 from drfd_cli.slurm import fields
 from drfd_cli.slurm.batch_script import PARTITION, host_name
-from drfd_cli.slurm.command_line import parts
+from drfd_cli.slurm.grammar import parts
 
 #: Options by their long names, each with its values.
 Found = Mapping[str, list[str]]

@@ -15,70 +15,8 @@ from dataclasses import dataclass, field
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
 from drfd_cli.slurm import SLURM_NAMES
+from drfd_cli.slurm.grammar import SBATCH, Given, Options, refusal
 from drfd_cli.submitting.option_lines import option_lines
-
-_VALUE, FLAG, MAY = "value", "flag", "may"
-#: Long names → how each takes a value.
-KNOWN = {
-    **dict.fromkeys(
-        (
-            *("array", "begin", "chdir", "comment", "cpus-per-gpu", "cpus-per-task", "dependency"),
-            *(
-                "mincpus",
-                "ntasks-per-gpu",
-                "error",
-                "export",
-                "gpus",
-                "gpus-per-node",
-                "gpus-per-task",
-                "gres",
-                "job-name",
-            ),
-            *("input", "licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu"),
-            *("nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "partition", "priority"),
-            *("signal", "time", "wrap"),
-            # The rest has no meaning here.
-            *("account", "acctg-freq", "bb", "bbf", "clusters", "cluster-constraint", "constraint"),
-            *("container", "core-spec", "cores-per-socket", "cpu-freq", "deadline", "delay-boot"),
-            *("distribution", "exclude", "export-file", "extra-node-info", "gid", "gpu-bind"),
-            *("gpu-freq", "gpus-per-socket", "gres-flags", "hint", "mem-bind"),
-            *("network", "nodefile", "nodelist", "ntasks-per-core"),
-            *("ntasks-per-socket", "power", "prefer", "profile", "qos", "reservation"),
-            *("sockets-per-node", "switches", "thread-spec", "threads-per-core", "time-min", "tmp"),
-            *("tres-per-task", "uid", "wait-all-nodes", "wckey", "kill-on-invalid-dep"),
-            *("mcs-label", "segment", "container-id", "tres-bind", "oom-kill-step"),
-        ),
-        _VALUE,
-    ),
-    **dict.fromkeys(("nice", "exclusive", "propagate", "get-user-env", "no-kill"), MAY),
-    **dict.fromkeys(
-        (
-            *("hold", "requeue", "no-requeue", "wait", "quiet", "verbose", "parsable", "test-only"),
-            *("contiguous", "ignore-pbs", "oversubscribe", "overcommit", "reboot", "spread-job"),
-            *("share", "use-min-nodes"),
-        ),
-        FLAG,
-    ),
-}
-SHORT = {
-    "a": "array", "A": "account", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task",
-    "C": "constraint", "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile",
-    "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill",
-    "L": "licenses", "m": "distribution", "M": "clusters", "n": "ntasks", "N": "nodes",
-    "o": "output", "O": "overcommit", "p": "partition", "q": "qos", "Q": "quiet", "s": "share",
-    "S": "core-spec", "t": "time", "v": "verbose", "w": "nodelist", "W": "wait",
-    "x": "exclude",
-}  # fmt: skip
-#: Options that ask for nothing that a single machine with private limits does not do anyway.
-SAID_NOTHING = frozenset(
-    (
-        *("comment", "get-user-env", "no-requeue", "oversubscribe", "overcommit", "share"),
-        *("verbose", "no-kill", "ignore-pbs", "use-min-nodes"),
-    )
-)
-_SILENT = SAID_NOTHING | {
-    *("parsable", "quiet", "nodes", "ntasks-per-node", "ntasks-per-gpu", "mincpus"),
-}
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _TIME = re.compile(
@@ -111,18 +49,6 @@ _TOLD = {
 _MEMORY = frozenset(("mem", "mem-per-cpu", "mem-per-gpu"))
 #: The variables that a job has with `--export=NONE`.
 _BARE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ")
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The value of an option, and where it stands: `train.sh, line 3`, or an empty text."""
-
-    value: str
-    where: str = ""
-
-
-#: Long names → the value that counts, which is the last.
-Options = dict[str, Given]
 
 
 @dataclass(slots=True)
@@ -159,80 +85,6 @@ class Translation:
     begun: list[str] = field(default_factory=list)
 
 
-def parse(
-    words: list[str], where: str = "", *, known: Mapping[str, str] = KNOWN,
-    short: Mapping[str, str] = SHORT, name: str = "sbatch",
-) -> tuple[Options, list[str]]:  # fmt: skip
-    """Read options up to the first other word. Returns them and the rest. Raises Refused that says
-    which command, `name`, has no such option.
-
-    `known`: long names → how each takes a value; `short`: letters → long names.
-    """
-    found: Options = {}
-    at = 0
-
-    def value_of(option: str, joined: str | None) -> str:
-        nonlocal at
-        if joined is not None:
-            return joined
-        at += 1
-        if at >= len(words):
-            raise refusal(where, f"--{option}", "needs a value", name=name)
-        return words[at]
-
-    while at < len(words):
-        word = words[at]
-        if word == "--":
-            at += 1
-            break
-        if word == "-" or not word.startswith("-"):
-            break
-        if word.startswith("--"):
-            option, sign, joined = word[2:].partition("=")
-            option = _full_name(option, where, known, name)
-            kind = known[option]
-            if kind == _VALUE:
-                found[option] = Given(value_of(option, joined if sign else None), where)
-            else:
-                found[option] = Given(joined, where)
-        else:
-            letters = word[1:]
-            while letters:
-                letter, letters = letters[0], letters[1:]
-                if letter not in short:
-                    raise refusal(where, f"-{letter}", f"is no option of {name}", name=name)
-                option = short[letter]
-                if known[option] == _VALUE:
-                    joined_value = letters.removeprefix("=") or None
-                    found[option] = Given(value_of(option, joined_value), where)
-                    letters = ""
-                elif known[option] == MAY and letters:
-                    found[option], letters = Given(letters, where), ""
-                else:
-                    found[option] = Given("", where)
-        at += 1
-    return found, words[at:]
-
-
-#: Other names of options.
-_ALIASES = {
-    "tasks-per-node": "ntasks-per-node", "workdir": "chdir", "cluster": "clusters",
-    "mem_bind": "mem-bind", "cpu_bind": "cpu-bind",
-}  # fmt: skip
-
-
-def _full_name(option: str, where: str, known: Mapping[str, str], name: str) -> str:
-    option = _ALIASES.get(option, option)
-    if option in known:
-        return option
-    names = {each: each for each in known} | _ALIASES
-    near = {full for each, full in names.items() if option and each.startswith(option)}
-    near.intersection_update(known)
-    if len(near) != 1:
-        raise refusal(where, f"--{option}", f"is no option of {name}", name=name)
-    return near.pop()
-
-
 def read_lines(script: str, name: str) -> Options | None:
     """Return the options of the `#SBATCH` lines before the script's first command, or None if there
     is no such line. Raises Refused."""
@@ -245,36 +97,11 @@ def read_lines(script: str, name: str) -> Options | None:
             words = shlex.split(text, comments=True)
         except ValueError as error:
             raise Refused("bad-value", f"{where}: #SBATCH: {error}") from None
-        options, rest = parse(words, where)
+        options, rest = SBATCH.parse(words, where)
         if rest:
             raise refusal(where, rest[0], "is no option")
         found = (found or {}) | options
     return found
-
-
-#: Variables of sbatch, without SBATCH_, whose options have other names.
-_VARIABLES = {
-    "timelimit": "time", "mem-per-node": "mem", "array-inx": "array", "debug": "verbose",
-    "core-spec": "core-spec", "req-switch": "switches", "wait4switch": "switches",
-}  # fmt: skip
-
-
-def from_environment(env: Mapping[str, str]) -> tuple[Options, list[str]]:
-    """Return the options that variables such as SBATCH_PARTITION stand for, and in words the
-    variables that stand for none here."""
-    found: Options = {}
-    left = []
-    for variable, value in sorted(env.items()):
-        if not variable.startswith("SBATCH_"):
-            continue
-        name = variable.removeprefix("SBATCH_").lower().replace("_", "-")
-        name = _VARIABLES.get(name, name)
-        name = _ALIASES.get(name, name)
-        if name in KNOWN and name != "wrap":
-            found[name] = Given("" if KNOWN[name] == FLAG else value, f"${variable}")
-        else:
-            left.append(f"${variable}")
-    return found, left
 
 
 #: Options of `drf submit` → those of sbatch that become them.
@@ -293,16 +120,6 @@ def in_slurms_words(complaint: str) -> str:
     return f"{_OF_SBATCH.get(found[1], found[1])}: {complaint[found.end() :]}"
 
 
-def refusal(
-    where: str, what: str, fault: str, hint: str | None = None, *, name: str = "sbatch"
-) -> Refused:
-    """Return the refusal of an option that stands there, `what` as it is written, by a command."""
-    is_line = bool(where) and not where.startswith("$")
-    place = f"{where}: #SBATCH " if is_line else f"{name}: {where}{': ' if where else ''}"
-    way = hint or ("drf submit --ignore-sbatch leaves out these lines" if is_line else "")
-    return Refused("bad-value", f"{place}{what[:60]}: {fault}", hint=way)
-
-
 def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
     """Return what the options of the command `name` ask for. Raises Refused for values that cannot
     be read, and for what needs several machines."""
@@ -315,7 +132,7 @@ def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
     for name, given in options.items():
         is_done = name == "exclusive" and not given.value
         is_done |= name == "propagate" and given.value.upper() == "NONE"
-        if name in _UNSUPPORTED and name not in _SILENT and not is_done:
+        if name in SBATCH.without_effect and not is_done:
             made.unsupported.append(f"--{name}={given.value}" if given.value else f"--{name}")
         if name in ("nodelist", "constraint"):
             made.placed[name] = given
@@ -350,11 +167,6 @@ def as_seconds(given: Given) -> int | None:
     seconds += part["s"] + part["s3"] + part["s2"]
     # A limit has whole minutes in Slurm, and nothing, however it is written, is no limit.
     return -(-seconds // 60) * 60 or None
-
-
-def silent(name: str) -> bool:
-    """Return whether the option asks for nothing that is not so anyway."""
-    return name in _SILENT
 
 
 class _Translator:
@@ -639,33 +451,6 @@ def read_export(text: str) -> tuple[dict[str, str], frozenset[str] | None, list[
         None if kept is None else frozenset(kept),
         [f"{name} in --export={text} (there is no such variable)" for name in unknown],
     )
-
-
-#: Options that have no effect.
-_UNSUPPORTED = frozenset(KNOWN) - frozenset(
-    (
-        *("array", "begin", "chdir", "cpus-per-gpu", "cpus-per-task", "dependency", "error"),
-        *("export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "job-name", "input"),
-        *("licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu", "nodes"),
-        *(
-            "mincpus",
-            "ntasks",
-            "ntasks-per-gpu",
-            "ntasks-per-node",
-            "open-mode",
-            "output",
-            "partition",
-            "priority",
-            "signal",
-        ),
-        *("time", "wrap", "nice", "hold", "requeue", "wait", "test-only", "kill-on-invalid-dep"),
-    )
-)
-
-
-def without_effect() -> frozenset[str]:
-    """Return the options of sbatch that are read and warned of, and do nothing."""
-    return _UNSUPPORTED - _SILENT - {"exclusive"}
 
 
 def _begin(text: str) -> str:

@@ -22,15 +22,8 @@ from drfd.payload.environment import DEVICE_LISTS, SLOTS, may_set, thread_defaul
 from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
-from drfd_cli.slurm.sbatch_options import (
-    Given,
-    Options,
-    as_seconds,
-    as_size,
-    read_export,
-    silent,
-    translate,
-)
+from drfd_cli.slurm.grammar import SRUN, Given, Options
+from drfd_cli.slurm.sbatch_options import as_seconds, as_size, read_export, translate
 from drfd_cli.slurm.step_queue import WITHIN, name_of_job
 
 #: Seconds that a step has for its end after its time limit.
@@ -42,6 +35,8 @@ _KNOWN = frozenset(
         *("error", "input", "open-mode", "chdir", "time", "overlap", "exclusive", "exact", "jobid"),
         *("gres", "gpus", "gpus-per-node", "gpus-per-task"),
         *("job-name", "pty", "unbuffered", "mpi", "quiet", "export"),
+        # Of one machine they ask for nothing.
+        *("parsable", "nodes", "ntasks-per-gpu", "mincpus"),
     )
 )
 
@@ -112,8 +107,7 @@ class Step:
         written = [
             f"--{name}={given.value}" if given.value else f"--{name}"
             for name, given in self.options.items()
-            if name not in _KNOWN
-            and not silent(name)
+            if name not in _KNOWN | SRUN.said_nothing
             # Scripts send steps to the machines of the job, of which this is the only one.
             and (name, given.value) != ("nodelist", host_name())
         ]
