@@ -27,8 +27,7 @@ from drfd_cli.slurm.grammar import (
     slurm_command,
     version,
 )
-from drfd_cli.slurm.lookup import KNOWN_S, partitions
-from drfd_cli.slurm.machine import read_machine
+from drfd_cli.slurm.lookup import KNOWN_S, partitions, read_machine
 from drfd_cli.slurm.sbatch_options import translate
 
 

@@ -28,7 +28,6 @@ from drfd_cli.commands import submit
 from drfd_cli.options import connect, parse_moment
 from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, lookup
 from drfd_cli.slurm.batch_script import (
-    PARTITION,
     check_begun,
     host_name,
     pool_of,
@@ -48,7 +47,6 @@ from drfd_cli.slurm.grammar import (
     parts,
     slurm_command,
 )
-from drfd_cli.slurm.machine import WORDS, read_machine
 from drfd_cli.slurm.sbatch_options import Translation, in_slurms_words, read_lines, translate
 from drfd_cli.submitting.call import call_of
 
@@ -639,7 +637,7 @@ def sinfo(words: list[str]) -> int:
             "there are no reservations here (the configuration may have a [[window]])"
         )
     client = connect()
-    machine = read_machine(client)
+    machine = lookup.read_machine(client)
     names = lookup.partitions(client)
     if "partition" in found:
         names = [name for name in names if name in parts(found["partition"])]
@@ -657,12 +655,12 @@ def sinfo(words: list[str]) -> int:
         usual = "%9P %.5a %.10l %.16F %N"
     elif "list-reasons" in found:
         usual, names = "%20E %9u %19H %N", names[:1]
-    text = _format(found, usual, WORDS)
-    rows = [machine.signs(name, is_default=name == PARTITION) for name in names]
-    heads = machine.signs("", is_default=False)
-    _warn_of_fields(fields.unknown_signs(text, heads))
+    known, words_of = fields.by_sign(machine.fields("").items())
+    text = _format(found, usual, words_of)
+    rows = [fields.by_sign(machine.fields(name).items())[0] for name in names]
+    _warn_of_fields(fields.unknown_signs(text, known))
     if "noheader" not in found:
-        click.echo(fields.fill(text, {sign: head for sign, (head, _) in heads.items()}))
+        click.echo(fields.fill(text, {sign: head for sign, (head, _) in known.items()}))
     lines = [fields.fill(text, {sign: value for sign, (_, value) in row.items()}) for row in rows]
     # Slurm puts partitions together of which nothing is shown that tells them apart.
     for line in dict.fromkeys(lines if is_meant else []):

@@ -6,7 +6,7 @@ import pwd
 import re
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from drfd_cli import output
 from drfd_cli.slurm.batch_script import PARTITION, host_name
@@ -14,6 +14,7 @@ from drfd_cli.slurm.batch_script import PARTITION, host_name
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
 
+V = TypeVar("V")
 #: A job as the daemon shows it.
 View = Mapping[str, Any]
 #: The states → Slurm's name and short name.
@@ -169,6 +170,10 @@ def _gres(job: View) -> str:
     return ",".join(f"gres/{name}:{count}" for name, count in counts.items()) or "N/A"
 
 
+def _start(job: View) -> str:
+    return moment(job["started_at"] or job["expected_start_at"])
+
+
 def _end(job: View) -> str:
     if job["ended_at"] is not None or job["started_at"] is None or job["time_limit_s"] is None:
         return moment(job["ended_at"])
@@ -179,63 +184,171 @@ def _command(job: View) -> str:
     return "(null)" if job["argv"] is None else " ".join(job["argv"])
 
 
-#: Signs of `squeue -o`: the head of the column, and what it holds.
-SIGNS: dict[str, tuple[str, Callable[[View], str]]] = {
-    "i": ("JOBID", job_label),
-    "A": ("JOBID", lambda job: str(job["id"])),
-    "F": ("ARRAY_JOB_ID", lambda job: str(job["array_id"] or job["id"])),
-    "K": ("ARRAY_TASK_ID", _task),
-    "j": ("NAME", lambda job: str(job["name"])),
-    "u": ("USER", lambda job: str(job["user"])),
-    "U": ("UID", lambda job: str(job["uid"])),
-    "P": ("PARTITION", pool),
-    "a": ("ACCOUNT", lambda job: str(job["pool"])),
-    "t": ("ST", _short_state),
-    "T": ("STATE", _state),
-    "M": ("TIME", lambda job: span(elapsed_s(job))),
-    "l": ("TIME_LIMIT", lambda job: span(job["time_limit_s"])),
-    "L": ("TIME_LEFT", _left),
-    "D": ("NODES", lambda job: "1"),
-    "C": ("CPUS", _cpus),
-    "m": ("MIN_MEMORY", _memory),
-    "b": ("TRES_PER_NODE", _gres),
-    "R": ("NODELIST(REASON)", _place),
-    "r": ("REASON", _reason),
-    "N": ("NODELIST", lambda job: "" if job["started_at"] is None else host_name()),
-    "B": ("EXEC_HOST", lambda job: "n/a" if job["started_at"] is None else host_name()),
-    "Q": ("PRIORITY", lambda job: str(job["priority"])),
-    "p": ("PRIORITY", lambda job: str(job["priority"])),
-    "S": ("START_TIME", lambda job: moment(job["started_at"] or job["expected_start_at"])),
-    "e": ("END_TIME", _end),
-    "V": ("SUBMIT_TIME", lambda job: moment(job["submitted_at"])),
-    "Z": ("WORK_DIR", lambda job: str(job["cwd"] or "(null)")),
-    "o": ("COMMAND", _command),
-    "q": ("QOS", lambda job: "normal"),
-    "E": ("DEPENDENCY", _dependency),
-    "c": ("MIN_CPUS", _cpus),
-    "d": ("MIN_TMP_DISK", lambda job: "0"),
-    "f": ("FEATURES", lambda job: "(null)"),
-    "h": ("OVER_SUBSCRIBE", lambda job: "OK"),
-    "k": ("COMMENT", lambda job: "(null)"),
-    "v": ("RESERVATION", lambda job: "(null)"),
-    "y": ("NICE", lambda job: str(-job["priority"])),
-    "{tres-alloc}": ("TRES_ALLOC", lambda job: _tres(job)),
-    "{restartcnt}": ("RESTART_COUNT", lambda job: str(max(0, job["attempt"] - 1))),
-    "{eligibletime}": ("ELIGIBLE_TIME", lambda job: moment(job["eligible_at"])),
-    "{stdout}": ("STDOUT", lambda job: str(job["stdout"])),
-    "{stderr}": ("STDERR", lambda job: str(job["stderr"])),
+def _code(job: View) -> str:
+    if "step" not in job and _state(job) in ("TIMEOUT", "CANCELLED"):
+        # What ended it is the signal of its step.
+        return "0:0"
+    if job["exit_code"] is None and not job["signal"] and _state(job) in ("BOOT_FAIL", "NODE_FAIL"):
+        return f"{output.NEVER_RAN}:0"
+    return f"{job['exit_code'] or 0}:{job['signal'] or 0}"
+
+
+def _used(job: View, name: str) -> Any:
+    used = job.get("used")
+    return used.get(name) if used is not None else job["usage"][name]
+
+
+def _rss(job: View) -> str:
+    peak = _used(job, "memory_peak")
+    return "" if not peak else f"{peak >> 10}K"
+
+
+def _cpu_time(job: View) -> str:
+    """Return the CPU time, below an hour with its milliseconds: `01:02.345`."""
+    seconds = _used(job, "cpu_seconds") or 0.0
+    if not 0 < seconds < 3600:
+        return span(seconds, whole=True)
+    minutes, milliseconds = divmod(int(seconds * 1000), 60_000)
+    return f"{minutes:02}:{milliseconds / 1000:06.3f}"
+
+
+def _state_and_who(job: View) -> str:
+    """Return the state, and who has cancelled the job."""
+    who = _CANCELLED.match((job["outcome"] or {}).get("text", ""))
+    if "step" in job or job["state"] != "CANCELLED" or who is None:
+        return _state(job)
+    if who[1] == job["user"]:
+        return f"CANCELLED by {job['uid']}"
+    try:
+        return f"CANCELLED by {pwd.getpwnam(who[1]).pw_uid}"
+    except KeyError:
+        return _state(job)
+
+
+def _disk(name: str) -> Callable[[View], str]:
+    def shown(job: View) -> str:
+        count = _used(job, name)
+        return "" if count is None else f"{count / (1 << 20):.2f}M"
+
+    return shown
+
+
+def _tres(job: View) -> str:
+    own = [f"cpu={_cpus(job)}", f"mem={_memory(job)}", "node=1"]
+    return ",".join(own + [f"gres/{name}={n}" for name, n in job["demand"]["gres"].items()])
+
+
+def _minutes(job: View) -> str:
+    limit_s = job["time_limit_s"]
+    return "UNLIMITED" if limit_s is None else str(limit_s // 60)
+
+
+def _cpu_seconds(job: View) -> float:
+    return elapsed_s(job) * int(_cpus(job))
+
+
+def _of(name: str) -> Callable[[View], str]:
+    return lambda job: str(job[name])
+
+
+def _at(name: str) -> Callable[[View], str]:
+    return lambda job: moment(job[name], "Unknown")
+
+
+#: What `squeue` and `sacct` print of a job: its sign of `squeue -o`, or its name of `-O` in braces
+#: where it has none, the head there, and its names of `-O`; names of `sacct` with their widths,
+#: where these are not 10; and what it holds.
+_FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
+    ("i JOBID jobarrayid", "JobID -12", job_label),
+    ("A JOBID jobid", "JobIDRaw -12", _of("id")),
+    ("F ARRAY_JOB_ID arrayjobid", "", lambda job: str(job["array_id"] or job["id"])),
+    ("K ARRAY_TASK_ID arraytaskid", "", _task),
+    ("j NAME name", "JobName", _of("name")),
+    ("u USER username", "User 9", _of("user")),
+    ("U UID userid", "UID 6", _of("uid")),
+    ("a ACCOUNT account", "Account", _of("pool")),
+    ("P PARTITION partition", "Partition", pool),
+    ("", "Cluster", lambda job: host_name()),
+    ("q QOS qos", "QOS", lambda job: "normal"),
+    ("t ST statecompact", "", _short_state),
+    ("T STATE state", "", _state),
+    ("M TIME timeused", "", lambda job: span(elapsed_s(job))),
+    ("l TIME_LIMIT timelimit", "", lambda job: span(job["time_limit_s"])),
+    ("L TIME_LEFT timeleft", "", _left),
+    ("C CPUS numcpus", "AllocCPUS ReqCPUS 8 NCPUS", _cpus),
+    ("c MIN_CPUS mincpus", "", _cpus),
+    ("D NODES nodes numnodes", "NNodes 8 AllocNodes NTasks 8", lambda job: "1"),
+    ("m MIN_MEMORY minmemory", "ReqMem", _memory),
+    ("b TRES_PER_NODE gres tres-per-node", "", _gres),
+    ("R NODELIST(REASON) reasonlist", "", _place),
+    ("r REASON reason", "Reason 22", _reason),
+    ("N NODELIST nodelist", "", lambda job: "" if job["started_at"] is None else host_name()),
+    ("B EXEC_HOST batchhost", "", lambda job: "n/a" if job["started_at"] is None else host_name()),
+    ("", "NodeList 15", lambda job: host_name()),
+    ("", "State", _state_and_who),
+    ("", "ExitCode 8 DerivedExitCode 15", _code),
+    ("", "Elapsed", lambda job: span(elapsed_s(job), whole=True)),
+    ("", "ElapsedRaw", lambda job: str(int(elapsed_s(job)))),
+    ("p PRIORITY priority", "Priority", _of("priority")),
+    ("Q PRIORITY prioritylong", "", _of("priority")),
+    (
+        "S START_TIME starttime",
+        "",
+        lambda job: moment(job["started_at"] or job["expected_start_at"]),
+    ),
+    ("e END_TIME endtime", "", _end),
+    ("V SUBMIT_TIME submittime", "", lambda job: moment(job["submitted_at"])),
+    ("{eligibletime} ELIGIBLE_TIME", "", lambda job: moment(job["eligible_at"])),
+    ("", "Submit 19", _at("submitted_at")),
+    ("", "Eligible 19", _at("eligible_at")),
+    ("", "Start 19", _at("started_at")),
+    ("", "End 19", _at("ended_at")),
+    ("", "Timelimit", lambda job: span(job["time_limit_s"], whole=True)),
+    ("", "TimelimitRaw 12", _minutes),
+    ("", "MaxRSS AveRSS", _rss),
+    ("", "AveCPU", lambda job: span(_used(job, "cpu_seconds") or 0, whole=True)),
+    ("", "MaxDiskRead 12", _disk("read_bytes")),
+    ("", "MaxDiskWrite 12", _disk("written_bytes")),
+    ("", "TotalCPU", _cpu_time),
+    ("", "CPUTime", lambda job: span(_cpu_seconds(job), whole=True)),
+    ("", "CPUTimeRAW", lambda job: str(int(_cpu_seconds(job)))),
+    ("{tres-alloc} TRES_ALLOC", "ReqTRES AllocTRES", _tres),
+    ("Z WORK_DIR workdir", "", lambda job: str(job["cwd"] or "(null)")),
+    ("", "WorkDir 20", lambda job: str(job["cwd"] or "")),
+    ("o COMMAND command", "SubmitLine 20", _command),
+    ("E DEPENDENCY dependency", "", _dependency),
+    ("d MIN_TMP_DISK mintmpdisk", "", lambda job: "0"),
+    ("f FEATURES feature", "", lambda job: "(null)"),
+    ("h OVER_SUBSCRIBE oversubscribe", "", lambda job: "OK"),
+    ("k COMMENT comment", "", lambda job: "(null)"),
+    # What its user writes with --comment, which is not kept.
+    ("", "Comment 14", lambda job: ""),
+    ("v RESERVATION reservation", "", lambda job: "(null)"),
+    ("y NICE nice", "", lambda job: str(-job["priority"])),
+    ("{restartcnt} RESTART_COUNT", "Restarts 8", lambda job: str(max(0, job["attempt"] - 1))),
+    ("{stdout} STDOUT", "", _of("stdout")),
+    ("{stderr} STDERR", "", _of("stderr")),
+)
+
+
+def by_sign(rows: Iterable[tuple[str, V]]) -> tuple[dict[str, tuple[str, V]], dict[str, str]]:
+    """Return head and value by the signs, and the signs by the names of `-O`, of rows that begin
+    with these."""
+    words = [(text.split(), value) for text, value in rows if text]
+    return (
+        {sign: (head, value) for (sign, head, *_), value in words},
+        {name: sign for (sign, _, *names), _ in words for name in names},
+    )
+
+
+#: Signs of `squeue -o`: the head of the column, and what it holds; names of `-O` → their signs.
+SIGNS, WORDS = by_sign((text, show) for text, _, show in _FIELDS)
+#: Names of `sacct --format` in small letters: the head, the usual width, and what it holds.
+NAMES = {
+    head.lower(): (head, int(width or 10), show)
+    for _, text, show in _FIELDS
+    for head, width in re.findall(r"([A-Za-z]+)(?: (-?\d+))?", text)
 }
-#: Fields of `squeue -O` → their signs; others are signs of their own.
-WORDS = {
-    "account": "a", "arrayjobid": "F", "arraytaskid": "K", "batchhost": "B", "command": "o",
-    "comment": "k", "dependency": "E", "endtime": "e", "feature": "f", "gres": "b",
-    "jobarrayid": "i", "jobid": "A", "mincpus": "c", "minmemory": "m", "mintmpdisk": "d",
-    "name": "j", "nice": "y", "nodelist": "N", "nodes": "D", "numcpus": "C", "numnodes": "D",
-    "oversubscribe": "h", "partition": "P", "priority": "p", "prioritylong": "Q", "qos": "q",
-    "reason": "r", "reasonlist": "R", "reservation": "v", "starttime": "S", "state": "T",
-    "statecompact": "t", "submittime": "V", "timeleft": "L", "timelimit": "l", "timeused": "M",
-    "tres-per-node": "b", "userid": "U", "username": "u", "workdir": "Z",
-}  # fmt: skip
 
 
 def by_signs(text: str, words: Mapping[str, str]) -> str:
@@ -310,119 +423,6 @@ def _fit(text: str, width: str, *, right: bool) -> str:
         return text
     cut = text[: int(width)]
     return cut.rjust(int(width)) if right else cut.ljust(int(width))
-
-
-def _code(job: View) -> str:
-    if "step" not in job and _state(job) in ("TIMEOUT", "CANCELLED"):
-        # What ended it is the signal of its step.
-        return "0:0"
-    if job["exit_code"] is None and not job["signal"] and _state(job) in ("BOOT_FAIL", "NODE_FAIL"):
-        return f"{output.NEVER_RAN}:0"
-    return f"{job['exit_code'] or 0}:{job['signal'] or 0}"
-
-
-def _used(job: View, name: str) -> Any:
-    used = job.get("used")
-    return used.get(name) if used is not None else job["usage"][name]
-
-
-def _rss(job: View) -> str:
-    peak = _used(job, "memory_peak")
-    return "" if not peak else f"{peak >> 10}K"
-
-
-def _cpu_time(job: View) -> str:
-    """Return the CPU time, below an hour with its milliseconds: `01:02.345`."""
-    seconds = _used(job, "cpu_seconds") or 0.0
-    if not 0 < seconds < 3600:
-        return span(seconds, whole=True)
-    minutes, milliseconds = divmod(int(seconds * 1000), 60_000)
-    return f"{minutes:02}:{milliseconds / 1000:06.3f}"
-
-
-def _state_and_who(job: View) -> str:
-    """Return the state, and who has cancelled the job."""
-    who = _CANCELLED.match((job["outcome"] or {}).get("text", ""))
-    if "step" in job or job["state"] != "CANCELLED" or who is None:
-        return _state(job)
-    if who[1] == job["user"]:
-        return f"CANCELLED by {job['uid']}"
-    try:
-        return f"CANCELLED by {pwd.getpwnam(who[1]).pw_uid}"
-    except KeyError:
-        return _state(job)
-
-
-def _disk(name: str) -> Callable[[View], str]:
-    def shown(job: View) -> str:
-        count = _used(job, name)
-        return "" if count is None else f"{count / (1 << 20):.2f}M"
-
-    return shown
-
-
-def _tres(job: View) -> str:
-    own = [f"cpu={_cpus(job)}", f"mem={_memory(job)}", "node=1"]
-    return ",".join(own + [f"gres/{name}={n}" for name, n in job["demand"]["gres"].items()])
-
-
-def _minutes(job: View) -> str:
-    limit_s = job["time_limit_s"]
-    return "UNLIMITED" if limit_s is None else str(limit_s // 60)
-
-
-def _cpu_seconds(job: View) -> float:
-    return elapsed_s(job) * int(_cpus(job))
-
-
-#: Names of `sacct --format` in small letters: the head, the usual width, and what it holds.
-NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
-    "jobid": ("JobID", -12, job_label),
-    "jobidraw": ("JobIDRaw", -12, lambda job: str(job["id"])),
-    "jobname": ("JobName", 10, lambda job: str(job["name"])),
-    "user": ("User", 9, lambda job: str(job["user"])),
-    "uid": ("UID", 6, lambda job: str(job["uid"])),
-    "account": ("Account", 10, lambda job: str(job["pool"])),
-    "partition": ("Partition", 10, pool),
-    "cluster": ("Cluster", 10, lambda job: host_name()),
-    "qos": ("QOS", 10, lambda job: "normal"),
-    "alloccpus": ("AllocCPUS", 10, _cpus),
-    "reqcpus": ("ReqCPUS", 8, _cpus),
-    "ncpus": ("NCPUS", 10, _cpus),
-    "nnodes": ("NNodes", 8, lambda job: "1"),
-    "allocnodes": ("AllocNodes", 10, lambda job: "1"),
-    "ntasks": ("NTasks", 8, lambda job: "1"),
-    "nodelist": ("NodeList", 15, lambda job: host_name()),
-    "state": ("State", 10, _state_and_who),
-    "exitcode": ("ExitCode", 8, _code),
-    "derivedexitcode": ("DerivedExitCode", 15, _code),
-    "elapsed": ("Elapsed", 10, lambda job: span(elapsed_s(job), whole=True)),
-    "elapsedraw": ("ElapsedRaw", 10, lambda job: str(int(elapsed_s(job)))),
-    "submit": ("Submit", 19, lambda job: moment(job["submitted_at"], "Unknown")),
-    "eligible": ("Eligible", 19, lambda job: moment(job["eligible_at"], "Unknown")),
-    "start": ("Start", 19, lambda job: moment(job["started_at"], "Unknown")),
-    "end": ("End", 19, lambda job: moment(job["ended_at"], "Unknown")),
-    "timelimit": ("Timelimit", 10, lambda job: span(job["time_limit_s"], whole=True)),
-    "timelimitraw": ("TimelimitRaw", 12, _minutes),
-    "reqmem": ("ReqMem", 10, _memory),
-    "maxrss": ("MaxRSS", 10, _rss),
-    "averss": ("AveRSS", 10, _rss),
-    "avecpu": ("AveCPU", 10, lambda job: span(_used(job, "cpu_seconds") or 0, whole=True)),
-    "maxdiskread": ("MaxDiskRead", 12, _disk("read_bytes")),
-    "maxdiskwrite": ("MaxDiskWrite", 12, _disk("written_bytes")),
-    "totalcpu": ("TotalCPU", 10, _cpu_time),
-    "cputime": ("CPUTime", 10, lambda job: span(_cpu_seconds(job), whole=True)),
-    "cputimeraw": ("CPUTimeRAW", 10, lambda job: str(int(_cpu_seconds(job)))),
-    "reqtres": ("ReqTRES", 10, _tres),
-    "alloctres": ("AllocTRES", 10, _tres),
-    "workdir": ("WorkDir", 20, lambda job: str(job["cwd"] or "")),
-    "priority": ("Priority", 10, lambda job: str(job["priority"])),
-    "restarts": ("Restarts", 8, lambda job: str(job["attempt"] - 1)),
-    "submitline": ("SubmitLine", 20, _command),
-    "reason": ("Reason", 22, lambda job: "None" if job["reason"] is None else _reason(job)),
-    # What its user writes with --comment, which is not kept.
-    "comment": ("Comment", 14, lambda job: ""),
-}
 
 
 def efficiency(job: View) -> list[str]:

@@ -1,15 +1,21 @@
-"""What Slurm's lists need beyond the daemon's own: partitions, users, expected starts."""
+"""What Slurm's lists need beyond the daemon's own: partitions, users, expected starts, and the
+machine as the one node of a cluster."""
 
 from __future__ import annotations
 
+import math
+import os
 import pwd
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from drfd.client.connection import Connection
+from drfd.client.counted import count_resources
 from drfd.common.errors import Refused
 from drfd.linux.user_database import written_name
+from drfd_cli import output
 from drfd_cli.slurm import fields
 from drfd_cli.slurm.batch_script import PARTITION, host_name
 from drfd_cli.slurm.grammar import parts
@@ -114,3 +120,92 @@ def _ref(job: fields.View) -> int:
 def _own(job: fields.View) -> dict[str, Any]:
     """Return the fields of a row of several tasks, which one task does not have."""
     return {key: job[key] for key in ("array_tasks", "tasks", "array_index") if key in job}
+
+
+# -- the machine -------------------------------------------------------------------------------
+
+#: Short names of states → long ones.
+_LONG = {"mix": "mixed", "alloc": "allocated", "drain": "drained", "drng": "draining"}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    name: str
+    #: Cores that jobs can have, and those that none has.
+    cpus: int
+    idle: int
+    memory_bytes: int
+    free_memory_bytes: int
+    #: What is counted here, such as `gpu:2`, or `(null)`.
+    gres: str
+    #: The short name of the state.
+    state: str
+    #: Why no job starts, or `none`.
+    reason: str
+    #: Who has stopped it, and since when in Unix seconds; None while jobs start.
+    by: str | None
+    since_s: float | None
+    #: What processes outside drfd use of the cores that jobs could have.
+    outside: int
+
+    @property
+    def long_state(self) -> str:
+        return _LONG.get(self.state, self.state)
+
+    def is_in(self, words: Iterable[str]) -> bool:
+        """Return whether the machine is in one of these states, short or long."""
+        own = {"all", self.state, self.long_state}
+        if self.by is not None:
+            own |= {"drain"}
+        return any(word.lower().rstrip("*~#") in own for word in words)
+
+    def fields(self, partition: str) -> dict[str, str]:
+        """Return the fields of `sinfo` for the machine in a partition, by sign, head and names, as
+        `fields.by_sign` has them."""
+        used = self.cpus - self.idle - self.outside
+        idle, other = (0, self.idle + self.outside) if self.by else (self.idle, self.outside)
+        nodes = "0/0/1" if self.by else "0/1/0" if self.state == "idle" else "1/0/0"
+        since = "Unknown" if self.since_s is None else fields.moment(self.since_s)
+        return {
+            "P PARTITION partition": f"{partition}{'*' * (partition == PARTITION)}",
+            "R PARTITION partitionname": partition, "a AVAIL available": "up",
+            "l TIMELIMIT time": "infinite", "D NODES nodes": "1",
+            "t STATE statecompact": self.state, "T STATE statelong": self.long_state,
+            "N NODELIST nodelist": self.name, "n HOSTNAMES nodehost": self.name,
+            "c CPUS cpus": str(self.cpus), "m MEMORY memory": str(self.memory_bytes >> 20),
+            "C CPUS(A/I/O/T) cpusstate": f"{used}/{idle}/{other}/{self.cpus}",
+            "G GRES gres": self.gres, "e FREE_MEM freemem": str(self.free_memory_bytes >> 20),
+            "A NODES(A/I) nodeai": nodes[:3], "F NODES(A/I/O/T) nodeaiot": f"{nodes}/1",
+            "E REASON reason": self.reason, "u USER user": self.by or "Unknown",
+            "H TIMESTAMP timestamp": since, "O CPU_LOAD cpusload": f"{os.getloadavg()[0]:.2f}",
+            "f AVAIL_FEATURES features features_act": "(null)", "d TMP_DISK disk": "0",
+            "p PRIO_TIER prioritytier": "1",
+            "{allocmem} ALLOCMEM": str(self.memory_bytes - self.free_memory_bytes >> 20),
+        }  # fmt: skip
+
+
+def read_machine(client: Connection) -> Machine:
+    """Return what the machine has, how much of it is free, and whether jobs start."""
+    shares = client.request("shares")
+    status = client.request("status", limit=1)
+    capacity, free = shares["capacity"], shares["free"]
+    counts = count_resources(client, capacity["gres"])
+    cpus = int(capacity["cores"])
+    external = shares.get("external")
+    outside = 0 if external is None else math.ceil(external["cores"] - external["kept"]["cores"])
+    unused = max(0, int(free["cores"]))
+    outside = min(unused, max(0, outside))
+    idle = unused - outside
+    state = "idle" if idle == cpus else "mix" if idle > 0 else "alloc"
+    if status["draining"]:
+        state = "drain" if state == "idle" else "drng"
+    drain = status.get("drain")
+    reason = "none" if drain is None else output.clean(drain["reason"] or "none", 200)
+    return Machine(
+        name=host_name(), cpus=cpus, idle=idle, memory_bytes=capacity["memory"],
+        free_memory_bytes=max(0, free["memory"]),
+        gres=",".join(f"{name}:{count}" for name, count in counts.items()) or "(null)",
+        state=state, reason=reason, outside=outside,
+        by=output.clean(drain["by"]) if drain is not None else "root" if state[0] == "d" else None,
+        since_s=None if drain is None else drain["since"],
+    )  # fmt: skip
