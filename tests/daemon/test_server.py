@@ -40,7 +40,7 @@ from drfd.daemon.watching.follow import EventFeed
 from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.linux import descriptor_guard
 from drfd.linux.descriptor_guard import guarded
-from drfd.linux.user_database import Subordinates, look_up_name
+from drfd.linux.user_database import look_up_name
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from kernel import send_lingering
 from strangers import fails_after, full_listener
@@ -156,7 +156,6 @@ def front(make_desk: MakeDesk, short: Path) -> OpenFront:
         *,
         admins: frozenset[int] | None = None,
         look_up: Callable[[int], str | None] = look_up_name,
-        subordinates: Subordinates | None = None,
         pauses: Pauses | None = None,
         **options: Any,
     ) -> AsyncIterator[Front]:
@@ -173,7 +172,7 @@ def front(make_desk: MakeDesk, short: Path) -> OpenFront:
         lookup = Lookup(desk.shell.engine, desk.requests.meter)
         overview = Overview(desk.shell.engine, lookup, desk.requests.curves)
         snapshots = SnapshotFeed(overview)
-        accounts = Accounts(uids, look_up, subordinates=subordinates)
+        accounts = Accounts(uids, look_up)
         server = Server(desk.requests, feed, snapshots, accounts, pause=pauses or asyncio.sleep)
         # Turns are not charged here: what a test counts depends less on a busy machine.
         server.loop_time = LoopTime()

@@ -20,7 +20,7 @@ from drfd.daemon.config import UserLimits
 from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import loop_time as breath_module
 from drfd.daemon.users import quotas as quotas_module
-from drfd.daemon.users.accounts import Accounts, Inquiries
+from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import ALONE_S, QUANTUM_S, LoopTime
 from drfd.daemon.users.quotas import AT_ONCE, BURST_S, Quotas
 from drfd.linux.user_database import LocalAccounts, Subordinates
@@ -39,9 +39,9 @@ class Rig:
         self.is_open = threading.Event()
         self.is_open.set()
         self.mono_s = 1000.0
-        self.passwd = tmp_path / "passwd"
+        self.passwd, self.subuid = tmp_path / "passwd", tmp_path / "subuid"
         self.accounts = Accounts(
-            frozenset({1}), self.look_up, subordinates=Subordinates(tmp_path / "subuid"),
+            frozenset({1}), self.look_up, subordinates=Subordinates(self.subuid),
             local=LocalAccounts(self.passwd), mono=lambda: self.mono_s,
         )  # fmt: skip
 
@@ -110,7 +110,6 @@ async def test_a_slow_directory_does_not_bring_back_a_name_that_the_file_has_dro
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A known name is used where the directory does not answer, but not one that is wrong."""
-    monkeypatch.setattr(accounts_module, "WAIT_S", 0.05)
     monkeypatch.setattr(accounts_module, "PATIENCE_S", 0.01)
     rig.add_local(grace=7)
     await rig.user(7)
@@ -118,6 +117,7 @@ async def test_a_slow_directory_does_not_bring_back_a_name_that_the_file_has_dro
     rig.mono_s += 86400
     assert await rig.user(7) == "grace"
     rig.add_local(hopper=7)
+    monkeypatch.setattr(accounts_module, "WAIT_S", 0.05)
     with pytest.raises(Unavailable, match="who uid 7 is"):
         await rig.user(7)
 
@@ -210,35 +210,45 @@ async def test_the_owner_of_a_daemon_is_served_where_the_directory_does_not_run(
     assert await rig.accounts.actor(1) == Actor("1", 1, is_admin=True)
 
 
-async def test_what_is_kept_in_memory_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uids that came once were remembered for ever."""
-    monkeypatch.setattr(accounts_module, "MOST_NAMES", 10)
-    monkeypatch.setattr(accounts_module, "MOST_NAMELESS", 5)
-    rig.names |= {uid: f"user{uid}" for uid in range(100, 120)}
-    for uid in (*range(100, 120), *range(5000, 5100)):
+async def test_answers_in_memory_are_bounded_and_names_outlast_uids_without_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts_module, "MAX_CACHED", 10)
+    rig.names |= {uid: f"user{uid}" for uid in range(100, 108)}
+    for uid in (*range(100, 108), *range(5000, 5020)):
         await rig.user(uid)
-        await rig.user(119)
-    assert [*rig.accounts.names] == [*range(110, 120)]
-    assert len(rig.accounts.nameless) == 5
+    assert [*rig.accounts.cached] == [*range(100, 108), 5018, 5019]
 
 
-async def test_too_many_questions_are_refused_and_unwanted_ones_dropped(rig: Rig) -> None:
+async def test_too_many_questions_are_refused_and_unwanted_ones_dropped(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those that nobody waits for any more would keep the directory busy."""
-    few = Inquiries(rig.look_up, lambda *_: None, threads=1, most=3)
+    monkeypatch.setattr(accounts_module, "MAX_QUESTIONS", 8)
     rig.is_open.clear()
-    asking = [asyncio.create_task(few.answer(uid)) for uid in (1, 2, 3)]
+    asking = {uid: asyncio.create_task(rig.user(uid)) for uid in range(2, 10)}
     await asyncio.sleep(0)
-    with pytest.raises(Unavailable, match="3 questions"):
-        await few.answer(4)
-    asking[1].cancel()
-    await asyncio.wait([asking[1]])
-    asking.append(asyncio.create_task(few.answer(5)))
+    with pytest.raises(Unavailable, match="8 questions"):
+        await rig.user(10)
+    for uid in (8, 9):
+        asking.pop(uid).cancel()
     await asyncio.sleep(0)
     rig.is_open.set()
-    rig.names |= {1: "a", 3: "c", 5: "e"}
-    assert [await asking[at] for at in (0, 2, 3)] == ["a", "c", "e"]
-    assert rig.asked == [1, 3, 5]
-    few.close()
+    rig.names |= {uid: f"user{uid}" for uid in asking}
+    assert [await each for each in asking.values()] == [*rig.names.values()]
+    assert sorted(rig.asked) == [*asking]
+
+
+async def test_subordinate_uids_are_not_looked_up_unless_the_file_has_an_account(rig: Rig) -> None:
+    """One user may have 65,536 of them, and kept the directory busy."""
+    rig.subuid.write_text("alice:100000:65536\n")
+    rig.is_open.clear()
+    nobody = Actor("100007", 100_007, is_admin=False, has_account=False)
+    assert await rig.accounts.actor(100_007) == nobody
+    rig.add_local(hopper=100_008)
+    rig.is_open.set()
+    assert await rig.user(100_008) == "hopper"
+    assert rig.asked == [100_008]
 
 
 def test_subordinate_uids_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:

@@ -438,7 +438,7 @@ class Server:
     def _admit(self, connection: socket.socket, is_silent: bool) -> None:
         """Admit a new connection. `is_silent`: the peer has sent nothing yet."""
         uid, gid = peer_of(connection)
-        if not self._accounts.is_known(uid) and has_hung_up(connection):
+        if self._accounts.at_hand(uid) is None and has_hung_up(connection):
             # A look-up may be slow, and the peer does not wait for it.
             connection.close()
             return
@@ -501,12 +501,11 @@ class Server:
             return (uid if actor.has_account else STRANGERS), slot
         if self._accounts.is_known(uid):
             return uid, slot
-        quota_uid = STRANGERS if self._accounts.is_subordinate(uid) else UNKNOWN
         try:
-            slot.enter_context(self._quotas.connection(quota_uid))
+            slot.enter_context(self._quotas.connection(UNKNOWN))
         except Refused:
             raise directory_slow(uid, "has too many others to find first") from None
-        return quota_uid, slot
+        return UNKNOWN, slot
 
     async def _serve(self, client: _Client) -> None:
         """Serve one client; never raises. Nearly all of its time is charged to its user."""
