@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
-from drfd.common.units import show_amount, show_cores
+from drfd.common.units import AXES, show_amount
 from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up, ways_apart
 from drfd.core.model.machine import Vector
 
@@ -69,27 +69,6 @@ class Borrower:
 # -- what there is to lend -------------------------------------------------------------------------
 
 
-class Source(Protocol):
-    """What is lent, in its unit."""
-
-    #: A ceiling is moved only by more than this part of itself.
-    few: ClassVar[float]
-
-    @property
-    def room(self) -> float:
-        """What is there for the jobs that are judged."""
-
-    @property
-    def bound(self) -> float:
-        """What their ceilings may never exceed together, but where the floors alone do."""
-
-    def is_held_back(self, job: Borrower) -> bool:
-        """Return whether the job could use more than its ceiling, or its floor, lets it."""
-
-    def wanted(self, job: Borrower) -> float:
-        """Return what the job could use now, as far as one can tell."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """The cores of a machine. The kernel's weights, which stand for the floors, give a job that
@@ -103,19 +82,24 @@ class Machine:
     #: The part of all cores that is in use, by whomever, or that a hypervisor withholds.
     busy: float
 
+    #: A ceiling is moved only by more than this part of itself.
     few: ClassVar[float] = 0.04
+    #: What all ceilings together may never exceed, but where the floors alone do.
     bound: ClassVar[float] = inf
 
     @property
     def room(self) -> float:
+        """What is there for the jobs that are judged."""
         is_some = self.outside > _MORE_OUTSIDE
         wanted = self.outside * _MORE + _MORE_OUTSIDE if is_some else self.outside
         return max(0.0, self.capacity - wanted)
 
     def is_held_back(self, job: Borrower) -> bool:
+        """Return whether the job could use more than its ceiling, or its floor, lets it."""
         return job.is_throttled or self._uses(job, _MOST_OF_FLOOR)
 
     def wanted(self, job: Borrower) -> float:
+        """Return what the job could use now, as far as one can tell."""
         if self.is_held_back(job):
             return job.most
         # Weights hold on each CPU by itself: a job that shares its CPU with a thread of a borrower
@@ -156,6 +140,10 @@ class DiskRate:
         if self.is_held_back(job):
             return job.most
         return max(job.floor, job.used * _MORE + _MORE_BPS)
+
+
+#: What is lent, in its unit.
+Source = Machine | DiskRate
 
 
 # -- division --------------------------------------------------------------------------------------
@@ -420,49 +408,42 @@ def find_rivals(
     return rivals
 
 
-def loan_text(
-    ceiling_milli: int,
-    floor_milli: int,
-    most_milli: int,
-    *,
-    asked_milli: int,
-    is_hungry: bool,
-    rivals: Rivals,
-) -> str:
-    """Describe the present ceiling: "may use 5 cores now, 3 of them lent: bob, who holds less,
-    wants more too".
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loan:
+    """What a running job may use now of its range on one axis, in the units of `Resources`."""
 
-    `most_milli` is the end of the job's range, `asked_milli`, or the machine's capacity if that is
-    less. `rivals` count if the job could use more than it may (`is_hungry`).
-    """
-    now = show_cores(round(ceiling_milli, -1))
-    lent = show_cores(round(max(0, ceiling_milli - floor_milli), -1))
-    text = f"may use {now} {'core' if now == '1' else 'cores'} now"
-    text += f", {lent} of them lent" if ceiling_milli > floor_milli else ", its floor"
-    if ceiling_milli >= most_milli:
-        return f"{text}: all that {'it asked for' if most_milli >= asked_milli else 'there is'}"
-    return text + (_why(rivals, "the others are in use") if is_hungry else "")
+    #: "cores", or "read:data" also where there is only one disk.
+    axis: str
+    floor: int
+    ceiling: int
+    #: The end of the range, or the machine's capacity if that is less.
+    most: int
+    #: Whether it could use more than it may, and who else could.
+    is_hungry: bool
+    rivals: Rivals = NO_RIVALS
 
 
-def disk_loan_text(
-    direction: str,
-    disk: str | None,
-    ceiling_bps: int,
-    floor_bps: int,
-    most_bps: int,
-    *,
-    is_hungry: bool,
-    rivals: Rivals,
-) -> str:
-    """Describe the present ceiling of a disk's reads or writes: "may read 40M/s on data now, 30M/s
-    of that lent: bob wants more too". `disk` is None where there is only one."""
-    where = "" if disk is None else f" on {disk}"
-    text = f"may {direction} {show_amount(direction, ceiling_bps)}{where} now"
-    lent = show_amount(direction, ceiling_bps - floor_bps)
-    text += f", {lent} of that lent" if ceiling_bps > floor_bps else ", its floor"
-    if ceiling_bps >= most_bps:
-        return f"{text}: all that it asked for"
-    return text + (_why(rivals, "the rest is in use or kept free") if is_hungry else "")
+def loan_text(loan: Loan, asked: int, *, names_disk: bool = False) -> str:
+    """Describe a loan: "may use 5 cores now, 3 of them lent: bob, who holds less, wants more too",
+    "may read 40M/s on data now, 30M/s of that lent: bob wants more too". `asked` is the end of the
+    job's range."""
+    kind, _, disk = loan.axis.partition(":")
+    # Cores are told in hundredths.
+    step = AXES[kind].scale // 100 or 1
+    now, lent = (
+        show_amount(kind, round(amount / step) * step)
+        for amount in (loan.ceiling, max(0, loan.ceiling - loan.floor))
+    )
+    if kind == "cores":
+        text = f"may use {now} {'core' if now == '1' else 'cores'} now"
+        lent, rest = f"{lent} of them lent", "the others are in use"
+    else:
+        text = f"may {kind} {now}{f' on {disk}' if names_disk else ''} now"
+        lent, rest = f"{lent} of that lent", "the rest is in use or kept free"
+    text += f", {lent}" if loan.ceiling > loan.floor else ", its floor"
+    if loan.ceiling >= loan.most:
+        return f"{text}: all that {'it asked for' if loan.most >= asked else 'there is'}"
+    return text + (_why(loan.rivals, rest) if loan.is_hungry else "")
 
 
 def _why(rivals: Rivals, rest: str) -> str:

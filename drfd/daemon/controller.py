@@ -49,7 +49,6 @@ from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.metrics.publication import Outlets, metrics_warnings
-from drfd.daemon.monitoring.disk_lender import DiskLender
 from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
 from drfd.daemon.monitoring.reserves import Reserves
@@ -165,10 +164,9 @@ class Daemon:
             self._engine,
             self._meter,
             self._link.lending,
-            self._link.lends_cores,
+            self._link.lends,
             self._link.can_lend,
-            DiskLender(self._engine, lambda: self._link.settings.disks, self._link.can_lend_disks),
-            self._link.lends_disks,
+            lambda: self._link.settings.disks,
         )
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
         self._retention = Retention(
@@ -193,8 +191,7 @@ class Daemon:
             keys_dir=places.keys(),
             reload=self.reload,
             shut_down=self.shut_down,
-            loan_of=self._lender.loan,
-            disk_loans_of=self._lender.disks.of,
+            loans_of=self._lender.of,
             trusted_s=self._retention.clock,
         )
         self._feed = EventFeed(self._engine, self._meter)
@@ -205,8 +202,7 @@ class Daemon:
             notices=self._requests.notices,
             gpus=self._link.gpu_use.gpus,
             machines=lambda: self._requests.machines() if self._engine.ledger.axes.nodes else [],
-            loan_of=self._lender.loan,
-            disk_loans_of=self._lender.disks.of,
+            loans_of=self._lender.of,
         )
         self._snapshots = SnapshotFeed(overview)
         self._metrics = self._make_metrics(overview, config.metrics)

@@ -365,7 +365,7 @@ class GpuLimitPart(TypedDict):
 
 
 class LoanView(TypedDict):
-    """What a running job may use now of its range, in cores."""
+    """What a running job may use now of a range, in cores or bytes per second."""
 
     floor: float
     ceiling: float
@@ -376,20 +376,13 @@ class LoanView(TypedDict):
     text: str
 
 
-class DiskLoanView(TypedDict):
-    """What a running job may use now of a range of reads or of writes, in bytes per second."""
+class DiskLoanView(LoanView):
+    """The same of a range of reads or of writes."""
 
     #: The disk's name in the configuration.
     disk: str
     #: "read" or "write".
     direction: str
-    floor: int
-    ceiling: int
-    most: int
-    #: Whether it could use more than it may, and users who could, too.
-    hungry: bool
-    others: list[str]
-    text: str
 
 
 class LendingPart(TypedDict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace as altered
-from functools import partial
 from typing import get_args
 
 import pytest
@@ -56,7 +55,7 @@ from drfd.core.explain.waits import (
 )
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
 from drfd.core.fairness.week_quotas import QuotaUse
-from drfd.core.lending import Rivals, disk_loan_text, loan_text
+from drfd.core.lending import Loan, Rivals, loan_text
 from drfd.core.model.job import (
     Dependency,
     Job,
@@ -816,35 +815,36 @@ def test_an_unknown_start_may_be_another_jobs(evidence: Wait, text: str | None) 
 # -- what a running job may use of its ranges ------------------------------------------------------
 
 
-HUNGRY = partial(loan_text, asked_milli=8000, is_hungry=True, rivals=Rivals())
+def loan(
+    axis: str, ceiling: int, floor: int, most: int, *rivals: str, is_hungry: bool = True
+) -> Loan:
+    return Loan(
+        axis=axis, floor=floor, ceiling=ceiling, most=most, is_hungry=is_hungry,
+        rivals=Rivals(rivals),
+    )  # fmt: skip
 
 
-def test_what_is_lent_is_told_apart_from_the_floor() -> None:
-    assert HUNGRY(5004, 2000, 8000) == "may use 5 cores now, 3 of them lent: the others are in use"
-    assert HUNGRY(1500, 1000, 8000).startswith("may use 1.5 cores now, 0.5 of them lent")
-    assert HUNGRY(1000, 1000, 8000) == "may use 1 core now, its floor: the others are in use"
-
-
-def test_nothing_is_explained_where_nothing_is_missing() -> None:
-    text = HUNGRY(8000, 2000, 8000, is_hungry=False)
-    assert text == "may use 8 cores now, 6 of them lent: all that it asked for"
-    text = HUNGRY(6000, 2000, 6000, is_hungry=False)
-    assert text == "may use 6 cores now, 4 of them lent: all that there is"
-    text = HUNGRY(4000, 2000, 8000, is_hungry=False)
-    assert text == "may use 4 cores now, 2 of them lent"
+@pytest.mark.parametrize(
+    ("ceiling", "floor", "most", "is_hungry", "text"),
+    [
+        (5004, 2000, 8000, True, "may use 5 cores now, 3 of them lent: the others are in use"),
+        (1500, 1000, 8000, True, "may use 1.5 cores now, 0.5 of them lent: the others are in use"),
+        (1000, 1000, 8000, True, "may use 1 core now, its floor: the others are in use"),
+        (8000, 2000, 8000, False, "may use 8 cores now, 6 of them lent: all that it asked for"),
+        (6000, 2000, 6000, False, "may use 6 cores now, 4 of them lent: all that there is"),
+        (4000, 2000, 8000, False, "may use 4 cores now, 2 of them lent"),
+    ],
+)
+def test_what_is_lent_is_told_apart_from_the_floor(
+    ceiling: int, floor: int, most: int, is_hungry: bool, text: str
+) -> None:
+    assert loan_text(loan("cores", ceiling, floor, most, is_hungry=is_hungry), 8000) == text
 
 
 def test_rates_are_told_like_cores() -> None:
     mib = 1 << 20
     rates = 40 * mib, 10 * mib, 80 * mib
-    told = partial(disk_loan_text, "read", "data")
-    bob = told(*rates, is_hungry=True, rivals=Rivals(("bob",)))
+    bob = loan_text(loan("read:data", *rates, "bob"), 80 * mib, names_disk=True)
     assert bob == "may read 40M/s on data now, 30M/s of that lent: bob wants more too"
-    alone = disk_loan_text("write", None, *rates, is_hungry=True, rivals=Rivals())
+    alone = loan_text(loan("write:data", *rates), 80 * mib)
     assert alone == "may write 40M/s now, 30M/s of that lent: the rest is in use or kept free"
-    calm = told(*rates, is_hungry=False, rivals=Rivals())
-    assert calm == "may read 40M/s on data now, 30M/s of that lent"
-    none = told(10 * mib, 10 * mib, 80 * mib, is_hungry=False, rivals=Rivals())
-    assert none == "may read 10M/s on data now, its floor"
-    all_of_it = told(80 * mib, 10 * mib, 80 * mib, is_hungry=True, rivals=Rivals())
-    assert all_of_it == "may read 80M/s on data now, 70M/s of that lent: all that it asked for"

@@ -59,6 +59,7 @@ from drfd.daemon.launcher_link.messages import (
     stimulus_for,
 )
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
+from drfd.daemon.monitoring.lender import DISKS
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import Gpu
 from drfd.devices.roster import Roster
@@ -447,7 +448,7 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> Non
         disk = Disk(name="test", path="/", read_bps=1000, write_bps=1000, devices=("8:0",))
         b.link.settings = replace(b.link.settings, disks=[disk], cores_by=protocol.WEIGHT)
         await b.ready()
-        assert b.link.lends_disks() and not b.link.lends_cores()
+        assert b.link.lends() == {DISKS}
         asked = spec(asks=demand(1, read=10, write=20), most=demand(4, read=50))
         await b.ask(st.SubmitAsked(now(), asked))
         await b.quiet()
@@ -458,9 +459,9 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> Non
 
         (launch,) = (each for each in b.taken() if each["cmd"] == "launch")
         assert launch["most"] == most(50)
-        assert not b.link.can_lend_disks((1, 1))
+        assert not b.link.can_lend((1, 1), DISKS)
         b.launcher.send({**up(1), "lends": most(10, 0)})
-        await until(lambda: b.link.can_lend_disks((1, 1)), lambda: str(b.link.borrowers))
+        await until(lambda: b.link.can_lend((1, 1), DISKS), lambda: str(b.link.borrowers))
         assert not b.link.can_lend((1, 1))
         send = b.link.lending()
         assert send is not None

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import inf
@@ -23,14 +23,13 @@ from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
-from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.config import UserLimits
 from drfd.daemon.launcher_link.lending import unlent_text
 from drfd.daemon.launcher_link.messages import HelloReport, decode_report
 from drfd.daemon.lookup.views import curve_view
-from drfd.daemon.monitoring.disk_lender import DiskLender, DiskReading, read_disks
-from drfd.daemon.monitoring.lender import Lender, Loan, Reading, read_counters
+from drfd.daemon.monitoring.lender import CORES, DISKS, Lender, Reading, read_counters
 from drfd.daemon.monitoring.meter import (
     ENDED_POINTS,
     GPUS_STALE_S,
@@ -718,11 +717,12 @@ class World:
     """Running jobs of which each second is told what they have used."""
 
     bench: Bench = field(default_factory=Bench)
-    is_on: bool = True
+    kinds: frozenset[str] = frozenset({CORES})
+    disks: tuple[Disk, ...] = ()
     is_connected: bool = True
     #: Attempts that can be lent nothing.
     fixed: set[AttemptKey] = field(default_factory=set)
-    sent: list[tuple[AttemptKey, int]] = field(default_factory=list)
+    sent: list[tuple[int, int, Resources]] = field(default_factory=list)
     mono_s: float = 100.0
     busy_s: float = 0.0
     niced_s: float = 0.0
@@ -730,6 +730,7 @@ class World:
     #: Of niced processes of jobs, by pid.
     niced: dict[AttemptKey, dict[int, float]] = field(default_factory=dict)
     counters: dict[AttemptKey, CpuCounters] = field(default_factory=dict)
+    moved: dict[AttemptKey, dict[str, tuple[int, int]]] = field(default_factory=dict)
     lender: Lender = field(init=False)
 
     def __post_init__(self) -> None:
@@ -737,28 +738,49 @@ class World:
         engine: Any = SimpleNamespace(ledger=self.bench.ledger, rules=self.bench.rules)
         self.lender = Lender(
             engine, Meter(lambda: self.mono_s), lambda: self._send if self.is_connected else None,
-            lambda: self.is_on, lambda key: key not in self.fixed,
-            DiskLender(engine, tuple, lambda key: True), lambda: False,
+            lambda: self.kinds, lambda key, kind: key not in self.fixed, lambda: self.disks,
         )  # fmt: skip
 
     def _send(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
-        assert rates == NOTHING
-        self.sent.append((key, cores_milli))
+        self.sent.append((key[0], cores_milli, rates))
 
-    def start(self, floor: int, most: int | None, *, leaf: str = "root.alice") -> Job:
-        asked = spec(leaf, asks=demand(floor, 1), actor=actor(leaf))
-        if most is not None:
-            asked = replace(asked, most=Resources(cores_milli=most * 1000))
-        job_id = self.bench.start(asked)
-        self.counters[job_id, 1] = CpuCounters(0.0, 0)
-        return self.bench.job(job_id)
+    def start(
+        self, floor: int, most: int = 0, *, leaf: str = "root.alice", read: tuple[int, int] = (0, 0)
+    ) -> Job:
+        """A job with a range of cores, and one of reads in MiB per second; 0 is none."""
+        asks = replace(demand(floor, 1), read_bps=read[0] * MIB)
+        ends = Resources(cores_milli=most * 1000, read_bps=read[1] * MIB)
+        asked = replace(spec(leaf, asks=asks, actor=actor(leaf)), most=ends)
+        return self.begin(asked if most or read[1] else replace(asked, most=None))
+
+    def begin(self, asked: JobSpec) -> Job:
+        job = self.bench.job(self.bench.start(asked))
+        self.counters[job.id, 1] = CpuCounters(0.0, 0)
+        return job
+
+    def step(self) -> list[tuple[int, int, Resources]]:
+        """Return what a step sends that measures nothing."""
+        self.sent.clear()
+        asyncio.run(self.lender.step())
+        return self.sent
+
+    def _pass(self) -> list[tuple[int, int, Resources]]:
+        """Let a second pass. Returns what was sent."""
+        self.mono_s += 1
+        self.sent.clear()
+        reading = Reading(
+            self.mono_s, dict(self.counters), self.busy_s, 9, self.niced_s,
+            {key: dict(processes) for key, processes in self.niced.items()}, self.stolen_s,
+            {key: dict(self.moved.get(key, {})) for key in self.lender.watched()},
+        )  # fmt: skip
+        self.lender.take(reading, self._send)
+        return self.sent
 
     def second(
         self, *use: tuple[Job, float, bool], outside: float = 0.0, niced: float = 0.0
     ) -> dict[int, int]:
         """Let a second pass with this use, by job: cores, and whether its ceiling has held it back.
         So much of all use is that of niced processes. Returns the ceilings that were sent."""
-        self.mono_s += 1
         self.busy_s += outside + sum(cores for _, cores, _ in use) - niced
         self.niced_s += niced
         for job, cores, throttled in use:
@@ -766,13 +788,19 @@ class World:
             self.counters[job.id, 1] = CpuCounters(
                 before.cpu_s + cores, before.throttled + throttled
             )
-        self.sent.clear()
-        found = {key: dict(processes) for key, processes in self.niced.items()}
-        reading = Reading(
-            self.mono_s, dict(self.counters), self.busy_s, 9, self.niced_s, found, self.stolen_s
-        )
-        self.lender.take(reading, self._send)
-        return {key[0]: milli for key, milli in self.sent}
+        return {job_id: milli for job_id, milli, _ in self._pass()}
+
+    def reads(self, *use: tuple[Job, float]) -> list[tuple[int, float]]:
+        """Let a second pass with these reads, in MiB. Returns the rates of reads that were sent."""
+        for job, mib in use:
+            each = self.moved.setdefault((job.id, job.attempt), {})
+            each["8:0"] = each.get("8:0", (0, 0))[0] + int(mib * MIB), 0
+        return [(job_id, rates.read_bps / MIB) for job_id, _, rates in self._pass()]
+
+    def ceiling(self, job: Job) -> float:
+        """The only one of the job: in thousandths of cores, or in MiB per second."""
+        (loan,) = self.lender.of(self.bench.job(job.id))
+        return loan.ceiling if loan.axis == CORES else loan.ceiling / MIB
 
 
 @pytest.fixture
@@ -784,19 +812,18 @@ def test_rivals_are_found_once_when_somebody_asks(world: World) -> None:
     mine, other = world.start(2, 9), world.start(2, 9, leaf="root.bob")
     for _ in range(5):
         world.second((mine, 4.5, True), (other, 4.5, True))
-    first, _, again = (world.lender.loan(job) for job in (mine, other, mine))
-    assert first is not None and again is not None
+    first, _, again = (world.lender.of(job)[0] for job in (mine, other, mine))
     assert first.rivals.everybody and first.rivals is again.rivals
 
 
 def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some() -> None:
     world = World(Bench(replace(rules(), beside=Resources())))
-    job, other = world.start(2, 9), world.start(1, None)
+    job, other = world.start(2, 9), world.start(1)
     for _ in range(6):
         # One of them is hidden, so all that its job uses may be niced.
         world.niced = {(job.id, 1): {7: 0.25 * world.mono_s}, (other.id, 1): {9: inf}}
         world.second((job, 3, True), (other, 0.25, False), outside=5, niced=5.5)
-    assert world.lender.loans[job.id, 1].ceiling_milli > 8000
+    assert world.ceiling(job) > 8000
 
 
 def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside() -> None:
@@ -804,16 +831,15 @@ def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside() -> None:
     job = world.start(2, 9)
     for _ in range(4):
         world.second((job, 6, True))
-    high = world.lender.loans[job.id, 1].ceiling_milli
-    assert high > 8000
-    short = world.start(1, None)
+    assert world.ceiling(job) > 8000
+    short = world.start(1)
     world.second((job, 8, True), (short, 1, True))
     world.counters.pop((short.id, 1))
     world.bench.feed(ended(short.id))
     world.bench.feed(st.AttemptRemoved(now(), short.id, 1))
     # Of its last second only the machine tells.
     world.second((job, 8, True), outside=1)
-    assert world.lender.loans[job.id, 1].ceiling_milli == 9000
+    assert world.ceiling(job) == 9000
 
 
 def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world: World) -> None:
@@ -822,68 +848,45 @@ def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world: World) -
     job = world.start(2, 8)
     for _ in range(3):
         world.second((job, 2, True))
-    assert world.lender.loans[job.id, 1].ceiling_milli == 8000
+    assert world.ceiling(job) == 8000
     world.bench.feed(st.CancelAsked(now(), job.id, ALICE))
     world.mono_s += 60
     assert world.second((job, 8, True)) == {job.id: 2000}
-    assert world.lender.loan(world.bench.job(job.id)) is None
+    assert world.lender.of(world.bench.job(job.id)) == []
     assert world.second((job, 2, True)) == {}
 
 
 def test_loans_are_taken_back_when_nothing_is_lent_any_more(world: World) -> None:
-    job, quiet = world.start(2, 8), world.start(1, None)
+    job, quiet = world.start(2, 8), world.start(1)
+    world.step()
     for _ in range(3):
         world.second((job, 2, True), (quiet, 0, False))
-    world.fixed.add((quiet.id, 1))
-    world.sent.clear()
-    world.is_on = False
-    asyncio.run(world.lender.step())
-    assert world.sent == [((job.id, 1), 2000)]
-    assert world.lender.loans == {}
-    world.sent.clear()
-    asyncio.run(world.lender.step())
-    assert world.sent == []
+    world.kinds = frozenset()
+    assert world.step() == [(job.id, 2000, NOTHING)]
+    assert world.lender.of(job) == world.step() == []
 
 
-@pytest.mark.parametrize("is_on", [True, False])
-def test_a_new_launcher_or_controller_orders_all_that_run_what_they_may_use(is_on: bool) -> None:
+@pytest.mark.parametrize("kinds", [frozenset({CORES}), frozenset[str]()])
+def test_a_new_launcher_or_controller_orders_all_that_run_what_they_may_use(
+    kinds: frozenset[str],
+) -> None:
     """What the kernel has is not known: an earlier controller may have lent them something."""
-    world = World(is_on=is_on)
-    jobs = [world.start(2, 8), world.start(1, None, leaf="root.bob")]
-    old = world.start(1, 8)
-    world.fixed.add((old.id, 1))
-    frozen = world.start(1, 8)
-    world.bench.feed(st.SuspendAsked(now(), frozen.id, ALICE))
-    world.bench.feed(st.Frozen(now(), frozen.id, 1))
-    use = [(job, 0.1, False) for job in jobs]
-
-    def sent() -> dict[int, int]:
-        """What two seconds bring."""
-        world.sent.clear()
-        asyncio.run(world.lender.step())
-        found = dict(world.sent)
-        for _ in range(2 if is_on else 0):
-            found |= {(job_id, 1): milli for job_id, milli in world.second(*use).items()}
-        return {job_id: milli for (job_id, _), milli in found.items()}
-
-    first = sent()
-    assert first.keys() == {job.id for job in jobs}
-    assert first[jobs[1].id] == 1000
-    world.bench.feed(st.ResumeAsked(now(), frozen.id, ALICE))
-    assert world.bench.schedule() == [frozen.id]
-    use.append((world.bench.job(frozen.id), 0.1, False))
-    assert sent().keys() - first.keys() == {frozen.id}
-    assert jobs[1].id not in sent()
+    world = World(kinds=kinds)
+    jobs = [world.start(2, 8), world.start(1, leaf="root.bob"), world.start(1, 8)]
+    world.fixed.add((world.start(1, 8).id, 1))
+    world.bench.feed(st.SuspendAsked(now(), jobs[2].id, ALICE))
+    world.bench.feed(st.Frozen(now(), jobs[2].id, 1))
+    sent = {job_id: milli for job_id, milli, _ in world.step()}
+    assert sent == {job.id: job.spec.demand.cores_milli for job in jobs}
+    assert world.step() == []
 
 
 def test_while_no_order_reaches_the_launcher_all_stays(world: World) -> None:
     job = world.start(2, 8)
     for _ in range(3):
         world.second((job, 2, True))
-    world.sent.clear()
-    world.is_connected = world.is_on = False
-    asyncio.run(world.lender.step())
-    assert (world.sent, world.lender.loan(job)) == ([], Loan(ceiling_milli=8000, is_hungry=False))
+    world.is_connected, world.kinds = False, frozenset()
+    assert world.step() == [] and world.ceiling(job) == 8000
 
 
 def test_counters_and_bytes_are_read_of_both_versions_of_cgroups(tmp_path: Path) -> None:
@@ -899,8 +902,8 @@ def test_counters_and_bytes_are_read_of_both_versions_of_cgroups(tmp_path: Path)
     first = read_counters({"cpu": here, "cpuacct": here}, watched)
     assert first.attempts == {(1, 1): CpuCounters(1.5, 4)}
     assert first.busy_s > 0 < first.cpus
-    assert read_disks({"cgroup2": here}, watched).attempts == {(1, 1): {"8:0": (5, 6)}}
-    assert read_disks({"blkio": here}, watched).attempts == {(1, 1): {"8:0": (7, 8)}}
+    assert read_counters({"cgroup2": here}, {}, watched).moved == {(1, 1): {"8:0": (5, 6)}}
+    assert read_counters({"blkio": here}, {}, watched).moved == {(1, 1): {"8:0": (7, 8)}}
 
 
 # -- disk rates --------------------------------------------------------------------------------
@@ -922,108 +925,57 @@ TWO = replace(
 )
 
 
-@dataclass
-class DiskWorld:
-    """Running jobs of which each second is told what they have read and written."""
-
-    bench: Bench = field(default_factory=lambda: Bench(ONE))
-    disks: tuple[Disk, ...] = (DATA,)
-    mono_s: float = 100.0
-    sent: list[tuple[int, Resources]] = field(default_factory=list)
-    moved: dict[AttemptKey, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    #: Attempts that can be lent nothing.
-    fixed: set[AttemptKey] = field(default_factory=set)
-    lender: DiskLender = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Only the ledger and the rules are asked for.
-        engine: Any = SimpleNamespace(ledger=self.bench.ledger, rules=self.bench.rules)
-        self.lender = DiskLender(engine, lambda: self.disks, lambda key: key not in self.fixed)
-
-    def start(self, floor: int, most: int, *, write: int = 0, leaf: str = "root.alice") -> Job:
-        """A job with a range of reads, in MiB per second; 0 is none."""
-        asks = replace(demand(1, 1), read_bps=floor * MIB, write_bps=write * MIB)
-        ends = Resources(read_bps=most * MIB) if most else None
-        return self.begin(replace(spec(leaf, asks=asks, actor=actor(leaf)), most=ends))
-
-    def begin(self, asked: Any) -> Job:
-        return self.bench.job(self.bench.start(asked))
-
-    def second(self, *use: tuple[Job, float], device: str = "8:0") -> dict[int, float]:
-        """Let a second pass with these reads, in MiB. Returns the rates of reads that were sent."""
-        return {job_id: rates.read_bps / MIB for job_id, rates in self.seconds(use, device)}
-
-    def seconds(self, use: Any, device: str = "8:0") -> list[tuple[int, Resources]]:
-        self.mono_s += 1
-        for job, mib in use:
-            each = self.moved.setdefault((job.id, job.attempt), {})
-            each[device] = each.get(device, (0, 0))[0] + int(mib * MIB), 0
-        watched = self.lender.watched()
-        attempts: Mapping[Any, Any] = {key: dict(self.moved.get(key, {})) for key in watched}
-        self.sent.clear()
-        self.lender.take(DiskReading(self.mono_s, attempts), self.send)
-        return self.sent
-
-    def send(self, key: AttemptKey, rates: Resources) -> None:
-        self.sent.append((key[0], rates))
-
-    def ceiling(self, job: Job) -> float:
-        (loan,) = self.lender.of(self.bench.job(job.id))
-        return loan.ceiling_bps / MIB
-
-
 @pytest.fixture
-def io() -> DiskWorld:
-    return DiskWorld()
+def io() -> World:
+    return World(Bench(ONE), frozenset({DISKS}), (DATA,))
 
 
-def test_who_gives_back_is_told_before_who_is_lent_more(io: DiskWorld) -> None:
-    mine = io.start(10, 90)
+def test_who_gives_back_is_told_before_who_is_lent_more(io: World) -> None:
+    mine = io.start(1, read=(10, 90))
     for mib in (10, 10, 20, 40, 80):
-        io.second((mine, mib))
+        io.reads((mine, mib))
     assert io.ceiling(mine) == 90
-    other = io.start(10, 90, leaf="root.bob")
-    assert list(io.second((mine, 90))) == [mine.id, other.id], "its floor is counted at once"
-    assert io.ceiling(mine) == 80
-    assert list(io.second((mine, 80), (other, 10)).items()) == [(mine.id, 45), (other.id, 20)]
+    other = io.start(1, read=(10, 90), leaf="root.bob")
+    assert io.reads((mine, 90)) == [(mine.id, 80)], "its floor is counted at once"
+    assert io.reads((mine, 80), (other, 10)) == [(mine.id, 45), (other.id, 20)]
     loans = [io.lender.of(job)[0] for job in (mine, other)]
     assert [(loan.is_hungry, loan.rivals.everybody) for loan in loans] == [
         (True, ("bob",)),
         (True, ("alice",)),
     ]
     io.bench.feed(ended(mine.id))
-    assert other.id in io.second((other, 20))
+    assert [job_id for job_id, _ in io.reads((other, 20))] == [other.id]
     assert io.lender.of(io.bench.job(mine.id)) == []
 
 
-def test_what_was_read_before_a_pause_tells_nothing(io: DiskWorld) -> None:
-    job = io.start(10, 80)
-    io.second((job, 10))
+def test_what_was_read_before_a_pause_tells_nothing(io: World) -> None:
+    job = io.start(1, read=(10, 80))
+    io.reads((job, 10))
     io.mono_s += 60
-    assert io.second((job, 10)) == {}
+    assert io.reads((job, 10)) == []
 
 
-def test_all_is_given_back_when_disks_are_lent_no_more(io: DiskWorld) -> None:
-    job, quiet = io.start(10, 80), io.start(1, 0)
+def test_all_is_given_back_when_disks_are_lent_no_more(io: World) -> None:
+    job, quiet = io.start(1, read=(10, 80)), io.start(1, read=(1, 0))
+    io.step()
     for mib in (10, 10, 20):
-        io.second((job, mib))
-    for expected in ([(job.id, Resources(read_bps=10 * MIB))], []):
-        io.sent.clear()
-        io.lender.take_back(io.send)
-        assert io.sent == expected
-    assert io.lender.of(job) == io.lender.of(quiet) == []
+        io.reads((job, mib))
+    io.kinds = frozenset()
+    assert io.step() == [(job.id, 1000, Resources(read_bps=10 * MIB))]
+    assert io.step() == [] and io.lender.of(job) == io.lender.of(quiet) == []
 
 
 def test_two_disks_on_one_device_share_what_was_measured_there() -> None:
-    io = DiskWorld(Bench(TWO), (DATA, replace(SCRATCH, devices=DATA.devices)))
+    disks = DATA, replace(SCRATCH, devices=DATA.devices)
+    io = World(Bench(TWO), frozenset({DISKS}), disks)
     asks = replace(demand(1, 1), disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 0)))
     most = Resources(disks=(("data", 90 * MIB, 0),))
     job = io.begin(replace(spec(asks=asks), most=most))
-    io.second((job, 0))
-    io.second((job, 0))
+    io.reads((job, 0))
+    io.reads((job, 0))
     assert io.ceiling(job) == 20
     # Forty are allowed in all: thirty are three quarters, of which nobody is held back.
-    io.second((job, 30))
+    io.reads((job, 30))
     assert not io.lender.of(job)[0].is_hungry
 
 
@@ -1031,7 +983,7 @@ def test_two_disks_on_one_device_share_what_was_measured_there() -> None:
 
 
 ALL_OF_IT: Message = {"lendable": ["cores", "disks"]}
-CORES: Message = {"lendable": ["cores"]}
+SOME: Message = {"lendable": ["cores"]}
 NONE: Message = {"lendable": []}
 RANGE = spec(asks=demand(2, read=10), most=Resources(cores_milli=8000, read_bps=20))
 
@@ -1041,7 +993,7 @@ RANGE = spec(asks=demand(2, read=10), most=Resources(cores_milli=8000, read_bps=
     [
         ({}, SHARE, None),
         (ALL_OF_IT, SHARE, None),
-        (CORES, SHARE,
+        (SOME, SHARE,
          "no disk rates are lent here (the kernel gives no way); the job has the lower end"),
         (NONE, SHARE,
          "no cores or disk rates are lent here (the kernel gives no way); the job has the lower "

@@ -19,7 +19,7 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import utc_time
 from drfd.core.decisions.stimuli import Actor, Frozen
 from drfd.core.fairness.rules import Pool, ReservationSettings
-from drfd.core.lending import Rivals
+from drfd.core.lending import Loan, Rivals
 from drfd.core.model.effects import Freeze, Launch, Thaw
 from drfd.core.model.hours import LimitHours, LimitSteps, Window
 from drfd.core.model.machine import InstancePlace
@@ -40,7 +40,6 @@ from drfd.daemon.handlers.doctor import (
 )
 from drfd.daemon.handlers.verbs import VERBS
 from drfd.daemon.launcher_link.messages import LaunchSettings
-from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
 from drfd.daemon.server.audit import record
 from drfd.daemon.users import loop_time
 from drfd.daemon.watching.follow import EventFeed
@@ -325,11 +324,10 @@ async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk:
     desk = make_desk()
     rates = {"read_bps": 100, "read_max_bps": 400, "write_bps": 1}
     job_id = await desk.submit(ALICE, demand={"cores_milli": 1000, **rates})
-    loan = DiskLoan(
-        flow=Flow("data", "read"), floor_bps=100, ceiling_bps=200, most_bps=400, is_hungry=True,
-        rivals=Rivals(("bob",)),
-    )  # fmt: skip
-    desk.requests.disk_loans_of = lambda job: [loan]
+    loan = Loan(
+        axis="read:data", floor=100, ceiling=200, most=400, is_hungry=True, rivals=Rivals(("bob",))
+    )
+    desk.requests.loans_of = lambda job: [loan]
     assert desk.shell.host.take() == [Launch(job_id, 1)]
     assert "lent_disks" not in (await desk.ask(ALICE, op="show", id=job_id))["job"], "not begun"
     await desk.feed(attempt_started(job_id))

@@ -18,17 +18,16 @@ from pathlib import Path
 from drfd import __version__
 from drfd.common.errors import NotPermitted, Refused, Unavailable
 from drfd.common.indices import read_array
-from drfd.common.units import show_size
+from drfd.common.units import AXES, show_size
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.reasons import unknown_start
-from drfd.core.lending import disk_loan_text, loan_text
+from drfd.core.lending import Loan, loan_text
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
-from drfd.core.model.options import most_here
+from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.accounting.accountant import Accountant
@@ -68,9 +67,8 @@ from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
 from drfd.daemon.lookup.machines import machine_views
-from drfd.daemon.monitoring.disk_lender import DiskLoan
 from drfd.daemon.monitoring.gpu_limits import unkept_text
-from drfd.daemon.monitoring.lender import Loan
+from drfd.daemon.monitoring.lender import CORES
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
@@ -85,7 +83,6 @@ from drfd.protocol.replies import (
     ArrayView,
     BatchReply,
     CodeText,
-    DiskLoanView,
     DoctorReply,
     DrainReply,
     DryRunReply,
@@ -159,10 +156,8 @@ class Requests:
     shut_down: Callable[..., None]
     #: The directory of the signing keys, or None if submissions are not signed.
     keys_dir: Path | None = None
-    #: Returns what a running job may use now of its range of cores.
-    loan_of: Callable[[Job], Loan | None] = lambda job: None
-    #: Returns what a running job may use now of its ranges of disk rates.
-    disk_loans_of: Callable[[Job], Sequence[DiskLoan]] = lambda job: ()
+    #: Returns what a running job may use now of its ranges.
+    loans_of: Callable[[Job], Sequence[Loan]] = lambda job: ()
     #: Returns Unix time by which history is removed; None for the clock of the engine.
     trusted_s: Callable[[], float] | None = None
     #: Returns the metrics and their content type, for an Accept header; None if there are none.
@@ -177,7 +172,7 @@ class Requests:
         self.quotas = Quotas(lambda: self.config.limits, self.mono)
         self._lookup = Lookup(self.engine, self.meter)
         self._history = HistoryHandler(
-            self.engine, self._lookup, self._largest_gpu, self.link.lends_cores
+            self.engine, self._lookup, self._largest_gpu, lambda: CORES in self.link.lends()
         )
         self.forecasts = Forecasts(self.engine)
 
@@ -594,13 +589,29 @@ class Requests:
             text = ENTRENCHED
         if text is not None and state is not JobState.ENDED:
             part["unlent"] = text
-        loan = None if job is None else self._loan(job)
-        if loan is not None:
-            part["lent"] = loan
-        disks = [] if job is None else self._disk_loans(job)
-        if disks:
-            part["lent_disks"] = disks
+        for loan in self.loans_of(job) if job is not None and state is JobState.RUNNING else ():
+            kind, _, disk = loan.axis.partition(":")
+            number = AXES[kind].number
+            names_disk = len(self.engine.rules.axes.disks) > 1
+            view: LoanView = {
+                "floor": number(loan.floor),
+                "ceiling": number(loan.ceiling),
+                "most": number(loan.most),
+                "hungry": loan.is_hungry,
+                "others": list(loan.rivals.everybody),
+                "text": loan_text(
+                    loan, (spec.most or NOTHING).amount(loan.axis), names_disk=names_disk
+                ),
+            }
+            if loan.axis == CORES:
+                part["lent"] = view
+            else:
+                part.setdefault("lent_disks", []).append({"disk": disk, "direction": kind, **view})
         return part
+
+    def _unlent(self, spec: JobSpec) -> str | None:
+        settings = self.link.settings
+        return unlent_text(spec, self.link.hello, settings.cores_by, settings.disks)
 
     def _lending_notes(self, job: Job) -> list[str]:
         """Say of a running job what it may use now of its ranges, or why it is lent nothing."""
@@ -616,61 +627,8 @@ class Requests:
         are: it began in another mode."""
         is_up = job.state in (JobState.RUNNING, JobState.SUSPENDED)
         has_range = job.spec.most is not None and job.spec.most.cores_milli > 0
-        is_lent = self.link.lends_cores() and has_range
+        is_lent = CORES in self.link.lends() and has_range
         return is_up and is_lent and not self.link.can_lend((job.id, job.attempt))
-
-    def _unlent(self, spec: JobSpec) -> str | None:
-        settings = self.link.settings
-        return unlent_text(spec, self.link.hello, settings.cores_by, settings.disks)
-
-    def _disk_loans(self, job: Job) -> list[DiskLoanView]:
-        if job.state is not JobState.RUNNING:
-            return []
-        has_several = len(self.engine.rules.axes.disks) > 1
-        return [
-            {
-                "disk": loan.flow.disk,
-                "direction": loan.flow.direction,
-                "floor": loan.floor_bps,
-                "ceiling": loan.ceiling_bps,
-                "most": loan.most_bps,
-                "hungry": loan.is_hungry,
-                "others": list(loan.rivals.everybody),
-                "text": disk_loan_text(
-                    loan.flow.direction,
-                    loan.flow.disk if has_several else None,
-                    loan.ceiling_bps,
-                    loan.floor_bps,
-                    loan.most_bps,
-                    is_hungry=loan.is_hungry,
-                    rivals=loan.rivals,
-                ),
-            }
-            for loan in self.disk_loans_of(job)
-        ]
-
-    def _loan(self, job: Job) -> LoanView | None:
-        loan = None if job.state is not JobState.RUNNING else self.loan_of(job)
-        if loan is None:
-            return None
-        ends = most_here(job.spec, self.engine.rules.own_capacity) or NOTHING
-        floor, asked = job.spec.demand.cores_milli, most_cores_milli(job.spec)
-        most = ends.cores_milli or floor
-        return {
-            "floor": floor / 1000,
-            "ceiling": loan.ceiling_milli / 1000,
-            "most": most / 1000,
-            "hungry": loan.is_hungry,
-            "others": list(loan.rivals.everybody),
-            "text": loan_text(
-                loan.ceiling_milli,
-                floor,
-                most,
-                asked_milli=asked,
-                is_hungry=loan.is_hungry,
-                rivals=loan.rivals,
-            ),
-        }
 
     def _show_others(self, actor: st.Actor, job: Job) -> ShowReply:
         """Return of another user's job what lists show to everybody: no command, paths, conditions

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from drfd.core.model.job import JobSpec
+from drfd.daemon.monitoring.lender import CORES, DISKS
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import SHARE, WEIGHT, Message
 
-CORES, DISKS = "cores", "disks"
 #: What the owner should know of a running job that began in another mode.
 ENTRENCHED = (
     "it is lent no cores, because it began before enforcement.cores was share; "

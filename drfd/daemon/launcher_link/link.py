@@ -68,7 +68,7 @@ from drfd.daemon.launcher_link.device_table import (
     GpuRoster,
     Grant,
 )
-from drfd.daemon.launcher_link.lending import CORES, DISKS, lends
+from drfd.daemon.launcher_link.lending import lends
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
     EndedReport,
@@ -98,7 +98,7 @@ from drfd.daemon.launcher_link.messages import (
 )
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.gpu_use import GpuUse
-from drfd.daemon.monitoring.lender import Send
+from drfd.daemon.monitoring.lender import CORES, DISKS, Send
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import GPU
 from drfd.journal.records import Payload
@@ -227,26 +227,14 @@ class Link:
         names = self.nodes.names or ()
         return {} if seen is None else {n: seen.nodes[n] for n in names if n in seen.nodes}
 
-    def lends_cores(self) -> bool:
-        """Return whether idle cores are lent to running jobs."""
-        return CORES in lends(self.hello, self.settings.cores_by)
+    def lends(self) -> frozenset[str]:
+        """Return what is lent to running jobs, of CORES and DISKS."""
+        return lends(self.hello, self.settings.cores_by)
 
-    def lends_any(self) -> bool:
-        """Return whether anything is lent to running jobs."""
-        return bool(lends(self.hello, self.settings.cores_by))
-
-    def lends_disks(self) -> bool:
-        """Return whether disk rates are lent to running jobs."""
-        return DISKS in lends(self.hello, self.settings.cores_by)
-
-    def can_lend(self, key: AttemptKey) -> bool:
-        """Return whether a running attempt can be lent cores, if any are lent."""
+    def can_lend(self, key: AttemptKey, kind: str = CORES) -> bool:
+        """Return whether a running attempt can be lent what is lent of CORES, or of DISKS."""
         found = self.borrowers.get(key)
-        return found is not None and found.cores_milli > 0
-
-    def can_lend_disks(self, key: AttemptKey) -> bool:
-        """Return whether a running attempt can be lent disk rates, if any are lent."""
-        return key in self.borrowers
+        return found is not None and (kind == DISKS or found.cores_milli > 0)
 
     def lending(self) -> Send | None:
         """Return what sends a running attempt's ceilings; None while no order reaches a launcher
@@ -694,7 +682,7 @@ class LauncherConnection:
         return DeviceTable(self._link.settings.countables, can_hide, self._link.gpus.known)
 
     def _lends_any(self) -> bool:
-        return self._link.nodes.has_home and self._link.lends_any()
+        return self._link.nodes.has_home and bool(self._link.lends())
 
     def _send_attempt(self, effect: Effect) -> None:
         command = _COMMANDS[type(effect)]

@@ -1,12 +1,15 @@
-"""Lending to running jobs, once a second: idle cores, and disk rates by `DiskLender`.
+"""Lending to running jobs, once a second: idle cores, and the reads and writes of each disk.
 
 Measures how much each running job has used and whether its ceiling held it back, has
-`core.lending` judge, and sends the launcher the ceilings that have changed. Nothing of this is
-state that must survive: without this loop, jobs keep the ceilings that the kernel has, and their
-floors: of cores by weights, of disks because all ceilings together are below what a disk has. So
-what the kernel has is not known of jobs that run when a launcher connects: an earlier controller
+`core.lending` judge axis by axis, and sends the launcher the ceilings that have changed. Nothing of
+this is state that must survive: without this loop, jobs keep the ceilings that the kernel has, and
+their floors: of cores by weights, of disks because all ceilings together are below what a disk has.
+So what the kernel has is not known of jobs that run when a launcher connects: an earlier controller
 may have lent them something, or an order may have been lost with the launcher. They are ordered
 what they may use whatever it is.
+
+Of disks only jobs with a range of rates are measured. What the kernel has counted is the use: on
+cgroup v1, which does not attribute buffered writes, that is direct I/O and reads.
 """
 
 from __future__ import annotations
@@ -15,32 +18,40 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
+from drfd.common.units import AXES, DISK_AXES
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.lending import (
     NO_RIVALS,
     Borrower,
+    DiskRate,
     Judgement,
+    Loan,
     Machine,
     Node,
     Rivals,
     find_rivals,
     judge,
+    places_of,
 )
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.options import most_here
-from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.model.resources import NOTHING, Resources, kind_of
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
-from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks
 from drfd.daemon.monitoring.meter import SOME_NICED, Meter
+from drfd.host.disks import Disk, rates_by_device
 from drfd.host.measurements import (
     CpuCounters,
     cpu_counters,
+    disk_counters,
     niced_between,
     niced_processes,
     read_cpu_times,
@@ -48,36 +59,33 @@ from drfd.host.measurements import (
 
 log = logging.getLogger("drfd")
 
-#: Seconds between two judgements.
-STEP_S = 1.0
+#: Seconds between two judgements, and after which a reading is too old to tell a rate.
+STEP_S, _STALE_S = 1.0, 5.0
 #: Orders an attempt's ceiling of cores, in thousandths, and rates of its disks, of which those that
 #: are not named stay.
 Send = Callable[[AttemptKey, int, Resources], None]
-#: The axis of cores.
-_CORES = 0
+#: What can be lent: idle cores, an axis of its own, and disk rates.
+CORES, DISKS = "cores", "disks"
 #: The arguments of `find_rivals`.
 _Judged = tuple[Sequence[tuple[str, Borrower]], Mapping[int, Judgement], Mapping[str, Node]]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loan:
-    """What a running job may use now, in thousandths of cores."""
-
-    ceiling_milli: int
-    #: Whether it could use more than it may, and who else could, which only `Lender.loan` fills in.
-    is_hungry: bool
-    rivals: Rivals = NO_RIVALS
+#: States in which a job holds its rates and may use them, and in which the launcher has an attempt
+#: whose ceilings can be moved.
+_USES = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
+_RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPING})
+#: Readings that are kept. A job's use of a disk is the highest rate between any two in a row: of
+#: large requests at a low rate, one second has more and the next one less.
+_READINGS = 4
 
 
 class Reading(NamedTuple):
-    """Processor time at one moment."""
+    """What attempts and the machine have used until one moment."""
 
     mono_s: float
     attempts: Mapping[AttemptKey, CpuCounters]
-    #: Of all processes since boot, without niced ones, on the CPUs that are given out, and their
-    #: number.
+    #: Processor time of all processes since boot, without niced ones, on the CPUs that are given
+    #: out, and their number.
     busy_s: float
     cpus: int
     #: Of all niced processes since boot, on these CPUs, and of those of attempts, by pid.
@@ -85,39 +93,42 @@ class Reading(NamedTuple):
     niced: Mapping[AttemptKey, Mapping[int, float]] = MappingProxyType({})
     #: What a hypervisor has given to other machines since boot, of these CPUs.
     stolen_s: float = 0.0
+    #: Bytes read and written, by attempt and device.
+    moved: Mapping[AttemptKey, Mapping[str, tuple[int, int]]] = MappingProxyType({})
 
 
 @dataclass
 class Lender:
-    """The loop, and what it has lent of cores. Lends none unless `lends` says so, and of disks
-    nothing unless `lends_disks` does."""
+    """The loop, and what it has lent."""
 
     engine: Engine
     meter: Meter
     #: Sends the launcher a job's ceilings; None while no order reaches it. Equal as long as it is
     #: the same connection.
     send: Callable[[], Send | None]
-    lends: Callable[[], bool]
-    #: Whether a running attempt can be lent cores: not one that began in another mode.
-    can_lend: Callable[[AttemptKey], bool]
-    disks: DiskLender
-    lends_disks: Callable[[], bool]
-    loans: dict[AttemptKey, Loan] = field(default_factory=dict)
-    _before: Reading | None = None
-    #: What sent the latest order, and the attempts of which it is not known what the kernel has.
+    #: What is lent here, of CORES and DISKS, and whether a running attempt can be lent it: no cores
+    #: to one that began in another mode.
+    kinds: Callable[[], frozenset[str]]
+    can_lend: Callable[[AttemptKey, str], bool]
+    #: The disks that are given out.
+    disks: Callable[[], Sequence[Disk]]
+    #: By attempt and axis, which has the disk's name also where there is only one.
+    loans: dict[AttemptKey, dict[str, Loan]] = field(default_factory=dict)
+    _readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=_READINGS))
+    #: What sent the latest order, and the ceilings that it sent last, by axis; of attempts of which
+    #: it is not known what the kernel has, none. An attempt that is not named has its floors.
     _latest: Send | None = None
-    _unsure: set[AttemptKey] = field(default_factory=set)
+    _sent: dict[AttemptKey, Mapping[str, int]] = field(default_factory=dict)
     #: The use by processes outside drfd at the latest step, in cores.
     _outside: float = 0.0
     #: Whether niced processes have used some at the latest step.
     _sees_niced: bool = False
-    _places: Places = field(init=False)
-    #: The arguments of `find_rivals` for the latest judgement, and its result once it is asked for.
-    _judged: _Judged | None = None
-    _rivals: Mapping[tuple[str, str], Rivals] | None = None
-
-    def __post_init__(self) -> None:
-        self._places = Places(self.engine)
+    #: By axis: the nodes with running jobs, computed anew when what jobs hold has changed.
+    _places: dict[str, tuple[object, Mapping[str, Node]]] = field(default_factory=dict)
+    #: By axis: the arguments of `find_rivals` for the latest judgement, and its result once it is
+    #: asked for.
+    _judged: dict[str, _Judged] = field(default_factory=dict)
+    _rivals: dict[str, Mapping[tuple[str, str], Rivals]] = field(default_factory=dict)
 
     async def run(self) -> None:
         has_failed = False
@@ -137,96 +148,181 @@ class Lender:
         if send is None:
             # What the launcher has set stays.
             return
+        allocated = self.engine.ledger.allocated_jobs()
         if send != self._latest:
             self._latest = send
-            self._unsure = {(job.id, job.attempt) for job in self.engine.ledger.allocated_jobs()}
-            self.disks.untold()
-        await self._lend_cores(send)
-        await self._lend_disks(send)
-
-    async def _lend_disks(self, send: Send) -> None:
-        def send_rates(key: AttemptKey, rates: Resources) -> None:
-            send(key, self._cores_milli(key), rates)
-
-        if not self.lends_disks():
-            self.disks.take_back(send_rates)
-            return
-        ranged = self.disks.watched()
-        if ranged or self.disks.loans:
-            watched = {
-                key: cgroup
-                for key, cgroup, _ in self.meter.watched_attempts()
-                if cgroup and key in ranged
-            }
-            reading = await asyncio.to_thread(read_disks, dict(self.meter.mounts), watched)
-            self.disks.take(reading, send_rates)
-
-    def _cores_milli(self, key: AttemptKey) -> int:
-        loan = self.loans.get(key)
-        if loan is not None:
-            return loan.ceiling_milli
-        return self.engine.ledger.jobs[key[0]].spec.demand.cores_milli
-
-    async def _lend_cores(self, send: Send) -> None:
-        if not self.lends():
-            self._take_back(send)
-            return
+            self._sent = {_key(job): {} for job in allocated}
+            self._readings.clear()
+        ranged = self.watched()
         watched = {key: cgroup for key, cgroup, _ in self.meter.watched_attempts() if cgroup}
-        reading = await asyncio.to_thread(
-            read_counters, dict(self.meter.mounts), watched, finds_niced=self._sees_niced
-        )
+        of_cores = watched if CORES in self.kinds() else {}
+        of_disks = {key: cgroup for key, cgroup in watched.items() if key in ranged}
+        reading = None
+        if of_cores or of_disks:
+            reading = await asyncio.to_thread(
+                read_counters, dict(self.meter.mounts), of_cores, of_disks,
+                finds_niced=self._sees_niced,
+            )  # fmt: skip
         self.take(reading, send)
 
-    def take(self, reading: Reading, send: Send) -> None:
-        """Judge by this reading and the one before, and send the ceilings that have changed."""
-        self._end_loans(send)
-        before, self._before = self._before, reading
-        if before is None or not 0 < reading.mono_s - before.mono_s < STALE_S:
+    def watched(self) -> frozenset[AttemptKey]:
+        """Return the attempts whose use of disks must be known."""
+        axes = self._axes().keys() - {CORES}
+        running = self.engine.ledger.allocated_jobs() if axes else ()
+        return frozenset(_key(job) for job in running if axes & self._ends(job).keys())
+
+    def take(self, reading: Reading | None, send: Send) -> None:
+        """Judge by this reading and the ones before, and send the ceilings that have changed."""
+        running = [job for job in self.engine.ledger.allocated_jobs() if _is_judged(job)]
+        ends = {_key(job): self._ends(job) for job in running}
+        # What stands still, or is about to end, gives its loans back, and so does a job whose range
+        # has been taken away; what cannot be read now keeps them.
+        self.loans = {
+            key: {axis: loan for axis, loan in loans.items() if axis in ends[key]}
+            for key, loans in self.loans.items()
+            if key in ends
+        }
+        now_s = None if reading is None else reading.mono_s
+        last_s = self._readings[-1].mono_s if self._readings else None
+        if now_s is None or (last_s is not None and not 0 < now_s - last_s < _STALE_S):
+            self._readings.clear()
+        if reading is not None:
+            self._readings.append(reading)
+        if len(self._readings) > 1:
+            for axis, disk in self._axes().items():
+                self._judge(axis, disk, running, ends)
+        self._send_changes(send)
+
+    def of(self, job: Job) -> list[Loan]:
+        """Return what the job may use now, of each range of which something is lent. Its rivals are
+        found here, because few ask, while judgements are made each second."""
+        return [
+            replace(loan, rivals=self._rivals_of(job, axis)) if loan.is_hungry else loan
+            for axis, loan in self.loans.get(_key(job), {}).items()
+        ]
+
+    def _rivals_of(self, job: Job, axis: str) -> Rivals:
+        if axis not in self._rivals:
+            self._rivals[axis] = find_rivals(*self._judged[axis])
+        return self._rivals[axis].get((job.spec.user, job.spec.leaf), NO_RIVALS)
+
+    # -- judging -----------------------------------------------------------------------------------
+
+    def _axes(self) -> dict[str, Disk | None]:
+        """Return the axes of what is lent here, each with its disk."""
+        kinds = self.kinds()
+        disks = [disk for disk in self.disks() if disk.devices] if DISKS in kinds else []
+        found = {axis: disk for disk in disks for axis in _axes_of(disk)}
+        return ({CORES: None} if CORES in kinds else {}) | found
+
+    def _ends(self, job: Job) -> dict[str, int]:
+        """Return the upper ends of the job's ranges of what can be lent to it now, by axis."""
+        if job.spec.most is None or job.state not in _RUNS:
+            return {}
+        most = most_here(job.spec, self.engine.rules.own_capacity) or NOTHING
+        return {
+            axis: most.amount(axis)
+            for axis, disk in self._axes().items()
+            if job.spec.demand.amount(axis)
+            and most.amount(axis)
+            and self.can_lend(_key(job), CORES if disk is None else DISKS)
+        }
+
+    def _judge(
+        self,
+        axis: str,
+        disk: Disk | None,
+        running: Iterable[Job],
+        ends: Mapping[AttemptKey, Mapping[str, int]],
+    ) -> None:
+        """Judge all running jobs of which it is known how much they have used; of a disk those with
+        a range of its rates."""
+        scale = AXES[kind_of(axis)].scale
+        jobs: list[tuple[Job, Borrower]] = []
+        for job in running:
+            floor, most = job.spec.demand.amount(axis), ends[_key(job)].get(axis)
+            is_measured = disk is None or most is not None
+            used = self._used(job, axis, disk) if is_measured else None
+            if used is not None:
+                borrower = Borrower(
+                    job_id=job.id,
+                    leaf=job.spec.leaf,
+                    floor=floor / scale,
+                    most=(floor if most is None else most) / scale,
+                    ceiling=self._ceiling(job, axis) / scale,
+                    used=used,
+                    is_throttled=disk is None and self._is_throttled(job),
+                )
+                jobs.append((job, borrower))
+        if not jobs:
             return
-        niced = (reading.niced_s - before.niced_s) / (reading.mono_s - before.mono_s)
-        self._sees_niced = niced > SOME_NICED
-        jobs = self._borrowers(before, reading)
-        if jobs:
-            machine = self._machine_between(before, reading)
-            places = self._places.on(_CORES, 1000)
-            found = judge([each for _, each in jobs], machine, places)
-            self._judged = [(job.spec.user, each) for job, each in jobs], found, places
-            self._rivals = None
-            self._apply(jobs, found, send)
+        source = self._machine() if disk is None else self._disk_rate(axis, jobs)
+        places = self._places_on(axis, scale)
+        found = judge([each for _, each in jobs], source, places)
+        self._judged[axis] = [(job.spec.user, each) for job, each in jobs], found, places
+        self._rivals.pop(axis, None)
+        for job, _ in jobs:
+            if axis in ends[_key(job)]:
+                floor, judgement = job.spec.demand.amount(axis), found[job.id]
+                self.loans.setdefault(_key(job), {})[axis] = Loan(
+                    axis=axis,
+                    floor=floor,
+                    ceiling=max(floor, round(judgement.ceiling * scale)),
+                    most=ends[_key(job)][axis],
+                    is_hungry=judgement.is_hungry,
+                )
 
-    def _running(self) -> list[Job]:
-        return [job for job in self.engine.ledger.allocated_jobs() if is_judged(job)]
+    def _places_on(self, axis: str, scale: int) -> Mapping[str, Node]:
+        """Return the places for lending the resource of one axis."""
+        ledger, shares = self.engine.ledger, self.engine.rules.shares
+        key = ledger, shares, ledger.allocations.version
+        if axis not in self._places or self._places[axis][0] != key:
+            names = self.engine.rules.axes.names
+            at = names.index(axis if axis in names else kind_of(axis))
+            self._places[axis] = key, places_of(shares, ledger.used, at, scale)
+        return self._places[axis][1]
 
-    def _borrowers(self, before: Reading, after: Reading) -> list[tuple[Job, Borrower]]:
-        """Return the running jobs of which it is known what they have used in between."""
-        found = []
-        span_s = after.mono_s - before.mono_s
-        capacity = self.engine.rules.own_capacity
-        for job in self._running():
-            key = job.id, job.attempt
-            first, last = before.attempts.get(key), after.attempts.get(key)
+    def _used(self, job: Job, axis: str, disk: Disk | None) -> float | None:
+        """Return what the job uses of the axis, or None if it has not been read twice. Of a device
+        with several disks it is the part of its limit there that the job uses."""
+        if disk is None:
+            before, after = self._readings[-2], self._readings[-1]
+            begun, now = before.attempts.get(_key(job)), after.attempts.get(_key(job))
+            if begun is None or now is None:
+                return None
+            return max(0.0, now.cpu_s - begun.cpu_s) / (after.mono_s - before.mono_s)
+        key, at = _key(job), _axes_of(disk).index(axis)
+        limits = rates_by_device(_rates(self._ceilings(job)), self.disks())
+        parts = []
+        for before, after in pairwise(self._readings):
+            first, last = before.moved.get(key), after.moved.get(key)
             if first is None or last is None:
                 continue
-            floor = most = job.spec.demand.cores_milli / 1000
-            ends = most_here(job.spec, capacity)
-            if ends is not None and ends.cores_milli and self.can_lend(key):
-                most = ends.cores_milli / 1000
-            loan = self.loans.get(key)
-            borrower = Borrower(
-                job_id=job.id,
-                leaf=job.spec.leaf,
-                floor=floor,
-                most=most,
-                ceiling=floor if loan is None else loan.ceiling_milli / 1000,
-                used=max(0.0, last.cpu_s - first.cpu_s) / span_s,
-                is_throttled=last.throttled > first.throttled,
-            )
-            found.append((job, borrower))
-        return found
+            span_s = after.mono_s - before.mono_s
+            for device in disk.devices:
+                moved = last.get(device, (0, 0))[at] - first.get(device, (0, 0))[at]
+                parts.append(max(0, moved) / span_s / limits[device][at])
+        return max(parts) * self._ceiling(job, axis) if parts else None
 
-    def _machine_between(self, before: Reading, after: Reading) -> Machine:
-        """Return what there is to lend from."""
+    def _is_throttled(self, job: Job) -> bool:
+        before, after = (self._readings[at].attempts[_key(job)] for at in (-2, -1))
+        return after.throttled > before.throttled
+
+    def _disk_rate(self, axis: str, jobs: Iterable[tuple[Job, Borrower]]) -> DiskRate:
+        """Return the rate that there is to lend from, beside the jobs that may be lent some."""
+        judged = {job.id for job, _ in jobs}
+        fixed = sum(
+            self._ceiling(job, axis)
+            for job in self.engine.ledger.allocated_jobs()
+            if job.state in _USES and job.id not in judged
+        )
+        return DiskRate(rate=self.engine.rules.own_capacity.amount(axis), fixed=fixed)
+
+    def _machine(self) -> Machine:
+        """Return the cores that there are to lend from."""
+        before, after = self._readings[-2], self._readings[-1]
         span_s = after.mono_s - before.mono_s
+        self._sees_niced = (after.niced_s - before.niced_s) / span_s > SOME_NICED
         # The kernel gives a job's niced processes as much of what others want as all others of the
         # job, by its weight. So only those outside are no load.
         niced_s = min(max(0.0, after.niced_s - before.niced_s), _niced_by_jobs_s(before, after))
@@ -250,72 +346,60 @@ class Lender:
             busy=min(1.0, (all_of_it + stolen) / after.cpus),
         )
 
-    def _apply(
-        self,
-        jobs: Sequence[tuple[Job, Borrower]],
-        found: Mapping[int, Judgement],
-        send: Send,
-    ) -> None:
-        loans: dict[AttemptKey, Loan] = {}
-        for job, borrower in jobs:
-            key, judgement = (job.id, job.attempt), found[job.id]
-            before = self.loans.get(key)
-            milli = round(judgement.ceiling * 1000)
-            had = job.spec.demand.cores_milli if before is None else before.ceiling_milli
-            if self._is_unsure(key) or had != milli:
-                send(key, milli, NOTHING)
-            if borrower.most <= borrower.floor:
-                # Its range may have been taken away.
-                self.loans.pop(key, None)
-            else:
-                loans[key] = Loan(ceiling_milli=milli, is_hungry=judgement.is_hungry)
-        # Of a job that is frozen now, or was not measured, the loan stays as it is.
-        self.loans |= loans
-        self._forget_ended()
+    # -- ordering ----------------------------------------------------------------------------------
 
-    def _end_loans(self, send: Send) -> None:
-        """Set the ceilings of jobs that are being stopped back to their floors."""
-        if self.loans or self._unsure:
-            jobs = self.engine.ledger.allocated_jobs()
-            self._to_floors([job for job in jobs if job.state is JobState.STOPPING], send)
+    def _ceiling(self, job: Job, axis: str) -> int:
+        loan = self.loans.get(_key(job), {}).get(axis)
+        return job.spec.demand.amount(axis) if loan is None else loan.ceiling
 
-    def _take_back(self, send: Send) -> None:
-        """Set all ceilings back to the floors, after the configuration has changed."""
-        self._before = None
-        if not self.loans and not self._unsure:
-            return
-        self._to_floors(self._running(), send)
-        self._end_loans(send)
-        self._forget_ended()
+    def _ceilings(self, job: Job) -> dict[str, int]:
+        """Return what the job may use now, by the axes of its demand."""
+        only = next((disk.name for disk in self.disks()), "")
+        found = {CORES: self._ceiling(job, CORES)}
+        for axis in job.spec.demand.amounts:
+            kind, _, disk = axis.partition(":")
+            if kind in DISK_AXES:
+                found[axis] = self._ceiling(job, f"{kind}:{disk or only}")
+        return found
 
-    def _to_floors(self, jobs: Sequence[Job], send: Send) -> None:
-        for job in jobs:
-            key, floor = (job.id, job.attempt), job.spec.demand.cores_milli
-            loan = self.loans.pop(key, None)
-            if self._is_unsure(key) or (loan is not None and loan.ceiling_milli != floor):
-                send(key, floor, NOTHING)
+    def _send_changes(self, send: Send) -> None:
+        """Send the ceilings that differ from those that were sent last: first to who gives
+        something back, so that together they are never more than a disk has."""
+        jobs = {_key(job): job for job in self.engine.ledger.allocated_jobs()}
+        self._sent = {key: sent for key, sent in self._sent.items() if key in jobs}
+        orders = []
+        for key in sorted(self.loans.keys() | self._sent.keys()):
+            job = jobs[key]
+            if job.state not in _RUNS or not self.can_lend(key, DISKS):
+                continue
+            ceilings, floors = self._ceilings(job), job.spec.demand.amounts
+            sent = self._sent.get(key, floors)
+            moved = {axis for axis, amount in ceilings.items() if amount != sent.get(axis)}
+            if moved:
+                is_lower = any(ceilings[axis] < sent.get(axis, inf) for axis in moved)
+                rates = NOTHING if moved == {CORES} else _rates(ceilings)
+                orders.append((not is_lower, key, ceilings[CORES], rates))
+                self._sent[key] = ceilings
+            if all(ceilings[axis] == floors[axis] for axis in ceilings):
+                self._sent.pop(key, None)
+        for _, key, cores_milli, rates in sorted(orders, key=itemgetter(0)):
+            send(key, cores_milli, rates)
 
-    def _is_unsure(self, key: AttemptKey) -> bool:
-        """Return whether the kernel may have another ceiling than was ordered last, from now on
-        not any more."""
-        was_unsure = key in self._unsure
-        self._unsure.discard(key)
-        return was_unsure and self.can_lend(key)
 
-    def _forget_ended(self) -> None:
-        alive = {(job.id, job.attempt) for job in self.engine.ledger.allocated_jobs()}
-        self.loans = {key: loan for key, loan in self.loans.items() if key in alive}
-        self._unsure &= alive
+def _key(job: Job) -> AttemptKey:
+    return job.id, job.attempt
 
-    def loan(self, job: Job) -> Loan | None:
-        """Return what the job may use now, or None if it is lent nothing. Its rivals are found
-        here, because few ask, while judgements are made each second."""
-        loan = self.loans.get((job.id, job.attempt))
-        if loan is None or not loan.is_hungry or self._judged is None:
-            return loan
-        if self._rivals is None:
-            self._rivals = find_rivals(*self._judged)
-        return replace(loan, rivals=self._rivals.get((job.spec.user, job.spec.leaf), NO_RIVALS))
+
+def _is_judged(job: Job) -> bool:
+    return job.state is JobState.RUNNING and not job.freezing
+
+
+def _rates(amounts: Mapping[str, int]) -> Resources:
+    return NOTHING.with_amounts({**amounts, CORES: 0})
+
+
+def _axes_of(disk: Disk) -> tuple[str, ...]:
+    return tuple(f"{kind}:{disk.name}" for kind in DISK_AXES)
 
 
 def _niced_by_jobs_s(before: Reading, after: Reading) -> float:
@@ -329,15 +413,20 @@ def _niced_by_jobs_s(before: Reading, after: Reading) -> float:
 
 
 def read_counters(
-    mounts: Mapping[str, str], watched: Mapping[AttemptKey, str], *, finds_niced: bool = False
+    mounts: Mapping[str, str],
+    watched: Mapping[AttemptKey, str],
+    of_disks: Mapping[AttemptKey, str] = MappingProxyType({}),
+    *,
+    finds_niced: bool = False,
 ) -> Reading:
-    """Read the counters of these cgroups, and of the machine; with `finds_niced` also those of
-    niced processes in these cgroups."""
+    """Read what these cgroups have used of processors, what some have moved to and from disks, and
+    the counters of the machine; with `finds_niced` also those of niced processes in the cgroups."""
     niced = {
         key: processes
         for key, cgroup in (watched.items() if finds_niced else ())
         if (processes := niced_processes(mounts, cgroup))
     }
+    moved = {key: disk_counters(mounts, cgroup) for key, cgroup in of_disks.items()}
     found = {key: cpu_counters(mounts, cgroup) for key, cgroup in watched.items()}
     mono_s, times = time.monotonic(), read_cpu_times()
     return Reading(
@@ -348,4 +437,5 @@ def read_counters(
         times.niced_s,
         niced,
         times.stolen_s,
+        {key: counters for key, counters in moved.items() if counters is not None},
     )

@@ -15,12 +15,16 @@ from collections.abc import AsyncGenerator, Callable, Container, Iterable, Itera
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
+from typing import cast
 
 import msgspec
 
+from drfd.common.units import AXES
 from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.fairness.share_tree import path_up
+from drfd.core.lending import Loan
 from drfd.core.model.job import WAITING_STATES, Job, JobState, Tasks, leaf_path
+from drfd.core.model.resources import kind_of
 from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.policies import Plan
 from drfd.daemon.engine.engine import Engine
@@ -35,9 +39,7 @@ from drfd.daemon.lookup.views import (
     shares_view,
     wait_view,
 )
-from drfd.daemon.monitoring.disk_lender import DiskLoan
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
-from drfd.daemon.monitoring.lender import Loan
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
 from drfd.protocol.replies import (
@@ -84,10 +86,8 @@ class Overview:
     gpus: Callable[[], list[MeasuredGpu]] = list
     #: Returns the machines on which jobs run, if there are several.
     machines: Callable[[], list[MachineView]] = list
-    #: Returns what a running job may use now of its range of cores.
-    loan_of: Callable[[Job], Loan | None] = lambda job: None
-    #: The same of its ranges of disk rates.
-    disk_loans_of: Callable[[Job], Sequence[DiskLoan]] = lambda job: ()
+    #: Returns what a running job may use now of its ranges.
+    loans_of: Callable[[Job], Sequence[Loan]] = lambda job: ()
     #: Rows of the jobs that ended last, or None if they must be read again.
     _ended: list[SnapshotRow] | None = None
     #: The rows among them that stand for cancelled tasks, by the array's id.
@@ -205,19 +205,14 @@ class Overview:
         return row
 
     def _add_ceilings(self, job: Job, now: NowView) -> None:
-        loan = self.loan_of(job)
-        if loan is not None:
-            now["cores_ceiling"] = loan.ceiling_milli / 1000
-        disks = self.disk_loans_of(job)
-        read, write = (
-            [each.ceiling_bps - each.floor_bps for each in disks if each.flow.direction == way]
-            for way in ("read", "write")
+        ceilings = job.spec.demand.sums
+        kinds = set()
+        for loan in self.loans_of(job):
+            kinds.add(kind_of(loan.axis))
+            ceilings[kind_of(loan.axis)] += loan.ceiling - loan.floor
+        now |= cast(
+            NowView, {f"{kind}_ceiling": AXES[kind].number(ceilings[kind]) for kind in kinds}
         )
-        held_read, held_write = job.spec.demand.rate_sums
-        if read:
-            now["read_ceiling"] = held_read + sum(read)
-        if write:
-            now["write_ceiling"] = held_write + sum(write)
 
     def _used(self) -> dict[str, Sums]:
         """Return what the jobs of each node use at present, by the node's path."""
