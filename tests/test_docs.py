@@ -5,32 +5,27 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import get_args
 from xml.etree import ElementTree
-
-import click
 
 from cli.drf import below
 from drfd.client import Client
-from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
-from drfd.core.explain.waits import Code
-from drfd.core.model.job import Outcome
+from drfd.common.errors import ConfigError, NotPermitted, Refused, Unavailable
 from drfd.daemon.reference import config_schema, reference, reply_schema
-from drfd.protocol.job_options import OPTIONS, Option
 from drfd.protocol.requests import REQUESTS
 from drfd_cli.main import VERBS, command_of
 from fakes import TRANSITIONS, table_rows
+from reference import written
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-GUIDE = (ROOT / "docs" / "guide.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 #: Everything written for users and administrators.
 MANUAL = "\n".join(
-    [README, GUIDE, CONFIGURATION]
+    [README, REFERENCE, CONFIGURATION]
     + [
         (ROOT / "docs" / f"{name}.md").read_text()
-        for name in ("administration", "cluster", "enforcement", "python", "simulator")
+        for name in ("administration", "cluster", "enforcement", "guide", "python", "simulator")
     ]
 )
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
@@ -146,56 +141,16 @@ def test_every_method_of_the_python_client_is_in_its_document() -> None:
             assert re.search(rf"\b{name}\b", text), f"python.md does not show {name}"
 
 
-def test_every_option_of_submit_and_run_is_in_the_guide() -> None:
-    """By its long name, or the short one that tables use."""
-    for verb in ("submit", "run"):
-        command = command_of(verb)
-        for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                shown = [
-                    name for name in parameter.opts if re.search(rf"(?<![\w-]){name}\b", GUIDE)
-                ]
-                assert shown, f"guide.md does not show {verb} {' or '.join(parameter.opts)}"
+def test_the_tables_of_the_reference_are_the_codes_own() -> None:
+    assert written(REFERENCE) == REFERENCE, "run python -m tests.reference"
+    assert "| `RESOURCES` | The job needs" in REFERENCE
+    assert "| `LOST` | Nobody saw its end. |" in REFERENCE
 
 
-def option_row(option: Option) -> str:
-    """A row of the guide's table of options."""
-    verbs = [verb for verb in option.verbs if verb != "submit"] + ["set"] * bool(option.in_set)
-    where = "" if option.is_default else " (presets)"
-    name = f"{', '.join(option.names)} {option.metavar}".strip().replace("|", "\\|")
-    return f"| `{name}` | {', '.join(verbs)} | {option.about} | `{option.setting}`{where} |"
-
-
-def test_the_table_of_options_is_the_codes_own() -> None:
-    """If it is not, this shows the rows to write."""
-    shown = re.search(r"<!-- options -->\n(.*?)\n<!-- /options -->", GUIDE, re.DOTALL)
-    assert shown is not None
-    assert shown[1].splitlines()[2:] == [option_row(option) for option in OPTIONS]
-
-
-def test_every_command_of_the_guides_table_exists() -> None:
-    table = re.search(r"^## Commands\n(.*?)^Commands that only", GUIDE, re.DOTALL | re.MULTILINE)
-    assert table is not None
-    cells = re.findall(r"^\| (`drf .*?) \|", table[1], re.MULTILINE)
-    named = [word for cell in cells for word in re.findall(r"`(?:drf )?([a-z]+)", cell)]
-    assert set(named) == set(VERBS)
-
-
-def codes_of(document: str, head: str) -> list[str]:
-    """Return the codes in the first column of the table whose first line begins with `head`."""
-    table = re.search(rf"^\| {head} \|.*\n\|[-|]+\n((?:\|.*\n)+)", document, re.MULTILINE)
-    assert table is not None, f"there is no table of {head}"
-    return re.findall(r"^\| `([A-Z_]+)` \| [^|]+ \|$", table[1], re.MULTILINE)
-
-
-def test_every_reason_and_outcome_has_its_sentence_in_the_guide() -> None:
-    assert codes_of(GUIDE, "reason") == [*get_args(Code)]
-    assert codes_of(GUIDE, "outcome") == [str(outcome) for outcome in Outcome]
-
-
-def test_every_cause_of_a_lost_job_has_its_line() -> None:
-    administration = (ROOT / "docs" / "administration.md").read_text()
-    assert codes_of(administration, "code") == [*LOSSES, UNKNOWN_LOSS]
+def test_the_reference_has_the_exit_code_of_each_error() -> None:
+    own = re.findall(r"^\| (\d+) \|", REFERENCE.partition("drf's own codes")[2], re.MULTILINE)
+    for each in (Refused, NotPermitted, Unavailable, ConfigError):
+        assert str(each.exit_code) in own
 
 
 def test_what_the_manual_types_is_understood() -> None:

@@ -85,16 +85,16 @@ OPTIONS = (
     ),
     Option(
         "--gres", "gres", "gres", "demand", "NAME[=N]",
-        "What is counted here: gpu=2, gpu=1,memory=20G.", RESOURCES, _ALL,
-        many="each", in_set="What is counted here; gpu=0 is none.",
+        "Countable resources: gpu=2, gpu=1,memory=20G.", RESOURCES, _ALL,
+        many="each", in_set="Countable resources; gpu=0 is none.",
     ),
     Option(
         "--node", "node", "text", "node", "NAME",
-        "Of several machines, only this one.", RESOURCES, _ALL, is_common=True,
+        "Of several machines, this one only.", RESOURCES, _ALL, is_common=True,
     ),
     Option(
         "--constraint", "constraint", "features", "features", "FEATURE,...",
-        "Only machines with all of these.", RESOURCES, _ALL, many="each", is_common=True,
+        "Only machines with all of these features.", RESOURCES, _ALL, many="each", is_common=True,
     ),
     Option(
         "-t --time", "time", "limit", "time_limit_s", "TIME",
@@ -107,16 +107,16 @@ OPTIONS = (
     ),
     Option(
         "-p --pool", "pool", "pool", "pool", "TEXT",
-        "The pool that pays for it.", RESOURCES, _ALL, is_default=True, in_set=SAME,
+        "The pool to charge.", RESOURCES, _ALL, is_default=True, in_set=SAME,
     ),
     Option(
         "--priority", "priority", "whole", "priority", "N",
-        "Order among the jobs of your leaf.", RESOURCES, _ALL,
+        "Order among your jobs in the pool, higher first.", RESOURCES, _ALL,
         bounds=(-1_000_000, 1_000_000), in_set=SAME,
     ),
     Option(
         "--export", "export", "names", "", "NAMES",
-        "Keep these secret variables too.", OTHERS, _ALL,
+        "Pass on these secret variables, too.", OTHERS, _ALL,
         is_default=True, many="each", is_common=True,
     ),
     Option(
@@ -126,7 +126,7 @@ OPTIONS = (
     ),
     Option(
         "--if-never", "if_never", "if_never", "if_never", "WHAT",
-        "If that can never be: cancel, or keep it waiting.", CONDITIONS, _BOTH,
+        "If --after cannot be met: cancel it, or keep it.", CONDITIONS, _BOTH,
         alias="--kill-on-invalid-dep",
     ),
     Option(
@@ -136,16 +136,16 @@ OPTIONS = (
     ),
     Option(
         "-g --group", "group", "group", "group", "NAME[%N]",
-        "A group of yours; %2: two of it at once.", CONDITIONS, _BOTH,
+        "A group of your jobs; %2: two of it at once.", CONDITIONS, _BOTH,
         in_set="Another group of yours; '' for none.", is_common=True,
     ),
     Option(
         "--retry", "retry", "retry", "retry", "N",
-        "Try again when it fails, up to N times.", CONDITIONS, _BOTH, bounds=(0, 1000),
+        "Run again after a failure, up to N times.", CONDITIONS, _BOTH, bounds=(0, 1000),
     ),
     Option(
         "--retry-on", "retry_on", "outcomes", "retry", "WHAT,...",
-        "On fail,launch,lost (default),timeout,memory,limit.", CONDITIONS, _BOTH, many=",",
+        "After fail,launch,lost (default),timeout,memory,limit.", CONDITIONS, _BOTH, many=",",
     ),
     Option(
         "--warn", "warn", "warning", "warn", "SIGNAL@TIME",
@@ -155,14 +155,14 @@ OPTIONS = (
         "--array", "array", "array", "array", "INDICES",
         "A task for each: 0-99 or 1,3,7-20; %5: 5 at once.", CONDITIONS, _SUBMIT,
     ),
-    Option("--hold", "hold", "flag", "held", "", "Not before `drf release`.", CONDITIONS, _SUBMIT),
+    Option("--hold", "hold", "flag", "held", "", "Held until `drf release`.", CONDITIONS, _SUBMIT),
     Option(
         "--preemptible", "preemptible", "flag", "preemptible", "",
         "It may be stopped for others, and run again.", CONDITIONS, _SUBMIT,
     ),
     Option(
         "--notify", "notify", "events", "notify", "WHEN",
-        "Tell you of its start,end,fail by mail.", OTHERS, _SUBMIT, is_default=True, many=",",
+        "Notify you of its start,end,fail by mail.", OTHERS, _SUBMIT, is_default=True, many=",",
     ),
     Option(
         "--notify-command", "notify_command", "command", "notify", "CMD",
@@ -170,20 +170,20 @@ OPTIONS = (
     ),
     Option(
         "-o --output", "stdout", "file", "stdout", "FILE",
-        "Its output and errors: %j id, %A_%a task.", OTHERS, _SUBMIT,
+        "File for output and errors: %j id, %A_%a task.", OTHERS, _SUBMIT,
         setting="output", is_default=True, is_common=True,
     ),
     Option(
         "-e --error", "stderr", "file", "stderr", "FILE",
-        "Its errors, in a file of their own.", OTHERS, _SUBMIT, setting="error", is_common=True,
+        "A separate file for errors.", OTHERS, _SUBMIT, setting="error", is_common=True,
     ),
     Option(
         "--append", "append", "flag", "append", "",
-        "Keep what is in its output file.", OTHERS, _SUBMIT, is_common=True,
+        "Append to the output file.", OTHERS, _SUBMIT, is_common=True,
     ),
     Option(
         "--output-max", "output_max", "size", "output_max_bytes", "SIZE",
-        "Stop it when it has written so much there.", OTHERS, _SUBMIT,
+        "Stop it when it has written more than SIZE.", OTHERS, _SUBMIT,
         is_default=True,
     ),
 )  # fmt: skip

@@ -109,7 +109,7 @@ def test_a_demand_has_the_upper_ends_of_its_ranges_on_each_disk() -> None:
 def test_exit_status(
     outcome: Outcome, exit_code: int | None, signal: int | None, status: int
 ) -> None:
-    """docs/guide.md: its own code, 128+n, 124: timeout, 137: out of memory, 125: never ran."""
+    """docs/reference.md: its own code, 128+n, 124: timeout, 137: out of memory, 125: never ran."""
     job = Job(
         id=1, spec=spec(), submitted_at=0.0, state=JobState.ENDED, outcome=outcome,
         exit_code=exit_code, signal=signal,

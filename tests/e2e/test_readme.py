@@ -86,14 +86,16 @@ def steps(tour: str) -> list[tuple[str, str]]:
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def take(instance: Instance) -> Iterator[tuple[str, str, str]]:
-    """Run the commands of the tour, and yield each with what is shown of it and what it printed."""
+def take(instance: Instance, mark: str = "tour") -> Iterator[tuple[str, str, str]]:
+    """Run the commands after each `<!-- mark -->`, and yield each with what is shown of it and what
+    it printed."""
     (instance.work / "train.py").write_text(TRAIN)
     big = instance.work / "big"
     big.write_text("#!/bin/sh\nexec sleep 600\n")
     big.chmod(0o755)
+    (instance.work / "count.sh").write_text(file_named("count.sh"))
     status = 0
-    for command, shown in [step for tour in blocks("tour") for step in steps(tour)]:
+    for command, shown in [step for tour in blocks(mark) for step in steps(tour)]:
         if command == "drf status":
             instance.wait_state(1, "RUNNING")
         if command.startswith("drf log"):
@@ -138,10 +140,11 @@ def shell(instance: Instance) -> Shell:
     return partial(run_line, instance)
 
 
-def test_the_tour_is_what_one_sees(instance: Instance) -> None:
+@pytest.mark.parametrize("mark", ["tour", "tutorial"])
+def test_the_tour_and_the_tutorial_are_what_one_sees(instance: Instance, mark: str) -> None:
     if not instance.has_cgroups():
         pytest.skip("without cgroups nothing counts what short jobs use")
-    for command, shown, said in take(instance):
+    for command, shown, said in take(instance, mark):
         assert plain(said, instance.work) == plain(shown, instance.work), command
 
 

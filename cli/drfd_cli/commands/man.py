@@ -25,7 +25,7 @@ _FROM_DOCUMENT = {
     "drfd.toml.5": ("drfd.toml", "configuration of drfd", "configuration.md"),
 }
 #: The documents that pages are made of, files of docs/.
-DOCUMENTS = ("guide.md", "administration.md", "configuration.md")
+DOCUMENTS = ("reference.md", "administration.md", "configuration.md")
 _SYNOPSIS = {
     "drfd.8": [
         "drfd serve [--config FILE] [--state DIR] [--socket PATH] [--launcher DIR] [--as-root]",
@@ -58,7 +58,7 @@ def pages(cli: click.Group, documents: Mapping[str, str], version: str) -> dict[
             *_head("drf", "queue, watch and control batch jobs", ["drf [--socket PATH] COMMAND …"]),
             *_help(above),
             *(".SH COMMANDS", *_listed((f"drf {name}", each) for name, each in commands.items())),
-            '.SH "EXIT CODES"', *from_markdown(sections(documents["guide.md"])["Exit codes"]),
+            '.SH "EXIT CODES"', *from_markdown(sections(documents["reference.md"])["Exit codes"]),
         ],
         **{f"drf-{verb}.1": _verb(above, verb, each) for verb, each in commands.items()},
     }  # fmt: skip

@@ -115,7 +115,7 @@ class Wait(Struct, frozen=True):
 
 
 class HeldBy(Wait, frozen=True):
-    """A user holds the job, or keeps it suspended."""
+    """The owner or an administrator holds the job, or keeps it suspended (then `SUSPENDED`)."""
 
     code = "HELD"
     says = "{0.did} by {0.by}; {0.remedy} lets it go"
@@ -140,7 +140,7 @@ class SuspendedBy(HeldBy, frozen=True):
 
 
 class Draining(Wait, frozen=True):
-    """No job is launched until the drain is revoked."""
+    """An administrator has stopped the start of jobs, here or on the nodes that the job needs."""
 
     code = "DRAINING"
     waits_for, blocked_by = "undrain", "{0.by}"
@@ -177,7 +177,7 @@ class ClosedNode(Struct, frozen=True):
 
 
 class NodesAway(Wait, frozen=True):
-    """No job starts now on the only nodes that have as much as the job needs."""
+    """The only nodes that have enough for the job are unreachable, or not configured."""
 
     code: ClassVar[Code] = "NODE_AWAY"
     waits_for = "{0.names}"
@@ -201,7 +201,7 @@ class NodesDrained(NodesAway, frozen=True):
 
 
 class WindowAhead(Wait, frozen=True):
-    """A maintenance window is open, or the job would run into one if it started now."""
+    """A maintenance window is open, or the job might not end before the next one begins."""
 
     code = "MAINTENANCE"
     stuck = "{job} is too long for the times between maintenance windows"
@@ -246,7 +246,7 @@ class WindowAhead(Wait, frozen=True):
 
 
 class OutOfQuota(Wait, frozen=True):
-    """The job's leaf, or a pool above it, has used up its quota, and waits for the next week."""
+    """The user or a pool has used up the quota of this week: the job waits for the next week."""
 
     code = "QUOTA"
     use: QuotaUse
@@ -267,13 +267,15 @@ class LauncherAway(Wait, frozen=True):
 
 
 class NextPass(Wait, frozen=True):
+    """The job starts with the next scheduling pass, or when the launcher is back."""
+
     code = "STARTING_SOON"
     says = "starts with the next pass"
     waits_for = "next pass"
 
 
 class NeverStarts(Wait, frozen=True):
-    """A dependency is broken: the job `on` ended otherwise than required."""
+    """A job that this one waits for has ended otherwise than required: this one can never start."""
 
     code = "DEPENDENCY_NEVER"
     waits_for, blocked_by = "never starts", "job {0.on} {0.outcome}"
@@ -338,7 +340,7 @@ class AwaitedJob(Struct, frozen=True):
 
 
 class WaitsFor(Wait, frozen=True):
-    """The job waits for another one, and `others` more."""
+    """A job that this one waits for (`--after`) has not ended."""
 
     code = "DEPENDENCY"
     ahead = "{0.awaited.label}"
@@ -367,7 +369,7 @@ class WaitsFor(Wait, frozen=True):
 
 
 class StartsFrom(Wait, frozen=True):
-    """The job has a begin time, or pauses before its next attempt."""
+    """The job's begin time has not come, or the pause before its next attempt is not over."""
 
     code = "BEGIN_TIME"
     at_s: float
@@ -407,7 +409,7 @@ _SCOPES = {Whose.MACHINE: "machine", Whose.USER: "user's limit", Whose.JOB: "own
 
 
 class LaunchPostponed(Wait, frozen=True):
-    """A launch failed for a shortage, of this job or of others, and is tried again."""
+    """The launch of this or another job failed for a shortage (memory, processes, disk space)."""
 
     code = "MACHINE_SHORT"
     stuck = "{first}nobody knows when the shortage ends"
@@ -431,7 +433,7 @@ class LaunchPostponed(Wait, frozen=True):
 
 
 class BeyondMachine(Wait, frozen=True):
-    """The job needs more than the machine has since its configuration was changed."""
+    """The job needs more than the machine has since the configuration was changed."""
 
     code = "RESOURCES"
     stuck = "{job} needs more than the machine gives"
@@ -459,7 +461,7 @@ class BeyondMachine(Wait, frozen=True):
 
 
 class ArrayLimit(Wait, frozen=True):
-    """The array already runs as many tasks as may run at once, or earlier ones come first."""
+    """The job's array runs as many tasks as `%N` allows."""
 
     code = "LIMIT"
     waits_for, blocked_by = "array {0.array_id}", "{0.at_once} at once"
@@ -476,7 +478,7 @@ class ArrayLimit(Wait, frozen=True):
 
 
 class GroupLimit(Wait, frozen=True):
-    """As many of the user's jobs of a group run as the job allows, or others of it come first."""
+    """The job's group runs as many of the user's jobs as `--group NAME%N` allows."""
 
     code = "LIMIT"
     waits_for, blocked_by = "group {0.group}", "{0.at_once} at once"
@@ -496,7 +498,7 @@ class GroupLimit(Wait, frozen=True):
 
 
 class BeyondLimit(Wait, frozen=True):
-    """The job needs more than its leaf, or a pool above it, may ever hold."""
+    """The job needs more than its user or pool may ever hold."""
 
     code = "LIMIT"
     stuck = "{job} needs more than its limit lets it have"
@@ -527,7 +529,7 @@ class BeyondLimit(Wait, frozen=True):
 
 
 class LimitAtThisHour(Wait, frozen=True):
-    """The job needs more than its leaf, or a pool above it, may hold at the present hour."""
+    """The job needs more than its user or pool may hold at this hour."""
 
     code = "LIMIT"
     path: str
@@ -560,7 +562,7 @@ class LimitAtThisHour(Wait, frozen=True):
 
 
 class PathLimit(Wait, frozen=True):
-    """The limit of the job's leaf, or of a pool above it."""
+    """The user or a pool holds as much as its limit allows."""
 
     code = "LIMIT"
     path: str
@@ -599,7 +601,7 @@ _LOST = "lost: its driver does not reach it any more"
 
 
 class TooLittleFree(Wait, frozen=True):
-    """The job waits for resources that jobs hold."""
+    """The job needs more of a resource than is free; the jobs that hold it are named."""
 
     code: ClassVar[Code] = "RESOURCES"
     stuck = "{first}" + OUTSIDE
@@ -638,8 +640,7 @@ class TooLittleFree(Wait, frozen=True):
 
 
 class HasReservation(TooLittleFree, frozen=True):
-    """What is given back is reserved for the job, which starts by `start_s` if jobs end as
-    estimated."""
+    """The job has a reservation of what is returned."""
 
     start_s: float
     certainty: Certainty = Certainty.ESTIMATED
@@ -659,7 +660,7 @@ class HasReservation(TooLittleFree, frozen=True):
 
 
 class ServedFirst(TooLittleFree, frozen=True):
-    """Waiting leaves that are served before the job's leaf take what is given back."""
+    """Returned resources go first to users who have less of their share."""
 
     code = "FAIR_SHARE"
     #: The first of them, and the number of all.
@@ -684,7 +685,7 @@ class ServedFirst(TooLittleFree, frozen=True):
 
 
 class ReservedFirst(TooLittleFree, frozen=True):
-    """Waiting jobs with a reservation, of other leaves, take what is given back."""
+    """Returned resources are reserved for jobs of others."""
 
     code = "RESERVATION"
     ahead = "{0.job}"
@@ -704,7 +705,7 @@ class ReservedFirst(TooLittleFree, frozen=True):
 
 
 class ServedLast(TooLittleFree, frozen=True):
-    """The job's leaf, or a pool above it, has used up its quota, and is served after others."""
+    """The user or a pool has used up the quota of this week: others are served first."""
 
     code = "QUOTA"
     use: QuotaUse
@@ -718,7 +719,7 @@ class ServedLast(TooLittleFree, frozen=True):
 
 
 class ExternalUse(Wait, frozen=True):
-    """The job would fit but for processes outside drfd."""
+    """Processes outside drfd use what the job needs."""
 
     code = "EXTERNAL_LOAD"
     stuck = "{first}" + OUTSIDE
@@ -788,7 +789,7 @@ class KeptFor(Wait, frozen=True):
 
 
 class MayNotPass(Wait, frozen=True):
-    """The job fits, but an earlier one of its leaf has waited too long to be passed."""
+    """The job fits, but an earlier job of its user has waited too long to be passed."""
 
     code = "RESERVATION"
     waits_for, blocked_by = "start of {0.job}", "starvation guard"

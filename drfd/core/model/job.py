@@ -94,13 +94,21 @@ ALLOCATED_STATES = frozenset(
 class Outcome(StrEnum):
     """How a job ended; the list is closed."""
 
+    #: The exit code was 0.
     COMPLETED = "COMPLETED"
+    #: The exit code was not 0, or a signal that drfd did not send killed it.
     FAILED = "FAILED"
+    #: Its owner or an administrator cancelled it, or its `drf run` disappeared.
     CANCELLED = "CANCELLED"
+    #: It reached its time limit.
     TIMEOUT = "TIMEOUT"
+    #: It needed more memory than it had declared, or the machine ran out of memory.
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    #: It exceeded `--output-max`, the declared memory of a GPU, or a rate that is only measured.
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+    #: Its program could not be started.
     LAUNCH_FAILED = "LAUNCH_FAILED"
+    #: Nobody saw its end.
     LOST = "LOST"
 
 

@@ -1,0 +1,123 @@
+"""The generated tables of docs/reference.md: `python -m tests.reference` writes them anew.
+
+Each stands between `<!-- name -->` and `<!-- /name -->`; tests/test_docs.py compares them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
+from drfd.core.explain import waits
+from drfd.core.model import job
+from drfd.protocol.job_options import OPTIONS, Option
+from drfd_cli.commands import nodes
+from drfd_cli.main import EXAMPLES, VERBS, command_of
+from drfd_cli.output import JOB_COLUMNS, NODE_COLUMNS
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
+#: Options of many commands, which one sentence explains.
+_COMMON = {"--json", "--parsable", "--no-header", "--columns", "--color", "--help"}
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len([*head]) + "|"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def _option(option: Option) -> tuple[str, ...]:
+    verbs = [verb for verb in option.verbs if verb != "submit"] + ["set"] * bool(option.in_set)
+    name = f"{', '.join(option.names)} {option.metavar}".strip()
+    where = "" if option.is_default else " (presets)"
+    return f"`{name}`", ", ".join(verbs), option.about, f"`{option.setting}`{where}"
+
+
+def _options() -> Iterator[str]:
+    head = ("option of `drf submit`", "also of", "meaning", "key")
+    return _table(head, map(_option, OPTIONS))
+
+
+def _verb(verb: str) -> tuple[str, ...]:
+    others = {*_COMMON}
+    if verb in ("submit", "run", "profile"):
+        others |= {name for option in OPTIONS for name in option.names}
+    options = [each for each in command_of(verb).params if isinstance(each, click.Option)]
+    own = [each.opts[-1] for each in options if not each.hidden and not {*each.opts} & others]
+    return f"`drf {verb}`", VERBS[verb], " ".join(f"`{name}`" for name in own)
+
+
+def _verbs() -> Iterator[str]:
+    return _table(("command", "what it does", "its options"), map(_verb, EXAMPLES))
+
+
+def _columns() -> Iterator[str]:
+    found: dict[str, Iterable[str]] = {
+        "status": JOB_COLUMNS,
+        "shares": NODE_COLUMNS,
+        "nodes": nodes._COLUMNS,
+    }
+    rows = ((f"`drf {verb}`", f"`{' '.join(names)}`") for verb, names in found.items())
+    return _table(("command", "columns of `--parsable`"), rows)
+
+
+def _classes(base: type) -> Iterator[type]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _classes(each)
+
+
+def _reasons() -> Iterator[str]:
+    found: dict[str, list[str]] = {code: [] for code in get_args(waits.Code)}
+    for each in sorted(_classes(waits.Wait), key=lambda each: str(each.__module__)):
+        if text := each.__dict__.get("__doc__"):
+            found[each.code].append(" ".join(text.split()))  # type: ignore[attr-defined]
+    rows = ((f"`{code}`", " ".join(texts)) for code, texts in found.items())
+    return _table(("reason", "why the job waits"), rows)
+
+
+def _outcomes() -> Iterator[str]:
+    """Of each outcome the comment above it."""
+    source = Path(job.__file__).read_text().partition("class Outcome(")[2].partition("\nclass ")[0]
+    found = re.findall(r'((?:^    #: .*\n)+)    (\w+) = "', source, re.MULTILINE)
+    rows = ((f"`{name}`", re.sub(r"\s*#: ", " ", text).strip()) for text, name in found)
+    return _table(("outcome", "how the job ended"), rows)
+
+
+def _losses() -> Iterator[str]:
+    causes = {**LOSSES, UNKNOWN_LOSS: "none of these is known"}
+    return _table(("code", "cause"), ((f"`{code}`", text) for code, text in causes.items()))
+
+
+BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
+    "options": _options,
+    "commands": _verbs,
+    "columns": _columns,
+    "reasons": _reasons,
+    "outcomes": _outcomes,
+    "losses": _losses,
+}
+
+
+def written(text: str) -> str:
+    """Return the document with each table as the source has it."""
+
+    def block(match: re.Match[str]) -> str:
+        return "\n".join((f"<!-- {match[1]} -->", *BLOCKS[match[1]](), f"<!-- /{match[1]} -->"))
+
+    names = "|".join(BLOCKS)
+    return re.sub(rf"<!-- ({names}) -->\n.*?<!-- /\1 -->", block, text, flags=re.DOTALL)
+
+
+def main(path: Any = REFERENCE) -> None:
+    path.write_text(written(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()
