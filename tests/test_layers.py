@@ -151,7 +151,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "arrays": {"database", "records", "pruning"},
         "history": {"database", "records", "patterns", "arrays"},
         "journal": {"database", "records", "texts", "files", "pruning", "arrays", "history"},
-        "promises": {"database", "records", "arrays"},
+        "promises": {"database", "records"},
     },
     "drfd.sim": {
         "workload": set(),

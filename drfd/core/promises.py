@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import repeat
 from math import floor
@@ -28,10 +28,8 @@ from typing import NamedTuple
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import FairShare, Shares, ShareTree
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import LiveArray
 from drfd.core.model import events as ev
 from drfd.core.model.events import StartReason
-from drfd.core.model.job import Job
 from drfd.core.model.machine import Vector, fits, minus, plus
 from drfd.core.model.resources import NOTHING, Axes, Resources
 
@@ -178,15 +176,11 @@ class Account:
         self._leaves: dict[str, _Leaf] = {}
         #: The leaves that wait, in the order in which they began to.
         self._waiting: dict[str, _Leaf] = {}
-        self.resume(Counted())
+        self._counted = Counted()
+        self._told: Counter[str] = Counter()
         self.adopt(shares)
 
     # -- what was counted ---------------------------------------------------------------------
-
-    def resume(self, counted: Counted) -> None:
-        self._settle_all()
-        self._counted = counted
-        self._told = Counter(each.leaf for each in counted.past)
 
     @property
     def counted(self) -> Counted:
@@ -195,8 +189,8 @@ class Account:
 
     def take_out(self) -> Counted:
         """Return what was counted, and count from nothing. Stretches go on."""
-        counted = self.counted
-        self.resume(Counted())
+        counted, self._counted = self.counted, Counted()
+        self._told.clear()
         return counted
 
     # -- changes ------------------------------------------------------------------------------
@@ -449,24 +443,8 @@ def _divided(charged: int, total: int, over: Mapping[str, int]) -> list[tuple[st
 # -- from the events of a journal ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What stands after some event, besides what an account has counted: with it, the events that
-    follow are enough."""
-
-    #: Digest of the rules in force, or None before the first record of them.
-    rules: str | None = None
-    #: None for those that the rules have with the demands of the jobs.
-    axes: Axes | None
-    jobs: tuple[Job, ...] = ()
-    arrays: tuple[LiveArray, ...] = ()
-    next_id: int = 1
-    drained: ev.Drained | None = None
-    node_drains: tuple[ev.Drained, ...] = ()
-    is_away: bool = False
-    nodes_away: tuple[str, ...] = ()
-    outside: Resources = NOTHING
-    elsewhere: tuple[tuple[str, Resources], ...] = ()
+#: Launchers tell the times of these afterwards; they change nothing that counts.
+_REPORTED = frozenset({ev.Launched, ev.Exited})
 
 
 class EventFold:
@@ -477,52 +455,15 @@ class EventFold:
     waiting, because windows are not recorded.
     """
 
-    def __init__(
-        self,
-        window_ms: int,
-        rules_of: Callable[[str], Rules],
-        *,
-        advance: Callable[[int], None] | None = None,
-    ) -> None:
-        """`rules_of` returns the rules with a digest; what it raises is raised by `take`. `advance`
-        is called in place of the account's own method, for whoever divides the time otherwise."""
+    def __init__(self, window_ms: int, rules_of: Callable[[str], Rules]) -> None:
+        """`rules_of` returns the rules with a digest; what it raises is raised by `take`."""
         self.account = Account(FairShare(()), window_ms)
-        self._advance = advance or self.account.advance
-        self._rules_of = rules_of
+        self.rules_of = rules_of
         self._rules: Rules | None = None
         self._ledger = Ledger(Axes())
-        #: What stands now, but for what the ledger has.
-        self._now = Standing(axes=None)
-
-    def standing(self) -> Standing:
-        ledger = self._ledger
-        return replace(
-            self._now,
-            axes=ledger.axes,
-            jobs=tuple(ledger.jobs[job_id] for job_id in sorted(ledger.jobs)),
-            arrays=tuple(ledger.arrays.live()),
-            next_id=ledger.next_id,
-            drained=ledger.drained,
-            node_drains=tuple(ledger.node_drains.values()),
-        )
-
-    def stand(self, standing: Standing) -> None:
-        """Go on from there, at the account's present time."""
-        self._ledger = Ledger.of_jobs(
-            standing.axes or Axes(),
-            standing.jobs,
-            arrays=standing.arrays,
-            next_id=standing.next_id,
-            drained=standing.drained,
-            node_drains={each.node: each for each in standing.node_drains},
-        )
-        self._now = replace(standing, jobs=(), arrays=())
-        if standing.rules is None:
-            return
-        if standing.axes is None:
-            self._adopt(standing.rules)
-            return
-        self._tell_all(replace(self._rules_of(standing.rules), axes=standing.axes))
+        self._is_away = False
+        self._nodes_away: tuple[str, ...] = ()
+        self._load = ev.ExternalLoadChanged(at_s=0.0, kept=NOTHING)
 
     def take(self, event: ev.Event | ev.AuditEvent) -> None:
         """Count the time until the event, and let it happen. Events come in their order in the
@@ -530,10 +471,11 @@ class EventFold:
         if isinstance(event, ev.DaemonStarted):
             self._take_start(event)
             return
-        if not isinstance(event, ev.Launched | ev.Exited):
-            # Launchers tell the times of these two afterwards; they change nothing that counts.
+        if type(event) not in _REPORTED:
             self._go_to(event.at_s)
         match event:
+            case ev.JobEvent() | ev.ArraySubmitted():
+                self._take_change(event)
             case ev.DaemonStopped():
                 self._set_away(everywhere=True)
             case ev.LaunchersAway():
@@ -541,16 +483,18 @@ class EventFold:
             case ev.Configured():
                 self._adopt(event.rules)
             case ev.ExternalLoadChanged():
-                self._now = replace(self._now, outside=event.kept, elsewhere=event.elsewhere)
+                self._load = event
                 self._tell_obstacles()
             case ev.Drained() | ev.IdsRaised():
                 self._ledger.apply(event)
                 self._tell_obstacles()
-            case _:
-                self._take_change(event)
+
+    def advance(self, at_ms: int) -> None:
+        """Count the time until then; for whoever divides the time otherwise than by windows."""
+        self.account.advance(at_ms)
 
     def _go_to(self, at_s: float) -> None:
-        self._advance(round(at_s * 1000))
+        self.advance(round(at_s * 1000))
 
     def _take_start(self, event: ev.DaemonStarted) -> None:
         if event.away_since_s is not None:
@@ -559,21 +503,17 @@ class EventFold:
             self._go_to(max(event.away_since_s, self.account.now_ms / 1000))
             self._set_away(everywhere=True)
         self._go_to(event.at_s)
-        self._now = replace(self._now, is_away=False, nodes_away=())
+        self._is_away, self._nodes_away = False, ()
         self._adopt(event.rules)
 
     def _set_away(self, *, everywhere: bool, nodes: tuple[str, ...] = ()) -> None:
-        self._now = replace(self._now, is_away=everywhere, nodes_away=nodes)
+        self._is_away, self._nodes_away = everywhere, nodes
         self._tell_obstacles()
 
     def _adopt(self, digest: str) -> None:
-        rules = self._rules_of(digest).also_for(self._ledger.demands())
-        self._now = replace(self._now, rules=digest)
+        rules = self.rules_of(digest).also_for(self._ledger.demands())
         if rules.axes != self._ledger.axes:
             self._ledger = self._ledger.with_axes(rules.axes)
-        self._tell_all(rules)
-
-    def _tell_all(self, rules: Rules) -> None:
         self._rules = rules
         self._ledger.queues.changed.clear()
         self.account.adopt(rules.shares)
@@ -588,10 +528,12 @@ class EventFold:
         if isinstance(event, ev.Admitted) and before is not None and self._rules is not None:
             demand = tuple(self._ledger.axes.vector(before.spec.demand))
             self.account.count_start(before.spec.leaf, demand, event.why, event.job_id)
-        after = self._ledger.apply(event)
-        touched = {job.spec.leaf for job in (before, after) if job is not None}
-        touched.update(self._ledger.queues.changed)
+        used = None if before is None else self._ledger.used.get(before.spec.leaf)
+        self._ledger.apply(event)
+        touched = {*self._ledger.queues.changed}
         self._ledger.queues.changed.clear()
+        if before is not None and self._ledger.used.get(before.spec.leaf) is not used:
+            touched.add(before.spec.leaf)
         if self._rules is not None:
             for leaf in sorted(touched):
                 self._tell(leaf)
@@ -610,11 +552,11 @@ class EventFold:
         if self._rules is None:
             return
         drained = self._rules.capacity if self._ledger.draining else NOTHING
-        away = self._rules.capacity if self._now.is_away else NOTHING
+        away = self._rules.capacity if self._is_away else NOTHING
         amounts = {
-            Obstacle.AWAY: self._sum([away, *self._of_nodes(self._now.nodes_away)]),
+            Obstacle.AWAY: self._sum([away, *self._of_nodes(self._nodes_away)]),
             Obstacle.DRAINED: self._sum([drained, *self._of_nodes(self._ledger.node_drains)]),
-            Obstacle.OUTSIDE: self._sum([self._now.outside, *self._of_others_jobs()]),
+            Obstacle.OUTSIDE: self._sum([self._load.kept, *self._of_others_jobs()]),
         }
         for obstacle, kept in amounts.items():
             self.account.keep_from_jobs(obstacle, kept)
@@ -622,8 +564,8 @@ class EventFold:
     def _of_others_jobs(self) -> list[Resources]:
         """Return what others' jobs have of the nodes that are open, of each at most what it has."""
         assert self._rules is not None
-        closed = {*self._now.nodes_away, *self._ledger.node_drains}
-        used = {name: each for name, each in self._now.elsewhere if name not in closed}
+        closed = {*self._nodes_away, *self._ledger.node_drains}
+        used = {name: each for name, each in self._load.elsewhere if name not in closed}
         return [
             NOTHING.with_amounts(
                 {

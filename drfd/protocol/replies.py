@@ -1069,8 +1069,6 @@ class LedgerReply(TypedDict):
     doubtful: int
     #: The account knows the journal's events up to this one.
     events: int
-    #: What the closed hours of the whole account are chained to, in hexadecimal.
-    chain: str
     #: Unix time at which the account begins; null if no hour has closed.
     begin: float | None
 
@@ -1078,8 +1076,7 @@ class LedgerReply(TypedDict):
 class LedgerFault(TypedDict):
     """The first hour that differs."""
 
-    hour: int
-    begin: float | None
+    begin: float
     text: str
 
 
@@ -1089,12 +1086,11 @@ class LedgerCheckReply(TypedDict):
     #: Seconds that the check has taken so far: it is asked for again for its result.
     running_s: NotRequired[float]
     hours: NotRequired[int]
-    #: Hours that were computed again from their events.
-    computed: NotRequired[int]
-    #: Rows of the journal that were compared, and those that are gone with their jobs.
+    #: Hours that were compared with what their events give: events of older ones are gone.
+    compared: NotRequired[int]
+    #: Events of which they were computed, and those that are gone with their jobs.
     events: NotRequired[int]
     gone: NotRequired[int]
-    chain: NotRequired[str]
     fault: NotRequired[LedgerFault | None]
 
 

@@ -11,7 +11,7 @@ import pytest
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf, Result
 from drfd_cli.commands.history import print_table
-from drfd_cli.commands.ledger import Telling
+from drfd_cli.simulate.trace import Announcement
 
 ME = {"version": "0", "user": "alice", "admin": False}
 GIB = 1 << 30
@@ -189,7 +189,6 @@ def test_values_for_programs_are_plain_and_unknown_is_empty(
         ("history --since 1d --until 2d", "--since is not before --until"),
         ("history -u bob -a", "--user and --all exclude each other"),
         ("ledger --verify --why", "it goes with --json alone"),
-        ("ledger --audit --until 3d", "goes with --since, --json and --csv alone"),
         ("ledger --since 2d --until 3d", "--since is not before --until"),
     ],
 )
@@ -457,11 +456,11 @@ def ledger(**changes: Any) -> dict[str, Any]:
         "total": TOTAL, "leaves": 2, "starts": STARTS,
         "pairs": [{**ANN, "by": BOB, "amount": HOUR}, {**ANN, "by": None, "amount": HOUR // 1000}],
         "pairs_more": 3, "past": [PAST], "past_more": 1, "hours": 4, "steps_back": 0,
-        "doubtful": 0, "events": 99, "chain": "5c16d984fa084828" * 4, "begin": BEGIN_S, **changes,
+        "doubtful": 0, "events": 99, "begin": BEGIN_S, **changes,
     }  # fmt: skip
 
 
-CHAIN = "4 hours from 2026-03-01 10:00:00 on, events up to 99, chain 5c16d984fa084828"
+HOURS = "4 hours from 2026-03-01 10:00:00 on, events up to 99"
 
 
 def test_the_account_of_promises_has_causes_and_with_why_whom_and_which_starts(
@@ -486,12 +485,12 @@ whoever held more than promised took what was idle at that time
  {"─" * 67}
  2026-03-01 10:01:00   42   bob   with a reservation   yes      ann
 1 more before
-{CHAIN}
+{HOURS}
 the clock was set back 1 time: such a step counts as no time
 2 events left out: others of these jobs were removed
 """)
     assert daemon.requests[-1]["user"] == "ann"
-    assert text(drf("ledger", "--since", "2026-03-01").screen)[:7] == [*screen[:6], CHAIN]
+    assert text(drf("ledger", "--since", "2026-03-01").screen)[:7] == [*screen[:6], HOURS]
     request = daemon.requests[-1]
     assert request.pop("since_s") % 3600 == 0
     assert request == {"op": "ledger"}
@@ -515,16 +514,16 @@ def test_json_and_csv_of_the_account_have_the_exact_amounts(drf: Drf, daemon: Ca
 def test_verify_asks_until_the_check_is_over_and_tells_the_first_hour_that_differs(
     drf: Drf, daemon: CannedDaemon
 ) -> None:
-    found = {"hours": 9, "computed": 7, "events": 99, "gone": 4, "chain": "5c16", "fault": None}
-    counts = "7 of 9 hours computed again, 99 events compared, 4 gone with their jobs\nchain 5c16\n"
+    found = {"hours": 9, "compared": 7, "events": 99, "gone": 4, "fault": None}
+    counts = "7 of 9 hours compared with what 99 events give; 4 are gone with their jobs\n"
     daemon.replies = {"ledger_check": [{"running_s": 45.0}, {"running_s": 90.0}, found]}
     result = drf("ledger", "--verify")
     assert (result.code, result.out) == (0, f"{counts}all is as it was written\n")
     assert [each["op"] for each in daemon.requests] == ["ledger_check"] * 3
-    fault = {"hour": 3, "begin": BEGIN_S, "text": "event 7 (Submitted of job 1) was changed"}
+    fault = {"begin": BEGIN_S, "text": "its events give another account than is stored"}
     daemon.replies = {"ledger_check": {**found, "fault": fault}}
     result = drf("ledger", "--verify")
-    told = f"hour 3, which begins 2026-03-01 10:00:00: {fault['text']}\n"
+    told = f"hour from 2026-03-01 10:00:00 on: {fault['text']}\n"
     assert (result.code, result.out) == (1, f"{told}{counts}the account is not what it was\n")
     assert json.loads(drf("ledger", "--verify", "--json").out)["fault"] == fault
 
@@ -551,8 +550,8 @@ def audited(daemon: CannedDaemon) -> CannedDaemon:
 
 
 def test_an_audit_simulates_the_past_otherwise(drf: Drf, audited: CannedDaemon) -> None:
-    assert drf("ledger", "--audit", "--since", "2026-03-01").out.splitlines() == [
-        "3 jobs of 2 users since 2026-03-01 00:00:00, simulated with the present weights",
+    assert drf("simulate", "--audit", "--since", "2026-03-01").out.splitlines() == [
+        "3 jobs of 2 users, simulated again",
         "envy: 0.0% of those who waited would have preferred what another one held",
         "alone on a machine of their own, as large as their entitlement, 0 of 2 users would have "
         "waited less",
@@ -562,23 +561,14 @@ def test_an_audit_simulates_the_past_otherwise(drf: Drf, audited: CannedDaemon) 
     ]
     (asked,) = audited.asked("history")
     assert [*asked["past"]] == ["since_s"]
-    found = json.loads(drf("ledger", "--audit", "--json").out)
-    assert [*found] == ["since", "jobs", "refused", "envy", "alone", "false_demands"]
+    found = json.loads(drf("simulate", "--audit", "--json").out)
+    assert [*found] == ["jobs", "refused", "envy", "alone", "false_demands"]
     assert found["alone"][0] == {
         "user": "alice", "jobs": 1, "too_large": 0, "wait_s": 0.0, "wait_alone_s": 0.0,
     }  # fmt: skip
     demands = {(each["user"], each["of"]) for each in found["false_demands"]}
     assert demands == {("bob", "cores"), ("bob", "all"), ("bob", "split")}
-    lines = drf("ledger", "--audit", "--csv").out.splitlines()
-    assert lines[:2] == ["user,test,as_it_was_s,otherwise_s", "alice,alone,0.0,0.0"]
-    assert len(lines) == 1 + 2 + 3
-    audited.replies["history"] = page()
-    assert drf("ledger", "--audit", "--since", "2026-03-01") == Result(
-        1,
-        "",
-        "drf: no job that ran has ended since 2026-03-01 00:00:00 "
-        "(an earlier time: --since 365d)\n",
-    )
+    assert "goes without other policies" in drf("simulate", "--audit", "--policy", "fifo").err
 
 
 def test_a_long_audit_says_how_long_it_takes(
@@ -586,18 +576,15 @@ def test_a_long_audit_says_how_long_it_takes(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    words = Telling(50_000, shows_all=True), Telling(2, shows_all=False)
-    for number, (at_s, left) in enumerate([(60, 20.5), (61, 20), (300, 16), (309, 16)], start=1):
-        clock[0] = at_s
-        for each in words:
-            each.tell(number, 40, left)
-    assert capsys.readouterr().err.splitlines() == [
-        "drf: 40 simulations of up to 50000 jobs take about 20m30s; with a later --since it is "
-        "less",
-        "drf: 40 simulations of up to 2 jobs take about 20m30s; with a later --since it is less",
-        "drf: simulation 3 of 40, about 16m00s more",
-    ]
-    short = Telling(2, shows_all=False)
-    clock[0] += 2
-    short.tell(1, 40, 20.5)
+    announce, short = Announcement(50_000), Announcement(2)
+    clock[0] = 60
+    announce(1, 40, 20.5)
+    clock[0] = 62
+    assert announce(2, 40, 20) == "simulation 2 of 40, about 20m00s more"
+    assert capsys.readouterr().err == (
+        "drf: 40 simulations of up to 50000 jobs take about 20m30s; of fewer (-n, --since) it is "
+        "less\n"
+    )
+    short._began_s = 60
+    short(1, 40, 20.5)
     assert capsys.readouterr().err == ""

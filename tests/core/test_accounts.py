@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import structs
 
-from core.test_walks import STEPS, walked
+from core.test_walks import walked
 from drfd.core.explain.advice import LAST
 from drfd.core.explain.ended_jobs import BY, UsageAccounts, account_of
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
@@ -28,7 +28,7 @@ from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.promises import WHOLE, Account, EventFold, Obstacle, Parts, Stretch
 from drfd.core.usage import FRESH, MEASURES, MOST, Curve, LentTally, Point, Series, merged, thinned
 from fakes import BOB, GIB, demand, happened, now, replace, rules, spec
-from seeds import examples, runs
+from seeds import examples
 
 # -- promises --------------------------------------------------------------------------------------
 
@@ -465,27 +465,6 @@ def test_the_account_of_a_random_history_is_what_its_books_say_at_each_moment(se
     assert found[ALICES, "waited"] > 0
     admitted = [event for event in bench.events if isinstance(event, ev.Admitted)]
     assert sum(starts.all for starts in fold.account.counted.starts.values()) == len(admitted)
-
-
-@pytest.mark.parametrize(("seed", "steps"), runs(range(8), steps=STEPS, quick=50))
-def test_what_stands_after_some_events_is_enough_for_those_that_follow(
-    seed: int, steps: int
-) -> None:
-    bench = walked(seed, steps)
-    events = [started("walk"), *bench.events]
-    rules_of = {"walk": bench.rules}.__getitem__
-    whole, parts = EventFold(1000, rules_of), EventFold(1000, rules_of)
-    for unix, event in enumerate(events):
-        whole.take(event)
-        parts.take(event)
-        if unix % 37 == 0:
-            before, parts = parts, EventFold(1000, rules_of)
-            parts.account.now_ms = before.account.now_ms
-            parts.account.below_since = before.account.below_since
-            parts.account.resume(before.account.counted)
-            parts.stand(before.standing())
-    assert parts.account.counted == whole.account.counted
-    assert parts.standing() == whole.standing()
 
 
 # -- used against declared -------------------------------------------------------------------------

@@ -32,8 +32,7 @@ from drfd.core.model.stimuli import Actor
 from drfd.core.promises import EventFold, Parts, Starts
 from drfd.core.scheduling.policies import POLICIES
 from drfd.journal.journal import Journal, digest
-from drfd.journal.promises.account_file import AccountFile
-from drfd.journal.promises.check import check
+from drfd.journal.promises import AccountFile
 from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
 from drfd.sim.driver import ESTIMATES, FinishedJob, Lender, Run, for_lending, simulate
@@ -863,9 +862,9 @@ def test_two_months_of_an_overloaded_cluster_as_a_journal_keeps_them(tmp_path: P
         journal.commit()
         with AccountFile(journal.path) as file:
             hours = file.catch_up().close_at(0)
-            hours = [*(stored.hour() for stored in file.hours()), *hours]
-            checked = check(file)
-    assert (checked.fault, checked.computed, checked.gone) == (None, checked.hours, 0)
+            hours = [*file.hours(), *hours]
+            checked = file.check()
+    assert (checked.fault, checked.compared, checked.gone) == (None, checked.hours, 0)
     rows = [parts for hour in hours for _, parts, _ in hour.rows]
     total = Parts(*map(sum, zip(*rows, strict=True)))
     parts = {name: round(100 * getattr(total, name) / total.promised, 1) for name in Parts._fields}

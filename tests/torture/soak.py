@@ -32,8 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from drfd.journal.promises.account_file import AccountFile
-from drfd.journal.promises.check import check
+from drfd.journal.promises import AccountFile
 from drfd.launcher import attempt_files
 from drfd.launcher.confinement.lending import read_floor
 from fakes import tables
@@ -500,7 +499,7 @@ class Soak:
                 assert end in FATES[fate][2] or is_lost, (job_id, fate, end)
         with AccountFile(path) as file:
             file.catch_up()
-            found = check(file, again_s=0)
+            found = file.check()
             assert found.fault is None and found.gone == 0, found
             self.counts["events in the account"] = found.events
         self._check_runs()

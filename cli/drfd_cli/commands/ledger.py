@@ -5,27 +5,26 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from drfd.common.errors import Refused
 from drfd.common.units import parse_duration, short_clock, show_duration
 from drfd_cli import output
 from drfd_cli.options import MOMENT, connect, prints_result
-from drfd_cli.output import Csv, Result, pick
+from drfd_cli.output import Csv, Result, pick, show_machine_time
 
 if TYPE_CHECKING:
     from drfd.client.connection import Connection
     from drfd.protocol.replies import (
         LeafView,
         LedgerCheckReply,
+        LedgerPair,
         LedgerPastStart,
         LedgerReply,
-        LedgerSums,
         StretchView,
     )
-    from drfd.sim.audit import Audit
 
 _DEFAULT_SINCE = "30d"
 #: Causes of what is missing, with their columns; those that are nothing everywhere are left out.
@@ -35,9 +34,9 @@ _CAUSES = {
 }  # fmt: skip
 _KEYS = (
     *("since", "until", "user", "rows", "total", "leaves", "starts", "pairs", "pairs_more"),
-    *("past", "past_more", "hours", "steps_back", "doubtful", "events", "chain", "begin"),
+    *("past", "past_more", "hours", "steps_back", "doubtful", "events", "begin"),
 )
-_CHECK_KEYS = ("hours", "computed", "events", "gone", "chain", "fault")
+_CHECK_KEYS = ("hours", "compared", "events", "gone", "fault")
 _SUMS = ("waited_ms", "kept_part", "promised", "kept", *_CAUSES)
 _RULES = {
     "turn": "in turn", "reservation": "with a reservation", "backfill": "beside a reservation",
@@ -46,8 +45,6 @@ _RULES = {
 _SHOWN_MS = 1000
 #: Columns to which names are cut.
 _NAME = 24
-#: Digits of a chain that are shown.
-_DIGITS = 16
 
 
 @click.command("ledger")
@@ -56,17 +53,11 @@ _DIGITS = 16
 @click.option("--until", type=MOMENT, help="Before then.")
 @click.option("--why", is_flag=True, help="Also because of whom, and which jobs started first.")
 @click.option(
-    "--verify", is_flag=True, help="Check all of it against the journal (administrators)."
-)
-@click.option(
-    "--audit",
-    is_flag=True,
-    help="Simulate the jobs again, for minutes to hours: was anybody envious, worse off "
-    "than alone, or better off with lies?",
+    "--verify", is_flag=True, help="Compute it again from the journal and compare (administrators)."
 )
 @prints_result(csv="Print a line of values for each line.")
 def command(
-    user: str | None, since: float | None, until: float | None, why: bool, verify: bool, audit: bool
+    user: str | None, since: float | None, until: float | None, why: bool, verify: bool
 ) -> Result:
     """What was promised to you while your jobs waited, what you held of it, and why you lacked the
     rest; of the last 30 days, unless --since says otherwise. Administrators see everybody's.
@@ -74,13 +65,9 @@ def command(
     A promise is the entitlement of `drf shares`. It counts while a job of yours could start. What
     was missing is shown as time of the whole machine: half of it for an hour is 30m."""
     if verify:
-        if user is not None or since is not None or until is not None or why or audit:
+        if user is not None or since is not None or until is not None or why:
             raise click.UsageError("--verify checks all of it: it goes with --json alone")
         return _verify(connect())
-    if audit:
-        if user is not None or until is not None or why:
-            raise click.UsageError("--audit goes with --since, --json and --csv alone")
-        return _audit(time.time() - parse_duration(_DEFAULT_SINCE) if since is None else since)
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since is not before --until")
     if since is None and until is None:
@@ -103,11 +90,20 @@ def _show(reply: LedgerReply, *, why: bool) -> None:
     _print_rows(reply)
     for line in _starts_lines(reply):
         output.tell(line)
-    if why:
-        _print_pairs(reply)
-        _print_past(reply)
+    if why and reply["pairs"]:
+        output.tell("")
+        output.print_items(_PAIRS, reply["pairs"], fixed=("TIME",))
+        if reply["pairs_more"]:
+            output.tell(f"{reply['pairs_more']} more with less")
+        output.tell("whoever held more than promised took what was idle at that time")
+        output.tell("")
+    if why and reply["past"]:
+        output.print_items(_PAST, reply["past"], fixed=("STARTED", "ID", "FITTED"))
+        if reply["past_more"]:
+            output.tell(f"{reply['past_more']} more before")
+        output.tell("")
     about = f"{_count(reply['hours'], 'hour')} from {output.show_time(reply['since'])} on"
-    output.tell(f"{about}, events up to {reply['events']}, chain {reply['chain'][:_DIGITS]}")
+    output.tell(f"{about}, events up to {reply['events']}")
     if reply["steps_back"]:
         times = _count(reply["steps_back"], "time")
         output.tell(f"the clock was set back {times}: such a step counts as no time")
@@ -118,50 +114,48 @@ def _show(reply: LedgerReply, *, why: bool) -> None:
 
 
 def _print_rows(reply: LedgerReply) -> None:
-    if reply["total"]["waited_ms"] < _SHOWN_MS:
+    total: Any = reply["total"]
+    if total["waited_ms"] < _SHOWN_MS:
         output.tell("nobody has waited")
         return
-    causes = [
-        each for each in _CAUSES
-        if each == "others" or reply["total"][each]  # type: ignore[literal-required]  # by name
-    ]  # fmt: skip
-    has_pools = any(row["pool"] for row in reply["rows"])
-    columns: list[output.Column] = [
-        "USER", *(["POOL"] if has_pools else []), ("WAITED", "right"), ("PROMISED", "right"),
-        ("KEPT", "right"), ("SHORT", "right"), *((_CAUSES[each], "right") for each in causes),
-        "LONGEST BELOW",
-    ]  # fmt: skip
-    rows: list[list[object]] = [
-        [
-            output.shorten(row["user"], _NAME),
-            *([output.shorten(row["pool"] or "-", _NAME)] if has_pools else []),
-            *_sums(row, causes),
-            _stretch(row["below"]),
-        ]
-        for row in reply["rows"]
-        if row["waited_ms"] >= _SHOWN_MS
+    sums: output.Cells[Any] = {
+        ("WAITED", "right"): lambda sums: show_duration(sums["waited_ms"] / 1000),
+        ("PROMISED", "right"): lambda sums: f"{sums['promised'] / 10**9 / sums['waited_ms']:.0%}",
+        ("KEPT", "right"): lambda sums: f"{1 - _short(sums) / (sums['promised'] or 1):.0%}",
+        ("SHORT", "right"): lambda sums: show_machine_time(_short(sums)),
+        **{
+            (title, "right"): partial(_missing, cause=cause)
+            for cause, title in _CAUSES.items()
+            if cause == "others" or total[cause]
+        },
+    }
+    cells: output.Cells[Any] = {
+        "USER": lambda row: output.shorten(row["user"], _NAME),
+        "POOL": lambda row: output.shorten(row["pool"] or "-", _NAME),
+        **sums,
+        "LONGEST BELOW": lambda row: _stretch(row["below"]),
+    }
+    if not any(row["pool"] for row in reply["rows"]):
+        cells = output.visible(cells, "POOL")
+    below = [
+        {"USER": f"all {reply['leaves']}" if reply["leaves"] > 1 else "all"}
+        | {output.parts(column)[0]: show(total) for column, show in sums.items()}
     ]
-    if len(rows) != 1 or reply["leaves"] != 1:
-        of_all = f"all {reply['leaves']}" if reply["leaves"] > 1 else "all"
-        rows.append([of_all, *([""] if has_pools else []), *_sums(reply["total"], causes), ""])
-    output.print_rows(columns, rows, fixed=("WAITED", "PROMISED", "KEPT", "SHORT"))
+    shown = [row for row in reply["rows"] if row["waited_ms"] >= _SHOWN_MS]
+    output.print_items(
+        cells,
+        shown,
+        fixed=("WAITED", "PROMISED", "KEPT", "SHORT"),
+        below=() if len(shown) == reply["leaves"] == 1 else below,
+    )
 
 
-def _sums(sums: LedgerSums, causes: list[str]) -> list[object]:
-    """Return the time waited, the mean promise, the part of it that was held, and what was missing,
-    as times of the whole machine."""
-    view: Mapping[str, Any] = sums
-    if not sums["waited_ms"]:
-        return ["-"] * (4 + len(causes))
-    mean = sums["promised"] / (10**9 * sums["waited_ms"])
-    kept = sums["kept"] / sums["promised"] if sums["promised"] else 1.0
-    return [
-        show_duration(sums["waited_ms"] / 1000),
-        f"{mean:.0%}",
-        f"{kept:.0%}",
-        output.show_machine_time(sums["promised"] - sums["kept"]),
-        *(output.show_machine_time(view[each]) for each in causes),
-    ]
+def _short(sums: Any) -> int:
+    return int(sums["promised"] - sums["kept"])
+
+
+def _missing(sums: Any, *, cause: str) -> str:
+    return show_machine_time(sums[cause])
 
 
 def _stretch(below: StretchView | None) -> str:
@@ -186,53 +180,25 @@ def _starts_lines(reply: LedgerReply) -> Iterator[str]:
         yield f"{line}: {rules}" if rules else line
 
 
-def _print_pairs(reply: LedgerReply) -> None:
-    if not reply["pairs"]:
-        return
-    output.tell("")
-    rows: list[list[object]] = [
-        [
-            _leaf(pair),
-            "others" if pair["by"] is None else _leaf(pair["by"]),
-            output.show_machine_time(pair["amount"]),
-        ]
-        for pair in reply["pairs"]
-    ]
-    output.print_rows(["SHORT", "BECAUSE OF", ("TIME", "right")], rows, fixed=("TIME",))
-    if reply["pairs_more"]:
-        output.tell(f"{reply['pairs_more']} more with less")
-    output.tell("whoever held more than promised took what was idle at that time")
-    output.tell("")
-
-
-def _print_past(reply: LedgerReply) -> None:
-    if not reply["past"]:
-        return
-    rows: list[list[object]] = [
-        [
-            output.show_time(start["at"]),
-            start["id"],
-            _leaf(start),
-            _RULES.get(start["why"], start["why"]),
-            "yes" if start["fits"] else "no",
-            _short(start),
-        ]
-        for start in reply["past"]
-    ]
-    columns: list[output.Column] = ["STARTED", ("ID", "right"), "OF", "RULE", "FITTED", "PAST"]
-    output.print_rows(columns, rows, fixed=("STARTED", "ID", "FITTED"))
-    if reply["past_more"]:
-        output.tell(f"{reply['past_more']} more before")
-    output.tell("")
-
-
-def _short(start: LedgerPastStart) -> str:
-    return ", ".join(map(_leaf, start["short"]))
-
-
 def _leaf(leaf: LeafView) -> str:
     name = leaf["user"] if leaf["pool"] is None else f"{leaf['pool']}/{leaf['user']}"
     return output.shorten(name, _NAME)
+
+
+#: Who was short because of whom, and the starts past somebody.
+_PAIRS: output.Cells[LedgerPair] = {
+    "SHORT": _leaf,
+    "BECAUSE OF": lambda pair: "others" if pair["by"] is None else _leaf(pair["by"]),
+    ("TIME", "right"): lambda pair: show_machine_time(pair["amount"]),
+}
+_PAST: output.Cells[LedgerPastStart] = {
+    "STARTED": lambda start: output.show_time(start["at"]),
+    ("ID", "right"): lambda start: start["id"],
+    "OF": _leaf,
+    "RULE": lambda start: _RULES.get(start["why"], start["why"]),
+    "FITTED": lambda start: "yes" if start["fits"] else "no",
+    "PAST": lambda start: ", ".join(map(_leaf, start["short"])),
+}
 
 
 def _count(number: int, word: str) -> str:
@@ -253,143 +219,6 @@ def _csv(reply: LedgerReply) -> Csv:
     )
 
 
-# -- the audit -------------------------------------------------------------------------------------
-
-
-#: What a false demand was, in words; of a resource: more of it.
-_LIES = {"all": "half as much again of everything", "split": "two halves of each job"}
-#: Gains below it, in parts of the time, are none: other jobs start in another order by chance.
-_LEAST_GAIN = 0.005
-#: Users who would have waited less alone, and gains, that are told singly.
-_TOLD = 10
-#: Seconds of simulation that are announced, and between two words about the progress.
-_LONG_S, _TELL_EVERY_S = 60.0, 10.0
-
-
-def _audit(since_s: float) -> Result:
-    from drfd.sim.audit import audit
-    from drfd_cli.simulate.trace import past_of
-
-    try:
-        work, rules = past_of(since_s, None)
-    except Refused as error:
-        if error.code != "no-jobs":
-            raise
-        text = f"no job that ran has ended since {output.show_time(since_s)}"
-        raise Refused("no-jobs", text, hint="an earlier time: --since 365d") from None
-    telling = Telling(len(work.jobs), shows_all=sys.stderr.isatty())
-    found = audit(work.jobs, rules, telling.tell)
-    return Result(
-        show=lambda: _show_audit(found, since_s),
-        view=lambda: _audit_view(found, since_s),
-        csv=lambda: (_AUDIT_COLUMNS, _audit_rows(found)),
-    )
-
-
-def _path(leaf: str) -> str:
-    from drfd.core.model.job import show_path
-
-    return show_path(leaf)
-
-
-class Telling:
-    """Says how long an audit will take, and on a terminal how far it is. All jobs were simulated
-    once when `tell` is called first; how long that took says how long the rest takes."""
-
-    def __init__(self, jobs: int, *, shows_all: bool) -> None:
-        self._jobs, self._shows_all = jobs, shows_all
-        self._told_s = self._began_s = time.monotonic()
-        self._whole_s: float | None = None
-
-    def tell(self, number: int, count: int, left: float) -> None:
-        now_s = time.monotonic()
-        if self._whole_s is None:
-            self._whole_s = now_s - self._began_s
-            if self._whole_s * left >= _LONG_S:
-                output.say(
-                    f"{count} simulations of up to {_count(self._jobs, 'job')} take about "
-                    f"{show_duration(self._whole_s * left)}; with a later --since it is less"
-                )
-                self._told_s = now_s
-        elif self._shows_all and now_s - self._told_s >= _TELL_EVERY_S:
-            self._told_s = now_s
-            left_text = show_duration(self._whole_s * left)
-            output.say(f"simulation {number} of {count}, about {left_text} more")
-
-
-def _audit_view(found: Audit, since_s: float) -> dict[str, object]:
-    return {
-        "since": since_s,
-        "jobs": found.jobs,
-        "refused": found.refused,
-        "envy": found.envy,
-        "alone": [
-            {
-                "user": _path(each.leaf),
-                "jobs": each.jobs,
-                "too_large": each.too_large,
-                "wait_s": each.together_s,
-                "wait_alone_s": each.alone_s,
-            }
-            for each in found.alone
-        ],
-        "false_demands": [
-            {
-                "user": _path(each.leaf),
-                "of": each.what,
-                "true_s": each.true_s,
-                "false_s": each.false_s,
-            }
-            for each in found.lies
-        ],
-    }
-
-
-_AUDIT_COLUMNS = ("user", "test", "as_it_was_s", "otherwise_s")
-
-
-def _audit_rows(found: Audit) -> Iterator[list[object]]:
-    for alone in found.alone:
-        yield [_path(alone.leaf), "alone", alone.together_s, alone.alone_s]
-    for lie in found.lies:
-        yield [_path(lie.leaf), lie.what, lie.true_s, lie.false_s]
-
-
-def _show_audit(found: Audit, since_s: float) -> None:
-    output.tell(
-        f"{_count(found.jobs, 'job')} of {_count(len(found.alone), 'user')} since "
-        f"{output.show_time(since_s)}, simulated with the present weights"
-    )
-    if found.refused:
-        output.tell(f"{_count(found.refused, 'job')} left out: larger than the machine")
-    output.tell(
-        f"envy: {found.envy:.1%} of those who waited would have preferred what another one held"
-    )
-    worse = [each for each in found.alone if each.jobs and each.alone_s < each.together_s]
-    output.tell(
-        f"alone on a machine of their own, as large as their entitlement, {len(worse)} of "
-        f"{_count(len(found.alone), 'user')} would have waited less"
-    )
-    worse.sort(key=lambda each: (each.alone_s - each.together_s, each.leaf))
-    for each in worse[:_TOLD]:
-        output.tell(
-            f"  {output.shorten(_path(each.leaf), _NAME)}: "
-            f"{show_duration(each.together_s)} on average, alone {show_duration(each.alone_s)}"
-        )
-    gains = [each for each in found.lies if each.gain >= _LEAST_GAIN]
-    output.tell(
-        f"false demands: in {len(gains)} of {len(found.lies)} simulations, of those who waited "
-        "most, the user's own jobs would have ended earlier"
-    )
-    gains.sort(key=lambda each: (-each.gain, each.leaf, each.what))
-    for lie in gains[:_TOLD]:
-        what = _LIES.get(lie.what, f"half as much {lie.what} again")
-        output.tell(
-            f"  {output.shorten(_path(lie.leaf), _NAME)}, {what}: by {lie.gain:.1%} of the "
-            "time from submission to end"
-        )
-
-
 # -- the check -------------------------------------------------------------------------------------
 
 
@@ -402,28 +231,16 @@ def _verify(client: Connection) -> Result:
     return Result(
         show=lambda: _show_check(reply),
         view=lambda: pick(reply, _CHECK_KEYS),
-        csv=lambda: (_CHECK_KEYS, [[*_check_values(reply)]]),
         finish=lambda: 0 if reply["fault"] is None else 1,
     )
-
-
-def _check_values(reply: LedgerCheckReply) -> Iterator[object]:
-    view: Mapping[str, Any] = reply
-    for name in _CHECK_KEYS:
-        value = view[name]
-        yield value["hour"] if name == "fault" and value is not None else value
 
 
 def _show_check(reply: LedgerCheckReply) -> None:
     fault = reply["fault"]
     if fault is not None:
-        when = (
-            "" if fault["begin"] is None else f", which begins {output.show_time(fault['begin'])}"
-        )
-        output.tell(f"hour {fault['hour']}{when}: {fault['text']}")
+        output.tell(f"hour from {output.show_time(fault['begin'])} on: {fault['text']}")
     output.tell(
-        f"{reply['computed']} of {_count(reply['hours'], 'hour')} computed again, "
-        f"{_count(reply['events'], 'event')} compared, {reply['gone']} gone with their jobs"
+        f"{reply['compared']} of {_count(reply['hours'], 'hour')} compared with what "
+        f"{_count(reply['events'], 'event')} give; {reply['gone']} are gone with their jobs"
     )
-    output.tell(f"chain {reply['chain']}")
     output.tell("all is as it was written" if fault is None else "the account is not what it was")

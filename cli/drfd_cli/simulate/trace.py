@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from drfd.client.counted import count_resources
 from drfd.common.errors import Refused
-from drfd.common.units import parse_duration
+from drfd.common.units import parse_duration, show_duration
 from drfd_cli import output
 from drfd_cli.options import (
     MOMENT,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: The file name of `--plot` that means the terminal.
 _HERE = "-"
+#: Seconds of simulation that are announced.
+_LONG_S = 60.0
 #: Least seconds between two updates of the progress line.
 _TELL_EVERY_S = 0.2
 
@@ -98,6 +101,9 @@ def _patience(text: str) -> int:
 @click.option("--io-profile", metavar="FILE", help="SYNTHETIC disk rates, see docs/simulator.md.")
 @click.option("--history", is_flag=True, help="This machine's past in place of a TRACE.")
 @click.option("--since", type=MOMENT, help="With --history: what ended since then.")
+@click.option("--audit", is_flag=True,
+              help="Was anybody envious, worse off than alone, or better off with lies? Of this "
+              "machine's past, or of a TRACE; for minutes to hours.")  # fmt: skip
 @click.option("--lend", is_flag=True, help="Show also what lending of idle cores would bring.")
 @click.option("--ranges", "factor", metavar="N", type=click.FloatRange(1, 1000, min_open=True),
               help="… if jobs could use N times what they declare.")  # fmt: skip
@@ -111,7 +117,7 @@ def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
     io_profile: str | None, history: bool, since: float | None, number: int | None, users: bool,
     plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], lend: bool,
-    factor: float | None, **changes: Any,
+    factor: float | None, audit: bool, **changes: Any,
 ) -> Result:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
     from drfd.sim.driver import for_lending
@@ -120,6 +126,18 @@ def trace(
     from drfd_cli import charts
     from drfd_cli.simulate import trace_view as view
 
+    if audit:
+        given = click.get_current_context().get_parameter_source
+        if (
+            users
+            or plot_path
+            or weights
+            or lend
+            or factor is not None
+            or any(given(each) is not ParameterSource.DEFAULT for each in ("policies", "estimates"))
+        ):
+            raise click.UsageError("--audit goes without other policies, weights and pictures")
+        history = source is None
     if history == (source is not None):
         raise click.UsageError("name one TRACE, or --history")
     if since is not None and not history:
@@ -144,6 +162,9 @@ def trace(
             hint=f"for this trace for instance --capacity {suggestion(work.jobs)}",
         )  # fmt: skip
     check(work.jobs, capacity)
+    if audit:
+        (rules,) = _variants(work, rules or rules_of(capacity), {}, **changes).values()
+        return _audit(work, rules)
     lends = lend or factor is not None
     if lends:
         work = for_lending(work, factor)
@@ -155,6 +176,34 @@ def trace(
         view=lambda: view.as_view(work, machine, runs),
         finish=lambda: _plot(plot_path, work, dict(runs)),
     )
+
+
+def _audit(work: Workload, rules: Rules) -> Result:
+    from drfd.sim.audit import audit
+    from drfd_cli.simulate import trace_view as view
+
+    announce = Announcement(len(work.jobs))
+    with _Progress("the audit", len(work.jobs)) as progress:
+        found = audit(work.jobs, rules, lambda *at: progress.note(announce(*at)))
+    return Result(show=lambda: view.print_audit(found), view=lambda: view.as_audit(found))
+
+
+class Announcement:
+    """Says once how long an audit will take, and returns how far it is. All jobs were simulated
+    once when it is called first; how long that took says how long the rest takes."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs, self._began_s, self._whole_s = jobs, time.monotonic(), 0.0
+
+    def __call__(self, number: int, count: int, left: float) -> str:
+        if number == 1:
+            self._whole_s = time.monotonic() - self._began_s
+            if self._whole_s * left >= _LONG_S:
+                output.say(
+                    f"{count} simulations of up to {self._jobs} jobs take about "
+                    f"{show_duration(self._whole_s * left)}; of fewer (-n, --since) it is less"
+                )
+        return f"simulation {number} of {count}, about {show_duration(self._whole_s * left)} more"
 
 
 def _plot(path: str | None, work: Workload, runs: dict[str, Run]) -> int:
@@ -287,10 +336,13 @@ class _Progress:
         return self._tell if self._is_shown else None
 
     def _tell(self, over: int) -> None:
+        self.note(f"{self._label}: {over / self._jobs:.0%} of {self._jobs:,} jobs")
+
+    def note(self, line: str) -> None:
         now_s = time.monotonic()
         if now_s - self._told_s >= _TELL_EVERY_S:
             self._told_s = now_s
-            self._write(f"{self._label}: {over / self._jobs:.0%} of {self._jobs:,} jobs")
+            self._write(line)
 
     def done(self, decisions: int) -> None:
         """Print the speed; `decisions` are passes and launches."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from drfd.common.units import show_duration, show_need
+from drfd.core.model.job import show_path
 from drfd.core.model.resources import Axes, Resources
+from drfd.sim.audit import Audit
 from drfd.sim.driver import Run
 from drfd.sim.metrics import SIZES, View, measure
 from drfd.sim.workload import Workload
@@ -211,3 +213,79 @@ def _figure(number: float) -> str:
 
 def _percent(part: float) -> str:
     return f"{part * 100:.1f} %"
+
+
+# -- the audit ----------------------------------------------------------------------------------
+
+
+#: What a false demand was, in words; of a resource: more of it.
+_LIES = {"all": "half as much again of everything", "split": "two halves of each job"}
+#: Gains below it, in parts of the time, are none: other jobs start in another order by chance.
+_LEAST_GAIN = 0.005
+#: Users who would have waited less alone, and gains, that are told singly; columns of their names.
+_TOLD, _NAME = 10, 24
+
+
+def as_audit(found: Audit) -> dict[str, object]:
+    return {
+        "jobs": found.jobs,
+        "refused": found.refused,
+        "envy": found.envy,
+        "alone": [
+            {
+                "user": show_path(each.leaf),
+                "jobs": each.jobs,
+                "too_large": each.too_large,
+                "wait_s": each.together_s,
+                "wait_alone_s": each.alone_s,
+            }
+            for each in found.alone
+        ],
+        "false_demands": [
+            {
+                "user": show_path(each.leaf),
+                "of": each.what,
+                "true_s": each.true_s,
+                "false_s": each.false_s,
+            }
+            for each in found.lies
+        ],
+    }
+
+
+def print_audit(found: Audit) -> None:
+    output.tell(
+        f"{_counted(found.jobs, 'job')} of {_counted(len(found.alone), 'user')}, simulated again"
+    )
+    if found.refused:
+        output.tell(f"{_counted(found.refused, 'job')} left out: larger than the machine")
+    output.tell(
+        f"envy: {found.envy:.1%} of those who waited would have preferred what another one held"
+    )
+    worse = [each for each in found.alone if each.jobs and each.alone_s < each.together_s]
+    output.tell(
+        f"alone on a machine of their own, as large as their entitlement, {len(worse)} of "
+        f"{_counted(len(found.alone), 'user')} would have waited less"
+    )
+    worse.sort(key=lambda each: (each.alone_s - each.together_s, each.leaf))
+    for each in worse[:_TOLD]:
+        output.tell(
+            f"  {output.shorten(show_path(each.leaf), _NAME)}: "
+            f"{show_duration(each.together_s)} on average, alone {show_duration(each.alone_s)}"
+        )
+    gains = [each for each in found.lies if each.gain >= _LEAST_GAIN]
+    output.tell(
+        f"false demands: in {len(gains)} of {len(found.lies)} simulations, of those who waited "
+        "most, the user's own jobs would have ended earlier"
+    )
+    gains.sort(key=lambda each: (-each.gain, each.leaf, each.what))
+    for lie in gains[:_TOLD]:
+        what = _LIES.get(lie.what, f"half as much {lie.what} again")
+        output.tell(
+            f"  {output.shorten(show_path(lie.leaf), _NAME)}, {what}: by {lie.gain:.1%} of the "
+            "time from submission to end"
+        )
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -2,8 +2,7 @@
 
 A fold over events takes processor time; in a thread it would hold Python's global lock and delay
 all requests. Here a process of its own does each task, one at a time, and the loop only waits for
-it. The chain that the account has reached goes to the log once a month, and at the daemon's start:
-what a log elsewhere has noted cannot be rewritten here.
+it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ class Accountant:
         self._turn = asyncio.Lock()
         self._check: asyncio.Task[LedgerCheckReply] | None = None
         self._check_began_s = 0.0
-        self._logged_month: tuple[int, int] | None = None
         #: Processes that have not ended, which threads add and remove.
         self.processes: set[subprocess.Popen[bytes]] = set()
         self._guard = threading.Lock()
@@ -73,14 +71,10 @@ class Accountant:
             await asyncio.sleep(_EVERY_S)
 
     async def keep_up(self) -> None:
-        """Bring the account up to date, and log its chain if that is due. Raises DrfdError."""
+        """Bring the account up to date. Raises DrfdError."""
         async with self._turn:
             # Nobody reads the rows.
-            reply: LedgerReply = await self._work(since_ms=1 << 62)
-        month = time.gmtime(self._now_s())[:2]
-        if reply["chain"] and month != self._logged_month:
-            self._logged_month = month
-            log.info("event=promises-chain events=%d chain=%s", reply["events"], reply["chain"])
+            await self._work(since_ms=1 << 62)
 
     async def read(
         self, since_s: float | None, until_s: float | None, user: str | None
@@ -138,8 +132,7 @@ class Accountant:
             self._check = None
 
     async def _check_now(self) -> LedgerCheckReply:
-        async with self._turn:
-            await self._work(since_ms=1 << 62)
+        await self.keep_up()
         found: LedgerCheckReply = await self._work(checks=True)
         return found
 

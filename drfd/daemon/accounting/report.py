@@ -12,7 +12,7 @@ from operator import add
 
 from drfd.core.model.events import StartReason
 from drfd.core.promises import WHOLE, Parts, PastStart, Starts, Stretch
-from drfd.journal.promises.book import THE_REST, Hour
+from drfd.journal.promises import THE_REST, Hour
 from drfd.protocol.replies import (
     LeafView,
     LedgerPair,
@@ -105,7 +105,6 @@ def report(hours: Iterable[Hour], user: str | None) -> LedgerReply:
         "steps_back": sums.steps_back,
         "doubtful": sums.doubtful,
         "events": 0,
-        "chain": "",
         "begin": None,
     }
 

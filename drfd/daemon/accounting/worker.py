@@ -17,9 +17,7 @@ from drfd.common.errors import DrfdError, short_of_memory
 from drfd.daemon.accounting.messages import Answer, Task
 from drfd.daemon.accounting.report import report
 from drfd.daemon.error_message import ErrorMessage
-from drfd.journal.promises.account_file import AccountFile
-from drfd.journal.promises.book import Hour
-from drfd.journal.promises.check import check
+from drfd.journal.promises import AccountFile, Hour
 from drfd.linux import own_process
 from drfd.protocol.replies import LedgerCheckReply, LedgerReply
 
@@ -45,34 +43,26 @@ def answer_to(task: Task) -> LedgerReply | LedgerCheckReply:
     """Do the task. Raises HostError."""
     with AccountFile(Path(task.journal)) as file:
         if task.checks:
-            # Of what is there: another worker may write meanwhile.
-            found = check(file)
+            found = file.check()
             fault = found.fault
             return {
                 "hours": found.hours,
-                "computed": found.computed,
+                "compared": found.compared,
                 "events": found.events,
                 "gone": found.gone,
-                "chain": found.chain,
-                "fault": None
-                if fault is None
-                else {
-                    "hour": fault.number,
-                    "begin": None if fault.begin_ms is None else fault.begin_ms / 1000,
-                    "text": fault.text,
-                },
+                "fault": fault and {"begin": fault.begin_ms / 1000, "text": fault.text},
             }
         book = file.catch_up(forget_before_ms=task.forget_before_ms, now_ms=task.now_ms)
         begin_ms = file.begin_ms()
 
         def hours() -> Iterator[Hour]:
-            yield from file.hours_between(task.since_ms, task.until_ms)
+            yield from file.hours(task.since_ms, task.until_ms)
             for hour in book.close_at(task.now_ms):
                 if hour.end_ms > task.since_ms and hour.begin_ms < task.until_ms:
                     yield hour
 
         reply = report(hours(), task.user)
-        reply["events"], reply["chain"] = file.last_seq(), file.head()
+        reply["events"] = file.last_seq()
         reply["begin"] = None if begin_ms is None else begin_ms / 1000
         return reply
 
