@@ -214,18 +214,6 @@ def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:
         return {job_id: records.decode_curve(data) for job_id, data in rows}
 
 
-def read_changed(path: Path, *, after: int, limit: int) -> tuple[list[int], int]:
-    """Return the jobs and arrays of the next `limit` events after `after`, and the last event read.
-
-    They are in the order of their last event. Raises HostError.
-    """
-    statement = "select seq, job_id from events where seq > ? order by seq limit ?"
-    with open_snapshot(path) as db:
-        rows = db.execute(statement, (after, limit)).fetchall()
-    latest = {job_id: seq for seq, job_id in rows if job_id is not None}
-    return sorted(latest, key=latest.__getitem__), rows[-1][0] if rows else after
-
-
 def finder(db: sqlite3.Connection) -> Callable[[int], Words]:
     """Return a function that reads long command lines and caches the latest of them."""
 

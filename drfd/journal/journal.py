@@ -393,6 +393,26 @@ class Journal:
         """Return the sequence number of the last event, or 0."""
         return int(self._db.row("select max(seq) from events")[0] or 0)
 
+    def changed(
+        self, *, after: int, limit: int, user: str | None = None
+    ) -> tuple[list[tuple[int, int | None]], int]:
+        """Return the jobs and arrays of the next `limit` events after `after`, or the user's among
+        them, and the last event read. Each has the id of its array, an array its own; they are in
+        the order of their last event."""
+        query = (
+            "select max(seq), job_id, coalesce(array_id, arrays.id),"
+            " coalesce(jobs.user, arrays.user) from (select seq, job_id from events where seq > ?"
+            " order by seq limit ?) left join jobs on jobs.id = job_id"
+            " left join arrays on arrays.id = job_id group by job_id order by 1"
+        )
+        rows = self._db.rows(query, (after, limit))
+        found = [
+            (job_id, array_id)
+            for _, job_id, array_id, own in rows
+            if own is not None and user in (None, own)
+        ]
+        return found, rows[-1][0] if rows else after
+
     def job(self, job_id: int) -> Job | None:
         """Return any job or task that is in the journal, live or ended, or None."""
         with self._db.reported("read"):

@@ -263,15 +263,12 @@ async def test_who_does_not_ask_hears_of_no_others(desk: Desk, feed: EventFeed) 
 async def test_who_is_far_behind_reads_the_journal_page_by_page(
     desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_module, "MOST_CHANGED", 5)
     monkeypatch.setattr(follow_module, "PAGE", 7)
     ear = Ear(feed, ALICE)
     await ear.hear()
     for _ in range(20):
         await desk.submit(ALICE, held=True)
     await desk.ask(ALICE, op="cancel", select={"everything": True})
-    (listener,) = feed.listeners["alice"]
-    assert len(listener.changed) <= 5
     heard: dict[int, str] = {}
     while len([state for state in heard.values() if state == "CANCELLED"]) < 20:
         heard |= dict(told(await ear.hear()))

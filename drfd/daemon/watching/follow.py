@@ -1,8 +1,7 @@
 """Clients that follow jobs: `drf wait` until they end, and event streams at each change.
 
-A stream has one listener. It holds only the ids of the jobs that have changed since its last line,
-each once; when there are too many, they are dropped and read from the journal. So a client that
-does not read costs no more than one that does, and each receives the latest state of every job.
+A stream holds its place in the journal, and reads from there which jobs have changed when one does.
+So a client that does not read costs nothing, and each receives the latest state of every job.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from drfd.daemon.lookup.lookup import EndedRows, Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import exit_status, reason_view
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.loop_time import PART_S, CooperativeYield, PerUserLocks, in_parts
-from drfd.journal.history import read_changed, read_ended_ids
+from drfd.journal.history import read_ended_ids
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     CodeText,
@@ -39,21 +39,10 @@ from drfd.protocol.replies import (
 )
 from drfd.protocol.requests import Selection
 
-#: The most changed jobs that are kept for one event stream.
-MOST_CHANGED = 10_000
 #: Events of the journal that are read at a time.
-PAGE = 5_000
+PAGE = 500
 #: Jobs of an event stream that are processed before other tasks run.
 _AT_ONCE = 50
-
-
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """A client of `drf wait`."""
-
-    #: Set when a job that it waits for has ended or can never start.
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    has_end: bool = False
 
 
 def has_ended(job_id: int, ledger: Ledger) -> bool:
@@ -66,14 +55,11 @@ class Waiting:
     """All clients of `drf wait`, by the jobs that they wait for."""
 
     engine: Engine
-    #: Waiters by the id of a job or an array, whose end wakes them.
-    waiters: dict[int, set[_Waiter]] = field(default_factory=dict)
-    #: All waiters, each once.
-    everybody: set[_Waiter] = field(default_factory=set)
-    #: Awaited tasks by the id of their array, for arrays that were live when the wait began; and
-    #: the array by the id of such a task.
-    tasks: dict[int, set[int]] = field(default_factory=dict)
-    array_of: dict[int, int] = field(default_factory=dict)
+    #: What wakes clients, by the id of a job or an array that they wait for; of a task, by the
+    #: negated id of its array, any task's end.
+    waiters: dict[int, set[asyncio.Event]] = field(default_factory=dict)
+    #: All of them, each once.
+    everybody: set[asyncio.Event] = field(default_factory=set)
     #: Whether all waiters have been woken and none has checked its jobs since.
     _all_woken: bool = False
 
@@ -83,15 +69,14 @@ class Waiting:
             if job.broken is not None or (job.awaits and self._is_waited_for(job)):
                 self._wake_all()
             return
-        if job.id == job.array_id:
-            # Only awaited tasks: the array may have hundreds of thousands.
-            ids = [job.id, *self.tasks.get(job.id, ())]
-            for job_id in [each for each in ids if has_ended(each, self.engine.ledger)]:
-                self._wake(job_id)
-            return
-        self._wake(job.id)
-        if job.array_id is not None and has_ended(job.array_id, self.engine.ledger):
-            self._wake(job.array_id)
+        keys = [job.id]
+        if job.array_id is not None:
+            keys.append(-job.array_id)
+            if has_ended(job.array_id, self.engine.ledger):
+                keys.append(job.array_id)
+        for key in keys:
+            for waiter in self.waiters.get(key, ()):
+                waiter.set()
 
     def stuck(self, job_id: int) -> Job | None:
         """Return the job, or a task of the array, that can never start as things stand, or None."""
@@ -120,33 +105,42 @@ class Waiting:
         """Wait until all jobs have ended or can never start, or until one has ended if `any_one`,
         or until the timeout. Return the ids that have ended."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        waiter, yielding = _Waiter(), CooperativeYield()
+        waiter, yielding = asyncio.Event(), CooperativeYield()
+        keys: set[int] = set()
         self.everybody.add(waiter)
         try:
             for job_id in ids:
-                if has_ended(job_id, self.engine.ledger):
-                    waiter.has_end = True
-                else:
-                    self._enter(job_id, waiter)
+                if not has_ended(job_id, self.engine.ledger):
+                    array = self.engine.ledger.arrays.of_task(job_id)
+                    key = job_id if array is None else -array.id
+                    keys.add(key)
+                    self.waiters.setdefault(key, set()).add(waiter)
                 await yielding.maybe_yield()
             left = list(ids)
-            while not (any_one and waiter.has_end):
-                waiter.changed.clear()
+            while True:
+                waiter.clear()
                 self._all_woken = False
-                if await self._are_settled(left):
+                if (any_one and await self._ended(ids, 1)) or await self._are_settled(left):
                     break
                 left_s = None if deadline is None else deadline - time.monotonic()
                 try:
-                    await asyncio.wait_for(waiter.changed.wait(), left_s)
+                    await asyncio.wait_for(waiter.wait(), left_s)
                 except TimeoutError:
                     break
         finally:
             self.everybody.discard(waiter)
-            await in_parts(lambda job_id: self._forget(job_id, waiter), ids)
-        ended = []
+            await in_parts(lambda key: _forget(self.waiters, key, waiter), keys)
+        return await self._ended(ids, len(ids))
+
+    async def _ended(self, ids: Iterable[int], most: int) -> list[int]:
+        """Return the first ids of jobs that have ended, at most so many."""
+        yielding = CooperativeYield()
+        ended: list[int] = []
         for job_id in ids:
             if has_ended(job_id, self.engine.ledger):
                 ended.append(job_id)
+                if len(ended) == most:
+                    break
             await yielding.maybe_yield()
         return ended
 
@@ -165,9 +159,9 @@ class Waiting:
 
     def _is_waited_for(self, job: Job) -> bool:
         """Whether a client or another job waits for the job; assumed of an array, for its tasks."""
-        ids = (job.id, job.array_id)
+        keys = [job.id] if job.array_id is None else [job.id, job.array_id, -job.array_id]
         return job.id == job.array_id or any(
-            each in self.waiters or each in self.engine.ledger.dependents for each in ids
+            each in self.waiters or each in self.engine.ledger.dependents for each in keys
         )
 
     def _wake_all(self) -> None:
@@ -176,36 +170,18 @@ class Waiting:
         if not self._all_woken:
             self._all_woken = True
             for waiter in self.everybody:
-                waiter.changed.set()
+                waiter.set()
 
-    def _enter(self, job_id: int, waiter: _Waiter) -> None:
-        self.waiters.setdefault(job_id, set()).add(waiter)
-        array = self.engine.ledger.arrays.of_task(job_id)
-        if array is not None:
-            self.array_of[job_id] = array.id
-            self.tasks.setdefault(array.id, set()).add(job_id)
 
-    def _wake(self, job_id: int) -> None:
-        for waiter in self.waiters.pop(job_id, ()):
-            waiter.has_end = True
-            waiter.changed.set()
-        self._forget_task(job_id)
+Key = TypeVar("Key")
 
-    def _forget(self, job_id: int, waiter: _Waiter) -> None:
-        waiters = self.waiters.get(job_id)
-        if waiters is not None:
-            waiters.discard(waiter)
-            if not waiters:
-                del self.waiters[job_id]
-                self._forget_task(job_id)
 
-    def _forget_task(self, job_id: int) -> None:
-        array_id = self.array_of.pop(job_id, None)
-        if array_id is not None:
-            tasks = self.tasks[array_id]
-            tasks.discard(job_id)
-            if not tasks:
-                del self.tasks[array_id]
+def _forget(listeners: dict[Key, set[asyncio.Event]], key: Key, listener: asyncio.Event) -> None:
+    """Remove a listener, and its key with the last one."""
+    found = listeners.get(key, set())
+    found.discard(listener)
+    if not found:
+        listeners.pop(key, None)
 
 
 @dataclass
@@ -258,49 +234,14 @@ class WaitHandler:
         return {**self.lookup.view(job, actor), "status": exit_status(job)}
 
 
-@dataclass(eq=False, slots=True)
-class Listener:
-    """The changes that one stream has not sent yet."""
-
-    #: Ids of changed jobs, the latest change last.
-    changed: dict[int, None] = field(default_factory=dict)
-    #: Whether too many jobs have changed, so that the changes are read from the journal.
-    is_behind: bool = False
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def note(self, job_id: int) -> None:
-        self.changed.pop(job_id, None)
-        self.changed[job_id] = None
-        if len(self.changed) > MOST_CHANGED:
-            self.changed.clear()
-            self.is_behind = True
-        self.woken.set()
-
-    def reported(self, row: Row | None) -> Row | None:
-        """Forget the change of a job whose end is being sent anyway, and return the row: each end
-        is reported once. An ended job does not change any more; of a job that has not ended, the
-        row may be older than the change."""
-        if isinstance(row, Job) and row.state is JobState.ENDED:
-            self.changed.pop(row.id, None)
-        return row
-
-    def take(self) -> list[int]:
-        taken = list(self.changed)
-        self.changed.clear()
-        self.woken.clear()
-        return taken
-
-
 @dataclass
 class EventFeed:
     """All event streams."""
 
     engine: Engine
     meter: Meter
-    #: Listeners by what they follow: the id of a job or array, the name of a user, or "" for all
-    #: jobs. Listeners for tasks of an array are also found by its negated id. A change costs only
-    #: the listeners that it may concern.
-    listeners: dict[int | str, set[Listener]] = field(default_factory=dict)
+    #: What wakes streams at a change: of one user's jobs by the user's name, of any by "".
+    listeners: dict[str, set[asyncio.Event]] = field(default_factory=dict)
     #: One at a time for each user, so that nobody can slow others down with many streams.
     _locks: PerUserLocks = field(default_factory=PerUserLocks)
 
@@ -309,15 +250,9 @@ class EventFeed:
         self.engine.changes.listen(self.job_changed)
 
     def job_changed(self, job: Job) -> None:
-        """Note that a job has changed, or all tasks of an array that have no own record."""
-        if not self.listeners:
-            return
-        keys: list[int | str | None] = [job.id, job.array_id, job.spec.user, ""]
-        if job.id == job.array_id:
-            keys.append(-job.id)
-        for key in set(keys):
-            for listener in self.listeners.get(key, ()) if key is not None else ():
-                listener.note(job.id)
+        for key in (job.spec.user, ""):
+            for woken in self.listeners.get(key, ()):
+                woken.set()
 
     async def stream(
         self, actor: st.Actor, request: msg.EventsRequest
@@ -325,25 +260,24 @@ class EventFeed:
         """Yield `{"event": job}` for each change, and `{"mark": place}` at the beginning and after
         each run of changes: another stream can go on from there. The stream ends when all jobs that
         were requested by id have ended, and otherwise never."""
-        yielding = CooperativeYield()
+        journal = self.engine.journal
         async with self._locks[actor.uid]:
             ids = sorted(await ids_of(self._lookup, request.select.ids))
         # Jobs that had not ended when they were last checked.
         left = list(ids)
         select = _narrowed(replace(request.select, ids=ids), actor)
-        # The listener comes before the first look at the jobs: no change in between is lost.
-        listener = Listener()
-        keys: set[int | str] = set(ids) or {select.user or ""}
+        key, woken = "" if ids else select.user or "", asyncio.Event()
+        # Jobs whose end was sent with the jobs as they stood: each end is sent once.
+        sent: set[int] = set()
+
+        def noted(row: Row | None) -> Row | None:
+            if isinstance(row, Job) and row.state is JobState.ENDED:
+                sent.add(row.id)
+            return row
+
+        self.listeners.setdefault(key, set()).add(woken)
         try:
-            for job_id in ids:
-                array = self.engine.ledger.arrays.of_task(job_id)
-                if array is not None:
-                    keys.add(-array.id)
-                await yielding.maybe_yield()
-            for key in keys:
-                self.listeners.setdefault(key, set()).add(listener)
-                await yielding.maybe_yield()
-            now = self.engine.journal.mark()
+            now = journal.mark()
             is_known = request.after is not None and request.after <= now
             mark = request.after if request.after is not None and is_known else now
             # The mark comes at once: a client that loses the connection can go on from here.
@@ -355,34 +289,30 @@ class EventFeed:
                     EndedRows(tasks=dict.fromkeys(ended, ())),
                 )
                 known = map(self._lookup.known, chain.from_iterable(ended.values()))
-                standing = map(listener.reported, chain(rows, known))
-                async for views in self._event_lines(standing, actor):
+                async for views in self._event_lines(map(noted, chain(rows, known)), actor):
                     yield views
-            listener.is_behind |= mark < now
+            is_due = True
             while True:
-                if listener.is_behind:
-                    listener.is_behind, before = False, mark
-                    async with self._locks[actor.uid]:
-                        changed, mark = await asyncio.to_thread(
-                            read_changed, self.engine.journal.path, after=mark, limit=PAGE
-                        )
-                    # There may be another page.
-                    listener.is_behind |= mark > before
-                else:
-                    mark = self.engine.journal.mark()
-                    changed = listener.take()
-                async for views in self._event_lines(self._concerned(changed, ids, select), actor):
+                woken.clear()
+                changed, last = journal.changed(after=mark, limit=PAGE, user=select.user)
+                is_all, mark = last == mark, last
+                concerned = self._concerned(changed, ids, select, sent)
+                async for views in self._event_lines(concerned, actor):
+                    is_due = True
                     yield views
-                yield [{"mark": mark}]
-                if listener.is_behind or listener.woken.is_set():
+                if is_due:
+                    yield [{"mark": mark}]
+                is_due = False
+                if not is_all or woken.is_set():
                     continue
+                sent.clear()
                 while left and has_ended(left[-1], self.engine.ledger):
                     left.pop()
                 if ids and not left:
                     return
-                await listener.woken.wait()
+                await woken.wait()
         finally:
-            await in_parts(lambda key: self._forget(key, listener), keys)
+            _forget(self.listeners, key, woken)
 
     async def _ended_tasks(self, ids: Sequence[int], actor: st.Actor) -> dict[int, list[int]]:
         """Return the ids of the ended tasks of each of these jobs that is an array."""
@@ -420,37 +350,33 @@ class EventFeed:
                 return
 
     def _concerned(
-        self, changed: Iterable[int], ids: Sequence[int], select: Selection
+        self,
+        changed: Iterable[tuple[int, int | None]],
+        ids: Sequence[int],
+        select: Selection,
+        sent: Container[int],
     ) -> Iterator[Row | None]:
-        """Yield the present row of each changed job that the listener follows, and None for each
-        other one, so that the caller can count the work. `ids` is sorted."""
-        for job_id in changed:
-            array = self._lookup.any_array(job_id)
-            if array is None:
-                job = self._lookup.known(job_id)
-                if job is None:
-                    # The job has been removed from the journal.
-                    yield None
-                    continue
-                is_asked_for = not ids or _has(ids, job.id) or _has(ids, job.array_id)
-                yield job if is_asked_for and passes(job, select) else None
-                continue
-            group = self._group(array) if not ids or _has(ids, array.id) else None
-            yield group if group is not None and passes(group.job, select) else None
-            for at in range(bisect_right(ids, array.id), bisect_right(ids, array.last_id)):
-                yield self._lookup.known(ids[at])
+        """Yield the present row of each changed job that the stream follows, and None for each
+        other one, so that the caller can count the work. `changed` are ids with the array's, `ids`
+        is sorted, and what is `sent` is left out."""
+        for job_id, array_id in changed:
+            if job_id in sent:
+                yield None
+            elif array_id != job_id:
+                is_asked_for = not ids or _has(ids, job_id) or _has(ids, array_id)
+                job = self._lookup.known(job_id) if is_asked_for else None
+                yield job if job is not None and passes(job, select) else None
+            elif (array := self._lookup.any_array(job_id)) is not None:
+                group = self._group(array) if not ids or _has(ids, array.id) else None
+                yield group if group is not None and passes(group.job, select) else None
+                for at in range(bisect_right(ids, array.id), bisect_right(ids, array.last_id)):
+                    yield self._lookup.known(ids[at])
 
     def _group(self, array: Array) -> Tasks | None:
         """Return the array's tasks without own records, or else its cancelled tasks, or None."""
         array_state = self.engine.ledger.arrays.get(array.id)
         group = None if array_state is None else array_state.tasks
         return group or (Tasks(array, array.cancelled) if array.cancelled else None)
-
-    def _forget(self, key: int | str, listener: Listener) -> None:
-        listeners = self.listeners.get(key, set())
-        listeners.discard(listener)
-        if not listeners:
-            self.listeners.pop(key, None)
 
 
 def _has(ids: Sequence[int], job_id: int | None) -> bool:
