@@ -5,7 +5,7 @@ No query reads more than the index entries of one array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from drfd.common.indices import Ids, gaps, joined
@@ -206,11 +206,11 @@ class Arrays:
             rows = self._db.execute(query, (array.id, array.last_id, limit)).fetchall()
             return [self._records.job(data) for (data,) in rows]
 
-    def ended_ids(self, array: Array) -> list[int]:
-        """Return the ids of all ended tasks that have records of their own, in order."""
-        query = "select id from jobs where id > ? and id <= ? and live = 0 order by id"
-        with self._db.reported("read"):
-            return [job_id for (job_id,) in self._db.execute(query, (array.id, array.last_id))]
+    def ended_ids(self, array: Array, *, limit: int | None = None) -> list[int]:
+        """Return the ids of the last ended tasks that have records of their own, or of all."""
+        query = "select id from jobs where id > ? and id <= ? and live = 0 order by id desc limit ?"
+        values = array.id, array.last_id, -1 if limit is None else limit
+        return [job_id for (job_id,) in self._db.rows(query, values)]
 
     def cancelled(self, *, limit: int, user: str | None) -> list[Array]:
         """Return the arrays whose waiting tasks were last cancelled together, newest first."""
@@ -221,20 +221,6 @@ class Arrays:
         with self._db.reported("read"):
             rows = self._db.execute(query, {"user": user, "limit": limit}).fetchall()
             return [self._records.array(data) for (data,) in rows]
-
-    def cancelled_behind(self, mark: int, *, user: str | None) -> Iterator[Array]:
-        """Yield the arrays with an event after `mark` whose waiting tasks were cancelled together.
-
-        The newest are first; with `user`, only that user's.
-        """
-        query = (
-            "select data from (select distinct job_id from events where seq > :mark)"
-            " cross join arrays on arrays.id = job_id where cancelled_at is not null"
-            " and (:user is null or user = :user) order by cancelled_at desc"
-        )
-        with self._db.reported("read"):
-            for (data,) in self._db.execute(query, {"mark": mark, "user": user}):
-                yield self._records.array(data)
 
     def last_cancelled(self, limit: int) -> list[tuple[int, float]]:
         """Return ids and times of the arrays last cancelled together, newest first."""

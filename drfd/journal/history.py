@@ -8,9 +8,11 @@ job's events.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,7 +22,6 @@ from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays, TaskCounts
 from drfd.journal.database import open_snapshot
-from drfd.journal.patterns import is_like
 from drfd.journal.records import Records, without_words
 
 #: Number of first events, and of last ones, in a story.
@@ -70,52 +71,20 @@ def read_roll(path: Path, array: Array) -> TaskCounts:
         return Arrays(db, without_words).roll(array)
 
 
-def read_mark(path: Path) -> int:
-    """Return the sequence number of the last committed event. Raises HostError.
-
-    The daemon's own connection sees uncommitted events besides.
-    """
-    with open_snapshot(path) as db:
-        return _mark(db)
-
-
-def _mark(db: sqlite3.Connection) -> int:
-    return int(db.execute("select max(seq) from events").fetchone()[0] or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class EndedJobs:
-    #: Sequence number of the last event at the time of the read.
-    mark: int
-    #: Ended jobs, newest first.
-    jobs: list[Job]
-    #: Arrays whose waiting tasks were all cancelled at once.
-    arrays: list[Array]
-
-
-def read_last_ended(path: Path, past: PastFilter, *, most: int) -> EndedJobs:
-    """Return the selected ended jobs, and up to `most` cancelled arrays of the same user.
-
-    Both are read in one transaction. Raises HostError.
-    """
+def read_last_ended(path: Path, past: PastFilter, *, most: int) -> tuple[list[Job], list[Array]]:
+    """Return the selected ended jobs, and up to `most` arrays of the same user whose waiting tasks
+    were all cancelled at once; the newest first. Raises HostError."""
     with open_snapshot(path) as db:
         read = Records(finder(db))
         jobs = [read.job(data) for (data,) in db.execute(*query(past))]
-        arrays = Arrays(db, read).cancelled(limit=most, user=past.user)
-        return EndedJobs(_mark(db), jobs, arrays)
+        return jobs, Arrays(db, read).cancelled(limit=most, user=past.user)
 
 
-def read_ended_tasks(path: Path, array: Array, *, limit: int) -> list[Job]:
-    """Return the last ended tasks of an array, by index. Raises HostError."""
+def read_ended_ids(path: Path, array: Array, *, limit: int | None) -> list[int]:
+    """Return the ids of the last ended tasks of an array that have records of their own, or of all
+    of them. Raises HostError."""
     with open_snapshot(path) as db:
-        return Arrays(db, Records(finder(db))).ended_of(array, limit=limit)
-
-
-def read_ended_ids(path: Path, array: Array) -> list[int]:
-    """Return the ids of all ended tasks of an array that have records of their own, in order.
-    Raises HostError."""
-    with open_snapshot(path) as db:
-        return Arrays(db, Records(finder(db))).ended_ids(array)
+        return Arrays(db, without_words).ended_ids(array, limit=limit)
 
 
 _AT_THE_END = 1 << 62
@@ -192,6 +161,19 @@ def query(past: PastFilter) -> tuple[str, dict[str, object]]:
     order = "order by ended_at desc, id desc limit :limit"
     # All values are bound; no part of the statement comes from outside.
     return f"select data from jobs where {where} {order}", values  # noqa: S608
+
+
+def is_like(name: str, pattern: str) -> bool:
+    """Return whether the name matches the pattern, or is the same: a name may look like a pattern,
+    such as "[red]"."""
+    return name == pattern or compiled(pattern).match(name) is not None
+
+
+@lru_cache(maxsize=64)
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern as fnmatch.fnmatchcase does. Its own cache of 32,768 patterns is not used:
+    users could fill it with 250 MB of long ones."""
+    return re.compile(translate(pattern))
 
 
 def read_ended(path: Path, past: PastFilter, *, commands: bool = True) -> Iterator[Job]:

@@ -455,24 +455,6 @@ class Journal:
             )
             return [self._records.job(data) for (data,) in rows]
 
-    def ended_behind(
-        self, mark: int, *, user: str | None = None, array_id: int | None = None
-    ) -> Iterator[Job]:
-        """Yield the ended jobs with an event after the one at `mark`, newest first.
-
-        They may be restricted to one user and to one array.
-        """
-        # The join begins with the events: otherwise it would read all jobs that ever ended.
-        query = (
-            "select data from (select distinct job_id from events where seq > :mark)"
-            " cross join jobs on jobs.id = job_id where live = 0"
-            " and (:user is null or user = :user) and (:array is null or array_id = :array)"
-            " order by ended_at desc"
-        )
-        with self._db.reported("read"):
-            for (data,) in self._db.execute(query, {"mark": mark, "user": user, "array": array_id}):
-                yield self._records.job(data)
-
     def ended_since(self, at_s: float) -> Iterator[Job]:
         """Yield the jobs that ended after the Unix time `at_s`, oldest first."""
         query = "select data from jobs where live = 0 and ended_at > ? order by ended_at, id"

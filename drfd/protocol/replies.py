@@ -108,11 +108,6 @@ class GpuView(TypedDict):
     outside_uids: list[int] | None
 
 
-class GpusPart(TypedDict):
-    #: The GPUs whose use is measured; sent where there are some.
-    gpus: NotRequired[list[GpuView]]
-
-
 class CurveView(TypedDict):
     """Use over time, oldest point first: means of the interval that ends at `at`."""
 
@@ -129,25 +124,8 @@ class CurveView(TypedDict):
     cores_lent: NotRequired[list[float | None]]
 
 
-class GpuUsageView(TypedDict):
-    """Use of GPUs by a job that asks for some or is seen on one; null where it is not measured."""
-
-    #: Bytes on all GPUs together, at present and at most.
-    gpu_memory: NotRequired[int | None]
-    gpu_memory_peak: NotRequired[int | None]
-    #: Per cent of one GPU, at present and on average.
-    gpu_utilisation: NotRequired[int | None]
-    gpu_utilisation_mean: NotRequired[int | None]
-
-
-class LentUsageView(TypedDict):
-    #: CPU time that the job used beyond the lower end of its range of cores; sent of a job with one
-    #: where it is measured.
-    lent_cpu_seconds: NotRequired[float]
-
-
-class UsageView(GpuUsageView, LentUsageView):
-    """Use of a job so far; zero where it is not known."""
+class UsageView(TypedDict):
+    """Use of a job so far: zero where it is not known, and null of GPUs that are not measured."""
 
     cores: float
     memory: int
@@ -155,6 +133,15 @@ class UsageView(GpuUsageView, LentUsageView):
     read_bytes: int
     written_bytes: int
     cpu_seconds: float
+    #: CPU time that the job used beyond the lower end of its range of cores; sent of a job with one
+    #: where it is measured.
+    lent_cpu_seconds: NotRequired[float]
+    #: Bytes on all GPUs together, at present and at most, and per cent of one GPU, at present and
+    #: on average; sent of a job that asks for some or is seen on one.
+    gpu_memory: NotRequired[int | None]
+    gpu_memory_peak: NotRequired[int | None]
+    gpu_utilisation: NotRequired[int | None]
+    gpu_utilisation_mean: NotRequired[int | None]
 
 
 class UsedView(TypedDict):
@@ -319,6 +306,27 @@ class JobView(ProgressView):
     #: Indices of the tasks, such as `0-999`, and their number.
     array_tasks: NotRequired[str]
     tasks: NotRequired[int]
+    #: Of `wait`: the exit status of `drf wait` for the job.
+    status: NotRequired[int]
+    #: Of `history`; the second of a job that has run before its last attempt.
+    used: NotRequired[UsedView]
+    all_runs: NotRequired[AllRunsView]
+
+
+class ArrayView(SubmittedView):
+    """An array as a whole, for its owner."""
+
+    uid: int
+    array_tasks: str
+    tasks: int
+    #: Tasks by state.
+    counts: dict[str, int]
+    #: Indices of the tasks that did not complete, by state.
+    indices: dict[str, str]
+    cwd: str
+    argv: list[str]
+    stdout: str
+    stderr: str
 
 
 class DependencyView(TypedDict):
@@ -351,19 +359,6 @@ class ConditionsView(TypedDict):
     if_never: str
 
 
-class ExplainedJobView(JobView, ConditionsView):
-    pass
-
-
-class GpuLimitPart(TypedDict):
-    """Of a live job that declares its memory on each GPU."""
-
-    #: What it has now on those of its GPUs where that is measured, by the GPU's name.
-    gpu_memory_each: NotRequired[dict[str, int]]
-    #: Where it is not watched, and why; only if that is so.
-    gpu_memory_unkept: NotRequired[str]
-
-
 class LoanView(TypedDict):
     """What a running job may use now of a range, in cores or bytes per second."""
 
@@ -385,60 +380,34 @@ class DiskLoanView(LoanView):
     direction: str
 
 
-class LendingPart(TypedDict):
-    """Of a live job or array that declares a range."""
+class DetailPart(TypedDict, total=False):
+    """What `show` adds, where it applies."""
 
-    #: What of its ranges is not lent on this machine, and why; only if that is so.
-    unlent: NotRequired[str]
+    #: Fields of a submit request that the options of the submission set, but conditions of the
+    #: start; for its owner and administrators.
+    options: dict[str, object]
+    #: What of its ranges is not lent on this machine, and why.
+    unlent: str
     #: What a running job may use now; only of one with a range of cores, where cores are lent.
-    lent: NotRequired[LoanView]
+    lent: LoanView
     #: The same of disk rates, for each disk and direction with a range.
-    lent_disks: NotRequired[list[DiskLoanView]]
-
-
-class OptionsPart(TypedDict):
-    """What the options of a submission set, for its owner and administrators."""
-
-    #: Fields of a submit request, but conditions of the start.
-    options: NotRequired[dict[str, object]]
-
-
-class DetailedJobView(ExplainedJobView, GpuLimitPart, LendingPart, OptionsPart):
-    #: CPUs pinned to the job, such as `0-3,8`.
+    lent_disks: list[DiskLoanView]
+    #: Of a live job that declares its memory on each GPU: what it has now on those of its GPUs
+    #: where that is measured, by the GPU's name, and where it is not watched, and why.
+    gpu_memory_each: dict[str, int]
+    gpu_memory_unkept: str
+    #: Of a job: CPUs pinned to it, such as `0-3,8`, and memory nodes (NUMA) of its instances of
+    #: countable resources, as far as they are known.
     cpus: str | None
-    #: Memory nodes (NUMA) of its instances of countable resources, as far as they are known.
     memory_nodes: list[int]
 
 
-class PastJobView(JobView):
-    used: UsedView
-    #: Sent of a job that has run before its last attempt.
-    all_runs: NotRequired[AllRunsView]
-
-
-class ArrayView(SubmittedView):
-    """An array as a whole, for its owner."""
-
-    uid: int
-    array_tasks: str
-    tasks: int
-    #: Tasks by state.
-    counts: dict[str, int]
-    #: Indices of the tasks that did not complete, by state.
-    indices: dict[str, str]
-    cwd: str
-    argv: list[str]
-    stdout: str
-    stderr: str
-
-
-class DetailedArrayView(ArrayView, ConditionsView, LendingPart, OptionsPart):
+class ExplainedJobView(JobView, ConditionsView, DetailPart):
     pass
 
 
-class EndedJobView(JobView):
-    #: The exit status of `drf wait` for it.
-    status: int
+class ExplainedArrayView(ArrayView, ConditionsView, DetailPart):
+    pass
 
 
 class EndedArrayView(ArrayView):
@@ -572,18 +541,13 @@ class RecentJobView(TypedDict):
     live: bool
 
 
-class RecentWords(TypedDict):
-    """Names that a command line may contain."""
-
-    pools: list[str]
-    #: Users who have live jobs.
-    users: list[str]
-    gres: list[str]
-
-
-class RecentReply(RecentWords):
+class RecentReply(TypedDict):
     #: Newest first.
     recent: list[RecentJobView]
+    #: Names that a command line may contain; the users are those who have live jobs.
+    pools: list[str]
+    users: list[str]
+    gres: list[str]
 
 
 class DryRunReply(TypedDict):
@@ -598,12 +562,14 @@ class DryRunReply(TypedDict):
     no_estimate: NotRequired[CodeText]
 
 
-class StatusReply(ServiceState, DrainPart, GpusPart):
+class StatusReply(ServiceState, DrainPart):
     jobs: list[JobView]
     counts: dict[str, int]
     draining: bool
     #: Names of countable resources.
     gres: list[str]
+    #: The GPUs whose use is measured; sent where there are some.
+    gpus: NotRequired[list[GpuView]]
     #: Place of the last row, if there is another page.
     after: tuple[int, bool] | None
 
@@ -611,8 +577,8 @@ class StatusReply(ServiceState, DrainPart, GpusPart):
 class ShowReply(TypedDict):
     """A job or an array; `used`, `all_runs` and `curve` are sent with a job only."""
 
-    job: NotRequired[DetailedJobView]
-    array: NotRequired[DetailedArrayView]
+    job: NotRequired[ExplainedJobView]
+    array: NotRequired[ExplainedArrayView]
     events: list[EventView]
     #: Events left out of this reply, and events no longer stored.
     events_omitted: int
@@ -668,7 +634,7 @@ class WhyReply(TypedDict):
 
 
 class HistoryReply(TypedDict):
-    jobs: list[PastJobView]
+    jobs: list[JobView]
     #: End and id of the last row, if there is another page.
     after: tuple[float | None, int] | None
 
@@ -721,19 +687,14 @@ class JobCurveView(CurveView):
     demand: ResourcesView
 
 
-class ReportKey(TypedDict, total=False):
-    """The parts of a row's key that are sent depend on `by` of the request."""
+class ReportRow(AccountView):
+    """The jobs of one key, of which the parts that are sent depend on `by` of the request."""
 
     #: As text.
-    id: str
-    name: str
-    user: str
-    pool: str
-
-
-class ReportRow(ReportKey, AccountView):
-    """The jobs of one key."""
-
+    id: NotRequired[str]
+    name: NotRequired[str]
+    user: NotRequired[str]
+    pool: NotRequired[str]
     advice: AdviceView | None
     #: Of the row's last job; sent by job and by name only.
     curve: NotRequired[JobCurveView | None]
@@ -751,7 +712,7 @@ class WaitReply(TypedDict):
     """The jobs that have ended. `done` is false if the time was over first."""
 
     done: bool
-    ended: list[EndedJobView | EndedArrayView]
+    ended: list[JobView | EndedArrayView]
     #: Jobs that can never start.
     never: list[JobView]
 
@@ -1135,7 +1096,7 @@ class SnapshotNode(NodeView):
     used: SumView
 
 
-class MachinePart(GpusPart):
+class MachinePart(TypedDict):
     """The figures of the machine and of the fair-share tree in a snapshot."""
 
     draining: bool
@@ -1149,16 +1110,15 @@ class MachinePart(GpusPart):
     nodes: list[SnapshotNode]
     #: Jobs by state, tasks counted singly.
     counts: dict[str, int]
+    #: As in `StatusReply`.
+    gpus: NotRequired[list[GpuView]]
 
 
-class MachinesPart(TypedDict):
-    #: The machines on which jobs run; sent where there are several.
-    machines: NotRequired[list[MachineView]]
-
-
-class CommonSnapshot(MachinePart, MachinesPart, DrainPart):
+class CommonSnapshot(MachinePart, DrainPart):
     """The part of a snapshot that is the same for all users."""
 
+    #: The machines on which jobs run; sent where there are several.
+    machines: NotRequired[list[MachineView]]
     at: float
     host: str
     notices: list[CodeText]

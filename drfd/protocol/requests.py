@@ -88,9 +88,8 @@ class NotifyPart(Struct, forbid_unknown_fields=True, frozen=True):
     argv: Annotated[list[Text], Meta(min_length=1, max_length=64)]
 
 
-class Selection(Struct, forbid_unknown_fields=True, frozen=True):
-    """The jobs that a verb is about: those of `ids`, or all live jobs that pass every filter."""
-
+class _Filter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    #: Of ended jobs, the id of an array stands for all its tasks.
     ids: Annotated[list[Ref], Meta(max_length=MOST_IDS)] = []
     user: Name | None = None
     #: A name or a pattern of the shell, such as `train-*`.
@@ -98,21 +97,18 @@ class Selection(Struct, forbid_unknown_fields=True, frozen=True):
     #: The name of a group that users make of their own jobs.
     group: Name | None = None
     states: States = frozenset()
+
+
+class Selection(_Filter, frozen=True):
+    """The jobs that a verb is about: those of `ids`, or all live jobs that pass every filter."""
+
     #: Without a filter: every job that the sender may change.
     everything: bool = False
 
 
-class HistoryFilter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class HistoryFilter(_Filter, frozen=True):
     """The ended jobs that pass every filter."""
 
-    #: The id of an array stands for all its tasks.
-    ids: Annotated[list[Ref], Meta(max_length=MOST_IDS)] = []
-    user: Name | None = None
-    states: States = frozenset()
-    #: A name or a pattern of the shell, such as `train-*`.
-    name: Name | None = None
-    #: The name of a group that users make of their own jobs.
-    group: Name | None = None
     pool: Name | None = None
     #: Unix times: the job ended at or after the first, and before the second.
     since_s: Instant | None = None

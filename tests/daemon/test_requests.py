@@ -46,7 +46,7 @@ from drfd.daemon.watching.follow import EventFeed
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
-from drfd.journal import patterns
+from drfd.journal import history
 from drfd.launcher.protocol import Ceilings
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
@@ -459,7 +459,7 @@ async def test_names_may_be_patterns_and_stay_names(desk: Desk) -> None:
         reply = await desk.ask(ALICE, op="cancel", select={"name": pattern})
         assert reply["done"] == ids
     # Python's own fnmatch keeps 32,768 of them, a quarter of a gigabyte of long ones.
-    assert patterns.compiled.cache_info().maxsize == 64
+    assert history.compiled.cache_info().maxsize == 64
 
 
 # -- groups that users make of their jobs ----------------------------------------------------

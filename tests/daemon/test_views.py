@@ -25,6 +25,7 @@ from drfd.core.model.job import Dependency, Job, JobState, Outcome, RequiredOutc
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.daemon.lookup import rows as rows_module
 from drfd.daemon.lookup.lookup import Lookup, Row
 from drfd.daemon.lookup.views import (
     conditions_view,
@@ -450,7 +451,7 @@ async def test_tasks_that_wait_for_others_of_their_array_are_in_its_row(stand: S
 async def test_each_sees_own_jobs_that_are_too_far_back_for_all(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots_module, "MOST_PENDING", 4)
+    monkeypatch.setattr(rows_module, "MOST_PENDING", 4)
     desk = stand.desk
     await desk.submit(ALICE, cores=9)
     for _ in range(6):
@@ -515,7 +516,7 @@ async def test_where_it_takes_long_it_is_worked_out_less_often(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon spends a fiftieth of a processor on it, and as much on what single users see."""
-    monkeypatch.setattr(snapshots_module, "MOST_PENDING", 2)
+    monkeypatch.setattr(rows_module, "MOST_PENDING", 2)
     slow = stand.slow(takes_s=0.2)
     for actor in (ALICE, BOB):
         await stand.desk.submit(actor, cores=9, held=True)
@@ -537,7 +538,7 @@ async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What all others' rows have cost may leave no time for these."""
-    monkeypatch.setattr(snapshots_module, "MOST_PENDING", 2)
+    monkeypatch.setattr(rows_module, "MOST_PENDING", 2)
     slow = stand.slow(takes_s=0.0)
     for actor in (BOB, ALICE):
         for _ in range(5):

@@ -15,7 +15,7 @@ from drfd_cli.options import connect, past_options, past_selection, prints_resul
 from drfd_cli.output import Csv, Result
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import AllRunsView, PastJobView, UsedView
+    from drfd.protocol.replies import AllRunsView, JobView, UsedView
 
 #: Jobs shown by default, and the most jobs of one reply.
 _MANY, _PAGE = 20, 1000
@@ -50,7 +50,7 @@ def command(number: int, **choice: Any) -> Result:
     Yours, unless ids, --user or --all say otherwise; administrators see everybody's."""
     client = connect()
     asked = past_selection(client, **choice)
-    jobs: list[PastJobView] = []
+    jobs: list[JobView] = []
     after = None
     while number == 0 or len(jobs) < number:
         limit = _PAGE if number == 0 else min(_PAGE, number - len(jobs))
@@ -67,7 +67,7 @@ def command(number: int, **choice: Any) -> Result:
     )
 
 
-def _show(jobs: list[PastJobView], number: int, *, has_more: bool) -> None:
+def _show(jobs: list[JobView], number: int, *, has_more: bool) -> None:
     if not jobs:
         output.say("no ended jobs")
         return
@@ -76,7 +76,7 @@ def _show(jobs: list[PastJobView], number: int, *, has_more: bool) -> None:
         output.say(f"the last {number}; -n 0 shows all")
 
 
-def _csv(jobs: list[PastJobView]) -> Csv:
+def _csv(jobs: list[JobView]) -> Csv:
     from drfd.protocol.replies import USED
 
     demand = ("cores", "memory", "read", "write")
@@ -107,11 +107,11 @@ def _values(view: Mapping[str, object], names: Iterable[str]) -> Iterator[object
     return (view[name] for name in names)
 
 
-def print_table(jobs: list[PastJobView]) -> None:
+def print_table(jobs: list[JobView]) -> None:
     is_wide = output.width() >= _WIDE
     # What a narrow screen has no room for is cut from the names first.
     names = _NAME if is_wide else _WIDER_NAME
-    cells: output.Cells[PastJobView] = {
+    cells: output.Cells[JobView] = {
         ("ID", "right"): output.label,
         "NAME": lambda job: output.named(job, names, always=True),
         "USER": lambda job: output.shorten(job["user"], _NAME if is_wide else _SHORT_USER),
@@ -143,7 +143,7 @@ def print_table(jobs: list[PastJobView]) -> None:
     output.print_items(cells, jobs, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
 
 
-def _exit(job: PastJobView) -> str:
+def _exit(job: JobView) -> str:
     """Return the exit code, or the signal that ended the job."""
     if job["signal"] is not None:
         known = {each.value: each.name for each in signal.Signals}
@@ -151,12 +151,12 @@ def _exit(job: PastJobView) -> str:
     return "-" if job["exit_code"] is None else str(job["exit_code"])
 
 
-def _used(job: PastJobView) -> UsedView | AllRunsView:
+def _used(job: JobView) -> UsedView | AllRunsView:
     """Return what the job used in all its runs."""
     return job["all_runs"] if "all_runs" in job else job["used"]
 
 
-def _elapsed(job: PastJobView) -> str:
+def _elapsed(job: JobView) -> str:
     if "all_runs" not in job:
         return output.show_elapsed(job)
     all_runs = job["all_runs"]

@@ -18,7 +18,7 @@ from drfd_cli.commands.submit import fields
 from drfd_cli.options import connect, job_options
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import EndedJobView
+    from drfd.protocol.replies import JobView
 
 #: Returns the fields of the submission with these cores and memory.
 _FieldsWith = Callable[..., dict[str, object]]
@@ -87,7 +87,7 @@ def _starts_now(client: Connection, fields_with: _FieldsWith, found: dict[str, i
     return forecast["reason"] is None
 
 
-def _tell(client: Connection, ended: EndedJobView, command: tuple[str, ...]) -> None:
+def _tell(client: Connection, ended: JobView, command: tuple[str, ...]) -> None:
     past = {"ids": [ended["id"]]}
     reply = client.request("report", by="job", least=1, past=past)
     if not reply["rows"]:

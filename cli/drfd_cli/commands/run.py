@@ -17,7 +17,7 @@ from drfd_cli.terminal.attached import attend
 from drfd_cli.terminal.attachment import AttachSocket, catch_signals
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import EndedJobView
+    from drfd.protocol.replies import JobView
 
 
 @click.command("run", cls=JobCommand, context_settings={"allow_interspersed_args": False})
@@ -41,7 +41,7 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
 def run_attached(
     client: Connection, command: tuple[str, ...], *, quiet: bool = False, escape: str = "~",
     no_warnings: bool = False, **asked: Any,
-) -> EndedJobView:  # fmt: skip
+) -> JobView:  # fmt: skip
     """Submit the command, relay its terminal until it has ended, and return the ended job."""
     signals = catch_signals()
     attach_socket = AttachSocket()

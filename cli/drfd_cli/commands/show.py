@@ -19,9 +19,9 @@ if TYPE_CHECKING:
         AllRunsView,
         ConditionsView,
         CurveView,
-        DetailedArrayView,
-        DetailedJobView,
-        LendingPart,
+        DetailPart,
+        ExplainedArrayView,
+        ExplainedJobView,
         ResourcesView,
         ShowReply,
         SubmittedView,
@@ -79,7 +79,7 @@ def _preemptible(job: SubmittedView) -> list[tuple[str, str]]:
     return [("preemptible", "it may be stopped for others, and run again")] if is_so else []
 
 
-def _options(shown: DetailedJobView | DetailedArrayView) -> list[tuple[str, str]]:
+def _options(shown: ExplainedJobView | ExplainedArrayView) -> list[tuple[str, str]]:
     """Return the line with all options that the job has, but conditions of its start."""
     words = [word for some in words_of(shown.get("options", {})) for word in some]
     return [("options", output.shell_line(words))] if words else []
@@ -112,7 +112,7 @@ def _demand(demand: ResourcesView) -> str:
     return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{gres}"
 
 
-def _unlent(shown: LendingPart) -> list[tuple[str, str]]:
+def _unlent(shown: DetailPart) -> list[tuple[str, str]]:
     lines = [("range", shown["unlent"])] if "unlent" in shown else []
     if "lent" in shown:
         lines.append(("loan", shown["lent"]["text"]))
@@ -135,7 +135,7 @@ def _placing(shown: SubmittedView) -> list[tuple[str, str]]:
     return [("machines", " ".join(words))] if words else []
 
 
-def _memory_nodes(job: DetailedJobView) -> list[tuple[str, str]]:
+def _memory_nodes(job: ExplainedJobView) -> list[tuple[str, str]]:
     nodes = job.get("memory_nodes")
     if not nodes:
         return []
@@ -155,7 +155,7 @@ def _limited(path: str, job: SubmittedView) -> str:
     return path if most is None else f"{path} (at most {show_size(most)})"
 
 
-def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
+def array_lines(array: ExplainedArrayView) -> list[tuple[str, str]]:
     limit, submitted_at = array["time_limit_s"], array["submitted_at"]
     tasks = ", ".join(f"{count} {state}" for state, count in sorted(array["counts"].items()))
     return [
@@ -184,7 +184,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
 
 
 def job_lines(
-    job: DetailedJobView,
+    job: ExplainedJobView,
     used: UsedView | None,
     points: CurveView | None,
     all_runs: AllRunsView | None = None,
@@ -235,7 +235,7 @@ def job_lines(
     return lines
 
 
-def _used_words(job: DetailedJobView, peak: str) -> str:
+def _used_words(job: ExplainedJobView, peak: str) -> str:
     usage = job["usage"]
     amounts = (usage["cpu_seconds"], usage["memory_peak"], usage["read_bytes"])
     if "node" in job and not any((*amounts, usage["written_bytes"])):
@@ -246,13 +246,13 @@ def _used_words(job: DetailedJobView, peak: str) -> str:
     )
 
 
-def _lent_lines(job: DetailedJobView) -> list[tuple[str, str]]:
+def _lent_lines(job: ExplainedJobView) -> list[tuple[str, str]]:
     """Return the line for a job that has used more than the lower end of its range of cores."""
     lent_s = job["usage"].get("lent_cpu_seconds")
     return [("lent", f"{lent_s:.1f} s of CPU, beyond what it holds")] if lent_s else []
 
 
-def _gpu_lines(job: DetailedJobView) -> list[tuple[str, str]]:
+def _gpu_lines(job: ExplainedJobView) -> list[tuple[str, str]]:
     """Return the line for a job that was given GPUs, or that has memory on one."""
     usage = job["usage"]
     peak, mean = usage.get("gpu_memory_peak"), usage.get("gpu_utilisation_mean")
@@ -268,7 +268,7 @@ def _gpu_lines(job: DetailedJobView) -> list[tuple[str, str]]:
     return [("GPU use", ", ".join(words))]
 
 
-def _gpu_limit(job: DetailedJobView) -> list[tuple[str, str]]:
+def _gpu_limit(job: ExplainedJobView) -> list[tuple[str, str]]:
     """Return the line for a live job that declares its memory on each GPU."""
     limit = job["demand"].get("gres_memory", {}).get("gpu")
     if limit is None or "gpu_memory_each" not in job:
@@ -281,7 +281,7 @@ def _gpu_limit(job: DetailedJobView) -> list[tuple[str, str]]:
     return [("GPU memory", "; ".join(words))] if words else []
 
 
-def _errors(shown: DetailedJobView | DetailedArrayView) -> list[tuple[str, str]]:
+def _errors(shown: ExplainedJobView | ExplainedArrayView) -> list[tuple[str, str]]:
     """Return the line for the file of the errors, if that is not the file of the output."""
     path = shown["stderr"]
     return [] if path == shown["stdout"] else [("errors", path or "")]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    from drfd.protocol.replies import EndedJobView, JobView
+    from drfd.protocol.replies import JobView
     from drfd_cli.terminal.attachment import AttachSocket
     from drfd_cli.terminal.relay import EscapeCommand, PtyRelay, Terminal
 
@@ -60,7 +60,7 @@ def attend(
     *,
     is_quiet: bool,
     escape: str,
-) -> EndedJobView:
+) -> JobView:
     """Relay the terminal of a job until it has ended, and return the ended job.
 
     `submit` returns the id of the job, which connects to `attach_socket`; the socket is closed at
@@ -116,7 +116,7 @@ class Attendance(ABC):
         if not is_quiet:
             self._line = WaitingLine(client.another(), job_id)
 
-    def attend(self) -> EndedJobView:
+    def attend(self) -> JobView:
         """Relay until the job has ended, and return the ended job."""
         relay = self._relay
         with SignalWakeup() as wakeup:
@@ -138,7 +138,7 @@ class Attendance(ABC):
                 if reply is not None:
                     # It is no array.
                     view: Any = reply["ended"][0]
-                    ended: EndedJobView = view
+                    ended: JobView = view
                     self._finish(ended)
                     return ended
                 if self._line is not None:
@@ -238,7 +238,7 @@ class Attendance(ABC):
             other.close()
         return True
 
-    def _give_up(self, job: JobView) -> EndedJobView:
+    def _give_up(self, job: JobView) -> JobView:
         """Cancel a job that can never start, and return it with an exit status."""
         from drfd_cli import output
 
@@ -249,7 +249,7 @@ class Attendance(ABC):
         output.tell_never(job)
         return {**job, "status": output.NEVER_RAN}
 
-    def _finish(self, ended: EndedJobView) -> None:
+    def _finish(self, ended: JobView) -> None:
         self._clear_line()
         if self._relay is not None:
             self._relay.drain()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from drfd.client.connection import Connection
-    from drfd.protocol.replies import EndedArrayView, EndedJobView, JobView, ShowReply
+    from drfd.protocol.replies import EndedArrayView, JobView, ShowReply
 
 #: Lines shown of a job's error output, and bytes read for them from its end.
 _LINES, _BYTES = 5, 1 << 15
@@ -21,7 +21,7 @@ _JOBS = 3
 
 
 def tell_ends(
-    client: Connection, ended: Iterable[EndedJobView | EndedArrayView], *, is_told: bool = False
+    client: Connection, ended: Iterable[JobView | EndedArrayView], *, is_told: bool = False
 ) -> None:
     """Print, for each job or array that did not complete, one line and the end of its errors.
 
@@ -41,7 +41,7 @@ def tell_ends(
             shown += _tell_errors(client, each)
 
 
-def _tell_errors(client: Connection, ended: EndedJobView | EndedArrayView) -> bool:
+def _tell_errors(client: Connection, ended: JobView | EndedArrayView) -> bool:
     """Print the last lines of the error output. Returns whether there were any."""
     job: JobView | None
     job = _first_failed(client, cast("EndedArrayView", ended)) if "array_tasks" in ended else ended

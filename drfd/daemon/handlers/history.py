@@ -35,7 +35,6 @@ from drfd.daemon.lookup.views import curve_view, demand_view, ended_job_view, pa
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.devices.gpu import GPU
 from drfd.journal.history import PastFilter, read_curves, read_ended
-from drfd.journal.patterns import is_pattern
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     AccountedView,
@@ -43,7 +42,7 @@ from drfd.protocol.replies import (
     AdviceView,
     HistoryReply,
     JobCurveView,
-    PastJobView,
+    JobView,
     ReportReply,
     ReportRow,
 )
@@ -71,7 +70,7 @@ class HistoryHandler:
         after = None
         if len(jobs) > len(page):
             after = (page[-1].ended_at, page[-1].id)
-        shown: list[PastJobView] = []
+        shown: list[JobView] = []
         yielding = CooperativeYield()
         for job in page:
             row = ended_job_view(job, private=may_touch(actor, job.spec))
@@ -117,13 +116,11 @@ class HistoryHandler:
         limit: int | None = None,
     ) -> PastFilter:
         pool = asked.pool
-        is_like_others = asked.name is not None and is_pattern(asked.name)
         return PastFilter(
             ids=tuple(await ids_of(self.lookup, asked.ids)),
             user=asked.user,
             states=tuple(sorted(asked.states)),
-            name=None if is_like_others else asked.name,
-            name_like=asked.name if is_like_others else None,
+            name_like=asked.name,
             group=asked.group,
             pool=None if pool is None else f"{ROOT}.{pool.removeprefix(f'{ROOT}.')}",
             since_s=asked.since_s,

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
+from typing import cast
 
 from drfd import __version__
 from drfd.common.errors import NotPermitted, Refused, Unavailable
@@ -51,7 +52,6 @@ from drfd.daemon.handlers.doctor import (
 )
 from drfd.daemon.handlers.history import HistoryHandler
 from drfd.daemon.handlers.inside import NO_KEY_HINT, join
-from drfd.daemon.handlers.recent import find_recent
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
 from drfd.daemon.handlers.submission import (
     SubmitTerms,
@@ -60,13 +60,13 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.daemon.handlers.verbs import VERBS, verb
-from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.lending import ENTRENCHED, unlent_text
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
 from drfd.daemon.lookup.machines import machine_views
+from drfd.daemon.lookup.rows import WaitingRows, find_recent
 from drfd.daemon.monitoring.gpu_limits import unkept_text
 from drfd.daemon.monitoring.lender import CORES
 from drfd.daemon.monitoring.meter import Curves, Meter
@@ -83,25 +83,23 @@ from drfd.protocol.replies import (
     ArrayView,
     BatchReply,
     CodeText,
+    DetailPart,
     DoctorReply,
     DrainReply,
     DryRunReply,
     EndStrayReply,
     ExecReply,
     ExplainedJobView,
-    GpuLimitPart,
     HelloReply,
     HistoryReply,
     JobView,
     LedgerCheckReply,
     LedgerReply,
-    LendingPart,
     LimitHoursView,
     LoanView,
     MachineView,
     MetricsReply,
     NodesReply,
-    OptionsPart,
     RecentReply,
     ReloadReply,
     Reply,
@@ -241,7 +239,7 @@ class Requests:
 
     @verb(msg.WaitingRequest, lock=_LISTS)
     async def _waiting(self, _: st.Actor, request: msg.WaitingRequest) -> WaitingReply:
-        return await self._waiting_rows.answer(request)
+        return await self._waiting_rows.page(request)
 
     @verb(msg.WaitRequest, waits=True)
     async def _wait(self, actor: st.Actor, request: msg.WaitRequest) -> WaitReply:
@@ -349,7 +347,7 @@ class Requests:
         away_since_s = None
         if away_s is not None and self.link.is_missed():
             away_since_s = self.engine.clock().at_s - away_s
-        return machine_views(
+        return views.machine_views(
             ledger,
             self.engine.rules,
             away_since_s=away_since_s,
@@ -467,9 +465,9 @@ class Requests:
         last, after = None, None
         if request.select.ids:
             request = await by_ids(self._lookup, request)
-        ended = await self._lookup.ended(request)
+        rows = await self._lookup.rows(request)
         yielding = CooperativeYield()
-        for row in self._lookup.rows(request, ended):
+        for row in rows:
             await yielding.maybe_yield()
             if row is None:
                 continue
@@ -483,16 +481,17 @@ class Requests:
             shown.append(views.packed(view, len(shown)))
             last = place_of(row)
         ledger = self.engine.ledger
-        return {
+        gpus = [views.gpu_view(each) for each in self.link.gpu_use.gpus()]
+        reply = {
             "jobs": shown,
             "counts": counts,
             "draining": ledger.draining,
             **views.drain_part(ledger),
             "gres": list(ledger.axes.gres),
-            **views.gpus_part(self.link.gpu_use.gpus()),
             "after": after,
             **self._service_state(),
         }
+        return cast(StatusReply, {**reply, "gpus": gpus} if gpus else reply)
 
     def _service_state(self) -> ServiceState:
         """Return the state of the service, which is part of several replies."""
@@ -542,13 +541,7 @@ class Requests:
             used = views.used_view(job) if job.state is JobState.ENDED else None
             curve = self.curves.of_job(job)
             reply: ShowReply = {
-                "job": self._lookup.full_view(
-                    job,
-                    actor,
-                    self._gpu_limit(job),
-                    self._lending(job.spec, job.state, job),
-                    name_of=name_of,
-                ),
+                "job": self._lookup.full_view(job, actor, self._details(job), name_of=name_of),
                 **events,
                 "used": used,
                 "curve": None if curve is None else views.curve_view(curve, job.spec.demand),
@@ -566,24 +559,26 @@ class Requests:
             **events,
         }
 
-    def _gpu_limit(self, job: Job) -> GpuLimitPart:
-        """Return how a live job stands with the memory that it declared on each GPU."""
+    def _details(self, job: Job) -> DetailPart:
+        """Return how a job stands with its ranges, and with the memory that it declared on each
+        GPU."""
+        part = self._lending(job.spec, job.state, job)
         if not job.spec.demand.gres_memory or job.state is JobState.ENDED:
-            return {}
+            return part
         found = gpu_keepings(self.site, self.link)
         own = dict(job.instances).get(GPU) or found
-        part: GpuLimitPart = {
-            "gpu_memory_each": {each.name: each.readings[-1] for each in self.meter.each_gpu(job)}
+        part["gpu_memory_each"] = {
+            each.name: each.readings[-1] for each in self.meter.each_gpu(job)
         }
         unkept = unkept_text({name: each for name, each in found.items() if name in own})
         if unkept is not None:
             part["gpu_memory_unkept"] = unkept
         return part
 
-    def _lending(self, spec: JobSpec, state: JobState, job: Job | None = None) -> LendingPart:
+    def _lending(self, spec: JobSpec, state: JobState, job: Job | None = None) -> DetailPart:
         """Return what of the ranges of a live job or array is not lent here, and what the job may
         use now."""
-        part: LendingPart = {}
+        part: DetailPart = {}
         text = self._unlent(spec)
         if text is None and job is not None and self._keeps_its_limits(job):
             text = ENTRENCHED
@@ -634,16 +629,15 @@ class Requests:
         """Return of another user's job what lists show to everybody: no command, paths, conditions
         or events."""
         curve = self.curves.of_job(job)
+        shown = {
+            **self._lookup.view(job, actor),
+            **views.NO_CONDITIONS,
+            **self._details(job),
+            "cpus": None,
+            "memory_nodes": [],
+        }
         reply: ShowReply = {
-            "job": {
-                **self._lookup.view(job, actor),
-                **views.NO_CONDITIONS,
-                **self._gpu_limit(job),
-                **self._lending(job.spec, job.state, job),
-                **OptionsPart(),
-                "cpus": None,
-                "memory_nodes": [],
-            },
+            "job": cast(ExplainedJobView, shown),
             "events": [],
             "events_omitted": 0,
             "events_dropped": 0,
@@ -670,7 +664,7 @@ class Requests:
         if is_own:
             name_of = await self._lookup.names_of(job.spec.after)
             conditions = views.conditions_view(job, name_of)
-        view: ExplainedJobView = {**self._lookup.view(job, actor), **conditions}
+        view = cast(ExplainedJobView, {**self._lookup.view(job, actor), **conditions})
         reply: WhyReply = {"job": view, "notes": [], "advice": None}
         if tasks is not None:
             reply["array"] = {

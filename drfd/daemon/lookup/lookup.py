@@ -6,12 +6,10 @@ A client may name a hundred thousand ids; they are looked up with pauses for oth
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from heapq import merge
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +20,7 @@ from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Array, Dependency, Job, Tasks
+from drfd.core.model.job import Array, Dependency, Job, JobState, Tasks
 from drfd.core.model.machine import each_instance
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.engine.engine import Engine
@@ -31,20 +29,18 @@ from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import (
     PastFilter,
-    read_ended_tasks,
+    is_like,
+    read_ended_ids,
     read_last_ended,
-    read_mark,
     read_roll,
 )
-from drfd.journal.patterns import is_like
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     ArrayView,
-    DetailedJobView,
+    DetailPart,
     EndedArrayView,
-    GpuLimitPart,
+    ExplainedJobView,
     JobView,
-    LendingPart,
 )
 from drfd.protocol.requests import Ref, Selection
 
@@ -101,19 +97,6 @@ _ENDED_TASKS = 20
 _ROLL_CALLS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRows:
-    """The ended jobs of a list, read from the journal in a thread.
-
-    Jobs that ended during the read are included: live jobs are listed afterwards, and a job must
-    not be missing from both lists.
-    """
-
-    latest: Sequence[Row] = ()
-    #: By the id of a requested array.
-    tasks: Mapping[int, Sequence[Job]] = field(default_factory=dict)
-
-
 @dataclass
 class Lookup:
     """Finds live jobs in the ledger and ended ones in the journal."""
@@ -164,87 +147,87 @@ class Lookup:
             if may_touch(actor, group.array.spec) and passes(group.job, select):
                 yield f"{group.array.id}_[{group.indices}]", group.array.id, True
 
-    async def ended(self, request: msg.StatusRequest) -> EndedRows:
-        """Read the ended jobs of a list. The ids of the request are numbers (see `by_ids`)."""
-        journal, most, select = self.engine.journal, request.ended, request.select
-        if not most:
-            return EndedRows()
-        if not select.ids:
-            mark, rows = await asyncio.to_thread(_last_ended, journal.path, request)
-            jobs = journal.ended_behind(mark, user=select.user)
-            arrays = journal.arrays.cancelled_behind(mark, user=select.user)
-            since = [
-                *_first_passing(jobs, select, most),
-                *_first_passing(_with_cancelled((), arrays), select, most),
-            ]
-            # For a job that was read twice, the later state counts.
-            both = {_id_of(row): row for row in (*rows, *since)}
-            return EndedRows(_latest(both.values(), most))
-        mark = await asyncio.to_thread(read_mark, journal.path)
+    async def rows(
+        self, request: msg.StatusRequest, *, every_end: bool = False
+    ) -> Iterator[Row | None]:
+        """Return the rows of a list in order of ids, behind `request.after`.
+
+        None stands for a skipped job, so that the caller can pause. A job is looked up when its row
+        is due. Live jobs are listed before the journal is read, and may end meanwhile: none is
+        missing from both. The ids of the request are numbers (see `by_ids`); with `every_end`, all
+        ended tasks of its arrays have rows.
+        """
+        select, after = request.select, request.after or (0, False)
+        if select.ids:
+            return self._named_rows(request, await self._tasks_of(request, every_end=every_end))
+        ledger = self.engine.ledger
+        # Ids of jobs, and negated ones of arrays with tasks without records.
+        live = {*ledger.jobs, *(-group.array.id for group in ledger.arrays.tasks())}
+        ended: list[Row] = []
+        if request.ended:
+            rows = await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
+            live |= {*ledger.jobs, *(-group.array.id for group in ledger.arrays.tasks())}
+            ended = [row for row in rows if _key(row) not in live]
+        by_id = self.known if request.ended else ledger.jobs.get
+        found = (by_id(job_id) for job_id in sorted(live) if job_id > after[0])
+        jobs = (job if job is not None and passes(job, select) else None for job in found)
+        groups = filter(None, (self.group_of(-each) for each in live if each < 0))
+        others = [*(group for group in groups if passes(group.job, select)), *ended]
+        return _merged(jobs, _in_order(others, request.tasks, after))
+
+    async def _tasks_of(
+        self, request: msg.StatusRequest, *, every_end: bool
+    ) -> dict[int, tuple[set[int], bool]]:
+        """Return the ids of the tasks with a record that have rows, of each array of the request,
+        and whether its cancelled tasks have one, too."""
         found, yielding = {}, CooperativeYield()
-        for job_id in select.ids:
-            await yielding.maybe_yield()
+        for job_id in request.select.ids:
             assert isinstance(job_id, int)
             array = self.any_array(job_id)
             if array is not None:
-                read = partial(read_ended_tasks, journal.path, array, limit=most)
-                found[job_id] = {job.id: job for job in await asyncio.to_thread(read)}
-        for array_id, tasks in found.items():
-            for job in islice(journal.ended_behind(mark, array_id=array_id), most):
-                tasks[job.id] = job
-        return EndedRows(
-            tasks={array_id: _last_by_id(jobs, most) for array_id, jobs in found.items()}
-        )
+                state = self.engine.ledger.arrays.get(job_id)
+                ids = set[int]() if state is None else set(state.live)
+                most = request.ended or (_ENDED_TASKS if state is None else 0)
+                if most or every_end:
+                    limit = None if every_end else most
+                    read = partial(read_ended_ids, self.engine.journal.path, array, limit=limit)
+                    ids.update(await asyncio.to_thread(read))
+                found[job_id] = ids, bool(most or every_end)
+            await yielding.maybe_yield()
+        return found
 
-    def rows(
-        self, request: msg.StatusRequest, ended: EndedRows | None = None
+    def _named_rows(
+        self, request: msg.StatusRequest, tasks: Mapping[int, tuple[set[int], bool]]
     ) -> Iterator[Row | None]:
-        """Yield the rows of a list in order of ids, behind `request.after`.
-
-        None stands for a skipped job, so that the caller can pause. A job is looked up when its row
-        is due. `ended` are the ended jobs of this request.
-        """
-        ended = ended or EndedRows()
-        if request.select.ids:
-            return self._named_rows(request, ended)
-        select, after = request.select, request.after or (0, False)
-        ledger = self.engine.ledger
-        # The ids are nearly in order, so sorting is cheap.
-        ids = sorted(ledger.jobs)
-        by_id = self.known if request.ended else ledger.jobs.get
-        live = (by_id(job_id) for job_id in ids[bisect_right(ids, after[0]) :])
-        jobs = (job if job is not None and passes(job, select) else None for job in live)
-        groups = [group for group in ledger.arrays.tasks() if passes(group.job, select)]
-        others = _in_order([*groups, *ended.latest], request.tasks, after)
-        return _merged(jobs, others)
-
-    def _named_rows(self, request: msg.StatusRequest, ended: EndedRows) -> Iterator[Row | None]:
         """Yield all rows of the ids, without pages, which would repeat the look-ups."""
         shown = set()
         # All names have been replaced by ids.
         for job_id in sorted({int(ref) for ref in request.select.ids}):
-            for row in _in_order(self._named(job_id, ended), request.tasks):
-                if place_of(row) in shown:
+            rows: Iterator[Row | None] = iter(())
+            if job_id in tasks:
+                ids, with_cancelled = tasks[job_id]
+                state, group = self.engine.ledger.arrays.get(job_id), self.group_of(job_id)
+                if group is not None and group.job.state is JobState.ENDED and not with_cancelled:
+                    group = None
+                groups = _in_order(() if group is None else (group,), request.tasks)
+                ids |= set() if state is None else state.live
+                rows = _merged(map(self.known, sorted(ids)), groups)
+            else:
+                rows = iter([self.any_job(job_id)])
+            for row in rows:
+                if row is None or place_of(row) in shown:
                     yield None
                 else:
                     shown.add(place_of(row))
                     yield row
 
-    def _named(self, job_id: int, ended: EndedRows) -> list[Row]:
-        array = self.any_array(job_id)
-        if array is None:
-            return [self.any_job(job_id)]
-        array_state = self.engine.ledger.arrays.get(array.id)
-        rows: list[Row] = []
-        if array_state is not None:
-            rows += [self.engine.ledger.jobs[live] for live in array_state.live]
-            rows += filter(None, [array_state.tasks])
-        if job_id in ended.tasks:
-            rows += [*ended.tasks[job_id], *_cancelled(array)]
-        elif array_state is None:
-            rows += self.engine.journal.arrays.ended_of(array, limit=_ENDED_TASKS)
-            rows += _cancelled(array)
-        return rows
+    def group_of(self, array_id: int) -> Tasks | None:
+        """Return the array's tasks without own records, or else its cancelled tasks, or None."""
+        state = self.engine.ledger.arrays.get(array_id)
+        if state is not None and state.tasks is not None:
+            return state.tasks
+        array = self.any_array(array_id)
+        return None if array is None or not array.cancelled else Tasks(array, array.cancelled)
 
     def any_array(self, array_id: int) -> Array | None:
         """Return the array, live or ended, or None if there is none."""
@@ -366,22 +349,18 @@ class Lookup:
         self,
         job: Job,
         actor: st.Actor,
-        gpu_limit: GpuLimitPart | None = None,
-        lending: LendingPart | None = None,
+        details: DetailPart,
         *,
         name_of: Callable[[int], str],
-    ) -> DetailedJobView:
+    ) -> ExplainedJobView:
         """Return the job with its conditions, pinned CPUs, the memory nodes of its instances, and
-        how it stands with its declared memory on GPUs and with its ranges. Lists leave the CPUs
-        out, because they are read from the kernel's files."""
-        conditions = views.conditions_view(job, name_of)
+        `details`. Lists leave the CPUs out, because they are read from the kernel's files."""
         places = dict(self.engine.rules.axes.places) if job.instances else {}
         nodes = {places[each].node for each in each_instance(job.instances) if each in places}
         return {
             **self.view(job, actor),
-            **conditions,
-            **(gpu_limit or GpuLimitPart()),
-            **(lending or LendingPart()),
+            **views.conditions_view(job, name_of),
+            **details,
             "cpus": self.meter.pinned_cpus(job),
             "memory_nodes": sorted(node for node in nodes if node is not None),
             "options": views.option_fields(job.spec),
@@ -408,37 +387,19 @@ def _task_id(array_id: int, array: Array | None, index: int) -> int | Refused:
     return job_id
 
 
-def _last_ended(path: Path, request: msg.StatusRequest) -> tuple[int, list[Row]]:
-    """Return the last ended rows, and the mark in the journal up to which they are complete.
-    Blocks."""
+def _last_ended(path: Path, request: msg.StatusRequest) -> list[Row]:
+    """Return the rows that ended last. Blocks."""
     select, most = request.select, request.ended
     past = PastFilter(user=select.user, states=tuple(sorted(select.states)), limit=most)
-    over = read_last_ended(path, past, most=most)
-    rows = _with_cancelled(over.jobs, over.arrays)
-    return over.mark, _latest((row for row in rows if passes(job_of(row), select)), most)
+    jobs, arrays = read_last_ended(path, past, most=most)
+    rows: list[Row] = [*jobs, *(Tasks(array, array.cancelled) for array in arrays)]
+    passing = [row for row in rows if passes(job_of(row), select)]
+    return sorted(passing, key=lambda row: -(job_of(row).ended_at or 0))[:most]
 
 
-def _first_passing(rows: Iterable[Row], select: Selection, most: int) -> Iterator[Row]:
-    return islice((row for row in rows if passes(job_of(row), select)), most)
-
-
-def _id_of(row: Row) -> tuple[int, bool]:
-    """Return the key of a row: its id, and whether it stands for cancelled tasks of an array."""
-    return (row.array.id, True) if isinstance(row, Tasks) else (row.id, False)
-
-
-def _last_by_id(jobs: Mapping[int, Job], most: int) -> list[Job]:
-    return [jobs[job_id] for job_id in sorted(jobs, reverse=True)[:most]]
-
-
-def _with_cancelled(jobs: Iterable[Job], arrays: Iterable[Array]) -> Iterator[Row]:
-    yield from jobs
-    for array in arrays:
-        yield from _cancelled(array)
-
-
-def _latest(rows: Iterable[Row], most: int) -> list[Row]:
-    return sorted(rows, key=lambda row: -(job_of(row).ended_at or 0))[:most]
+def _key(row: Row) -> int:
+    """Return the id of a job, or the negated one of an array."""
+    return -row.array.id if isinstance(row, Tasks) else row.id
 
 
 def job_of(row: Row) -> Job:
@@ -448,11 +409,6 @@ def job_of(row: Row) -> Job:
 def place_of(row: Row) -> Place:
     """Return the place of a row in the order of lists."""
     return (row.first_id, True) if isinstance(row, Tasks) else (row.id, False)
-
-
-def _cancelled(array: Array) -> list[Row]:
-    """Return the tasks that were cancelled together, as a group."""
-    return [Tasks(array, array.cancelled)] if array.cancelled else []
 
 
 def _in_order(rows: Iterable[Row], by_task: bool, after: Place = (0, False)) -> Iterator[Row]:

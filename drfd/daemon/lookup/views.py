@@ -25,8 +25,8 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.hours import Limit, LimitHours
 from drfd.core.model.job import Array, Job, JobSpec, JobState, Outcome, Tasks, Usage, output_path
-from drfd.core.model.machine import Vector
-from drfd.core.model.resources import NOTHING, Axes, Resources
+from drfd.core.model.machine import Vector, plus
+from drfd.core.model.resources import NOTHING, Axes, Node, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
@@ -40,21 +40,19 @@ from drfd.protocol.replies import (
     ConditionsView,
     CurveView,
     DrainPart,
+    DrainView,
     EndedArrayView,
     ErrorView,
     EventView,
     EvidenceView,
     ExternalView,
-    GpusPart,
-    GpuUsageView,
     GpuView,
     JobView,
-    LentUsageView,
     LimitHoursView,
+    MachineView,
     NodeView,
     NowView,
     OutcomeView,
-    PastJobView,
     ProgressView,
     ResourcesView,
     SharesReply,
@@ -100,32 +98,22 @@ def demand_view(spec: JobSpec) -> ResourcesView:
 
 def usage_view(usage: Usage | None, job: Job | None = None) -> UsageView:
     usage = usage or Usage()
-    return {
+    view: UsageView = {
         "cores": usage.cores_milli / 1000,
         "memory": usage.memory_bytes,
         "memory_peak": usage.memory_peak_bytes,
         "read_bytes": usage.read_bytes,
         "written_bytes": usage.written_bytes,
         "cpu_seconds": round(usage.cpu_s, 3),
-        **_lent_usage(usage),
-        **_gpu_usage(usage, job),
     }
-
-
-def _lent_usage(usage: Usage) -> LentUsageView:
-    return {} if usage.lent_us is None else {"lent_cpu_seconds": usage.lent_us / 1e6}
-
-
-def _gpu_usage(usage: Usage, job: Job | None) -> GpuUsageView:
-    """Return the use of GPUs of a job that asks for some or is seen on one, else nothing."""
-    if not (job and _gpus_asked(job.spec.demand)) and not usage.gpu_memory_peak_bytes:
-        return {}
-    return {
-        "gpu_memory": usage.gpu_memory_bytes,
-        "gpu_memory_peak": usage.gpu_memory_peak_bytes,
-        "gpu_utilisation": usage.gpu_percent,
-        "gpu_utilisation_mean": usage.gpu_mean_percent,
-    }
+    if usage.lent_us is not None:
+        view["lent_cpu_seconds"] = usage.lent_us / 1e6
+    if (job and _gpus_asked(job.spec.demand)) or usage.gpu_memory_peak_bytes:
+        view["gpu_memory"] = usage.gpu_memory_bytes
+        view["gpu_memory_peak"] = usage.gpu_memory_peak_bytes
+        view["gpu_utilisation"] = usage.gpu_percent
+        view["gpu_utilisation_mean"] = usage.gpu_mean_percent
+    return view
 
 
 def _gpus_asked(demand: Resources) -> int:
@@ -151,10 +139,45 @@ def gpu_view(gpu: MeasuredGpu) -> GpuView:
     }
 
 
-def gpus_part(gpus: Iterable[MeasuredGpu]) -> GpusPart:
-    """Return the measured GPUs, as a part of a reply."""
-    found = [gpu_view(each) for each in gpus]
-    return {"gpus": found} if found else {}
+def _submitted_view(job: Job) -> SubmittedView:
+    """Return what a job was submitted with, without what only some jobs have."""
+    spec = job.spec
+    return {
+        "id": job.id,
+        "array_id": job.array_id,
+        "array_index": job.array_index,
+        "name": spec.name,
+        "user": spec.user,
+        "pool": spec.pool,
+        "demand": demand_view(spec),
+        "time_limit_s": spec.time_limit_s,
+        "priority": spec.priority,
+        "submitted_at": job.submitted_at,
+    }
+
+
+def _progress_view(job: Job, expected_start_s: float | None) -> ProgressView:
+    """Return the part of a job that snapshots show, too: nothing that only its owner may see."""
+    shown = {
+        **_submitted_view(job),
+        "state": job.shown_state,
+        "attempt": job.attempt,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at if job.state is JobState.ENDED else None,
+        "expected_start_at": expected_start_s,
+        "exit_code": job.exit_code,
+        "signal": job.signal,
+    }
+    view = cast(ProgressView, shown)
+    if job.suspended_s:
+        view["suspended_seconds"] = job.suspended_s
+    if job.suspended_at is not None:
+        view["suspended_at"] = job.suspended_at
+    if job.spec.group is not None:
+        view["group"] = job.spec.group.name
+    if job.node:
+        view["node"] = job.node
+    return view
 
 
 def job_view(
@@ -170,49 +193,29 @@ def job_view(
     Without `private`, fields that only the owner may see are null. `expected_start_s` is the start
     if all jobs end as estimated, or None if it is not known.
     """
-    ended = job.state is JobState.ENDED
+    spec = job.spec
     outcome: OutcomeView | None = None
-    if ended and job.outcome is not None:
+    if job.state is JobState.ENDED and job.outcome is not None:
         # The cause of a failed launch may contain the owner's paths and commands.
         outcome = {"code": job.outcome.value, "text": job.outcome_text if private else ""}
         if job.loss is not None:
             outcome["reason"] = job.loss
-    stdout = output_path(job.spec.stdout, job)
-    stderr = output_path(job.spec.stderr, job)
-    view: JobView = {
-        "id": job.id,
-        "array_id": job.array_id,
-        "array_index": job.array_index,
-        "name": job.spec.name,
-        "user": job.spec.user,
-        "uid": job.spec.uid,
-        "pool": job.spec.pool,
-        "state": job.shown_state,
+    shown = {
+        **_progress_view(job, expected_start_s),
+        "uid": spec.uid,
         "reason": reason,
-        "demand": demand_view(job.spec),
-        "time_limit_s": job.spec.time_limit_s,
-        "priority": job.spec.priority,
-        "attempt": job.attempt,
-        "submitted_at": job.submitted_at,
         "eligible_at": job.eligible_at,
-        "started_at": job.started_at,
-        "ended_at": job.ended_at if ended else None,
-        "expected_start_at": expected_start_s,
-        "exit_code": job.exit_code,
-        "signal": job.signal,
         "outcome": outcome,
         "usage": usage_view(job.usage or usage, job),
-        "cwd": job.spec.cwd if private else None,
-        "argv": list(job.spec.argv) if private else None,
-        "stdout": stdout if private else None,
-        "stderr": stderr if private else None,
+        "cwd": spec.cwd if private else None,
+        "argv": list(spec.argv) if private else None,
+        "stdout": output_path(spec.stdout, job) if private else None,
+        "stderr": output_path(spec.stderr, job) if private else None,
         "cgroup": job.cgroup,
     }
-    _add_suspension(view, job)
-    _add_some_options(view, job.spec)
-    if job.node:
-        view["node"] = job.node
-    if job.spec.demand.gres:
+    view = cast(JobView, shown)
+    _add_some_options(view, spec)
+    if spec.demand.gres:
         # A pending job has no instances.
         view["gres_instances"] = {name: list(some) for name, some in job.instances}
     return view
@@ -379,46 +382,18 @@ def row_view(
 
     It contains nothing that only the owner may see.
     """
+    group = row if isinstance(row, Tasks) else None
     job = row.job if isinstance(row, Tasks) else row
-    spec = job.spec
-    ended = job.state is JobState.ENDED
-    view: SnapshotRow = {
-        "id": row.array.id if isinstance(row, Tasks) else job.id,
-        "label": tasks_label(row) if isinstance(row, Tasks) else job.label,
-        "array_id": job.array_id,
-        "array_index": job.array_index,
-        "tasks": row.size if isinstance(row, Tasks) else 1,
-        "name": spec.name,
-        "user": spec.user,
-        "pool": spec.pool,
-        "state": job.shown_state,
+    outcome = job.outcome if job.state is JobState.ENDED else None
+    return {
+        **_progress_view(job, expected_start_s),
+        "id": job.id if group is None else group.array.id,
+        "label": job.label if group is None else tasks_label(group),
+        "tasks": 1 if group is None else group.size,
         "reason": reason,
-        "demand": demand_view(spec),
-        "time_limit_s": spec.time_limit_s,
-        "priority": spec.priority,
-        "attempt": job.attempt,
-        "submitted_at": job.submitted_at,
-        "started_at": job.started_at,
-        "ended_at": job.ended_at if ended else None,
-        "expected_start_at": expected_start_s,
-        "outcome": job.outcome.value if ended and job.outcome is not None else None,
-        "exit_code": job.exit_code,
-        "signal": job.signal,
+        "outcome": None if outcome is None else outcome.value,
         "now": None if now is None else now_view(now, job, peak_bytes, gpus, each_gpu),
     }
-    _add_suspension(view, job)
-    if spec.group is not None:
-        view["group"] = spec.group.name
-    if job.node:
-        view["node"] = job.node
-    return view
-
-
-def _add_suspension(view: ProgressView, job: Job) -> None:
-    if job.suspended_s:
-        view["suspended_seconds"] = job.suspended_s
-    if job.suspended_at is not None:
-        view["suspended_at"] = job.suspended_at
 
 
 def tasks_label(group: Tasks) -> str:
@@ -511,11 +486,11 @@ def curve_view(curve: Curve, demand: Resources | None) -> CurveView:
 # -- what ended jobs used ------------------------------------------------------------------------
 
 
-def ended_job_view(job: Job, *, private: bool) -> PastJobView:
+def ended_job_view(job: Job, *, private: bool) -> JobView:
     """Return an ended job with the recorded use of its last attempt and of all its runs."""
-    shown = job_view(job, reason=None, usage=None, private=private)
+    view = job_view(job, reason=None, usage=None, private=private)
+    view["used"] = used_view(job)
     all_runs = all_runs_view(job)
-    view = cast(PastJobView, {**shown, "used": used_view(job)})
     if all_runs is not None:
         view["all_runs"] = all_runs
     return view
@@ -610,21 +585,15 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> 
                 bad[state] = merged([*bad.get(state, []), *group.ids])
     spec = array.spec
     view: ArrayView = {
+        **_submitted_view(array.common),
         "id": array.id,
         "array_id": array.id,
         "array_index": None,
+        "uid": spec.uid,
         "array_tasks": array.whole.indices,
         "tasks": array.size,
-        "name": spec.name,
-        "user": spec.user,
-        "uid": spec.uid,
-        "pool": spec.pool,
         "counts": counts,
         "indices": {state: _indices(array, ids) for state, ids in bad.items()},
-        "demand": demand_view(spec),
-        "time_limit_s": spec.time_limit_s,
-        "priority": spec.priority,
-        "submitted_at": array.common.submitted_at,
         "cwd": spec.cwd,
         "argv": list(spec.argv),
         "stdout": spec.stdout,
@@ -661,6 +630,72 @@ def _indices(array: Array, ids: Iterable[Ids]) -> str:
     return show_spans(array.spans_of(*ids))
 
 
+# -- the machines ---------------------------------------------------------------------------------
+
+LOCAL, SLURM = "local", "slurm"
+UP, AWAY, DRAINED = "up", "away", "drained"
+#: Why a node is away of which no more is known.
+_NO_LAUNCHER = "no launcher takes orders for it"
+
+
+def machine_views(
+    ledger: Ledger,
+    rules: Rules,
+    *,
+    away_since_s: float | None,
+    causes: Mapping[str, str],
+    outside: Mapping[str, Resources],
+) -> list[MachineView]:
+    """Return the machines, the controller's own first.
+
+    `away_since_s` is since when the only launcher has been away, for a single machine, or None;
+    `causes` has why nodes are away of which more is known than that, and `outside` what Slurm has
+    given to jobs on them that are not drfd's.
+    """
+    nodes = ledger.axes.nodes or (Node(name="", capacity=rules.capacity),)
+    home, held, counts = ledger.axes.home, dict[str, Vector](), dict[str, int]()
+    for job in ledger.allocated_jobs():
+        name = job.node or home
+        amounts = tuple(ledger.allocation(job))
+        held[name] = plus(held[name], amounts) if name in held else amounts
+        counts[name] = counts.get(name, 0) + 1
+    found: list[MachineView] = []
+    for node in nodes:
+        since_s = ledger.nodes_away.get(node.name) if ledger.axes.nodes else away_since_s
+        own = ledger.node_drains.get(node.name) if node.name else None
+        state, since_s, text = _standing(
+            since_s, own or ledger.drained, causes.get(node.name) or _NO_LAUNCHER
+        )
+        view: MachineView = {
+            "name": node.name,
+            "engine": LOCAL if node.name == home else SLURM,
+            "features": sorted(node.features),
+            "state": state,
+            "since": since_s,
+            "text": text,
+            "capacity": resources_view(node.capacity),
+            "allocated": resources_view(ledger.axes.resources(held.get(node.name, ledger.nothing))),
+            "running": counts.get(node.name, 0),
+        }
+        if node.name in outside:
+            view["outside"] = resources_view(outside[node.name])
+        if own is not None:
+            view["drain"] = _drain_view(own)
+        found.append(view)
+    return found
+
+
+def _standing(
+    away_since_s: float | None, stop: ev.Drained | None, cause: str
+) -> tuple[str, float | None, str]:
+    """Return state, since when, and why. One that is away counts as that also while drained."""
+    if away_since_s is not None:
+        return AWAY, away_since_s, cause
+    if stop is not None:
+        return DRAINED, stop.stopped_s, stop.reason
+    return UP, None, ""
+
+
 # -- the fair-share tree and external load ---------------------------------------------------------
 
 
@@ -681,10 +716,11 @@ def external_view(external: ExternalLoad | None) -> ExternalView | None:
 
 def drain_part(ledger: Ledger) -> DrainPart:
     """Return what is added to a reply while launching is stopped."""
-    stop = ledger.drained
-    if stop is None:
-        return {}
-    return {"drain": {"by": stop.by, "since": stop.stopped_s, "reason": stop.reason}}
+    return {} if ledger.drained is None else {"drain": _drain_view(ledger.drained)}
+
+
+def _drain_view(stop: ev.Drained) -> DrainView:
+    return {"by": stop.by, "since": stop.stopped_s, "reason": stop.reason}
 
 
 def limit_hours_view(hours: LimitHours, now_s: float) -> list[LimitHoursView]:

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -21,18 +21,16 @@ from drfd.core.explain.reasons import awaited_job
 from drfd.core.explain.waits import WaitsFor
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Array, Job, JobState, Tasks
+from drfd.core.model.job import Job, JobState
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.lookup.lookup import EndedRows, Lookup, Row, ids_of, passes
+from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import exit_status, reason_view
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.loop_time import PART_S, CooperativeYield, PerUserLocks, in_parts
-from drfd.journal.history import read_ended_ids
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     CodeText,
     EndedArrayView,
-    EndedJobView,
     EventLine,
     JobView,
     WaitReply,
@@ -211,7 +209,7 @@ class WaitHandler:
             ids, any_one=request.any, timeout_s=request.timeout_s
         )
         done = len(found) == len(ids) or (request.any and bool(found))
-        ended: list[EndedJobView | EndedArrayView] = []
+        ended: list[JobView | EndedArrayView] = []
         never: list[JobView] = []
         async with lock:
             for job_id in found:
@@ -226,7 +224,7 @@ class WaitHandler:
                 await yielding.maybe_yield()
         return {"done": done, "ended": ended, "never": never}
 
-    async def _ended_view(self, job_id: int, actor: st.Actor) -> EndedJobView | EndedArrayView:
+    async def _ended_view(self, job_id: int, actor: st.Actor) -> JobView | EndedArrayView:
         array = self.lookup.any_array(job_id)
         if array is not None:
             return await self.lookup.ended_array_view(array)
@@ -283,13 +281,10 @@ class EventFeed:
             # The mark comes at once: a client that loses the connection can go on from here.
             yield [{"mark": mark}]
             if request.standing or not is_known:
-                ended = await self._ended_tasks(ids, actor)
-                rows = self._lookup.rows(
-                    msg.StatusRequest(v=request.v, select=select),
-                    EndedRows(tasks=dict.fromkeys(ended, ())),
-                )
-                known = map(self._lookup.known, chain.from_iterable(ended.values()))
-                async for views in self._event_lines(map(noted, chain(rows, known)), actor):
+                standing = msg.StatusRequest(v=request.v, select=select)
+                async with self._locks[actor.uid]:
+                    rows = await self._lookup.rows(standing, every_end=True)
+                async for views in self._event_lines(map(noted, rows), actor):
                     yield views
             is_due = True
             while True:
@@ -313,18 +308,6 @@ class EventFeed:
                 await woken.wait()
         finally:
             _forget(self.listeners, key, woken)
-
-    async def _ended_tasks(self, ids: Sequence[int], actor: st.Actor) -> dict[int, list[int]]:
-        """Return the ids of the ended tasks of each of these jobs that is an array."""
-        found, yielding = {}, CooperativeYield()
-        for job_id in ids:
-            array = self._lookup.any_array(job_id)
-            if array is not None:
-                async with self._locks[actor.uid]:
-                    path = self.engine.journal.path
-                    found[job_id] = await asyncio.to_thread(read_ended_ids, path, array)
-            await yielding.maybe_yield()
-        return found
 
     async def _event_lines(
         self, rows: Iterable[Row | None], actor: st.Actor
@@ -367,16 +350,10 @@ class EventFeed:
                 job = self._lookup.known(job_id) if is_asked_for else None
                 yield job if job is not None and passes(job, select) else None
             elif (array := self._lookup.any_array(job_id)) is not None:
-                group = self._group(array) if not ids or _has(ids, array.id) else None
+                group = self._lookup.group_of(array.id) if not ids or _has(ids, array.id) else None
                 yield group if group is not None and passes(group.job, select) else None
                 for at in range(bisect_right(ids, array.id), bisect_right(ids, array.last_id)):
                     yield self._lookup.known(ids[at])
-
-    def _group(self, array: Array) -> Tasks | None:
-        """Return the array's tasks without own records, or else its cancelled tasks, or None."""
-        array_state = self.engine.ledger.arrays.get(array.id)
-        group = None if array_state is None else array_state.tasks
-        return group or (Tasks(array, array.cancelled) if array.cancelled else None)
 
 
 def _has(ids: Sequence[int], job_id: int | None) -> bool:

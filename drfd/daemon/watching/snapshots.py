@@ -11,29 +11,25 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
 from itertools import islice
 from typing import cast
 
 import msgspec
 
 from drfd.common.units import AXES
-from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.lending import Loan
-from drfd.core.model.job import WAITING_STATES, Job, JobState, Tasks, leaf_path
+from drfd.core.model.job import Job, JobState
 from drfd.core.model.resources import kind_of
 from drfd.core.model.stimuli import Actor
-from drfd.core.scheduling.policies import Plan
-from drfd.daemon.engine.engine import Engine
-from drfd.daemon.lookup.lookup import Lookup, Row, job_of
+from drfd.daemon.lookup.rows import WaitingRows
 from drfd.daemon.lookup.views import (
     Sums,
     drain_part,
     external_view,
-    gpus_part,
+    gpu_view,
     now_view,
     row_view,
     shares_view,
@@ -46,19 +42,12 @@ from drfd.protocol.replies import (
     CodeText,
     CommonSnapshot,
     MachinePart,
-    MachinesPart,
     MachineView,
     NowView,
     SnapshotRow,
-    WaitView,
 )
 
-MOST_RUNNING, MOST_PENDING, MOST_ENDED = 2000, 300, 50
-#: The most queue entries that are read for the pending rows. An array of which single tasks have
-#: started has many entries and one row.
-_MOST_PIECES = 4 * MOST_PENDING
-#: Seconds for which reasons for waiting are cached: they contain times of day.
-_REASONS_S = 5.0
+MOST_RUNNING, MOST_ENDED = 2000, 50
 #: Seconds for which a common part is shown again. It is less than the shortest interval between
 #: two snapshots (1 s), so that no client gets the same one twice.
 _FRESH_S = 0.9
@@ -74,11 +63,9 @@ POLL_S = 0.2
 
 
 @dataclass
-class Overview:
+class Overview(WaitingRows):
     """Computes snapshots."""
 
-    engine: Engine
-    lookup: Lookup
     curves: Curves
     #: Returns the problems of the service as a whole.
     notices: Callable[[], list[CodeText]] = list
@@ -92,10 +79,6 @@ class Overview:
     _ended: list[SnapshotRow] | None = None
     #: The rows among them that stand for cancelled tasks, by the array's id.
     _cancelled: dict[int, SnapshotRow] = field(default_factory=dict)
-    #: Reasons for waiting since the last pass, by the job's id.
-    _reasons: dict[int, tuple[Job, WaitView | None]] = field(default_factory=dict)
-    _reasons_of: tuple[Plan | None, bool] = (None, True)
-    _reasons_until_s: float = 0.0
 
     def begin(self) -> None:
         """Drop the caches: changes since the last watcher left were not reported."""
@@ -111,20 +94,21 @@ class Overview:
     def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
         """Return the part that is the same for all users, and the ids of its pending rows."""
         running = [self._running(job) for job in islice(self._holders(), MOST_RUNNING)]
-        pending = self._pending()
-        view: CommonSnapshot = {
+        pending = self.pending()
+        shown = {
             "at": self.engine.clock().at_s,
             "host": os.uname().nodename,
             **drain_part(self.engine.ledger),
             "notices": self.notices(),
             **self.machine_part(),
-            **self._machines_part(),
             "running": running,
             "pending": self.waiting_rows(pending.values()),
-            "pending_more": self._count_waiting_rows() - len(pending),
+            "pending_more": self.count_pending() - len(pending),
             "ended": self._ended_rows(),
         }
-        return view, frozenset(pending)
+        if machines := self.machines():
+            shown["machines"] = machines
+        return cast(CommonSnapshot, shown), frozenset(pending)
 
     def machine_part(self) -> MachinePart:
         """Return the figures of the machine and of the tree, which contain no job."""
@@ -132,58 +116,21 @@ class Overview:
         ledger, external = engine.ledger, engine.external
         shares = shares_view(ledger, engine.rules, external, engine.quota_use())
         used = self._used()
-        return {
+        view: MachinePart = {
             "draining": ledger.draining,
             "capacity": shares["capacity"],
             "free": shares["free"],
             "external": external_view(external),
             "external_off": engine.rules.beside is None,
             "pressure": read_pressure(),
-            **gpus_part(self.gpus()),
             "nodes": [
                 {**node, "used": used.get(node["path"], Sums()).view} for node in shares["nodes"]
             ],
             "counts": {state.value: count for state, count in ledger.job_counts.states.items()},
         }
-
-    def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
-        """Return the user's pending rows that are not `shown`, by id."""
-        ledger = self.engine.ledger
-        left = ledger.job_counts.waiting.get(user, 0)
-        found: dict[int, Row] = {}
-        if not left:
-            return found
-        name = leaf_path("", user)[1:]
-        leaves = (leaf for leaf in ledger.queues if leaf.rpartition(".")[2] == name)
-        entries = merge(*(line(ledger, leaf) for leaf in leaves))
-        seen = self._rows(islice(entries, _MOST_PIECES), 2 * MOST_PENDING)
-        for row_id, row in seen.items():
-            left -= row.size if isinstance(row, Tasks) else 1
-            if row_id not in shown and len(found) < MOST_PENDING:
-                found[row_id] = row
-        if left and len(found) < MOST_PENDING:
-            rest = (row for row in self._unqueued(seen) if job_of(row).spec.user == user)
-            fresh = ((_id_of(row), row) for row in rest if _id_of(row) not in shown)
-            found.update(islice(fresh, MOST_PENDING - len(found)))
-        return found
-
-    def waits(self, row_id: int) -> bool:
-        """Return whether the job, or some task of the array, is pending or held."""
-        ledger = self.engine.ledger
-        job = ledger.jobs.get(row_id)
-        if job is not None:
-            return job.state in WAITING_STATES
-        array_state = ledger.arrays.get(row_id)
-        return array_state is not None and bool(array_state.unmaterialized)
-
-    def waiting_rows(self, rows: Iterable[Row]) -> list[SnapshotRow]:
-        """Return pending rows with the reasons for waiting."""
-        self._forget_reasons()
-        return [self._waiting_row(row) for row in rows]
-
-    def _machines_part(self) -> MachinesPart:
-        found = self.machines()
-        return {"machines": found} if found else {}
+        if gpus := self.gpus():
+            view["gpus"] = [gpu_view(each) for each in gpus]
+        return view
 
     # -- parts ------------------------------------------------------------------------------
 
@@ -225,83 +172,6 @@ class Overview:
                     sums.setdefault(path, Sums()).add(view)
         return sums
 
-    def _pending(self) -> dict[int, Row]:
-        """Return the pending rows in the order of their start; those without one come last."""
-        engine = self.engine
-        scheduler = engine.scheduler
-        order = upcoming(engine.ledger, scheduler.last_plan, engine.rules, scheduler.past_usage)
-        rows = self._rows(islice(order, _MOST_PIECES), MOST_PENDING)
-        if len(rows) < MOST_PENDING and len(rows) < self._count_waiting_rows():
-            rest = islice(self._unqueued(rows), MOST_PENDING - len(rows))
-            rows.update({_id_of(row): row for row in rest})
-        return rows
-
-    def _rows(self, entries: Iterable[Next], most: int) -> dict[int, Row]:
-        """Return the rows of queue entries in their order: jobs, or an array's pending tasks."""
-        ledger = self.engine.ledger
-        rows: dict[int, Row] = {}
-        for entry in entries:
-            if len(rows) == most:
-                break
-            job_id = entry.run[1]
-            job = ledger.jobs.get(job_id)
-            if job is not None:
-                # Suspended jobs are in the queue, too: they wait to go on.
-                if job.state is JobState.PENDING:
-                    rows[job_id] = job
-                continue
-            task = ledger.job(job_id)
-            assert task.array_id is not None
-            if task.array_id not in rows:
-                array_state = ledger.arrays[task.array_id]
-                rows[task.array_id] = Tasks(array_state.array, array_state.ids())
-        return rows
-
-    def _unqueued(self, known: Container[int]) -> Iterator[Row]:
-        """Yield pending rows that are not `known`: those that only the limit of their group or
-        array keeps out of the queue, in the order in which they enter it, then the others, then
-        held ones."""
-        ledger = self.engine.ledger
-        first = self._rows(islice(shut_out(ledger), _MOST_PIECES), 2 * MOST_PENDING)
-        seen = {row_id: row for row_id, row in first.items() if row_id not in known}
-        yield from seen.values()
-        groups = [
-            group
-            for group in ledger.arrays.tasks()
-            if group.array.id not in known and group.array.id not in seen
-        ]
-        for state in WAITING_STATES:
-            if ledger.job_counts.states[state]:
-                yield from (group for group in groups if group.array.common.state is state)
-                for job in ledger.jobs.values():
-                    if job.state is state and job.id not in known and job.id not in seen:
-                        yield job
-
-    def _count_waiting_rows(self) -> int:
-        ledger = self.engine.ledger
-        waiting = sum(ledger.job_counts.states[state] for state in WAITING_STATES)
-        # The tasks of an array without records of their own share a row.
-        sizes = (len(array_state.unmaterialized) for array_state in ledger.arrays.values())
-        return waiting - sum(max(0, size - 1) for size in sizes)
-
-    def _waiting_row(self, row: Row) -> SnapshotRow:
-        job = job_of(row)
-        known = self._reasons.get(job.id)
-        if known is None or known[0] is not job:
-            known = self._reasons[job.id] = job, wait_view(self.lookup.reason(job))
-        return row_view(row, reason=known[1], expected_start_s=self.lookup.expected_start_s(job))
-
-    def _forget_reasons(self) -> None:
-        """Drop the reasons after a scheduling pass, and after their time."""
-        plan, is_ready = self.engine.scheduler.last_plan, self.engine.host.is_ready()
-        was_plan, was_ready = self._reasons_of
-        now_s = time.monotonic()
-        if plan is not was_plan or is_ready is not was_ready or now_s > self._reasons_until_s:
-            self._reasons.clear()
-        if not self._reasons:
-            self._reasons_of = plan, is_ready
-            self._reasons_until_s = now_s + _REASONS_S
-
     def _ended_rows(self) -> list[SnapshotRow]:
         if self._ended is None:
             rows = self.lookup.latest_ended(MOST_ENDED)
@@ -314,10 +184,6 @@ class Overview:
                 self._cancelled[each] if isinstance(each, int) else row_view(each) for each in rows
             ]
         return self._ended
-
-
-def _id_of(row: Row) -> int:
-    return row.array.id if isinstance(row, Tasks) else row.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +293,6 @@ class SnapshotFeed:
         left = {
             row_id: row
             for row_id, row in own.rows.items()
-            if row_id not in common.shown and self.overview.waits(row_id)
+            if row_id not in common.shown and self.overview.find(row_id) is not None
         }
         return own.at_s, left
