@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
         AllRunsView,
         ConditionsView,
         CurveView,
-        DetailPart,
         ExplainedArrayView,
         ExplainedJobView,
         ResourcesView,
         ShowReply,
-        SubmittedView,
         UsedView,
     )
 
+#: A label and a text.
+Line = tuple[str, str]
 #: Maximum length of a list of indices, in characters.
 _INDICES = 200
 #: Width of the labels, and maximum width of a curve, in columns.
@@ -74,89 +74,7 @@ def _show(reply: ShowReply) -> None:
         output.tell(f"  {output.clean(line, 400).rstrip()}")
 
 
-def _preemptible(job: SubmittedView) -> list[tuple[str, str]]:
-    is_so = job.get("preemptible", False)
-    return [("preemptible", "it may be stopped for others, and run again")] if is_so else []
-
-
-def _options(shown: ExplainedJobView | ExplainedArrayView) -> list[tuple[str, str]]:
-    """Return the line with all options that the job has, but conditions of its start."""
-    words = [word for some in words_of(shown.get("options", {})) for word in some]
-    return [("options", output.shell_line(words))] if words else []
-
-
-def _conditions(job: ConditionsView) -> list[tuple[str, str]]:
-    """Return the lines for start conditions, the warning and retries."""
-    lines = []
-    # A daemon that has not been restarted since an update may not send them.
-    if after := job.get("after"):
-        names = (f"{each.get('label', each['id'])}:{each['want']}" for each in after)
-        lines.append(("after", ", ".join(names)))
-    if begin_s := job.get("begin_at"):
-        lines.append(("begin", output.show_time(begin_s)))
-    if job.get("if_never") == "cancel" and job["after"]:
-        lines.append(("if never", "cancelled when that can no longer be met"))
-    if retry := job.get("retry"):
-        on = ", ".join(retry["on"])
-        lines.append(("retry", f"{retry['done']} of {retry['times']} used, after {on}"))
-    if warn := job.get("warn"):
-        before = show_duration(warn["before_s"])
-        lines.append(("warning", f"{warn['signal']} {before} before the time limit"))
-    return lines
-
-
-def _demand(demand: ResourcesView) -> str:
-    cores, memory, io = output.show_demand(demand)
-    unit = "core" if cores == "1" else "cores"
-    gres = f", {output.show_gres_demand(demand)}" if demand["gres"] else ""
-    return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{gres}"
-
-
-def _unlent(shown: DetailPart) -> list[tuple[str, str]]:
-    lines = [("range", shown["unlent"])] if "unlent" in shown else []
-    if "lent" in shown:
-        lines.append(("loan", shown["lent"]["text"]))
-    return lines + [("loan", each["text"]) for each in shown.get("lent_disks", ())]
-
-
-def _group(job: SubmittedView) -> list[tuple[str, str]]:
-    """Return the line for the user's own group that the job is in."""
-    at_once = job.get("group_at_once")
-    bound = "" if at_once is None else f", {at_once} at once"
-    return [("group", f"{job['group']}{bound}")] if "group" in job else []
-
-
-def _placing(shown: SubmittedView) -> list[tuple[str, str]]:
-    """Return the line for the machines that will do."""
-    only, features = shown.get("only_node"), shown.get("features")
-    words = [f"only {only}"] if only else []
-    if features:
-        words.append(f"with {', '.join(features)}")
-    return [("machines", " ".join(words))] if words else []
-
-
-def _memory_nodes(job: ExplainedJobView) -> list[tuple[str, str]]:
-    nodes = job.get("memory_nodes")
-    if not nodes:
-        return []
-    return [("near", f"memory node {', '.join(map(str, nodes))}")]
-
-
-def _retry_of(job: SubmittedView) -> list[tuple[str, str]]:
-    """Return the line for the job or array that this one repeats."""
-    if "retry_of" not in job:
-        return []
-    index = job["array_index"]
-    return [("retry of", f"{job['retry_of']}" + ("" if index is None else f"_{index}"))]
-
-
-def _limited(path: str, job: SubmittedView) -> str:
-    most = job.get("output_max_bytes")
-    return path if most is None else f"{path} (at most {show_size(most)})"
-
-
-def array_lines(array: ExplainedArrayView) -> list[tuple[str, str]]:
-    limit, submitted_at = array["time_limit_s"], array["submitted_at"]
+def array_lines(array: ExplainedArrayView) -> list[Line]:
     tasks = ", ".join(f"{count} {state}" for state, count in sorted(array["counts"].items()))
     return [
         ("array", f"{array['id']} ({array['name']}) of {array['user']}, pool {array['pool']}"),
@@ -166,20 +84,7 @@ def array_lines(array: ExplainedArrayView) -> list[tuple[str, str]]:
             (state.lower().replace("_", " "), output.clean(text, _INDICES))
             for state, text in array["indices"].items()
         ),
-        ("demand", f"{_demand(array['demand'])} each"),
-        *_placing(array),
-        *_unlent(array),
-        ("limit", "no time limit" if limit is None else show_duration(limit)),
-        *_retry_of(array),
-        *_group(array),
-        *_preemptible(array),
-        *_conditions(array),
-        *_options(array),
-        ("submitted", output.show_time(submitted_at)),
-        ("command", output.shell_line(array["argv"])),
-        ("directory", array["cwd"]),
-        ("output", _limited(array["stdout"], array)),
-        *_errors(array),
+        *_submission(array, each=" each"),
     ]
 
 
@@ -188,139 +93,175 @@ def job_lines(
     used: UsedView | None,
     points: CurveView | None,
     all_runs: AllRunsView | None = None,
-) -> list[tuple[str, str]]:
-    usage = job["usage"]
-    limit = job["time_limit_s"]
+) -> list[Line]:
     attempt = f"attempt {job['attempt']}"
-    # A job that has ended with a peak of 0 was over before its memory was measured.
-    peak = show_size(usage["memory_peak"]) if usage["memory_peak"] else "unknown"
-    lines = [
+    return [
         ("job", f"{output.label(job)} ({job['name']}) of {job['user']}, pool {job['pool']}"),
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
-        ("demand", _demand(job["demand"])),
-        *_placing(job),
-        *([("node", job["node"])] if "node" in job else []),
-        *_unlent(job),
-        *_retry_of(job),
-        *_group(job),
-        *((name, ",".join(each)) for name, each in job.get("gres_instances", {}).items()),
-        *_memory_nodes(job),
-        *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),
-        ("limit", "no time limit" if limit is None else show_duration(limit)),
-        ("used", _used_words(job, peak)),
-        *_lent_lines(job),
-        *_gpu_lines(job),
-        *_gpu_limit(job),
-        *_all_runs(all_runs),
-        *_curve_lines(points, job["demand"]),
-        *_kernel_lines(used),
-        *_preemptible(job),
-        *_conditions(job),
-        *_options(job),
-        ("submitted", output.show_time(job["submitted_at"])),
-        ("started", output.show_time(job["started_at"])),
-        ("ended", output.show_time(job["ended_at"])),
-        ("cgroup", job["cgroup"] or "none"),
+        *_submission(
+            job,
+            given=(*_given(job), *_measured(job, used, points, all_runs)),
+            times=(
+                ("started", output.show_time(job["started_at"])),
+                ("ended", output.show_time(job["ended_at"])),
+                ("cgroup", job["cgroup"] or "none"),
+            ),
+        ),
     ]
-    if job["argv"] is not None:
-        lines += [
-            ("command", output.shell_line(job["argv"])),
-            ("directory", job["cwd"] or ""),
-            ("output", _limited(job["stdout"] or "", job)),
-            *_errors(job),
-        ]
-    else:
-        lines.append(("not shown", "its command, files, conditions and events, but to its owner"))
-    return lines
 
 
-def _used_words(job: ExplainedJobView, peak: str) -> str:
-    usage = job["usage"]
-    amounts = (usage["cpu_seconds"], usage["memory_peak"], usage["read_bytes"])
-    if "node" in job and not any((*amounts, usage["written_bytes"])):
-        return f"not measured on {output.clean(job['node'])}"
-    return (
-        f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
-        f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written"
-    )
+def _submission(
+    shown: ExplainedJobView | ExplainedArrayView,
+    *,
+    each: str = "",
+    given: Iterable[Line] = (),
+    times: Iterable[Line] = (),
+) -> Iterator[Line]:
+    """Yield the lines of what a job or an array was submitted with, and between them those of what
+    a job was given, and of its times."""
+    yield "demand", f"{_demand(shown['demand'])}{each}"
+    only, features = shown.get("only_node"), shown.get("features")
+    if only or features:
+        words = [f"only {only}"] if only else []
+        words += [f"with {', '.join(features)}"] if features else []
+        yield "machines", " ".join(words)
+    if "unlent" in shown:
+        yield "range", shown["unlent"]
+    loans = [shown["lent"]["text"]] if "lent" in shown else []
+    for text in (*loans, *(loan["text"] for loan in shown.get("lent_disks", ()))):
+        yield "loan", text
+    if "retry_of" in shown:
+        index = shown["array_index"]
+        yield "retry of", f"{shown['retry_of']}" + ("" if index is None else f"_{index}")
+    if "group" in shown:
+        at_once = shown.get("group_at_once")
+        yield "group", shown["group"] + ("" if at_once is None else f", {at_once} at once")
+    limit = shown["time_limit_s"]
+    yield "limit", "no time limit" if limit is None else show_duration(limit)
+    yield from given
+    if shown.get("preemptible"):
+        yield "preemptible", "it may be stopped for others, and run again"
+    yield from _conditions(shown)
+    if words := [word for some in words_of(shown.get("options", {})) for word in some]:
+        yield "options", output.shell_line(words)
+    yield "submitted", output.show_time(shown["submitted_at"])
+    yield from times
+    if shown["argv"] is None:
+        yield "not shown", "its command, files, conditions and events, but to its owner"
+        return
+    yield "command", output.shell_line(shown["argv"])
+    yield "directory", shown["cwd"] or ""
+    most = shown.get("output_max_bytes")
+    limited = "" if most is None else f" (at most {show_size(most)})"
+    yield "output", f"{shown['stdout'] or ''}{limited}"
+    if shown["stderr"] != shown["stdout"]:
+        yield "errors", shown["stderr"] or ""
 
 
-def _lent_lines(job: ExplainedJobView) -> list[tuple[str, str]]:
-    """Return the line for a job that has used more than the lower end of its range of cores."""
-    lent_s = job["usage"].get("lent_cpu_seconds")
-    return [("lent", f"{lent_s:.1f} s of CPU, beyond what it holds")] if lent_s else []
+def _conditions(shown: ConditionsView) -> Iterator[Line]:
+    """Yield the lines for start conditions, the warning and retries."""
+    # A daemon that has not been restarted since an update may not send them.
+    if after := shown.get("after"):
+        names = (f"{each.get('label', each['id'])}:{each['want']}" for each in after)
+        yield "after", ", ".join(names)
+    if begin_s := shown.get("begin_at"):
+        yield "begin", output.show_time(begin_s)
+    if shown.get("if_never") == "cancel" and shown["after"]:
+        yield "if never", "cancelled when that can no longer be met"
+    if retry := shown.get("retry"):
+        yield "retry", f"{retry['done']} of {retry['times']} used, after {', '.join(retry['on'])}"
+    if warn := shown.get("warn"):
+        yield "warning", f"{warn['signal']} {show_duration(warn['before_s'])} before the time limit"
 
 
-def _gpu_lines(job: ExplainedJobView) -> list[tuple[str, str]]:
-    """Return the line for a job that was given GPUs, or that has memory on one."""
-    usage = job["usage"]
-    peak, mean = usage.get("gpu_memory_peak"), usage.get("gpu_utilisation_mean")
-    if not job["demand"]["gres"].get("gpu") and not peak:
-        return []
-    if peak is None and mean is None:
-        return [("GPU use", "not measured")] if job["started_at"] is not None else []
-    memory, busy = usage.get("gpu_memory"), usage.get("gpu_utilisation")
-    words = [f"{show_size(memory)} of memory"] if memory is not None else []
-    words += [f"{show_size(peak)} peak memory"] if peak is not None else []
-    words += [f"{busy}% busy"] if busy is not None else []
-    words += [f"{mean}% on average"] if mean is not None else []
-    return [("GPU use", ", ".join(words))]
-
-
-def _gpu_limit(job: ExplainedJobView) -> list[tuple[str, str]]:
-    """Return the line for a live job that declares its memory on each GPU."""
-    limit = job["demand"].get("gres_memory", {}).get("gpu")
-    if limit is None or "gpu_memory_each" not in job:
-        return []
-    words = [
-        f"{show_size(used)} of {show_size(limit)} on GPU {name}"
-        for name, used in job["gpu_memory_each"].items()
-    ]
-    words += [job["gpu_memory_unkept"]] if "gpu_memory_unkept" in job else []
-    return [("GPU memory", "; ".join(words))] if words else []
-
-
-def _errors(shown: ExplainedJobView | ExplainedArrayView) -> list[tuple[str, str]]:
-    """Return the line for the file of the errors, if that is not the file of the output."""
-    path = shown["stderr"]
-    return [] if path == shown["stdout"] else [("errors", path or "")]
-
-
-def _all_runs(sums: AllRunsView | None) -> list[tuple[str, str]]:
-    """Return the line for a job that has run before its last attempt."""
-    if sums is None:
-        return []
-    cpu_s = sums["cpu_seconds"]
-    cpu = "" if cpu_s is None else f", {cpu_s:.1f} s of CPU"
-    runs = "1 run" if sums["runs"] == 1 else f"{sums['runs']} runs"
-    return [("in all", f"{runs}, {show_duration(sums['wall_seconds'])}{cpu}")]
-
-
-def _curve_lines(points: CurveView | None, demand: ResourcesView) -> list[tuple[str, str]]:
-    room = min(_CURVE, output.width() - _LABEL - 1)
-    found = charts.usage_lines(points, demand, room)
-    return [("over time" if not at else "", line) for at, line in enumerate(found)]
-
-
-def _io(demand: ResourcesView) -> str:
-    """Return the rates of each disk that has any, if there are several disks."""
-    return ", ".join(
+def _demand(demand: ResourcesView) -> str:
+    cores, memory, io = output.show_demand(demand)
+    unit = "core" if cores == "1" else "cores"
+    gres = f", {output.show_gres_demand(demand)}" if demand["gres"] else ""
+    # With several disks, the rates of each that has any.
+    disks = ", ".join(
         f"{output.show_io(rates)} on disk {output.clean(name)}"
         for name, rates in demand.get("disks", {}).items()
         if rates["read"] or rates["write"]
     )
+    return f"{cores} {unit}, {memory} memory, io {disks or io}{gres}"
 
 
-def _kernel_lines(used: UsedView | None) -> list[tuple[str, str]]:
-    """Return the lines for the kernel's counters of an ended job; unknown ones are left out."""
-    if used is None:
-        return []
-    lines = []
+def _given(job: ExplainedJobView) -> Iterator[Line]:
+    if "node" in job:
+        yield "node", job["node"]
+    for name, each in job.get("gres_instances", {}).items():
+        yield name, ",".join(each)
+    if nodes := job.get("memory_nodes"):
+        yield "near", f"memory node {', '.join(map(str, nodes))}"
+    if job.get("cpus"):
+        yield "CPUs", f"{job['cpus']}, for itself"
+
+
+def _measured(
+    job: ExplainedJobView,
+    used: UsedView | None,
+    points: CurveView | None,
+    all_runs: AllRunsView | None,
+) -> Iterator[Line]:
+    usage = job["usage"]
+    amounts = (usage["cpu_seconds"], usage["memory_peak"], usage["read_bytes"])
+    if "node" in job and not any((*amounts, usage["written_bytes"])):
+        yield "used", f"not measured on {output.clean(job['node'])}"
+    else:
+        # A job that has ended with a peak of 0 was over before its memory was measured.
+        peak = show_size(usage["memory_peak"]) if usage["memory_peak"] else "unknown"
+        yield (
+            "used",
+            f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
+            f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
+        )
+    if lent_s := usage.get("lent_cpu_seconds"):
+        yield "lent", f"{lent_s:.1f} s of CPU, beyond what it holds"
+    yield from _gpu_lines(job)
+    if all_runs is not None:
+        cpu_s = all_runs["cpu_seconds"]
+        cpu = "" if cpu_s is None else f", {cpu_s:.1f} s of CPU"
+        runs = "1 run" if all_runs["runs"] == 1 else f"{all_runs['runs']} runs"
+        yield "in all", f"{runs}, {show_duration(all_runs['wall_seconds'])}{cpu}"
+    room = min(_CURVE, output.width() - _LABEL - 1)
+    for at, line in enumerate(charts.usage_lines(points, job["demand"], room)):
+        yield "over time" if not at else "", line
+    yield from () if used is None else _kernel_lines(used)
+
+
+def _gpu_lines(job: ExplainedJobView) -> Iterator[Line]:
+    """Yield the lines for a job that was given GPUs, or that has memory on one."""
+    usage = job["usage"]
+    peak, mean = usage.get("gpu_memory_peak"), usage.get("gpu_utilisation_mean")
+    memory, busy = usage.get("gpu_memory"), usage.get("gpu_utilisation")
+    if peak is not None or mean is not None:
+        words = [f"{show_size(memory)} of memory"] if memory is not None else []
+        words += [f"{show_size(peak)} peak memory"] if peak is not None else []
+        words += [f"{busy}% busy"] if busy is not None else []
+        words += [f"{mean}% on average"] if mean is not None else []
+        if peak or job["demand"]["gres"].get("gpu"):
+            yield "GPU use", ", ".join(words)
+    elif job["demand"]["gres"].get("gpu") and job["started_at"] is not None:
+        yield "GPU use", "not measured"
+    limit = job["demand"].get("gres_memory", {}).get("gpu")
+    if limit is not None and "gpu_memory_each" in job:
+        words = [
+            f"{show_size(used)} of {show_size(limit)} on GPU {name}"
+            for name, used in job["gpu_memory_each"].items()
+        ]
+        words += [job["gpu_memory_unkept"]] if "gpu_memory_unkept" in job else []
+        if words:
+            yield "GPU memory", "; ".join(words)
+
+
+def _kernel_lines(used: UsedView) -> Iterator[Line]:
+    """Yield the lines for the kernel's counters of an ended job; unknown ones are left out."""
     if used["throttled_seconds"] is not None:
         periods = f"{used['throttled_periods']} of {used['quota_periods']} periods"
         seconds = show_duration(used["throttled_seconds"])
-        lines.append(("held back", f"by its cores in {periods}, for {seconds} in sum"))
+        yield "held back", f"by its cores in {periods}, for {seconds} in sum"
     words = []
     if used["memory_mean"] is not None:
         words.append(f"{show_size(used['memory_mean'])} on average without page cache")
@@ -329,7 +270,6 @@ def _kernel_lines(used: UsedView | None) -> list[tuple[str, str]]:
     if used["oom_kills"]:
         words.append(f"{used['oom_kills']} processes killed")
     if words:
-        lines.append(("memory", ", ".join(words)))
+        yield "memory", ", ".join(words)
     if used["io_stalled_seconds"] is not None:
-        lines.append(("waited", f"{show_duration(used['io_stalled_seconds'])} for disks"))
-    return lines
+        yield "waited", f"{show_duration(used['io_stalled_seconds'])} for disks"
