@@ -65,7 +65,6 @@ from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
-from drfd.daemon.lookup.machines import machine_views
 from drfd.daemon.lookup.rows import WaitingRows, find_recent
 from drfd.daemon.monitoring.gpu_limits import unkept_text
 from drfd.daemon.monitoring.lender import CORES
