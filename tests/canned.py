@@ -96,22 +96,29 @@ class CannedDaemon:
         with connection, connection.makefile("rb") as lines, suppress(OSError):
             for line in lines:
                 request = json.loads(line)
-                # A new one for each submission; what it is for is tested end to end.
-                key = request.pop("key", None)
-                if key is not None:
-                    self.on_key(key)
-                assert request.pop("v") == 1
                 self._in_hand.add(connection)
                 try:
-                    self.requests.append(request)
-                    reply = self._reply(request)
-                    if reply is None:
+                    if request["op"] == "submit_list":
+                        replies = [self._reply(each) for each in request["jobs"]]
+                        some = [each.rstrip() for each in replies if each is not None]
+                        is_whole = len(some) == len(replies)
+                        reply = b'{"ok":true,"replies":[%s]}\n' % b",".join(some)
+                    else:
+                        found = self._reply(request)
+                        is_whole, reply = found is not None, found or b""
+                    if not is_whole:
                         return
                     connection.sendall(reply)
                 finally:
                     self._in_hand.discard(connection)
 
     def _reply(self, request: Message) -> bytes | None:
+        # A new one for each submission; what it is for is tested end to end.
+        key = request.pop("key", None)
+        if key is not None:
+            self.on_key(key)
+        assert request.pop("v") == 1
+        self.requests.append(request)
         reply = self.replies.get(request["op"], None)
         if isinstance(reply, list):
             reply = reply.pop(0) if len(reply) > 1 else reply[0]

@@ -87,7 +87,7 @@ class Client:
         return int(self._connection.submit(**fields)["id"])
 
     def submit_many(self, jobs: Iterable[Mapping[str, object]]) -> list[int | DrfdError]:
-        """Queue many jobs, without waiting for the reply to one before the next is sent.
+        """Queue many jobs, many of them with one request.
 
         Each of `jobs` has the arguments of `submit`. Return their ids in order, with the refusal in
         place of the id of a job that was refused.

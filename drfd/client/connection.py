@@ -19,7 +19,7 @@ from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.payload.environment import SOCKET, addressed
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of, read_key
-from drfd.protocol.codec import VERSION, Message, decode, encode_request
+from drfd.protocol.codec import MAX_REQUEST_BYTES, VERSION, Message, decode, encode_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ _KEY_PATIENCE_S, _LEAST_KEY_PATIENCE_S = 30.0, 5.0
 _KEY_RETRY_S = 0.01
 #: Rows in a page of a long list.
 _PAGE = 1000
-#: The most submissions that are sent and not yet answered.
-_AHEAD = 128
+#: Submissions that are sent together, at most.
+_TOGETHER = 128
 
 
 #: Starts the user's own daemon at this path, and returns when it answers.
@@ -137,16 +137,16 @@ class Connection:
 
     def send(self, op: str, **fields: object) -> None:
         """Send a request without waiting for its reply. Raises Unavailable if nobody listens."""
-        self._send_all(op, [fields])
+        self._send(self._encoded(op, fields))
 
-    def _send_all(self, op: str, requests: Sequence[Mapping[str, object]]) -> None:
-        if not requests:
-            return
+    def _encoded(self, op: str, fields: Mapping[str, object]) -> bytes:
         try:
-            data = b"".join(encode_request({"op": op, "v": VERSION, **each}) for each in requests)
+            return encode_request({"op": op, "v": VERSION, **fields})
         except UnicodeEncodeError as error:
             text = f"{_text_around(error)!r} has a character that cannot be sent"
             raise Refused("bad-value", text) from None
+
+    def _send(self, data: bytes) -> None:
         if self._has_been_left():
             # The daemon was restarted since the last request. A new connection is safe: nothing
             # of this request has been sent.
@@ -302,7 +302,7 @@ class Connection:
         it is queued once."""
         key, Connection.submission_key = Connection.submission_key, None
         job = {"key": key or os.urandom(12).hex(), **fields}
-        return self._only(self.submit_all([job], was_there=key is not None))
+        return self._only(self._submit_together([job], was_there=key is not None))
 
     def submitted(
         self, connected: _socket.socket, job: Mapping[str, object], key: bytes | None
@@ -311,60 +311,88 @@ class Connection:
         `proof`. `key`: the signing key if it is known. If the reply is lost, the submission is sent
         again, as by `submit`."""
         self._socket, self._key = connected, key
-        return self._only(self.submit_all([job], is_sent=True))
+        return self._only(self._submit_together([job], is_sent=True))
 
-    def _only(self, found: Iterator[replies.SubmitReply | DrfdError]) -> replies.SubmitReply:
+    def _only(self, found: Sequence[replies.SubmitReply | DrfdError]) -> replies.SubmitReply:
         [reply] = found
         if isinstance(reply, DrfdError):
             raise reply
         return reply
 
     def submit_all(
-        self, jobs: Iterable[Mapping[str, object]], *, was_there: bool = False,
-        is_sent: bool = False,
-    ) -> Iterator[replies.SubmitReply | DrfdError]:  # fmt: skip
-        """Submit many jobs, and yield the reply or the refusal of each, in order.
-
-        Many are sent before the first is answered, so that they share commits of the daemon's
-        journal. Those without a reply when the connection is lost are sent again with their keys.
-        `was_there`: the daemon has been reached before. `is_sent`: the first one has been sent.
-        """
+        self, jobs: Iterable[Mapping[str, object]]
+    ) -> Iterator[replies.SubmitReply | DrfdError]:
+        """Submit many jobs, and yield the reply or the refusal of each, in order. Those that are
+        sent together share commits of the daemon's journal."""
         left = ({"key": os.urandom(12).hex(), **fields} for fields in jobs)
-        open_ones: list[Mapping[str, object]] = list(islice(left, int(is_sent)))
-        unsent: list[Mapping[str, object]] = []
+        while some := list(islice(left, _TOGETHER)):
+            yield from self._submit_together(some)
+
+    def _submit_together(
+        self, jobs: Sequence[Mapping[str, object]], *, was_there: bool = False,
+        is_sent: bool = False,
+    ) -> Sequence[replies.SubmitReply | DrfdError]:  # fmt: skip
+        """Return the reply or the refusal of each job. Those without a reply when the connection is
+        lost are sent again with their keys. `was_there`: the daemon has been reached before.
+        `is_sent`: the only one has been sent."""
+        found: list[replies.SubmitReply | DrfdError] = []
         reconnect = Reconnect(self, was_there=was_there, is_renewed=False)
         is_asked = False
-        while True:
-            if len(open_ones) <= _AHEAD // 2:
-                new = list(islice(left, _AHEAD - len(open_ones)))
-                open_ones += new
-                unsent += new
-            if not open_ones:
-                return
+        while len(found) < len(jobs):
             try:
-                if unsent and len(unsent) == len(open_ones):
-                    # No other reply is outstanding, which could be mistaken for that about the key.
+                count = 1
+                if not is_sent:
                     is_asked = self._learn_key() or is_asked
-                self._send_all("submit", [self._signed(each) for each in unsent])
-                unsent = []
-                assert self._socket is not None
-                self._socket.settimeout(_ANSWER_S)
-                reply: replies.SubmitReply | DrfdError = self.receive()
+                    count = self._send_some([self._signed(each) for each in jobs[len(found) :]])
+                is_sent = False
+                got = self._receive_some(count)
             except Unavailable as error:
+                is_sent = False
                 reconnect.pause(error)
-                unsent = list(open_ones)
                 continue
             except DrfdError as error:
-                if error.code == "not-signed" and self._key is None and not is_asked:
-                    # The later submissions are refused as well, and sent again with their keys.
-                    self.close()
-                    self._key, is_asked = self.fetch_key(), True
-                    unsent = list(open_ones)
-                    continue
-                reply = error
+                got = [error]
             reconnect.progress()
-            del open_ones[0]
-            yield reply
+            is_unsigned = isinstance(got[0], DrfdError) and got[0].code == "not-signed"
+            if is_unsigned and self._key is None and not is_asked:
+                self.close()
+                self._key, is_asked = self.fetch_key(), True
+                continue
+            found += got
+        return found
+
+    def _send_some(self, jobs: Sequence[Mapping[str, object]]) -> int:
+        """Send the first jobs, as many as one request can have, and return how many. Raises Refused
+        for the first one if it cannot be sent."""
+        texts: list[bytes] = []
+        left = MAX_REQUEST_BYTES // 2
+        for each in jobs:
+            try:
+                text = self._encoded("submit", each)
+            except Refused:
+                if texts:
+                    break
+                raise
+            left -= len(text)
+            if texts and left < 0:
+                break
+            texts.append(text.rstrip(b"\n"))
+        if len(texts) == 1:
+            self._send(texts[0] + b"\n")
+        else:
+            self._send(b'{"op":"submit_list","v":%d,"jobs":[%s]}\n' % (VERSION, b",".join(texts)))
+        return len(texts)
+
+    def _receive_some(self, count: int) -> list[replies.SubmitReply | DrfdError]:
+        assert self._socket is not None
+        self._socket.settimeout(_ANSWER_S)
+        try:
+            reply = self.receive()
+        except Unavailable:
+            raise
+        except DrfdError as error:
+            return [error] * count
+        return [reply] if count == 1 else [_error_in(each) or each for each in reply["replies"]]
 
     def _has_been_left(self) -> bool:
         if self._socket is None:

@@ -13,6 +13,8 @@ from drfd.protocol.job_options import OPTIONS
 
 #: Jobs that one request is about, and that one job waits for.
 MOST_IDS, MOST_AFTER = 100_000, 1000
+#: Submissions of one list.
+MOST_SUBMISSIONS = 1000
 #: Characters of a name, and of a path or another text.
 NAME_LENGTH, TEXT_LENGTH = 256, 4096
 MOST_ARGUMENTS = 32_768

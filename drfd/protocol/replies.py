@@ -481,6 +481,12 @@ class SubmitReply(DrainPart):
     tasks: NotRequired[int]
 
 
+class SubmitListReply(TypedDict):
+    #: What the reply to each submission would be by itself: with `ok`, and with `error` where it
+    #: was refused.
+    replies: list[object]
+
+
 class RepeatView(TypedDict):
     """A job, task or array that repeats another one."""
 

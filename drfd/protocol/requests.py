@@ -23,6 +23,7 @@ from drfd.protocol.limits import (
     MOST_AFTER,
     MOST_ARGUMENTS,
     MOST_IDS,
+    MOST_SUBMISSIONS,
     NAME_LENGTH,
     TEXT_LENGTH,
     refusal_of,
@@ -188,6 +189,13 @@ class SubmitRequest(Requested, Request, tag="submit", frozen=True):
     proof: Proof | None = None
     #: Chosen by the client. A second submission with the same key returns the job of the first.
     key: Name | None = None
+
+
+class SubmitListRequest(_Request, tag="submit_list", frozen=True):
+    """Submit many jobs. Each is accepted or refused by itself."""
+
+    #: Requests to submit one job.
+    jobs: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=MOST_SUBMISSIONS)]
 
 
 class StatusRequest(_Request, tag="status", frozen=True):

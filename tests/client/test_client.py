@@ -502,11 +502,24 @@ def test_what_was_not_answered_is_asked_for_again_under_its_key(
 ) -> None:
     keys: list[str] = []
     daemon.on_key = keys.append
-    daemon.replies = {"submit": [{"id": 1}, {"id": 2}, None, {"id": 3}, {"id": 4}]}
-    replies = list(client.submit_all({"argv": ["true"]} for _ in range(4)))
-    assert [each["id"] for each in replies] == [1, 2, 3, 4]
-    assert len(set(keys)) == 4
-    assert keys[2] == keys[3], "the third was lost, and asked for again"
+    daemon.replies = {"submit": [{"id": 1}, None, {"id": 1}, {"id": 2}]}
+    replies = list(client.submit_all({"argv": ["true"]} for _ in range(2)))
+    assert [each["id"] for each in replies] == [1, 2]
+    assert keys[:2] == keys[2:], "the reply was lost, and both are asked for again"
+
+
+def test_what_is_too_long_for_one_request_is_sent_in_several(
+    client: Connection, daemon: CannedDaemon
+) -> None:
+    """And what cannot be sent is refused in its place."""
+    numbers = iter(range(1000))
+    daemon.replies = {"submit": lambda _: {"id": next(numbers)}}
+    jobs = [{"argv": ["x" * (400 << 10)]}] * 5 + [{"argv": ["\ud800"]}, {"argv": ["true"]}]
+    replies = list(client.submit_all(jobs))
+    refusal = replies.pop(5)
+    assert isinstance(refusal, Refused)
+    assert refusal.code == "bad-value"
+    assert [each["id"] for each in replies] == list(range(6))
 
 
 def test_submissions_to_nobody_are_not_tried_again(clock: Clock) -> None:

@@ -1125,6 +1125,8 @@ LOOKS = [
         msg.LedgerCheckRequest,
         msg.SnapshotsRequest,
     )),
+    # Each submission has a line of its own.
+    msg.SubmitListRequest(v=1, jobs=[]),
 ]  # fmt: skip
 
 

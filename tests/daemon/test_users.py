@@ -22,7 +22,7 @@ from drfd.daemon.users import loop_time as breath_module
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import ALONE_S, QUANTUM_S, LoopTime
-from drfd.daemon.users.quotas import AT_ONCE, BURST_S, Quotas
+from drfd.daemon.users.quotas import BURST_S, Quotas
 from drfd.linux.user_database import LocalAccounts, Subordinates
 from fakes import ALICE, BOB, attempt_started
 
@@ -279,55 +279,6 @@ class Clock:
 
 def quotas(clock: Clock | None = None, **limits: int) -> Quotas:
     return Quotas(lambda: UserLimits(**limits), clock or Clock())
-
-
-async def test_so_many_requests_of_one_user_are_worked_on_at_a_time_and_of_others_as_many() -> None:
-    q = quotas()
-    working: list[int] = []
-    go_on = asyncio.Event()
-
-    async def work(uid: int) -> None:
-        async with q.processing_slot(uid):
-            working.append(uid)
-            await go_on.wait()
-
-    tasks = [asyncio.create_task(work(ALICE_UID)) for _ in range(AT_ONCE + 3)]
-    tasks += [asyncio.create_task(work(BOB_UID))]
-    await asyncio.sleep(0.01)
-    assert working == [ALICE_UID] * AT_ONCE + [BOB_UID]
-    go_on.set()
-    await asyncio.gather(*tasks)
-    assert len(working) == AT_ONCE + 4
-
-
-async def test_who_leaves_his_turn_makes_room_in_the_next_round_of_the_loop() -> None:
-    """In this round he has taken as much time as is his."""
-    q = quotas()
-    order: list[str] = []
-
-    async def flood(number: int) -> None:
-        async with q.processing_slot(ALICE_UID) as slot:
-            order.append(f"alice {number}")
-            slot.release()
-            slot.release()
-
-    async def other() -> None:
-        await asyncio.sleep(0)
-        order.append("bob")
-
-    tasks = [asyncio.create_task(flood(number)) for number in range(3 * AT_ONCE)]
-    tasks.append(asyncio.create_task(other()))
-    await asyncio.gather(*tasks)
-    assert order.index("bob") <= 2 * AT_ONCE
-    assert len(order) == 3 * AT_ONCE + 1
-    # Every place is free again, and there is none too many.
-    async with asyncio.timeout(5):
-        places = [q.processing_slot(ALICE_UID) for _ in range(AT_ONCE)]
-        for each in places:
-            await each.__aenter__()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await q.processing_slot(ALICE_UID).__aenter__()
 
 
 def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is() -> None:

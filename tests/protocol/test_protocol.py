@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
+from msgspec import Raw
 
 from drfd.common.errors import Refused
 from drfd.core.model.job import Warn
@@ -200,6 +201,7 @@ ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "demand": Demand(cores_milli=500),
         },
     ),
+    ("submit_list", {"jobs": [{}]}, {"jobs": [Raw(b"{}")]}),
     ("events", {"after": 7}, {}),
     ("drain", {"on": True}, {}),
     ("drain", {"on": True, "node": "n1"}, {}),

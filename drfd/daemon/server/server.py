@@ -5,9 +5,8 @@ queues behind hundreds of connections of another. Accepting a connection costs a
 serving it costs, and dropping one whose peer has already left a tenth of that.
 
 The kernel names the user of a connection (SO_PEERCRED). Requests of a connection are answered one
-after the other, but several submissions may be processed at once: they share commits, so that a
-program with many of them does not wait for the disk for each. This is the only place of the daemon
-where an error becomes a reply.
+after the other. A request may be a list of submissions, which share commits. This is the only place
+of the daemon where an error becomes a reply.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,19 +32,19 @@ from drfd.common.failpoints import reach
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.handlers.submission import size_of
-from drfd.daemon.handlers.verbs import VERBS, verb
+from drfd.daemon.handlers.verbs import VERBS, Verb, verb
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.server import audit
 from drfd.daemon.users import quotas
 from drfd.daemon.users.accounts import Accounts, directory_slow
 from drfd.daemon.users.loop_time import CooperativeYield
-from drfd.daemon.users.quotas import STRANGERS, UNKNOWN, QuotaSlot
+from drfd.daemon.users.quotas import STRANGERS, UNKNOWN
 from drfd.daemon.watching.follow import EventFeed
 from drfd.daemon.watching.snapshots import SnapshotFeed
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.protocol.codec import MAX_REQUEST_BYTES
-from drfd.protocol.replies import EventLine, Reply, SnapshotLine
+from drfd.protocol.replies import EventLine, Reply, SnapshotLine, SubmitListReply
 from drfd.protocol.requests import (
     CancelRequest,
     EventsRequest,
@@ -53,6 +52,7 @@ from drfd.protocol.requests import (
     Request,
     Selection,
     SnapshotsRequest,
+    SubmitListRequest,
     SubmitRequest,
     WaitRequest,
     decode_request,
@@ -69,11 +69,8 @@ RETRY_S = 1.0
 FRAME_S = 30.0
 #: Bytes of a request read at a time. A request with more is a long one.
 PIECE_BYTES = 64 << 10
-#: Submissions of one connection that may be processed before the first has been answered.
-_MAX_PIPELINED = 128
-#: Length, in bytes, from which on a waiting submission is kept undecoded and decoded again later:
-#: decoded, it takes twenty times the memory.
-_MAX_DECODED_BYTES = 16 << 10
+#: Submissions of a list that are worked on at a time.
+_SUBMITTED_AT_ONCE = 16
 #: Rows of a long list that are encoded before other tasks run.
 _ROWS_AT_ONCE = 20
 #: Bytes of a reply written at a time.
@@ -161,11 +158,9 @@ class ListeningSocket:
 class Acceptor:
     """Accepts connections on the loop until it is closed."""
 
-    def __init__(
-        self, listener: socket.socket, take: Callable[[socket.socket, bool], None]
-    ) -> None:
+    def __init__(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
         """`listener` is closed by `close`. `take` is called with each accepted connection whose
-        peer has not left, in non-blocking mode, and with True if the peer has sent nothing yet."""
+        peer has not left, in non-blocking mode."""
         self._listener = listener
         self._take = take
         self._loop = asyncio.get_running_loop()
@@ -209,66 +204,43 @@ class Acceptor:
                 connection.close()
             else:
                 connection.setblocking(False)
-                self._take(connection, state is PeerState.SILENT)
+                self._take(connection)
 
 
 class Frames:
-    """Reads requests, one line each. Lines that have already arrived are returned without yielding
-    to other tasks, so that several submissions can share one turn of the engine."""
+    """Reads requests, one line each."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
-        self._data = bytearray()
-        #: Number of bytes that are known to contain no end of a line.
-        self._looked_bytes = 0
+        #: What was read behind the last line.
+        self._rest = b""
 
     async def next(self, count: Callable[[int], None]) -> bytes:
         """Return one line, or nothing at the end of the stream. `count` is called with the number
         of bytes of a long line as they arrive, and may refuse them. Raises Refused for a line that
         is too long or too slow."""
-        end = self._find_end()
-        if end == 0:
-            if not await self._read_line(count):
-                return b""
-            end = self._find_end()
-        if not 0 < end <= MAX_REQUEST_BYTES:
+        pieces = [self._rest or await self._reader.read(PIECE_BYTES)]
+        if pieces[0] and b"\n" not in pieces[0]:
+            try:
+                # The time limit begins with the first bytes of a request. Most come in one piece.
+                async with asyncio.timeout(FRAME_S):
+                    await self._read_on(pieces, count)
+            except TimeoutError:
+                text = f"the request was not complete after {FRAME_S:.0f} s"
+                raise Refused("too-slow", text) from None
+        line, end, self._rest = b"".join(pieces).partition(b"\n")
+        if len(line) + len(end) > MAX_REQUEST_BYTES:
             raise Refused("too-long", f"a request may have {MAX_REQUEST_BYTES} bytes at most")
-        line = bytes(memoryview(self._data)[:end])
-        del self._data[:end]
-        self._looked_bytes = 0
-        return line
+        return line + end if end else b""
 
-    async def _read_line(self, count: Callable[[int], None]) -> bool:
-        """Read until a line is complete or too long. Returns False at the end of the stream."""
-        if not self._data:
-            self._data += await self._reader.read(PIECE_BYTES)
-            if not self._data or self._find_end():
-                return bool(self._data)
-        try:
-            # The time limit begins with the first bytes of a request. Most come in one piece.
-            async with asyncio.timeout(FRAME_S):
-                while self._find_end() == 0 and len(self._data) < MAX_REQUEST_BYTES:
-                    piece = await self._reader.read(PIECE_BYTES)
-                    if not piece:
-                        return False
-                    self._data += piece
-                    if len(self._data) > PIECE_BYTES:
-                        count(len(piece))
-        except TimeoutError:
-            text = f"the request was not complete after {FRAME_S:.0f} s"
-            raise Refused("too-slow", text) from None
-        return True
-
-    def has_line(self) -> bool:
-        """Whether the next line has already arrived."""
-        return self._find_end() > 0
-
-    def _find_end(self) -> int:
-        """Return the position behind the first line's end, or 0 if there is none. Each byte is
-        examined once, however small the pieces are in which it arrives."""
-        end = self._data.find(b"\n", self._looked_bytes) + 1
-        self._looked_bytes = end - 1 if end else len(self._data)
-        return end
+    async def _read_on(self, pieces: list[bytes], count: Callable[[int], None]) -> None:
+        """Read until a line is complete or too long, or to the end of the stream."""
+        size = len(pieces[0])
+        while pieces[-1] and b"\n" not in pieces[-1] and size <= MAX_REQUEST_BYTES:
+            pieces.append(await self._reader.read(PIECE_BYTES))
+            size += len(pieces[-1])
+            if size > PIECE_BYTES:
+                count(len(pieces[-1]))
 
 
 def encode(view: Mapping[str, object]) -> bytes:
@@ -310,52 +282,6 @@ async def close(writer: asyncio.StreamWriter, flush_s: float) -> None:
         raise
 
 
-class Pipeline:
-    """The submissions of one connection that have not been answered yet."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        """`reader` is the connection's: it raises the error of a submission that has failed."""
-        self._reader = reader
-        #: The last submission. It is done when its reply is sent, after those before it.
-        self.last: asyncio.Task[None] | None = None
-        self._count = self._size_bytes = 0
-
-    def add(self, processing: Coroutine[None, None, None], size_bytes: int) -> None:
-        self.last = asyncio.ensure_future(processing)
-        self.last.add_done_callback(self._on_done)
-        self._count += 1
-        self._size_bytes += size_bytes
-
-    def _on_done(self, processing: asyncio.Task[None]) -> None:
-        """Break the connection if a submission has failed: its reply will not come."""
-        error = None if processing.cancelled() else processing.exception()
-        if isinstance(error, Exception):
-            self._reader.set_exception(error)
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether all have been answered."""
-        return self.last is None or self.last.done()
-
-    async def wait_for_capacity(self, size_bytes: int) -> None:
-        """Wait until one more submission of this size is within the limits."""
-        too_many = self._count >= _MAX_PIPELINED
-        if too_many or self._size_bytes + size_bytes > MAX_REQUEST_BYTES:
-            await self.catch_up()
-
-    async def catch_up(self) -> None:
-        """Wait until all have been answered."""
-        last, self.last = self.last, None
-        self._count = self._size_bytes = 0
-        if last is not None:
-            await last
-
-    def give_up(self) -> None:
-        if self.last is not None:
-            self.last.cancel()
-            self.last = None
-
-
 def has_hung_up(peer: socket.socket) -> bool:
     """Whether the peer has closed the connection. A peer that has only finished writing still wants
     its reply."""
@@ -370,18 +296,21 @@ def has_read_all(peer: socket.socket) -> bool:
     return int.from_bytes(unread, sys.byteorder) == 0
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class _Client:
     """A client whose connection was accepted."""
 
     connection: socket.socket
     uid: int
     gid: int
-    #: The uid whose quota is charged until the user is known, and the slot held until then.
+    #: The uid whose quota is charged.
     quota_uid: int
-    lookup_slot: ExitStack
-    #: Everything that is released when the client leaves, the connection included.
-    stack: ExitStack
+    #: The connection's place in that quota.
+    place: ExitStack
+
+    def leave(self) -> None:
+        self.connection.close()
+        self.place.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,8 +341,6 @@ class Server:
         self._accounts = accounts
         self._quotas = requests.quotas
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Clients that have connected and sent nothing so far.
-        self._silent: set[_Client] = set()
         self.loop_time = requests.engine.loop_time
 
     async def run(self, listener: socket.socket) -> None:
@@ -423,9 +350,6 @@ class Server:
             await asyncio.Event().wait()
         finally:
             acceptor.close()
-            for client in self._silent:
-                asyncio.get_running_loop().remove_reader(client.connection)
-                client.stack.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -435,92 +359,53 @@ class Server:
     def is_idle(self) -> bool:
         return self._quotas.is_idle
 
-    def _admit(self, connection: socket.socket, is_silent: bool) -> None:
-        """Admit a new connection. `is_silent`: the peer has sent nothing yet."""
+    def _admit(self, connection: socket.socket) -> None:
+        """Begin to serve a new connection."""
         uid, gid = peer_of(connection)
         if self._accounts.at_hand(uid) is None and has_hung_up(connection):
             # A look-up may be slow, and the peer does not wait for it.
             connection.close()
             return
-        stack = ExitStack()
-        stack.callback(connection.close)
+        client = _Client(connection, uid, gid, self._quota_uid(uid), ExitStack())
         try:
-            stack.enter_context(self._quotas.connection(uid))
-            quota_uid, lookup_slot = self._lookup_slot(uid, stack)
-        except (DrfdError, OSError) as error:
-            if isinstance(error, DrfdError):
-                with suppress(OSError):
-                    connection.send(encode_error(error))
-            stack.close()
-            return
-        except MemoryError as error:
-            _drop(error, stack)
-            return
-        client = _Client(connection, uid, gid, quota_uid, lookup_slot, stack)
-        try:
-            # A user who must be looked up holds one of few slots, so the look-up begins at once.
-            if quota_uid == uid and is_silent:
-                self._silent.add(client)
-                asyncio.get_running_loop().add_reader(connection, self._on_first_bytes, client)
-            else:
-                self._begin(client)
-        except MemoryError as error:
-            self._silent.discard(client)
-            _drop(error, stack)
+            client.place.enter_context(self._quotas.connection(client.quota_uid))
+            task = asyncio.ensure_future(self._serve(client))
+        except Refused as refusal:
+            error: DrfdError = refusal
+            if client.quota_uid == UNKNOWN:
+                error = directory_slow(uid, "has too many others to find first")
+            with suppress(OSError):
+                connection.send(encode_error(error))
+            client.leave()
+        except MemoryError as shortage:
+            client.leave()
+            _report_dropped(shortage)
+        else:
+            self._tasks.add(task)
+            task.add_done_callback(lambda task: self._end(task, client))
 
-    def _on_first_bytes(self, client: _Client) -> None:
-        """Begin to serve a peer that has sent its first bytes, or close the connection if it has
-        left: most of the cost of a connection is spent on peers that send something."""
-        asyncio.get_running_loop().remove_reader(client.connection)
-        self._silent.discard(client)
-        try:
-            if peek(client.connection) is PeerState.LEFT:
-                client.stack.close()
-            else:
-                self._begin(client)
-        except MemoryError as error:
-            _drop(error, client.stack)
-
-    def _begin(self, client: _Client) -> None:
-        stack = client.stack
-        task = asyncio.ensure_future(self._serve(client))
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._end(task, stack))
-
-    def _end(self, task: asyncio.Task[None], stack: ExitStack) -> None:
+    def _end(self, task: asyncio.Task[None], client: _Client) -> None:
         """Release what a client had, even if its task was cancelled before it began."""
         self._tasks.discard(task)
-        stack.close()
+        client.leave()
 
-    def _lookup_slot(self, uid: int, stack: ExitStack) -> tuple[int, ExitStack]:
-        """Return the uid whose quota is charged until the client's user is known, and the slot
-        held until then. Raises Unavailable if no slot is free."""
-        slot = stack.enter_context(ExitStack())
+    def _quota_uid(self, uid: int) -> int:
+        """Return the uid whose quota is charged as long as no more is known of the user."""
         actor = self._accounts.at_hand(uid)
         if actor is not None:
-            return (uid if actor.has_account else STRANGERS), slot
-        if self._accounts.is_known(uid):
-            return uid, slot
-        try:
-            slot.enter_context(self._quotas.connection(UNKNOWN))
-        except Refused:
-            raise directory_slow(uid, "has too many others to find first") from None
-        return UNKNOWN, slot
+            return uid if actor.has_account else STRANGERS
+        return uid if self._accounts.is_known(uid) else UNKNOWN
 
     async def _serve(self, client: _Client) -> None:
         """Serve one client; never raises. Nearly all of its time is charged to its user."""
-        connection, uid, quota_uid = client.connection, client.uid, client.quota_uid
         metered = self.loop_time.metered
         writer = None
         flush_s = FRAME_S
         try:
-            reader, writer = await metered(quota_uid, _open(connection))
-            with client.lookup_slot:
-                actor = await metered(quota_uid, self._introduce(connection, uid))
-            quota_uid = uid if actor.has_account else STRANGERS
-            if quota_uid != uid:
-                client.stack.enter_context(self._quotas.connection(quota_uid))
-            await metered(quota_uid, self._converse(reader, writer, client, quota_uid))
+            reader, writer = await metered(client.quota_uid, _open(client.connection))
+            if client.quota_uid == UNKNOWN:
+                await metered(UNKNOWN, self._introduce(client))
+            await metered(client.quota_uid, self._converse(reader, writer, client))
         except (Refused, Unavailable, HostError) as error:
             # The connection ends: after an invalid line nothing that follows can be trusted.
             if writer is not None:
@@ -534,126 +419,92 @@ class Server:
             flush_s = LAST_FLUSH_S
         finally:
             if writer is not None:
-                await metered(quota_uid, close(writer, flush_s))
+                await metered(client.quota_uid, close(writer, flush_s))
 
-    async def _introduce(self, connection: socket.socket, uid: int) -> Actor:
-        """Return the user of a connection. The look-up is given up if the peer hangs up first.
-        Raises Unavailable if the directory cannot tell the user, or has too many to look up."""
-        actor = self._accounts.at_hand(uid)
-        if actor is not None:
-            return actor
-        looking = asyncio.ensure_future(self._accounts.actor(uid))
+    async def _introduce(self, client: _Client) -> None:
+        """Find out the user of a connection, who is charged from then on. The look-up is given up
+        if the peer hangs up first. Raises Unavailable if the directory cannot tell the user."""
+        looking = asyncio.ensure_future(self._accounts.actor(client.uid))
         try:
             while not looking.done():
                 await asyncio.wait({looking}, timeout=HANGUP_CHECK_LOOKING_S)
-                if not looking.done() and has_hung_up(connection):
+                if not looking.done() and has_hung_up(client.connection):
                     raise ConnectionAbortedError
-            return looking.result()
+            quota_uid = client.uid if looking.result().has_account else STRANGERS
         finally:
             looking.cancel()
+        with client.place.pop_all():
+            client.place.enter_context(self._quotas.connection(quota_uid))
+            client.quota_uid = quota_uid
 
     async def _converse(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        client: _Client,
-        quota_uid: int,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: _Client
     ) -> None:
-        uid = client.uid
-        frames, pipeline = Frames(reader), Pipeline(reader)
-        try:
-            while True:
-                with ExitStack() as stack:
-                    try:
-                        line = await frames.next(
-                            stack.enter_context(self._quotas.incoming(quota_uid))
-                        )
-                        if not line:
-                            return
-                        # The user is looked up before the request is queued: a look-up takes
-                        # time, and requests keep their order.
-                        actor = self._accounts.at_hand(uid) or await self._accounts.actor(uid)
-                        sender = _Sender(writer, actor, client.gid, quota_uid)
-                        if self._quotas.is_pipeline_full(quota_uid):
-                            await pipeline.catch_up()
-                        async with self._quotas.decoding_slot(quota_uid):
-                            request = _decode(line)
-                    except MemoryError:
-                        raise short_of_memory() from None
-                    if isinstance(request, SubmitRequest) and not request.dry_run:
-                        await pipeline.wait_for_capacity(len(line))
-                        stack.enter_context(self._quotas.pipelined(quota_uid, len(line)))
-                        processing = self._process_submission(
-                            stack.pop_all(), pipeline.last, sender, line, request
-                        )
-                        if pipeline.is_answered and not frames.has_line():
-                            # None can share its commit: a task of its own would only take time.
-                            await processing
-                        else:
-                            pipeline.add(self.loop_time.metered(quota_uid, processing), len(line))
-                        del line, request, processing
-                        continue
-                    await pipeline.catch_up()
-                    if isinstance(request, Request) and not actor.is_admin:
-                        request = await self._delay_change(actor, request)
-                    async with self._quotas.processing_slot(quota_uid) as slot:
-                        reply = await self._answer_or_leave(sender, request, slot)
-                if reply is None:
-                    return
-                await self._send_reply(writer, reply, uid)
-                # Their memory is freed now: the next request may never come.
-                del line, request, reply
-        except asyncio.CancelledError:
-            pipeline.give_up()
-            raise
-        finally:
-            await pipeline.catch_up()
-
-    async def _process_submission(
-        self,
-        quotas_held: ExitStack,
-        before: asyncio.Task[None] | None,
-        sender: _Sender,
-        line: bytes,
-        request: Request | DrfdError | None,
-    ) -> None:
-        """Process a submission and answer it after the one before; `line` is the request's text."""
-        assert isinstance(request, SubmitRequest)
-        actor = sender.actor
-        with quotas_held:
-            delay_s = 0.0
-            if not actor.is_admin:
-                delay_s = self._quotas.submission_delay_s(actor.uid, size_of(request))
-            if delay_s or len(line) > _MAX_DECODED_BYTES:
-                request = None
-            async with self._quotas.processing_slot(sender.quota_uid) as slot:
-                if delay_s:
-                    slot.release()
-                    await self._pause(delay_s)
-                if request is None:
+        frames = Frames(reader)
+        while True:
+            with self._quotas.incoming(client.quota_uid) as count:
+                try:
+                    line = await frames.next(count)
+                    if not line:
+                        return
+                    actor = self._accounts.at_hand(client.uid)
+                    if actor is None:
+                        actor = await self._accounts.actor(client.uid)
                     request = _decode(line)
-                    assert isinstance(request, SubmitRequest)
-                result = await self._carry_out(actor, sender.gid, request)
-            # In the next round of the loop, so that the client need not wait for it.
-            asyncio.get_running_loop().call_soon(self._record, sender, request, result)
-            reply = await _encode_result(result)
-            if before is not None:
-                await before
-        await self._send_reply(sender.writer, reply, actor.uid)
+                except MemoryError:
+                    raise short_of_memory() from None
+                sender = _Sender(writer, actor, client.gid, client.quota_uid)
+                if isinstance(request, DrfdError):
+                    reply: bytes | None = encode_error(request)
+                elif isinstance(request, SubmitRequest) and not request.dry_run:
+                    reply = await self._submit(sender, line, request)
+                else:
+                    reply = await self._answer(sender, request)
+            if reply is None:
+                return
+            await self._send_reply(writer, reply, client.uid)
+            # Their memory is freed now: the next request may never come.
+            del line, request, reply
 
-    def _record(self, sender: _Sender, request: Request, result: Reply | DrfdError) -> None:
-        """Log a request, and charge its user for that."""
-        since_s = self.loop_time.begin()
-        audit.record(sender.actor, request, result)
-        self.loop_time.charge(sender.quota_uid, self.loop_time.step_cost_s(since_s))
+    async def _submit(
+        self, sender: _Sender, line: bytes, request: Request | DrfdError | None
+    ) -> bytes:
+        """Process one submission, whose text is `line`, as soon as the rate of its user allows."""
+        actor = sender.actor
+        if not isinstance(request, SubmitRequest) or request.dry_run:
+            error = Refused("bad-request", "a list of submissions has something else")
+            return encode_error(request if isinstance(request, DrfdError) else error)
+        if not actor.is_admin:
+            delay_s = self._quotas.submission_delay_s(actor.uid, size_of(request))
+            if delay_s:
+                # Decoded, it takes twenty times the memory.
+                request = None
+                await self._pause(delay_s)
+                request = decode_request(line)
+        result = await self._carry_out(actor, sender.gid, request)
+        # In the next round of the loop, so that the client need not wait for it.
+        asyncio.get_running_loop().call_soon(audit.record, actor, request, result)
+        return await _encode_result(result)
 
-    async def _delay_change(self, actor: Actor, request: Request) -> Request | DrfdError:
-        """Wait until the user may change jobs again if the request changes some, and return it, or
-        its refusal. Each refusal to one who is no administrator is a line in the log, so these are
+    @verb(SubmitListRequest)
+    async def _submit_list(self, sender: _Sender, request: SubmitListRequest) -> SubmitListReply:
+        """Process many submissions, in order and some at a time. Each has its own reply."""
+        replies: list[bytes] = []
+        for first in range(0, len(request.jobs), _SUBMITTED_AT_ONCE):
+            lines = map(bytes, request.jobs[first : first + _SUBMITTED_AT_ONCE])
+            submitting = (
+                self.loop_time.metered(sender.quota_uid, self._submit(sender, line, _decode(line)))
+                for line in lines
+            )
+            replies += [each[:-1] for each in await asyncio.gather(*submitting)]
+        return {"replies": list(map(msgspec.Raw, replies))}
+
+    async def _delay_change(self, actor: Actor, known: Verb, request: Request) -> DrfdError | None:
+        """Wait until the user may change jobs again if the request changes some, or return its
+        refusal. Each refusal to one who is no administrator is a line in the log, so these are
         delayed too: a flood of them must not fill it."""
-        known = VERBS[type(request)]
         if not known.admin and known.audit(request) is None:
-            return request
+            return None
         count = quotas.EXEC_CHANGES if isinstance(request, ExecRequest) else 1
         try:
             delay_s = self._quotas.change_delay_s(
@@ -666,7 +517,7 @@ class Server:
             return error
         if delay_s:
             await self._pause(delay_s)
-        return request
+        return None
 
     async def _send_reply(self, writer: asyncio.StreamWriter, reply: bytes, uid: int) -> None:
         reach("server.before-reply")
@@ -684,18 +535,18 @@ class Server:
                 writer.write(memoryview(data)[at : at + _SEND_BYTES])
                 await writer.drain()
 
-    async def _answer_or_leave(
-        self, sender: _Sender, request: Request | DrfdError, slot: QuotaSlot
-    ) -> bytes | None:
+    async def _answer(self, sender: _Sender, request: Request) -> bytes | None:
         """Return the reply or the last line of a stream, or None if the peer hangs up first (a
         `wait` may take days)."""
         writer, actor = sender.writer, sender.actor
-        peer = writer.get_extra_info("socket")
-        if isinstance(request, DrfdError):
-            return encode_error(request)
         known = VERBS[type(request)]
-        if known.waits:
-            slot.release()
+        if isinstance(request, SubmitListRequest):
+            return await encode_in_parts(await self._submit_list(sender, request))
+        refused = None if actor.is_admin else await self._delay_change(actor, known, request)
+        if refused is not None:
+            return encode_error(refused)
+        if not known.waits:
+            return await self._reply(actor, sender.gid, request)
         if known.lines is not None:
             answer = known.answer(self, writer, actor, request)
         else:
@@ -706,7 +557,7 @@ class Server:
         try:
             while not answering.done():
                 done, _ = await asyncio.wait({answering}, timeout=HANGUP_CHECK_S)
-                if not done and has_hung_up(peer):
+                if not done and has_hung_up(writer.get_extra_info("socket")):
                     if isinstance(request, WaitRequest) and request.attended:
                         cancel = CancelRequest(v=request.v, select=Selection(ids=request.ids))
                         await self._reply(actor, sender.gid, cancel)
@@ -772,11 +623,6 @@ async def _open(connection: socket.socket) -> tuple[asyncio.StreamReader, asynci
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-
-
-def _drop(error: MemoryError, stack: ExitStack) -> None:
-    stack.close()
-    _report_dropped(error)
 
 
 def _report_dropped(error: MemoryError) -> None:

@@ -1,11 +1,9 @@
 """Quotas of each user: bounds on connections, requests, replies and rates, so that no user delays
-the others. A few requests of one user are processed at a time, so a client with hundreds waits for
-itself.
+the others.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,8 +12,6 @@ from contextlib import contextmanager
 from drfd.common.errors import Refused
 from drfd.daemon.config import UserLimits
 
-#: Requests of one user that are processed at a time, and decoded at a time.
-AT_ONCE = 16
 #: Seconds of a burst: the submissions or changes allowed in that time may come at once.
 BURST_S = 100.0
 #: Stored bytes that count like one more submission or change.
@@ -30,9 +26,6 @@ MAX_CANCEL_DELAY_S = 1.0
 #: Bytes of requests that have begun and are not answered, on all connections of one user together,
 #: except short requests.
 MAX_INCOMING_BYTES = 16 << 20
-#: Bytes of submissions that are read before earlier ones are answered, on all connections of one
-#: user together. A decoded submission takes up to twenty times its bytes in memory.
-MAX_PIPELINED_BYTES = 4 << 20
 #: Jobs that one user's connections may wait for or listen to by their ids, all together.
 MAX_AWAITED = 200_000
 #: Bytes of unread replies on all connections of one user together. Beyond it only short replies,
@@ -57,11 +50,8 @@ class Quotas:
         self._mono = mono
         self._connections: Counter[int] = Counter()
         self._incoming: Counter[int] = Counter()
-        self._pipelined: Counter[int] = Counter()
         self._awaited: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
-        self._working: dict[int, asyncio.Semaphore] = {}
-        self._reading: dict[int, asyncio.Semaphore] = {}
         self._submissions = _Pace(lambda: self._limits().submissions_per_s, mono)
         self._changes = _Pace(lambda: self._limits().changes_per_s, mono)
 
@@ -104,14 +94,6 @@ class Quotas:
         finally:
             _give_back(self._incoming, uid, own)
 
-    def pipelined(self, uid: int, size: int) -> _Held:
-        """Count a submission of `size` bytes until it is answered."""
-        return _Held(self._pipelined, uid, size)
-
-    def is_pipeline_full(self, uid: int) -> bool:
-        """Whether a connection should wait for its replies before its next request is read."""
-        return self._pipelined[uid] >= MAX_PIPELINED_BYTES
-
     def awaiting(self, uid: int, count: int) -> _Held:
         """Count ids that a client waits for, as each takes memory. Raises Refused for too many."""
         total = self._awaited[uid] + count
@@ -133,15 +115,6 @@ class Quotas:
                 hint="read them, or end the programs that do not",
             )
         return _Held(self._unread, uid, size)
-
-    def processing_slot(self, uid: int) -> QuotaSlot:
-        """Return a slot for the work on one request."""
-        return QuotaSlot(self._working.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
-
-    def decoding_slot(self, uid: int) -> QuotaSlot:
-        """Return a slot for decoding one request: decoding all requests of one user at once would
-        take seconds."""
-        return QuotaSlot(self._reading.setdefault(uid, asyncio.Semaphore(AT_ONCE)))
 
     def submission_delay_s(self, uid: int, size: int = 0) -> float:
         """Count one more submission with `size` bytes to be stored, and return for how many seconds
@@ -210,26 +183,3 @@ def _give_back(counter: Counter[int], uid: int, amount: int) -> None:
     counter[uid] -= amount
     if not counter[uid]:
         del counter[uid]
-
-
-class QuotaSlot:
-    """A slot of a user, held for the length of the block or until `release`."""
-
-    def __init__(self, semaphore: asyncio.Semaphore) -> None:
-        self._semaphore = semaphore
-        self._is_in = False
-
-    async def __aenter__(self) -> QuotaSlot:
-        await self._semaphore.acquire()
-        self._is_in = True
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Release the slot early, when the rest of the work takes no time of the loop."""
-        if self._is_in:
-            # Released in the next round of the loop, so that others have their turn before.
-            asyncio.get_running_loop().call_soon(self._semaphore.release)
-        self._is_in = False
