@@ -453,8 +453,8 @@ async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood() -> No
             last_s = clocks.now_s
             await asyncio.sleep(0)
 
-    floods = [asyncio.create_task(loop_time.metered(ALICE_UID, flood())) for _ in range(250)]
-    await asyncio.gather(loop_time.metered(BOB_UID, other()), *floods)
+    floods = [asyncio.create_task(loop_time.metered(ALICE_UID, flood)) for _ in range(250)]
+    await asyncio.gather(loop_time.metered(BOB_UID, other), *floods)
     # 250 × 2 ms without it.
     assert max(between) <= QUANTUM_S + 2 * 0.002
     assert done[ALICE_UID] > 0
@@ -469,7 +469,7 @@ async def test_steps_of_one_user_keep_their_order() -> None:
         clocks.work(QUANTUM_S)
 
     clocks.now_s = ALONE_S
-    await asyncio.gather(*(loop_time.metered(ALICE_UID, step(at)) for at in range(40)))
+    await asyncio.gather(*(loop_time.metered(ALICE_UID, step, at) for at in range(40)))
     assert order == [*range(40)]
 
 
@@ -481,14 +481,14 @@ async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(r
     async def step() -> None:
         clocks.work(QUANTUM_S)
 
-    steps = [asyncio.create_task(loop_time.metered(ALICE_UID, step())) for _ in range(20)]
+    steps = [asyncio.create_task(loop_time.metered(ALICE_UID, step)) for _ in range(20)]
     for _ in range(rounds):
         await asyncio.sleep(0)
     for each in steps[1::2]:
         each.cancel()
     async with asyncio.timeout(30):
         await asyncio.wait(steps)
-        await loop_time.metered(ALICE_UID, step())
+        await loop_time.metered(ALICE_UID, step)
     assert not any(each.cancelled() for each in steps[0::2])
 
 
@@ -516,17 +516,17 @@ async def test_a_metered_task_ends_as_the_work_does() -> None:
         finally:
             ends.append("over")
 
-    assert await loop_time.metered(ALICE_UID, value()) == 7
-    assert await asyncio.create_task(loop_time.metered(ALICE_UID, value())) == 7
+    assert await loop_time.metered(ALICE_UID, value) == 7
+    assert await asyncio.create_task(loop_time.metered(ALICE_UID, value)) == 7
     with pytest.raises(KeyError, match="gone"):
-        await loop_time.metered(ALICE_UID, error())
-    begun = asyncio.create_task(loop_time.metered(ALICE_UID, long()))
+        await loop_time.metered(ALICE_UID, error)
+    begun = asyncio.create_task(loop_time.metered(ALICE_UID, long))
     await asyncio.sleep(0)
     loop_time.charge(BOB_UID, 0.0)
     loop_time.charge(ALICE_UID, 1000.0)
-    waits = asyncio.create_task(loop_time.metered(ALICE_UID, long()))
+    waits = asyncio.create_task(loop_time.metered(ALICE_UID, long))
     await asyncio.sleep(0)
-    unbegun = asyncio.create_task(loop_time.metered(ALICE_UID, long()))
+    unbegun = asyncio.create_task(loop_time.metered(ALICE_UID, long))
     for each in (begun, waits, unbegun):
         each.cancel()
     results = await asyncio.gather(begun, waits, unbegun, return_exceptions=True)

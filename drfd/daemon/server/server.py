@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -402,10 +403,10 @@ class Server:
         writer = None
         flush_s = FRAME_S
         try:
-            reader, writer = await metered(client.quota_uid, _open(client.connection))
+            reader, writer = await metered(client.quota_uid, _open, client.connection)
             if client.quota_uid == UNKNOWN:
-                await metered(UNKNOWN, self._introduce(client))
-            await metered(client.quota_uid, self._converse(reader, writer, client))
+                await metered(UNKNOWN, self._introduce, client)
+            await metered(client.quota_uid, self._converse, reader, writer, client)
         except (Refused, Unavailable, HostError) as error:
             # The connection ends: after an invalid line nothing that follows can be trusted.
             if writer is not None:
@@ -419,7 +420,7 @@ class Server:
             flush_s = LAST_FLUSH_S
         finally:
             if writer is not None:
-                await metered(client.quota_uid, close(writer, flush_s))
+                await metered(client.quota_uid, close, writer, flush_s)
 
     async def _introduce(self, client: _Client) -> None:
         """Find out the user of a connection, who is charged from then on. The look-up is given up
@@ -467,10 +468,11 @@ class Server:
             del line, request, reply
 
     async def _submit(
-        self, sender: _Sender, line: bytes, request: Request | DrfdError | None
+        self, sender: _Sender, line: bytes, request: Request | DrfdError | None = None
     ) -> bytes:
         """Process one submission, whose text is `line`, as soon as the rate of its user allows."""
         actor = sender.actor
+        request = _decode(line) if request is None else request
         if not isinstance(request, SubmitRequest) or request.dry_run:
             error = Refused("bad-request", "a list of submissions has something else")
             return encode_error(request if isinstance(request, DrfdError) else error)
@@ -491,10 +493,9 @@ class Server:
         """Process many submissions, in order and some at a time. Each has its own reply."""
         replies: list[bytes] = []
         for first in range(0, len(request.jobs), _SUBMITTED_AT_ONCE):
-            lines = map(bytes, request.jobs[first : first + _SUBMITTED_AT_ONCE])
             submitting = (
-                self.loop_time.metered(sender.quota_uid, self._submit(sender, line, _decode(line)))
-                for line in lines
+                self.loop_time.metered(sender.quota_uid, self._submit, sender, bytes(each))
+                for each in request.jobs[first : first + _SUBMITTED_AT_ONCE]
             )
             replies += [each[:-1] for each in await asyncio.gather(*submitting)]
         return {"replies": list(map(msgspec.Raw, replies))}
@@ -548,11 +549,11 @@ class Server:
         if not known.waits:
             return await self._reply(actor, sender.gid, request)
         if known.lines is not None:
-            answer = known.answer(self, writer, actor, request)
+            answer: tuple[Any, ...] = (known.answer, self, writer, actor, request)
         else:
-            answer = self._reply(actor, sender.gid, request)
+            answer = (self._reply, actor, sender.gid, request)
         answering: asyncio.Future[bytes] = asyncio.ensure_future(
-            self.loop_time.metered(sender.quota_uid, answer)
+            self.loop_time.metered(sender.quota_uid, *answer)
         )
         try:
             while not answering.done():

@@ -12,11 +12,11 @@ Long work on the loop yields between its parts (`CooperativeYield`, `in_parts`).
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from types import coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -113,9 +113,10 @@ class LoopTime:
         self._last_uid: int | None = None
         self._last_s = self._others_s = float("-inf")
 
-    def metered(self, uid: int, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Return `work` as a coroutine whose steps are measured, and delayed if need be."""
-        return _Metered(self, uid, work)
+    async def metered(self, uid: int, work: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        """Return what `work` returns. Its steps are measured, and delayed if need be."""
+        result: T = await _steps(self, uid, work(*arguments).__await__())
+        return result
 
     def begin(self) -> float:
         """Start a measurement, and return the time to be given to `cost_s`."""
@@ -126,26 +127,16 @@ class LoopTime:
 
     def cost_s(self, since_s: float) -> float:
         """Return the cost of the work since `since_s`: the time that it took, but no more than the
-        processor time of this thread since the last reading."""
-        took_s, cpu_s = self._took_s(since_s)
-        return min(took_s, cpu_s)
-
-    def step_cost_s(self, since_s: float) -> float:
-        """Return the cost of a step. A step that needs much processor time costs all the time that
-        it took: where the kernel runs other programs most of the time, too little would otherwise
-        pass between two of these for the steps of other users."""
-        took_s, cpu_s = self._took_s(since_s)
-        return took_s if cpu_s >= _MUCH_S else min(took_s, cpu_s)
-
-    def _took_s(self, since_s: float) -> tuple[float, float]:
-        """Return the time since `since_s`, and the processor time since the last reading, which may
-        be less."""
+        processor time of this thread since the last reading. Work that needs much processor time
+        costs all the time that it took: where the kernel runs other programs most of the time, too
+        little would otherwise pass between two such steps for the steps of other users."""
         now_s = self._mono()
         took_s = now_s - since_s
         if took_s < LONG_S:
-            return took_s, took_s
+            return took_s
         before_s, self._read_cpu_s, self._read_s = self._read_cpu_s, self._cpu(), now_s
-        return took_s, self._read_cpu_s - before_s
+        cpu_s = self._read_cpu_s - before_s
+        return took_s if cpu_s >= _MUCH_S else min(took_s, cpu_s)
 
     def charge(self, uid: int, cost_s: float) -> None:
         """Charge a user for work that the loop has just done."""
@@ -253,35 +244,9 @@ def _end_round(share: _Share) -> None:
     share.is_renewed = False
 
 
-class _Metered(Coroutine[Any, Any, T]):
-    def __init__(self, loop_time: LoopTime, uid: int, work: Coroutine[Any, Any, T]) -> None:
-        self._work = work
-        self._steps = _steps(loop_time, uid, work)
-        self.__name__ = self.__qualname__ = getattr(work, "__qualname__", "work")
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self._steps
-
-    def send(self, value: Any) -> Any:
-        return self._steps.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        try:
-            return self._steps.throw(*error)
-        finally:
-            self._end()
-
-    def close(self) -> None:
-        self._steps.close()
-        self._end()
-
-    def _end(self) -> None:
-        """Close the work if it was never begun: Python warns of such a coroutine."""
-        if inspect.getgeneratorstate(self._steps) == inspect.GEN_CLOSED:
-            self._work.close()
-
-
-def _steps(loop_time: LoopTime, uid: int, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+@coroutine
+def _steps(loop_time: LoopTime, uid: int, work: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Do the work step by step."""
     error: BaseException | None = None
     while True:
         since_s = loop_time.begin()
@@ -302,7 +267,7 @@ def _steps(loop_time: LoopTime, uid: int, work: Coroutine[Any, Any, T]) -> Gener
             value: T = end.value
             return value
         finally:
-            loop_time.charge(uid, loop_time.step_cost_s(since_s))
+            loop_time.charge(uid, loop_time.cost_s(since_s))
         try:
             yield waits_for
         except BaseException as caught:
