@@ -26,10 +26,9 @@ from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.config import UserLimits
-from drfd.daemon.launcher_link.lending import unlent_text
 from drfd.daemon.launcher_link.messages import HelloReport, decode_report
 from drfd.daemon.lookup.views import curve_view
-from drfd.daemon.monitoring.lender import CORES, DISKS, Lender, Reading, read_counters
+from drfd.daemon.monitoring.lender import CORES, DISKS, Lender, Reading, read_counters, unlent_text
 from drfd.daemon.monitoring.meter import (
     ENDED_POINTS,
     GPUS_STALE_S,

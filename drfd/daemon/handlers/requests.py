@@ -60,6 +60,7 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.daemon.handlers.verbs import VERBS, verb
+from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.lending import ENTRENCHED, unlent_text
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
@@ -67,7 +68,7 @@ from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
 from drfd.daemon.lookup.rows import WaitingRows, find_recent
 from drfd.daemon.monitoring.gpu_limits import unkept_text
-from drfd.daemon.monitoring.lender import CORES
+from drfd.daemon.monitoring.lender import CORES, ENTRENCHED, unlent_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks

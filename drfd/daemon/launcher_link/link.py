@@ -68,7 +68,6 @@ from drfd.daemon.launcher_link.device_table import (
     GpuRoster,
     Grant,
 )
-from drfd.daemon.launcher_link.lending import lends
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
     EndedReport,
@@ -98,7 +97,7 @@ from drfd.daemon.launcher_link.messages import (
 )
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.gpu_use import GpuUse
-from drfd.daemon.monitoring.lender import CORES, DISKS, Send
+from drfd.daemon.monitoring.lender import CORES, DISKS, Send, lends
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import GPU
 from drfd.journal.records import Payload

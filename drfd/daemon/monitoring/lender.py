@@ -19,7 +19,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
@@ -42,7 +42,7 @@ from drfd.core.lending import (
     judge,
     places_of,
 )
-from drfd.core.model.job import Job, JobState
+from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.options import most_here
 from drfd.core.model.resources import NOTHING, Resources, kind_of
 from drfd.daemon.engine.engine import Engine
@@ -56,6 +56,7 @@ from drfd.host.measurements import (
     niced_processes,
     read_cpu_times,
 )
+from drfd.launcher.protocol import SHARE, WEIGHT, Message
 
 log = logging.getLogger("drfd")
 
@@ -64,7 +65,8 @@ STEP_S, _STALE_S = 1.0, 5.0
 #: Orders an attempt's ceiling of cores, in thousandths, and rates of its disks, of which those that
 #: are not named stay.
 Send = Callable[[AttemptKey, int, Resources], None]
-#: What can be lent: idle cores, an axis of its own, and disk rates.
+#: What can be lent: idle cores, an axis of their own, with `enforcement.cores = "share"` alone, and
+#: disk rates, wherever the kernel limits them; both only where the launcher says that it can.
 CORES, DISKS = "cores", "disks"
 #: The arguments of `find_rivals`.
 _Judged = tuple[Sequence[tuple[str, Borrower]], Mapping[int, Judgement], Mapping[str, Node]]
@@ -439,3 +441,58 @@ def read_counters(
         times.stolen_s,
         {key: counters for key, counters in moved.items() if counters is not None},
     )
+
+
+# -- what of a job's ranges is lent here -----------------------------------------------------------
+
+#: What the owner should know of a running job that began in another mode.
+ENTRENCHED = (
+    "it is lent no cores, because it began before enforcement.cores was share; "
+    "it keeps the limits with which it began"
+)
+
+
+def lends(hello: Message, cores_by: str) -> frozenset[str]:
+    """Return what is lent here, of CORES and DISKS; nothing while the launcher, which knows, has
+    not said. `cores_by` is the configured mode, and `hello` what the launcher said."""
+    found = frozenset(hello.get("lendable", ()))
+    return found if cores_by == SHARE else found - {CORES}
+
+
+def unlent_text(
+    spec: JobSpec, hello: Message, cores_by: str, disks: Sequence[Disk] = ()
+) -> str | None:
+    """Return what the owner of a job should know of ranges of which nothing is lent, or None if all
+    of them count."""
+    reasons = dict(_reasons(spec, hello, cores_by, disks))
+    if not reasons:
+        return None
+    if len(set(reasons.values())) == 1:
+        text = f"no {' or '.join(reasons)} are lent here ({next(iter(reasons.values()))})"
+    else:
+        (first, why), (second, why_second) = reasons.items()
+        text = f"no {first} are lent here ({why}), and no {second} ({why_second})"
+    text = f"{text}; the job has the lower end"
+    is_by_weight = cores_by == WEIGHT and "cores" in reasons
+    return f"{text}, and of cores what others leave idle" if is_by_weight else text
+
+
+def _reasons(
+    spec: JobSpec, hello: Message, cores_by: str, disks: Sequence[Disk]
+) -> Iterator[tuple[str, str]]:
+    """Yield what of the job's ranges is not lent, and why."""
+    most, lent = spec.most, lends(hello, cores_by)
+    if most is None:
+        return
+    if most.cores_milli:
+        if cores_by != SHARE:
+            yield "cores", f"enforcement.cores is {cores_by}"
+        elif hello and CORES not in lent:
+            yield "cores", "the kernel gives no way"
+    if any(most.rate_sums):
+        wanted = [disk for disk in disks if any(most.rates(disk.name))]
+        unlimited = [disk.why_none for disk in wanted if not disk.devices]
+        if hello and DISKS not in lent:
+            yield "disk rates", "the kernel gives no way"
+        elif unlimited and len(unlimited) == len(wanted):
+            yield "disk rates", unlimited[0]
