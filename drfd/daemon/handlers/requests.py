@@ -60,8 +60,6 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.daemon.handlers.verbs import VERBS, verb
-from drfd.daemon.handlers.waiting import WaitingRows
-from drfd.daemon.launcher_link.lending import ENTRENCHED, unlent_text
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup import views
