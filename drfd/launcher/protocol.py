@@ -436,23 +436,6 @@ def read_order(message: Message) -> tuple[str, Order]:
     return command, order
 
 
-def checked_order(message: Message) -> LaunchOrder:
-    """Read an order that this program has written itself, without checks."""
-    limits = message["limits"]
-    disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
-    most = message["most"]
-    return LaunchOrder(
-        **message
-        | {
-            "hidden": tuple(message["hidden"]),
-            "limits": AttemptLimits(**limits | {"disks": disks}),
-            "devices": read(Devices, message["devices"], "devices"),
-            "gres": tuple((name, count) for name, count in message["gres"]),
-            "most": None if most is None else read_ceilings(most),
-        }
-    )
-
-
 def ceilings_record(ceilings: Ceilings) -> Message:
     """Return ceilings as JSON, which `read_ceilings` reads."""
     return decode(_encode(ceilings).encode())

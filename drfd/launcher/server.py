@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from errno import errorcode
 from functools import partial
 from pathlib import Path
 
@@ -45,24 +46,31 @@ from drfd.launcher.protocol import (
     SignalOrder,
     ceilings_record,
 )
-from drfd.launcher.runner import inheritance, privileges
-from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
-from drfd.launcher.runner.runner import Runners, fork_runner
+from drfd.launcher.runner import inheritance
+from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
+from drfd.launcher.runner.runner import Runners, read_notifications
 from drfd.launcher.runner.shortage import (
+    DIRECTORY,
     LAUNCHER,
     MACHINE,
+    MEMORY,
+    USER,
+    failure,
     is_shortage,
     machine_text,
     read_failure,
     shortage_of,
 )
-from drfd.launcher.runner.starter.program import Starter, open_starter
+from drfd.launcher.runner.starter.plan import JobStart
+from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
+from drfd.launcher.runner.starter.report import failure_of
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
 from drfd.launcher.system.private_tmp import PrivateSpaces
+from drfd.linux import syscalls
 
 #: Reasons why the end of an attempt is not known: the machine was shut down in order, or went down
 #: otherwise; the unit of all jobs was stopped, but not the machine; or only the runner is gone.
@@ -204,30 +212,30 @@ class Launcher:
     _told_start: set[Key] = field(default_factory=set)
     #: Ended attempts whose cgroups are gone, so that only their files are left.
     _without_cgroup: set[Key] = field(default_factory=set)
+    #: Attempts whose users are looked up before they are launched.
+    _looking_up: dict[Key, Assignment] = field(default_factory=dict)
     #: Number of runners of an attempt that have died before they released the job.
     _lost_runners: dict[Key, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        capabilities = privileges.needed(
+        needed = needed_capabilities(
             enters_spaces=self.space_home is not None, serves_root=self.policy.refusal(0) is None
         )
         self._runners = Runners(
-            self.attempts_fd,
-            self._selector,
-            self._runner_gone,
-            fork=lambda: fork_runner(self.confinement, self._notify_in, capabilities, self.starter),
-            are_kept=self.confinement.keeps_runners,
-        )
+            self.attempts_fd, self._selector, self._runner_gone, self.starter,
+            needed & syscalls.capabilities().permitted,
+        )  # fmt: skip
         self._freezing = Freezing(
             self.confinement, self.attempts_fd, self._tell, self._endings.__contains__
         )
         self._signalling = Signalling(self.confinement, self.attempts_fd)
         self._lending = Lending(self.confinement)
-        self._notices = Notices(
-            self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
-            capabilities, self.starter, most=self.bounds.notifiers,
-        )  # fmt: skip
         self._background = background = BackgroundWork(self._selector)
+        self._directory = Directory(background)
+        self._notices = Notices(
+            self.confinement, self.attempts_fd, self._runners, self._directory, self._endings.hurry,
+            most=self.bounds.notifiers,
+        )  # fmt: skip
         self._spaces = PrivateSpaces(background, self.space_home)
         self._sweeps = IpcSweeps(
             background, min_uid=self.policy.min_uid if self.removes_ipc else None
@@ -249,8 +257,8 @@ class Launcher:
 
     def serve(self) -> None:
         """Run until SIGTERM, or until `keep_fd` is readable."""
-        self._notify_out, self._notify_in = os.pipe()
-        os.set_blocking(self._notify_in, False)
+        self._notify_out, self._runners.notify_fd = os.pipe()
+        os.set_blocking(self._runners.notify_fd, False)
         self.port.open(
             self._selector,
             on_connect=self._hello,
@@ -271,7 +279,6 @@ class Launcher:
             self._runners.adopt(key)
             self._adopt(key, attempt_files.read(self.attempts_fd, key))
         self._spaces.sweep(self.usual_space_home)
-        self._runners.prepare()
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
                 # An earlier handler of this round may have closed the descriptor.
@@ -357,6 +364,8 @@ class Launcher:
             case MeasureGpusOrder(on):
                 self._gpu_meters.turn(on)
             case _:
+                if command in (protocol.TERMINATE, protocol.KILL, protocol.REMOVE):
+                    self._stop_looking_up(order.key)
                 self._about_one[command](order.key)
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
@@ -479,7 +488,7 @@ class Launcher:
             return False
         refusal = self.policy.refusal(order.uid)
         full = self._full()
-        if refusal is None and full is None:
+        if refusal is None and full is None and not assignment.is_signed:
             assignment = with_check(assignment, self.keys)
             refusal = None if assignment.is_signed else _NOT_SIGNED
         if refusal is not None:
@@ -492,6 +501,10 @@ class Launcher:
         if full is not None:
             self._tell("shortage", key, text=full, **_FULL)
             return False
+        found = self._directory.known(order)
+        if found is None:
+            self._look_up(assignment)
+            return True
         # The start time that users see is taken here, so that it follows the order of launches.
         space = self._spaces.place_for(key, order.uid)
         cgroup = self.confinement.cgroup_path(key)
@@ -501,31 +514,59 @@ class Launcher:
             created[LENDS] = ceilings_record(floor)
         reach("launch.before-attempt-file")
         try:
-            self._start(key, assignment, created)
+            self._start(JobStart(assignment, *found, self.confinement, space), created)
         except (LimitFailed, OSError, MemoryError) as error:
             self._take_back(key, error)
             return False
         reach("launch.after-fork")
         return False
 
-    def _start(self, key: Key, assignment: Assignment, created: attempt_files.Record) -> None:
-        order = assignment.order
+    def _look_up(self, assignment: Assignment) -> None:
+        """Launch an attempt when its user is looked up. Raises OSError."""
+        key = assignment.order.key
+        self._directory.ask(assignment.order, partial(self._looked_up, key, assignment))
+        self._stop_looking_up(key)
+        self._looking_up[key] = assignment
+
+    def _stop_looking_up(self, key: Key) -> None:
+        if key in self._looking_up:
+            self._looking_up.pop(key).close()
+
+    def _looked_up(
+        self, key: Key, assignment: Assignment, problem: Denied | DirectoryFailed | None
+    ) -> None:
+        if self._looking_up.get(key) is not assignment:
+            return
+        if problem is None:
+            del self._looking_up[key]
+            self._launch_or_close(assignment)
+            return
+        self._stop_looking_up(key)
+        if isinstance(problem, Denied):
+            self._tell("broke", key, text=str(problem))
+            return
+        # The shortage is this user's alone: other users may be in local files, which answer.
+        number = errorcode.get(problem.errno, str(problem.errno))
+        self._tell("shortage", key, text=str(problem), whose=USER, resource=DIRECTORY, errno=number)
+
+    def _start(self, job: JobStart, created: attempt_files.Record) -> None:
+        order, key = job.assignment.order, job.key
         self._known.add(key)
         attempt_fd = attempt_files.create(self.attempts_fd, key, created)
         try:
             reach("launch.before-cgroup")
             self.confinement.create(key, order.limits, order.devices)
-            self._spaces.make(key, created.get("space"))
+            self._spaces.make(key, job.place)
             self._sweeps.begun(key, order.uid)
             reach("launch.before-fork")
-            self._runners.start(assignment, created, attempt_fd)
+            self._runners.start(job, attempt_fd, created)
         finally:
             os.close(attempt_fd)
 
     def _full(self) -> str | None:
         """Return why nothing more is started, or None: this process runs as root, and must not use
         up all that root may have, whatever the controller orders."""
-        if len(self._runners) >= self.bounds.running:
+        if len(self._runners) + len(self._looking_up) >= self.bounds.running:
             return f"as many jobs run as the launcher can take care of: {self.bounds.running}"
         if len(self._known) >= self.bounds.known:
             return f"{len(self._known)} jobs run or wait to be removed, the most that can be"
@@ -565,7 +606,7 @@ class Launcher:
             else:
                 self._report(key, attempt)
         # A cgroup without a file is an attempt that is almost removed.
-        everything = sorted({*known, *self.confinement.leftovers()})
+        everything = sorted({*known, *self.confinement.leftovers(), *self._looking_up})
         self.port.send({"report": "listed", "known": everything, "owners": owners})
 
     def _terminate(self, key: Key) -> None:
@@ -632,10 +673,8 @@ class Launcher:
         reach("end.after-rmdir")
 
     def _on_notify(self) -> None:
-        for key, what in read_notifications(os.read(self._notify_out, 1 << 16)):
-            if what == FINISHED:
-                self._runners.finished(key)
-            elif key in self._runners:
+        for key in read_notifications(os.read(self._notify_out, 1 << 16)):
+            if key in self._runners:
                 # Reported in this turn of the loop, unless the attempt turns out to be over.
                 self._runners.unreported.add(key)
 
@@ -659,6 +698,8 @@ class Launcher:
             attempt = self._counted(key, attempt)
         if attempt.is_damaged and not alive:
             log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
+        if attempt.failed is not None:
+            attempt = replace(attempt, failed=self._failure(key, attempt.failed, attempt.created))
         is_lost = not alive and attempt.ended is None
         oom = self.confinement.oom_kills(key) if is_lost else (False, False)
         reports = reports_from(
@@ -681,6 +722,18 @@ class Launcher:
             if kind == "ended" and key in self._without_cgroup:
                 facts = {**facts, "gone": True}
             self._tell(kind, key, of=owner, **facts)
+
+    def _failure(
+        self, key: Key, failed: attempt_files.Record, created: attempt_files.Record
+    ) -> attempt_files.Record:
+        """Return a failure in words. A shortage of memory is a final one if the job has hit its own
+        limit, because it would hit it again."""
+        found = failure_of(failed, created)
+        short = read_failure(found)
+        is_own = short is not None and short["resource"] == MEMORY
+        if is_own and self.confinement.counted(key).get("limit_hits"):
+            return failure(found["text"], None)
+        return found
 
     def _has_lost_too_many_runners(self, key: Key) -> bool:
         """Return whether too many of its runners have died before they released the job. A
@@ -717,7 +770,6 @@ class Launcher:
             if not self._forget(key):
                 self._endings.put_off(ending)
                 return
-            reach("remove.after-unlink")
         self._endings.finish(key)
         if ending.relaunch is not None:
             self._launch_or_close(ending.relaunch)
@@ -757,6 +809,7 @@ class Launcher:
         self._spaces.discard(key)
         reach("remove.before-unlink")
         attempt_files.remove(self.attempts_fd, key)
+        reach("remove.after-unlink")
         self._known.discard(key)
         self._without_cgroup.discard(key)
         self._sweeps.gone(key)
@@ -768,7 +821,6 @@ class Launcher:
         if key in self._without_cgroup and key not in self._runners and key not in self._endings:
             self._lost_runners.pop(key, None)
             self._forget(key)
-            reach("remove.after-unlink")
         else:
             self._endings.add(key, remove=True)
 

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _PR_GET_SECUREBITS = 27
-_PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 29, 36
 _PR_SET_NO_NEW_PRIVS = 38
 
 #: Bits of `securebits` (capabilities(7)).
@@ -50,22 +49,9 @@ _IPC_RMID = 0
 
 _KEYCTL_JOIN_SESSION_KEYRING, _KEYCTL_SETPERM = 1, 5
 
-# -- ioprio_set(2), personality(2) ------------------------------------------------------------
-
-_IOPRIO_WHO_PROCESS, _IOPRIO_NONE = 1, 0
-#: The argument that queries the personality without a change.
-_PERSONALITY_QUERY = 0xFFFFFFFF
-
 # -- capget(2), capset(2) ---------------------------------------------------------------------
 
 _CAPABILITY_VERSION_3 = 0x20080522
-
-# -- statx(2) ---------------------------------------------------------------------------------
-
-_AT_EMPTY_PATH, _AT_STATX_DONT_SYNC, _STATX_BASIC_STATS = 0x1000, 0x4000, 0x7FF
-#: `struct statx` up to the device: stx_mode, stx_ino, stx_size, and the device's two numbers.
-_STATX = struct.Struct("=28xH2xQQ88xII")
-_STATX_BYTES = 256
 
 # -- bpf(2) -----------------------------------------------------------------------------------
 
@@ -85,10 +71,8 @@ _BPF_LOG_BYTES = 1 << 16
 _GENERIC = ("aarch64", "riscv64", "loongarch64")
 _NUMBERS: dict[str, dict[str, int]] = {
     "keyctl": {"x86_64": 250, "ppc64le": 271, "s390x": 280} | dict.fromkeys(_GENERIC, 219),
-    "ioprio_set": {"x86_64": 251, "ppc64le": 273, "s390x": 282} | dict.fromkeys(_GENERIC, 30),
     "clone3": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 435),
     "tgkill": {"x86_64": 234, "ppc64le": 250, "s390x": 241} | dict.fromkeys(_GENERIC, 131),
-    "statx": {"x86_64": 332, "ppc64le": 383, "s390x": 379} | dict.fromkeys(_GENERIC, 291),
     "bpf": {"x86_64": 321, "ppc64le": 361, "s390x": 351} | dict.fromkeys(_GENERIC, 280),
     "capget": {"x86_64": 125, "ppc64le": 183, "s390x": 184} | dict.fromkeys(_GENERIC, 90),
     "capset": {"x86_64": 126, "ppc64le": 184, "s390x": 185} | dict.fromkeys(_GENERIC, 91),
@@ -151,38 +135,12 @@ _unshare = _declared(_libc, "unshare", _int)
 _shmctl = _declared(_libc, "shmctl", _int, _int, _pointer)
 _semctl = _declared(_libc, "semctl", _int, _int, _int)
 _msgctl = _declared(_libc, "msgctl", _int, _int, _pointer)
-_personality = _declared(_libc, "personality", _ulong)
 _tgkill = _numbered("tgkill", _int, _int, _int)
 _keyctl_join = _numbered("keyctl", _int, _text)
 _keyctl_setperm = _numbered("keyctl", _int, _int, _uint)
-_ioprio_set = _numbered("ioprio_set", _int, _int, _int)
-_statx = _numbered("statx", _int, _text, _int, _uint, _pointer)
 _bpf = _numbered("bpf", _int, _pointer, _uint)
 _capget = _numbered("capget", _pointer, _pointer)
 _capset = _numbered("capset", _pointer, _pointer)
-
-
-# -- files ------------------------------------------------------------------------------------
-
-
-class KnownStatus(NamedTuple):
-    """What the kernel knows of an open file."""
-
-    mode: int
-    inode: int
-    size: int
-    device: tuple[int, int]
-
-
-def known_status(fd: int) -> KnownStatus:
-    """Return the status of an open file without asking a server or another process for it, which
-    may never answer: of a file on NFS or FUSE it may be out of date, except for what was written
-    here. Raises OSError."""
-    buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    flags = _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
-    _checked(_statx(fd, b"", flags, _STATX_BASIC_STATS, buffer), "statx")
-    mode, inode, size, *device = _STATX.unpack_from(buffer)
-    return KnownStatus(mode, inode, size, (device[0], device[1]))
 
 
 # -- processes --------------------------------------------------------------------------------
@@ -244,34 +202,9 @@ def signal_thread(pid: int, thread: int, number: int) -> None:
     _checked(_tgkill(pid, thread, number), "tgkill")
 
 
-def become_subreaper() -> None:
-    """Make orphaned descendants children of this process."""
-    _checked(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
 def set_parent_death_signal(number: int) -> None:
     """Make the kernel send this signal to this process when its parent ends, or none if 0."""
     _checked(_prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
-
-
-def set_timer_slack(slack_ns: int) -> None:
-    """Allow timers of this thread to be late by so much. 0 restores the thread's default."""
-    _checked(_prctl(_PR_SET_TIMERSLACK, slack_ns, 0, 0, 0), "prctl(PR_SET_TIMERSLACK)")
-
-
-def personality() -> int:
-    """Return the execution domain and its flags (personality(2))."""
-    return _checked(_personality(_PERSONALITY_QUERY), "personality")
-
-
-def set_personality(flags: int) -> None:
-    """Set the execution domain; 0 is plain Linux."""
-    _checked(_personality(flags), "personality")
-
-
-def clear_io_priority() -> None:
-    """Give this process no I/O priority of its own: it follows from its nice value."""
-    _checked(_ioprio_set(_IOPRIO_WHO_PROCESS, 0, _IOPRIO_NONE), "ioprio_set")
 
 
 # -- rights -----------------------------------------------------------------------------------

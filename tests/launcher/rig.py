@@ -44,6 +44,7 @@ from drfd.launcher.protocol import (
     encode,
     message_of,
 )
+from drfd.launcher.runner.starter.report import failure_of
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket
@@ -61,7 +62,7 @@ WAIT_S = patient(60.0)
 T = TypeVar("T")
 
 #: Else a launcher reports a start twice where a pause of the machine keeps a job from its exec.
-_UNHURRIED = "import drfd.launcher.runner.attempt_process as a; a._EXEC_S = 60.0\n"
+_UNHURRIED = "import drfd.launcher.runner.starter.plan as a; a.EXEC_S = 60.0\n"
 
 #: The fixture `start`.
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -291,8 +292,11 @@ class AttemptFiles:
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def read(self, key: Key = (1, 1)) -> Attempt:
+        """What is on record, a failure in words as the launcher tells it."""
         attempt = attempt_files.read(self.fd, key)
         assert attempt is not None, f"no attempt {key}"
+        if attempt.failed is not None:
+            attempt = replace(attempt, failed=failure_of(attempt.failed, attempt.created))
         return attempt
 
     def over(self, key: Key = (1, 1)) -> Attempt:
@@ -336,14 +340,12 @@ def end(attempt: Attempt) -> None:
 
 
 class Driver:
-    """A process of its own that starts runners: `fork_runner` forks its caller."""
+    """A process of its own that starts runners, which are its children."""
 
     def __init__(self, starter: Path | None = None, before: tuple[str, ...] = ()) -> None:
         """`starter`: the compiled program that begins jobs' processes, if another one is meant.
         `before`: a command that executes the driver."""
         self.starter = starter or compiled_starter()
-        #: Seconds that a job runs before its runner becomes the program that waits.
-        self.waits_after_s = 1.0
         driver = Path(__file__).with_name("runner_driver.py")
         self._process = subprocess.Popen(
             [
@@ -370,14 +372,12 @@ class Driver:
         *,
         bell: Path | None = None,
         place: str = "plain",
-        runner: int | None = None,
-        keep: bool = False,
         space: Path | None = None,
         forged: dict[str, str] | None = None,
     ) -> int:
         """Start a runner; its pid. `bell`: a FIFO. `place`: a confinement of runner_driver.py.
-        `runner`: one that was told to `keep` itself for this attempt. `space`: the parent of the
-        directories of its private temporary space. `forged`: variables that no order may have."""
+        `space`: the parent of the directories of its private temporary space. `forged`: variables
+        that no order may have."""
         return self._ask(
             do="start",
             order=decode(encode(message_of(LAUNCH, order.order))),
@@ -386,9 +386,6 @@ class Driver:
             attempts=str(files.path),
             bell=str(bell) if bell else None,
             place=place,
-            runner=runner,
-            keep=keep,
-            waits_after_s=600.0 if keep else self.waits_after_s,
             space=str(space) if space else None,
             forged=forged or {},
         )

@@ -1,13 +1,11 @@
-"""Run by `rig.Driver`: starts runners on request, one JSON line each. Single-threaded, as the
-launcher is, and with a few habits that a job must not inherit."""
+"""Run by `rig.Driver`: starts runners on request, one JSON line each. A few of its habits no job
+must inherit."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +14,15 @@ sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
 from drfd.launcher.confinement.cgroup_v2 import killing_in
-from drfd.launcher.confinement.interface import Entrance, Killing, LimitFailed
+from drfd.launcher.confinement.interface import Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
-from drfd.launcher.runner import attempt_process, privileges
-from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
-from drfd.launcher.runner.runner import fork_runner, hand_over
-from drfd.launcher.runner.starter import program
-from drfd.launcher.runner.starter.program import open_starter
+from drfd.launcher.runner import identity
+from drfd.launcher.runner.starter import plan
+from drfd.launcher.runner.starter.plan import JobStart
+from drfd.launcher.runner.starter.program import needed_capabilities, open_starter
 from drfd.launcher.system import process
+from drfd.linux import syscalls
 from drfd.linux.sealed import seal
 
 
@@ -33,13 +31,6 @@ class Closed(Unconfined):
 
     def entrance(self, key: object, limits: object, uid: object) -> Entrance:
         return Entrance(files=("/dev/full",))
-
-
-class NoMemory(Unconfined):
-    """A place that the kernel has no memory for."""
-
-    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
-        raise LimitFailed("/tasks: no memory") from OSError(errno.ENOMEM, "no memory")
 
 
 class Short(Unconfined):
@@ -65,17 +56,8 @@ class Short(Unconfined):
         return Killing(oom_control=self._proof)
 
 
-class Sticky(Unconfined):
-    """A place that never gets empty, as far as can be seen."""
-
-    def kill_pass(self, key: object, attempt: object) -> bool:
-        return False
-
-
 STARTER = open_starter(Path(sys.argv[2]))
-CAPABILITIES = privileges.needed(enters_spaces=True, serves_root=True)
-#: How long a runner insists on an end.
-SWEEP_S = attempt_process._SWEEP_S
+CAPABILITIES = needed_capabilities(enters_spaces=True, serves_root=True)
 
 
 class Unified(Unconfined):
@@ -114,23 +96,17 @@ class Stopped(Unconfined):
 
 
 # Else a runner rings twice where a pause of the machine keeps a job from its exec.
-attempt_process._EXEC_S = 60.0
-#: Runners that are given another attempt after the present one: the launcher's ends of the channel
-#: and of the pipe for notifications.
-kept: dict[int, tuple[socket.socket, int]] = {}
+plan.EXEC_S = 60.0
 
 
 def start(request: dict) -> int:
     _, order = read_order(request["order"])
     order = replace(order, variables=order.variables | request["forged"])
-    is_hurried = request["place"] in ("stopped", "frozen")
-    attempt_process._START_S = program._TELL_S = 1.0 if is_hurried else 120.0
+    plan.START_S = 1.0 if request["place"] in ("stopped", "frozen") else 120.0
     places = {
         "plain": Unconfined,
         "closed": Closed,
-        "no memory": NoMemory,
         "short": lambda _: Short(request["cwd"]),
-        "sticky": Sticky,
         "unified": lambda _: Unified(request["cwd"]),
         "old": lambda _: Old(request["cwd"]),
         # The same, for a cgroup where no process gets on.
@@ -139,12 +115,10 @@ def start(request: dict) -> int:
         # The same, for a test that reads the FIFO.
         "gate": lambda _: Stopped(request["cwd"]),
     }
-    attempt_process.BECOME_AFTER_S = request["waits_after_s"]
     confinement = places[request["place"]]("a test")
-    # In vain is not tried for long.
-    attempt_process._SWEEP_S = 0.05 if request["place"] == "sticky" else SWEEP_S
     created = {
         "uid": order.uid,
+        "user": order.user,
         "boot_id": process.boot_id(),
         "cgroup": None,
         "at_s": 1000.0,
@@ -152,30 +126,23 @@ def start(request: dict) -> int:
         "space": request["space"],
     }
     directory = os.open(request["attempts"], os.O_RDONLY)
-    confinement.create((order.id, order.attempt), order.limits, Devices())
-    attempt_fd = attempt_files.create(directory, (order.id, order.attempt), created)
+    key = (order.id, order.attempt)
+    confinement.create(key, order.limits, Devices())
+    attempt_fd = attempt_files.create(directory, key, created)
     os.close(directory)
-    pid = request["runner"]
-    if pid is None:
-        bell_out, bell_in = os.pipe()
-        if request["bell"] is not None:
-            os.close(bell_in)
-            bell_in = os.open(request["bell"], os.O_WRONLY | os.O_NONBLOCK)
-        pid, channel = fork_runner(confinement, bell_in, CAPABILITIES, STARTER)
-        os.close(bell_in)
-    else:
-        channel, bell_out = kept.pop(pid)
-        while FINISHED not in [what for _, what in read_notifications(os.read(bell_out, 1 << 16))]:
-            pass
+    bell = request["bell"] or "/dev/null"
+    bell_fd = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
     payload_fd = seal(bytes.fromhex(request["payload"]))
-    hand_over(channel, Assignment(order, payload_fd), created, attempt_fd)
-    os.close(payload_fd)
-    if request["keep"]:
-        kept[pid] = channel, bell_out
-    else:
-        channel.close()
-        os.close(bell_out)
-    os.close(attempt_fd)
+    oom_fd = confinement.oom_descriptor(key)
+    user = identity.account(order.uid, order.user)
+    job = JobStart(
+        Assignment(order, payload_fd), user, identity.groups_of(user), confinement, request["space"]
+    )
+    capabilities = CAPABILITIES & syscalls.capabilities().permitted
+    given = [payload_fd] + ([] if oom_fd is None else [oom_fd])
+    pid = STARTER.spawn(attempt_fd, bell_fd, plan.encode(job, capabilities, oom_fd), *given)
+    for fd in (attempt_fd, bell_fd, *given):
+        os.close(fd)
     return pid
 
 

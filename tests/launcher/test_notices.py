@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, ExecOrder, message_of
-from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.system import process
 from launcher.rig import (
     UNTIL_GO,
@@ -170,16 +170,11 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPa
         return Attempt(created=attempt_files.created_record(owner, "a boot", None))
 
     monkeypatch.setattr(notices.attempt_files, "read", read)
-    monkeypatch.setattr(notices, "_start_notifier", lambda *_: 1)
-    desk = notices.Notices(
-        Unconfined("a test"),
-        attempts_fd=-1,
-        capabilities=0,
-        starter=Starter(-1),
-        watch=lambda key, _: at_work.add(key),
-        is_watched=at_work.__contains__,
-        most=4,
+    monkeypatch.setattr(
+        notices.Notices, "_start", lambda self, assignment, *_: at_work.add(assignment.order.key)
     )
+    known = SimpleNamespace(known=lambda order: (None, []))
+    desk = notices.Notices(Unconfined("a test"), -1, at_work, known, print, most=4)
     wanted = [ordered(number, 1000) for number in range(1, 7)]
     wanted += [ordered(number, 1001) for number in range(7, 10)]
     for each in wanted:

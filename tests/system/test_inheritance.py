@@ -25,13 +25,11 @@ ROOT = Path(syscalls.__file__).parents[2]
 _CAP_SYS_RESOURCE, _CAP_AUDIT_CONTROL = 24, 30
 
 #: Gives itself what no job should inherit, and becomes the words that follow.
-ODD = f"""
-import os, resource, sys
-sys.path.insert(0, {str(ROOT)!r})
-from drfd.linux import syscalls
+ODD = """
+import ctypes, os, resource, sys
 infinity = resource.RLIM_INFINITY
-for name, soft in {{"NOFILE": 333, "STACK": 1 << 20, "CORE": infinity, "MEMLOCK": 4096,
-                   "MSGQUEUE": 1, "SIGPENDING": 77, "NPROC": 9999}}.items():
+for name, soft in {"NOFILE": 333, "STACK": 1 << 20, "CORE": infinity, "MEMLOCK": 4096,
+                   "MSGQUEUE": 1, "SIGPENDING": 77, "NPROC": 9999}.items():
     kind = getattr(resource, "RLIMIT_" + name)
     hard = resource.getrlimit(kind)[1]
     if infinity != hard and (soft == infinity or soft > hard):
@@ -40,9 +38,10 @@ for name, soft in {{"NOFILE": 333, "STACK": 1 << 20, "CORE": infinity, "MEMLOCK"
 os.nice(7)
 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-syscalls._ioprio_set(1, 0, 3 << 13)  # idle
-syscalls.set_timer_slack(999_000)
-syscalls.set_personality(0x0040000)  # ADDR_NO_RANDOMIZE
+libc = ctypes.CDLL(None)
+libc.syscall(251 if os.uname().machine == "x86_64" else 30, 1, 0, 3 << 13)  # ioprio_set: idle
+libc.prctl(29, 999_000, 0, 0, 0)  # PR_SET_TIMERSLACK
+libc.personality(0x0040000)  # ADDR_NO_RANDOMIZE
 os.umask(0o007)
 with open("/proc/self/oom_score_adj", "w") as file:
     file.write("321")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.runner import privileges
+from drfd.launcher.runner.starter import program
 from instance import CONFIG, Accounts, Instance, patient, status_of, wait_for
 
 pytestmark = pytest.mark.system
@@ -156,7 +156,7 @@ def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
     job_id = instance.running("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)["id"]
     status = status_of(restricted_runner(home))
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << privileges.KILL:016x}"}
+    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << program.KILL:016x}"}
     theirs = dict(line.split(":\t") for line in instance.output(job_id).splitlines())
     mine = status_of(os.getpid())
     assert theirs == {name: mine[name] for name in ("NoNewPrivs", "Seccomp", "CapBnd")}
@@ -171,7 +171,7 @@ def test_the_process_that_waits_for_a_notification_can_do_no_more(
     job_id = instance.submit(*words, user=users[0].pw_uid, cwd=home)
     status = status_of(restricted_runner(home))
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << privileges.KILL:016x}"}
+    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << program.KILL:016x}"}
     (home / "go").touch()
     [text] = [
         each["text"] for each in instance.wait_end(job_id)["events"] if each["event"] == "Cleaned"

@@ -47,7 +47,8 @@ ENDING = (
 )
 #: Of an attempt that has a cgroup still, for its notification.
 CLEANING = ("remove.before-kill", "remove.before-rmdir")
-ORDERING = ("engine.before-effect", "engine.after-effect", "report.before-send")
+TELLING = ("report.before-send",)
+ORDERING = ("engine.before-effect", "engine.after-effect", *TELLING)
 DECIDING = ("journal.before-commit", "journal.after-commit")
 ASKING = ("server.before-reply",)
 #: A process is moved into the job, and ends with it.
@@ -76,11 +77,11 @@ REACHED: dict[str, tuple[str, ...]] = {
     ),
     "reload": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
     "restart": (
-        *(*DECIDING, *ASKING, *ORDERING, *ENDING),
+        *(*DECIDING, *ASKING, *TELLING, *ENDING),
         *("reconcile.before-settling", "serve.before-adoption"),
     ),
-    "tell": (*DECIDING, *ASKING, *ORDERING, *ENDING, "engine.some-untold"),
-    "inside": (*DECIDING, *ASKING, *ORDERING, *ENDING, *INSIDE),
+    "tell": (*DECIDING, *ASKING, *TELLING, *ENDING, "engine.some-untold"),
+    "inside": (*DECIDING, *ASKING, *TELLING, *ENDING, *INSIDE),
     # A job is submitted that can never start; it is cancelled when its owner has been notified.
     "never": (
         *(*DECIDING, *ASKING, *ORDERING, *NOTIFYING),

@@ -67,7 +67,6 @@ _SOCKETS = "memory.kmem.tcp.limit_in_bytes"
 
 class CgroupV1:
     kind = "cgroup-v1"
-    keeps_runners = True
 
     def __init__(self, mounts: dict[str, str], group: str, devices: HiddenByController) -> None:
         """`mounts` maps each controller to its mount point. `group` is the launcher's directory

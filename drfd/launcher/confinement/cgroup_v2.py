@@ -75,8 +75,6 @@ class CgroupV2:
         self._affinity = Affinity()
         #: Why processes cannot be forked into a cgroup here; None if they can.
         self._why_moved = syscalls.why_no_fork_into()
-        #: Without the cpu controller, affinities are kept in memory (`cores.Affinity`).
-        self.keeps_runners = "cpu" in controllers
         self._devices = HiddenByBpf(mount, group)
         self._cores = Cores(self._open_pins(), self._set_quota)
         #: cpu.weight per core of a job.

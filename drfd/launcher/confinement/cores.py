@@ -211,7 +211,7 @@ class Affinity:
             self._alone.add(key)
 
     def choose(self, key: Key, limits: AttemptLimits) -> None:
-        """Choose the CPUs of a new job, in the launcher, before its runner is forked."""
+        """Choose the CPUs of a new job, in the launcher, before its runner is started."""
         if limits.cores_by == WEIGHT:
             return
         count = min(max(1, -(-limits.cores_milli // 1000)), len(self._all))

@@ -111,10 +111,6 @@ class Confinement(Protocol):
 
     #: "cgroup-v2", "cgroup-v1" or "none".
     kind: str
-    #: Whether a runner may take another attempt after its first. That requires that an attempt's
-    #: processes are not found through their runner, and that nothing is kept in the memory of the
-    #: process that called `create`.
-    keeps_runners: bool
 
     def controls(self) -> dict[str, str]:
         """Return resource → "enforced", "measured" or "not controlled", with a reason after a

@@ -204,8 +204,7 @@ class MembersV2(Members):
         """Return processes of the job in other cgroups, as far as they are children of its runner.
         Each becomes one at the latest when its parent has died. Users cannot move processes out
         of the cgroup, but systemd does so for them (systemd-run --user --scope)."""
-        # After the job's end, its runner may have children of another job.
-        runner = None if attempt is None or attempt.is_over else living_runner(attempt)
+        runner = living_runner(attempt)
         if runner is None:
             return []
         living = filter(process.start_ticks, process.children(runner))

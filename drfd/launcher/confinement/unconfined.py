@@ -45,8 +45,6 @@ _MOST_SAMPLED = 16
 
 class Unconfined:
     kind = "none"
-    #: False, because a job is found as the descendants of its runner.
-    keeps_runners = False
 
     def __init__(self, why: str) -> None:
         #: Why there are no cgroups, for people.

@@ -1,4 +1,4 @@
 """The parent of one job, and the job's process until exec: rights, identity, inheritance.
 
-Forked from the launcher; outlives it and the controller.
+Started by the launcher; outlives it and the controller.
 """

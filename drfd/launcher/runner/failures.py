@@ -23,8 +23,8 @@ from drfd.launcher.runner.shortage import (
     shortage_of,
 )
 
-#: Largest length of the text of a failure, in characters, and of its report, in bytes.
-MAX_TEXT, MAX_REPORT_BYTES = 4096, 32 << 10
+#: Largest length of the text of a failure, in characters.
+MAX_TEXT = 4096
 #: The text of a failure without a report, or with one that drfd has not written.
 DIED = "the job's process died before exec"
 

@@ -1,18 +1,23 @@
-"""The job's user and environment, as set in the job's own process before exec."""
+"""The user of a job: the account and groups, and the environment that comes of them."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pwd
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from os import getgroups, getresgid, getresuid, getuid, setgroups, setresgid, setresuid
 from pathlib import Path
 
 from drfd.launcher.protocol import LaunchOrder
 from drfd.launcher.system import process
+from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import service, syscalls
+from drfd.linux.sealed import read_sealed
 from drfd.linux.syscalls import set_dumpable
 from drfd.linux.user_database import PASSWD, Version, version_of, written_name
 from drfd.payload.environment import (
@@ -24,8 +29,9 @@ from drfd.payload.environment import (
 )
 from drfd.payload.unpack import LaunchPayload
 
-#: Seconds that an answer of the user directory is kept, unless a file in `_FILES` changes.
-_FRESH_S = 1.0
+#: Seconds that an answer of the user directory is good for, unless a file in `_FILES` changes, that
+#: its groups are asked for again, and that it may take.
+_FRESH_S, _KEPT_S, _ANSWER_S = 1.0, 60.0, 120
 _FILES = PASSWD, Path("/etc/group")
 
 
@@ -98,30 +104,96 @@ def groups_of(user: pwd.struct_passwd, expected: Iterable[int] = ()) -> list[int
     return groups
 
 
+Found = tuple[pwd.struct_passwd, list[int]]
+
+
 class Directory:
-    """Cache of accounts and groups in a runner. The system's directory may take a hundred calls to
-    answer, so for many short jobs it is asked once a second: a user who is removed from a group of
-    a directory service has lost it for jobs that start a second later. Changes of /etc/passwd and
-    /etc/group take effect at the next job."""
+    """The accounts of users and their groups. The system's directory may take a hundred calls to
+    answer, or never do so, so it is asked in a process of its own, and for many short jobs once a
+    second: a user who is removed from a group of a directory service has lost it for jobs that
+    start a second later. Changes of /etc/passwd and /etc/group take effect at the next job."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[float, pwd.struct_passwd, list[int]]] = {}
-        self._versions: list[Version] = []
+    def __init__(self, background: BackgroundWork) -> None:
+        self._background = background
+        self._known: dict[tuple[int, str], tuple[float, list[Version], Found]] = {}
+        self._asked: dict[tuple[int, str], list[Callable[[Denied | DirectoryFailed | None], None]]]
+        self._asked = {}
 
-    def look_up(self, uid: int, name: str, *expected: int) -> tuple[pwd.struct_passwd, list[int]]:
-        """Return the account and its groups. `expected` are groups that it had when the job was
-        submitted. Raises Denied, DirectoryFailed."""
-        now_s = time.monotonic()
-        versions = [version_of(file) for file in _FILES]
-        known = self._known.get((uid, name))
-        if known is not None and now_s - known[0] < _FRESH_S and versions == self._versions:
-            return known[1:]
+    def known(self, order: LaunchOrder) -> Found | None:
+        """Return the account and its groups, or None if they must be asked for."""
+        known = self._known.get((order.uid, order.user))
+        if known is None or time.monotonic() - known[0] >= _FRESH_S or known[1] != _versions():
+            return None
+        return known[2]
+
+    def ask(
+        self, order: LaunchOrder, on_answer: Callable[[Denied | DirectoryFailed | None], None]
+    ) -> None:
+        """Ask for the account of an order's user and its groups, and call `on_answer` when they are
+        known, or with the reason why they are not. Raises OSError."""
+        who = order.uid, order.user
+        if who not in self._asked:
+            before = self._known[who][2][1] if who in self._known else []
+            expected = [gid for gid in (order.gid, *before) if gid <= _MOST_UID]
+            # Before it is asked: a change meanwhile makes the answer old.
+            versions = _versions()
+            answer_fd = os.memfd_create("account", os.MFD_CLOEXEC)
+            try:
+                self._background.start(
+                    lambda: _answer(*who, expected, answer_fd),
+                    lambda: self._take(who, versions, answer_fd),
+                    answer_fd,
+                    nice=0,
+                )
+            except OSError:
+                os.close(answer_fd)
+                raise
+            self._asked[who] = []
+        self._asked[who].append(on_answer)
+
+    def _take(self, who: tuple[int, str], versions: list[Version], answer_fd: int) -> None:
+        data = read_sealed(answer_fd)
+        os.close(answer_fd)
+        problem: Denied | DirectoryFailed | None = None
+        match json.loads(data or b"[]"):
+            case [list(entry), list(groups)]:
+                now_s = time.monotonic()
+                self._known = {
+                    other: known for other, known in self._known.items()
+                    if now_s - known[0] < _KEPT_S
+                }  # fmt: skip
+                self._known[who] = now_s, versions, (pwd.struct_passwd(entry), groups)
+            case [str(why)]:
+                problem = Denied(why)
+            case [int(number)]:
+                problem = DirectoryFailed(number)
+            case _:
+                # It took too long, or was killed.
+                problem = DirectoryFailed(errno.ETIMEDOUT)
+        for on_answer in self._asked.pop(who):
+            on_answer(problem)
+
+
+def _versions() -> list[Version]:
+    return [version_of(file) for file in _FILES]
+
+
+def _answer(uid: int, name: str, expected: list[int], into: int) -> None:
+    """Write the account and its groups as JSON, or why they cannot be had."""
+    # What the directory is asked by is code of the machine's, which needs none of root's rights.
+    with suppress(OSError):
+        syscalls.set_capabilities(syscalls.Capabilities(0, 0, 0))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_ANSWER_S)
+    try:
         user = account(uid, name)
-        before = [] if known is None else known[2]
-        groups = groups_of(user, [*(gid for gid in expected if gid <= _MOST_UID), *before])
-        # Entries of other users are dropped, because they may never be asked for again.
-        self._known, self._versions = {(uid, name): (now_s, user, groups)}, versions
-        return user, groups
+        insist_on_root_for(user)
+        answer: list[object] = [list(user), groups_of(user, expected)]
+    except Denied as error:
+        answer = [str(error)]
+    except DirectoryFailed as error:
+        answer = [error.errno]
+    os.write(into, json.dumps(answer).encode())
 
 
 def insist_on_root_for(user: pwd.struct_passwd) -> None:

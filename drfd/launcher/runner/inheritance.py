@@ -1,9 +1,9 @@
 """What a job inherits: resource limits and scheduling by a fixed policy, and a session keyring.
 
 A launcher may be started from a shell with limits, a nice value or a CPU mask of its own, and a
-program inherits all of these through fork and exec. So a runner first sets for itself what jobs are
-to inherit (`take_policy`); the few settings that differ from job to job are made in the job's own
-process.
+program inherits all of these through fork and exec. So a job's parent first sets for itself what
+the job is to inherit (`policy`; start.h); the few settings that differ from job to job are made in
+the job's own process.
 
 Where the launcher is not root, the limits, the nice value and the CPUs that it cannot set, or that
 its user has chosen, stay as they are. docs/enforcement.md has the same table for users; a test
@@ -83,24 +83,18 @@ def allow_no_core() -> None:
     setrlimit(RLIMIT_CORE, (_least(_NO_CORE, hard), hard))
 
 
-# -- in a process that jobs are forked from -----------------------------------------------------
+# -- what a job inherits ------------------------------------------------------------------------
 
 
-def take_policy() -> None:
-    """Set for this process, a runner or a notifier, all that its jobs inherit. Only core files stay
-    forbidden until the last moment."""
-    is_root = getuid() == 0
-    for name, (soft, hard) in {**LIMITS, **_threads()}.items():
-        _limit(getattr(resource, f"RLIMIT_{name}"), soft, hard if is_root else None)
-    allow_no_core()
-    for take in (_take_scheduling, syscalls.clear_io_priority, _take_personality):
-        try:
-            take()
-        except OSError:
-            # An ordinary user may not change it, nor may this container.
-            continue
-    syscalls.set_timer_slack(TIMER_SLACK_NS)
-    take_cpus()
+def policy() -> list[int]:
+    """Return number, soft and hard value of each limit that a job's parent sets for itself, one
+    after the other. Core files stay forbidden until the last moment."""
+    limits = {**LIMITS, **_threads(), "CORE": (_NO_CORE, LIMITS["CORE"][1])}
+    return [
+        number
+        for name, values in limits.items()
+        for number in (getattr(resource, f"RLIMIT_{name}"), *values)
+    ]
 
 
 def bound_processes(per_user: int) -> None:
@@ -118,56 +112,25 @@ def _threads() -> dict[str, tuple[int, int]]:
     have, and for the processes of one user at most the launcher's bound.
 
     The number of processes of a job is a separate limit (`Confinement`)."""
-    half = int(get("/proc/sys/kernel/threads-max")) // 2
+    half = _half_of_threads()
     return {"NPROC": max_processes(), "SIGPENDING": (half, half)}
+
+
+@functools.cache
+def _half_of_threads() -> int:
+    return int(get("/proc/sys/kernel/threads-max")) // 2
 
 
 def max_processes() -> tuple[int, int]:
     """Return the soft and the hard limit on the processes of a job's user."""
-    half = int(get("/proc/sys/kernel/threads-max")) // 2
+    half = _half_of_threads()
     most = half if _per_user is None else min(half, _per_user)
     return most, most
-
-
-def _limit(kind: int, soft: int, hard: int | None) -> None:
-    """Set a limit, with `hard` lowered to what this process may set; None keeps the hard limit."""
-    present = resource.getrlimit(kind)[1]
-    wanted = present if hard is None else hard
-    try:
-        resource.setrlimit(kind, (_least(soft, wanted), wanted))
-    except (ValueError, OSError):
-        # Only CAP_SYS_RESOURCE raises a hard limit, and never beyond fs.nr_open.
-        wanted = _least(wanted, present)
-        resource.setrlimit(kind, (_least(soft, wanted), wanted))
 
 
 def _least(one: int, other: int) -> int:
     """Return the lower limit; RLIM_INFINITY is a negative number."""
     return min(one, other, key=lambda limit: float("inf") if limit == RLIM_INFINITY else limit)
-
-
-def _take_scheduling() -> None:
-    """Set the default scheduling policy, and nice 0."""
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    if os.getpriority(os.PRIO_PROCESS, 0) != 0:
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
-
-
-def _take_personality() -> None:
-    if syscalls.personality() != 0:
-        syscalls.set_personality(0)
-
-
-# -- in a job's own process ---------------------------------------------------------------------
-
-
-@functools.cache
-def core_limit() -> tuple[int, int]:
-    """Return the core limit of jobs, as far as this process may set it; computed once."""
-    soft, hard = LIMITS["CORE"]
-    hard = _least(hard, resource.getrlimit(RLIMIT_CORE)[1])
-    return _least(soft, hard), hard
 
 
 @functools.cache
@@ -226,9 +189,8 @@ def keyring_warning() -> str | None:
 
 
 def leave_keyring() -> None:
-    """Give this process, which is root's and about to fork or become a job, an empty, read-only
-    session keyring in place of the launcher's, unless it has one already. Nothing of a job's gets
-    into it, so it can be that of the next job of the same runner.
+    """Give this process, which is root's and about to become a user's, an empty, read-only session
+    keyring in place of the launcher's, as start.h does, unless it has one already.
 
     Raises Denied, or OSError for a shortage that passes. An ordinary user's launcher does nothing
     here: all jobs are this one user's."""

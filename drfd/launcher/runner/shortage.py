@@ -2,19 +2,16 @@
 
 Before a job's program runs, a shortage postpones the launch and does not end the job; `shortage_of`
 tells it from a failure. Once the program runs, its runner waits until the shortage is over
-(`retry_while_exhausted`).
+(`record_end` in record.h).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import ParamSpec, TypeVar
 
-from drfd.launcher.attempt_files import Key, Record, cgroup_key
+from drfd.launcher.attempt_files import Record, cgroup_key
 from drfd.launcher.confinement.interface import LimitFailed
 
 #: The owner of a shortage: the machine, one user, or one job.
@@ -44,11 +41,6 @@ SHORT_OF = {
 }
 #: Errors of a launcher whose runner has died of a shortage, or is too slow to take an order.
 _RUNNER_LOST = (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ETOOMANYREFS)
-#: Seconds between two tries of a step that met a shortage.
-_PAUSE_S = 0.1
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,30 +107,3 @@ def is_shortage(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno in _RESOURCES
     )
-
-
-def retry_while_exhausted(
-    key: Key, step: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
-) -> Result:
-    """Take a step, again and again while it meets a shortage. For a runner that has released its
-    job, because no other process can record the job's end."""
-    is_logged = False
-    while True:
-        try:
-            return step(*args, **kwargs)
-        except (MemoryError, OSError) as error:
-            if not is_shortage(error):
-                raise
-            if not is_logged:
-                _say_why(key, error)
-            is_logged = True
-        time.sleep(_PAUSE_S)
-
-
-def _say_why(key: Key, error: Exception) -> None:
-    why = getattr(error, "strerror", None) or "out of memory"
-    try:
-        os.write(2, f"drfd-launcher: event=runner-waits job={key[0]} error={why}\n".encode())
-    except OSError:
-        # The full disk may be the one that this goes to.
-        return

@@ -24,7 +24,13 @@ class BackgroundWork:
         #: pid → its pidfd, and the function to call at its end.
         self._live: dict[int, tuple[int, Callable[[], None]]] = {}
 
-    def start(self, work: Callable[[], object], on_end: Callable[[], None], *keep: int) -> int:
+    def start(
+        self,
+        work: Callable[[], object],
+        on_end: Callable[[], None],
+        *keep: int,
+        nice: int = _NICE,
+    ) -> int:
         """Do `work` in a new process, which keeps only the descriptors in `keep`, and call `on_end`
         here when it is over, however it ended. Returns the pid. Raises OSError if no process can be
         had now."""
@@ -39,7 +45,7 @@ class BackgroundWork:
                 process.close_all_but(*keep)
                 process.die_with(launcher)
                 os.setsid()
-                os.nice(_NICE)
+                os.nice(nice)
                 work()
             finally:
                 os._exit(0)

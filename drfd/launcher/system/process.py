@@ -35,11 +35,6 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def outlive_parent() -> None:
-    """Undo `die_with`."""
-    syscalls.set_parent_death_signal(0)
-
-
 @functools.cache
 def drops_capabilities() -> bool:
     """Return whether the securebits are such that a change of uid drops all of root's capabilities

@@ -8,7 +8,9 @@ import json
 import os
 import pwd
 import resource
+import selectors
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +21,9 @@ import pytest
 from drfd.launcher.protocol import SHARE, AttemptLimits, Ceilings
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.identity import Denied
+from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
-from launcher.rig import ROOT, order, python
+from launcher.rig import ROOT, WAIT_S, order, python
 
 
 def alice(shell: str = "/bin/zsh") -> pwd.struct_passwd:
@@ -67,10 +70,6 @@ def test_an_account_that_has_another_name_by_now_is_denied() -> None:
     entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
     with pytest.raises(Denied, match=f"the account gone no longer has uid {entry.pw_uid}"):
         identity.account(entry.pw_uid, "gone")
-    directory = identity.Directory()
-    directory.look_up(entry.pw_uid, entry.pw_name)
-    with pytest.raises(Denied):
-        directory.look_up(entry.pw_uid, "gone")
 
 
 @pytest.mark.parametrize("uid", [3_999_999_999, (1 << 32) - 1, 1 << 32, 1 << 64])
@@ -102,18 +101,53 @@ def test_our_own_bare_uid_will_do_and_nobody_elses(monkeypatch: pytest.MonkeyPat
         identity.account(os.getuid() + 1, "alice")
 
 
-def test_a_runner_asks_again_when_the_password_file_has_changed(
+class Accounts:
+    """The directory of a launcher's."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._directory = identity.Directory(BackgroundWork(self._selector))
+
+    def look_up(self, uid: int, name: str, gid: int = 0) -> identity.Found:
+        asked = order(cwd=Path("/"), uid=uid, user=name, gid=gid).order
+        answers: list[Denied | identity.DirectoryFailed | None] = []
+        if (found := self._directory.known(asked)) is not None:
+            return found
+        self._directory.ask(asked, answers.append)
+        self._directory.ask(asked, answers.append)
+        while not answers:
+            ((chosen, _),) = self._selector.select(WAIT_S)
+            chosen.data()
+        assert answers[0] is answers[1], "both have waited for one answer"
+        if answers[0] is not None:
+            raise answers[0]
+        return self._directory._known[uid, name][2]
+
+
+@pytest.mark.usefixtures("forks_beside_threads")
+def test_a_directory_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is another process that waits for it; the launcher goes on."""
+    monkeypatch.setattr(identity, "_ANSWER_S", 1)
+    monkeypatch.setattr(identity, "account", lambda uid, name: time.sleep(60))
+    with pytest.raises(identity.DirectoryFailed, match="timed out"):
+        Accounts().look_up(os.getuid(), "alice")
+
+
+@pytest.mark.usefixtures("forks_beside_threads")
+def test_a_launcher_asks_again_when_the_password_file_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For up to a second it started the next job of a deleted account as who has the uid now."""
-    # Of one's own uid it is not asked.
-    uid = os.getuid() + 1
+    uid = 1001
     bob = pwd.struct_passwd(("bob", *alice()[1:]))
     passwd = tmp_path / "passwd"
     passwd.touch()
     monkeypatch.setattr(identity, "_FILES", (passwd,), raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
-    directory = identity.Directory()
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(identity, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [gid])
+    directory = Accounts()
     monkeypatch.setattr(identity, "_FRESH_S", 1000.0)
     assert directory.look_up(uid, "alice")[0] == alice()
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: bob)
@@ -124,6 +158,7 @@ def test_a_runner_asks_again_when_the_password_file_has_changed(
 
 
 @as_root
+@pytest.mark.usefixtures("forks_beside_threads")
 def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -133,7 +168,7 @@ def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
     monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [*told])
     monkeypatch.setattr(identity, "_FRESH_S", 0.0)
-    directory = identity.Directory()
+    directory = Accounts()
     assert directory.look_up(1001, "alice", 50)[1] == [1001, 50]
 
     def fails(gid: int) -> bool:
@@ -142,7 +177,7 @@ def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(
     monkeypatch.setattr(syscalls, "has_group", fails)
     assert directory.look_up(1001, "alice", 50)[1] == [1001, 50]
     told.remove(50)
-    for one in (directory, identity.Directory()):
+    for one in (directory, Accounts()):
         with pytest.raises(identity.DirectoryFailed):
             one.look_up(1001, "alice", 50)
     # Who has known more asks for it, whatever group the job was submitted with.
@@ -151,6 +186,7 @@ def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(
 
 
 @as_root
+@pytest.mark.usefixtures("forks_beside_threads")
 @pytest.mark.parametrize("is_there", [True, False])
 def test_who_has_left_a_group_runs_without_it(
     monkeypatch: pytest.MonkeyPatch, is_there: bool
@@ -158,7 +194,7 @@ def test_who_has_left_a_group_runs_without_it(
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
     monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [1001])
     monkeypatch.setattr(syscalls, "has_group", lambda gid: is_there)
-    assert identity.Directory().look_up(1001, "alice", 50)[1] == [1001]
+    assert Accounts().look_up(1001, "alice", 50)[1] == [1001]
 
 
 # -- becoming somebody ----------------------------------------------------------------------
@@ -373,31 +409,3 @@ def test_the_policy_knows_every_limit_of_the_kernel() -> None:
     """RLIMIT_OFILE is another name of NOFILE; LOCKS has no effect since Linux 2.4.25."""
     known = {name.removeprefix("RLIMIT_") for name in dir(resource) if name.startswith("RLIMIT_")}
     assert {*inheritance.LIMITS, *inheritance._threads()} == known - {"OFILE", "LOCKS"}
-
-
-def test_an_ordinary_users_hard_limits_stay() -> None:
-    """They are that user's own; a job of it may raise the soft ones to them, as its shell may."""
-    code = """
-if os.getuid() == 0:
-    os.setresuid(*[64321] * 3)
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
-resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 64 << 20))
-inheritance.take_policy()
-print(json.dumps([resource.getrlimit(each) for each in (
-    resource.RLIMIT_NOFILE, resource.RLIMIT_STACK)]))
-"""
-    assert run(code) == [[200, 200], [8 << 20, 64 << 20]]
-
-
-@as_root
-def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle() -> None:
-    """A container's root lacks CAP_SYS_RESOURCE."""
-    code = """
-have = syscalls.capabilities()
-less = have.permitted & ~(1 << 24)
-syscalls.set_capabilities(syscalls.Capabilities(less, less, 0))
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
-inheritance.take_policy()
-print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))
-"""
-    assert run(code) == [200, 200]

@@ -1,78 +1,17 @@
-"""How much a job has written to its output files; and how what keeps its program from beginning is
-told: a failure in the words of either way, or a shortage, and whose."""
+"""How what keeps a job's program from beginning is told: a failure, or a shortage, and whose."""
 
 from __future__ import annotations
 
 import errno
 import os
-import pwd
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import Assignment
-from drfd.launcher.runner import output_limit
-from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.failures import ExecFailed, StepFailed, describe_in_job
-from drfd.launcher.runner.output_limit import OutputLimit
 from drfd.launcher.runner.shortage import FIELDS, read_failure
 from drfd.launcher.runner.starter import report
-from drfd.linux.syscalls import KnownStatus, known_status
-from launcher.rig import order
-
-
-def opened(path: Path, text: str = "") -> int:
-    path.write_text(text)
-    return os.open(path, os.O_WRONLY | os.O_APPEND)
-
-
-def test_what_is_written_since_the_start_counts_in_both_files(tmp_path: Path) -> None:
-    out, err = opened(tmp_path / "out", "before"), opened(tmp_path / "err")
-    limit = OutputLimit((os.dup(out), os.dup(err)), 10)
-    os.write(out, b"12345")
-    os.write(err, b"12345")
-    assert limit.exceeded() is None
-    os.write(err, b"6")
-    assert limit.exceeded() == 11
-    limit.close()
-    for fd in (out, err):
-        os.close(fd)
-
-
-def test_pipes_and_devices_have_no_limit() -> None:
-    out, into = os.pipe()
-    null = os.open("/dev/null", os.O_WRONLY)
-    limit = OutputLimit((into, null), 1)
-    assert limit.exceeded() is None
-    limit.close()
-    # They are closed.
-    assert os.read(out, 1) == b""
-    os.close(out)
-
-
-def test_of_a_file_whose_size_is_hidden_nothing_stays_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a FUSE mount, which only its user may look into."""
-    seen = []
-
-    def status(fd: int) -> KnownStatus:
-        seen.append(fd)
-        if len(seen) > 1:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return known_status(fd)
-
-    monkeypatch.setattr(output_limit, "known_status", status)
-    fds = opened(tmp_path / "out"), opened(tmp_path / "err")
-    with pytest.raises(PermissionError):
-        OutputLimit(fds, 10)
-    for fd in fds:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(fd)
-
 
 # -- shortages ----------------------------------------------------------------------------
 
@@ -109,27 +48,24 @@ def test_a_job_waits_for_room_for_its_output_and_names_no_path(number: int, reso
 def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage() -> None:
     record = describe_in_job(raised(ExecFailed, errno.EAGAIN))
     assert facts(record) == ("user", "processes", "EAGAIN")
-    assert report.of_entry(said("cgroup", errno.ENOMEM, "/tasks")) == {
+    assert report.of_root(said("cgroup", errno.ENOMEM, "/tasks")) == {
         "text": "the machine is short of memory: /tasks: Cannot allocate memory",
         "shortage": {"whose": "machine", "resource": "memory", "errno": "ENOMEM"},
     }
     text = "it could not be set up: /cpuset/job-1-1/tasks: No space left on device"
-    assert report.of_entry(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == {"text": text}
-    assert report.of_entry((70_000).to_bytes(4, "little")) == DIED
+    assert report.of_root(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == {"text": text}
+    assert report.of_root((70_000).to_bytes(4, "little")) == DIED
 
 
-# -- what the compiled program reports is told in the same words, and believed as far -----
+# -- what the compiled program reports is told in words, and believed as far as it may be -----
 
 
-ANN = pwd.struct_passwd(("ann", "", 1000, 1000, "", "/", "/bin/sh"))
 DIED = {"text": "the job's process died before exec"}
 
 
-def job(place: str | None = None) -> JobStart:
-    return JobStart(
-        Assignment(order(cwd=Path("/")).order, -1), ANN, [], Unconfined("a test"),
-        entry_fd=-1, entry_out=-1, report_fd=-1, go_fd=-1, go_in=-1, has_quota=False, place=place,
-    )  # fmt: skip
+def job(place: str | None = None) -> dict[str, object]:
+    """The first record of its attempt."""
+    return {"user": "ann"} if place is None else {"user": "ann", "space": place}
 
 
 def said(step: str, number: int = 0, what: str = "") -> bytes:
@@ -146,6 +82,22 @@ def test_no_user_can_report_what_only_root_can(step: str) -> None:
 )
 def test_what_is_no_report_is_a_death(data: bytes) -> None:
     assert report.of_job(data, job()) == DIED
+
+
+def test_what_the_runner_itself_has_met_has_its_sentence() -> None:
+    hung = "entering its directory and opening its output files took longer than 120 s"
+    assert report.of_root(said("hung", 0, "120")) == {"text": hung}
+    unseen = report.of_root(said("unseen", errno.EACCES))["text"]
+    assert unseen.startswith("--output-max cannot be kept") and "Permission denied" in unseen
+    full = report.of_root(said("setting", errno.ENOSPC))
+    assert facts(full) == ("machine", "space", "ENOSPC")
+
+
+def test_a_record_says_who_reports() -> None:
+    lie = said("setting", errno.ENOMEM).hex()
+    for by_root, whose in ((1, "machine"), (0, "job")):
+        found = report.failure_of({"by_root": by_root, "report": lie}, job())
+        assert found["shortage"]["whose"] == whose
 
 
 @given(st.binary(max_size=40))

@@ -4,7 +4,6 @@ own. Each process under test is its own."""
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 from itertools import count
@@ -12,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.runner import privileges
-from drfd.launcher.runner.attempt_process import BECOME_AFTER_S
+from drfd.launcher.runner.starter import program
 from drfd.launcher.runner.starter.sources import HERE
-from launcher.rig import UNTIL_GO, AttemptFiles, Driver, go, order, python, shell, until
+from launcher.rig import UNTIL_GO, AttemptFiles, Driver, go, python, shell, until
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
 
@@ -71,18 +69,18 @@ def test_a_process_that_waits_makes_a_dozen_system_calls_and_no_other(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_runner_drops_its_privileges_once_its_job_has_run_for_a_while(
+def test_a_runner_drops_its_privileges_once_its_job_runs(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
     """It kept all of root's rights for the whole life of the job, and megabytes of memory. Its job
-    has none of the filter, and the end is on record as ever."""
+    has none of the filter. With which rights it begins: see test_child."""
     runner = driver.start(shell(f"(setsid sleep 60 &); {UNTIL_GO}", cwd=work), files)
     job = files.running().running
     assert job is not None
     dropped = until("a runner without privileges", lambda: status_of(runner)["Seccomp"] == "2")
     assert dropped
     status = status_of(runner)
-    kept = 1 << privileges.KILL if os.getuid() == 0 else 0
+    kept = 1 << program.KILL if os.getuid() == 0 else 0
     assert {status[name] for name in ("CapPrm", "CapEff")} == {f"{kept:016x}"}
     assert (status["NoNewPrivs"], int(status["CapInh"], 16)) == ("1", 0)
     assert status["CapBnd"] == status_of(os.getpid())["CapBnd"]
@@ -98,55 +96,6 @@ def test_a_runner_drops_its_privileges_once_its_job_has_run_for_a_while(
     ended = files.over().ended
     assert ended is not None
     assert (ended["exit_code"], ended["signal"]) == (7, None)
-
-
-@pytest.mark.slow
-@as_root
-def test_a_runner_that_cannot_become_the_program_gives_up_its_rights_all_the_same(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
-    files.running()
-    before = resource.prlimit(runner, resource.RLIMIT_NOFILE)
-    resource.prlimit(runner, resource.RLIMIT_NOFILE, (3, before[1]))
-    kept = f"{1 << privileges.KILL:016x}"
-    until("a runner without rights", lambda: status_of(runner)["CapEff"] == kept)
-    assert status_of(runner)["Seccomp"] == "0"
-    resource.prlimit(runner, resource.RLIMIT_NOFILE, before)
-    until("the program", lambda: status_of(runner)["Seccomp"] == "2")
-    go(work)
-    assert driver.reap(runner) == 0
-    assert files.over().ended
-
-
-@pytest.mark.slow
-@as_root
-def test_a_runner_has_few_rights_from_the_start(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    driver.waits_after_s = 600.0
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
-    driver.waits_after_s = 1.0
-    files.running()
-    kept = privileges.needed(enters_spaces=True, serves_root=True)
-    mine = int(status_of(os.getpid())["CapPrm"], 16)
-    assert status_of(runner)["CapEff"] == f"{kept & mine:016x}"
-    go(work)
-    files.over()
-    assert driver.reap(runner) == 0
-
-
-@pytest.mark.slow
-def test_a_short_job_leaves_its_runner_for_the_next_and_a_long_one_does_not(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    runner = driver.start(order("true", cwd=work), files, keep=True)
-    files.over((1, 1))
-    driver.start(shell(f"sleep {BECOME_AFTER_S + 1}", cwd=work, id=2), files, runner=runner)
-    assert driver.reap(runner) == 0
-    ended = files.over((2, 1)).ended
-    assert ended is not None
-    assert ended["exit_code"] == 0
 
 
 # -- session keyrings, where they can be had ----------------------------------------------

@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,15 +68,6 @@ def how(attempt: Attempt) -> tuple[int | None, int | None]:
     return attempt.ended["exit_code"], attempt.ended["signal"]
 
 
-@pytest.fixture(scope="module", params=[1.0, 0.0], ids=["runner", "program that waits"])
-def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """One whose runners become the program that waits at once, or hardly in a short test."""
-    driver = Driver()
-    driver.waits_after_s = request.param
-    yield driver
-    driver.close()
-
-
 # -- the record -----------------------------------------------------------------------------
 
 
@@ -111,7 +102,7 @@ def test_the_whole_life_is_on_record(driver: Driver, files: AttemptFiles, work: 
         *("at_s", "mono_s", "exit_code", "signal"),
         *("cpu_s", "peak_bytes", "read_bytes", "written_bytes"),
     }
-    assert ended["peak_bytes"] == 0, "its shell is smaller than the process that it began as"
+    assert 0 < ended["peak_bytes"] < 50 << 20, "its shell's"
 
 
 def test_what_the_job_and_its_children_used_is_on_record(
@@ -140,8 +131,6 @@ def test_the_end_waits_until_it_can_be_written_down(
     """Nobody else knows it."""
     runner = driver.start(shell(UNTIL_GO, cwd=work), files)
     job = pid_in(work / "pid")
-    name = "drfd-runner" if driver.waits_after_s == 0 else "python"
-    until("the runner", lambda: Path(f"/proc/{runner}/comm").read_text().startswith(name))
     before = resource.prlimit(runner, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     go(work)
     until("the end of the job", lambda: not lives(job))
@@ -193,71 +182,25 @@ def test_the_runner_keeps_no_descriptor_of_the_launcher(
 
     targets: list[str] = []
     # What the job is to run is closed once it runs, a moment after it says so.
-    has_become = driver.waits_after_s == 0
-    other = f"/proc/{runner}/task/{runner}/children" if has_become else str(driver.starter)
-    kept = sorted([str(files.path / "1.1"), other])
+    kept = sorted([str(files.path / "1.1"), f"/proc/{runner}/task/{runner}/children"])
     until("no other files", lambda: sorted(files_of_runner()) == kept)
-    sockets = [target for target in targets if target.startswith("socket:")]
-    assert len(sockets) == (not has_become), "its own channel alone"
+    others = [target for target in targets if not target.startswith("/")]
+    assert others == ["anon_inode:[signalfd]"]
 
 
-def test_a_kept_runner_takes_the_next_attempt_and_reports_of_it_alone(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 3"
-    runner = driver.start(shell(burn, cwd=work), files, keep=True)
-    first = files.over()
-    assert lives(runner)
-    assert driver.start(shell("exit 4", cwd=work, id=2), files, runner=runner) == runner
-    second = files.over((2, 1))
-    assert first.runner == second.runner is not None
-    assert (how(first), how(second)) == ((3, None), (4, None))
-    assert first.ended is not None
-    assert second.ended is not None
-    assert second.ended["cpu_s"] < first.ended["cpu_s"], "what the first has used is not counted"
-    assert driver.reap(runner) == 0
-
-
-def test_a_kept_runner_holds_nothing_of_its_last_attempt(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    """Descriptors would add up, and the file's lock would say that it still runs."""
-    runner = driver.start(shell("sleep 60", cwd=work), files, keep=True)
-    first = pid_of(files.running())
-    before = set(os.listdir(f"/proc/{runner}/fd"))
-    os.kill(first, signal.SIGKILL)
-    files.over()
-    driver.start(shell(UNTIL_GO, cwd=work, id=2), files, runner=runner)
-    pid_in(work / "pid")
-    # Those of the start are closed once the job runs, a moment after it says so.
-    until("no more descriptors", lambda: set(os.listdir(f"/proc/{runner}/fd")) <= before)
-    go(work)
-    files.over((2, 1))
-
-
-def test_a_runner_of_which_something_may_be_left_takes_no_other_attempt(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    runner = driver.start(shell("exit 0", cwd=work), files, place="sticky", keep=True)
-    assert driver.reap(runner) == 0
-    assert how(files.over()) == (0, None)
-
-
-def test_the_bell_rings_at_the_start_and_when_the_runner_has_let_go(
+def test_the_bell_rings_at_the_start_alone(
     driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
 ) -> None:
     """The file has the news already."""
     bell = Bell(tmp_path / "bell")
     runner = driver.start(shell(UNTIL_GO, cwd=work), files, bell=bell.path)
-    assert until("the bell", bell.rung) == ["1.1 started"]
+    assert until("the bell", bell.rung) == ["1.1"]
     attempt = files.read()
     assert attempt.running is not None
     assert not attempt.is_over
     go(work)
-    if driver.waits_after_s == 0:
-        assert driver.reap(runner) == 0, "its exit says the same"
-    else:
-        assert until("the bell", bell.rung) == ["1.1 finished"]
+    assert driver.reap(runner) == 0, "its exit says the rest"
+    assert bell.rung() == []
     assert files.read().is_over
     assert not attempt_files.is_locked(files.fd, (1, 1))
     bell.close()

@@ -4,15 +4,17 @@ it; it reports or ends whatever it is given."""
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,10 +24,9 @@ from drfd.launcher import main
 from drfd.launcher.confinement.interface import Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.runner import waiting
-from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.starter import plan
-from drfd.launcher.runner.starter.program import Starter, open_starter
+from drfd.launcher.runner.starter.plan import JobStart
+from drfd.launcher.runner.starter.program import SYS_RESOURCE, open_starter
 from drfd.launcher.runner.starter.sources import (
     HERE,
     SOURCES,
@@ -33,10 +34,7 @@ from drfd.launcher.runner.starter.sources import (
     compile_starter,
     fingerprint,
 )
-from drfd.launcher.runner.waiting import Wait
-from drfd.launcher.system import process
 from drfd.linux import syscalls
-from drfd.linux.syscalls import Capabilities
 from drfd.payload import unpack
 from launcher.rig import order, python
 from starters import VARIABLE
@@ -149,71 +147,6 @@ def test_only_a_launcher_under_test_takes_the_word_of_its_environment(
     assert main._starter(tested) == ("opened",)
 
 
-# -- a runner waits for no process that has died before it could say so -------------------
-
-
-ANN = pwd.struct_passwd(("ann", "", 1000, 1000, "", "/", "/bin/sh"))
-#: More than a pipe holds.
-MANY_GROUPS = list(range(1, 60_000))
-
-
-class Place(Unconfined):
-    def __init__(self, cgroup: str | None) -> None:
-        super().__init__("a test")
-        self._cgroup = cgroup
-
-    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
-        return Entrance(cgroup=self._cgroup)
-
-
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """A wait without end fails the test."""
-
-    def fail(number: int, frame: object) -> None:
-        raise AssertionError("it waits in vain")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(30)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def started_by(name: str, *, groups: list[int], cgroup: str | None) -> int:
-    """Begin a job's process by another program, and return its wait status."""
-    program = shutil.which(name)
-    assert program is not None
-    (entry_out, entry_in), (report_out, report_in), (go_out, go_in) = (os.pipe() for _ in range(3))
-    payload_fd, program_fd = os.memfd_create("payload"), os.open(program, os.O_PATH | os.O_CLOEXEC)
-    job = JobStart(
-        Assignment(order("x", cwd=Path("/")).order, payload_fd), ANN, groups, Place(cgroup),
-        entry_in, entry_out, report_in, go_out, go_in, has_quota=False, place=None,
-    )  # fmt: skip
-    try:
-        starter = Starter(program_fd)
-        starter.read_capabilities()
-        return os.waitpid(starter.start(job), 0)[1]
-    finally:
-        for fd in (entry_out, report_out, go_in, payload_fd, program_fd):
-            os.close(fd)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_process_that_dies_before_it_has_read_its_plan_is_not_waited_for() -> None:
-    assert started_by("false", groups=MANY_GROUPS, cgroup=None) == 1 << 8
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("name", ["true", "false"])
-def test_a_process_that_does_not_say_its_id_is_not_waited_for(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if the kernel had killed the process in the cgroup for memory, and nobody listed it."""
-    monkeypatch.setattr(process, "children", lambda pid: [])
-    assert started_by(name, groups=[], cgroup="/none") == (name == "false") << 8
-
-
 # -- the program by itself ----------------------------------------------------------------
 
 
@@ -239,6 +172,16 @@ def checked() -> Iterator[Path]:
         yield program
 
 
+class Place(Unconfined):
+    """With all that a plan can say of a place; of files that are not there."""
+
+    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
+        return Entrance(cpus=frozenset(os.sched_getaffinity(0)), processes=500)
+
+    def killing(self, key: object) -> Killing:
+        return Killing(freezer="/f", freeze="1", thaw="0", state="/s", members="/m", populated="/p")
+
+
 @pytest.fixture(scope="module")
 def usual() -> tuple[bytes, bytes]:
     """A plan without rights to drop, and a payload."""
@@ -254,15 +197,11 @@ def usual() -> tuple[bytes, bytes]:
         variables={"DRF_JOB_ID": "1"},
         threads=2,
     )
-    start = JobStart(
-        Assignment(asked.order, -1), NOBODY, [65534], Unconfined("a test"),
-        entry_fd=-1, entry_out=-1, report_fd=-1, go_fd=-1, go_in=-1, has_quota=False, place=None,
-    )  # fmt: skip
-    entrance = Entrance(cpus=frozenset(os.sched_getaffinity(0)), processes=500)
-    data = plan.encode(start, entrance, Capabilities(0, 0, 0))
-    words = data[4:].split(b"\0")
-    # Flags and login uid: nothing that needs root.
-    words[1], words[5 + 2 + len(entrance.cpus or ()) + 2] = b"0", b""
+    start = JobStart(Assignment(asked.order, -1), NOBODY, [65534], Place("a test"), place=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan.inheritance, "may_set_login", lambda: False)
+        words = plan.encode(start, 0, None)[4:].split(b"\0")
+    words[1] = b"0"
     return b"\0".join(words), asked.data
 
 
@@ -271,26 +210,37 @@ def _nobody() -> dict[str, object]:
     return {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
 
 
-def run(program: Path, given: bytes, payload: bytes, before: list[str] | None = None) -> bytes:
-    """Give the program a plan and a payload, and never a "+". What it has reported. `before`: a
-    command that root executes it by; None: nobody executes it."""
-    entry, report, go = os.pipe(), os.pipe(), os.pipe()
-    file = os.memfd_create("payload")
-    os.write(file, payload)
-    os.write(go[1], len(given).to_bytes(4, "little") + given)
-    theirs = (entry[1], report[1], go[0], file)
-    os.close(go[1])
+def run(
+    program: Path,
+    given: bytes,
+    payload: bytes,
+    before: list[str] | None = None,
+    *,
+    by_root: bool = False,
+) -> list[dict[str, Any]]:
+    """Give the program a plan and a payload. The records that it has written. `before`: a command
+    that executes it, `by_root` or by nobody."""
+    files = attempt, told, _ = [os.memfd_create(name) for name in ("attempt", "plan", "payload")]
+    fcntl.fcntl(attempt, fcntl.F_SETFL, os.O_APPEND)
+    os.pwrite(told, len(given).to_bytes(4, "little") + given, 0)
+    os.write(files[2], payload)
+    null = os.open("/dev/null", os.O_WRONLY)
+    theirs = (attempt, null, *files[1:])
     ended = subprocess.run(
         [*(before or ()), program, *map(str, theirs)], pass_fds=theirs, stdin=subprocess.DEVNULL,
-        capture_output=True, timeout=60, env={}, check=False, **({} if before else _nobody()),
+        capture_output=True, timeout=60, env={}, check=False, **({} if by_root else _nobody()),
     )  # type: ignore[call-overload]  # fmt: skip
+    records = [json.loads(line) for line in os.pread(attempt, 1 << 20, 0).splitlines()]
     for fd in theirs:
         os.close(fd)
-    said = b"".join(os.read(fd, 1 << 16) for fd in (entry[0], report[0]))
-    os.close(entry[0])
-    os.close(report[0])
-    assert (ended.returncode, ended.stderr) == (125, b"")
-    return said
+    assert (ended.returncode in (0, 125), ended.stderr) == (True, b"")
+    for each in records:
+        assert each.get("report") != "", "its process has crashed"
+    return records
+
+
+def report_in(records: list[dict[str, Any]]) -> bytes:
+    return bytes.fromhex(records[-1].get("report", ""))
 
 
 #: A change of some bytes: where (of 1000), how many are replaced, and by what.
@@ -321,7 +271,9 @@ def test_it_is_told_apart_by_its_sources(starter: Path) -> None:
 
 @pytest.mark.slow
 def test_an_unchanged_plan_is_carried_out(checked: Path, usual: tuple[bytes, bytes]) -> None:
-    assert run(checked, *usual) == b"+"
+    records = run(checked, *usual)
+    assert [each["record"] for each in records] == ["runner", "running", "ended"]
+    assert (records[-1]["exit_code"], records[-1]["signal"]) == (0, None)
 
 
 @pytest.mark.slow
@@ -343,7 +295,7 @@ def test_it_refuses_the_payloads_that_python_refuses(
 ) -> None:
     given_plan, payload = usual
     payload = changed(payload, changes)
-    report = run(checked, given_plan, payload)
+    report = report_in(run(checked, given_plan, payload))
     try:
         argv = unpack.decode(payload).argv
         expected = None if argv and argv[0] else "it names no program"
@@ -351,30 +303,6 @@ def test_it_refuses_the_payloads_that_python_refuses(
         expected = str(error)
     refused = report.startswith(b"payload\0")
     assert (report.split(b"\0")[2].decode() if refused else None) == expected
-
-
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(changes=_changes)
-def test_no_plan_of_a_wait_makes_it_crash(
-    checked: Path, changes: list[tuple[int, int, bytes]]
-) -> None:
-    """It has no child that it could wait for."""
-    killing = Killing(freezer="/f", freeze="1", thaw="0", state="/s", members="/m", populated="/p")
-    wait = Wait(
-        record="ended", job_id=1, pid=7, attempt_fd=9, killing=killing, sweep_s=0.1,
-        deadline_s=1.0, outputs={8: 0}, most_output=1,
-    )  # fmt: skip
-    data = changed(waiting.encode(wait, {"/f": 10, "/m": 11})[4:], changes)
-    fd = os.memfd_create("plan")
-    os.write(fd, len(data).to_bytes(4, "little") + data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    ended = subprocess.run(
-        [checked, str(fd)], pass_fds=[fd], stdin=subprocess.DEVNULL, capture_output=True,
-        timeout=60, env={}, check=False, **_nobody(),
-    )  # type: ignore[call-overload]  # fmt: skip
-    os.close(fd)
-    assert (ended.returncode, ended.stderr) == (125, b"")
 
 
 #: prctl(PR_SET_SECUREBITS, …), then the program.
@@ -388,7 +316,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: there are no rights to drop")
-@pytest.mark.parametrize(("bits", "expected"), [(0, b"+"), (syscalls.NO_SETUID_FIXUP, b"regained")])
+@pytest.mark.parametrize(("bits", "expected"), [(0, b""), (syscalls.NO_SETUID_FIXUP, b"regained")])
 def test_rights_that_are_not_dropped_are_noticed(
     checked: Path, usual: tuple[bytes, bytes], bits: int, expected: bytes
 ) -> None:
@@ -396,7 +324,36 @@ def test_rights_that_are_not_dropped_are_noticed(
     every = b"%x" % syscalls.capabilities().permitted
     words[1:4] = b"%x" % plan.DROPS, every, every
     before = python(_WITH_SECUREBITS, bits)
-    assert run(checked, b"\0".join(words), usual[1], before).split(b"\0")[0] == expected
+    records = run(checked, b"\0".join(words), usual[1], before, by_root=True)
+    assert report_in(records).split(b"\0")[0] == expected
+    assert records[-1]["record"] == ("failed" if expected else "ended")
+
+
+#: As in a container: PR_CAPBSET_DROP of CAP_SYS_RESOURCE, then the rest of the command.
+_CONTAINED = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(24, 24, 0, 0, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_root", [False, pytest.param(True, marks=as_root)])
+def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle(
+    checked: Path, usual: tuple[bytes, bytes], by_root: bool
+) -> None:
+    """An ordinary user's are that user's own: a job may raise the soft one to it."""
+    words = usual[0].split(b"\0")
+    if by_root:
+        every = b"%x" % (syscalls.capabilities().permitted & ~(1 << SYS_RESOURCE))
+        words[1:4] = b"%x" % plan.DROPS, every, every
+    script = "#!/bin/sh\n[ $(ulimit -Sn) = 200 ] && [ $(ulimit -Hn) = 200 ]\n"
+    payload = order("x", cwd=Path("/"), stdout="/dev/null", stderr="/dev/null", script=script).data
+    before = ["sh", "-c", 'ulimit -Sn 100; ulimit -Hn 200; exec "$@"', "sh"]
+    if by_root:
+        before = [sys.executable, "-I", "-S", "-c", _CONTAINED, *before]
+    records = run(checked, b"\0".join(words), payload, before, by_root=by_root)
+    assert records[-1].get("exit_code") == 0, records
 
 
 @pytest.mark.slow
@@ -404,7 +361,6 @@ def test_rights_that_are_not_dropped_are_noticed(
 def test_a_plan_that_is_cut_short_ends_it(
     starter: Path, usual: tuple[bytes, bytes], cut: int
 ) -> None:
-    """Its runner is gone: nobody would read a report."""
     go = os.pipe()
     data = len(usual[0]).to_bytes(4, "little") + usual[0]
     os.write(go[1], data[:cut])

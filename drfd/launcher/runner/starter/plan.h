@@ -1,20 +1,33 @@
-/* What root has decided about a job, which the runner sends: see plan.py. */
+/* What root has decided about a job: see plan.py. */
 
 /* Its flags. */
 enum { DROPS = 1, JOINS_KEYRING = 2, EMPTIES_OUTPUT = 4, RESETS_OOM_SCORE = 8, SENDS_OUTPUTS = 16 };
 /* It is not the job that is begun, but the command that notifies its owner. */
-enum { NOTIFIES = 32 };
+enum { NOTIFIES = 32, LEAVES_KEYRING = 64, TELLS_START = 128 };
 enum { MOST_PLAN = 1 << 22 };
 
 struct plan {
-	unsigned long flags, effective, permitted, inheritable;
+	unsigned long flags, effective, permitted;
+	/* The attempt, as its file is called. */
+	const char *name;
+	/* Limits that the job inherits: number, soft and hard value of each. */
+	unsigned long limit_count, *limits, timer_slack_ns;
+	/* How long the start, the exec and the killing of the rest may take, and a notification. */
+	unsigned long start_ms, exec_ms, sweep_ms, notice_ms;
+	/* The process with which this one ends; 0 for none. */
+	unsigned long parent;
+	/* See Killing in interface.py; the descriptor is -1 for none. */
+	const char *kill, *freezer, *state, *members, *populated, *oom_control;
+	const char *freeze, *thaw, *frozen, *empty;
+	int oom;
+	unsigned long most_output;
+	const char *failpoints;
 	/* The cgroup of version 2 that the process begins in, empty for none, and files of cgroups
 	 * into which it writes itself. */
 	const char *cgroup;
 	char **entries;
 	unsigned long cpu_count, *cpus, processes;
 	const char *login;
-	struct rlimit core;
 	/* The private space: empty without one. Directories below it, and what they cover. */
 	char *place, *shm, **names, **targets;
 	unsigned long uid, gid, group_count, *groups;
@@ -53,19 +66,40 @@ static struct plan read_plan(int fd)
 	struct texts from = read_texts(fd);
 	struct plan plan;
 
-	if (strcmp(next(&from), "drfd-plan-2") != 0)
+	if (strcmp(next(&from), "drfd-plan-3") != 0)
 		fail(from.step, 0, from.fault);
 	plan.flags = next_number(&from, 16);
 	plan.effective = next_number(&from, 16);
 	plan.permitted = next_number(&from, 16);
-	plan.inheritable = next_number(&from, 16);
+	plan.name = next(&from);
+	plan.limits = counted_numbers(&from, &plan.limit_count);
+	plan.timer_slack_ns = next_number(&from, 16);
+	plan.start_ms = next_number(&from, 16);
+	plan.exec_ms = next_number(&from, 16);
+	plan.sweep_ms = next_number(&from, 16);
+	plan.notice_ms = next_number(&from, 16);
+	plan.parent = next_number(&from, 16);
+	plan.kill = next(&from);
+	plan.freezer = next(&from);
+	plan.state = next(&from);
+	plan.members = next(&from);
+	plan.populated = next(&from);
+	plan.oom_control = next(&from);
+	plan.freeze = next(&from);
+	plan.thaw = next(&from);
+	plan.frozen = next(&from);
+	plan.empty = next(&from);
+	/* One more than the descriptor. */
+	plan.oom = (int)next_number(&from, 16) - 1;
+	plan.most_output = next_number(&from, 16);
+	plan.failpoints = next(&from);
+	if (strlen(plan.name) > 64)
+		fail(from.step, 0, from.fault);
 	plan.cgroup = next(&from);
 	plan.entries = counted_texts(&from);
 	plan.cpus = counted_numbers(&from, &plan.cpu_count);
 	plan.processes = next_number(&from, 16);
 	plan.login = next(&from);
-	plan.core.rlim_cur = next_number(&from, 16);
-	plan.core.rlim_max = next_number(&from, 16);
 	plan.place = next(&from);
 	plan.shm = next(&from);
 	plan.names = next_texts(&from, 2);

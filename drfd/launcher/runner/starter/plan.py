@@ -1,25 +1,29 @@
-"""The plan of a job's process: what root has decided, for the compiled program that carries it out.
+"""The plan of an attempt: what root has decided, for the compiled program that carries it out.
 
     length of the rest, in four bytes
-    drfd-plan-2, and the fields in the order of `encode`, each with a NUL after it
+    drfd-plan-3, and the fields in the order of `encode`, each with a NUL after it
 
 Numbers are hexadecimal; a list has its length first, unless that is always the same. starter.c
-reads the plan from a pipe that only the runner can write to. It holds nothing of the payload.
+reads the plan from a file in memory that only the launcher has. It holds nothing of the payload.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import pwd
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from drfd.launcher.confinement.interface import Entrance
+from drfd.common import failpoints
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import Key
+from drfd.launcher.confinement.interface import Confinement
+from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance, scripts
-from drfd.launcher.runner.child import JobStart
 from drfd.launcher.system.private_tmp import COVERED
 from drfd.linux import service
-from drfd.linux.syscalls import Capabilities
 from drfd.payload.environment import (
     DEFAULT_PATH,
     DEFAULTS,
@@ -28,35 +32,75 @@ from drfd.payload.environment import (
     thread_defaults,
 )
 
-MAGIC = "drfd-plan-2"
-#: Flags of starter.c.
+MAGIC = "drfd-plan-3"
+#: Flags of plan.h.
 DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE, SENDS_OUTPUTS = 1, 2, 4, 8, 16
-NOTIFIES = 32
+NOTIFIES, LEAVES_KEYRING, TELLS_START = 32, 64, 128
+#: Seconds that a job's process may take until its program begins.
+START_S = 120.0
+#: Seconds that exec of the program may take before the job counts as started in any case.
+EXEC_S = 1.0
+#: Seconds that a runner kills the job's remaining processes for; then the launcher goes on. And
+#: those of a notification.
+SWEEP_S, NOTICE_SWEEP_S = 10.0, 5.0
 
 
-def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> bytes:
-    """Encode the plan of a job. `capabilities` are the runner's own. Raises ValueError if a text
-    contains a NUL."""
-    order, user = job.assignment.order, job.user
+@dataclass(frozen=True, slots=True)
+class JobStart:
+    """What the program runs: a job, or the command that notifies its owner."""
+
+    assignment: Assignment
+    user: pwd.struct_passwd
+    groups: list[int]
+    confinement: Confinement
+    #: Parent of the directories of the attempt's private temporary space; None if it has none.
+    place: str | None
+    #: Seconds that the command that notifies the owner may take; None for the job itself.
+    notice_s: float | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.assignment.order.key
+
+
+def encode(job: JobStart, capabilities: int, oom_fd: int | None) -> bytes:
+    """Encode the plan of an attempt. `capabilities` are those of its runner, as bits, and `oom_fd`
+    is `Confinement.oom_descriptor`. Raises LimitFailed, ValueError if a text contains a NUL."""
+    order, user, is_notice = job.assignment.order, job.user, job.notice_s is not None
+    entrance = job.confinement.entrance(job.key, order.limits, order.uid)
+    killing = job.confinement.killing(job.key)
     is_root = os.getuid() == 0
-    joins_keyring = job.has_quota and inheritance.why_no_keyrings() is None
-    flags = DROPS * is_root | JOINS_KEYRING * joins_keyring
+    has_keyrings = inheritance.why_no_keyrings() is None
+    flags = DROPS * is_root | LEAVES_KEYRING * (is_root and has_keyrings)
+    flags |= JOINS_KEYRING * (has_keyrings and inheritance.has_key_quota(order.uid))
     flags |= EMPTIES_OUTPUT * order.empties_output
     flags |= SENDS_OUTPUTS * bool(order.output_max_bytes)
-    flags |= NOTIFIES * job.is_notice
+    flags |= NOTIFIES * is_notice | TELLS_START * order.tells_start
     flags |= RESETS_OOM_SCORE * (inheritance.oom_score() != "0")
     usual, openmp = (
         thread_defaults(order.threads, order.floor_threads) if order.threads else ({}, {})
     )
+    start_s, exec_s, sweep_s = START_S, EXEC_S, SWEEP_S
+    if job.notice_s is not None:
+        start_s, exec_s, sweep_s = job.notice_s, job.notice_s, NOTICE_SWEEP_S
     words = [
         MAGIC,
-        *_numbers(flags, *capabilities),
+        *_numbers(flags, capabilities, capabilities),
+        attempt_files.file_name(job.key),
+        *_counted(_numbers(*inheritance.policy())),
+        *_numbers(inheritance.TIMER_SLACK_NS),
+        *_milliseconds(start_s, exec_s, sweep_s, job.notice_s or 0.0),
+        *_numbers(os.getpid() if is_notice else 0),
+        *(killing.kill or "", killing.freezer or "", killing.state or "", killing.members or ""),
+        *(killing.populated or "", killing.oom_control or ""),
+        *(killing.freeze, killing.thaw, killing.frozen, killing.empty),
+        *_numbers(0 if oom_fd is None else oom_fd + 1, order.output_max_bytes),
+        failpoints.directory() or "",
         entrance.cgroup or "",
         *_counted(entrance.files),
         *_counted(_numbers(*sorted(entrance.cpus or ()))),
         *_numbers(entrance.processes or 0),
         str(order.uid) if inheritance.may_set_login() else "",
-        *_numbers(*inheritance.core_limit()),
         job.place or "",
         f"mode=1777,size={order.limits.memory_bytes}",
         *COVERED,
@@ -94,6 +138,10 @@ def _removed(hidden: tuple[str, ...]) -> list[str]:
 
 def _variables(env: dict[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in env.items()]
+
+
+def _milliseconds(*seconds: float) -> list[str]:
+    return _numbers(*(round(1000 * each) for each in seconds))
 
 
 def _numbers(*values: int) -> list[str]:

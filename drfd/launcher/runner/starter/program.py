@@ -1,26 +1,17 @@
-"""The compiled program that begins jobs' processes (starter.c): its choice, and its start."""
+"""The compiled program that runs attempts (starter.c): its choice, and its start."""
 
 from __future__ import annotations
 
 import os
-import select
 import stat
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from drfd.launcher.runner.child import JobStart
-from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.sources import PROGRAM, fingerprint
-from drfd.launcher.system import process
-from drfd.linux import syscalls
-from drfd.linux.syscalls import Capabilities
 
-#: The program writes its id as an int of C.
-_PID_BYTES = 4
-#: Seconds that its process in a cgroup may take to write it: in a frozen cgroup it never does.
-_TELL_S = 120.0
+#: Numbers of capabilities(7).
+DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID = 1, 2, 5, 6, 7
+SYS_ADMIN, SYS_RESOURCE, AUDIT_CONTROL = 21, 24, 30
 _ANSWER_BYTES = 200
 
 
@@ -30,73 +21,30 @@ class Unusable(Exception):
 
 @dataclass
 class Starter:
-    """Starts jobs' processes by the program that is open as `program_fd`."""
+    """Runs attempts by the program that is open as `program_fd`."""
 
     program_fd: int
     #: Whether the program can refuse itself system calls here (`wait.h`).
     is_filtered: bool = True
-    _capabilities: Capabilities | None = field(default=None, init=False)
 
-    @property
-    def _path(self) -> str:
-        return f"/proc/self/fd/{self.program_fd}"
-
-    def read_capabilities(self) -> None:
-        """Take note of this runner's capabilities, which all its jobs begin with."""
-        # An exec as root gives the program all capabilities; it goes back to these.
-        self._capabilities = syscalls.capabilities()
-
-    def start(self, job: JobStart) -> int:
-        """Start the process of a job or of a notification, close its ends of the pipes, and return
-        its pid, unless nobody reads that. Raises LimitFailed, OSError."""
-        assert self._capabilities is not None
-        confinement, order = job.confinement, job.assignment.order
-        entrance = confinement.entrance(job.key, order.limits, order.uid)
-        data = plan.encode(job, entrance, self._capabilities)
-        if job.is_notice:
-            # It is released at once.
-            data += b"+"
-        given = (job.entry_fd, job.report_fd, job.go_fd, job.assignment.payload_fd)
-        for fd in given:
-            os.set_inheritable(fd, True)
-        argv = ["drfd-starter", *map(str, given)]
-        # What fits into the empty pipe in any case is there before the program, which need not
-        # wait for it.
-        at = os.write(job.go_in, data[: select.PIPE_BUF])
-        # This copies no page tables, whose pages would all have to be copied at the next touch.
-        pid = os.posix_spawn(self._path, argv, {})
-        # Else nothing would show here that the process has died.
-        job.close_its_ends()
+    def spawn(self, attempt_fd: int, notify_fd: int, plan: bytes, *given: int) -> int:
+        """Start the parent of an attempt, and return its pid. It gets the attempt's file, the pipe
+        to the launcher, and of `given` the payload and what the plan mentions. Raises OSError."""
+        plan_fd = os.memfd_create("plan", os.MFD_CLOEXEC)
         try:
-            # A signal may cut a write short.
-            while at < len(data):
-                at += os.write(job.go_in, data[at:])
-        except BrokenPipeError:
-            # It has died, as its report or its wait status shows.
-            return pid
-        is_first = entrance.cgroup is None or job.entry_out == -1
-        return pid if is_first else self._successor(pid, job.entry_out)
-
-    def execute(self, *words: str) -> NoReturn:
-        """Execute the program in this process. Raises OSError."""
-        os.execve(self._path, ["drfd-starter", *words], {})
-
-    def _successor(self, first: int, entry_out: int) -> int:
-        """Return the pid of the process in the cgroup that the program goes on as, and reap its
-        first one. Returns `first` itself if there is none, as its report or its wait status shows.
-        """
-        ended = os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
-        if ended is not None and ended.si_code == os.CLD_EXITED and ended.si_status != 0:
-            return first
-        told = os.read(entry_out, _PID_BYTES) if process.is_readable(entry_out, _TELL_S) else b""
-        if len(told) == _PID_BYTES:
-            pid = int.from_bytes(told, sys.byteorder)
-        else:
-            # It was killed, for memory for instance, or is frozen. This runner has no other child.
-            pid = next((one for one in process.children(os.getpid()) if one != first), first)
-        if pid != first:
-            os.waitpid(first, 0)
-        return pid
+            os.pwrite(plan_fd, plan, 0)
+            theirs = (attempt_fd, notify_fd, plan_fd, *given)
+            for fd in theirs:
+                os.set_inheritable(fd, True)
+            try:
+                argv = ["drfd-starter", *map(str, theirs[:4])]
+                # This copies no page tables, whose pages would have to be copied at a touch.
+                return os.posix_spawn(f"/proc/self/fd/{self.program_fd}", argv, {})
+            finally:
+                for fd in theirs:
+                    os.set_inheritable(fd, False)
+        finally:
+            os.close(plan_fd)
 
 
 def open_starter(program: Path = PROGRAM) -> Starter:
@@ -112,6 +60,16 @@ def open_starter(program: Path = PROGRAM) -> Starter:
     except OSError as error:
         raise Unusable(f"{program} cannot be used: {error.strerror}") from None
     return Starter(fd, is_filtered)
+
+
+def needed_capabilities(*, enters_spaces: bool, serves_root: bool) -> int:
+    """Return the capabilities with which an attempt is started, as bits. `enters_spaces` is set if
+    jobs have a /tmp of their own, and `serves_root` if root's own jobs run here, whose directories
+    and output files may belong to any user. The bounding set is never reduced, so set-user-id
+    programs work in jobs."""
+    found = [KILL, SETGID, SETUID, SYS_RESOURCE, AUDIT_CONTROL]
+    found += [SYS_ADMIN] * enters_spaces + [DAC_OVERRIDE, DAC_READ_SEARCH] * serves_root
+    return sum(1 << number for number in found)
 
 
 def _opened(program: Path) -> int:

@@ -1,6 +1,6 @@
-"""Failures that the compiled program reports: step NUL errno NUL text.
+"""Failures that the compiled program puts on record: step NUL errno NUL text.
 
-They become errors of Python, and so sentences (`failures.py`).
+They become errors of Python, and so sentences (`failures.py`), when the launcher reads the record.
 """
 
 from __future__ import annotations
@@ -10,44 +10,63 @@ import os
 from drfd.launcher.attempt_files import Record
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.runner import failures, identity, inheritance
-from drfd.launcher.runner.child import JobStart
 from drfd.launcher.runner.failures import DIED, MAX_TEXT, describe, describe_in_job
 from drfd.launcher.runner.shortage import failure
 from drfd.launcher.system import private_tmp
 
+#: Why a job with a limit of its output does not start: a limit that cannot hold is none.
+_UNSEEN = (
+    "--output-max cannot be kept, because drfd may not see the size of the output files; write "
+    "them to another file system, or leave the limit out"
+)
+_HUNG = "entering its directory and opening its output files"
 #: Largest number of an error of the kernel's.
 _MOST_ERRNO = 4095
 
 
-def of_entry(report: bytes) -> Record:
-    """Return the failure record of a report that comes from drfd's own code for certain."""
+def failure_of(record: Record, created: Record) -> Record:
+    """Return why an attempt's program could not be run, in words, by the record of it and the first
+    one of its attempt."""
+    report = bytes.fromhex(record["report"])
+    return of_root(report) if record["by_root"] else of_job(report, created)
+
+
+def of_root(report: bytes) -> Record:
+    """Return the failure of a report that comes from drfd's own code for certain."""
     try:
         step, cause, what = _parts(report)
     except ValueError:
-        # An id that came too late.
         return failure(DIED, None)
     error: BaseException = cause
-    if step == "cgroup":
-        cause.filename = what
-        error = LimitFailed(f"{what}: {cause.strerror}")
-    elif step == "plan":
-        error = failures.unreadable("its plan is of another version")
+    match step:
+        case "cgroup":
+            cause.filename = what
+            error = LimitFailed(f"{what}: {cause.strerror}")
+        case "plan":
+            error = failures.unreadable("its plan is of another version")
+        case "keyring":
+            error = inheritance.keyring_failure(cause)
+        case "unseen":
+            return failure(f"{_UNSEEN} ({cause.strerror})", None)
+        case "hung":
+            return failure(f"{_HUNG} took longer than {what} s", None)
     return describe(_caused(error, cause))
 
 
-def of_job(report: bytes, job: JobStart) -> Record:
-    """Return the failure record of a report that the user may have written."""
+def of_job(report: bytes, created: Record) -> Record:
+    """Return the failure of a report that the user may have written."""
     try:
         step, cause, what = _parts(report)
-        error = _error(step, cause, what, job)
+        error = _error(step, cause, what, created)
     except (ValueError, LookupError):
         return failure(DIED, None)
     record = describe_in_job(_caused(error, cause))
     return record | {"text": record["text"][:MAX_TEXT]}
 
 
-def _error(step: str, cause: OSError, what: str, job: JobStart) -> BaseException:
-    user, hint = job.user.pw_name, "" if job.place is None else private_tmp.hint(what)
+def _error(step: str, cause: OSError, what: str, created: Record) -> BaseException:
+    hint = "" if created.get("space") is None else private_tmp.hint(what)
+    user = created.get("user") or "its user"
     match step:
         case "setting":
             return cause

@@ -1,4 +1,4 @@
-/* The steps with the runner's rights: cgroups and limits, the private space, the user. */
+/* The steps of a job's process with its parent's rights: cgroups and limits, the private space, the user. */
 
 enum { MOST_CPUS = 1 << 13 };
 
@@ -14,9 +14,19 @@ static void set_capabilities(const struct plan *plan)
 	for (int i = 0; i < 2; i++) {
 		sets[i].effective = (__u32)(plan->effective >> 32 * i);
 		sets[i].permitted = (__u32)(plan->permitted >> 32 * i);
-		sets[i].inheritable = (__u32)(plan->inheritable >> 32 * i);
+		sets[i].inheritable = 0;
 	}
 	must(call(capset, &header, sets), "setting", "");
+}
+
+static char *joined(const char *name, const char *value)
+{
+	size_t length = strlen(name);
+	char *variable = take(length + strlen(value) + 1);
+
+	memcpy(variable, name, length);
+	memcpy(variable + length, value, strlen(value) + 1);
+	return variable;
 }
 
 static long put(const char *path, const char *text)
@@ -28,39 +38,6 @@ static long put(const char *path, const char *text)
 	result = call(write, fd, text, strlen(text));
 	call(close, fd);
 	return result;
-}
-
-/* Go on as another child of the runner's, in a cgroup of version 2, and tell the runner its id. To move
- * this process there could take the kernel 20 ms; a fork of it takes a few pages (clone3(2):
- * CLONE_INTO_CGROUP). */
-static void begin_in(const char *cgroup)
-{
-	struct clone_args how = {.flags = CLONE_INTO_CGROUP | CLONE_PARENT};
-	long fd = must(call(openat, AT_FDCWD, cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC, 0), "cgroup", cgroup);
-	long child;
-	int is_outside, pid;
-
-	how.cgroup = (__u64)fd;
-	child = call(clone3, &how, sizeof how);
-	is_outside = child == -EAGAIN;
-	if (is_outside) {
-		/* All jobs together have as many processes as allowed. That bound must not keep out a
-		 * job's first process, and does not concern a process that moves (cgroup-v2.rst). */
-		how.flags = CLONE_PARENT;
-		child = must(call(clone3, &how, sizeof how), "setting", "");
-	}
-	if (must(child, "cgroup", cgroup) > 0)
-		quit(0);
-	/* Before anything can fail: the runner takes the first bytes for the id. */
-	pid = (int)call(getpid);
-	must(call(write, report_fd, &pid, sizeof pid), "setting", "");
-	if (is_outside) {
-		long procs = must(call(openat, fd, "cgroup.procs", O_WRONLY | O_CLOEXEC, 0), "cgroup", cgroup);
-
-		must(call(write, procs, "0", 1), "cgroup", cgroup);
-		call(close, procs);
-	}
-	call(close, fd);
 }
 
 static void enter_limits(const struct plan *plan)

@@ -19,7 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 #: The compiled program.
 PROGRAM = HERE / "drfd-starter"
-SOURCES = ("starter.c", "calls.h", "texts.h", "plan.h", "root.h", "user.h", "script.h", "wait.h")
+SOURCES = (
+    *("starter.c", "calls.h", "texts.h", "plan.h", "record.h", "root.h", "user.h"),
+    *("script.h", "wait.h", "start.h"),
+)
 #: Architectures whose system calls calls.h knows.
 MACHINES = ("x86_64", "aarch64")
 #: A program without a C library: see calls.h.

@@ -1,18 +1,15 @@
-/* The first program of a job's process: from the runner to the job's own program.
+/* The program that runs a job: the parent of the job's process, and that process until its own program.
  *
- *   drfd-starter                           say which sources this was compiled from
- *   drfd-starter ENTRY REPORT GO PAYLOAD   become a job; the arguments are descriptors
- *   drfd-starter PLAN                      wait for the end of a job: see wait.h
+ *   drfd-starter                              say which sources this was compiled from
+ *   drfd-starter ATTEMPT NOTIFY PLAN PAYLOAD  run an attempt; the arguments are descriptors
  *
- * First the limits, then the user, then the user's files. The runner writes to GO what root has
- * decided, the plan (plan.py), and later a "+". PAYLOAD is what the user has written, a sealed file
- * in memory (payload/pack.py): nothing of it is read, and no path of the user's is touched, before
- * root's rights are dropped.
+ * ATTEMPT is the attempt's file, to which this process appends what becomes of the job. It holds the
+ * lock of the file as long as it lives, and outlives the launcher, to which it writes a line in NOTIFY
+ * when the job has started. PLAN is what root has decided (plan.py). PAYLOAD is what the user has
+ * written, a sealed file in memory (payload/pack.py): nothing of it is read, and no path of the user's
+ * is touched, before root's rights are dropped, in the job's process alone.
  *
- * A failure is reported as step NUL errno NUL text (report.py), up to the entry of the cgroup through
- * ENTRY, later through REPORT. ENTRY is closed before the rights are dropped, because the user
- * may control the process from then on. Where the process begins in a cgroup of version 2, its id
- * comes through ENTRY first, and this one has ended with 0. */
+ * A failure is told as step NUL errno NUL text (report.py). */
 #define _GNU_SOURCE
 #include <asm/errno.h>
 #include <asm/ioctls.h>
@@ -21,6 +18,7 @@
 #include <linux/capability.h>
 #include <linux/close_range.h>
 #include <linux/filter.h>
+#include <linux/ioprio.h>
 #include <linux/keyctl.h>
 #include <linux/openat2.h>
 #include <linux/prctl.h>
@@ -42,6 +40,7 @@
 #include "calls.h"
 #include "texts.h"
 #include "plan.h"
+#include "record.h"
 #include "root.h"
 #include "user.h"
 #include "script.h"
@@ -51,6 +50,7 @@
 #define SOURCES "unknown"
 #endif
 
+/* Carry out the payload, with the rights of its user alone. */
 _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 {
 	struct stat file;
@@ -62,6 +62,7 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	const char *name;
 	long content;
 	struct script script;
+	struct rlimit core;
 
 	must(call(fstat, payload_fd, &file), "setting", "");
 	if (file.st_size <= 0)
@@ -115,7 +116,10 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		must(call(write, report_fd, "+", 1), "setting", "");
 	if (call(read, go_fd, &go, 1) != 1 || go != '+')
 		quit(FAILED);
-	must(call(prlimit64, 0, RLIMIT_CORE, &plan->core, NULL), "setting", "");
+	/* A job that wants core files raises the soft limit itself: ulimit -c. */
+	must(call(prlimit64, 0, RLIMIT_CORE, NULL, &core), "setting", "");
+	core.rlim_cur = 0;
+	must(call(prlimit64, 0, RLIMIT_CORE, &core, NULL), "setting", "");
 	if (is_notice)
 		/* An alarm survives exec (execve(2)). */
 		must(call(setitimer, ITIMER_REAL, &alarm, NULL), "setting", "");
@@ -123,6 +127,8 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		execute_script(&script, argv, env);
 	execute(argv[0], argv, env);
 }
+
+#include "start.h"
 
 static int descriptor(const char *digits)
 {
@@ -148,47 +154,82 @@ _Noreturn static void introduce(void)
 	quit(0);
 }
 
+/* Make this process the runner of an attempt. */
+static void prepare(const struct plan *plan, const int *fds)
+{
+	int kept[] = {fds[0], fds[1], fds[3], plan->oom};
+
+	keep_only(kept, 4);
+	call(prctl, PR_SET_NAME, "drfd-runner", 0, 0, 0);
+	/* Out of the launcher's session, and of its fate. */
+	must(call(setsid), "setting", "");
+	must(call(prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "setting", "");
+	take_policy(plan);
+	if (plan->flags & DROPS) {
+		/* It has all of root's capabilities again since it was executed. */
+		set_capabilities(plan);
+		must(call(prctl, PR_SET_DUMPABLE, 0, 0, 0, 0), "setting", "");
+	}
+	if (plan->flags & LEAVES_KEYRING) {
+		/* An empty one that nobody can fill: see inheritance.py. */
+		long key = must(call(keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL), "keyring", "");
+
+		must(call(keyctl, KEYCTL_SETPERM, key, KEYRING_RIGHTS), "keyring", "");
+	}
+	if (plan->parent) {
+		/* The next launcher would not know this process: without a record it would notify again,
+		 * and with one it would remove the job's cgroup. */
+		must(call(prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "setting", "");
+		if ((unsigned long)call(getppid) != plan->parent)
+			quit(FAILED);
+	}
+}
+
+/* The first record: the next launcher can find this runner by it, and notifies nobody twice. */
+static void announce(const struct plan *plan)
+{
+	char line[MOST_RECORD];
+
+	if (!(plan->flags & NOTIFIES)) {
+		char *end = append_process(append_kind(line, "runner"), call(getpid));
+
+		must(write_record(line, end), "setting", "");
+		reach("runner.before-child");
+		return;
+	}
+	reach("notifier.before-mark");
+	must(write_record(line, append_time(append_kind(line, "notifying"), "at_s", CLOCK_REALTIME)),
+	     "setting", "");
+	if (!*plan->members)
+		/* Without a cgroup only this process can kill what the command leaves behind. */
+		must(call(prctl, PR_SET_PDEATHSIG, 0, 0, 0, 0), "setting", "");
+	reach("notifier.after-mark");
+}
+
 _Noreturn static void begin(int count, char **argv)
 {
-	/* glibc's posix_spawn leaves its two internal signals ignored, which a program would inherit. */
+	static struct plan plan;
+	unsigned long all = ~0ul;
 	char usual[32] = {0};
-	struct plan plan;
-	int entry_fd, go_fd, payload_fd;
+	int fds[4];
 
-	if (count == 2)
-		await_end(descriptor(argv[1]));
 	if (count != 5)
 		introduce();
-	report_fd = entry_fd = descriptor(argv[1]);
-	go_fd = descriptor(argv[3]);
-	payload_fd = descriptor(argv[4]);
-	/* Nothing that is open now stays open in the job. */
-	must(call(close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC), "setting", "");
-	/* The kernel has named it after the number of a descriptor. */
-	call(prctl, PR_SET_NAME, "drfd-starter", 0, 0, 0);
-	plan = read_plan(go_fd);
-	if (plan.flags & DROPS)
-		set_capabilities(&plan);
-	for (int number = 32; number <= 33; number++)
-		must(call(rt_sigaction, number, usual, NULL, 8), "setting", "");
-	if (*plan.cgroup)
-		begin_in(plan.cgroup);
-	must(call(setsid), "setting", "");
-	enter_limits(&plan);
-	report_fd = descriptor(argv[2]);
-	call(close, entry_fd);
-	set_privileged_attributes(&plan);
-	if (*plan.place)
-		enter_space(&plan);
-	if (plan.flags & DROPS)
-		become(&plan);
-	if (plan.flags & JOINS_KEYRING) {
-		long key = call(keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
-
-		if (key != -EDQUOT)
-			must(key, "keyring", "");
-	}
-	run(&plan, payload_fd, go_fd);
+	for (int i = 0; i < 4; i++)
+		fds[i] = descriptor(argv[i + 1]);
+	call(rt_sigprocmask, SIG_SETMASK, &all, NULL, 8);
+	/* Python ignores some, and glibc's posix_spawn leaves its two own ones ignored. */
+	for (int number = 1; number <= 64; number++)
+		call(rt_sigaction, number, usual, NULL, 8);
+	attempt_fd = fds[0];
+	ours = &plan;
+	plan = read_plan(fds[2]);
+	if (!plan.parent)
+		announce(&plan);
+	prepare(&plan, fds);
+	if (plan.parent)
+		announce(&plan);
+	run_attempt(&plan, fds[1], fds[3]);
 }
 
 ENTRY

@@ -2,8 +2,10 @@
 
 enum { MOST_TEXT = 1 << 14, MOST_DIGITS = 16, FAILED = 125 };
 
-/* Where failures are reported; see starter.c. */
-static int report_fd;
+/* The pipe through which a job's process reports a failure; -1 in its parent, which records its own. */
+static int report_fd = -1;
+
+_Noreturn static void record_failure(const char *report, size_t length, int by_root);
 
 _Noreturn static void quit(int code)
 {
@@ -35,6 +37,8 @@ _Noreturn static void fail(const char *step, long error, const char *what)
 		if (i < 2)
 			*at++ = '\0';
 	}
+	if (report_fd < 0)
+		record_failure(report, (size_t)(at - report), 1);
 	call(write, report_fd, report, at - report);
 	quit(FAILED);
 }

@@ -151,7 +151,7 @@ static void open_outputs(const struct plan *plan, const char *cwd, const char *o
 	must(call(dup3, err_fd, 2, 0), "setting", "");
 }
 
-/* Say to the runner that only the release is missing, and give it the outputs: descriptors with which
+/* Say to the parent that only the release is missing, and give it the outputs: descriptors with which
  * it can ask for their sizes, and whose closing asks no file system of the user's (FUSE, FLUSH). */
 static void send_outputs(void)
 {
@@ -195,13 +195,29 @@ static void connect_to(long fd, char *path)
 	must(call(connect, fd, &address, sizeof address), "attach", "");
 }
 
+/* Receive a byte, and up to `most` descriptors that come with it. Returns how many have come. */
+static int receive(long fd, char *byte, int *given, int most)
+{
+	char control[CMSG_SPACE(4 * sizeof(int))] __attribute__((aligned(8)));
+	struct iovec part = {byte, 1};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control};
+	struct cmsghdr *head = (struct cmsghdr *)control;
+	size_t size;
+
+	message.msg_controllen = CMSG_LEN((size_t)most * sizeof *given);
+	must(call(recvmsg, fd, &message, MSG_CMSG_CLOEXEC), "attach", "");
+	if (message.msg_controllen < sizeof *head || head->cmsg_level != SOL_SOCKET ||
+	    head->cmsg_type != SCM_RIGHTS)
+		return 0;
+	size = head->cmsg_len - CMSG_LEN(0);
+	memcpy(given, CMSG_DATA(head), size);
+	return (int)(size / sizeof *given);
+}
+
 /* Receive standard input, output and error from the submitter's own socket (`drf run`). */
 static void take_descriptors(char *path)
 {
-	char kind = 0, control[CMSG_SPACE(3 * sizeof(int))] __attribute__((aligned(8)));
-	struct iovec part = {&kind, 1};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control};
-	struct cmsghdr *head = (struct cmsghdr *)control;
+	char kind = 0;
 	struct timespec wait = {.tv_sec = ATTACH_WAIT_S};
 	long fd = call(socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct pollfd answer = {.fd = (int)must(fd, "attach", ""), .events = POLLIN};
@@ -211,7 +227,6 @@ static void take_descriptors(char *path)
 	} peer = {0, ~0u, ~0u};
 	unsigned size = sizeof peer;
 
-	message.msg_controllen = CMSG_LEN(sizeof given);
 	connect_to(fd, path);
 	/* When the client has left, another user may listen at its path. */
 	must(call(getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size), "attach", "");
@@ -219,11 +234,8 @@ static void take_descriptors(char *path)
 		fail("another", 0, "");
 	if (must(call(ppoll, &answer, 1, &wait, NULL, 8), "attach", "") == 0)
 		fail("attach", -ETIMEDOUT, "");
-	must(call(recvmsg, fd, &message, MSG_CMSG_CLOEXEC), "attach", "");
-	if (message.msg_controllen < CMSG_LEN(sizeof given) || head->cmsg_len != CMSG_LEN(sizeof given) ||
-	    head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+	if (receive(fd, &kind, given, 3) < 3)
 		fail("too few", 0, "");
-	memcpy(given, CMSG_DATA(head), sizeof given);
 	for (int i = 0; i < 3; i++)
 		must(call(dup3, given[i], i, 0), "setting", "");
 	if (kind == 't')
@@ -305,14 +317,17 @@ static char **environment(const struct plan *plan, char **given, const char *cwd
 	return env;
 }
 
-static char *joined(const char *name, const char *value)
+/* The variables that drfd sets, for a command that is told of the start. */
+static char **with_state(char **own)
 {
-	size_t length = strlen(name);
-	char *variable = take(length + strlen(value) + 1);
+	char **more = take((count_of(own) + 2) * sizeof *more), **at = more;
 
-	memcpy(variable, name, length);
-	memcpy(variable + length, value, strlen(value) + 1);
-	return variable;
+	for (; *own; own++)
+		if (!begins(*own, "DRF_STATE="))
+			*at++ = *own;
+	*at++ = "DRF_STATE=RUNNING";
+	*at = NULL;
+	return more;
 }
 
 /* The variables of a notification: those of the job, and where its outputs are. */

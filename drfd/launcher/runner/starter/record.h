@@ -1,0 +1,219 @@
+/* Records of the attempt file, as attempt_files.append writes them; and failpoints. */
+
+enum { MOST_RECORD = 1024, MOST_REPORT = 1 << 15, RETRY_MS = 100 };
+
+/* The plan of the attempt that this process is the parent of, and the attempt's file. */
+static const struct plan *ours;
+static int attempt_fd = -1;
+
+static unsigned long now_ms(void)
+{
+	struct timespec now;
+
+	call(clock_gettime, CLOCK_MONOTONIC, &now);
+	return (unsigned long)now.tv_sec * 1000 + (unsigned long)now.tv_nsec / 1000000;
+}
+
+static void pause_ms(unsigned long ms)
+{
+	struct timespec time = {(long)(ms / 1000), (long)(ms % 1000) * 1000000};
+
+	call(ppoll, NULL, 0, &time, NULL, 8);
+}
+
+static char *append(char *at, const char *text)
+{
+	size_t length = strlen(text);
+
+	memcpy(at, text, length + 1);
+	return at + length;
+}
+
+static char *append_number(char *at, unsigned long value)
+{
+	char digits[24];
+
+	return append(at, decimal(value, digits + sizeof digits));
+}
+
+/* -- failpoints: see drfd/common/failpoints.py ---------------------------------------------------- */
+
+#ifdef FAILPOINTS
+static void reach(const char *name)
+{
+	char path[512], whom[16] = {0}, *end = path;
+	long fd, pid = 0;
+
+	if (!*ours->failpoints || strlen(ours->failpoints) > sizeof path - 64)
+		return;
+	end = append(append(append(path, ours->failpoints), "/"), name);
+	fd = call(openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	call(read, fd, whom, sizeof whom - 1);
+	call(close, fd);
+	call(unlinkat, AT_FDCWD, path, 0);
+	if (whom[0] == 's' && whom[1] == 't') {
+		append(end, ".reached");
+		fd = call(openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+		end = append(append_number(whom, (unsigned long)call(getpid)), "\n");
+		call(write, fd, whom, end - whom);
+		call(close, fd);
+		call(kill, call(getpid), SIGSTOP);
+		return;
+	}
+	for (const char *digit = whom; *digit >= '0' && *digit <= '9'; digit++)
+		pid = 10 * pid + (*digit - '0');
+	call(kill, pid ? pid : call(getpid), SIGKILL);
+}
+#else
+#define reach(name) ((void)0)
+#endif
+
+/* -- lines ---------------------------------------------------------------------------------------- */
+
+static unsigned checksum(const char *text, size_t length)
+{
+	unsigned crc = ~0u;
+
+	for (size_t i = 0; i < length; i++) {
+		crc ^= (unsigned char)text[i];
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (0xEDB88320u & -(crc & 1));
+	}
+	return ~crc;
+}
+
+static char *append_kind(char *at, const char *kind)
+{
+	return append(append(append(at, "{\"record\":\""), kind), "\"");
+}
+
+static char *append_name(char *at, const char *name)
+{
+	return append(append(append(at, ",\""), name), "\":");
+}
+
+/* Append a name and the number of a field; a negative one is null. */
+static char *append_field(char *at, const char *name, long value)
+{
+	at = append_name(at, name);
+	return value < 0 ? append(at, "null") : append_number(at, (unsigned long)value);
+}
+
+/* Append a name and seconds, of which `us` are microseconds. */
+static char *append_seconds(char *at, const char *name, unsigned long s, unsigned long us)
+{
+	char digits[24], *fraction = decimal(1000000 + us, digits + sizeof digits);
+
+	at = append_field(at, name, (long)s);
+	*fraction = '.';
+	return append(at, fraction);
+}
+
+static char *append_time(char *at, const char *name, int clock)
+{
+	struct timespec time;
+
+	call(clock_gettime, clock, &time);
+	return append_seconds(at, name, (unsigned long)time.tv_sec, (unsigned long)time.tv_nsec / 1000);
+}
+
+static char *append_hex(char *at, unsigned value, int bits)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (int shift = bits - 4; shift >= 0; shift -= 4)
+		*at++ = digits[value >> shift & 15];
+	return at;
+}
+
+/* Append a process and when it has started, by which it is known again. */
+static char *append_process(char *at, long pid)
+{
+	char path[48], text[1024], *field = NULL;
+	long fd, got = 0, ticks = -1;
+
+	append(append_number(append(path, "/proc/"), (unsigned long)pid), "/stat");
+	fd = call(openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+	if (fd >= 0) {
+		got = call(read, fd, text, sizeof text - 1);
+		call(close, fd);
+	}
+	text[got > 0 ? got : 0] = '\0';
+	/* The second field is the program's name in parentheses, and this the 22nd (proc_pid_stat(5)). */
+	for (char *sign = text; *sign; sign++)
+		if (*sign == ')')
+			field = sign;
+	for (int number = 2; field && number < 22; number++)
+		field = strchr(field + 1, ' ');
+	if (field)
+		for (ticks = 0, field++; *field >= '0' && *field <= '9'; field++)
+			ticks = 10 * ticks + (*field - '0');
+	return append_field(append_field(at, "pid", pid), "start_ticks", ticks);
+}
+
+/* Append the checksum of a line that has no more fields. */
+static char *append_checksum(char *text, char *end)
+{
+	unsigned crc;
+
+	*end = '}';
+	crc = checksum(text, (size_t)(end + 1 - text));
+	return append(append_hex(append(end, ",\"crc\":\""), crc, 32), "\"}\n");
+}
+
+/* Make this line, which lacks only the checksum, the last of the attempt file, after a line feed. */
+static long write_record(char *line, char *end)
+{
+	struct stat file;
+	char last;
+	long written = call(fstat, attempt_fd, &file);
+	size_t length = (size_t)(append_checksum(line, end) - line);
+
+	if (written == 0 && file.st_size > 0 &&
+	    call(pread64, attempt_fd, &last, 1, file.st_size - 1) == 1 && last != '\n')
+		written = call(write, attempt_fd, "\n", 1);
+	if (written >= 0)
+		written = call(write, attempt_fd, line, length);
+	/* Only a full disk makes a write to a file partial. */
+	return written >= 0 && (size_t)written != length ? -ENOSPC : written;
+}
+
+/* Record why the program could not be run, and end. `by_root`: this text is drfd's own for certain; else
+ * its user may have written it. */
+_Noreturn static void record_failure(const char *report, size_t length, int by_root)
+{
+	static char line[2 * MOST_REPORT + 128];
+	char *end;
+
+	if (!ours)
+		quit(FAILED);
+	if (length > MOST_REPORT)
+		length = MOST_REPORT;
+	end = append_kind(line, ours->flags & NOTIFIES ? "notified" : "failed");
+	end = append_name(append_field(end, "by_root", by_root), "report");
+	*end++ = '"';
+	for (size_t i = 0; i < length; i++)
+		end = append_hex(end, (unsigned char)report[i], 8);
+	quit(write_record(line, append(end, "\"")) < 0 ? FAILED : 0);
+}
+
+/* No other process can record the end, so a shortage is waited out. */
+static void record_end(char *line, char *end)
+{
+	char text[128], *at;
+	long error;
+	int is_logged = 0;
+
+	while ((error = write_record(line, end)) < 0) {
+		if (!is_logged) {
+			at = append(append(text, "drfd-launcher: event=runner-waits attempt="), ours->name);
+			at = append_number(append(at, " errno="), (unsigned long)-error);
+			at = append(at, "\n");
+			call(write, 2, text, at - text);
+		}
+		is_logged = 1;
+		pause_ms(RETRY_MS);
+	}
+}

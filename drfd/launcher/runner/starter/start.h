@@ -1,0 +1,281 @@
+/* A runner, the parent of one job: the start of the job's process, and its release. */
+
+/* Its possessor may view, read and search it; its user may view and read it. */
+enum { KEYRING_RIGHTS = 0x0B030000 };
+
+static void set_limit(const struct plan *plan, unsigned long kind, unsigned long soft, unsigned long hard)
+{
+	struct rlimit present, wanted;
+
+	must(call(prlimit64, 0, kind, NULL, &present), "setting", "");
+	wanted.rlim_max = plan->flags & DROPS ? hard : present.rlim_max;
+	for (int is_last = 0;; is_last = 1) {
+		wanted.rlim_cur = soft < wanted.rlim_max ? soft : wanted.rlim_max;
+		if (call(prlimit64, 0, kind, &wanted, NULL) == 0)
+			return;
+		if (is_last)
+			must(-EPERM, "setting", "");
+		/* Only CAP_SYS_RESOURCE raises a hard limit, and never beyond fs.nr_open. */
+		if (wanted.rlim_max > present.rlim_max)
+			wanted.rlim_max = present.rlim_max;
+	}
+}
+
+/* Set all that a job inherits and that the launcher may have otherwise: see inheritance.py. */
+static void take_policy(const struct plan *plan)
+{
+	int usual = 0;
+
+	for (unsigned long i = 0; i + 2 < plan->limit_count; i += 3)
+		set_limit(plan, plan->limits[i], plan->limits[i + 1], plan->limits[i + 2]);
+	/* An ordinary user may not change these, nor may a container. */
+	if (call(sched_getscheduler, 0) != SCHED_NORMAL)
+		call(sched_setscheduler, 0, SCHED_NORMAL, &usual);
+	call(setpriority, PRIO_PROCESS, 0, 0);
+	call(ioprio_set, IOPRIO_WHO_PROCESS, 0, 0);
+	if (call(personality, ~0u) != 0)
+		call(personality, 0);
+	must(call(prctl, PR_SET_TIMERSLACK, plan->timer_slack_ns, 0, 0, 0), "setting", "");
+}
+
+/* Close all descriptors from 3 on but these. */
+static void keep_only(const int *fds, int count)
+{
+	for (unsigned from = 3, next; from; from = next + 1) {
+		next = ~0u;
+		for (int i = 0; i < count; i++)
+			if (fds[i] >= (int)from && (unsigned)fds[i] < next)
+				next = (unsigned)fds[i];
+		if (next > from)
+			must(call(close_range, from, next == ~0u ? next : next - 1, 0), "setting", "");
+	}
+}
+
+/* Fork, into a cgroup of version 2 if there is one: to move a process there could take the kernel 20 ms
+ * (clone3(2): CLONE_INTO_CGROUP). */
+static long fork_job(const struct plan *plan, int *is_outside)
+{
+	struct clone_args how = {.exit_signal = SIGCHLD};
+	long fd = -1, child;
+
+	if (*plan->cgroup) {
+		fd = call(openat, AT_FDCWD, plan->cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+		if (fd < 0)
+			return fd;
+		how.flags = CLONE_INTO_CGROUP, how.cgroup = (__u64)fd;
+	}
+	child = call(clone3, &how, sizeof how);
+	*is_outside = fd >= 0 && child == -EAGAIN;
+	if (*is_outside) {
+		/* All jobs together have as many processes as allowed. That bound must not keep out a
+		 * job's first process, and does not concern a process that moves (cgroup-v2.rst). */
+		how.flags = 0;
+		child = call(clone3, &how, sizeof how);
+	}
+	if (fd >= 0 && child != 0)
+		call(close, fd);
+	return child;
+}
+
+/* Become the job, or the command that notifies its owner. First the limits, then the user, then the
+ * user's files. Reports come through ENTRY up to the entry of the cgroup, and through REPORT later:
+ * ENTRY is closed before the rights are dropped, because the user may control this process then. */
+_Noreturn static void become_job(const struct plan *plan, int entry, int report, int go, int payload,
+				 int is_outside)
+{
+	const int fds[] = {entry, report, go, payload};
+	unsigned long none = 0;
+
+	report_fd = entry;
+	ours = NULL;
+	keep_only(fds, 4);
+	/* Nothing that is open now stays open in the job. */
+	must(call(close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC), "setting", "");
+	call(prctl, PR_SET_NAME, "drfd-starter", 0, 0, 0);
+	call(rt_sigprocmask, SIG_SETMASK, &none, NULL, 8);
+	if (is_outside)
+		must(put(joined(plan->cgroup, "/cgroup.procs"), "0"), "cgroup", plan->cgroup);
+	must(call(setsid), "setting", "");
+	enter_limits(plan);
+	report_fd = report;
+	call(close, entry);
+	set_privileged_attributes(plan);
+	if (*plan->place)
+		enter_space(plan);
+	if (plan->flags & DROPS)
+		become(plan);
+	if (plan->flags & JOINS_KEYRING) {
+		long key = call(keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
+
+		if (key != -EDQUOT)
+			must(key, "keyring", "");
+	}
+	run(plan, payload, go);
+}
+
+static int is_readable(int fd, unsigned long within_ms)
+{
+	struct pollfd polled = {fd, POLLIN, 0};
+	struct timespec time = {(long)(within_ms / 1000), (long)(within_ms % 1000) * 1000000};
+
+	return call(ppoll, &polled, 1, &time, NULL, 8) > 0;
+}
+
+/* Read up to the end. Its user may control the writer by now: no more is kept than drfd's code would
+ * write. */
+static size_t read_report(int fd, char *report)
+{
+	size_t have = 0;
+	char more[512];
+	long got;
+
+	while ((got = call(read, fd, more, sizeof more)) > 0) {
+		if ((size_t)got > MOST_REPORT - have)
+			got = (long)(MOST_REPORT - have);
+		memcpy(report + have, more, (size_t)got);
+		have += (size_t)got;
+	}
+	return have;
+}
+
+/* Tell the launcher that the job has started. If it is gone, or so far behind that its pipe is full, it
+ * reads the attempt files anyway. */
+static void notify(const struct plan *plan, int notify_fd)
+{
+	const char *line = joined(plan->name, "\n");
+
+	call(write, notify_fd, line, strlen(line));
+}
+
+/* Take the output files of a job over, and note their sizes. Of those that are no files there is no
+ * limit. */
+static void watch_outputs(struct wait *wait, const int *given, int count)
+{
+	struct statx file, first = {0};
+
+	for (int i = 0; i < count; i++) {
+		int at = wait->output_count;
+
+		/* Where the size is hidden from root, as on a FUSE mount, a limit cannot be kept. */
+		must(call(statx, given[i], "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &file),
+		     "unseen", "");
+		if (!S_ISREG(file.stx_mode) ||
+		    (at && file.stx_ino == first.stx_ino && file.stx_dev_major == first.stx_dev_major &&
+		     file.stx_dev_minor == first.stx_dev_minor)) {
+			call(close, given[i]);
+			continue;
+		}
+		first = file;
+		wait->outputs[at] = given[i], wait->sizes[at] = file.stx_size;
+		wait->output_count++;
+	}
+}
+
+/* Kill a job's process that hangs before its program. Its time limit does not count yet, so a directory
+ * that hangs, or a SIGSTOP by the user, could otherwise keep the job's resources for ever. */
+_Noreturn static void give_up(const struct plan *plan, long pid)
+{
+	unsigned long until = now_ms() + plan->sweep_ms;
+	char seconds[24];
+
+	call(kill, pid, SIGKILL);
+	while (call(wait4, pid, NULL, WNOHANG, NULL) == 0 && now_ms() < until)
+		pause_ms(10);
+	fail("hung", 0, decimal(plan->start_ms / 1000, seconds + sizeof seconds));
+}
+
+/* Begin the command that notifies the owner of the start, in the job's cgroup; it ends with the job.
+ * Nobody reads its reports, and if it cannot be had the job runs without it. */
+static void tell_start(const struct plan *plan, int payload)
+{
+	struct plan notice = *plan;
+	int go[2], is_outside;
+	long null = call(openat, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC, 0), null2 = call(dup, null);
+
+	notice.flags |= NOTIFIES;
+	notice.own = with_state(plan->own);
+	if (null2 < 0 || call(pipe2, go, O_CLOEXEC) < 0)
+		return;
+	call(write, go[1], "+", 1);
+	if (fork_job(plan, &is_outside) == 0)
+		become_job(&notice, (int)null, (int)null2, go[0], payload, is_outside);
+	call(close, go[0]), call(close, go[1]), call(close, null), call(close, null2);
+}
+
+/* Start the process of the attempt, and wait for its end. */
+_Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int payload)
+{
+	static char report[MOST_REPORT];
+	int entry[2], reports[2], go[2], given[MOST_OUTPUTS], count = 0, is_outside, status, by_root;
+	int is_notice = !!(plan->flags & NOTIFIES), sends = plan->flags & SENDS_OUTPUTS && !is_notice;
+	unsigned long begun = now_ms();
+	char line[MOST_RECORD], *end, ready = 0;
+	struct wait wait;
+	size_t length;
+	long pid;
+
+	must(call(pipe2, entry, O_CLOEXEC), "setting", "");
+	if (sends)
+		must(call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, reports), "setting", "");
+	else
+		must(call(pipe2, reports, O_CLOEXEC), "setting", "");
+	must(call(pipe2, go, O_CLOEXEC), "setting", "");
+	pid = must(fork_job(plan, &is_outside), *plan->cgroup ? "cgroup" : "setting", plan->cgroup);
+	if (pid == 0)
+		become_job(plan, entry[1], reports[1], go[0], payload, is_outside);
+	call(close, entry[1]), call(close, reports[1]), call(close, go[0]);
+	/* Done while that process prepares itself. */
+	end = append_process(append_kind(line, "running"), pid);
+	wait = open_wait(plan, pid);
+	if (is_notice)
+		wait.deadline_ms = begun + plan->notice_ms;
+	if (!is_readable(reports[0], plan->start_ms)) {
+		if (is_notice)
+			await_end(&wait);
+		give_up(plan, pid);
+	}
+	if (sends)
+		count = receive(reports[0], &ready, given, MOST_OUTPUTS);
+	else
+		call(read, reports[0], &ready, 1);
+	watch_outputs(&wait, given, count);
+	if (ready == '+') {
+		if (!is_notice) {
+			reach("runner.before-running-record");
+			must(write_record(line, end), "setting", "");
+			reach("runner.after-running-record");
+		}
+		call(write, go[1], "+", 1);
+		if (!is_readable(reports[0], plan->exec_ms)) {
+			/* The program is on a mount that hangs, or its user delays it. The job counts as
+			 * running, as is on record, and so does its time limit. */
+			if (is_notice)
+				await_end(&wait);
+			notify(plan, notify_fd);
+		}
+	} else {
+		report[0] = ready;
+	}
+	call(close, go[1]);
+	/* exec closes the pipe; anything that comes is the reason why it failed. */
+	length = ready && ready != '+';
+	length += read_report(reports[0], report + length);
+	if (ready != '+' || length) {
+		call(wait4, pid, &status, 0, NULL);
+		by_root = call(read, entry[0], line, 1) == 1;
+		if (by_root) {
+			report[0] = line[0];
+			length = 1 + read_report(entry[0], report + 1);
+		}
+		record_failure(report, length, by_root);
+	}
+	call(close, reports[0]), call(close, entry[0]);
+	if (!is_notice) {
+		reach("runner.after-exec");
+		notify(plan, notify_fd);
+		if (plan->flags & TELLS_START)
+			tell_start(plan, payload);
+	}
+	call(close, payload), call(close, notify_fd);
+	await_end(&wait);
+}

@@ -1,0 +1,153 @@
+"""The runners that live: watched until they are gone, and found again by the next launcher."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher import attempt_files
+from drfd.launcher.attempt_files import Key
+from drfd.launcher.runner.runner import Runners
+from drfd.launcher.runner.starter.program import Starter
+from drfd.launcher.system import process
+from launcher.rig import (
+    WAIT_S,
+    AttemptFiles,
+    Driver,
+    Start,
+    Terminal,
+    lives,
+    shell,
+)
+
+KEY = (1, 1)
+CREATED = {"boot_id": process.boot_id(), "cgroup": None}
+
+
+class Watch:
+    """The runners of a launcher, and what it hears of them."""
+
+    def __init__(self, files: AttemptFiles) -> None:
+        self.gone: list[Key] = []
+        self.selector = selectors.DefaultSelector()
+        self.runners = Runners(files.fd, self.selector, self.gone.append, Starter(-1), 0)
+
+    def hear(self) -> list[Key]:
+        """One round of the launcher's loop."""
+        for chosen, _ in self.selector.select(WAIT_S):
+            chosen.data()
+        return self.gone
+
+    def close(self) -> None:
+        for chosen in list(self.selector.get_map().values()):
+            os.close(int(chosen.fd))
+        self.selector.close()
+
+
+@pytest.fixture
+def watch(files: AttemptFiles) -> Iterator[Watch]:
+    watch = Watch(files)
+    yield watch
+    watch.close()
+
+
+def attempt_file(files: AttemptFiles, **runner: int | None) -> int:
+    """An attempt file that is locked by us, with this runner on record if any."""
+    fd = attempt_files.create(files.fd, KEY, CREATED)
+    if runner:
+        attempt_files.append(fd, "runner", runner)
+    return fd
+
+
+def test_a_runner_is_watched_until_it_is_gone_and_then_reaped(
+    start: Start, files: AttemptFiles, watch: Watch
+) -> None:
+    """Or the launcher would collect one zombie for each job."""
+    runner = start("sleep", "60")
+    me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
+    fd = attempt_file(files, **me)
+    watch.runners.adopt(KEY)
+    assert KEY in watch.runners
+    assert (2, 1) not in watch.runners
+    (pidfd,) = watch.selector.get_map()
+    runner.kill()
+    assert watch.hear() == [KEY]
+    assert KEY not in watch.runners
+    assert dict(watch.selector.get_map()) == {}
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(int(pidfd))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(runner.pid, 0)
+    os.close(fd)
+
+
+def test_one_whose_job_has_not_started_is_looked_at_until_it_has_or_is_gone(
+    driver: Driver, files: AttemptFiles, watch: Watch, work: Path, terminal: Terminal
+) -> None:
+    """Its bell rings at the launcher that is gone."""
+    asked = shell("exit 0", cwd=work, attach=str(terminal.path))
+    runner = driver.start(asked, files)
+    connection = terminal.accept()
+    watch.runners.adopt(KEY)
+    assert watch.runners.unreported == {KEY}
+    terminal.hand_over(connection)
+    assert watch.hear() == [KEY]
+    assert watch.runners.unreported == set()
+    assert driver.reap(runner) == 0
+
+
+def test_a_pid_that_somebody_else_has_now_is_not_the_runner(
+    start: Start, files: AttemptFiles, watch: Watch
+) -> None:
+    """The lock is held by a child of the runner that was killed, say."""
+    other = start("sleep", "60")
+    fd = attempt_file(files, pid=other.pid, start_ticks=1)
+    watch.runners.adopt(KEY)
+    assert KEY not in watch.runners
+    assert lives(other.pid)
+    # Not ours: the fixture must not end it as a runner of this attempt.
+    attempt_files.remove(files.fd, KEY)
+    os.close(fd)
+
+
+def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(
+    start: Start, files: AttemptFiles, watch: Watch
+) -> None:
+    """It has the lock, and may have been swapped out or stopped: were the attempt given to another
+    one meanwhile, both would let its job go. The launcher does not stand still for it."""
+    runner = start("sleep", "60")
+    fd = attempt_file(files)
+    watch.runners.adopt(KEY)
+    for _ in range(3):
+        watch.runners.run_due()
+        assert KEY in watch.runners
+        assert watch.runners.pause_s() == 0.02
+    me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
+    attempt_files.append(fd, "runner", me)
+    watch.runners.run_due()
+    assert KEY in watch.runners
+    assert watch.runners.unreported == {KEY}
+    assert watch.gone == []
+    runner.kill()
+    assert watch.hear() == [KEY]
+    assert KEY not in watch.runners
+    os.close(fd)
+
+
+def test_a_runner_that_dies_before_it_has_written_its_pid_is_seen_to_be_gone(
+    files: AttemptFiles, watch: Watch
+) -> None:
+    fd = attempt_file(files)
+    watch.runners.adopt(KEY)
+    os.close(fd)
+    assert KEY in watch.runners
+    watch.runners.run_due()
+    assert watch.gone == [KEY]
+    assert KEY not in watch.runners
+    assert watch.runners.pause_s() is None
+    watch.runners.run_due()
+    assert watch.gone == [KEY], "once"
