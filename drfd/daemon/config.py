@@ -433,7 +433,6 @@ def survey(
         max_kept_bytes_per_user=config.limits.kept_bytes,
         max_kept_bytes=config.limits.kept_total_bytes or default_kept(machine.memory_bytes),
         beside=_outside(capacity, machine) if scheduling.external_load else None,
-        root_room_bytes=_root_room_bytes(capacity, machine),
     )
     defaults = replace(
         config.defaults,
@@ -501,13 +500,6 @@ def _outside(capacity: Resources, machine: Machine) -> Resources:
         cores_milli=max(0, machine.cores_milli - capacity.cores_milli),
         memory_bytes=max(0, machine.memory_bytes - capacity.memory_bytes),
     )
-
-
-def _root_room_bytes(capacity: Resources, machine: Machine) -> int | None:
-    """Return half of the memory outside the capacity, as the other half is the system's; None if
-    the capacity is more than the machine has."""
-    outside = machine.memory_bytes - capacity.memory_bytes
-    return None if outside < 0 else outside // 2
 
 
 def _warn_of_overcommitment(capacity: Resources, machine: Machine, config: Config) -> list[str]:

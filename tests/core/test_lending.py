@@ -879,12 +879,3 @@ def test_nobody_is_stopped_in_vain_because_of_load_from_outside() -> None:
     found = preemptions(world.bench, "root.b", job_id, external=external(0))
     assert [event.job_id for event in found] == victims[:-4:-1]
     assert preemptions(world.bench, "root.b", job_id, external=external(1000)) == []
-
-
-def test_memory_for_runners_is_not_free_for_who_starves() -> None:
-    """Victims make room for it, and nobody is stopped in vain because of it."""
-    world = World(memory_gib=1)
-    world.bench.rules = replace(world.bench.rules, root_room_bytes=0)
-    victims = [world.run("a", 0.1, 0.25) for _ in range(3)]
-    assert world.victims("b", world.wait("b", 0.1, 0.25)) == victims[-1:]
-    assert world.victims("b", world.wait("b", 0.1, 0.5)) == []

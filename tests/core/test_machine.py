@@ -45,13 +45,10 @@ from drfd.core.model.machine import (
 from drfd.core.model.resources import NOTHING, Axes, Node, Resources
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import (
-    RUNNER_BYTES,
     SAMPLES,
     ExternalLoad,
     ExternalLoadEstimator,
     beside_jobs,
-    free_of,
-    runner_count,
 )
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.scheduler import Scheduler
@@ -75,7 +72,6 @@ from fakes import (
     with_gpus,
     with_shared_gpus,
 )
-from seeds import seeds
 
 # -- nodes -----------------------------------------------------------------------------------------
 
@@ -317,18 +313,6 @@ def test_nobody_is_stopped_for_room_on_a_closed_node() -> None:
     starving = bench.submit(node_job(4, pool="root.bob", actor=BOB))
     found = preemptions(bench, "root.bob", starving)
     assert {bench.job(event.job_id).node for event in found} == {"n0"}
-
-
-def test_runners_take_memory_of_the_first_node_alone() -> None:
-    """There is memory for one runner beside the capacity, and the nodes are full of jobs."""
-    rules = with_nodes((4, 8), (4, 8), root_room_bytes=RUNNER_BYTES)
-    bench = Bench(rules)
-    for node in ("n0", "n1") * 4:
-        bench.submit(node_job(1, 2, node=node))
-        bench.schedule()
-    assert [job.node for job in bench.ledger.allocated_jobs()].count("n1") == 4
-    assert runner_count(bench.ledger) == 3
-    bench.check()
 
 
 def test_a_start_is_forecast_for_when_one_node_has_room_though_all_together_have_it_sooner() -> (
@@ -758,69 +742,6 @@ def test_a_gpu_that_others_use_is_given_to_no_job_and_the_reason_names_them() ->
     for _ in range(3):
         scheduler.external_load.see_instances({("gpu", "0"): BY}, bench.rules, now().at_s)
     assert beside_jobs(scheduler.external_load.load(now().at_s), bench.ledger) is None
-
-
-# -- drfd's own process beside each running job ----------------------------------------------------
-
-
-MIB = 1 << 20
-TINY = Resources(cores_milli=10, memory_bytes=2 * MIB)
-COUNT = 40
-#: Room beside the capacity in MiB → how many of so many jobs start, one in each pass.
-STARTED = {0: 24, 60: 36, None: COUNT, 1000: COUNT}
-
-
-def small(room_mib: int | None, policy: str = "drf", memory_mib: int = 120) -> Rules:
-    """A machine with many cores and little memory; with so much of it beside the capacity."""
-    capacity = Resources(cores_milli=100_000, memory_bytes=memory_mib * MIB)
-    room = None if room_mib is None else room_mib * MIB
-    return replace(rules(), capacity=capacity, root_room_bytes=room, policy=policy)
-
-
-def start(bench: Bench, count: int, asks: Resources = TINY) -> int:
-    """How many of so many equal jobs start, if there is a pass for each."""
-    started = 0
-    for _ in range(count):
-        bench.submit(spec(asks=asks))
-        started += len(bench.schedule())
-    return started
-
-
-@pytest.mark.parametrize("policy", seeds(["drf", "fifo", "slots"], quick=1))
-@pytest.mark.parametrize("room_mib", seeds(STARTED, quick=1))
-def test_as_many_tiny_jobs_start_as_their_processes_find_room(
-    policy: str, room_mib: int | None
-) -> None:
-    """300 jobs of 2 MiB started 300 processes of root's with 781 MiB, which nobody counted."""
-    bench = Bench(replace(small(room_mib, policy), slots=1000))
-    assert start(bench, COUNT) == STARTED[room_mib]
-    bench.check()
-
-
-def test_a_job_that_fills_the_capacity_to_the_byte_does_so_where_there_is_room_beside() -> None:
-    bench = Bench(small(30))
-    assert start(bench, 10, Resources(cores_milli=10, memory_bytes=12 * MIB)) == 10
-
-
-def test_a_suspended_job_goes_on_with_the_process_that_it_has() -> None:
-    bench = Bench(small(0))
-    assert start(bench, 25) == 24
-    bench.feed(attempt_started(1))
-    bench.suspend(1)
-    bench.feed(st.ResumeAsked(now(), 1, ALICE))
-    assert bench.schedule() == [1]
-
-
-def test_load_from_outside_has_them_in_it() -> None:
-    """Else they would be taken twice."""
-    bench = Bench(small(0))
-    assert start(bench, 10) == 10
-    axis = bench.rules.axes.names.index("memory")
-    for seen_mib, taken in ((10, 10 * RUNNER_BYTES), (50, 50 * MIB)):
-        seen = Resources(memory_bytes=seen_mib * MIB)
-        load = ExternalLoad(used=seen, kept=seen, until_s=1e9)
-        free = free_of(bench.ledger, bench.rules, load)[axis]
-        assert free == 120 * MIB - 10 * TINY.memory_bytes - taken
 
 
 # -- what comes back when --------------------------------------------------------------------------

@@ -783,7 +783,6 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         capacity=Resources(cores_milli=4000, memory_bytes=15 * GIB, read_bps=2000, write_bps=1000),
         pools=pools, grace_s=3, max_waiting_per_user=7, max_kept_bytes_per_user=1 << 20,
         max_kept_bytes=2 << 20, preempting=Preempting(suspends=True),
-        root_room_bytes=(64 - 15) * GIB // 2,
     )  # fmt: skip
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core.scheduling.kept_free import RUNNER_BYTES, SAMPLES
+from drfd.core.scheduling.kept_free import SAMPLES
 from drfd.daemon.monitoring.meter import PERIOD_S
-from drfd.host.measurements import read_machine
 from drfd.launcher.system import cleanup
 from drfd.linux import syscalls
 from instance import CONFIG, Accounts, Instance, wait_for
@@ -311,44 +310,3 @@ def test_what_goes_with_the_job_is_not_missed(small: Instance, users: Accounts) 
     assert small.wait_end(first)["state"] == "COMPLETED"
     assert small.wait_end(second)["state"] == "COMPLETED"
     assert external(small) == 0
-
-
-# -- memory of drfd's own ---------------------------------------------------------------------
-
-LEFT_MIB, COUNT = 20, 12
-#: Of each job. One of 1 MiB reaches its limit with its own start: of 120 on a busy machine, four
-#: ended as OUT_OF_MEMORY.
-TINY_MIB = 2
-
-
-def test_tiny_jobs_leave_room_for_the_processes_that_wait_for_them(
-    make_instance: Callable[..., Instance],
-) -> None:
-    """As many of them started as fit by what they had asked for, each with a process of root's of
-    several megabytes beside it that nobody had counted."""
-    total_mib = read_machine().memory_bytes // MIB
-    # All that the machine has is given out: nothing is beside the capacity.
-    instance = make_instance(f'[capacity]\ncores = 64\nmemory = "{total_mib}M"\n')
-    instance.start()
-    large = instance.running("-m", f"{total_mib - LEFT_MIB}M", "--", "sleep", "600")["id"]
-    # Whoever runs already has taken room for a process, and the next one has room for itself.
-    left, taken = (LEFT_MIB - TINY_MIB) * MIB - RUNNER_BYTES, TINY_MIB * MIB + RUNNER_BYTES
-    most = left // taken + 1
-    tiny = ("-c", "0.01", "-m", f"{TINY_MIB}M", "--", "sleep", "600")
-    for at in range(COUNT):
-        # One in each pass: what a pass starts, it starts by what the ones before it have taken.
-        instance.running(*tiny) if at < most else instance.submit(*tiny)
-
-    def states() -> list[str]:
-        return [job["state"] for job in instance.status() if job["id"] != large]
-
-    wait_for("those that have room", lambda: states().count("RUNNING") == most, show=states)
-    # One that leaves makes room for one more, and for its process.
-    running = next(
-        job["id"] for job in instance.status() if job["state"] == "RUNNING" and job["id"] != large
-    )
-    instance.drf("cancel", running)
-    instance.wait_end(running)
-    wait_for("another in its place", lambda: states().count("RUNNING") == most, show=states)
-    final = states()
-    assert final.count("PENDING") == COUNT - 1 - most, final

@@ -26,7 +26,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Postponed
 from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes
-from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.policies import PassInput, PassLimits, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
@@ -106,8 +105,8 @@ def find_holders(case: Case) -> Blame:
             parts, beside = _enough_parts(case, axis, last.free)
         else:
             parts, beside = list(_enough(case, axis, needed - there)), 0
-            if sum([amount for _, amount in parts]) < needed - there:
-                beside = rules.axes.vector(kept(ledger, rules, last.external))[axis]
+            if last.external and sum([amount for _, amount in parts]) < needed - there:
+                beside = rules.axes.vector(last.external.kept)[axis]
         for held_by, _ in parts:
             if held_by.id not in found:
                 found[held_by.id] = held_by

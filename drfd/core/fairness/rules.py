@@ -253,9 +253,6 @@ class Rules:
     #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
     #: if their use is not considered.
     beside: Resources | None = None
-    #: Memory besides the capacity for drfd's own processes, one beside each running job; None if
-    #: their use is not considered (see `core.scheduling.kept_free`).
-    root_room_bytes: int | None = None
 
     @cached_property
     def shares(self) -> FairShare:

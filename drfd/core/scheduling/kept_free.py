@@ -1,4 +1,4 @@
-"""The capacity that is kept free of jobs: for load from outside drfd, and for drfd's own processes.
+"""The capacity that is kept free of jobs, for load from outside drfd.
 
 The measured load is full of spikes, so it is smoothed to a level. The level moves only when all of
 the latest `SAMPLES` samples are on one side of it, and then to the nearest of them; shorter spikes
@@ -10,10 +10,6 @@ An instance, such as a GPU, that a process outside drfd uses is given to no job 
 
 On other nodes, the jobs count that somebody gave to the nodes' own scheduler past drfd, with what
 it has allocated to them.
-
-Each running job has a runner, a process of drfd outside the job's cgroup and demand. A few hundred
-runners fit into the memory that the machine has besides its capacity. The memory of more is taken
-from what is free for the next pass. No user's share counts it.
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ from math import inf
 
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.job import ALLOCATED_STATES
 from drfd.core.model.machine import (
     Instance,
     Placed,
@@ -38,24 +33,6 @@ from drfd.core.model.machine import (
 )
 from drfd.core.model.resources import NOTHING, Axes, Resources
 
-#: The memory of one runner, rounded up: 2.6 MB, measured with 300 of them, shared pages divided.
-RUNNER_BYTES = 3 << 20
-
-
-def kept(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Resources:
-    """Return the resources kept free for external load and for runners. The measured load includes
-    the runners, so the larger of the two counts."""
-    load, room = NOTHING if external is None else external.kept, rules.root_room_bytes
-    own = 0 if room is None else runner_count(ledger) * RUNNER_BYTES - room
-    return load if own <= load.memory_bytes else replace(load, memory_bytes=own)
-
-
-def runner_count(ledger: Ledger) -> int:
-    """Return the number of runners on the controller's own node."""
-    if ledger.axes.nodes:
-        return sum(ledger.axes.is_home(job.node) for job in ledger.allocated_jobs())
-    return sum([ledger.job_counts.states[state] for state in ALLOCATED_STATES])
-
 
 def free_of(
     ledger: Ledger, rules: Rules, external: ExternalLoad | None, leaving: Vector | None = None
@@ -67,10 +44,7 @@ def free_of(
         free = plus(free, leaving)
     if isinstance(free, Room):
         free = free.without(ledger.closed_nodes)
-    reserved = kept(ledger, rules, external)
-    if external is not None:
-        return replace(external, kept=reserved).taken_from(free, ledger)
-    return free if reserved is NOTHING else minus(free, rules.axes.at_home(reserved))
+    return free if external is None else external.taken_from(free, ledger)
 
 
 #: The number of latest samples that must be on one side of the level to move it.

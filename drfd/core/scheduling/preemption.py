@@ -133,7 +133,7 @@ def preempt(
 ) -> list[ev.PreemptRequested | ev.SuspendRequested]:
     """Return the requests to the victims that make the starving job fit. There are none if victims
     cannot make it fit, or if it will fit without. No job is stopped to make room for external load,
-    nor in vain because of it; memory for the runners of jobs counts as held."""
+    nor in vain because of it."""
     demand, how = ledger.wanted(ledger.job(starving.job_id)), rules.preempting
     gone = total([release for _, release in supply.leaving], ledger.nothing)
     free = free_of(ledger, rules, None, gone)
