@@ -18,6 +18,7 @@ from msgspec import Meta, Struct, field
 from drfd.common.errors import Refused, printable
 from drfd.common.signals import is_signal
 from drfd.core.model.job import Requested
+from drfd.core.model.options import Changes, Demand, Name
 from drfd.protocol.codec import VERSION
 from drfd.protocol.limits import (
     MOST_AFTER,
@@ -32,14 +33,11 @@ from drfd.protocol.limits import (
 Id = Annotated[int, Meta(ge=1, le=1 << 53)]
 #: A job or an array by its id, or a task: `42_7` has the index 7 in array 42.
 Ref = Id | Annotated[str, Meta(pattern=r"\A[0-9]{1,15}_[0-9]{1,10}\Z")]
-Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
 Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
 #: Unix time in whole seconds.
 Moment = Annotated[int, Meta(ge=0, le=1 << 40)]
 #: Unix time of a past event.
 Instant = Annotated[float, Meta(ge=0, le=1e12)]
-Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
-Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
 #: A signature (`drfd.payload.signature`). The launcher would hang up on a controller that passes on
 #: one of another form.
 Proof = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", max_length=64)]
@@ -49,37 +47,6 @@ Proof = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", max_length=64)]
 States = Annotated[frozenset[Name], Meta(max_length=16)]
 #: The longest JSON text of `States`, in bytes.
 STATES_BYTES = 64 << 10
-
-
-class Rates(Struct, forbid_unknown_fields=True, frozen=True):
-    """Declared rates of one disk, in bytes per second."""
-
-    read_bps: Amount
-    write_bps: Amount
-    #: Upper ends of ranges; 0 for none, "all" for all that the disk can.
-    read_max_bps: Amount | Literal["all"] = 0
-    write_max_bps: Amount | Literal["all"] = 0
-
-
-class Demand(Struct, forbid_unknown_fields=True, frozen=True):
-    """Requested resources. Fields left out take the daemon's defaults."""
-
-    cores_milli: Annotated[int, Meta(ge=10, le=1 << 40)] | None = None
-    memory_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 60)] | None = None
-    #: Rates of the disk of the working directory, if the machine has several.
-    read_bps: Amount | None = None
-    write_bps: Amount | None = None
-    #: Rates by the disk's name.
-    disks: dict[Name, Rates] = {}
-    #: Countable resources by name; 0 for none.
-    gres: dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]] = {}
-    #: Bytes of its own memory on each instance of a countable resource; 0 for no limit.
-    gres_memory: dict[Name, Annotated[int, Meta(ge=0, le=1 << 60)]] = {}
-    #: Upper ends of ranges: the most that the job may use while others leave it idle. "all" for all
-    #: that the machine has, 0 for none, as is one left out where the lower end is given.
-    cores_max_milli: Annotated[int, Meta(ge=0, le=1 << 40)] | Literal["all"] | None = None
-    read_max_bps: Amount | Literal["all"] | None = None
-    write_max_bps: Amount | Literal["all"] | None = None
 
 
 class NotifyPart(Struct, forbid_unknown_fields=True, frozen=True):
@@ -126,17 +93,6 @@ class DependencyPart(Struct, forbid_unknown_fields=True, frozen=True):
 Dependencies = Annotated[list[DependencyPart], Meta(max_length=MOST_AFTER)]
 
 
-class RetryPart(Struct, forbid_unknown_fields=True, frozen=True):
-    times: Annotated[int, Meta(ge=0, le=1000)]
-    #: Outcomes after which to retry; empty for the outcomes that another attempt may cure.
-    on: Annotated[
-        list[
-            Literal["FAILED", "LAUNCH_FAILED", "LIMIT_EXCEEDED", "LOST", "OUT_OF_MEMORY", "TIMEOUT"]
-        ],
-        Meta(max_length=16),
-    ] = []
-
-
 class Request(Struct, tag_field="op", forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Any request. At run time it has no field, because a struct has one base with fields."""
 
@@ -177,7 +133,6 @@ class SubmitRequest(Requested, Request, tag="submit", frozen=True):
     after: Dependencies = field(default_factory=list)
     #: The earliest start.
     begin_s: Moment | None = None
-    retry: RetryPart | None = None
     #: A group of the user's own jobs, such as `sweep`, or `sweep%2` for two at once.
     group: Name | None = None
     #: Whether the job stays or is cancelled when a job that it waits for has ended otherwise than
@@ -303,40 +258,46 @@ class UsageRequest(_Request, tag="usage", frozen=True):
     user: Name | None = None
 
 
-class BatchRequest(_Request, frozen=True):
-    """A verb that is applied to each job of a selection."""
+class BatchRequest(Request, frozen=True):
+    """A verb that is applied to each job of a selection. As `Request`, it has no field."""
 
+    if TYPE_CHECKING:
+        select: Selection
+
+
+class _BatchRequest(BatchRequest, frozen=True):
+    v: int
     select: Selection
 
 
-class CancelRequest(BatchRequest, tag="cancel", frozen=True):
+class CancelRequest(_BatchRequest, tag="cancel", frozen=True):
     pass
 
 
-class HoldRequest(BatchRequest, tag="hold", frozen=True):
+class HoldRequest(_BatchRequest, tag="hold", frozen=True):
     pass
 
 
-class ReleaseRequest(BatchRequest, tag="release", frozen=True):
+class ReleaseRequest(_BatchRequest, tag="release", frozen=True):
     pass
 
 
-class RequeueRequest(BatchRequest, tag="requeue", frozen=True):
+class RequeueRequest(_BatchRequest, tag="requeue", frozen=True):
     """Stop jobs and queue them again, with their ids."""
 
     #: Whether they are held from then on.
     held: bool = False
 
 
-class SuspendRequest(BatchRequest, tag="suspend", frozen=True):
+class SuspendRequest(_BatchRequest, tag="suspend", frozen=True):
     pass
 
 
-class ResumeRequest(BatchRequest, tag="resume", frozen=True):
+class ResumeRequest(_BatchRequest, tag="resume", frozen=True):
     pass
 
 
-class SignalRequest(BatchRequest, tag="signal", frozen=True):
+class SignalRequest(_BatchRequest, tag="signal", frozen=True):
     #: The number, or more than that for some processes alone: see drfd.common.signals.
     signal: int
 
@@ -345,18 +306,12 @@ class SignalRequest(BatchRequest, tag="signal", frozen=True):
             raise ValueError(f"{self.signal} is no signal")
 
 
-class SetRequest(BatchRequest, tag="set", frozen=True):
+class SetRequest(Changes, BatchRequest, tag="set", frozen=True):
     """Change jobs. Fields left out, those of the demand included, stay as they are."""
 
-    name: Name | None = None
-    pool: Name | None = None
-    priority: Priority | None = None
-    #: In seconds; 0 for no limit.
-    time_limit_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
-    demand: Demand = Demand()
+    v: int
+    select: Selection
     after: Dependencies | None = None
-    #: 0 for now.
-    begin_s: Moment | None = None
     #: As for a submission; "" for no group.
     group: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
 
@@ -434,8 +389,9 @@ def _kinds(base: type[Request]) -> Iterator[type[Request]]:
         yield from _kinds(kind) if kind.__subclasses__() else (kind,)
 
 
-#: All requests by their verbs.
+#: All requests by their verbs, and those about each job of a selection.
 REQUESTS = {str(kind.__struct_config__.tag): kind for kind in _kinds(Request)}
+BATCHES = tuple(_kinds(BatchRequest))
 _decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(reduce(or_, REQUESTS.values()))
 
 #: Characters of the decoder's message that a refusal quotes.

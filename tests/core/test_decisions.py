@@ -18,7 +18,6 @@ from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import (
     IO_FACTOR,
     IO_WINDOW_S,
-    RETRIED_BY_DEFAULT,
     GpuMemory,
     Sample,
     deadline_mono_s,
@@ -36,6 +35,7 @@ from drfd.core.ledger.postponed import MOST_PAUSE_S
 from drfd.core.model import events as ev
 from drfd.core.model.effects import SendSignals, signals_owed
 from drfd.core.model.job import (
+    RETRIED_BY_DEFAULT,
     Dependency,
     Job,
     JobSpec,
@@ -48,6 +48,7 @@ from drfd.core.model.job import (
     Warn,
     Whose,
 )
+from drfd.core.model.options import Demand, Rates
 from drfd.core.model.resources import Axes, Resources
 from fakes import (
     ADMIN,
@@ -262,8 +263,7 @@ def test_the_upper_end_of_a_range_on_a_disk_may_be_changed_while_the_job_runs() 
     job_id = bench.start(spec(asks=TWO))
 
     def set_data(read: int, *ends: Most) -> None:
-        amounts, axes = {"read:data": read, "write:data": 20}, ("read:data", "write:data")
-        change(bench, job_id, amounts=amounts, ends=dict(zip(axes, ends, strict=True)))
+        change(bench, job_id, demand=Demand(disks={"data": Rates(read, 20, *ends)}))
 
     set_data(10, 50, "all")
     assert bench.job(job_id).spec.most == Resources(disks=(("data", 50, 100),))
@@ -277,12 +277,12 @@ def test_of_several_disks_one_must_be_named_and_must_be_there() -> None:
     bench = Bench(two_disks())
     job_id = bench.submit(spec(asks=TWO))
     for wish, complaint in (
-        ({"read": 1}, "say which one"),
-        ({"read:tape": 1, "write:tape": 1}, "no disk 'tape'"),
-        ({"read:data": 101, "write:data": 1}, "could never start"),
+        (Demand(read_bps=1), "say which one"),
+        (Demand(disks={"tape": Rates(1, 1)}), "no disk 'tape'"),
+        (Demand(disks={"data": Rates(101, 1)}), "could never start"),
     ):
         with pytest.raises(Refused, match=complaint):
-            change(bench, job_id, amounts=wish)
+            change(bench, job_id, demand=wish)
     assert bench.job(job_id).spec.demand == TWO
 
 

@@ -58,6 +58,7 @@ from drfd.core.model.job import (
     Words,
     owner_of,
 )
+from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.release_times import RunTimes
@@ -258,7 +259,7 @@ def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(benc
     job_id = bench.submit(held=True)
     before = bench.job(job_id)
     for wish, code in (
-        ({"amounts": {"cores": 10_000}}, "too-big"),
+        ({"demand": Demand(cores_milli=10_000)}, "too-big"),
         ({"pool": "nowhere"}, "no-such-pool"),
         ({"after": (Dependency(99),)}, "no-such-job"),
     ):
@@ -292,16 +293,16 @@ def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_adminis
 
 def test_ranges_of_rates_are_changed_like_those_of_cores(bench: Bench) -> None:
     job_id = bench.submit(held=True)
-    (event,) = change(bench, job_id, amounts={"read": 100, "write": 10}, ends={"read": "all"})
+    (event,) = change(bench, job_id, demand=Demand(read_bps=100, write_bps=10, read_max_bps="all"))
     assert bench.job(job_id).spec.most == Resources(read_bps=1000)
     assert isinstance(event, ev.Altered)
     assert event.text == "io 0/0 → 100..1000/10"
-    change(bench, job_id, ends={"cores": 4000})
+    change(bench, job_id, demand=Demand(cores_max_milli=4000))
     assert bench.job(job_id).spec.most == Resources(cores_milli=4000, read_bps=1000)
-    change(bench, job_id, amounts={"read": 50})
+    change(bench, job_id, demand=Demand(read_bps=50))
     assert bench.job(job_id).spec.most == Resources(cores_milli=4000)
     with pytest.raises(Refused, match="--io: the range ends at 20/s, below the 50/s"):
-        change(bench, job_id, ends={"read": 20})
+        change(bench, job_id, demand=Demand(read_max_bps=20))
 
 
 @pytest.mark.parametrize("state", [JobState.STOPPING, JobState.CLEANING])
@@ -1152,7 +1153,7 @@ def test_a_change_of_an_array_cannot_bring_too_many_kinds(monkeypatch: pytest.Mo
     (event,) = bench.feed(st.SubmitAsked(now(), alone, spans=((0, 3, 1),), held=True))
     assert isinstance(event, ev.ArraySubmitted)
     for task in (1, 2, 3):
-        change = st.Change(amounts={"cores": 1000 * (task + 1)})
+        change = st.Change(demand=Demand(cores_milli=1000 * (task + 1)))
         bench.feed(st.ChangeAsked(now(), event.array_id + task, ALICE, change))
     change = st.Change(group=UserGroup("sweep", 2))
     assert len(bench.feed(st.ChangeAsked(now(), event.array_id, ALICE, change))) == 2

@@ -31,13 +31,13 @@ from core.worlds import all_reserved, lines_counted, reserved
 from drfd.common.errors import Refused
 from drfd.common.indices import Span, count_of
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import effects
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
+    RETRIED_BY_DEFAULT,
     Dependency,
     Job,
     JobSpec,
@@ -52,6 +52,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.machine import fits
+from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.kept_free import free_of
@@ -175,7 +176,7 @@ class Walk:
         wish = st.Change(
             priority=self.random.choice([None, 1]),
             time_limit_s=self.random.choice([None, None, 30]),
-            amounts=self.random.choice([{}, {}, {"cores": 500}]),
+            demand=self.random.choice([Demand(), Demand(), Demand(cores_milli=500)]),
             after=self.random.choice([None, (), self.dependencies()]),
             begin_s=self.random.choice([None, 0, int(self.now.at_s) + 5]),
         )

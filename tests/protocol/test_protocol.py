@@ -13,16 +13,15 @@ from hypothesis import strategies as some
 from msgspec import Raw
 
 from drfd.common.errors import Refused
-from drfd.core.model.job import Warn
+from drfd.core.model.job import Outcome, Retry, Warn
+from drfd.core.model.options import Demand, Rates
 from drfd.launcher import protocol as launcher
 from drfd.payload.pack import of_request
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import decode, encode, encode_request
 from drfd.protocol.requests import (
-    Demand,
     DependencyPart,
     HistoryFilter,
-    RetryPart,
     Selection,
     SubmitRequest,
     decode_request,
@@ -114,7 +113,7 @@ ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "submit",
         FULL_SUBMIT,
-        {"demand": Demand(**DEMAND | {"disks": {"data": msg.Rates(1, 2, write_max_bps="all")}})},
+        {"demand": Demand(**DEMAND | {"disks": {"data": Rates(1, 2, write_max_bps="all")}})},
     ),
     (
         "submit",
@@ -128,7 +127,7 @@ ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         },
         {
             "after": [DependencyPart(id=7)],
-            "retry": RetryPart(times=3, on=["FAILED", "TIMEOUT"]),
+            "retry": Retry(3, (Outcome.FAILED, Outcome.TIMEOUT)),
             "warn": Warn(signal=10, before_s=60),
         },
     ),

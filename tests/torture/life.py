@@ -11,9 +11,9 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import (
+    RETRIED_BY_DEFAULT,
     Dependency,
     JobSpec,
     Notify,
@@ -24,6 +24,7 @@ from drfd.core.model.job import (
     Warn,
     Words,
 )
+from drfd.core.model.options import Demand
 from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, replace, spec
 from torture.books import Broken, claim
@@ -181,7 +182,7 @@ def _change(world: World, random: Random) -> None:
     wish = st.Change(
         priority=random.choice([None, 0, 1, 5]),
         time_limit_s=random.choice([None, None, 5, 60]),
-        amounts=random.choice([{}, {}, {"cores": 500}, {"cores": 1500}]),
+        demand=random.choice([Demand(), Demand(), *(Demand(cores_milli=n) for n in (500, 1500))]),
         pool=random.choice([None, None, None, OPEN]),
         after=random.choice([None, None, (), _after(world, random)]),
         begin_s=random.choice([None, None, 0, int(world.now().at_s) + 6]),

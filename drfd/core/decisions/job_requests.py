@@ -31,7 +31,14 @@ from drfd.core.ledger.queue import kind_of as kind_of_job
 from drfd.core.model.hours import NO_HOURS, LimitHours
 from drfd.core.model.job import Dependency, GroupKey, Job, JobSpec, show_path
 from drfd.core.model.machine import Vector, fits, short_axes
-from drfd.core.model.options import OPTIONS, Change, amount_words, changed_fields, most_of
+from drfd.core.model.options import (
+    OPTIONS,
+    Change,
+    Demand,
+    amount_words,
+    changed_fields,
+    most_of,
+)
 from drfd.core.model.resources import (
     CORE_MILLI,
     NOTHING,
@@ -294,18 +301,18 @@ def refuse_unfit_change(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: f
 
 def changed(spec: JobSpec, wish: Change, rules: Rules) -> JobSpec:
     demand = with_gres(
-        _with_amounts(spec.demand, wish.amounts, rules.axes),
-        dict(spec.demand.gres) | dict(wish.gres),
-        dict(spec.demand.gres_memory) | dict(wish.gres_memory),
+        _with_amounts(spec.demand, wish.demand.amounts, rules.axes),
+        dict(spec.demand.gres) | wish.demand.gres,
+        dict(spec.demand.gres_memory) | wish.demand.gres_memory,
     )
     changes = changed_fields(wish)
     if wish.pool is not None:
         changes["pool"] = rules.pool_for(spec.user, wish.pool)
-    most = _with_ends(spec, demand, wish, rules)
+    most = _with_ends(spec, demand, wish.demand, rules)
     return structs.replace(spec, demand=demand, most=most, **changes)
 
 
-def _with_ends(spec: JobSpec, demand: Resources, wish: Change, rules: Rules) -> Resources | None:
+def _with_ends(spec: JobSpec, demand: Resources, wish: Demand, rules: Rules) -> Resources | None:
     """Return the upper ends of the ranges with the requested ones. A new lower end without an upper
     one makes a single figure of the range."""
     if not wish.amounts and not wish.ends:
@@ -369,14 +376,14 @@ def _refuse_unknown_disk(name: str, axes: Axes) -> None:
 def refuse_while_running(job: Job, wish: Change, spec: JobSpec, actor: Actor) -> None:
     """Raise Refused for all but the wall time, which only an administrator may lengthen."""
     free = [option.name for option in OPTIONS if option.is_of_running]
-    asked = [each.name for each in OPTIONS if getattr(wish, each.name, None) not in (None, ())]
+    asked = {name for name, value in changed_fields(wish).items() if value != ()}
     is_held = (
-        wish.gres
-        or wish.gres_memory
-        or not all(AXES[kind_of(axis)].is_rate for axis in wish.amounts)
+        wish.demand.gres
+        or wish.demand.gres_memory
+        or not all(AXES[kind_of(axis)].is_rate for axis in wish.demand.amounts)
     )
     as_before = structs.replace(spec, **{name: getattr(job.spec, name) for name in free})
-    if is_held or set(asked).difference(free) or as_before != job.spec:
+    if is_held or asked.difference(free) or as_before != job.spec:
         raise Refused(
             "not-waiting",
             f"job {job.label} is {job.shown_state}; of a job that has started only the time limit "

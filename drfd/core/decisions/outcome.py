@@ -108,9 +108,6 @@ def signal_for(job: Job, signal: int) -> int:
 #: one before. A job that fails at once must not keep the machine busy, and its cause may go away.
 FIRST_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 5, 300
 
-#: Outcomes after which a retry may help. A job that ran out of time or memory would do so again.
-RETRIED_BY_DEFAULT = (Outcome.FAILED, Outcome.LAUNCH_FAILED, Outcome.LOST)
-
 
 def is_to_retry(job: Job) -> bool:
     """True if a job whose attempt has ended is to be retried; a cancelled job never is."""

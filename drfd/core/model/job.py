@@ -157,12 +157,20 @@ def after_word(label: str, want: RequiredOutcome) -> str:
     return label if want is RequiredOutcome.OK else f"{label}:{want.value}"
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+#: Outcomes after which a retry may help. A job that ran out of time or memory would do so again.
+RETRIED_BY_DEFAULT = (Outcome.FAILED, Outcome.LAUNCH_FAILED, Outcome.LOST)
+
+
+class Retry(Struct, forbid_unknown_fields=True, frozen=True):
     """Run the job again, at most `times` times, after an attempt with one of these outcomes."""
 
-    times: int
-    on: tuple[Outcome, ...]
+    times: Annotated[int, Meta(ge=0, le=1000)]
+    on: Annotated[tuple[Outcome, ...], Meta(max_length=16)] = RETRIED_BY_DEFAULT
+
+    def __post_init__(self) -> None:
+        if not {Outcome.COMPLETED, Outcome.CANCELLED}.isdisjoint(self.on):
+            raise ValueError("nobody retries what has completed or was cancelled")
+        structs.force_setattr(self, "on", tuple(dict.fromkeys(self.on)) or RETRIED_BY_DEFAULT)
 
 
 class Warn(Struct, forbid_unknown_fields=True, frozen=True):
@@ -240,6 +248,7 @@ class Requested(Struct, frozen=True, kw_only=True):
     #: How much a run may write to the output files, or None for no limit.
     output_max_bytes: Annotated[int, Meta(ge=1, le=1 << 60)] | None = None
     warn: Warn | None = None
+    retry: Retry | None = None
     #: What it repeats; None for a first submission.
     again: Again | None = None
 
@@ -271,7 +280,6 @@ class JobSpec(Requested, frozen=True, kw_only=True):
     after: tuple[Dependency, ...] = ()
     #: Earliest start, as Unix time in whole seconds.
     begin_s: int | None = None
-    retry: Retry | None = None
     notify: Notify | None = None
     group: UserGroup | None = None
     #: Whether it is cancelled as soon as one of its dependencies can never be met.

@@ -7,17 +7,18 @@ that: it is kept as declared, may be above what the machine has, and is never bo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta, Struct
 
 from drfd.common.errors import Refused
-from drfd.common.units import ALL, AXES, Most, show_amount, show_duration, show_range
+from drfd.common.units import ALL, AXES, Axis, Most, show_amount, show_duration, show_range
 from drfd.core.model.job import Dependency, JobSpec, UserGroup
 from drfd.core.model.resources import NOTHING, Resources
 
 
 class Option(NamedTuple):
-    #: The field of the specification, of `Altered`, and of `Change` unless it is about amounts.
+    #: The field of the specification, of `Altered`, and of `Change`.
     name: str
     #: What it is called in the text of a change.
     label: str
@@ -49,27 +50,78 @@ OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """The changes that `drf set` asks for. What is None, and an axis that is not named, stays as it
-    is."""
+#: A name, and an amount, as requests have them.
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
 
-    name: str | None = None
-    pool: str | None = None
-    priority: int | None = None
+
+class Rates(Struct, forbid_unknown_fields=True, frozen=True):
+    """Declared rates of one disk, in bytes per second."""
+
+    read_bps: Amount
+    write_bps: Amount
+    #: Upper ends of ranges; 0 for none, "all" for all that the disk can.
+    read_max_bps: Amount | Literal["all"] = 0
+    write_max_bps: Amount | Literal["all"] = 0
+
+
+class Demand(Struct, forbid_unknown_fields=True, frozen=True):
+    """Requested resources. Fields left out take the daemon's defaults, or stay as they are."""
+
+    cores_milli: Annotated[int, Meta(ge=10, le=1 << 40)] | None = None
+    memory_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 60)] | None = None
+    #: Rates of the disk of the working directory, if the machine has several.
+    read_bps: Amount | None = None
+    write_bps: Amount | None = None
+    #: Rates by the disk's name.
+    disks: dict[Name, Rates] = {}
+    #: Countable resources by name; 0 for none.
+    gres: dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]] = {}
+    #: Bytes of its own memory on each instance of a countable resource; 0 for no limit.
+    gres_memory: dict[Name, Amount] = {}
+    #: Upper ends of ranges: the most that the job may use while others leave it idle. "all" for all
+    #: that the machine has, 0 for none, as is one left out where the lower end is given.
+    cores_max_milli: Annotated[int, Meta(ge=0, le=1 << 40)] | Literal["all"] | None = None
+    read_max_bps: Amount | Literal["all"] | None = None
+    write_max_bps: Amount | Literal["all"] | None = None
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """The amounts by axis. Rates without a disk's name are those of the only disk."""
+        return self._by_axis(lambda axis: axis.field)
+
+    @property
+    def ends(self) -> dict[str, Most]:
+        """The upper ends of ranges by axis."""
+        return self._by_axis(lambda axis: axis.end_field)
+
+    def _by_axis(self, field: Callable[[Axis], str]) -> dict[str, Any]:
+        found = {
+            f"{name}:{disk}" if disk else name: getattr(part, field(axis), None)
+            for disk, part in {"": self, **self.disks}.items()
+            for name, axis in AXES.items()
+        }
+        return {axis: value for axis, value in found.items() if value is not None}
+
+
+class Changes(Struct, frozen=True, kw_only=True):
+    """What of a job `drf set` changes, in the request and in what is decided on. What is None, or
+    an axis that is not named, stays as it is."""
+
+    name: Name | None = None
+    pool: Name | None = None
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None = None
     #: Seconds; 0 removes the limit.
-    time_limit_s: int | None = None
-    #: By axis. Rates without a disk's name are those of the only disk.
-    amounts: Mapping[str, int] = field(default_factory=dict)
-    #: Upper ends of ranges. A new amount without one is a single figure, and so is one with 0.
-    ends: Mapping[str, Most] = field(default_factory=dict)
-    #: Name and count of each countable resource; a count of 0 removes it.
-    gres: tuple[tuple[str, int], ...] = ()
-    #: Name and bytes on each instance of it; 0 removes the limit.
-    gres_memory: tuple[tuple[str, int], ...] = ()
-    after: tuple[Dependency, ...] | None = None
+    time_limit_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
+    #: A new amount without an upper end is a single figure, and so is one with 0. A count of 0
+    #: removes a resource.
+    demand: Demand = Demand()
     #: Unix time; 0 removes the begin time.
-    begin_s: int | None = None
+    begin_s: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
+
+
+class Change(Changes, frozen=True, kw_only=True):
+    after: tuple[Dependency, ...] | None = None
     #: One without a name takes the job out of its group.
     group: UserGroup | None = None
 
@@ -80,7 +132,7 @@ def changed_fields(source: object) -> dict[str, Any]:
     return {
         option.name: None if value == option.none else value
         for option, value in values
-        if value is not None
+        if value is not None and not isinstance(value, Demand)
     }
 
 

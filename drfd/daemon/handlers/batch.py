@@ -14,10 +14,10 @@ from math import inf
 
 from drfd.common.errors import Refused
 from drfd.common.indices import joined, show_spans
-from drfd.common.units import AXES
 from drfd.core.decisions import stimuli as st
 from drfd.core.model import events as ev
 from drfd.core.model.job import DEPENDENCY_BYTES, UserGroup
+from drfd.core.model.options import Changes
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.submission import dependencies
 from drfd.daemon.lookup.lookup import Lookup, resolved
@@ -254,32 +254,12 @@ def stimulus_maker(request: msg.BatchRequest) -> MakeStimulus:
             return _PLAIN[type(request)]
 
 
-def _group(text: str) -> UserGroup:
-    return UserGroup(*read_group(text)) if text else UserGroup("")
-
-
 def _change(request: msg.SetRequest) -> st.Change:
-    demand = request.demand
     if "\0" in (request.name or ""):
         raise Refused("bad-request", "a name cannot hold a NUL character")
-    asked = {
-        f"{name}:{disk}" if disk else name: (
-            getattr(part, axis.field, None),
-            getattr(part, axis.end_field, None),
-        )
-        for disk, part in {"": demand, **demand.disks}.items()
-        for name, axis in AXES.items()
-    }
+    group = request.group
     return st.Change(
-        name=request.name,
-        pool=request.pool,
-        priority=request.priority,
-        time_limit_s=request.time_limit_s,
-        amounts={axis: amount for axis, (amount, _) in asked.items() if amount is not None},
-        ends={axis: end for axis, (_, end) in asked.items() if end is not None},
-        gres=tuple(demand.gres.items()),
-        gres_memory=tuple(demand.gres_memory.items()),
+        **{name: getattr(request, name) for name in Changes.__struct_fields__},
         after=None if request.after is None else dependencies(request.after),
-        begin_s=request.begin_s,
-        group=None if request.group is None else _group(request.group),
+        group=None if group is None else UserGroup(*read_group(group) if group else ("",)),
     )

@@ -29,6 +29,7 @@ from drfd.core.explain.reasons import unknown_start
 from drfd.core.lending import Loan, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.options import Demand
 from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.accounting.accountant import Accountant
@@ -55,7 +56,6 @@ from drfd.daemon.handlers.inside import NO_KEY_HINT, join
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
 from drfd.daemon.handlers.submission import (
     SubmitTerms,
-    declares_range,
     refuse_beyond_gpus,
     spec_for,
 )
@@ -243,7 +243,7 @@ class Requests:
     async def _wait(self, actor: st.Actor, request: msg.WaitRequest) -> WaitReply:
         return await self.waits.wait(actor, request)
 
-    @verb(*msg.BatchRequest.__subclasses__(), audit=True)
+    @verb(*msg.BATCHES, audit=True)
     async def _act(self, actor: st.Actor, request: msg.BatchRequest) -> BatchReply:
         if not isinstance(request, msg.CancelRequest):
             self.reserves.refuse_change(actor)
@@ -413,7 +413,7 @@ class Requests:
             reply["notes"] = notes
         return reply
 
-    def _notes(self, spec: JobSpec, asked: msg.Demand) -> list[str]:
+    def _notes(self, spec: JobSpec, asked: Demand) -> list[str]:
         """Return what of a demand is not kept here. A range that only the defaults declare is
         nothing that the submitter has to be told of each time."""
         notes = []
@@ -422,7 +422,7 @@ class Requests:
             if unkept is not None:
                 notes.append(f"the declared memory of a {GPU} is {unkept}")
         unlent = self._unlent(spec)
-        return [*notes, unlent] if unlent is not None and declares_range(asked) else notes
+        return [*notes, unlent] if unlent is not None and any(asked.ends.values()) else notes
 
     def _largest_gpu(self) -> int | None:
         listed = dict(self.engine.rules.axes.instances).get(GPU, ())

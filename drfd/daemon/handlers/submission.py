@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from operator import attrgetter
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.paths import private_place
-from drfd.common.units import PLAIN_AXES, Most, show_apart
-from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
+from drfd.common.units import AXES, DISK_AXES, Most, show_apart
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
     DEPENDENCY_BYTES,
     Dependency,
     JobSpec,
     Notify,
-    Outcome,
     RequiredOutcome,
-    Retry,
     UserGroup,
     Words,
 )
-from drfd.core.model.options import most_of
-from drfd.core.model.resources import NOTHING, disk_axes, with_gres
+from drfd.core.model.options import Demand, most_of
+from drfd.core.model.resources import NOTHING, kind_of, with_gres
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU
@@ -91,26 +88,24 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         )
     asked = request.demand
     refuse_beyond_gpus(asked, terms.largest_gpu_bytes)
-    amounts = _rates(asked, defaults, disks, request.cwd)
-    for name, axis in PLAIN_AXES.items():
-        amounts[name] = _given(getattr(asked, axis.field, None), getattr(defaults, axis.field, 0))
+    amounts, ends = _declared(asked, defaults, disks, request.cwd)
     demand = replace(
         with_gres(NOTHING.with_amounts(amounts), asked.gres, asked.gres_memory),
         node=_node_for(request, rules.axes.home),
         features=tuple(sorted(set(request.features))),
     )
-    limit, notify = request.time_limit_s, request.notify
+    limit, notify, retry = request.time_limit_s, request.notify, request.retry
     usual = usual_output(is_array=request.array is not None)
     name = readable(request.name or request.argv[0].rsplit("/", 1)[-1])[:NAME_LENGTH] or "job"
     return JobSpec(
-        **request.requested(),
+        **{**request.requested(), "retry": retry if retry is not None and retry.times else None},
         name=name,
         user=actor.user,
         uid=actor.uid,
         gid=gid,
         pool=rules.pool_for(actor.user, request.pool),
         demand=demand,
-        most=most_of(demand, _ends(asked, defaults, disks, request.cwd), rules.capacity),
+        most=most_of(demand, ends, rules.capacity),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
         argv=Words.of(request.argv),
         cwd=request.cwd,
@@ -119,7 +114,6 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         attach=request.attach,
         after=dependencies(request.after),
         begin_s=request.begin_s or None,
-        retry=_retry(request.retry),
         notify=None if notify is None else Notify(tuple(notify.on), Words.of(notify.argv)),
         group=None if request.group is None else UserGroup(*read_group(request.group)),
         cancel_if_never=(request.if_never or defaults.if_never) == "cancel",
@@ -147,14 +141,7 @@ def _node_for(request: SubmitRequest, home: str) -> str:
     return named
 
 
-def declares_range(demand: parts.Demand) -> bool:
-    """Return whether a request itself declares the upper end of a range."""
-    ends = (demand.cores_max_milli, demand.read_max_bps, demand.write_max_bps)
-    disks = demand.disks.values()
-    return any(ends) or any(each.read_max_bps or each.write_max_bps for each in disks)
-
-
-def refuse_beyond_gpus(demand: parts.Demand, largest_bytes: int | None) -> None:
+def refuse_beyond_gpus(demand: Demand, largest_bytes: int | None) -> None:
     """Raise Refused if more memory is declared on each GPU than the largest of them has, as far as
     that is known."""
     asked = demand.gres_memory.get(GPU, 0)
@@ -185,84 +172,44 @@ def dependencies(asked: list[parts.DependencyPart]) -> tuple[Dependency, ...]:
     return tuple(found)
 
 
-def _retry(asked: parts.RetryPart | None) -> Retry | None:
-    if asked is None or not asked.times:
-        return None
-    return Retry(
-        asked.times, tuple(dict.fromkeys(Outcome(each) for each in asked.on)) or RETRIED_BY_DEFAULT
-    )
-
-
-def _rates(
-    demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
-) -> dict[str, int]:
-    """Return the disk rates by axis. Rates without a disk's name are for the disk of
-    the working directory, or for the first disk if the directory is on none."""
-    asked: dict[str, tuple[int | None, int | None]] = {
-        name: (rates.read_bps, rates.write_bps) for name, rates in demand.disks.items()
-    }
+def _declared(
+    asked: Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
+) -> tuple[dict[str, int], dict[str, Most]]:
+    """Return the amounts and the upper ends of ranges, 0 for none, by axis. Rates without a disk's
+    name are for the disk of the working directory, or for the first disk if the directory is on
+    none. A default upper end is one only where no lower end was given, which it might stand
+    below."""
     names = [disk.name for disk in disks]
-    for name in asked:
+    for name in asked.disks:
         if name not in names:
             raise Refused(
                 "no-such-disk",
                 f"--io: there is no disk {name!r} here",
                 hint=f"disks: {', '.join(names)}" if names else "no disk is managed here",
             )
-    plain = demand.read_bps, demand.write_bps
-    if plain != (None, None) and disks:
-        own = _own_disk(disks, cwd)
-        if own in asked:
-            raise Refused(
-                "bad-value",
-                f"--io: the disk {own} is given twice; without a name it is that of {cwd}",
-            )
-        asked[own] = plain
-    found = []
-    for disk in disks:
-        read_bps, write_bps = asked.get(disk.name, (None, None))
-        found.append(
-            (
-                disk.name,
-                _given(read_bps, min(defaults.read_bps, disk.read_bps)),
-                _given(write_bps, min(defaults.write_bps, disk.write_bps)),
-            )
+    given, given_ends = asked.amounts, asked.ends
+    own = _own_disk(disks, cwd) if disks else ""
+    if own in asked.disks and not given.keys().isdisjoint(DISK_AXES):
+        raise Refused(
+            "bad-value",
+            f"--io: the disk {own} is given twice; without a name it is that of {cwd}",
         )
-    if len(disks) < 2:
-        found = [("", *(found[0][1:] if found else (rate or 0 for rate in plain)))]
-    found.sort()
-    rates = chain.from_iterable(each for _, *each in found)
-    return dict(zip(disk_axes([name for name, *_ in found]), rates, strict=True))
-
-
-def _ends(
-    demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
-) -> dict[str, Most]:
-    """Return the upper ends of ranges by axis, 0 for none."""
-    found: dict[str, tuple[Most, Most]] = {
-        disk.name: (defaults.read_max_bps, defaults.write_max_bps) for disk in disks
-    }
-    found |= {
-        name: (rates.read_max_bps, rates.write_max_bps) for name, rates in demand.disks.items()
-    }
-    plain = demand.read_bps, demand.write_bps, demand.read_max_bps, demand.write_max_bps
-    if plain != (None, None, None, None):
-        found[_own_disk(disks, cwd) if disks else ""] = (
-            _upper(demand.read_bps, demand.read_max_bps, defaults.read_max_bps),
-            _upper(demand.write_bps, demand.write_max_bps, defaults.write_max_bps),
-        )
-    ends = {"cores": _upper(demand.cores_milli, demand.cores_max_milli, defaults.cores_max_milli)}
-    for disk, rates_max in found.items():
-        ends |= zip(disk_axes([disk if len(disks) > 1 else ""]), rates_max, strict=True)
-    return ends
-
-
-def _upper(least: int | None, most: Most | None, default: Most) -> Most:
-    """Return the upper end of a range, or 0 for none. A default is one only as a whole, so that it
-    does not stand above a lower end that was given."""
-    if most is not None:
-        return most
-    return default if least is None else 0
+    amounts, ends = dict[str, int](), dict[str, Most]()
+    for disk in sorted(disks, key=attrgetter("name")) or (None,):
+        for name, row in AXES.items():
+            default, default_end = getattr(defaults, row.field), getattr(defaults, row.end_field, 0)
+            keys = [name]
+            if row.is_of_disks:
+                default = 0 if disk is None else min(default, getattr(disk, row.field))
+                default_end = 0 if disk is None else default_end
+                name = f"{name}:{disk.name}" if disk is not None else name
+                keys = [name, *keys] if disk is None or disk.name == own else [name]
+            least = next((given[key] for key in keys if key in given), None)
+            most = next((given_ends[key] for key in keys if key in given_ends), None)
+            axis = name if len(disks) > 1 else kind_of(name)
+            amounts[axis] = default if least is None else least
+            ends[axis] = most if most is not None else default_end if least is None else 0
+    return amounts, ends
 
 
 def _own_disk(disks: Sequence[Disk], cwd: str) -> str:
@@ -302,7 +249,3 @@ def _check_words(request: SubmitRequest) -> None:
                 f"an argument or variable has {len(word.encode())} bytes; "
                 f"{MAX_WORD_BYTES - 1} are the most",
             )
-
-
-def _given(value: int | None, default: int) -> int:
-    return default if value is None else value

@@ -322,7 +322,7 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> Conditions
 
 def option_fields(spec: JobSpec) -> dict[str, object]:
     """Return the fields of a submit request that its options set, but those about conditions."""
-    demand, notify, retry = spec.demand, spec.notify, spec.retry
+    demand, notify = spec.demand, spec.notify
     amounts = _amounts(demand, spec.most or NOTHING)
     memory = {"gres_memory": dict(demand.gres_memory)} if demand.gres_memory else {}
     is_own_pool = spec.pool == f"root.{spec.user}"
@@ -343,7 +343,6 @@ def option_fields(spec: JobSpec) -> dict[str, object]:
         "notify": None if notify is None else {"on": list(notify.on), "argv": list(notify.argv)},
         "group": None if spec.group is None else str(spec.group),
         "if_never": "cancel" if spec.cancel_if_never else "keep",
-        "retry": None if retry is None else {"times": retry.times, "on": [*retry.on]},
     }  # fmt: skip
     return {key: value for key, value in given.items() if value is not None}
 
