@@ -8,36 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    from drfd.protocol.replies import (
-        CodeText,
-        CommonSnapshot,
-        EndedArrayView,
-        JobView,
-        NowView,
-        ResourcesView,
-        SharesReply,
-        SnapshotRow,
-        SnapshotView,
-        UsageReply,
-    )
-
-T = TypeVar("T", bound="DataclassInstance")
+from functools import cache
+from types import NoneType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 
-def _read(kind: type[T], view: Mapping[str, Any], **others: object) -> T:
-    """Return a value whose fields are the keys of `view` with the same names. `others` are fields
-    that differ from the key, or have none."""
-    names = (each.name for each in fields(kind))
-    return kind(**{name: others[name] if name in others else view[name] for name in names})
+class Value:
+    """A value whose fields are the keys of a reply, with their names."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+        """Return the value of a part of a reply. `others` are fields that differ from the key; a
+        key that was not sent has the field's default."""
+        found: dict[str, Any] = {"raw": view} | others
+        kind: Any = cls
+        kinds = _kinds(kind)
+        for name in kinds.keys() & view.keys() - others.keys():
+            found[name] = _taken(kinds[name], view[name])
+        return cls(**{name: found[name] for name in kinds if name in found})
+
+
+@cache
+def _kinds(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a value."""
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
+
+
+def _taken(kind: Any, value: Any) -> Any:
+    """Return a value of JSON as one of this type."""
+    given = [each for each in get_args(kind) if each is not NoneType]
+    if value is None:
+        return None
+    if get_origin(kind) is tuple:
+        return tuple(_taken(given[0], each) for each in value)
+    if NoneType in get_args(kind):
+        return _taken(given[0], value) if len(given) == 1 else value
+    return kind.of(value) if isinstance(kind, type) and issubclass(kind, Value) else value
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Value):
     """Why a job waits, or how it ended: a code of a closed list, and a sentence."""
 
     code: str
@@ -45,7 +58,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class Amounts(Value):
     """An amount of each resource: requested, allocated or free."""
 
     cores: float
@@ -55,13 +68,9 @@ class Amounts:
     #: Of a demand, the most cores that may be lent to the job, or None without a range.
     cores_max: float | None = None
 
-    @classmethod
-    def of(cls, view: ResourcesView) -> Amounts:
-        return _read(cls, view, cores_max=view.get("cores_max"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobInfo:
+class JobInfo(Value):
     """A job at the time of the reply.
 
     It may also stand for `tasks` tasks of an array that are all alike, or for an array that has
@@ -79,22 +88,23 @@ class JobInfo:
     reason: Reason | None
     #: How the job ended, or None if it has not.
     outcome: Reason | None
-    exit_code: int | None
-    signal: int | None
-    attempt: int
+    #: An array as a whole has no exit code, attempt, start or end of its own.
+    exit_code: int | None = None
+    signal: int | None = None
+    attempt: int = 0
     demand: Amounts
     #: In seconds, or None for no limit.
     time_limit_s: int | None
     submitted_at: float
-    started_at: float | None
-    ended_at: float | None
+    started_at: float | None = None
+    ended_at: float | None = None
     argv: tuple[str, ...] | None
     cwd: str | None
     stdout: str | None
     stderr: str | None
     array_id: int | None
     array_index: int | None
-    tasks: int
+    tasks: int = 1
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -106,28 +116,14 @@ class JobInfo:
         return self.state == "COMPLETED"
 
     @classmethod
-    def of(cls, view: JobView | EndedArrayView) -> JobInfo:
-        index, argv = view["array_index"], view["argv"]
-        # An array as a whole has no attempt, exit code or end of its own.
-        raw: Mapping[str, Any] = view
-        own = ("exit_code", "signal", "started_at", "ended_at")
-        return _read(
-            cls,
-            view,
-            label=str(view["id"]) if index is None else f"{view['array_id']}_{index}",
-            reason=_reason(view["reason"]),
-            outcome=_reason(view["outcome"]),
-            demand=Amounts.of(view["demand"]),
-            argv=None if argv is None else tuple(argv),
-            attempt=raw.get("attempt", 0),
-            tasks=raw.get("tasks", 1),
-            raw=raw,
-            **{name: raw.get(name) for name in own},
-        )
+    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+        index = view["array_index"]
+        label = str(view["id"]) if index is None else f"{view['array_id']}_{index}"
+        return super(JobInfo, cls).of(view, label=label, **others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Value):
     """A pool or a user in the fair-share tree."""
 
     #: Names from the root on, such as `root.lab.alice`.
@@ -145,7 +141,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(Value):
     """The fair-share table."""
 
     capacity: Amounts
@@ -154,16 +150,13 @@ class Shares:
     nodes: dict[str, Node]
 
     @classmethod
-    def of(cls, view: SharesReply | CommonSnapshot) -> Shares:
-        nodes = {
-            each["path"]: _read(Node, each, usage=Amounts.of(each["usage"]))
-            for each in view["nodes"]
-        }
-        return cls(Amounts.of(view["capacity"]), Amounts.of(view["free"]), nodes)
+    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+        nodes = {each["path"]: Node.of(each) for each in view["nodes"]}
+        return super(Shares, cls).of(view, nodes=nodes, **others)
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class Use(Value):
     """Resource use at present; None where it is not known."""
 
     cores: float | None
@@ -171,13 +164,9 @@ class Use:
     read: float | None
     write: float | None
 
-    @classmethod
-    def of(cls, view: NowView) -> Use:
-        return _read(cls, view)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Value):
     """A job, or pending tasks of an array that are all alike, as everybody may see it."""
 
     id: int
@@ -197,20 +186,9 @@ class Row:
     now: Use | None
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
-    @classmethod
-    def of(cls, view: SnapshotRow) -> Row:
-        return _read(
-            cls,
-            view,
-            reason=_reason(view["reason"]),
-            demand=Amounts.of(view["demand"]),
-            now=None if view["now"] is None else Use.of(view["now"]),
-            raw=view,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Value):
     """The state of the whole service at one moment."""
 
     #: Unix time.
@@ -231,15 +209,12 @@ class Snapshot:
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, view: SnapshotView) -> Snapshot:
-        rows = {
-            name: tuple(map(Row.of, view[name])) for name in ("running", "pending", "mine", "ended")
-        }
-        return _read(cls, view, shares=Shares.of(view), raw=view, **rows)
+    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+        return super(Snapshot, cls).of(view, shares=Shares.of(view), **others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsagePoints:
+class UsagePoints(Value):
     """Use over time, oldest point first: means of the interval that ends at each of `at`."""
 
     #: Unix times.
@@ -257,13 +232,5 @@ class UsagePoints:
     demand: Amounts | None
 
     @classmethod
-    def of(cls, reply: UsageReply) -> UsagePoints:
-        usage: Mapping[str, Any] = reply["usage"]
-        points = dict.fromkeys(("gpu_memory", "gpu_utilisation", "cores_lent"), ())
-        points |= {name: tuple(each) for name, each in usage.items()}
-        demand = reply["demand"]
-        return _read(cls, points, demand=None if demand is None else Amounts.of(demand))
-
-
-def _reason(view: CodeText | None) -> Reason | None:
-    return None if view is None else Reason(view["code"], view["text"])
+    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+        return super(UsagePoints, cls).of(view | view["usage"], **others)
