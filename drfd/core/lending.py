@@ -12,9 +12,10 @@ time and add nothing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from math import inf
 from typing import ClassVar
 
@@ -183,18 +184,20 @@ class Node:
     def _parts(self) -> list[Node | Claim]:
         return [*self.below.values(), *self.claims]
 
-    def at(self, level: float, *, with_jump: bool = True) -> float:
+    def at(self, level: float, is_after: int) -> float:
         """Return what the node has when everybody is served up to a level of satisfaction. At the
-        level at which it holds the other resources it jumps; `with_jump` says whether it has."""
-        if level < self.held or (level == self.held and not with_jump):
+        level at which it holds the other resources it jumps: the part is that after the jump if
+        `is_after`."""
+        if (level, is_after) < (self.held, 1):
             return self.least
         return min(self.most, max(self.least, level * max(self.entitled, _LEAST)))
 
-    def turns(self) -> tuple[float, float, float]:
-        """Return the levels between which `at` is a straight line."""
+    def turns(self) -> Iterator[tuple[float, int]]:
+        """Yield the arguments of `at` between which it is a straight line, or a jump."""
         entitled = max(self.entitled, _LEAST)
-        ends = self.least / entitled, self.most / entitled
-        return self.held, max(ends[0], self.held), max(ends[1], self.held)
+        for level in (self.held, self.least / entitled, self.most / entitled):
+            yield max(level, self.held), 0
+            yield max(level, self.held), 1
 
 
 def divide(node: Node, amount: float) -> dict[int, float]:
@@ -226,28 +229,16 @@ def _among(children: Sequence[Node], amount: float) -> list[float]:
     if amount <= sum(child.least for child in children) + _NOTHING:
         return [child.least for child in children]
 
-    def total(level: float) -> float:
-        return sum(child.at(level) for child in children)
-
-    turns = sorted({level for child in children for level in child.turns()})
-    at = bisect_left(turns, True, key=lambda level: total(level) >= amount)
+    turns = sorted({(0.0, 0), *chain.from_iterable(child.turns() for child in children)})
+    at = bisect_left(turns, True, key=lambda turn: sum(c.at(*turn) for c in children) >= amount)
     if at == len(turns):
         # Of large amounts, such as bytes, the last turn may be a rounding error below the sum.
         return [child.most for child in children]
-    level = turns[at]
-    before = sum(child.at(level, with_jump=False) for child in children)
-    if before >= amount:
-        below = turns[at - 1] if at else 0.0
-        low, high = total(below), before
-        level = below + (level - below) * ((amount - low) / (high - low))
-        return [child.at(level, with_jump=False) for child in children]
-    # What is left is divided among those that jump here: it makes none of them more satisfied.
-    jumps = [child.at(level) - child.at(level, with_jump=False) for child in children]
-    part = (amount - before) / sum(jumps)
-    return [
-        child.at(level, with_jump=False) + jump * part
-        for child, jump in zip(children, jumps, strict=True)
-    ]
+    # Between two turns all get more in proportion. At a jump that makes none of them more
+    # satisfied.
+    low, high = ([child.at(*turn) for child in children] for turn in turns[at - 1 : at + 1])
+    part = (amount - sum(low)) / (sum(high) - sum(low))
+    return [less + (more - less) * part for less, more in zip(low, high, strict=True)]
 
 
 def by_weight(amount: float, weights: Sequence[float], room: Sequence[float]) -> list[float]:
