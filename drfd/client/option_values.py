@@ -21,7 +21,7 @@ from drfd.client.words import (
     parse_whole,
 )
 from drfd.common.errors import Refused
-from drfd.common.indices import read_array
+from drfd.common.indices import read_array, read_group
 from drfd.common.signals import show_signal
 from drfd.common.units import (
     AXES,
@@ -36,7 +36,6 @@ from drfd.common.units import (
     show_gres_word,
     show_range,
 )
-from drfd.protocol.groups import read_group
 from drfd.protocol.job_options import OPTIONS, Option
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per

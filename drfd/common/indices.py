@@ -1,4 +1,4 @@
-"""The indices of an array's tasks as text: `1,3,7-20:2`."""
+"""The indices of an array's tasks as text, `1,3,7-20:2`, and the names of groups of jobs."""
 
 from __future__ import annotations
 
@@ -204,3 +204,23 @@ def _bad(text: str, why: str) -> Refused:
     return Refused(
         "bad-value", f"array: {shown!r} is wrong: {why}", hint="write 0-99, 1,3,7-20:2 or 0-999%50"
     )
+
+
+_GROUP_NAME = re.compile(r"\w[\w.+-]{0,63}")
+_GROUP_BOUND = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+
+def read_group(text: str) -> tuple[str, int | None]:
+    """Parse the value of `--group`, `sweep` or `sweep%2`, into the name of a group that users make
+    of their own jobs, and the most jobs of it that may run at once, or None if there is no such
+    limit. Raises Refused."""
+    name, percent, bound = text.partition("%")
+    fault = None
+    if not _GROUP_NAME.fullmatch(name):
+        fault = "a group's name has 1 to 64 letters, digits and, not first, .+-"
+    elif percent and not (_GROUP_BOUND.fullmatch(bound) and int(bound)):
+        fault = f"after % stands how many may run at once, not {bound[:20]!r}"
+    if fault is not None:
+        hint = "write --group sweep, or --group sweep%2 for two at once"
+        raise Refused("bad-value", f"--group: {text[:40]!r}: {fault}", hint=hint)
+    return name, int(bound) if percent else None

@@ -22,9 +22,8 @@ from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.lending import Claim, divide, node_of, places_of
 from drfd.core.model import events as ev
-from drfd.core.model.job import NO_WORDS, Job, JobSpec
+from drfd.core.model.job import NO_WORDS, Job, JobSpec, Now
 from drfd.core.model.machine import Vector
-from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.sim.workload import SimJob, Workload

@@ -11,9 +11,8 @@ from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Words
+from drfd.core.model.job import Job, JobSpec, JobState, Now, Outcome, Words
 from drfd.core.model.resources import Axes, Node, Resources
-from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from core.worlds import change, lines_counted
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.indices import Span
+from drfd.common.indices import Span, read_group
 from drfd.common.owner import UNSTARTED
 from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions import stimuli as st
@@ -62,7 +62,6 @@ from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.protocol.groups import read_group
 from fakes import (
     ALICE,
     BOB,

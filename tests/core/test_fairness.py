@@ -17,7 +17,7 @@ from msgspec import structs
 from core.worlds import CAROL, context, forecast, pass_of, pass_over
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
-from drfd.core.decisions.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
+from drfd.core.decisions.stimuli import AttemptRemoved, CancelAsked, ResumeAsked
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
@@ -52,9 +52,8 @@ from drfd.core.fairness.week_quotas import (
     stretches,
 )
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
-from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.model.machine import fits, minus
 from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.scheduling import scheduler
@@ -949,7 +948,7 @@ def bench() -> Iterator[HourBench]:
     bench.check()
 
 
-def asks(number: float, path: str = LAB, *, actor: st.Actor = ALICE, limit_s: int = 60) -> JobSpec:
+def asks(number: float, path: str = LAB, *, actor: Actor = ALICE, limit_s: int = 60) -> JobSpec:
     return spec(path, actor=actor, asks=demand(number), time_limit_s=limit_s)
 
 

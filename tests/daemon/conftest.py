@@ -12,8 +12,7 @@ import pytest
 
 from daemon.desk import DISK, Desk, MakeDesk, MakeShell, OwnForecasts, Shell
 from drfd.core.fairness.rules import Rules
-from drfd.core.model.job import Job
-from drfd.core.model.stimuli import Now
+from drfd.core.model.job import Job, Now
 from drfd.daemon.config import Config, Site, UserLimits
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.doctor import InstallContext

@@ -26,7 +26,7 @@ import pytest
 from daemon.desk import Desk, MakeDesk
 from drfd import __version__
 from drfd.common.errors import HostError
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import Actor
 from drfd.daemon.config import Config, UserLimits
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.server import server as server_module

@@ -13,10 +13,9 @@ from daemon.desk import Desk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Spans, read_array
 from drfd.core.fairness.rules import Pool, Rules
-from drfd.core.model.job import Array, Job, JobSpec
+from drfd.core.model.job import Actor, Array, Job, JobSpec
 from drfd.core.model.options import Demand, Rates
 from drfd.core.model.resources import Resources
-from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.daemon.handlers import resubmission
 from drfd.daemon.handlers.resubmission import RepeatSearch, submission_fields

@@ -17,8 +17,8 @@ from drfd.common.errors import HostError
 from drfd.core.fairness.rules import rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.job import Now
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.stimuli import Now
 from drfd.daemon import spawn
 from drfd.daemon.config import HistorySettings
 from drfd.daemon.engine.journal_upkeep import AuditRecords, Retention, TrustedClock

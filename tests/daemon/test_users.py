@@ -14,8 +14,7 @@ import pytest
 from daemon.desk import Desk
 from drfd.common.errors import Refused, Unavailable
 from drfd.core.model import events as ev
-from drfd.core.model.job import JobState
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import Actor, JobState
 from drfd.daemon.config import UserLimits
 from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import loop_time as breath_module

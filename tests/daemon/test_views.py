@@ -21,9 +21,17 @@ from drfd.core.explain.waits import (
 )
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Dependency, Job, JobState, Outcome, RequiredOutcome, Retry, Warn
+from drfd.core.model.job import (
+    Actor,
+    Dependency,
+    Job,
+    JobState,
+    Outcome,
+    RequiredOutcome,
+    Retry,
+    Warn,
+)
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.daemon.lookup import rows as rows_module
 from drfd.daemon.lookup.lookup import Lookup, Row

@@ -8,9 +8,8 @@ from typing import Any
 from msgspec import structs
 
 from drfd.core.model import events as ev
-from drfd.core.model.job import Words
+from drfd.core.model.job import Actor, Words
 from drfd.core.model.resources import Axes
-from drfd.core.model.stimuli import Actor
 from drfd.core.usage import Curve
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload

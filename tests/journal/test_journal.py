@@ -17,6 +17,7 @@ from drfd.core.decisions.dependencies import report_ends
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
+    Actor,
     Dependency,
     JobState,
     Notify,
@@ -29,7 +30,6 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.scheduler import start_events
 from drfd.core.usage import Curve
 from drfd.journal import past

@@ -18,7 +18,7 @@ from drfd.common.errors import HostError
 from drfd.core.fairness.rules import Rules, rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import Actor
 from drfd.core.promises import EventFold, Parts, Starts
 from drfd.journal.journal import Journal, digest
 from drfd.journal.promises import HOUR_MS, MAX_PAIRS, NAME, THE_REST, AccountFile, Checked, Hour

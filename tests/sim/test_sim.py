@@ -27,8 +27,8 @@ from drfd.common.errors import ConfigError, Refused
 from drfd.core.fairness.rules import Pool, ReservationSettings, Rules, rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.job import Actor
 from drfd.core.model.resources import Resources
-from drfd.core.model.stimuli import Actor
 from drfd.core.promises import EventFold, Parts, Starts
 from drfd.core.scheduling.policies import POLICIES
 from drfd.journal.journal import Journal, digest

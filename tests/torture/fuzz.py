@@ -31,7 +31,7 @@ sys.path.insert(0, str(TESTS))
 
 from drfd.common import indices, units  # noqa: E402
 from drfd.common.errors import ConfigError, DrfdError, Refused  # noqa: E402
-from drfd.core.model.stimuli import Actor  # noqa: E402
+from drfd.core.model.job import Actor  # noqa: E402
 from drfd.host import disks, measurements  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.confinement import cgroup_files  # noqa: E402

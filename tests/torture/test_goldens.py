@@ -21,8 +21,8 @@ from canned import CannedDaemon, daemon
 from drfd.client.values import JobInfo, Shares
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.job import Now
 from drfd.core.model.resources import Axes
-from drfd.core.model.stimuli import Now
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
     ExecReport,

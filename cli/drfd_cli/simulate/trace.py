@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from drfd.client.counted import count_resources
+from drfd.client.connection import count_resources
 from drfd.common.errors import Refused
 from drfd.common.units import parse_duration, show_duration
 from drfd_cli import output

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from drfd.client.connection import Connection
-from drfd.client.counted import count_resources
+from drfd.client.connection import Connection, count_resources
 from drfd.client.submission import with_way
 from drfd.client.words import parse_features
 from drfd.common.errors import Refused

@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from drfd.client.connection import Connection
-from drfd.client.counted import count_resources
+from drfd.client.connection import Connection, count_resources
 from drfd.common.errors import Refused
 from drfd.linux.user_database import written_name
 from drfd_cli import output

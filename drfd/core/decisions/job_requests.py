@@ -29,7 +29,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Kind
 from drfd.core.ledger.queue import kind_of as kind_of_job
 from drfd.core.model.hours import NO_HOURS, LimitHours
-from drfd.core.model.job import Dependency, GroupKey, Job, JobSpec, show_path
+from drfd.core.model.job import Actor, Dependency, GroupKey, Job, JobSpec, show_path
 from drfd.core.model.machine import Vector, fits, short_axes
 from drfd.core.model.options import (
     OPTIONS,
@@ -48,7 +48,6 @@ from drfd.core.model.resources import (
     kind_of,
     with_gres,
 )
-from drfd.core.model.stimuli import Actor
 from drfd.devices.gpu import GPU
 
 T = TypeVar("T")

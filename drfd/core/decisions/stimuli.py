@@ -65,11 +65,11 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import alone_until_s, next_try
 from drfd.core.model import events as ev
 from drfd.core.model.job import WAITING_STATES, Job, JobSpec, JobState, Outcome, Usage, Whose
+from drfd.core.model.job import Actor as Actor
+from drfd.core.model.job import Heard as Heard
+from drfd.core.model.job import Now as Now
 from drfd.core.model.options import OPTIONS
 from drfd.core.model.options import Change as Change
-from drfd.core.model.stimuli import Actor as Actor
-from drfd.core.model.stimuli import Heard as Heard
-from drfd.core.model.stimuli import Now as Now
 
 #: Highest id that a launcher report can raise the next id above. No machine has given out as many,
 #: so an attempt with a higher id is not drfd's.

@@ -1,10 +1,10 @@
-"""Jobs and job arrays: specification, state and outcome."""
+"""Jobs and job arrays: specification, state and outcome; the time, and the user who asks."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from sys import intern
@@ -68,6 +68,35 @@ class Words:
 
 
 NO_WORDS = Words()
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    at_s: float
+    mono_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The user who makes a request, authenticated by the kernel."""
+
+    user: str
+    uid: int
+    is_admin: bool
+    #: Whether the uid has an account; if not, `user` is the number.
+    has_account: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Since when launchers take orders, on the monotonic clock; None while one takes none."""
+
+    #: That of the controller's own node, and of all that are not named.
+    mono_s: float | None = 0.0
+    by_node: Mapping[str, float | None] = field(default_factory=dict)
+
+    def since_mono_s(self, node: str) -> float | None:
+        return self.by_node.get(node, self.mono_s)
 
 
 class JobState(StrEnum):

@@ -22,9 +22,8 @@ from drfd.core.fairness.rules import Preempting, Rules
 from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up, ways_apart
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState
+from drfd.core.model.job import Job, JobState, Now
 from drfd.core.model.machine import Vector, fits, minus, short_axes, total
-from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.

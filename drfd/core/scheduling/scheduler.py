@@ -23,7 +23,7 @@ from drfd.core.fairness.week_quotas import QuotaUse, WeekUse, leaves_out_of_quot
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MACHINE
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, Outcome, leaf_path
+from drfd.core.model.job import Job, JobState, Now, Outcome, leaf_path
 from drfd.core.model.machine import (
     Instance,
     Instances,
@@ -32,7 +32,6 @@ from drfd.core.model.machine import (
     each_instance,
     node_of,
 )
-from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import (
     KeptReservation,
     PassContext,

@@ -25,8 +25,8 @@ from drfd import __version__
 from drfd.common.errors import HostError
 from drfd.core.fairness.rules import Rules, rules_text
 from drfd.core.model import events as ev
+from drfd.core.model.job import Now
 from drfd.core.model.resources import NOTHING, Node, Resources
-from drfd.core.model.stimuli import Now
 from drfd.daemon.config import HistorySettings
 from drfd.journal.journal import Journal, digest
 from drfd.journal.pruning import StoredBytes, read_shares

@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 
 from drfd.common.errors import Refused
-from drfd.common.indices import joined, show_spans
+from drfd.common.indices import joined, read_group, show_spans
 from drfd.core.decisions import stimuli as st
 from drfd.core.model import events as ev
 from drfd.core.model.job import DEPENDENCY_BYTES, UserGroup
@@ -25,7 +25,6 @@ from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
 from drfd.daemon.users.quotas import Quotas
 from drfd.protocol import requests as msg
-from drfd.protocol.groups import read_group
 from drfd.protocol.replies import BatchReply, Failure
 from drfd.protocol.requests import Selection
 

@@ -25,9 +25,8 @@ from drfd.core.explain.advice import (
 )
 from drfd.core.explain.ended_jobs import Row, UsageAccounts
 from drfd.core.fairness.rules import ROOT
-from drfd.core.model import stimuli as st
 from drfd.core.model.account import Account, AccountedAmount
-from drfd.core.model.job import Job
+from drfd.core.model.job import Actor, Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, ids_of
@@ -62,7 +61,7 @@ class HistoryHandler:
     largest_gpu: Callable[[], int | None]
     lends_cores: Callable[[], bool]
 
-    async def page(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
+    async def page(self, actor: Actor, request: msg.HistoryRequest) -> HistoryReply:
         """Return a page, newest first. `after` in it asks for the next page, or is null."""
         past = await self._past(request.past, after=request.after, limit=request.limit + 1)
         jobs = await asyncio.to_thread(lambda: list(read_ended(self.engine.journal.path, past)))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions.job_requests import owns
-from drfd.core.model.job import Job, JobState
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import Actor, Job, JobState
 from drfd.daemon.launcher_link.link import launcher_away
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup.lookup import Lookup

@@ -14,8 +14,8 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import MAX_INDEX, Span, show_spans
 from drfd.core.decisions.dependencies import is_cancelled_by_rule, is_met
 from drfd.core.decisions.job_requests import owns
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
+    Actor,
     Array,
     Dependency,
     Job,
@@ -40,7 +40,7 @@ MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
 
 
 async def find_submission(
-    engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref
+    engine: Engine, lookup: Lookup, actor: Actor, ref: Ref
 ) -> SubmissionReply:
     """Return the submission of a job, of an array, or of one task as an array of its own.
 
@@ -103,7 +103,7 @@ async def find_submission(
     return reply
 
 
-def refuse_others_job(engine: Engine, lookup: Lookup, actor: st.Actor, of: int) -> None:
+def refuse_others_job(engine: Engine, lookup: Lookup, actor: Actor, of: int) -> None:
     """Raise Refused for a submission that says it repeats another user's job, or one that is still
     to come: that job's user would be told of it as a retry, and made to wait for it. A job that is
     not known any more is nobody's."""

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.common.indices import read_group
 from drfd.common.paths import private_place
 from drfd.common.units import AXES, DISK_AXES, Most, show_apart
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
     DEPENDENCY_BYTES,
+    Actor,
     Dependency,
     JobSpec,
     Notify,
@@ -22,14 +24,12 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.options import Demand, most_of
 from drfd.core.model.resources import NOTHING, kind_of, with_gres
-from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU
 from drfd.host.disks import Disk, disk_of
 from drfd.payload.pack import usual_output
 from drfd.payload.raw_bytes import raw, readable
 from drfd.protocol import requests as parts
-from drfd.protocol.groups import read_group
 from drfd.protocol.limits import NAME_LENGTH
 from drfd.protocol.requests import SubmitRequest
 

@@ -19,8 +19,7 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
-from drfd.core.model import stimuli as st
-from drfd.core.model.job import Array, Dependency, Job, JobState, Tasks
+from drfd.core.model.job import Actor, Array, Dependency, Job, JobState, Tasks
 from drfd.core.model.machine import each_instance
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.engine.engine import Engine
@@ -132,7 +131,7 @@ class Lookup:
             await yielding.maybe_yield()
         return lambda job_id: names.get(job_id) or self.name_of(job_id)
 
-    def targets(self, actor: st.Actor, select: Selection) -> Iterator[tuple[str, int, bool] | None]:
+    def targets(self, actor: Actor, select: Selection) -> Iterator[tuple[str, int, bool] | None]:
         """Yield label and id of the jobs and arrays of a selection that the actor may change, and
         whether only the pending tasks of the array are meant. None stands for a skipped job, so
         that the caller can pause."""
@@ -251,7 +250,7 @@ class Lookup:
         array = self.any_array(job_id)
         return (self.any_job(job_id) if array is None else array).spec.user
 
-    def own_array(self, actor: st.Actor, array_id: int) -> Array | None:
+    def own_array(self, actor: Actor, array_id: int) -> Array | None:
         """Return the array, or None if there is none. Raises NotPermitted for another user's."""
         array = self.any_array(array_id)
         if array is not None and not may_touch(actor, array.spec):
@@ -269,7 +268,7 @@ class Lookup:
             raise Refused("no-such-job", f"there is no job {job_id}")
         return job
 
-    def own_job(self, actor: st.Actor, job_id: int) -> Job:
+    def own_job(self, actor: Actor, job_id: int) -> Job:
         """Return the job. Raises Refused if there is none, NotPermitted for another user's."""
         job = self.any_job(job_id)
         if not may_touch(actor, job.spec):
@@ -286,7 +285,7 @@ class Lookup:
             return ledger.jobs[min(array_state.live)]
         return table.first_bad(array) or table.ended_of(array, limit=1)[0]
 
-    def row_view(self, row: Row, actor: st.Actor) -> JobView:
+    def row_view(self, row: Row, actor: Actor) -> JobView:
         """Return a row of a list as this user may see it."""
         view = self.view(job_of(row), actor)
         return views.tasks_view(row, view) if isinstance(row, Tasks) else view
@@ -336,7 +335,7 @@ class Lookup:
             used_up=self.engine.used_up(),
         )
 
-    def view(self, job: Job, actor: st.Actor) -> JobView:
+    def view(self, job: Job, actor: Actor) -> JobView:
         return views.job_view(
             job,
             reason=views.reason_view(self.reason(job)),
@@ -348,7 +347,7 @@ class Lookup:
     def full_view(
         self,
         job: Job,
-        actor: st.Actor,
+        actor: Actor,
         details: DetailPart,
         *,
         name_of: Callable[[int], str],

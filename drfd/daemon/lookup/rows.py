@@ -18,8 +18,7 @@ from drfd.common.errors import Refused
 from drfd.core.decisions.job_requests import owns
 from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.explain.waits import Code
-from drfd.core.model.job import WAITING_STATES, Job, JobState, Tasks, leaf_path
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import WAITING_STATES, Actor, Job, JobState, Tasks, leaf_path
 from drfd.core.scheduling.policies import Plan
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from drfd.common.errors import Refused
 from drfd.common.units import show_size
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import Actor
 from drfd.daemon.config import UserLimits
 from drfd.host.measurements import MemoryHeadroom, spare_memory
 from drfd.journal.files import Reserve, free_bytes, total_bytes

@@ -15,7 +15,7 @@ from typing import Any, cast
 from drfd.common.errors import DrfdError
 from drfd.common.indices import joined
 from drfd.common.journald import about
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import Actor
 from drfd.daemon.handlers.verbs import VERBS
 from drfd.protocol.replies import Reply
 from drfd.protocol.requests import Ref, Request

@@ -30,7 +30,7 @@ import msgspec
 
 from drfd.common.errors import DrfdError, HostError, Refused, Unavailable, short_of_memory
 from drfd.common.failpoints import reach
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import Actor
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.handlers.submission import size_of
 from drfd.daemon.handlers.verbs import VERBS, Verb, verb

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from drfd.common.errors import DrfdError, HostError, Unavailable
-from drfd.core.model.stimuli import Actor
+from drfd.core.model.job import Actor
 from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinates, look_up_name
 
 log = logging.getLogger("drfd")

@@ -20,8 +20,7 @@ from drfd.core.decisions.dependencies import first_stuck, stuck_on
 from drfd.core.explain.reasons import awaited_job
 from drfd.core.explain.waits import WaitsFor
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import stimuli as st
-from drfd.core.model.job import Job, JobState
+from drfd.core.model.job import Actor, Job, JobState
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import exit_status, reason_view
@@ -195,7 +194,7 @@ class WaitHandler:
         self.waiting = Waiting(self.engine)
         self.engine.changes.listen(self.waiting.job_changed)
 
-    async def wait(self, actor: st.Actor, request: msg.WaitRequest) -> WaitReply:
+    async def wait(self, actor: Actor, request: msg.WaitRequest) -> WaitReply:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
         those that can never start."""
         yielding, lock = CooperativeYield(), self._locks[actor.uid]
@@ -224,7 +223,7 @@ class WaitHandler:
                 await yielding.maybe_yield()
         return {"done": done, "ended": ended, "never": never}
 
-    async def _ended_view(self, job_id: int, actor: st.Actor) -> JobView | EndedArrayView:
+    async def _ended_view(self, job_id: int, actor: Actor) -> JobView | EndedArrayView:
         array = self.lookup.any_array(job_id)
         if array is not None:
             return await self.lookup.ended_array_view(array)
@@ -253,7 +252,7 @@ class EventFeed:
                 woken.set()
 
     async def stream(
-        self, actor: st.Actor, request: msg.EventsRequest
+        self, actor: Actor, request: msg.EventsRequest
     ) -> AsyncGenerator[list[EventLine], None]:
         """Yield `{"event": job}` for each change, and `{"mark": place}` at the beginning and after
         each run of changes: another stream can go on from there. The stream ends when all jobs that
@@ -310,7 +309,7 @@ class EventFeed:
             _forget(self.listeners, key, woken)
 
     async def _event_lines(
-        self, rows: Iterable[Row | None], actor: st.Actor
+        self, rows: Iterable[Row | None], actor: Actor
     ) -> AsyncGenerator[list[EventLine], None]:
         lock = self._locks[actor.uid]
         left = iter(rows)
@@ -364,7 +363,7 @@ def _has(ids: Sequence[int], job_id: int | None) -> bool:
     return at < len(ids) and ids[at] == job_id
 
 
-def _narrowed(select: Selection, actor: st.Actor) -> Selection:
+def _narrowed(select: Selection, actor: Actor) -> Selection:
     """Return the selection, limited to the user's own jobs unless others are asked for."""
     if select.ids or select.user or select.everything:
         return select

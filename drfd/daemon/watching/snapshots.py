@@ -21,9 +21,8 @@ import msgspec
 from drfd.common.units import AXES
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.lending import Loan
-from drfd.core.model.job import Job, JobState
+from drfd.core.model.job import Actor, Job, JobState
 from drfd.core.model.resources import kind_of
-from drfd.core.model.stimuli import Actor
 from drfd.daemon.lookup.rows import WaitingRows
 from drfd.daemon.lookup.views import (
     Sums,
