@@ -10,19 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
-from msgspec import Raw
 
 from drfd.common.errors import Refused
-from drfd.core.model.job import Outcome, Retry, Warn
-from drfd.core.model.options import Demand, Rates
 from drfd.launcher import protocol as launcher
 from drfd.payload.pack import of_request
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import decode, encode, encode_request
 from drfd.protocol.requests import (
-    DependencyPart,
-    HistoryFilter,
-    Selection,
     SubmitRequest,
     decode_request,
 )
@@ -104,129 +98,10 @@ FULL_SUBMIT: dict[str, Any] = {
     "dry_run": True,
     "key": "0123",
 }
-KINDS = msg.REQUESTS
-#: (Verb, fields of the message, fields that the request has in another form.)
-ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("hello", {}, {}),
-    ("metrics", {}, {}),
-    ("submit", {"argv": ["true"], "cwd": "/"}, {}),
-    (
-        "submit",
-        FULL_SUBMIT,
-        {"demand": Demand(**DEMAND | {"disks": {"data": Rates(1, 2, write_max_bps="all")}})},
-    ),
-    (
-        "submit",
-        {
-            "argv": ["true"],
-            "cwd": "/",
-            "after": [{"id": 7}],
-            "begin_s": 1_700_000_000,
-            "retry": {"times": 3, "on": ["FAILED", "TIMEOUT"]},
-            "warn": {"signal": 10, "before_s": 60},
-        },
-        {
-            "after": [DependencyPart(id=7)],
-            "retry": Retry(3, (Outcome.FAILED, Outcome.TIMEOUT)),
-            "warn": Warn(signal=10, before_s=60),
-        },
-    ),
-    ("status", {}, {}),
-    ("status", {"select": {"ids": [1, 2]}, "ended": 20}, {"select": Selection(ids=[1, 2])}),
-    (
-        "status",
-        {"select": {"user": "al", "name": "n", "states": ["HELD"]}},
-        {"select": Selection(user="al", name="n", states=("HELD",))},
-    ),
-    ("status", {"limit": 1000, "after": [42, True]}, {"after": (42, True)}),
-    ("show", {"id": 1}, {}),
-    ("show", {"id": "1_1"}, {}),
-    ("why", {"id": 7}, {}),
-    ("submission", {"id": "7_1"}, {}),
-    ("recent", {"limit": 5, "name": "t"}, {}),
-    ("history", {}, {}),
-    (
-        "history",
-        {
-            "past": {"user": "al", "states": ["LOST"], "pool": "lab", "since_s": 5.5},
-            "limit": 20,
-            "after": [7.5, 3],
-        },
-        {
-            "past": HistoryFilter(user="al", states=("LOST",), pool="lab", since_s=5.5),
-            "after": (7.5, 3),
-        },
-    ),
-    ("report", {}, {}),
-    (
-        "report",
-        {"by": "job", "past": {"ids": [3]}, "limit": 1, "least": 1},
-        {"past": HistoryFilter(ids=[3])},
-    ),
-    ("snapshots", {}, {"every_s": 1.0}),
-    ("snapshots", {"every_s": 2.5}, {}),
-    ("usage", {"id": "42_7"}, {}),
-    ("usage", {"user": "al"}, {}),
-    ("waiting", {}, {}),
-    ("waiting", {"text": "fit", "user": "al", "skip": None, "reverse": True}, {}),
-    ("ledger", {}, {}),
-    ("ledger", {"since_s": 5.5, "until_s": 7.0, "user": "al"}, {}),
-    ("ledger_check", {}, {}),
-    ("wait", {"ids": [3]}, {}),
-    ("wait", {"ids": [3, 4], "any": True, "timeout_s": 0.5}, {}),
-    ("cancel", {"select": {"everything": True}}, {"select": Selection(everything=True)}),
-    ("hold", {"select": {"ids": [1]}}, {"select": Selection(ids=[1])}),
-    ("release", {"select": {"ids": [1]}}, {"select": Selection(ids=[1])}),
-    ("requeue", {"select": {"ids": [1]}, "held": True}, {"select": Selection(ids=[1])}),
-    ("suspend", {"select": {"ids": [1]}}, {"select": Selection(ids=[1])}),
-    (
-        "resume",
-        {"select": {"states": ["SUSPENDED"]}},
-        {"select": Selection(states=("SUSPENDED",))},
-    ),
-    ("signal", {"select": {"ids": [1]}, "signal": 10}, {"select": Selection(ids=[1])}),
-    (
-        "set",
-        {
-            "select": {"name": "train-*"},
-            "priority": 3,
-            "begin_s": 0,
-            "after": [{"id": 7}, {"id": 8, "want": "any"}],
-            "demand": {"cores_milli": 500},
-        },
-        {
-            "select": Selection(name="train-*"),
-            "after": [DependencyPart(id=7), DependencyPart(id=8, want="any")],
-            "demand": Demand(cores_milli=500),
-        },
-    ),
-    ("submit_list", {"jobs": [{}]}, {"jobs": [Raw(b"{}")]}),
-    ("events", {"after": 7}, {}),
-    ("drain", {"on": True}, {}),
-    ("drain", {"on": True, "node": "n1"}, {}),
-    ("reload", {}, {}),
-    ("shutdown", {}, {}),
-    ("shutdown", {"kill_jobs": True}, {}),
-    ("nodes", {}, {}),
-    ("shares", {}, {}),
-    ("doctor", {}, {}),
-    ("end_stray", {"id": 7, "attempt": 2}, {}),
-    ("exec", {"id": "4_1", "attempt": 2, "pid": 9, "start_ticks": 1, "proof": "0" * 64}, {}),
-]
 
 
 def line(op: str, **fields: object) -> bytes:
     return json.dumps({"op": op, "v": 1} | fields).encode()
-
-
-@pytest.mark.parametrize(("op", "fields", "changed"), ACCEPTED, ids=[case[0] for case in ACCEPTED])
-def test_a_request_is_understood(op: str, fields: dict[str, Any], changed: dict[str, Any]) -> None:
-    assert decode_request(line(op, **fields)) == KINDS[op](v=1, **fields | changed)
-
-
-def test_every_verb_of_the_wire_is_among_the_accepted_requests() -> None:
-    """A verb that is added here late would not be tested at all."""
-    assert {op for op, *_ in ACCEPTED} == KINDS.keys()
 
 
 def submit(**changes: object) -> bytes:
@@ -241,8 +116,6 @@ MALFORMED = {
     "nothing": b"",
     "an empty line": b"\n",
     "not JSON": b"submit please",
-    "a list": b"[]",
-    "a number": b"42",
     "null": b"null",
     "two objects": b'{"op":"hello","v":1} {"op":"hello","v":1}',
     "half an object": b'{"op":"hello","v":',
@@ -251,45 +124,29 @@ MALFORMED = {
     "not UTF-8 in argv": b'{"op":"submit","v":1,"argv":["\xff"],"cwd":"/"}',
     "an encoded surrogate": b'{"op":"submit","v":1,"argv":["\xed\xa0\x80"],"cwd":"/"}',
     "a lone high surrogate": b'{"op":"submit","v":1,"argv":["\\ud800"],"cwd":"/"}',
-    "a lone low surrogate": b'{"op":"submit","v":1,"argv":["\\udc00"],"cwd":"/"}',
     "a lone surrogate in the environment": b'{"op":"submit","v":1,"argv":["a"],"cwd":"/",'
     b'"env":{"A":"\\udcff"}}',
     "no verb": b'{"v":1}',
     "unknown verb": b'{"op":"explode","v":1}',
-    "a verb that is a number": b'{"op":1,"v":1}',
-    "a verb that is a list": b'{"op":["hello"],"v":1}',
     "no version": b'{"op":"hello"}',
-    "a version that is a text": b'{"op":"hello","v":"1"}',
-    "a version that is a float": b'{"op":"hello","v":1.5}',
     "a version that is true": b'{"op":"hello","v":true}',
     "an unknown field": b'{"op":"hello","v":1,"uid":0}',
-    "an unknown field of a submission": submit(uid=0),
     "an unknown field of a demand": demand(memory="1G"),
     "an unknown field of a selection": b'{"op":"cancel","v":1,"select":{"all":true}}',
     "no argv": b'{"op":"submit","v":1,"cwd":"/"}',
-    "argv as text": submit(argv="true"),
     "a number in argv": submit(argv=["sleep", 1]),
-    "null in argv": submit(argv=[None]),
     "no working directory": b'{"op":"submit","v":1,"argv":["true"]}',
     "a relative working directory": submit(cwd="home"),
-    "an empty working directory": submit(cwd=""),
     "an endless working directory": submit(cwd="/" + "x" * 4096),
-    "cores as text": demand(cores_milli="1"),
-    "cores as a fraction": demand(cores_milli=1.5),
     "negative cores": demand(cores_milli=-1),
     "no cores": demand(cores_milli=0),
-    "huge cores": demand(cores_milli=1 << 62),
-    "negative memory": demand(memory_bytes=-1),
-    "no memory": demand(memory_bytes=0),
     "memory beyond 64 bits": demand(memory_bytes=1 << 64),
     "memory of a thousand digits": b'{"op":"submit","v":1,"argv":["a"],"cwd":"/","demand":'
     b'{"memory_bytes":1' + b"0" * 1000 + b"}}",
     "negative rate": demand(read_bps=-1),
     "a negative end of a range": demand(cores_max_milli=-1),
     "a strange end of a range": demand(cores_max_milli="most"),
-    "an end of a range with a unit": demand(read_max_bps="2M"),
     "negative count": demand(gres={"gpu": -1}),
-    "negative memory on a countable": demand(gres_memory={"gpu": -1}),
     "a count without a name": demand(gres={"": 1}),
     "an empty name": submit(name=""),
     "an endless name": submit(name="x" * 257),
@@ -298,16 +155,9 @@ MALFORMED = {
     "a priority out of range": submit(priority=10**7),
     "a negative umask": submit(umask=-1),
     "a umask with other bits": submit(umask=0o7777),
-    "an environment as a list": submit(env=["A=1"]),
     "a number in the environment": submit(env={"A": 1}),
-    "held as text": submit(held="yes"),
-    "preemptible as a number": submit(preemptible=1),
-    "a dry run as text": submit(dry_run="true"),
     "id zero": b'{"op":"show","v":1,"id":0}',
-    "a negative id": b'{"op":"show","v":1,"id":-1}',
-    "an id as text": b'{"op":"show","v":1,"id":"1"}',
     "an id beyond 2^53": b'{"op":"show","v":1,"id":9007199254740993}',
-    "an id of a thousand digits": b'{"op":"show","v":1,"id":1' + b"0" * 1000 + b"}",
     "waiting for nothing": b'{"op":"wait","v":1,"ids":[]}',
     "a negative timeout": b'{"op":"wait","v":1,"ids":[1],"timeout_s":-1}',
     "a timeout beyond numbers": b'{"op":"wait","v":1,"ids":[1],"timeout_s":1e999}',
@@ -316,9 +166,6 @@ MALFORMED = {
     "a page that is no page": b'{"op":"status","v":1,"limit":10001}',
     "a negative number of ended jobs": b'{"op":"status","v":1,"ended":-1}',
     "a cancellation of nothing": b'{"op":"cancel","v":1}',
-    "a suspension of nothing": b'{"op":"suspend","v":1}',
-    "a resumption of nothing": b'{"op":"resume","v":1}',
-    "drain without a direction": b'{"op":"drain","v":1}',
     "a million brackets": b"[" * 1_000_000,
     "deep nesting": b'{"op":"hello","v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "deep nesting in a known field": b'{"op":"submit","v":1,"argv":'
@@ -365,7 +212,14 @@ def test_any_bytes_are_a_request_or_a_refusal(line: bytes) -> None:
 
 
 @given(
-    some.sampled_from([line(op, **fields) for op, fields, _ in ACCEPTED]),
+    some.sampled_from(
+        [
+            line("submit", **FULL_SUBMIT),
+            line("set", select={"name": "train-*"}, after=[{"id": "7_1", "want": "any"}]),
+            line("history", past={"states": ["LOST"], "since_s": 5.5}, after=[7.5, 3]),
+            line("signal", select={"ids": [1]}, signal=10),
+        ]
+    ),
     some.integers(0, 400),
     some.integers(0, 400),
     some.binary(max_size=6),
