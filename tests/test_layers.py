@@ -76,18 +76,17 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "launcher_link": {"countable", "engine", "monitoring"},
         "spawn": {"cluster", "config", "countable", "launcher_link"},
         "lookup": {"countable", "engine", "monitoring", "users"},
-        "watching": {"engine", "monitoring", "users", "lookup"},
         "handlers": {
             *("config", "countable", "users", "engine", "forecasting", "accounting", "monitoring"),
-            *("error_message", "launcher_link", "lookup", "watching"),
+            *("error_message", "launcher_link", "lookup"),
         },
-        "server": {"users", "lookup", "watching", "handlers"},
-        "metrics": {"config", "engine", "lookup", "watching"},
+        "server": {"users", "lookup", "handlers"},
+        "metrics": {"config", "engine", "lookup"},
         "reference": {"config", "handlers", "server"},
         "controller": {
             *("calendar", "config", "metrics", "countable", "spawn"),
             *("users", "engine", "monitoring", "launcher_link", "lookup"),
-            *("watching", "handlers", "server"),
+            *("handlers", "server"),
         },
         "main": {
             *("calendar", "cluster", "countable", "pool_warnings", "gpu_report", "config", "spawn"),

@@ -47,15 +47,15 @@ from drfd.daemon.launcher_link.device_table import GpuRoster
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.metrics.publication import Outlets, metrics_warnings
 from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.server.server import Server
 from drfd.daemon.users.accounts import Accounts
-from drfd.daemon.watching.follow import EventFeed
-from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.linux.service import Service

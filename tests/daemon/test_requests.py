@@ -40,9 +40,9 @@ from drfd.daemon.handlers.doctor import (
 )
 from drfd.daemon.handlers.verbs import VERBS
 from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.server.audit import record
 from drfd.daemon.users import loop_time
-from drfd.daemon.watching.follow import EventFeed
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine

@@ -28,16 +28,16 @@ from drfd import __version__
 from drfd.common.errors import HostError
 from drfd.core.model.job import Actor
 from drfd.daemon.config import Config, UserLimits
+from drfd.daemon.lookup import follow as follow_module
+from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.server import server as server_module
 from drfd.daemon.server.server import MAX_ACCEPTS, Acceptor, ListeningSocket, Server
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import LoopTime
 from drfd.daemon.users.quotas import MAX_INCOMING_BYTES, STRANGERS, UNKNOWN
-from drfd.daemon.watching import follow as follow_module
-from drfd.daemon.watching.follow import EventFeed
-from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.linux import descriptor_guard
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.user_database import look_up_name

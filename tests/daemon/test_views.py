@@ -33,8 +33,12 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.daemon.lookup import follow as follow_module
 from drfd.daemon.lookup import rows as rows_module
+from drfd.daemon.lookup import snapshots as snapshots_module
+from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup, Row
+from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.lookup.views import (
     conditions_view,
     demand_view,
@@ -45,10 +49,6 @@ from drfd.daemon.lookup.views import (
     shares_view,
     wait_view,
 )
-from drfd.daemon.watching import follow as follow_module
-from drfd.daemon.watching import snapshots as snapshots_module
-from drfd.daemon.watching.follow import EventFeed
-from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
 from drfd.protocol.requests import Selection

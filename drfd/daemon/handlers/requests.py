@@ -63,6 +63,7 @@ from drfd.daemon.handlers.verbs import VERBS, verb
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup import views
+from drfd.daemon.lookup.follow import WaitHandler
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
 from drfd.daemon.lookup.rows import WaitingRows, find_recent
 from drfd.daemon.monitoring.gpu_limits import unkept_text
@@ -71,9 +72,8 @@ from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
 from drfd.daemon.users.quotas import Quotas
-from drfd.daemon.watching.follow import WaitHandler
 from drfd.devices.gpu import GPU
-from drfd.journal.history import read_story
+from drfd.journal.history import Story, read_story
 from drfd.journal.records import Payload
 from drfd.payload.signature import is_key_file, key_file_name
 from drfd.protocol import requests as msg
@@ -87,6 +87,7 @@ from drfd.protocol.replies import (
     DryRunReply,
     EndStrayReply,
     ExecReply,
+    ExplainedArrayView,
     ExplainedJobView,
     HelloReply,
     HistoryReply,
@@ -518,44 +519,41 @@ class Requests:
     # The reply about a long array takes tens of milliseconds.
     @verb(msg.ShowRequest, lock="show")
     async def _show(self, actor: st.Actor, request: msg.ShowRequest) -> ShowReply:
+        """Return a job or an array; of another user's job what lists show to everybody: no command,
+        paths, conditions or events."""
         job_id = self._lookup.id_of(request.id)
         array = self._lookup.own_array(actor, job_id)
-        job = None if array is not None else self._lookup.any_job(job_id)
-        if job is not None and not may_touch(actor, job.spec):
-            return self._show_others(actor, job)
-        task_of = None if job is None else job.array_id
-        story = await asyncio.to_thread(read_story, self.engine.journal.path, job_id, task_of)
-        events: ShowReply = {
+        common = self._lookup.any_job(job_id) if array is None else array.common
+        is_own, story = may_touch(actor, common.spec), Story([], 0, 0)
+        conditions = views.NO_CONDITIONS
+        if is_own:
+            task_of = common.array_id if array is None else None
+            story = await asyncio.to_thread(read_story, self.engine.journal.path, job_id, task_of)
+            name_of = await self._lookup.names_of(common.spec.after)
+            # The job may have changed meanwhile.
+            common = self._lookup.any_job(job_id) if array is None else common
+            conditions = views.conditions_view(common, name_of)
+        options: DetailPart = {"options": views.option_fields(common.spec)} if is_own else {}
+        reply: ShowReply = {
             "events": [views.event_view(event, self._lookup.name_of) for event in story.events],
             "events_omitted": story.omitted,
             "events_dropped": story.dropped,
         }
-        common = job if array is None else array.common
-        assert common is not None
-        name_of = await self._lookup.names_of(common.spec.after)
-        if job is not None:
-            # The job may have changed meanwhile.
-            job = self._lookup.any_job(job_id)
-            used = views.used_view(job) if job.state is JobState.ENDED else None
-            curve = self.curves.of_job(job)
-            reply: ShowReply = {
-                "job": self._lookup.full_view(job, actor, self._details(job), name_of=name_of),
-                **events,
-                "used": used,
-                "curve": None if curve is None else views.curve_view(curve, job.spec.demand),
-            }
-            return _with_all_runs(reply, job)
-        assert array is not None
-        view = await self._lookup.array_view(array)
-        return {
-            "array": {
-                **view,
-                **views.conditions_view(array.common, name_of),
-                **self._lending(array.spec, array.common.state),
-                "options": views.option_fields(array.spec),
-            },
-            **events,
-        }
+        if array is not None:
+            lending = self._lending(array.spec, common.state)
+            view = await self._lookup.array_view(array)
+            reply["array"] = cast(ExplainedArrayView, {**view, **conditions, **lending, **options})
+            return reply
+        details = {**self._details(common), **self._lookup.placed_part(common, is_own=is_own)}
+        job = {**self._lookup.view(common, actor), **conditions, **details, **options}
+        reply["job"] = cast(ExplainedJobView, job)
+        reply["used"] = views.used_view(common) if common.state is JobState.ENDED else None
+        curve = self.curves.of_job(common)
+        reply["curve"] = None if curve is None else views.curve_view(curve, common.spec.demand)
+        all_runs = views.all_runs_view(common)
+        if all_runs is not None:
+            reply["all_runs"] = all_runs
+        return reply
 
     def _details(self, job: Job) -> DetailPart:
         """Return how a job stands with its ranges, and with the memory that it declared on each
@@ -622,27 +620,6 @@ class Requests:
         has_range = job.spec.most is not None and job.spec.most.cores_milli > 0
         is_lent = CORES in self.link.lends() and has_range
         return is_up and is_lent and not self.link.can_lend((job.id, job.attempt))
-
-    def _show_others(self, actor: st.Actor, job: Job) -> ShowReply:
-        """Return of another user's job what lists show to everybody: no command, paths, conditions
-        or events."""
-        curve = self.curves.of_job(job)
-        shown = {
-            **self._lookup.view(job, actor),
-            **views.NO_CONDITIONS,
-            **self._details(job),
-            "cpus": None,
-            "memory_nodes": [],
-        }
-        reply: ShowReply = {
-            "job": cast(ExplainedJobView, shown),
-            "events": [],
-            "events_omitted": 0,
-            "events_dropped": 0,
-            "used": views.used_view(job) if job.state is JobState.ENDED else None,
-            "curve": None if curve is None else views.curve_view(curve, job.spec.demand),
-        }
-        return _with_all_runs(reply, job)
 
     @verb(msg.WhyRequest, lock=_FORECASTS)
     async def _why(self, actor: st.Actor, request: msg.WhyRequest) -> WhyReply:
@@ -799,13 +776,6 @@ class Requests:
             reply = await self._batch.ask(actor, Selection(ids=list(running)), st.CancelAsked)
         self.shut_down(after_jobs=request.kill_jobs)
         return {**reply, "running": running, **self._service_state()}
-
-
-def _with_all_runs(reply: ShowReply, job: Job) -> ShowReply:
-    all_runs = views.all_runs_view(job)
-    if all_runs is not None:
-        reply["all_runs"] = all_runs
-    return reply
 
 
 def _too_many_rows() -> Refused:

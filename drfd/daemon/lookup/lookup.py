@@ -38,7 +38,6 @@ from drfd.protocol.replies import (
     ArrayView,
     DetailPart,
     EndedArrayView,
-    ExplainedJobView,
     JobView,
 )
 from drfd.protocol.requests import Ref, Selection
@@ -344,25 +343,16 @@ class Lookup:
             expected_start_s=self.expected_start_s(job),
         )
 
-    def full_view(
-        self,
-        job: Job,
-        actor: Actor,
-        details: DetailPart,
-        *,
-        name_of: Callable[[int], str],
-    ) -> ExplainedJobView:
-        """Return the job with its conditions, pinned CPUs, the memory nodes of its instances, and
-        `details`. Lists leave the CPUs out, because they are read from the kernel's files."""
+    def placed_part(self, job: Job, *, is_own: bool) -> DetailPart:
+        """Return the pinned CPUs of a user's own job, and the memory nodes of its instances. Lists
+        leave them out, because the CPUs are read from the kernel's files."""
+        if not is_own:
+            return {"cpus": None, "memory_nodes": []}
         places = dict(self.engine.rules.axes.places) if job.instances else {}
         nodes = {places[each].node for each in each_instance(job.instances) if each in places}
         return {
-            **self.view(job, actor),
-            **views.conditions_view(job, name_of),
-            **details,
             "cpus": self.meter.pinned_cpus(job),
             "memory_nodes": sorted(node for node in nodes if node is not None),
-            "options": views.option_fields(job.spec),
         }
 
     def expected_start_s(self, job: Job) -> float | None:

@@ -22,9 +22,9 @@ from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import JobState
 from drfd.core.model.machine import fits, total
+from drfd.daemon.lookup.snapshots import Overview
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.metrics.figures import WHOLE, NodeRow, Readings, metrics, node_rows
-from drfd.daemon.watching.snapshots import Overview
 from drfd.protocol.replies import ResourcesView, SumView
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"

@@ -34,14 +34,14 @@ from drfd.core.model.job import Actor
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.handlers.submission import size_of
 from drfd.daemon.handlers.verbs import VERBS, Verb, verb
+from drfd.daemon.lookup.follow import EventFeed
+from drfd.daemon.lookup.snapshots import SnapshotFeed
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.server import audit
 from drfd.daemon.users import quotas
 from drfd.daemon.users.accounts import Accounts, directory_slow
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.daemon.users.quotas import STRANGERS, UNKNOWN
-from drfd.daemon.watching.follow import EventFeed
-from drfd.daemon.watching.snapshots import SnapshotFeed
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.protocol.codec import MAX_REQUEST_BYTES
