@@ -273,8 +273,7 @@ class Daemon:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        await self._requests.forecasts.close()
-        self._requests.accountant.close()
+        self._requests.close()
         self._sampler.save_curves(all_of_them=True)
         self._engine.stopped()
         for task in done - {stop}:

@@ -40,23 +40,32 @@ def be_killed_first() -> None:
         file.write(str(_FIRST))
 
 
-def become_helper(*, nice: int, most_bytes: int) -> None:
+def become_helper(*, nice: int, cpu_s: int, more_bytes: int) -> None:
     """Give precedence to the process that has started this one, and end with it: lower the own
-    priority for the scheduler, for the OOM killer, and bound the memory. Steps that a sandbox does
-    not allow are skipped."""
+    priority for the scheduler and for the OOM killer, and bound the processor time and the memory
+    beside what it has. Steps that a sandbox does not allow are skipped."""
     asked: tuple[Callable[[], object], ...] = (
         lambda: syscalls.set_parent_death_signal(signal.SIGKILL),
         lambda: os.setpriority(os.PRIO_PROCESS, 0, nice),
-        lambda: resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes)),
+        lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1)),
+        lambda: resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + more_bytes,) * 2),
         lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
         syscalls.set_no_new_privileges,
+        # A process that has dropped root's rights may not write its own score before.
+        lambda: syscalls.set_dumpable(True),
         be_killed_first,
     )
     for ask in asked:
         try:
             ask()
-        except OSError:
+        except (OSError, ValueError):
             continue
+
+
+def _data_bytes() -> int:
+    """Return what counts by RLIMIT_DATA of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def part_of_memory(part: int, least_bytes: int) -> int:

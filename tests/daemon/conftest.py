@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import DISK, Desk, MakeDesk, MakeShell, OwnForecasts, Shell
+from daemon.desk import DISK, Desk, MakeDesk, MakeShell, OwnPrograms, Shell
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import Job, Now
 from drfd.daemon.config import Config, Site, UserLimits
@@ -72,7 +72,6 @@ def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
         *,
         config: Config | None = None,
         takes_root: bool = True,
-        has_forecasters: bool = False,
         mono: Callable[[], float] = time.monotonic,
         **shell_options: Any,
     ) -> Desk:
@@ -100,8 +99,7 @@ def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
             takes_root=takes_root, reload=lambda: requests.site, shut_down=lambda *,
             after_jobs: told.append(after_jobs), mono=mono,
         )  # fmt: skip
-        if not has_forecasters:
-            requests.forecasts = OwnForecasts(shell.engine)
+        requests.history.children = OwnPrograms(requests.history.children.kind, patience_s=60)
         return Desk(shell, requests, link, told)
 
     return make

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
-import pytest
 
 from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Stimulus
@@ -20,10 +18,8 @@ from drfd.core.explain.forecast import Forecast
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job
+from drfd.daemon.children.children import Children
 from drfd.daemon.engine.engine import Engine, Work
-from drfd.daemon.forecasting.forecaster import answer
-from drfd.daemon.forecasting.forecasts import Forecasts
-from drfd.daemon.forecasting.messages import ForecastReply, Question
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
 from drfd.host.disks import Disk
@@ -157,35 +153,19 @@ class Desk:
         )
 
 
-class OwnForecasts(Forecasts):
-    """Looks ahead in this process, which takes less time than to start one. That forecasters give
-    the same answers is tested where they are (test_forecasts)."""
+class OwnPrograms(Children):
+    """Does the work of programs in this process, which takes less time than to start one. That a
+    program gives the same answers is tested where they are slow."""
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self.engine = engine
-
-    async def ask(self, question: Callable[[], Question]) -> ForecastReply:
-        return answer(question(), lambda: look_ahead(self.engine))
-
-
-def start_stopped(patch: pytest.MonkeyPatch) -> None:
-    """Let each process that the daemon starts stand still at once, so that who kills it is not too
-    late, however long the test itself is kept waiting."""
-    start = subprocess.Popen
-
-    def stopped(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
-        process = start(*words, **options)
-        process.send_signal(signal.SIGSTOP)
-        return process
-
-    patch.setattr(subprocess, "Popen", stopped)
+    async def ask(self, prepare: Callable[[], Any], answer: Any = Any) -> Any:
+        work = prepare()
+        found = [*import_module(work.module).answers(work.task)][-1]
+        return msgspec.json.decode(msgspec.json.encode(found))
 
 
 def look_ahead(engine: Engine) -> Forecast:
     """What a look ahead would begin with now."""
-    ledger = engine.ledger
-    return engine.circumstances().future(ledger.jobs.values(), ledger.arrays.live(), engine.rules)
+    return engine.forecast_builder()()
 
 
 #: Makes a desk over a new shell, with the options of one.

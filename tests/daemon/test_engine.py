@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import pickle
 import sqlite3
 from contextlib import closing
 from fractions import Fraction
@@ -29,7 +28,6 @@ from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcom
 from drfd.core.model.resources import Axes, Node
 from drfd.core.scheduling.policies import PassLimits
 from drfd.daemon.engine.engine import Inbox, Work
-from drfd.daemon.forecasting.messages import LedgerChanges, LedgerCopy
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import (
@@ -291,22 +289,6 @@ def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell: M
     assert shell.host.take() == [Freeze(2, 1)]
     shell.turn(st.Frozen(now(72), 2, 1))
     assert shell.host.take() == [Freeze(2, 1), Launch(4, 1)]
-
-
-def test_what_happens_meanwhile_does_not_reach_who_looks_ahead(shell: Shell) -> None:
-    """It is looked ahead in another process, from what the controller has said of that moment."""
-    shell.turn(asks(9), asks(9, actor=BOB))
-    ledger = shell.engine.ledger
-    changes = LedgerChanges.of(ledger.jobs, ledger)
-    circumstances = pickle.loads(pickle.dumps(shell.engine.circumstances()))
-    shell.turn(attempt_started(1), ended(1))
-    shell.turn(gone(1))
-    assert states(shell) == {2: "STARTING"}
-    books = LedgerCopy()
-    books.take(changes)
-    future = circumstances.future(books.jobs, books.arrays, shell.engine.rules)
-    assert future.start_s(2) == now(3600).at_s
-    shell.host.take()
 
 
 # -- a journal that says no --------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
@@ -12,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk, start_stopped
+from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.model.job import Usage
 from drfd.core.usage import Curve, Point
+from drfd.daemon.children.children import Children
 from drfd.daemon.config import Config
 from drfd.journal.promises import NAME
 from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, rules
@@ -171,6 +171,15 @@ async def test_a_report_shows_how_the_last_job_of_each_row_went(desk: Desk) -> N
     assert all("curve" not in row for row in by_user["rows"])
 
 
+@pytest.mark.slow
+async def test_a_report_is_made_by_a_program_in_a_child(desk: Desk) -> None:
+    await desk.finish(await desk.submit(ALICE, name="train"), **used())
+    expected = await desk.ask(ALICE, op="report")
+    desk.requests.history.children = Children(desk.requests.history.children.kind, patience_s=60)
+    assert await desk.ask(ALICE, op="report") == expected
+    assert [row["name"] for row in expected["rows"]] == ["train"]
+
+
 # -- the account of promises: what is asked of it, and who is told what of it ------------------
 
 
@@ -211,7 +220,7 @@ def start(make_desk: MakeDesk, clock: Clock) -> Iterator[Start]:
 
     yield make
     for desk in started:
-        desk.requests.accountant.close()
+        desk.requests.close()
         desk.shell.host.take()
 
 
@@ -304,7 +313,7 @@ async def test_who_asks_an_account_with_much_to_do_is_told_so(start: Start, cloc
     keeper.patience_s = 0.0
     with pytest.raises(Unavailable, match="still being brought up to date"):
         await desk.ask(BOB, op="ledger")
-    # The worker that was begun ends in its own time.
+    # The child that was begun ends in its own time.
     keeper.patience_s = 60.0
     assert (await desk.ask(BOB, op="ledger"))["rows"]
 
@@ -317,28 +326,3 @@ async def test_a_long_check_goes_on_and_is_asked_for_again(start: Start, clock: 
     assert [*await desk.ask(ADMIN, op="ledger_check")] == ["running_s"]
     keeper.patience_s = 60.0
     assert (await desk.ask(ADMIN, op="ledger_check"))["fault"] is None
-
-
-@pytest.mark.slow
-async def test_a_killed_worker_is_an_error_and_the_next_goes_on(
-    start: Start, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk = await busy(start, clock)
-    keeper = desk.requests.accountant
-    with monkeypatch.context() as patched:
-        start_stopped(patched)
-        asked = asyncio.create_task(desk.ask(BOB, op="ledger"))
-        while not keeper.processes:
-            await asyncio.sleep(0.001)
-        for process in [*keeper.processes]:
-            process.kill()
-        with pytest.raises(HostError, match="drfd's log says how"):
-            await asked
-    assert (await desk.ask(BOB, op="ledger"))["rows"]
-
-
-async def test_once_the_daemon_ends_no_worker_is_started(start: Start, clock: Clock) -> None:
-    desk = await busy(start, clock)
-    desk.requests.accountant.close()
-    with pytest.raises(Unavailable, match="the daemon ends"):
-        await desk.ask(BOB, op="ledger")

@@ -306,7 +306,7 @@ class Desk:
         self._loop.close()
 
     def _forget(self) -> None:
-        self._loop.run_until_complete(self._requests.forecasts.close())
+        self._requests.close()
         self._engine.ledger.check()
         self._journal.close()
         self._place.cleanup()

@@ -11,7 +11,7 @@ So a forecast is as good as the estimates, and no promise.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, merge
 from itertools import starmap
@@ -27,11 +27,10 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
-from drfd.core.ledger.ledger import End, Ledger
-from drfd.core.ledger.postponed import Shortages
-from drfd.core.ledger.queue import LiveArray, Run
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import Run
 from drfd.core.model import events as ev
-from drfd.core.model.hours import NO_HOURS, LimitHours, Window, first_start_s, length_s, longest_s
+from drfd.core.model.hours import first_start_s, length_s, longest_s
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import Room, Vector
 from drfd.core.model.resources import Axes, Resources
@@ -47,56 +46,6 @@ _MOST_PASSES = 300
 NEVER_KNOWN = ExpectedStart(None, Certainty.UNKNOWN)
 #: Stands for the end of the load from outside in place of a job's id.
 _EXTERNAL = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """The state that a forecast starts from, besides the rules and the live jobs and arrays."""
-
-    next_id: int
-    drained: ev.Drained | None
-    shortages: Shortages
-    #: The ends that some dependent jobs have not been told.
-    ended: Mapping[int, End]
-    run_times: RunTimes
-    past_usage: Mapping[str, float]
-    before: tuple[Reservation, ...]
-    now: Now
-    external: ExternalLoad | None
-    #: See `Ledger`. A forecast takes no closed node to be opened.
-    node_drains: Mapping[str, ev.Drained] = field(default_factory=dict)
-    nodes_away: Mapping[str, float] = field(default_factory=dict)
-    windows: tuple[Window, ...] = ()
-    limit_hours: LimitHours = NO_HOURS
-    #: See `Scheduler`.
-    week_use: WeekUse | None = None
-
-    def future(self, jobs: Iterable[Job], arrays: Iterable[LiveArray], rules: Rules) -> Forecast:
-        """Return a forecast with a ledger of its own, made from these jobs and arrays."""
-        ledger = Ledger.of_jobs(
-            rules.axes,
-            jobs,
-            arrays=arrays,
-            next_id=self.next_id,
-            drained=self.drained,
-            node_drains=self.node_drains,
-            shortages=Shortages(self.shortages),
-            ended=lambda ids: self.ended,
-        )
-        ledger.nodes_away = self.nodes_away
-        ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
-        report_all_ends(ledger)
-        week_use = None if self.week_use is None else self.week_use.copy()
-        return Forecast(
-            ledger,
-            rules,
-            self.run_times,
-            self.past_usage,
-            self.before,
-            self.now,
-            self.external,
-            week_use=week_use,
-        )
 
 
 @dataclass
@@ -119,6 +68,30 @@ class Forecast:
     #: The nodes that the external load has left; "" where there is one machine.
     _freed: frozenset[str] = frozenset()
     _scheduler: Scheduler = field(init=False)
+
+    @classmethod
+    def of(
+        cls,
+        ledger: Ledger,
+        rules: Rules,
+        scheduler: Scheduler,
+        now: Now,
+        external: ExternalLoad | None,
+    ) -> Forecast:
+        """Return a forecast from the present state, with a ledger of its own."""
+        own = ledger.with_axes(rules.axes)
+        report_all_ends(own)
+        week_use = scheduler.week_use
+        return cls(
+            own,
+            rules,
+            scheduler.run_times,
+            scheduler.past_usage,
+            scheduler.reservations,
+            now,
+            external,
+            week_use=None if week_use is None else week_use.copy(),
+        )
 
     def __post_init__(self) -> None:
         self._scheduler = Scheduler(

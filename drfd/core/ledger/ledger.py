@@ -262,7 +262,7 @@ class Ledger:
             next_id=self.next_id,
             drained=self.drained,
             node_drains=self.node_drains,
-            shortages=self.shortages,
+            shortages=Shortages(self.shortages),
             ended=lambda ids: self.dependents.ended,
         )
         ledger.nodes_away = self.nodes_away

@@ -37,7 +37,7 @@ from drfd.core.decisions.stimuli import (
     SubmitAsked,
     Tick,
 )
-from drfd.core.explain.forecast import Circumstances
+from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
@@ -455,25 +455,10 @@ class Engine:
             self._wants_pass = True
         self.audit.see_away(everywhere=not self.host.is_ready(), nodes=away)
 
-    def circumstances(self) -> Circumstances:
-        """Return the starting point of a forecast, except rules, jobs and arrays. Parts of it
-        belong to the ledger and the scheduler: encode or use it before the next turn."""
-        return Circumstances(
-            next_id=self.ledger.next_id,
-            drained=self.ledger.drained,
-            node_drains=self.ledger.node_drains,
-            nodes_away=self.ledger.nodes_away,
-            shortages=self.ledger.shortages,
-            ended=self.ledger.dependents.ended,
-            run_times=self.scheduler.run_times,
-            past_usage=self.scheduler.past_usage,
-            before=self.scheduler.reservations,
-            now=self.clock(),
-            external=self.external,
-            windows=self.windows,
-            limit_hours=self.limit_hours,
-            week_use=self.scheduler.week_use,
-        )
+    def forecast_builder(self) -> Callable[[], Forecast]:
+        """Return a function that makes a forecast from the present state, before the next turn."""
+        now, external = self.clock(), self.external
+        return partial(Forecast.of, self.ledger, self.rules, self.scheduler, now, external)
 
     def used_up(self) -> Mapping[str, QuotaUse]:
         """Return the nodes that have used up their quota of the week by now."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from drfd import __version__
-from drfd.common.errors import NotPermitted, Refused, Unavailable
+from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
 from drfd.common.indices import read_array
 from drfd.common.units import AXES, show_size
 from drfd.core.decisions import stimuli as st
@@ -32,16 +32,11 @@ from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.release_times import Certainty
-from drfd.daemon.accounting.accountant import Accountant
+from drfd.daemon.children.accountant import Accountant
+from drfd.daemon.children.answers import ErrorMessage
+from drfd.daemon.children.forecasts import ForecastReply, Forecasts, StartQuestion, TrialQuestion
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.error_message import ErrorMessage
-from drfd.daemon.forecasting.forecasts import Forecasts
-from drfd.daemon.forecasting.messages import (
-    ForecastReply,
-    StartQuestion,
-    TrialQuestion,
-)
 from drfd.daemon.handlers.batch import BatchActions, stimulus_maker
 from drfd.daemon.handlers.doctor import (
     InstallContext,
@@ -168,7 +163,7 @@ class Requests:
     def __post_init__(self) -> None:
         self.quotas = Quotas(lambda: self.config.limits, self.mono)
         self._lookup = Lookup(self.engine, self.meter)
-        self._history = HistoryHandler(
+        self.history = HistoryHandler(
             self.engine, self._lookup, self._largest_gpu, lambda: CORES in self.link.lends()
         )
         self.forecasts = Forecasts(self.engine)
@@ -201,6 +196,11 @@ class Requests:
             reply: Reply = await found if isawaitable(found) else found
             return reply
 
+    def close(self) -> None:
+        """End the child processes."""
+        for each in (self.forecasts, self.accountant, self.history):
+            each.children.close()
+
     # -- verbs ------------------------------------------------------------------------------
 
     @verb(msg.LedgerRequest, lock=_LISTS)
@@ -230,11 +230,11 @@ class Requests:
 
     @verb(msg.HistoryRequest, lock=_LISTS)
     async def _past(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
-        return await self._history.page(actor, request)
+        return await self.history.page(actor, request)
 
     @verb(msg.ReportRequest, lock=_LISTS)
     async def _report(self, _: st.Actor, request: msg.ReportRequest) -> ReportReply:
-        return await self._history.report(request)
+        return await self.history.report(request)
 
     @verb(msg.WaitingRequest, lock=_LISTS)
     async def _waiting(self, _: st.Actor, request: msg.WaitingRequest) -> WaitingReply:
@@ -652,7 +652,7 @@ class Requests:
             return reply
         if job.state is JobState.ENDED:
             reply["notes"] = end_notes(job)
-            reply["advice"] = await asyncio.to_thread(self._history.advice, job)
+            reply["advice"] = await asyncio.to_thread(self.history.advice, job)
             return reply
         if is_own:
             reply["notes"] = self._preemption_notes(job)
@@ -673,7 +673,7 @@ class Requests:
         try:
             asked = StartQuestion(job.id, smaller=is_short and has_few and may_advise)
             found = await self.forecasts.ask(lambda: asked)
-        except Unavailable as error:
+        except (Unavailable, HostError) as error:
             reply["no_estimate"] = {"code": error.code, "text": error.text}
             return
         view["expected_start_at"] = found.start_s
@@ -737,7 +737,7 @@ class Requests:
         async with self._locks[_FORECASTS][actor.uid]:
             try:
                 found = await self.forecasts.ask(trial)
-            except Unavailable as error:
+            except (Unavailable, HostError) as error:
                 found = ForecastReply(missing=ErrorMessage.of(error))
         reply: DryRunReply = {"expected_start_at": found.start_s, "reason": None}
         if found.certainty is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from signal import SIGTERM
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from msgspec import to_builtins
@@ -29,8 +29,6 @@ from drfd.core.model.machine import Vector, plus
 from drfd.core.model.resources import NOTHING, Axes, Node, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
-from drfd.daemon.monitoring.gpu_use import MeasuredGpu
-from drfd.daemon.monitoring.meter import GpuShare
 from drfd.devices.gpus import GPU
 from drfd.journal.arrays import TaskCounts
 from drfd.protocol.replies import (
@@ -64,6 +62,11 @@ from drfd.protocol.replies import (
     UsedView,
     WaitView,
 )
+
+if TYPE_CHECKING:
+    # A report needs none of what measures.
+    from drfd.daemon.monitoring.gpu_use import MeasuredGpu
+    from drfd.daemon.monitoring.meter import GpuShare
 
 #: The most indices, or ranges of indices, in a sentence.
 _MOST_INDICES = 20

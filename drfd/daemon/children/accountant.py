@@ -1,27 +1,20 @@
-"""Has the account of promises brought up to date each hour, read and checked.
+"""Has the account of promises brought up to date each hour, read and checked by child processes.
 
-A fold over events takes processor time; in a thread it would hold Python's global lock and delay
-all requests. Here a process of its own does each task, one at a time, and the loop only waits for
-it.
+A child that nobody waits for any longer goes on: the first one may have much to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from drfd.common.errors import DrfdError, HostError, Unavailable
-from drfd.daemon.accounting.messages import Answer, Task
+from drfd.common.errors import DrfdError, Unavailable
+from drfd.daemon.children.children import Children, Kind, Program
+from drfd.daemon.children.ledger_report import Task
 from drfd.daemon.config import HistorySettings
 from drfd.protocol.replies import LedgerCheckReply, LedgerReply
 
@@ -32,10 +25,14 @@ log = logging.getLogger("drfd")
 _FIRST_S, _EVERY_S = 600.0, 3600.0
 #: Seconds that a request waits for its turn, and then for its answer.
 PATIENCE_S = 45.0
+#: Seconds of processor time, and in all, that one task may take: the first one may have much to do.
+_MAX_CPU_S, _MAX_S = 3600, 6 * 3600.0
+#: Nobody reads the rows from then on.
+_NO_ROWS_MS = 1 << 62
 
 
 class Accountant:
-    """Starts the workers. At most one brings the account up to date at a time."""
+    """Gives the tasks. At most one child brings the account up to date at a time."""
 
     def __init__(
         self,
@@ -52,13 +49,15 @@ class Accountant:
         self._history = history
         self._now_s, self._trusted_s = now_s, trusted_s
         self.patience_s = patience_s
+        kind = Kind(
+            *("the account of promises", "no-accountant", "accountant-failed", "ledger-busy"),
+            nice=19,
+            cpu_s=_MAX_CPU_S,
+        )
+        self.children = Children(kind, patience_s=_MAX_S)
         self._turn = asyncio.Lock()
         self._check: asyncio.Task[LedgerCheckReply] | None = None
         self._check_began_s = 0.0
-        #: Processes that have not ended, which threads add and remove.
-        self.processes: set[subprocess.Popen[bytes]] = set()
-        self._guard = threading.Lock()
-        self._is_closed = False
 
     async def run(self) -> None:
         """Bring the account up to date each hour. Never returns."""
@@ -73,8 +72,7 @@ class Accountant:
     async def keep_up(self) -> None:
         """Bring the account up to date. Raises DrfdError."""
         async with self._turn:
-            # Nobody reads the rows.
-            await self._work(since_ms=1 << 62)
+            await self._work(since_ms=_NO_ROWS_MS)
 
     async def read(
         self, since_s: float | None, until_s: float | None, user: str | None
@@ -91,7 +89,7 @@ class Accountant:
                 await self._turn.acquire()
         except TimeoutError:
             raise _busy() from None
-        # A worker that nobody waits for any more goes on: the first one may have much to do.
+        # A child that nobody waits for any more goes on: the first one may have much to do.
         task = asyncio.create_task(self._work_and_leave(asked))
         task.add_done_callback(_forget)
         try:
@@ -102,7 +100,7 @@ class Accountant:
 
     async def check(self) -> LedgerCheckReply:
         """Check the account, and return what was found, or for how long the check has run: then it
-        goes on, and the next call may have its result. Raises HostError."""
+        goes on, and the next call may have its result. Raises DrfdError."""
         if self._check is None:
             self._check_began_s = time.monotonic()
             self._check = asyncio.create_task(self._check_now())
@@ -118,13 +116,6 @@ class Accountant:
             raise
         self._drop(task)
         return found
-
-    def close(self) -> None:
-        """End the workers: what they have not finished is repeated."""
-        with self._guard:
-            self._is_closed = True
-            for process in self.processes:
-                process.kill()
 
     def _drop(self, task: asyncio.Task[LedgerCheckReply]) -> None:
         # Another caller may have got the same result, and a third one begun anew.
@@ -144,7 +135,7 @@ class Accountant:
             self._turn.release()
 
     async def _work(self, **asked: Any) -> Any:
-        """Have a worker do a task, and return its reply. Raises DrfdError."""
+        """Have a child do a task, and return its reply. Raises DrfdError."""
         keep_s = self._history().keep_s
         before_ms = None if keep_s is None else round((self._trusted_s() - keep_s) * 1000)
         task = Task(
@@ -153,50 +144,7 @@ class Accountant:
             forget_before_ms=before_ms,
             **asked,
         )
-        return await asyncio.to_thread(self._run, task)
-
-    def _run(self, task: Task) -> Any:
-        program = [sys.executable, "-I", "-m", "drfd.daemon.accounting.worker"]
-        try:
-            with self._guard:
-                if self._is_closed:
-                    raise _ended()
-                process = subprocess.Popen(
-                    [*program, msgspec.json.encode(task).decode()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    cwd="/",
-                    env={},
-                    start_new_session=True,
-                )
-                self.processes.add(process)
-        except OSError as error:
-            raise HostError(
-                "no-accountant",
-                "drfd cannot start the process that keeps the account of promises "
-                f"({os.strerror(error.errno or 0)})",
-                hint="everything else goes on; try again in a moment",
-            ) from None
-        try:
-            out, err = process.communicate()
-        finally:
-            with self._guard:
-                self.processes.discard(process)
-        if process.returncode or not out:
-            with self._guard:
-                if self._is_closed:
-                    raise _ended()
-            log.error(
-                "event=bug in=accountant status=%d\n%s", process.returncode, err.decode()[-2000:]
-            )
-            raise HostError(
-                "accountant-failed", "the account of promises has failed; drfd's log says how"
-            )
-        answer = msgspec.json.decode(out, type=Answer)
-        if answer.failure is not None:
-            raise answer.failure.error()
-        return answer.reply
+        return await self.children.ask(lambda: Program("drfd.daemon.children.ledger_report", task))
 
 
 def _busy() -> DrfdError:
@@ -205,10 +153,6 @@ def _busy() -> DrfdError:
         "the account of promises is still being brought up to date",
         hint="try again in a moment",
     )
-
-
-def _ended() -> DrfdError:
-    return Unavailable("ending", "the daemon ends", hint="try again in a moment")
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

@@ -1,20 +1,29 @@
-"""The account of promises of some hours as its readers see it.
+"""The account of promises of some hours as its readers see it; and the program, a child process of
+the controller, that brings the account up to date, reads it or checks it.
 
 Everybody sees the sums over all users and how often a start went past somebody who was short. Whose
 part it was is for the two involved, and for administrators.
+
+The program reads the journal and writes the account's file only. If it is killed, the next one goes
+on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import add
+from pathlib import Path
+
+import msgspec
 
 from drfd.core.model.events import StartReason
 from drfd.core.promises import WHOLE, Parts, PastStart, Starts, Stretch
-from drfd.journal.promises import THE_REST, Hour
+from drfd.daemon.children.answers import run_program
+from drfd.journal.promises import THE_REST, AccountFile, Hour
 from drfd.protocol.replies import (
     LeafView,
+    LedgerCheckReply,
     LedgerPair,
     LedgerPastStart,
     LedgerReply,
@@ -162,3 +171,51 @@ def _past(start: PastStart, is_seen: Callable[..., bool]) -> LedgerPastStart:
         "fits": start.fits,
         "short": [_leaf(each) for each in start.short if is_seen(start.leaf, each)],
     }
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What the program does: bring the account up to date and read it, or check it as it is."""
+
+    journal: str
+    now_ms: int
+    #: Hours that ended before that are removed; null for none.
+    forget_before_ms: int | None = None
+    #: Whether the account is checked, rather than read.
+    checks: bool = False
+    #: Which hours are read, and whose parts are told; null for everybody's.
+    since_ms: int = 0
+    until_ms: int = 1 << 62
+    user: str | None = None
+
+
+def answers(task: Task) -> Iterator[LedgerReply | LedgerCheckReply]:
+    """Do the task. Raises HostError."""
+    with AccountFile(Path(task.journal)) as file:
+        if task.checks:
+            found = file.check()
+            fault = found.fault
+            yield {
+                "hours": found.hours,
+                "compared": found.compared,
+                "events": found.events,
+                "gone": found.gone,
+                "fault": fault and {"begin": fault.begin_ms / 1000, "text": fault.text},
+            }
+            return
+        book = file.catch_up(forget_before_ms=task.forget_before_ms, now_ms=task.now_ms)
+        begin_ms = file.begin_ms()
+
+        def hours() -> Iterator[Hour]:
+            yield from file.hours(task.since_ms, task.until_ms)
+            for hour in book.close_at(task.now_ms):
+                if hour.end_ms > task.since_ms and hour.begin_ms < task.until_ms:
+                    yield hour
+
+        reply = report(hours(), task.user)
+        reply["events"] = file.last_seq()
+        reply["begin"] = None if begin_ms is None else begin_ms / 1000
+        yield reply
+
+
+if __name__ == "__main__":
+    run_program(Task, answers)

@@ -1,0 +1,1 @@
+"""Child processes that compute for the controller: forecasts, reports, the account of promises."""

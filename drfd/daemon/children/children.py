@@ -1,0 +1,214 @@
+"""Child processes that compute for the controller while its event loop goes on.
+
+A thread that computes would hold Python's global lock, and delay all requests. A child is a fork of
+the controller, so it has the whole state of one moment, and nothing is encoded, sent or kept up to
+date. It writes its answers to a pipe and ends; it never returns to the loop.
+
+SQLite must not be used in a fork: it would take the locks of the controller's connections for its
+own. Work that reads the journal is therefore a `Program`, for which the child executes a new
+interpreter. A fork has only the thread that forked, so its work may wait for no lock of another
+one: it computes, and uses no log, user directory or local time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+
+from drfd.common.errors import Unavailable
+from drfd.daemon.children.answers import Answer, write_answers
+from drfd.linux import own_process
+
+log = logging.getLogger("drfd")
+
+#: Yields what is known so far, more each time. It runs in the child.
+Work = Callable[[], Iterable[object]]
+
+#: The part (1/n) of the machine's memory that a child may use more than the controller, and the
+#: least such limit in bytes.
+_MEMORY_PART, _LEAST_MEMORY_BYTES = 10, 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Work that `answers` of a module does in a new interpreter. The module calls `run_program`
+    when it is executed."""
+
+    module: str
+    task: msgspec.Struct
+
+    def __call__(self) -> Iterable[object]:
+        task = os.memfd_create("task")
+        with open(task, "wb", closefd=False) as file:
+            file.write(msgspec.json.encode(self.task))
+        os.lseek(task, 0, os.SEEK_SET)
+        os.dup2(task, 0)
+        # Only the time zone matters.
+        environment = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
+        words = [sys.executable, "-I", "-m", self.module]
+        os.execve(sys.executable, words, environment)
+
+
+class Kind(NamedTuple):
+    """One kind of work, and what it may take."""
+
+    #: In messages: "the estimate".
+    what: str
+    #: Codes of the errors when no process can be started, when it fails, and when there is no
+    #: answer in time.
+    absent: str
+    failed: str
+    busy: str
+    #: Niceness, and seconds of processor time.
+    nice: int
+    cpu_s: int
+    #: Children at a time.
+    limit: int = 2
+
+
+class Children:
+    """The children that do one kind of work."""
+
+    def __init__(self, kind: Kind, *, patience_s: float) -> None:
+        """A caller waits for `patience_s` seconds at most."""
+        self.kind = kind
+        self.patience_s = patience_s
+        self._turns = asyncio.Semaphore(kind.limit)
+        #: Process ids of the children that have not ended.
+        self.pids: set[int] = set()
+        self._is_closed = False
+
+    async def ask(self, prepare: Callable[[], Work], answer: Any = Any) -> Any:
+        """Return the last answer of a child, of the type `answer`, to the work that `prepare`
+        returns when its turn has come. A child for which nobody waits any longer is killed. Raises
+        the DrfdError that the work raises, and Unavailable if there is no process, no answer in
+        time or a failure."""
+        what = self.kind.what
+        try:
+            async with asyncio.timeout(self.patience_s):
+                status, lines = await self._run(prepare)
+        except TimeoutError:
+            raise Unavailable(
+                self.kind.busy,
+                f"no answer within {self.patience_s:.0f} s for {what}: too much to do at once",
+                hint="try again in a moment",
+            ) from None
+        last = lines.rpartition(b"\n")[0].rpartition(b"\n")[2]
+        # The kernel ends a child whose processor time is used up: what is known by then counts.
+        is_ended = status == 0 or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU)
+        found = msgspec.json.decode(last, type=Answer) if last and is_ended else Answer(bug="none")
+        if found.failure is not None:
+            raise found.failure.error()
+        if found.bug:
+            log.error("event=bug in=child work=%r status=%d\n%s", what, status, found.bug)
+            raise Unavailable(self.kind.failed, f"{what} has failed; drfd's log says how")
+        return msgspec.convert(found.found, answer)
+
+    def close(self) -> None:
+        """Kill all children, and start no more."""
+        self._is_closed = True
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+
+    async def _run(self, prepare: Callable[[], Work]) -> tuple[int, bytes]:
+        """Return the status of a child and what it has written."""
+        await self._turns.acquire()
+        try:
+            if self._is_closed:
+                raise Unavailable("ending", "the daemon ends", hint="try again in a moment")
+            pid, pipe = self._start(prepare())
+        except BaseException:
+            self._turns.release()
+            raise
+        self.pids.add(pid)
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[tuple[int, bytes]] = loop.create_future()
+        lines = bytearray()
+
+        def read() -> None:
+            part = os.read(pipe, 1 << 16)
+            if part:
+                lines.extend(part)
+                return
+            # The kernel closes the pipe after it has freed the child's memory, which takes a while.
+            loop.remove_reader(pipe)
+            os.close(pipe)
+            self.pids.discard(pid)
+            self._turns.release()
+            os.kill(pid, signal.SIGKILL)
+            status = os.waitpid(pid, 0)[1]
+            if not ended.done():
+                ended.set_result((status, bytes(lines)))
+
+        loop.add_reader(pipe, read)
+        try:
+            return await ended
+        finally:
+            if pid in self.pids:
+                os.kill(pid, signal.SIGKILL)
+
+    def _start(self, work: Work) -> tuple[int, int]:
+        """Return the pid of a new child, and the end of the pipe from which its answers come."""
+        parent = os.getpid()
+        reading, writing = os.pipe()
+        # A signal must not reach the controller's handlers in the child.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            with warnings.catch_warnings():
+                # Newer versions of Python warn of a fork beside threads.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid == 0:
+                _compute(work, writing, parent, self.kind)
+        except (OSError, MemoryError) as error:
+            os.close(reading)
+            cause = getattr(error, "strerror", None) or "Cannot allocate memory"
+            raise Unavailable(
+                self.kind.absent,
+                f"drfd cannot start the process for {self.kind.what} ({cause})",
+                hint="everything else goes on; try again in a moment",
+            ) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(writing)
+        return pid, reading
+
+
+def _compute(work: Work, pipe: int, parent: int, kind: Kind) -> NoReturn:
+    """Do the work, and end."""
+    status = os.EX_SOFTWARE
+    try:
+        # A full collection would touch, and so copy, all of the controller's memory.
+        gc.disable()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(pipe, 1)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 2)
+        # A client whose connection the controller closes must not wait for the child, too.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.setsid()
+        own_process.become_helper(
+            nice=kind.nice,
+            cpu_s=kind.cpu_s,
+            more_bytes=own_process.part_of_memory(_MEMORY_PART, _LEAST_MEMORY_BYTES),
+        )
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        # Else it would outlive a controller that ended before it could notice.
+        if os.getppid() == parent:
+            write_answers(work)
+            status = os.EX_OK
+    finally:
+        os._exit(status)

@@ -1,0 +1,147 @@
+"""Forecasts of start times, made in child processes on the ledger of the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from drfd.common.errors import Unavailable
+from drfd.core.decisions.stimuli import SubmitAsked
+from drfd.core.explain.advice import changed_options
+from drfd.core.explain.forecast import Forecast, smaller_demand
+from drfd.core.explain.reasons import explain_wait, unknown_start
+from drfd.core.explain.waits import OUTSIDE, Wait
+from drfd.core.model.job import Job
+from drfd.core.scheduling.release_times import Certainty
+from drfd.daemon.children.answers import ErrorMessage
+from drfd.daemon.children.children import Children, Kind, Work
+from drfd.daemon.engine.engine import Engine
+
+#: Seconds of processor time that one question may cost, and seconds that its answer is waited for.
+MAX_CPU_S, PATIENCE_S = 30, 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class StartQuestion:
+    """The question when a waiting job will start and, with `smaller`, with which smaller demand it
+    could start now."""
+
+    job_id: int
+    smaller: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrialQuestion:
+    """The question when a submission would start. `names` are the labels of its dependencies."""
+
+    asked: SubmitAsked
+    names: Mapping[int, str]
+
+
+Question = StartQuestion | TrialQuestion
+
+
+class ForecastReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a question."""
+
+    #: In Unix time. None if no start is in sight, or if it is not known (see `missing`).
+    start_s: float | None = None
+    #: On what it rests; None if there is no answer (see `missing`).
+    certainty: Certainty | None = None
+    #: Code and text of the reason why the job of a `TrialQuestion` would not start now.
+    reason: tuple[str, str] | None = None
+    #: Why its start is not known, if not for the jobs before it.
+    unknown: str | None = None
+    #: Options for `drf submit` with which the job would start now.
+    smaller: list[str] = []
+    #: Why `start_s` is not known.
+    missing: ErrorMessage | None = None
+
+
+class Forecasts:
+    """Asks two children at a time, so that a long question does not delay all others.
+
+    The callers ask one question at a time for each user, so no user occupies both, and a question
+    waits for at most one of each other user.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        kind = Kind(
+            *("the estimate", "no-forecaster", "forecast-failed", "forecast-busy"),
+            nice=10,
+            cpu_s=MAX_CPU_S,
+        )
+        self.children = Children(kind, patience_s=PATIENCE_S)
+
+    async def ask(self, question: Callable[[], Question]) -> ForecastReply:
+        """Ask the question that is made when its turn has come, and return the answer, or as much
+        of it as was found within `MAX_CPU_S`. Raises Refused if a submission would be refused, and
+        Unavailable or HostError if there is no answer."""
+
+        def prepare() -> Work:
+            asked, build = question(), self._engine.forecast_builder()
+            return lambda: answers(asked, build)
+
+        reply: ForecastReply = await self.children.ask(prepare, ForecastReply)
+        return reply
+
+
+def answers(question: Question, build: Callable[[], Forecast]) -> Iterator[ForecastReply]:
+    """Yield what is known so far, more each time. `build` returns a new forecast of the present
+    state. Raises Refused as a submission does."""
+    yield ForecastReply(missing=_too_long())
+    future = build()
+    if isinstance(question, StartQuestion):
+        waiting = future.ledger.find(question.job_id)
+        # The job may have ended since the question was asked.
+        start_s, certainty = (None, None) if waiting is None else future.expected_start(waiting.id)
+        unknown = _outside(future, certainty)
+        yield ForecastReply(start_s=start_s, certainty=certainty, unknown=unknown)
+        if waiting is not None and question.smaller:
+            smaller = smaller_demand(build, waiting)
+            options = [] if smaller is None else changed_options(waiting.spec, smaller)
+            yield ForecastReply(
+                start_s=start_s, certainty=certainty, unknown=unknown, smaller=options
+            )
+        return
+    job = future.add(question.asked)
+    plan = future.pass_now()
+    if job.id in plan.admitted:
+        yield ForecastReply(start_s=future.now.at_s, certainty=Certainty.LIMITS)
+        return
+    used_up = future.used_up()
+
+    def reason_of(waiting: Job) -> Wait | None:
+        names = question.names
+        return explain_wait(
+            waiting,
+            future.ledger,
+            plan,
+            future.rules,
+            name_of=lambda on: names.get(on, str(on)),
+            used_up=used_up,
+        )
+
+    reason = reason_of(job)
+    # Before the ledger is run ahead.
+    unknown = None if reason is None else unknown_start(reason, future.ledger, reason_of)
+    shown = None if reason is None else (reason.code, reason.text())
+    yield ForecastReply(reason=shown, missing=_too_long())
+    start_s, certainty = future.expected_start(job.id)
+    is_unknown = reason is not None and certainty is Certainty.UNKNOWN
+    unknown = (unknown or _outside(future, certainty)) if is_unknown else None
+    yield ForecastReply(start_s=start_s, certainty=certainty, reason=shown, unknown=unknown)
+
+
+def _outside(future: Forecast, certainty: Certainty | None) -> str | None:
+    """Return why the start that was asked for is unknown, if it is for the external load."""
+    is_so = certainty is Certainty.UNKNOWN and future.is_unknown_for_external
+    return OUTSIDE if is_so else None
+
+
+def _too_long() -> ErrorMessage:
+    text = f"the estimate takes more than {MAX_CPU_S} s of processor time"
+    return ErrorMessage.of(Unavailable("forecast-too-long", text))

@@ -1,0 +1,164 @@
+"""The report of what ended jobs used of what they declared: a program, a child process of the
+controller, that reads them in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+
+from drfd.common.units import AXES
+from drfd.core.explain.advice import LAST, Advice, advice_options, advise, cores_note
+from drfd.core.explain.ended_jobs import Row, UsageAccounts
+from drfd.core.model.account import Account, AccountedAmount
+from drfd.core.model.job import Job
+from drfd.core.usage import Curve, thinned
+from drfd.daemon.children.answers import run_program
+from drfd.daemon.lookup.views import curve_view, demand_view, sums_view
+from drfd.devices.gpu import GPU
+from drfd.journal.history import PastFilter, read_curves, read_ended
+from drfd.protocol.replies import (
+    AccountedView,
+    AccountView,
+    AdviceView,
+    JobCurveView,
+    ReportReply,
+    ReportRow,
+)
+
+#: Returns advice from similar jobs, newest first.
+Advise = Callable[[Sequence[Job]], Advice | None]
+#: The most points of a job's curve in a report.
+_POINTS = 12
+
+_KeyPart = Literal["id", "name", "user", "pool"]
+#: The parts of a row's key, by what the report is grouped by.
+KEYS: dict[str, tuple[_KeyPart, ...]] = {
+    "job": ("id", "name", "user"),
+    "name": ("name", "user"),
+    "user": ("user",),
+    "pool": ("pool",),
+}
+
+
+def report_view(accounts: UsageAccounts, *, limit: int, advise_from: Advise) -> ReportReply:
+    """Return the report. Rows and `others` add up to `total`."""
+    rows, others = accounts.largest(limit)
+    return {
+        "by": accounts.by,
+        "rows": [_row(accounts, row, account, advise_from) for row, account in rows],
+        "others": None if others is None else account_view(others),
+        "total": account_view(accounts.total()),
+    }
+
+
+def add_curves(view: ReportReply, accounts: UsageAccounts, curves: Mapping[int, Curve]) -> None:
+    """Add to each row the curve of its last job, in few points, or null if there is none."""
+    for shown in view["rows"]:
+        job = accounts.latest[cast(Row, tuple(shown[key] for key in KEYS[accounts.by]))]
+        curve = curves.get(job.id)
+        shown["curve"] = None if curve is None else _curve_view(job, curve)
+
+
+def _curve_view(job: Job, curve: Curve) -> JobCurveView:
+    few = Curve.of(curve.attempt, thinned(curve.points(), _POINTS))
+    points = curve_view(few, job.spec.demand)
+    return {"id": job.id, "demand": demand_view(job.spec), **points}
+
+
+def _row(accounts: UsageAccounts, row: Row, account: Account, advise_from: Advise) -> ReportRow:
+    advice = advise_from(accounts.similar(row))
+    key: dict[str, object] = dict(zip(KEYS[accounts.by], row, strict=True))
+    found: dict[str, object] = {**key, **account_view(account), "advice": advice_view(advice)}
+    return cast(ReportRow, found)
+
+
+def account_view(account: Account) -> AccountView:
+    """Return the sums in core-microseconds, byte-milliseconds (per second for rates), milliseconds
+    (of one instance for countable resources) and bytes."""
+    view = {
+        "jobs": account.jobs,
+        "runs": account.runs,
+        "run_ms": account.run_ms,
+        **{axis: _amount(account.amount(axis)) for axis in (*AXES, GPU)},
+        "read_bytes": account.read_bytes,
+        "written_bytes": account.written_bytes,
+        "demand_max": account.memory_declared_bytes,
+        "peak_max": account.memory_peak_bytes,
+        "throttled_us": account.throttled_us,
+        "throttled_unknown_jobs": account.throttled_unknown_jobs,
+        "out_of_memory_jobs": account.out_of_memory_jobs,
+        "timeout_jobs": account.timeout_jobs,
+        "gres_ms": dict(account.gres_ms),
+        "gpu_memory_peak_max": account.gpu_memory_peak_bytes,
+        "gpu_memory_single_peak_max": account.gpu_memory_single_peak_bytes,
+        "lent_us": account.lent_us,
+    }
+    return cast(AccountView, view)
+
+
+def _amount(amount: AccountedAmount) -> AccountedView:
+    efficiency = amount.efficiency
+    return {
+        "declared": amount.declared,
+        "used": amount.used,
+        "unknown": amount.unknown,
+        "wasted": amount.wasted,
+        "efficiency": None if efficiency is None else round(float(efficiency), 4),
+    }
+
+
+def advice_view(advice: Advice | None) -> AdviceView | None:
+    if advice is None:
+        return None
+    ends = sums_view(advice.most)
+    view: dict[str, Any] = {
+        **sums_view(advice.demand),
+        **{f"{name}_max": end for name, end in ends.items() if end},
+        "time_limit_s": advice.time_limit_s,
+        "gres": dict(advice.demand.gres),
+        "gres_memory": dict(advice.demand.gres_memory),
+        "options": advice_options(advice),
+        "jobs": advice.jobs,
+        "short_jobs": advice.short_jobs,
+        "of_last": LAST,
+    }
+    note = cores_note(advice)
+    if note is not None:
+        view["cores_note"] = note
+    return cast(AdviceView, view)
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Which ended jobs are in the report, and how: see `ReportRequest`."""
+
+    journal: str
+    past: PastFilter
+    by: str
+    limit: int
+    least: int
+    #: See `advise`.
+    largest_gpu: int | None
+    lends_cores: bool
+
+
+def answers(task: Task) -> Iterator[ReportReply]:
+    """Read the jobs. Raises HostError."""
+    path, accounts = Path(task.journal), UsageAccounts(task.by, most_jobs=task.limit)
+    accounts.take(read_ended(path, task.past, commands=False))
+    advise_from = partial(
+        advise, least=task.least, gpu_bytes=task.largest_gpu, lends_cores=task.lends_cores
+    )
+    view = report_view(accounts, limit=task.limit, advise_from=advise_from)
+    if task.by not in ("user", "pool"):
+        # The curve of one job says little about all jobs of a user or pool.
+        curves = read_curves(path, [job.id for job in accounts.latest.values()])
+        add_curves(view, accounts, curves)
+    yield view
+
+
+if __name__ == "__main__":
+    run_program(Task, answers)
