@@ -219,8 +219,7 @@ class Daemon:
         # They import the library.
         from prometheus_client import CollectorRegistry
 
-        from drfd.daemon.metrics.source import MetricsSource
-        from drfd.daemon.metrics.tally import Tally
+        from drfd.daemon.metrics.source import MetricsSource, Tally
 
         registry = CollectorRegistry()
         tally = Tally(registry)

@@ -6,13 +6,13 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 from msgspec import structs
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 
 from daemon.desk import MakeShell, Shell
 from drfd.core.decisions.stimuli import Actor, SubmitAsked
@@ -20,10 +20,15 @@ from drfd.core.fairness.rules import Pool
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.daemon.metrics import publication
-from drfd.daemon.metrics.figures import Readings, metrics, node_rows
 from drfd.daemon.metrics.publication import MOST_CONNECTIONS, Endpoint, shipped_file
-from drfd.daemon.metrics.source import held_back_leaves, with_all_states
-from drfd.daemon.metrics.tally import Tally
+from drfd.daemon.metrics.source import (
+    Tally,
+    gpu_metrics,
+    held_back_leaves,
+    node_metrics,
+    node_rows,
+    with_all_states,
+)
 from fakes import ALICE, BOB, demand, now, replace, rules, spec
 
 # -- what is counted of jobs -------------------------------------------------------------------
@@ -124,33 +129,22 @@ LEAVES = frozenset({"root.lab.al%2Eice", "root.bob"})
 CONFIGURED = frozenset({"root.lab", "root.idle"})
 
 
-def readings(most_users: int = 10, **changed: Any) -> Readings:
-    pools, users = node_rows(NODES, LEAVES, CONFIGURED, most_users)
-    plain = Readings(
-        version='1.2"3', started_s=1000.0,
-        capacity={"cores": 8.0, "memory": 1 << 34, "read": 5, "write": 6, "gres": {"gpu": 2}},
-        allocated={"cores": 2.5, "memory": 1 << 30, "read": 0, "write": 1, "gres": {"gpu": 1}},
-        used={"cores": 1.5, "memory": 77, "read": None, "write": 3}, external=(0.5, 99),
-        pressure={"cpu": {"some": 12.5, "full": None}}, jobs={"RUNNING": 3, "PENDING": 4},
-        pools=pools, users=users, gpus=[], is_launcher_up=False, is_drained=True, nodes_away=0,
-        notices=["launcher-away"], journal_bytes=4096,
-    )  # fmt: skip
-    return replace(plain, **changed)
+def users(most: int, *more: Any) -> dict[str, Any]:
+    """The samples of users, of whom so many have a row."""
+    nodes, leaves = [*more, *NODES], LEAVES | {each["path"] for each in more}
+    return samples(node_metrics("user", node_rows(nodes, leaves, CONFIGURED, most)[1]))
 
 
-def samples(of: Readings) -> dict[str, Any]:
-    """The values of each sample's name: by its labels, or alone where it has none."""
+def samples(families: Iterable[Metric]) -> dict[str, Any]:
+    """The values of each sample's name, by its labels."""
     found: dict[str, dict[Labels, float]] = {}
-    for family in metrics(of):
+    for family in families:
         for sample in family.samples:
             labels = frozenset(sample.labels.items())
             values = found.setdefault(sample.name, {})
             assert labels not in values, f"{sample.name} {labels} is there twice"
             values[labels] = sample.value
-    return {
-        name: each[frozenset()] if {*each} == {frozenset()} else each
-        for name, each in found.items()
-    }
+    return found
 
 
 def by(label: str, **values: float) -> dict[Labels, float]:
@@ -158,7 +152,7 @@ def by(label: str, **values: float) -> dict[Labels, float]:
 
 
 def test_users_beyond_the_number_are_one_row() -> None:
-    found = samples(readings(most_users=1))
+    found = users(1)
     other = frozenset({("pool", "/"), ("user", "(other)")})
     bob = frozenset({("pool", "/"), ("user", "bob")})
     assert found["drfd_user_running_jobs"] == {bob: 1.0, other: 2.0}
@@ -173,13 +167,10 @@ def test_users_beyond_the_number_are_one_row() -> None:
     ],
 )  # fmt: skip
 def test_no_user_has_the_label_of_another_row(name: str, label: str) -> None:
-    named = f"root.{name}"
-    nodes = [node(named, running=1), *NODES]
-    _, users = node_rows(nodes, LEAVES | {named}, CONFIGURED, 2)
-    found = samples(readings(users=users))
+    named = node(f"root.{name}", running=1)
+    found = users(2, named)
     assert {dict(each)["user"] for each in found["drfd_user_running_jobs"]} >= {"(other)"}
-    _, users = node_rows(nodes, LEAVES | {named}, CONFIGURED, 9)
-    found = samples(readings(users=users))
+    found = users(9, named)
     assert frozenset({("pool", "/"), ("user", label)}) in found["drfd_user_running_jobs"]
 
 
@@ -188,7 +179,7 @@ def test_a_gpu_is_named_by_its_number_and_what_is_not_measured_is_left_out() -> 
         "name": "0", "pci": "0000:01:00.0", "memory_used": 10, "memory_total": 20,
         "utilisation": None, "is_lost": False,
     }  # fmt: skip
-    found = samples(readings(gpus=[gpu]))
+    found = samples(gpu_metrics([gpu]))
     assert found["drfd_gpu_memory_used_bytes"] == by("gpu", **{"0": 10.0})
     assert found["drfd_gpu_lost"] == by("gpu", **{"0": 0.0})
     assert "drfd_gpu_utilisation_ratio" not in found
