@@ -65,7 +65,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "cluster": set(),
         "countable": set(),
         "pool_warnings": set(),
-        "gpu_report": set(),
         "config": {"calendar", "cluster", "countable", "pool_warnings"},
         "users": {"config"},
         "engine": {"calendar", "config", "users"},
@@ -86,9 +85,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("users", "engine", "monitoring", "launcher_link", "lookup"),
             *("handlers", "server"),
         },
+        "tools": {
+            *("calendar", "cluster", "countable", "pool_warnings", "config", "spawn", "metrics"),
+            "reference",
+        },
         "main": {
-            *("calendar", "cluster", "countable", "pool_warnings", "gpu_report", "config", "spawn"),
-            *("handlers", "server", "metrics", "reference", "controller"),
+            *("cluster", "countable", "pool_warnings", "config", "spawn", "handlers", "server"),
+            *("metrics", "controller", "tools"),
         },
         "__main__": {"main"},
     },

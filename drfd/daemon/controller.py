@@ -38,14 +38,12 @@ from drfd.daemon import spawn
 from drfd.daemon.calendar import expand, expand_hours
 from drfd.daemon.config import Config, MetricsSettings, Site
 from drfd.daemon.countable import late_gpus
-from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.engine.engine import Engine, Work, home_and_others
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
-from drfd.daemon.engine.nodes import home_and_others
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.device_table import GpuRoster
-from drfd.daemon.launcher_link.link import Link
-from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup

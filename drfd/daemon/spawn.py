@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from drfd.common import paths
 from drfd.common.errors import ConfigError, HostError, StillStarting
 from drfd.daemon.cluster import has_slurm
-from drfd.daemon.config import Config
+from drfd.daemon.config import Config, load, load_if_there
+from drfd.devices.roster_file import RosterFile, numbers_of
 from drfd.launcher.settings import account_of
 from drfd.payload.signature import KEYS_NAME
 
@@ -316,3 +318,17 @@ def _can_reach(account: pwd.struct_passwd, places: Places) -> bool:
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
+
+
+def gpu_numbers(controller: Path) -> dict[str, int]:
+    """Return the numbers of the GPUs that the controller with this directory has seen."""
+    return numbers_of(RosterFile(controller).read())
+
+
+def read_config(path: Path, *, must_exist: bool) -> Config:
+    return load(path) if must_exist else load_if_there(path)
+
+
+def usual_config(is_system: bool) -> Path:
+    is_roots = is_system or os.getuid() == 0
+    return paths.SYSTEM_CONFIG if is_roots else paths.user_config(os.environ)

@@ -17,8 +17,7 @@ from drfd.daemon.config import Config, Site, UserLimits
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
-from drfd.daemon.launcher_link.link import Link
-from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves

@@ -14,8 +14,7 @@ from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.model.job import Outcome
-from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
-from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
+from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, with_slurm_variables
 from drfd.daemon.lookup import lookup
 from drfd.payload.environment import may_set
 from fakes import ADMIN, ALICE, BOB, now, replace, rules, spec

@@ -16,15 +16,23 @@ from daemon.desk import gpu_process as process
 from daemon.desk import gpu_reading as gpu
 from drfd.core.model.job import Job, JobState, Usage
 from drfd.core.model.machine import Instances
-from drfd.daemon import main as main_module
+from drfd.daemon import tools
 from drfd.daemon.config import load
 from drfd.daemon.countable import CountableResource, instances_of, late_gpus, with_devices_of
 from drfd.daemon.launcher_link.device_table import Grant
 from drfd.daemon.launcher_link.messages import LaunchSettings, grants_for, order_for, payload_for
 from drfd.daemon.lookup.views import gpu_view
 from drfd.daemon.main import main
-from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text, unkept_text
-from drfd.daemon.monitoring.gpu_use import GpuProcess, GpuReading, GpuUse, MeasuredGpu
+from drfd.daemon.monitoring.gpu_use import (
+    GpuProcess,
+    GpuReading,
+    GpuUse,
+    Keeping,
+    MeasuredGpu,
+    keepings,
+    keepings_text,
+    unkept_text,
+)
 from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.devices.displays import Display, other_displays
 from drfd.devices.gpus import Gpu, find_gpus
@@ -44,8 +52,8 @@ Captured = pytest.CaptureFixture[str]
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The /proc and /sys of another machine, below which the command looks."""
-    monkeypatch.setattr(main_module, "find_gpus", partial(find_gpus, tmp_path))
-    monkeypatch.setattr(main_module, "other_displays", partial(other_displays, root=tmp_path))
+    monkeypatch.setattr(tools, "find_gpus", partial(find_gpus, tmp_path))
+    monkeypatch.setattr(tools, "other_displays", partial(other_displays, root=tmp_path))
     return tmp_path
 
 

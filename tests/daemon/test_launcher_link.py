@@ -48,7 +48,7 @@ from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module
-from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     decode_report,
@@ -57,8 +57,8 @@ from drfd.daemon.launcher_link.messages import (
     order_for,
     read_report,
     stimulus_for,
+    with_slurm_variables,
 )
-from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.lender import DISKS
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import Gpu
@@ -365,7 +365,7 @@ def bench(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenB
             meter=meter,
         )
         journal = kind(tmp_path / "journal.sqlite")
-        engine = Engine(journal=journal, rules=rules(), host=link, clock=now)
+        engine = Engine(journal=journal, rules=rules(), host=Links(link), clock=now)
         if history:
             live_through(engine, history)
         running = asyncio.create_task(link.run(engine))

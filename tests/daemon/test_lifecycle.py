@@ -25,8 +25,7 @@ import pytest
 from daemon.desk import MakeShell
 from drfd.common.errors import ConfigError, HostError
 from drfd.core.decisions.stimuli import DrainAsked
-from drfd.daemon import controller
-from drfd.daemon import main as main_module
+from drfd.daemon import controller, tools
 from drfd.daemon.config import Config, DiskConfig, load
 from drfd.daemon.controller import ServiceNotifier, status
 from drfd.daemon.engine.engine import Work
@@ -480,7 +479,7 @@ def fast_disk(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         seen.append(directory)
         return Speed(read_bps=1900 * MIB + 5, write_bps=700_000, is_direct=len(seen) < 2)
 
-    monkeypatch.setattr(main_module, "measure", measure)
+    monkeypatch.setattr(tools, "measure", measure)
     return seen
 
 

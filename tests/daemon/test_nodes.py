@@ -24,12 +24,10 @@ from drfd.core.model.resources import Axes, Node, Resources
 from drfd.daemon.cluster import NodeConfig, late_node_changes, slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.engine import engine as engine_module
-from drfd.daemon.engine.engine import Engine
-from drfd.daemon.engine.nodes import home_and_others
+from drfd.daemon.engine.engine import Engine, home_and_others
 from drfd.daemon.handlers.doctor import node_warnings
 from drfd.daemon.launcher_link import link as link_module
-from drfd.daemon.launcher_link.link import Link
-from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host.measurements import Machine

@@ -12,8 +12,8 @@ import pytest
 
 from drfd.common import paths
 from drfd.daemon.config import Config, parse
-from drfd.daemon.main import _STOP_S
 from drfd.daemon.reference import shipped
+from drfd.daemon.tools import STOP_S
 from drfd.install.command import RUN, STATE, UNITS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -155,7 +155,7 @@ def test_the_launcher_of_slurms_nodes_runs_only_where_some_are_configured(
 def test_every_mark_is_one_that_is_filled_in() -> None:
     marks = {mark for text in FILES.values() for mark in re.findall(r"@\w+@", text)}
     assert marks == {"@PYTHON@"}
-    assert options("drfd-jobs.service")["TimeoutStopSec"] == [f"{_STOP_S}s"]
+    assert options("drfd-jobs.service")["TimeoutStopSec"] == [f"{STOP_S}s"]
 
 
 # -- drfd.toml ---------------------------------------------------------------------------------

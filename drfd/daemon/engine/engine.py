@@ -53,7 +53,7 @@ from drfd.core.model.effects import Effect, owed, signals_owed
 from drfd.core.model.hours import NO_HOURS, Limit, LimitHours, Window
 from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.machine import Instance
-from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.kept_free import ExternalLoad, beside_jobs
 from drfd.core.scheduling.policies import PassLimits
@@ -61,7 +61,6 @@ from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
 from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.journal_upkeep import AuditRecords
-from drfd.daemon.engine.nodes import ALL_NODES, Nodes
 from drfd.daemon.users.loop_time import LoopTime
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -113,6 +112,59 @@ class Work:
     answer: Answer | None = None
     #: The key by which a client may repeat its submission, or None.
     key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes on which one launcher runs jobs. The controller's own also has those that are on no
+    node because they never started."""
+
+    #: None for all.
+    names: frozenset[str] | None
+    #: Whether the controller's own node is among them.
+    has_home: bool
+    #: The nodes of other launchers, where the controller's own node is among these.
+    others: frozenset[str] = frozenset()
+
+    @property
+    def are_all(self) -> bool:
+        return self.names is None
+
+    def has(self, job: Job) -> bool:
+        """Return whether the launcher runs the job, or would notify its owner. The controller's own
+        may also have a job of a node that is not configured: its own had that name before."""
+        if self.names is None or job.node in self.names:
+            return True
+        return self.has_home and job.node not in self.others
+
+    def may_have(self, job: Job) -> bool:
+        """Return whether the launcher may know an attempt of the job: one that waits again was
+        anywhere."""
+        return not job.node or self.has(job)
+
+    def must_have(self, job: Job) -> bool:
+        """Return whether the launcher knows the job's attempt if anybody does. A job of a node that
+        is not configured may run there still: it must not be taken for lost, and be started once
+        more, because this launcher does not know it."""
+        if self.has_home and not job.node:
+            return True
+        return self.names is not None and job.node in self.names
+
+    def __str__(self) -> str:
+        return "" if self.names is None else f" nodes={','.join(sorted(self.names))}"
+
+
+ALL_NODES = Nodes(None, has_home=True)
+NO_NODES = Nodes(frozenset(), has_home=False)
+
+
+def home_and_others(axes: Axes) -> tuple[Nodes, Nodes]:
+    """Return the controller's own node, and all others."""
+    if not axes.nodes:
+        return ALL_NODES, NO_NODES
+    home, *others = [node.name for node in axes.nodes]
+    own = Nodes(frozenset({home}), has_home=True, others=frozenset(others))
+    return own, Nodes(frozenset(others), has_home=False)
 
 
 class Inbox:

@@ -16,12 +16,16 @@ from drfd.core.model.hours import Window
 from drfd.core.model.resources import Axes, Node
 from drfd.daemon.config import Site
 from drfd.daemon.countable import device_warnings
-from drfd.daemon.launcher_link.link import Link
-from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import NodeFacts
 from drfd.daemon.lookup.views import resources_view
-from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text, shared_text
-from drfd.daemon.monitoring.gpu_use import MeasuredGpu
+from drfd.daemon.monitoring.gpu_use import (
+    Keeping,
+    MeasuredGpu,
+    keepings,
+    keepings_text,
+    shared_text,
+)
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk

@@ -9,8 +9,7 @@ from __future__ import annotations
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model.job import Actor, Job, JobState
-from drfd.daemon.launcher_link.link import launcher_away
-from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.link import Links, launcher_away
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.launcher.protocol import OUT_OF_REACH
 from drfd.protocol.replies import ExecReply

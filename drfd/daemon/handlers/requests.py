@@ -55,13 +55,12 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.daemon.handlers.verbs import VERBS, verb
-from drfd.daemon.launcher_link.link import Link
-from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.follow import WaitHandler
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
 from drfd.daemon.lookup.rows import WaitingRows, find_recent
-from drfd.daemon.monitoring.gpu_limits import unkept_text
+from drfd.daemon.monitoring.gpu_use import unkept_text
 from drfd.daemon.monitoring.lender import CORES, ENTRENCHED, unlent_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves

@@ -1,4 +1,4 @@
-"""The link to a launcher: one connection at a time, which carries orders and reports.
+"""The links to launchers: one connection at a time to each, which carries orders and reports.
 
 On every new connection the launcher lists all attempts that it knows, the ledger is reconciled with
 the list, and every effect that is still owed is sent again, so a lost connection does no harm.
@@ -18,7 +18,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,7 @@ from drfd.core.model.effects import (
 from drfd.core.model.job import Job, JobState, Whose, owner_of
 from drfd.core.model.options import most_here
 from drfd.core.model.resources import NOTHING, Resources
-from drfd.daemon.engine.engine import Engine, Work
-from drfd.daemon.engine.nodes import ALL_NODES, Nodes
+from drfd.daemon.engine.engine import ALL_NODES, NO_NODES, Engine, Nodes, Work
 from drfd.daemon.launcher_link.device_table import (
     DevicesFailed,
     DevicesTaken,
@@ -94,8 +93,8 @@ from drfd.daemon.launcher_link.messages import (
     payload_for,
     read_report,
     stimulus_for,
+    with_slurm_variables,
 )
-from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.lender import CORES, DISKS, Send, lends
 from drfd.daemon.monitoring.meter import Meter
@@ -148,7 +147,7 @@ def booted_at_s() -> float:
 
 
 class Link:
-    """An engine's `Host`: the launcher, connected or not, and its latest reports about itself."""
+    """One launcher, connected or not, and its latest reports about itself."""
 
     def __init__(
         self,
@@ -203,11 +202,6 @@ class Link:
             self._has_nodes.set()
         if nodes != before and self._connection is not None:
             self._connection.list_again()
-
-    def nodes_away(self) -> frozenset[str]:
-        """Return the nodes without a launcher while there is one elsewhere: never any, because
-        this is the only one."""
-        return frozenset()
 
     def node_faults(self) -> dict[str, str]:
         """Return the nodes on which this launcher starts nothing just now, and why; "" if it is
@@ -340,6 +334,73 @@ class Link:
         connection.take(decode_report(hello))
         while True:
             connection.take(read_report(await _next_line(reader)))
+
+
+class Links:
+    """An engine's `Host`: the controller's own launcher, and those of other nodes.
+
+    An order goes to the launcher of the node that its job is on. Each launcher may be away and come
+    back by itself: the engine starts nothing on its nodes meanwhile, and goes on with the others.
+    """
+
+    def __init__(self, own: Link, *others: Link) -> None:
+        self.own = own
+        self._links = (own, *others)
+
+    def is_ready(self) -> bool:
+        return any(link.is_ready() and link.nodes != NO_NODES for link in self._links)
+
+    def nodes_away(self) -> frozenset[str]:
+        return frozenset(self.node_faults())
+
+    def node_faults(self) -> dict[str, str]:
+        """Return the nodes on which nothing starts just now, and why; "" if their launcher is
+        away."""
+        return {name: text for link in self._links for name, text in link.node_faults().items()}
+
+    def node_facts(self) -> dict[str, NodeFacts]:
+        """Return what the launchers know of their nodes."""
+        return {name: facts for link in self._links for name, facts in link.node_facts().items()}
+
+    def perform(self, effect: Effect, job: Job) -> None:
+        link = self.of(job)
+        if link is not None and link.is_ready():
+            link.perform(effect, job)
+
+    def of(self, job: Job) -> Link | None:
+        """Return the link to the launcher of the job's node, or None if there is none. Of a node
+        that is not configured it is the controller's own: that may have had the name."""
+        return next((link for link in self._links if link.nodes.has(job)), None)
+
+    def adopt(self, nodes: Iterable[Nodes]) -> None:
+        """Let the launchers run jobs on these nodes from now on, in their order."""
+        for link, names in zip(self._links, nodes, strict=True):
+            link.adopt(names)
+
+    def set_up(self, settings: LaunchSettings) -> None:
+        """Let these limits hold for all jobs that start from now on."""
+        for link in self._links:
+            link.settings = settings
+
+    @property
+    def strays(self) -> dict[AttemptKey, Owner]:
+        """Attempts that belong to no job of this journal, of all launchers."""
+        return {key: owner for link in self._links for key, owner in link.strays.items()}
+
+    @property
+    def stuck(self) -> set[AttemptKey]:
+        """Attempts whose processes cannot be killed, of all launchers."""
+        return {key for link in self._links for key in link.stuck}
+
+    def end_stray(self, key: AttemptKey) -> bool:
+        """Have the launchers that know this attempt of no job end and remove it. Returns False if
+        none does."""
+        found = [link.end_stray(key) for link in self._links]
+        return any(found)
+
+    async def run(self, engine: Engine) -> None:
+        """Keep all connections. Never returns."""
+        await asyncio.gather(*(link.run(engine) for link in self._links))
 
 
 async def _next_line(reader: asyncio.StreamReader) -> bytes:
