@@ -8,9 +8,10 @@ use is not known are summed separately, and do not count as wasted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
 from drfd.common.units import AXES, DISK_AXES
@@ -88,8 +89,11 @@ class Account:
         return self.amounts.get(axis, NO_AMOUNT)
 
     def __add__(self, other: Account) -> Account:
-        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__slots__)
-        return Account(**{name: _joined(name, one, more) for name, one, more in pairs})
+        # A report of a hundred thousand jobs adds as many.
+        if self is NO_ACCOUNT or other is NO_ACCOUNT:
+            return other if self is NO_ACCOUNT else self
+        sums = map(_add, _JOINS, _values(self), _values(other))
+        return Account(**dict(zip(self.__slots__, sums, strict=True)))
 
 
 NO_ACCOUNT = Account()
@@ -137,28 +141,36 @@ def account_of_run(job: Job) -> Account | None:
     )
 
 
-#: Fields that hold the highest figure of a single job.
-_HIGHEST = frozenset(
-    (
-        *("memory_declared_bytes", "memory_peak_bytes"),
-        *("gpu_memory_peak_bytes", "gpu_memory_single_peak_bytes"),
-    )
-)
+def _add(join: Callable[[Any, Any], Any], one: Any, more: Any) -> Any:
+    """Return a field of the sum of two accounts; None stands for what is not known."""
+    if one is None or more is None:
+        return one if more is None else more
+    return join(one, more)
 
 
-def _joined(name: str, one: Any, other: Any) -> Any:
-    """Return this field of the sum of two accounts; None stands for what is not known."""
-    if one is None or other is None:
-        return one if other is None else other
-    if name in _HIGHEST:
-        return max(one, other)
-    if name == "gres_ms":
-        sums = Counter(dict(one))
-        sums.update(dict(other))
-        return tuple(sorted(sums.items()))
-    if name == "amounts":
-        return {**one, **{axis: one.get(axis, NO_AMOUNT) + more for axis, more in other.items()}}
-    return one + other
+def _with_amounts(
+    one: Mapping[str, AccountedAmount], more: Mapping[str, AccountedAmount]
+) -> Mapping[str, AccountedAmount]:
+    return {**one, **{axis: one.get(axis, NO_AMOUNT) + each for axis, each in more.items()}}
+
+
+def _with_gres(
+    one: tuple[tuple[str, int], ...], more: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    sums = Counter(dict(one))
+    sums.update(dict(more))
+    return tuple(sorted(sums.items()))
+
+
+#: How the fields are joined that are not simply added; of some the highest figure of a job counts.
+_OTHER_JOINS: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("memory_declared_bytes", "memory_peak_bytes"), max),
+    **dict.fromkeys(("gpu_memory_peak_bytes", "gpu_memory_single_peak_bytes"), max),
+    "amounts": _with_amounts,
+    "gres_ms": _with_gres,
+}
+_values = attrgetter(*Account.__slots__)
+_JOINS = [_OTHER_JOINS.get(name, add) for name in Account.__slots__]
 
 
 def _amount(declared: int, used: int | None) -> AccountedAmount:
