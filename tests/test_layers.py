@@ -143,10 +143,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.journal": {
         "database": set(),
         "records": set(),
-        "past": {"database", "records"},
-        "texts": {"past", "database", "records"},
+        "texts": {"database", "records"},
         "files": {"database", "texts"},
-        "pruning": {"past", "database", "records", "texts"},
+        "pruning": {"database", "records", "texts"},
         "arrays": {"database", "records", "pruning"},
         "history": {"database", "records", "arrays"},
         "journal": {"database", "records", "texts", "files", "pruning", "arrays", "history"},

@@ -201,7 +201,7 @@ def finder(db: sqlite3.Connection) -> Callable[[int], Words]:
 
     @lru_cache(maxsize=_COMMANDS_KEPT)
     def find(number: int) -> Words:
-        row = db.execute("select data from command_lines where id = ?", (number,)).fetchone()
+        row = db.execute("select data from text_data where id = ?", (number,)).fetchone()
         # The row may have been removed since its job was read.
         return NO_WORDS if row is None else Words(row[0])
 

@@ -18,7 +18,7 @@ from drfd.common.failpoints import reach
 from drfd.core.ledger.ledger import End, Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.job import Array, Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.usage import Curve
@@ -29,7 +29,7 @@ from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
 from drfd.journal.pruning import EventTally, Finished, Pruning
 from drfd.journal.records import Payload, Records
-from drfd.journal.texts import Commands, Payloads
+from drfd.journal.texts import Commands, Payloads, Texts
 
 _KINDS = "[" + ",".join(f'"{kind}"' for kind in ev.AUDIT_KINDS) + "]"
 
@@ -45,12 +45,13 @@ class Journal:
         self.path = path
         self.reserve = Reserve(path.with_name("journal.reserve"))
         self._db = self._open()
-        self.payloads = Payloads(self._db)
-        self.commands = Commands(self._db)
+        self.texts = Texts(self._db)
+        self.payloads = Payloads(self._db, self.texts)
+        self.commands = Commands(self.texts)
         self._records = Records(self.commands.find)
         self.arrays = Arrays(self._db, self._records)
         self.audit = Audit(self._db)
-        self._pruning = Pruning(self._db, self.commands, self.payloads.past)
+        self._pruning = Pruning(self._db, self.commands, self.payloads)
         with self._db.reported("read"):
             self._tally = EventTally(self._db)
             self._finished = Finished(self._db)
@@ -118,7 +119,7 @@ class Journal:
             return event
         with self._db.reported("write"):
             self._db.begin()
-        spec = self.commands.stored(event.spec)
+            spec = self.commands.stored(event.spec)
         return event if spec is event.spec else structs.replace(event, spec=spec)
 
     def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
@@ -138,12 +139,9 @@ class Journal:
             query = "insert or replace into facts values ('next_id', ?)"
             self._db.write(query, (str(event.next_id),))
         if job is not None and array_state is not None and array_state.is_over:
-            array = array_state.array
-            self.arrays.end(array.id, event.at_s)
-            self.commands.ended(job.spec)
-            self._tally.forget(array.id, job.spec.uid)
-            self._finished.forget(array.id, job.spec.uid)
-            self.payloads.end(array.id, array.spec.uid)
+            self.arrays.end(array_state.array.id, event.at_s)
+            self._tally.forget(array_state.array.id, job.spec.uid)
+            self._end(array_state.array)
 
     def _append_for_array(self, event: ev.Event, array_state: ArrayState) -> None:
         """Add an event of all tasks of the array that have no record of their own."""
@@ -153,9 +151,17 @@ class Journal:
             events = self._tally.added(array.id, array.spec, size, live=not is_over)
         self.arrays.put(array, events, ended_at=event.at_s if is_over else None)
         if is_over:
-            self.payloads.end(array.id, array.spec.uid)
-            self.commands.ended(array.spec)
-            self._finished.forget(array.id, array.spec.uid)
+            self._end(array)
+
+    def _end(self, array: Array) -> None:
+        """Count an array as ended."""
+        self._finished.forget(array.id, array.spec.uid)
+        self._end_texts(array.id, array.spec)
+
+    def _end_texts(self, job_id: int, spec: JobSpec) -> None:
+        with self._db.reported("write"):
+            self.payloads.end(job_id)
+            self.commands.ended(spec)
 
     def _append_for_job(self, event: ev.Event, job: Job | None) -> None:
         with self._db.reported("write"):
@@ -173,12 +179,10 @@ class Journal:
                     *(data, job.array_id, *events),
                 ),
             )
-            if not live:
-                self.payloads.end(job.id, job.spec.uid)
-                if job.array_id is None:
-                    self.commands.ended(job.spec)
-                else:
-                    self._finished.add(job.array_id, job.spec.uid, len(data) + events.bytes)
+            if not live and job.array_id is None:
+                self._end_texts(job.id, job.spec)
+            elif job.array_id is not None and not live:
+                self._finished.add(job.array_id, job.spec.uid, len(data) + events.bytes)
 
     def append_audit(self, event: ev.AuditEvent) -> None:
         """Add a record for a later audit to the open transaction."""
@@ -248,8 +252,9 @@ class Journal:
         if self._db.in_transaction:
             self._db.execute("rollback")
         # Count again even if SQLite has rolled back by itself.
+        self.texts.count()
         self.payloads.count()
-        self.commands.count()
+        self.commands.forget()
         self.arrays.forget()
         with self._db.reported("read"):
             self._tally.count()
@@ -349,12 +354,11 @@ class Journal:
         They are long command lines, environments, scripts and events, and some for each record.
         Texts that several jobs have in common count once.
         """
-        return self.commands.live_bytes[uid] + self.payloads.bytes[uid] + self._tally.bytes[uid]
+        return self.texts.live_bytes[uid] + self._tally.bytes[uid]
 
     def live_bytes_in_total(self) -> int:
         """Return the bytes stored for live jobs and arrays of all users."""
-        kept = (self.commands.live_bytes, self.payloads.bytes, self._tally.bytes)
-        return sum(each.total() for each in kept)
+        return self.texts.live_bytes.total() + self._tally.bytes.total()
 
     def finished_bytes(self, uid: int) -> int:
         """Return the bytes of records of the user's ended tasks whose arrays are live.
@@ -438,12 +442,10 @@ class Journal:
             return Outcome.CANCELLED
         return found
 
-    def payload(self, job_id: int) -> Payload:
+    def payload(self, job_id: int) -> Payload | None:
+        """Return the payload of a live or ended job or array; None if it has none, or it is not
+        kept any more."""
         return self.payloads.get(job_id)
-
-    def payload_again(self, job_id: int) -> Payload | None:
-        """Return the payload of a live or ended job or array; None if it is not kept any more."""
-        return self.payloads.again(job_id)
 
     def ended(
         self, *, limit: int, user: str | None = None, states: Sequence[str] = ()

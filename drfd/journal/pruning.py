@@ -19,9 +19,8 @@ from typing import NamedTuple
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.journal.database import Database, open_snapshot, reported
-from drfd.journal.past import BYTES_BY_UID, PastPayloads
 from drfd.journal.records import Records, StoredWords, decode_event
-from drfd.journal.texts import Commands
+from drfd.journal.texts import ROW_BYTES, Commands, Payloads
 
 #: Maximum number of events of one job or array, and of their bytes; the first and last events stay
 #: however long they are.
@@ -176,8 +175,8 @@ class _Left:
     bytes: int = _BYTES
     reads: int = _MOST_READ
 
-    def take(self, size: int) -> None:
-        self.rows -= 1
+    def take(self, size: int, rows: int = 1) -> None:
+        self.rows -= rows
         self.bytes -= size
 
     @property
@@ -196,10 +195,10 @@ class _Left:
 class Pruning:
     """Removes ended jobs; writes belong to the journal's open transaction."""
 
-    def __init__(self, db: Database, commands: Commands, past: PastPayloads) -> None:
+    def __init__(self, db: Database, commands: Commands, payloads: Payloads) -> None:
         self._db = db
         self._commands = commands
-        self._past = past
+        self._payloads = payloads
         #: End and id of the last job that a search has skipped, by the searched user. Tasks are
         #: skipped while their array is in the journal.
         self._passed: dict[str | None, tuple[float, int]] = {}
@@ -270,21 +269,17 @@ class Pruning:
             self._db.execute(f"pragma busy_timeout = {timeout_ms}")
 
     def _remove_one(self, before_s: float, user: str | None, left: _Left) -> bool:
-        """Remove the oldest job or array, or a part of it; return whether there was one."""
+        """Remove the oldest job or array; return whether there was one."""
         array = self._oldest_array(before_s, user)
         job = self._oldest_job(before_s, user, left)
         if job is None and left.reads <= 0:
             # A job that was not read yet may be older than the array.
             return False
         if array is not None and (job is None or array[1] <= job[1]):
-            if self._remove_events(array[0], left):
-                self._remove_array(array[0], left)
-            return True
-        if job is not None:
-            if self._remove_events(job[0], left):
-                self._remove_job(job[0], left)
-            return True
-        return False
+            self._remove_array(array[0], left)
+        elif job is not None:
+            self._remove_job(job[0], left)
+        return array is not None or job is not None
 
     def _oldest_array(self, before_s: float, user: str | None) -> tuple[int, float] | None:
         whose = "" if user is None else " and user = :user"
@@ -340,43 +335,28 @@ class Pruning:
         last = self._db.execute("select max(seq) from events where job_id = ?", (job_id,))
         return (last.fetchone()[0] or 0) < self._value("select max(seq) from events")
 
-    def _remove_events(self, job_id: int, left: _Left) -> bool:
-        """Remove some events of the job, the oldest first; return whether none is left."""
-        query = "select seq, length(data) from events where job_id = ? order by seq limit ?"
-        rows = self._db.execute(query, (job_id, left.rows + 1)).fetchall()
-        for seq, size in rows:
-            if left.is_none:
-                return False
-            self._db.execute("delete from events where seq = ?", (seq,))
-            left.take(size)
-        return not left.is_none
-
     def _remove_array(self, array_id: int, left: _Left) -> None:
-        query = "delete from arrays where id = ? returning data"
-        ((data,),) = self._db.execute(query, (array_id,)).fetchall()
-        left.take(len(data))
-        self._remove_besides(array_id)
-        query = "select 1 from jobs where array_id = ? limit 1"
-        if not self._db.execute(query, (array_id,)).fetchone():
-            self._commands.release(_by_number.array(data).spec)
+        query = "delete from arrays where id = ? returning data, event_bytes, events"
+        ((data, event_bytes, events),) = self._db.execute(query, (array_id,)).fetchall()
+        left.take(len(data) + event_bytes, 1 + events)
+        self._payloads.drop(array_id)
+        self._release(array_id, _by_number.array(data).spec)
         # Its tasks are no longer skipped.
         self._passed.clear()
 
     def _remove_job(self, job_id: int, left: _Left) -> None:
-        query = "delete from jobs where id = ? returning data, array_id"
-        ((data, array_id),) = self._db.execute(query, (job_id,)).fetchall()
-        left.take(len(data))
-        self._remove_besides(job_id)
-        # Tasks share the command line of their array, so it is released with the last of them.
+        query = "delete from jobs where id = ? returning data, array_id, event_bytes, events"
+        ((data, array_id, event_bytes, events),) = self._db.execute(query, (job_id,)).fetchall()
+        left.take(len(data) + event_bytes, 1 + events)
+        self._payloads.drop(job_id)
+        self._release(array_id, _by_number.job(data).spec)
+
+    def _release(self, array_id: int | None, spec: JobSpec) -> None:
+        """Release the command line of a removed job, or that which an array and its tasks share
+        with the last of them."""
         query = "select 1 from jobs where array_id = ? limit 1"
         if array_id is None or not self._db.execute(query, (array_id,)).fetchone():
-            self._commands.release(_by_number.job(data).spec)
-
-    def _remove_besides(self, job_id: int) -> None:
-        for table in ("curves", "submissions", "payloads", "repeats"):
-            # Only constants of this module are put into the statement.
-            self._db.execute(f"delete from {table} where job_id = ?", (job_id,))  # noqa: S608
-        self._past.drop(job_id)
+            self._commands.release(spec)
 
     def _remove_jobless(self, before_s: float, left: _Left) -> None:
         query = (
@@ -457,19 +437,20 @@ def read_shares(path: Path) -> StoredBytes:
             select user, uid, {stays}, length(curves.data) from curves join jobs on id = job_id
         ) group by user, uid, stays
     """  # noqa: S608
-    commands = "select uid, live > 0, sum(bytes) from commands group by uid, live > 0"
+    texts = f"""
+        select uid, live > 0, sum(bytes) from (
+            select uid, live, bytes from texts union all
+            select uid, live, {ROW_BYTES} from payloads
+        ) group by uid, live > 0
+    """  # noqa: S608
     with open_snapshot(path) as db:
         shares = StoredBytes()
         long: dict[int, int] = {}
-        for uid, is_live, size in db.execute(commands):
+        for uid, is_live, size in db.execute(texts):
             if is_live:
                 shares.live_bytes += size
             else:
                 long[uid] = size
-        for uid, size in db.execute(BYTES_BY_UID):
-            long[uid] = long.get(uid, 0) + size
-        (payloads,) = db.execute("select ifnull(sum(length(data)), 0) from payloads").fetchone()
-        shares.live_bytes += payloads
         for user, uid, is_live, size in db.execute(records):
             if is_live:
                 shares.live_bytes += size

@@ -1,7 +1,7 @@
 """Events and jobs as JSON and back.
 
-A long command line is stored once, in the table `commands`; a record has its row number in place of
-the words.
+A long command line is stored once, in the table `texts`; a record has its number in place of the
+words.
 """
 
 from __future__ import annotations

@@ -54,28 +54,36 @@ create index arrays_by_user_and_end on arrays (user, ended_at) where live = 0;
 create index arrays_live on arrays (id) where live = 1;
 create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
 
--- Long command lines, each of a user once: jobs, arrays and events name them by their number, and so
--- many jobs and arrays as `uses` says, of which so many as `live` says are not over. Numbers are
--- never given twice. The words stand apart, so that counting does not write them again.
-create table commands (
+-- Long command lines (kind 0) and parts of payloads (1), each text of a user once: jobs, arrays,
+-- events and payloads name them by their number, and so many jobs, arrays and payloads as `uses` says,
+-- of which so many as `live` says are not over. Numbers are never given twice. The data stand apart,
+-- so that counting does not write them again.
+create table texts (
     id     integer primary key autoincrement,
     uid    integer not null,
+    kind   integer not null,
     digest blob    not null,
     bytes  integer not null,
     uses   integer not null,
     live   integer not null,
     unique (uid, digest, bytes)
 ) strict;
-create table command_lines (
+create table text_data (
     id   integer primary key,
     data blob not null
 ) strict;
 
--- What a job, or an array, needs at its start and nobody should keep longer: its environment and its script.
+-- What a job, or an array, needs at its start: its environment, its script, and its signature. Those
+-- of ended ones are kept for a while, for `drf retry`.
 create table payloads (
     job_id integer primary key,
-    data   blob not null
+    uid    integer not null,
+    live   integer not null,
+    env    integer,
+    script integer,
+    proof  text
 ) strict;
+create index payloads_past on payloads (uid, job_id) where live = 0;
 
 -- How the use of a job went, in a few points: of ended ones, and of those that run as it was lately.
 create table curves (
@@ -92,38 +100,6 @@ create table submissions (
 ) strict, without rowid;
 create index submissions_by_job on submissions (job_id);
 
--- Environments and scripts of jobs that are not over, each of a user once: `payloads` names them, and
--- so often as `uses` says.
-create table texts (
-    id     integer primary key,
-    uid    integer not null,
-    digest blob    not null,
-    bytes  integer not null,
-    uses   integer not null,
-    data   blob    not null,
-    unique (uid, digest, bytes)
-) strict;
-
--- Payloads of ended jobs and arrays, for `drf retry`: environments and scripts once of each user,
--- named so often as `uses` says.
-create table past_texts (
-    id     integer primary key,
-    uid    integer not null,
-    digest blob    not null,
-    bytes  integer not null,
-    uses   integer not null,
-    data   blob    not null,
-    unique (uid, digest, bytes)
-) strict;
-create table past_payloads (
-    job_id integer primary key,
-    uid    integer not null,
-    env    integer,
-    script integer,
-    proof  text
-) strict;
-create index past_payloads_by_uid on past_payloads (uid, job_id);
-
 -- Which jobs and arrays repeat another one (`drf retry`).
 create table repeats (
     of_id  integer not null,
@@ -131,6 +107,19 @@ create table repeats (
     primary key (of_id, job_id)
 ) strict, without rowid;
 create index repeats_by_job on repeats (job_id);
+
+-- With a job or array goes all that is stored of it, but for its texts. A replaced row does not count.
+create trigger job_removed after delete on jobs begin
+    delete from events where job_id = old.id;
+    delete from curves where job_id = old.id;
+    delete from submissions where job_id = old.id;
+    delete from repeats where job_id = old.id;
+end;
+create trigger array_removed after delete on arrays begin
+    delete from events where job_id = old.id;
+    delete from submissions where job_id = old.id;
+    delete from repeats where job_id = old.id;
+end;
 
 -- What is true of the journal itself, by name: `id` is random and made once; `next_id` is the lowest id
 -- that the next job may have, where the launcher has shown that higher ones were given out before;

@@ -385,7 +385,7 @@ async def test_who_else_holds_a_job_is_told_with_its_submission(desk: Desk) -> N
 async def test_what_is_not_kept_any_more_is_said(desk: Desk) -> None:
     job_id = await desk.submit(ALICE)
     await desk.finish(job_id)
-    desk.shell.journal.payloads.past.drop(job_id)
+    desk.shell.journal.payloads.drop(job_id)
     with pytest.raises(Refused) as refusal:
         await desk.ask(ALICE, op="submission", id=job_id)
     assert refusal.value.code == "not-kept"

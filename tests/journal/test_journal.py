@@ -32,7 +32,7 @@ from drfd.core.model.job import (
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.scheduler import start_events
 from drfd.core.usage import Curve
-from drfd.journal import past
+from drfd.journal import texts
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
 from drfd.journal.journal import Journal
 from drfd.journal.pruning import JOB_BYTES, read_shares
@@ -359,7 +359,7 @@ def test_a_notification_and_an_array_share_it_too(
     book.enter(happened(ev.Admitted, 3))
     book.journal.commit()
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("select uses from commands").fetchall() == [(4,)]
+        assert db.execute("select uses from texts").fetchall() == [(4,)]
     loaded = open_journal().load(Axes())
     assert tables(loaded) == tables(book.ledger)
     argv, task = loaded.jobs[1].spec.argv, loaded.jobs[3].spec
@@ -373,17 +373,17 @@ def test_how_much_is_kept_of_each_user_is_known(book: Book, open_journal: OpenJo
     book.submit(3, argv=Words.of([*LONG, "more"]))
     size = len(long().data)
     kept = {ALICE.uid: 2 * size + len("more") + 1}
-    commands = book.journal.commands
-    assert commands.live_bytes == kept
+    texts = book.journal.texts
+    assert texts.live_bytes == kept
     book.journal.commit()
-    assert open_journal().commands.live_bytes == kept
+    assert open_journal().texts.live_bytes == kept
     book.cancel(1)
-    assert commands.live_bytes == kept
+    assert texts.live_bytes == kept
     book.cancel(2)
     left = {ALICE.uid: size + len("more") + 1}
-    assert commands.live_bytes == left
+    assert texts.live_bytes == left
     book.journal.commit()
-    assert open_journal().commands.live_bytes == left
+    assert open_journal().texts.live_bytes == left
 
 
 def test_ended_jobs_are_read_with_it(book: Book, path: Path) -> None:
@@ -402,10 +402,10 @@ def test_it_is_counted_anew_after_a_rollback(book: Book, open_journal: OpenJourn
     book.journal.commit()
     book.submit(2, payload=Payload(script="x" * 1000))
     book.cancel(1)
-    assert book.journal.payloads.bytes == {ALICE.uid: 1000}
+    assert book.journal.texts.live_bytes == {ALICE.uid: 1000}
     book.journal.rollback()
     for journal in (book.journal, open_journal()):
-        assert journal.payloads.bytes == {ALICE.uid: size}
+        assert journal.texts.live_bytes == {ALICE.uid: size}
 
 
 def test_jobs_cost_their_events_their_texts_once_and_some_for_each(
@@ -430,9 +430,9 @@ def test_jobs_cost_their_events_their_texts_once_and_some_for_each(
 @pytest.fixture
 def past_book(book: Book) -> Iterator[Book]:
     yield book
-    counted = dict(book.journal.payloads.past.bytes)
-    book.journal.payloads.past.count()
-    assert dict(book.journal.payloads.past.bytes) == counted, "as counted from the tables"
+    counted = book.journal.payloads.past_bytes
+    book.journal.rollback()
+    assert book.journal.payloads.past_bytes == counted, "as counted from the tables"
 
 
 def had(book: Book, job_id: int, payload: Payload, *, actor: Actor = ALICE) -> None:
@@ -453,11 +453,12 @@ def test_it_is_in_the_sums_by_which_ended_jobs_are_removed(past_book: Book, path
 def test_the_oldest_of_a_user_go_first_and_of_who_has_most(
     past_book: Book, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    monkeypatch.setattr(past, bound, most)
+    monkeypatch.setattr(texts, bound, most)
     for job_id in range(1, 5):
         payload = Payload(env={"X": f"{job_id}" * 1000})
         had(past_book, job_id, payload, actor=BOB if job_id == 1 else ALICE)
-    kept = [each for each in range(1, 5) if past_book.journal.payload_again(each) is not None]
+    kept = [each for each in range(1, 5) if past_book.journal.payload(each) is not None]
+    past_book.journal.commit()
     assert kept == [1, 3, 4]
 
 

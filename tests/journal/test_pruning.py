@@ -78,7 +78,7 @@ def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book: Book, p
     book.prune(before_s=20.5)
     assert (count(path, "arrays"), count(path, "jobs")) == (0, 1)
     assert count(path, "events where job_id <= 7") == 0
-    assert count(path, "commands where uses = 1") == 1
+    assert count(path, "texts where kind = 0 and uses = 1") == 1
 
 
 def test_a_go_is_short_also_where_all_must_be_passed_over(book: Book, path: Path) -> None:
@@ -247,8 +247,10 @@ def test_nothing_acknowledged_is_lost_by_a_kill(path: Path, open_journal: OpenJo
     assert acknowledged <= set(submitted)
     assert len(submitted) % 3 == 0, "a turn was written in part"
     live = journal.load(Axes()).jobs
-    kept = {job_id for job_id in submitted if journal.payload(job_id) != Payload()}
-    assert kept == set(live)
+    with closing(sqlite3.connect(path)) as db:
+        kept = db.execute("select job_id from payloads where live order by job_id").fetchall()
+    assert [job_id for (job_id,) in kept] == sorted(live)
+    assert all(journal.payload(job_id) for job_id in submitted)
 
 
 #: Removes what is over, a little at a time, as the daemon does it, and says so after each go; goes
@@ -303,8 +305,8 @@ while True:
 def test_history_that_is_being_removed_is_whole_when_the_remover_is_killed(
     path: Path, open_journal: OpenJournal
 ) -> None:
-    """A job is there with all that belongs to it, or gone with it, but for events, of which some
-    may have gone before; what lives is untouched, and the next one goes on."""
+    """A job is there with all that belongs to it, or gone with it; what lives is untouched, and the
+    next one goes on."""
     chance = random.Random(2)
     next_id = 0
     for _ in range(6):
@@ -343,8 +345,12 @@ def check_records(db: sqlite3.Connection) -> None:
         assert db.execute(query).fetchone() == (0,), table
     query = f"select count(*) from events where job_id is not null and job_id not in {known}"
     assert db.execute(query).fetchone() == (0,)
-    lines = db.execute("select id from command_lines order by id").fetchall()
-    assert lines == db.execute("select id from commands order by id").fetchall()
+    for table in ("jobs", "arrays"):
+        query = f"select id, (select count(*) from events where job_id = {table}.id) from {table}"
+        events = f"select id, events from {table}"
+        assert db.execute(query).fetchall() == db.execute(events).fetchall()
+    texts = db.execute("select id from text_data order by id").fetchall()
+    assert texts == db.execute("select id from texts order by id").fetchall()
     # The tasks of an array have its command line, which counts once for all.
     used: Counter[int] = Counter()
     for job_id, array_id, data in db.execute("select id, array_id, data from jobs"):
@@ -352,7 +358,9 @@ def check_records(db: sqlite3.Connection) -> None:
     for array_id, data in db.execute("select id, data from arrays"):
         used[json.loads(data)["common"]["spec"]["argv"], array_id] = 1
     counts = Counter(number for number, _ in used)
-    assert dict(db.execute("select id, uses from commands")) == counts
+    for numbers in db.execute("select env, script from payloads"):
+        counts.update(number for number in numbers if number is not None)
+    assert dict(db.execute("select id, uses from texts")) == counts
 
 
 def killed_while_writing(path: Path, *, turns: int, by: str = WRITER) -> set[int]:

@@ -710,7 +710,7 @@ class LauncherConnection:
 
     def _order_and_payload(self, job: Job) -> tuple[protocol.LaunchOrder, Payload]:
         engine = self._engine
-        payload = engine.journal.payload(job.array_id or job.id)
+        payload = engine.journal.payload(job.array_id or job.id) or Payload()
         order = order_for(
             job,
             engine.journal.id,
