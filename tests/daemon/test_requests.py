@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import logging
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from drfd.daemon.watching.follow import EventFeed
+from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 
 from daemon.desk import Desk, MakeDesk, NeverWalked, View, gpu_line, gpu_process, gpu_reading
 from drfd import __version__
-from drfd.common.errors import NotPermitted, Refused
+from drfd.common.errors import DrfdError, NotPermitted, Refused
 from drfd.common.units import utc_time
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, Frozen
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.lending import Loan, Rivals
@@ -41,7 +47,9 @@ from drfd.daemon.handlers.doctor import (
 from drfd.daemon.handlers.verbs import VERBS
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.follow import EventFeed
+from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.server.audit import record
+from drfd.daemon.server.server import encode, encode_in_parts
 from drfd.daemon.users import loop_time
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
@@ -50,7 +58,19 @@ from drfd.journal import history
 from drfd.launcher.protocol import Ceilings
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
-from fakes import ADMIN, ALICE, BOB, GIB, attempt_started, demand, now, rules, tables, with_gpus
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    GIB,
+    attempt_started,
+    demand,
+    now,
+    rules,
+    spec,
+    tables,
+    with_gpus,
+)
 
 
 async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
@@ -907,6 +927,83 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
     assert max(queries.values(), default=0) < most
     assert max(decoded.values(), default=0) <= 2
     assert sum(decoded.values()) <= 5 * len(ids)
+
+
+@pytest.fixture
+def no_full_collections() -> Iterator[None]:
+    """As in the controller."""
+    before = gc.get_threshold()
+    gc.set_threshold(before[0], before[1], 1 << 30)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.slow
+async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(
+    make_desk: MakeDesk, no_full_collections: None
+) -> None:
+    """Each verb is asked about as much as there is. What counts is the processor time between two
+    rounds of the loop, from the text of the request to that of the reply."""
+    desk = make_desk(ready=False, by=rules(max_waiting_per_user=200_000))
+    engine = desk.shell.engine
+    asked = [
+        st.SubmitAsked(now(), spec(name=f"job{at % 500}"), held=at % 4 > 0) for at in range(20_000)
+    ]
+    answers = desk.shell.turn(*asked)
+    assert not any(isinstance(each, Refused) for each in answers)
+    array = await desk.submit(ALICE, array="0-19999", held=True)
+    await desk.ask(ALICE, op="cancel", select={"ids": [*range(1, 10_001)]})
+    everything: View = {"select": {"everything": True}}
+    one: View = {"id": 19_999}
+    requests: dict[str, View] = {
+        "hello": {}, "status": {"ended": 10_000, "limit": 10_000}, "show": {"id": array},
+        "why": one, "submission": one, "recent": {}, "history": {"limit": 1000},
+        "report": {"by": "job"}, "wait": {"ids": [*range(1, 20_001)], "timeout_s": 0.0},
+        "events": {"standing": True, **everything}, "snapshots": {}, "waiting": {},
+        "usage": {"user": "alice"}, "ledger": {}, "ledger_check": {}, "shares": {}, "nodes": {},
+        "doctor": {}, "metrics": {}, "reload": {}, "drain": {"on": True},
+        "submit": {"argv": ["true"], "cwd": "/", "array": "0-19999"},
+        "submit_list": {"jobs": [{"argv": ["true"]}] * 1000}, "end_stray": {"id": 1, "attempt": 1},
+        "exec": {**one, "attempt": 1, "pid": 1, "start_ticks": 1},
+        "hold": everything, "release": everything, "suspend": everything, "resume": everything,
+        "requeue": everything, "signal": {**everything, "signal": 15},
+        "set": {**everything, "priority": 3}, "shutdown": {}, "cancel": everything,
+    }  # fmt: skip
+    assert requests.keys() == msg.REQUESTS.keys()
+    feed = EventFeed(engine, desk.requests.meter)
+    snapshots = SnapshotFeed(
+        Overview(engine, Lookup(engine, desk.requests.meter), desk.requests.curves)
+    )
+    pauses: dict[str, float] = {}
+
+    async def answer(line: bytes) -> None:
+        request = msg.decode_request(line)
+        if isinstance(request, msg.EventsRequest):
+            marks = 0
+            async for views in feed.stream(ADMIN, request):
+                b"".join(map(encode, views))
+                marks += "mark" in views[0]
+                if marks == 2:
+                    break
+        elif isinstance(request, msg.SnapshotsRequest):
+            async for _ in snapshots.watch(ADMIN, 1.0, lambda: True):
+                break
+        elif not isinstance(request, msg.SubmitListRequest):
+            with suppress(DrfdError):
+                await encode_in_parts(await desk.requests.answer(ADMIN, 0, request))
+
+    for verb, fields in requests.items():
+        line = json.dumps({"v": 1, "op": verb, **fields}).encode()
+        answering = asyncio.create_task(answer(line))
+        longest_s, since_s = 0.0, time.thread_time()
+        while not answering.done():
+            await asyncio.sleep(0)
+            now_s = time.thread_time()
+            longest_s, since_s = max(longest_s, now_s - since_s), now_s
+        await answering
+        pauses[verb] = longest_s
+    desk.shell.host.take()
+    assert not {verb: pause_s for verb, pause_s in pauses.items() if pause_s > 0.05}
 
 
 async def test_the_end_of_an_array_wakes_who_waits_for_its_tasks_alone(make_desk: MakeDesk) -> None:
