@@ -16,7 +16,7 @@ from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain import waits
 from drfd.core.model import job
 from drfd.protocol.job_options import OPTIONS, Option
-from drfd_cli.commands import nodes
+from drfd_cli.commands import shares
 from drfd_cli.main import EXAMPLES, VERBS, command_of
 from drfd_cli.output import JOB_COLUMNS, NODE_COLUMNS
 
@@ -61,7 +61,7 @@ def _columns() -> Iterator[str]:
     found: dict[str, Iterable[str]] = {
         "status": JOB_COLUMNS,
         "shares": NODE_COLUMNS,
-        "nodes": nodes._COLUMNS,
+        "nodes": shares._COLUMNS,
     }
     rows = ((f"`drf {verb}`", f"`{' '.join(names)}`") for verb, names in found.items())
     return _table(("command", "columns of `--parsable`"), rows)

@@ -93,7 +93,13 @@ _HIDDEN = (
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
 _SHARED_MODULES = {
     **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "signal"), "job_actions"),
-    **dict.fromkeys(("drain", "undrain", "reload", "shutdown"), "administration"),
+    **dict.fromkeys(("drain", "undrain", "reload", "shutdown"), "job_actions"),
+    "profile": "run",
+    "attach": "run",
+    "edit": "set",
+    "nodes": "shares",
+    "why": "show",
+    "report": "history",
     **{name: "slurm_names" for name in _HIDDEN if name != "scontrol"},
 }
 #: Verbs of other programs, and what does the same here.
@@ -196,13 +202,13 @@ class _Verbs(click.Group):
             command.short_help = VERBS[name]
             command.epilog = f"Example: {EXAMPLES[name]}"
         if ctx.resilient_parsing:
-            from drfd_cli.words.complete import offer
+            from drfd_cli.commands.completion import offer
 
             offer(name, command, VERBS)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from drfd_cli.words.complete import verbs
+        from drfd_cli.commands.completion import verbs
 
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)

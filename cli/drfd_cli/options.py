@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -30,13 +31,40 @@ from drfd.client.words import (
 from drfd.common.errors import ConfigError, Refused
 from drfd.common.units import doubt, is_endless, parse_duration
 from drfd.protocol.job_options import CONDITIONS, OPTIONS, OTHERS, RESOURCES, Option
-from drfd_cli import output
+from drfd_cli import output, personal, which_job
 from drfd_cli.output import Columns, Form, local_time, render
-from drfd_cli.quick_request import is_sign
-from drfd_cli.submitting import personal
-from drfd_cli.submitting.call import call_of
-from drfd_cli.submitting.personal import Setting
-from drfd_cli.words import which_job
+from drfd_cli.personal import Setting
+from drfd_cli.quick import is_sign
+
+if TYPE_CHECKING:
+    from drfd_cli.personal import Setting
+    from drfd_cli.slurm.sbatch_options import Translation
+
+
+_KEY = "drf.call"
+
+
+@dataclass(slots=True)
+class Call:
+    #: The words, as typed.
+    args: list[str] = field(default_factory=list)
+    #: The personal defaults among the options.
+    personal: list[Setting] = field(default_factory=list)
+    #: Whether the options of the script's lines are among the words.
+    has_script_options: bool = False
+    #: The script from standard input, which can be read but once.
+    text: str | None = None
+    #: What Slurm's options ask for.
+    slurm: Translation | None = None
+    #: What is printed of the id, `{}`, where Slurm's command stands for `drf submit`.
+    shown: str | None = None
+
+
+def call_of(context: click.Context) -> Call:
+    """Return the call that this context is a part of, as all contexts of one command line are."""
+    call: Call = context.meta.setdefault(_KEY, Call())
+    return call
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V")

@@ -94,7 +94,7 @@ class Reconnect:
 class Connection:
     """A connection to the daemon, made at the first request. For one thread at a time."""
 
-    #: The key of the next submission, if `drfd_cli.quick_submit` may have sent it already.
+    #: The key of the next submission, if `drfd_cli.quick` may have sent it already.
     submission_key: ClassVar[str | None] = None
 
     def __init__(self, path: Path | str, *, start: Start | None = None) -> None:

@@ -16,9 +16,8 @@ import pytest
 from canned import CannedDaemon, MakeJob, Message, daemon, refuse
 from cli.drf import DRF, Drf, Finish, Result, Spawn
 from drfd.client.connection import Connection, Start
-from drfd_cli import options, output
+from drfd_cli import options, output, which_job
 from drfd_cli.main import main
-from drfd_cli.words import which_job
 
 __all__ = ["daemon", "refuse"]
 

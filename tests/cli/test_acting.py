@@ -14,7 +14,7 @@ import pytest
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf
 from drfd.common import paths
-from drfd_cli.commands import administration
+from drfd_cli.commands import job_actions
 from drfd_cli.output import show_when
 
 NOTHING = {"ids": [], "user": None, "name": None, "states": [], "everything": False}
@@ -445,7 +445,7 @@ def test_nobody_waits_for_a_launcher_that_is_stopped(
     drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, is_away_before: bool
 ) -> None:
     """It waited for ever, and said nothing."""
-    monkeypatch.setattr(administration, "LOOK_S", 0.01)
+    monkeypatch.setattr(job_actions, "LOOK_S", 0.01)
     reply = {"running": [3], "done": [3], "failed": []}
     daemon.replies = {
         "shutdown": reply | (STANDING if is_away_before else {}),

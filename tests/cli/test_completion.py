@@ -16,10 +16,10 @@ from click.shell_completion import CompletionItem, ShellComplete
 
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import LIGHT_DRF, Drf, Result
+from drfd_cli import which_job
 from drfd_cli.commands import completion
+from drfd_cli.commands.completion import PLACES, script_of
 from drfd_cli.main import VERBS, cli
-from drfd_cli.words import which_job
-from drfd_cli.words.complete import PLACES, script_of
 
 # -- which job ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf, Result
 from drfd_cli.commands.history import print_table
-from drfd_cli.simulate.trace import Announcement
+from drfd_cli.commands.simulate import Announcement
 
 ME = {"version": "0", "user": "alice", "admin": False}
 GIB = 1 << 30

@@ -18,11 +18,11 @@ from click.shell_completion import ShellComplete
 from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import ROOT, Drf
 from drfd.launcher.runner.inheritance import LIMITS
+from drfd_cli import foresight
+from drfd_cli.foresight import about_other_directives, about_script_words, doubts_about
 from drfd_cli.main import cli
 from drfd_cli.options import parse_start
-from drfd_cli.quick_request import amount_of
-from drfd_cli.submitting import foresight
-from drfd_cli.submitting.foresight import about_other_directives, about_script_words, doubts_about
+from drfd_cli.quick import amount_of
 
 NAMES = """\
 memory = "1G"
@@ -206,7 +206,7 @@ _PROGRAM = """\
 import os, sys
 sys.argv[0] = "drf"
 leave, os._exit = os._exit, lambda code: sys.exit(code)
-from drfd_cli.start import main
+from drfd_cli.__main__ import main
 try:
     main()
 finally:
@@ -266,7 +266,7 @@ def test_a_file_in_another_users_home_is_not_ones_own(tmp_path: Path) -> None:
     """As after `su`: HOME is the home of before, into which the new user may not look."""
     program = (
         f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'cli')]!r}\n"
-        "from drfd_cli.submitting import personal\n"
+        "from drfd_cli import personal\n"
         "import os\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "print(personal.read({'HOME': sys.argv[1]}))\n"

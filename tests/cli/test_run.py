@@ -2,7 +2,7 @@
 the terminal: which keys are the job's and which drf's, and which modes a program has.
 
 Most tests of `drf run` go both ways: the complete program's, and the light one of
-`drfd_cli.quick_run`.
+`drfd_cli.quick`.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from drfd.common.errors import Refused
 from drfd.core.model.resources import Resources
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import parse
-from drfd_cli.demo import private_daemon, scaling
-from drfd_cli.demo.scaling import Scale
+from drfd_cli.demo import private_daemon
+from drfd_cli.demo.private_daemon import Scale
 from drfd_cli.options import WithExperiments
 from drfd_experiments.commands import lend, three_nodes
 from drfd_experiments.commands.cluster import Sharing, figure
@@ -633,7 +633,7 @@ def test_roots_daemon_stays_root(
 ) -> None:
     """As the user drfd of an installation, it would take only jobs that are signed."""
     monkeypatch.setattr(os, "getuid", lambda: uid)
-    text = scaling.config_for(tmp_path, ["A"], cores_milli=1000, memory_bytes=MIB)
+    text = private_daemon.config_for(tmp_path, ["A"], cores_milli=1000, memory_bytes=MIB)
     assert parse(tomllib.loads(text), "drfd.toml").user == user
 
 

@@ -17,8 +17,8 @@ from cli.drf import Drf
 from drfd.client.values import JobInfo
 from drfd.common.units import clock_time
 from drfd_cli import output
-from drfd_cli.commands import doctor, node_trial
-from drfd_cli.commands.node_trial import NodeTrial
+from drfd_cli.commands import doctor
+from drfd_cli.commands.doctor import NodeTrial
 
 WHY = {
     "code": "RESOURCES",
@@ -582,12 +582,12 @@ def test_doctor_waits_a_moment_for_a_launcher_that_has_just_been_started(
 
 TOKEN = "5c16d984fa084828"
 BEGIN_S, END_S = 1000.0, 1003.0
-FINE = f"1001.5\n{node_trial.own_name()}\ncounted\n{TOKEN}"
+FINE = f"1001.5\n{doctor.own_name()}\ncounted\n{TOKEN}"
 
 
 @pytest.fixture
 def judge(tmp_path: Path, job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(node_trial, "ARRIVAL_S", 0.0)
+    monkeypatch.setattr(doctor, "ARRIVAL_S", 0.0)
     file = tmp_path / "n1"
 
     def found(told: str | None, **changes: Any) -> NodeTrial:
@@ -596,7 +596,7 @@ def judge(tmp_path: Path, job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> Any:
         trial = NodeTrial("n1")
         ended = {"ended_at": END_S, "outcome": {"code": "COMPLETED", "text": "exit code 0"}}
         view = job(**{"state": "COMPLETED", **ended, **changes})
-        node_trial.judge(trial, JobInfo.of(view), file, TOKEN, (BEGIN_S, END_S))
+        doctor.judge(trial, JobInfo.of(view), file, TOKEN, (BEGIN_S, END_S))
         return trial
 
     return found
@@ -618,7 +618,7 @@ def test_a_clock_outside_the_time_of_the_job_is_another(
 
 
 def test_another_user_and_another_directory_are_named(judge: Any, tmp_path: Path) -> None:
-    own, place = node_trial.own_name(), tmp_path.parent
+    own, place = doctor.own_name(), tmp_path.parent
     (user,) = judge(f"1001.5\nmallory\nkept\n{TOKEN}").problems
     assert user.endswith(f" is mallory there, and {own} here")
     (fault,) = judge(f"1001.5\n{own}\ncounted\n").problems

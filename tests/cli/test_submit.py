@@ -26,8 +26,8 @@ from drfd.common import paths
 from drfd.common.errors import Refused
 from drfd.common.units import parse_cores, parse_duration, parse_memory
 from drfd.payload.raw_bytes import raw
-from drfd_cli import quick_request, quick_submit
-from drfd_cli.quick_request import amount_of
+from drfd_cli import quick
+from drfd_cli.quick import amount_of
 from seeds import examples
 
 #: Submits with these words of a command line; the request that it makes, without the environment.
@@ -653,13 +653,13 @@ _LIGHT = (
     "sys.argv[0] = 'drf'\n"
     # It does not wait for the end of the interpreter, which would do what follows.
     "os._exit = sys.exit\n"
-    "from drfd_cli.start import main\n"
+    "from drfd_cli.__main__ import main\n"
     "try:\n"
     "    main()\n"
     "finally:\n"
     "    print('long' if 'click' in sys.modules else 'short', file=sys.stderr)\n"
 )
-_WHOLE = _LIGHT.replace("drfd_cli.start", "drfd_cli.main")
+_WHOLE = _LIGHT.replace("drfd_cli.__main__", "drfd_cli.main")
 #: What `drf submit` loads in no case of its own: each of them takes a tenth of its time, or more.
 _HEAVY = {"re", "enum", "collections", "socket", "json", "typing", "pathlib", "signal", "inspect"}
 
@@ -765,7 +765,7 @@ def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(
     words = ("-c", "4", "-m", "16G", "-t", "12h", "--", "true")
     code, _, _, loaded = start("submit", *words, program=program)
     assert code == 0
-    assert "drfd_cli.quick_submit" in loaded.split()
+    assert "drfd_cli.quick" in loaded.split()
     assert _HEAVY & set(loaded.split()) == set()
     assert daemon.requests[0]["env"] == {"PATH": "/usr/bin", "DRFD_SOCKET": str(daemon.path)}
 
@@ -775,15 +775,15 @@ def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(
 def test_the_daemon_is_the_one_that_other_commands_talk_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, has_system: bool
 ) -> None:
-    assert Path(quick_request.SYSTEM_SOCKET) == paths.SYSTEM_SOCKET
+    assert Path(quick.SYSTEM_SOCKET) == paths.SYSTEM_SOCKET
     system = tmp_path / "system" / "drfd.sock"
     if has_system:
         system.parent.mkdir()
-    monkeypatch.setattr(quick_request, "SYSTEM_SOCKET", str(system))
+    monkeypatch.setattr(quick, "SYSTEM_SOCKET", str(system))
     monkeypatch.setattr(paths, "SYSTEM_SOCKET", system)
     monkeypatch.setenv("DRFD_SOCKET", named)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    path, is_own = quick_request.socket_of_daemon()
+    path, is_own = quick.socket_of_daemon()
     assert Path(path) == choose(None, start=Path.touch).path
     assert is_own == (not named and not has_system)
 
@@ -836,7 +836,7 @@ def test_where_many_come_at_a_time_it_waits_for_its_turn(
 
         server = threading.Thread(target=serve)
         server.start()
-        assert quick_submit.ask({}) == {"ok": True, "id": 7}
+        assert quick.ask({}) == {"ok": True, "id": 7}
         server.join()
 
 
@@ -850,7 +850,7 @@ def test_a_refusal_at_the_door_is_read_though_the_request_could_not_be_sent() ->
             theirs.sendall(sent)
             theirs.close()
             if told is not None:
-                assert quick_submit.answer_of(ours, b"x" * 100) == told
+                assert quick.answer_of(ours, b"x" * 100) == told
             else:
-                with pytest.raises(quick_submit.Lost):
-                    quick_submit.answer_of(ours, b"x" * 100)
+                with pytest.raises(quick.Lost):
+                    quick.answer_of(ours, b"x" * 100)

@@ -17,8 +17,7 @@ from canned import CannedDaemon, MakeJob, Message, Refuse
 from cli.drf import Drf, Finish, Result, Spawn
 from cli.test_show import ARRAY
 from drfd.client.connection import Connection
-from drfd_cli.commands.wait import wait_for
-from drfd_cli.waiting.progress import Left, Rate, Tally, job_line, tally_line
+from drfd_cli.commands.wait import Left, Rate, Tally, job_line, tally_line, wait_for
 
 LINE = "drf: job 42 FAILED: exit code 127\n"
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 from bench.paper import BLOCK, RESULTS, printed
 from drfd.common.errors import Refused
 from drfd.sim.workload import read_lines, read_trace
-from drfd_experiments import facebook, macro, sharing, worked
+from drfd_experiments import facebook, macro, sharing
 from drfd_experiments.alloc import (
     POLICIES,
     Allocation,
@@ -262,7 +262,7 @@ def column(figure: Figure, name: str, table: int = 0) -> list[Cell]:
 
 
 def test_table_1_step_by_step() -> None:
-    figure = worked.table1()
+    figure = sharing.table1()
     assert column(figure, "SERVED") == ["B", "A", "A", "B", "A"]
     third = 1 / 3
     assert column(figure, "A DOMINANT") == pytest.approx([0, 2 / 9, 4 / 9, 4 / 9, 2 / 3])
@@ -272,13 +272,13 @@ def test_table_1_step_by_step() -> None:
 
 
 def test_the_worked_figures_have_the_papers_tasks() -> None:
-    tasks = column(worked.figure4(), "TASKS")
+    tasks = column(sharing.figure4(), "TASKS")
     assert tasks == pytest.approx([3, 2, 63 / 25, 54 / 25, 45 / 11, 18 / 11])
-    assert column(worked.figure5(), "TASKS") == pytest.approx([6, 12, 5, 15])
-    honest, lying = (column(worked.figure6(), "TASKS", table) for table in (0, 1))
+    assert column(sharing.figure5(), "TASKS") == pytest.approx([6, 12, 5, 15])
+    honest, lying = (column(sharing.figure6(), "TASKS", table) for table in (0, 1))
     assert honest == pytest.approx([100 / 31, 1500 / 31, 25 / 6, 100 / 3])
     assert lying == pytest.approx([25 / 6, 100 / 3, 25 / 6, 100 / 3])
-    three, two = (column(worked.figure7(), "TASKS", table) for table in (0, 1))
+    three, two = (column(sharing.figure7(), "TASKS", table) for table in (0, 1))
     assert three == pytest.approx([11.3, 5.4, 3.1, 400 / 33, 100 / 33, 100 / 33], abs=0.06)
     assert two == pytest.approx([23.8, 4.8, 20, 5], abs=0.06)
 

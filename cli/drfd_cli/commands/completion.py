@@ -1,15 +1,180 @@
-"""drf completion: the scripts for completion in shells, printed or set up for the user."""
+"""What TAB offers in bash, zsh and fish, by click's own completion; drf completion: the scripts for
+it, printed or set up for the user.
+
+A shell runs `drf` with the variable `_DRF_COMPLETE`; click finds the parameter at the cursor, which
+has the words of this module. An error offers nothing: the user is typing.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class
 
-from drfd.common.errors import Refused
+from drfd.common.errors import DrfdError, Refused
 from drfd_cli import output
-from drfd_cli.words.complete import PLACES, script_of
+
+#: The shells, and the file below a prefix such as /usr/local or ~/.local in which each looks.
+PLACES = {
+    "bash": "share/bash-completion/completions/drf",
+    "zsh": "share/zsh/site-functions/_drf",
+    "fish": "share/fish/vendor_completions.d/drf.fish",
+}
+#: Seconds that the daemon may take to answer, and the most jobs that are offered.
+_ANSWER_S, _MOST_JOBS = 1, 100
+#: The verbs that act on jobs in some states, or on live or ended ones alone.
+_LIVE, _ENDED = "live", "ended"
+_MEANT: dict[str, object] = {
+    "cancel": _LIVE, "set": _LIVE, "retry": _ENDED, "hold": ("PENDING",), "release": ("HELD",),
+    "resume": ("SUSPENDED",), "edit": ("PENDING", "HELD"),
+    **dict.fromkeys(("signal", "suspend", "exec", "attach"), ("RUNNING",)),
+}  # fmt: skip
+#: Values, each with what it is.
+Offered = Iterable[tuple[str, str]]
+
+
+def script_of(program: click.Command, shell: str) -> str:
+    """Return the script that a shell loads."""
+    known = get_completion_class(shell)
+    assert known is not None
+    made = known(program, {}, "drf", "_DRF_COMPLETE")
+    # Not `source`, which in bash looks at the version of a bash that may not be the user's.
+    return made.source_template.lstrip() % made.source_vars()
+
+
+def offer(verb: str, command: click.Command, texts: Mapping[str, str]) -> None:
+    """Give the parameters of a verb, by their names, what is completed for them."""
+    for param in command.params:
+        name = param.name or ""
+        if name == "verb":
+            complete: Callable[..., list[CompletionItem]] = partial(verbs, texts)
+        elif name in _FILES:
+            complete = _files
+        elif name == "name" and "states" not in {each.name for each in command.params}:
+            # The name of a new job.
+            continue
+        elif name in ("ids", "job_id", "after"):
+            complete = partial(_items, partial(_ids, verb if name != "after" else ""))
+        elif name in _VALUES:
+            complete = partial(_items, _VALUES[name])
+        else:
+            continue
+        setattr(param, "shell_complete", complete)  # noqa: B010  # over a method, as click does
+
+
+def _items(
+    values: Callable[..., Offered], ctx: click.Context, incomplete: str
+) -> list[CompletionItem]:
+    """Return what begins as the word at the cursor; nothing in it acts on a terminal."""
+    try:
+        found = [(output.clean(value), about) for value, about in values(ctx, incomplete)]
+    except (DrfdError, OSError, ValueError):
+        return []
+    return [
+        CompletionItem(value, help=output.clean(about))
+        for value, about in found
+        if value.startswith(incomplete)
+    ]
+
+
+#: Parameters whose values are files, as the words of a command may be.
+_FILES = ("command", "stdout", "stderr", "directory", "trace", "svg")
+
+
+def _files(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _recent(ctx: click.Context) -> dict[str, Any]:
+    """Return the daemon's reply about the user's latest jobs. No daemon is started for it."""
+    import socket
+
+    from drfd.client.connection import choose
+    from drfd.common.quick_json import decode
+    from drfd.linux.unix_sockets import connect_in_line
+    from drfd_cli.quick import received
+
+    path = choose(ctx.find_root().params.get("socket"), start=None).path
+    with socket.socket(socket.AF_UNIX) as connection:
+        connect_in_line(connection, str(path), _ANSWER_S)
+        connection.sendall(b'{"op":"recent","v":1,"limit":%d}\n' % _MOST_JOBS)
+        reply = decode(received(connection))
+    if not isinstance(reply, dict) or reply.get("ok") is not True:
+        raise ValueError("no answer")
+    return reply
+
+
+def _ids(verb: str, ctx: click.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    """Yield the jobs that the verb may be about: by id, or by name if a letter has been typed."""
+    meant = _MEANT.get(verb)
+    found = [
+        each
+        for each in _recent(ctx)["recent"]
+        if meant is None
+        or (each["live"] if meant == _LIVE else not each["live"] if meant == _ENDED else False)
+        or (isinstance(meant, tuple) and each["state"] in meant)
+    ]
+    if not incomplete or incomplete[0].isdigit():
+        yield from ((str(each["id"]), f"{each['name']} {each['state']}") for each in found)
+        return
+    if incomplete[0] == "@":
+        yield "@-1", "the latest job"
+    names = [each["name"] for each in found]
+    # A name is of use only if it means one job; shells insert it without quotes.
+    yield from ((name, "") for name in names if names.count(name) == 1 and quote(name) == name)
+
+
+def _names(ctx: click.Context, incomplete: str) -> Offered:
+    names = dict.fromkeys(each["name"] for each in _recent(ctx)["recent"])
+    return [(name, "") for name in names if quote(name) == name]
+
+
+def _known(key: str, ctx: click.Context, incomplete: str) -> Offered:
+    return [(word, "") for word in _recent(ctx)[key]]
+
+
+def _signals(ctx: click.Context, incomplete: str) -> Offered:
+    from signal import Signals
+
+    return sorted((each.name.removeprefix("SIG"), "") for each in Signals)
+
+
+def _variables(ctx: click.Context, incomplete: str) -> Offered:
+    return [(name, "") for name in sorted(os.environ)]
+
+
+def _presets(ctx: click.Context, incomplete: str) -> Offered:
+    """Return the names of the presets in the user's own configuration."""
+    import tomllib
+
+    from drfd_cli.personal import content_of, path_of
+
+    given = tomllib.loads(content_of(path_of(os.environ)).decode())
+    return [(name, "") for name in {**given.get("preset", {}), **given.get("presets", {})}]
+
+
+def verbs(texts: Mapping[str, str], ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """Return the verbs that begin so, of all with what they do."""
+    known = {**texts, "help": "the help of a verb"}
+    return [
+        CompletionItem(verb, help=what)
+        for verb, what in known.items()
+        if verb.startswith(incomplete)
+    ]
+
+
+_VALUES: dict[str, Callable[..., Offered]] = {
+    "name": _names, "pool": partial(_known, "pools"), "user": partial(_known, "users"),
+    "gres": partial(_known, "gres"), "signal": _signals, "number": _signals,
+    "export": _variables, "preset": _presets,
+}  # fmt: skip
+
 
 #: Loads completions from PLACES by itself, where it is there.
 BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")

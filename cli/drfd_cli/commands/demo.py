@@ -23,7 +23,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.units import show_size
 from drfd_cli import output
-from drfd_cli.demo import private_daemon, scaling
+from drfd_cli.demo import private_daemon
 from drfd_cli.options import WithExperiments
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def command(context: click.Context, keep: bool) -> int:
 
 def _config(directory: Path) -> str:
     """Return the configuration of section 4.1 of the DRF paper: 9 CPUs and 18 GB."""
-    return scaling.config_for(
+    return private_daemon.config_for(
         directory, ["A", "B", "C"], cores_milli=9000, memory_bytes=18 * GIB, disk="200M",
         scheduling="",
     )  # fmt: skip

@@ -21,10 +21,9 @@ from drfd.client.words import Ref
 from drfd.common.errors import Refused
 from drfd.linux import syscalls
 from drfd.payload.signature import exec_digest, proof_of
-from drfd_cli import output
+from drfd_cli import output, which_job
 from drfd_cli.options import GroupedHelp, connect, job_id
 from drfd_cli.slurm.step_queue import started_at
-from drfd_cli.words import which_job
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView

@@ -1,21 +1,30 @@
-"""drf history: ended jobs, and what they used."""
+"""drf history: ended jobs, and what they used. drf report: sums of it, and what to ask for."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import click
 
-from drfd.common.units import show_size
-from drfd_cli import output
-from drfd_cli.options import connect, past_options, past_selection, prints_result
-from drfd_cli.output import Csv, Result
+from drfd.common.units import parse_duration, show_duration, show_size
+from drfd_cli import charts, output
+from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
+from drfd_cli.output import Csv, Result, pick
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import AllRunsView, JobView, UsedView
+    from drfd.protocol.replies import (
+        AccountView,
+        AllRunsView,
+        JobCurveView,
+        JobView,
+        ReportReply,
+        UsedView,
+    )
+
 
 #: Jobs shown by default, and the most jobs of one reply.
 _MANY, _PAGE = 20, 1000
@@ -30,7 +39,7 @@ _CSV = (
     *("submitted_at", "started_at", "ended_at"),
 )
 #: Of the use of GPUs.
-_GPU = ("gpu_memory_peak", "gpu_utilisation_mean")
+_OF_GPU = ("gpu_memory_peak", "gpu_utilisation_mean")
 #: Of cores, and what was lent of them.
 _CORES = ("cores_peak", "lent_cpu_seconds")
 _TASK = ("array_id", "array_index")
@@ -80,11 +89,11 @@ def _csv(jobs: list[JobView]) -> Csv:
     from drfd.protocol.replies import USED
 
     demand = ("cores", "memory", "read", "write")
-    used = [name for name in USED if name not in (*_GPU, *_CORES)]
+    used = [name for name in USED if name not in (*_OF_GPU, *_CORES)]
     names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *used]
     # New columns come last, so that no other column moves.
     names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS)]
-    names += [*_GPU, "declared_cores_max", *_CORES]
+    names += [*_OF_GPU, "declared_cores_max", *_CORES]
     return names, (
         [
             *_values(job, _CSV),
@@ -95,7 +104,7 @@ def _csv(jobs: list[JobView]) -> Csv:
             job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None),
             *_values(_used(job), _ALL_RUNS),
             # Sent for jobs that have them.
-            *(job["used"].get(name) for name in _GPU),
+            *(job["used"].get(name) for name in _OF_GPU),
             job["demand"].get("cores_max"),
             *(job["used"].get(name) for name in _CORES),
         ]
@@ -180,3 +189,213 @@ def _ended(at_s: float | None, *, is_wide: bool) -> str:
     if is_wide:
         return output.show_time(at_s)
     return time.strftime("%m-%d %H:%M", time.localtime(at_s))
+
+
+# -- drf report --------------------------------------------------------------------------------
+
+
+_ROWS = 30
+#: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
+_NAME, _SHORT_NAME = 32, 18
+#: From `_VERY_WIDE` columns on there is room for curves.
+_WIDE, _VERY_WIDE = 100, 132
+#: Curves of the last job of a row and their headings, and the width of each.
+_CURVES: dict[charts.CurveKind, str] = {
+    "cores": "USE OF CORES",
+    "memory": "USE OF MEM",
+    "gpu_utilisation": "USE OF GPU",
+}
+_BARS = 12
+_DEFAULT_SINCE = "30d"
+#: The columns that identify a row, by the value of --by.
+_KEYS = {"job": ["id", "name", "user"], "name": ["name", "user"], "user": ["user"],
+         "pool": ["pool"]}  # fmt: skip
+_Amount = Literal["cores", "memory", "read", "write"]
+_AMOUNTS: tuple[_Amount, ...] = ("cores", "memory", "read", "write")
+_DISK: tuple[_Amount, ...] = ("read", "write")
+_PARTS = ("declared", "used", "unknown", "wasted", "efficiency")
+_GPU: Final = "gpu"
+_GPU_PEAK: Final = "gpu_memory_peak_max"
+_GPU_SINGLE_PEAK: Final = "gpu_memory_single_peak_max"
+_LENT: Final = "lent_us"
+_CORE_HOUR_US = 3.6e9
+_PLAIN = (
+    *("read_bytes", "written_bytes", "demand_max", "peak_max", "throttled_us"),
+    *("throttled_unknown_jobs", "out_of_memory_jobs", "timeout_jobs"),
+)
+
+
+@click.command("report")
+@past_options
+@click.option(
+    "--by", type=click.Choice(list(_KEYS)), default="name",
+    help="What a line stands for (name: of one user).",
+)  # fmt: skip
+@click.option(
+    "-n", "--number", type=LINES, default=_ROWS,
+    help=f"So many lines ({_ROWS}); the rest is summed up in one.",
+)  # fmt: skip
+@prints_result(csv="Print a line of values for each line.")
+def report(by: str, number: int, **choice: Any) -> Result:
+    """What ended jobs declared and what they used of it, and what to ask for next time; of the last
+    30 days, unless --since says otherwise. Yours, unless ids, --user or --all say otherwise;
+    administrators see everybody's."""
+    if choice["since"] is None and choice["until"] is None and not choice["ids"]:
+        choice["since"] = time.time() - parse_duration(_DEFAULT_SINCE)
+    client = connect()
+    past = past_selection(client, **choice)
+    reply = client.request("report", past=past, by=by, limit=number)
+    return Result(
+        show=lambda: _show_report(reply),
+        view=lambda: pick(reply, ("by", "rows", "others", "total")),
+        csv=lambda: _report_csv(reply),
+    )
+
+
+def _show_report(reply: ReportReply) -> None:
+    if not reply["total"]["jobs"]:
+        output.say("no job that ran has ended in that time")
+    else:
+        _print_table(reply)
+
+
+def _report_csv(reply: ReportReply) -> Csv:
+    keys = _KEYS[reply["by"]]
+    amounts = [f"{amount}_{part}" for amount in _AMOUNTS for part in _PARTS]
+    # Indexed by computed names, which a TypedDict does not allow.
+    rows = cast(list[Mapping[str, Any]], [*reply["rows"], *filter(None, [reply["others"]])])
+    return (
+        [
+            *(*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"),
+            # New columns come last, so that no other column moves.
+            *(*(f"{_GPU}_{part}" for part in _PARTS), _GPU_PEAK, _GPU_SINGLE_PEAK, _LENT),
+        ],
+        (
+            [
+                *(row.get(key) for key in keys),
+                row["jobs"],
+                row["run_ms"],
+                *(row[amount][part] for amount in _AMOUNTS for part in _PARTS),
+                *(row[name] for name in _PLAIN),
+                " ".join(row["advice"]["options"]) if row.get("advice") else None,
+                ",".join(f"{name}={held_ms}" for name, held_ms in row["gres_ms"].items()) or None,
+                *(row[_GPU][part] for part in _PARTS),
+                row[_GPU_PEAK],
+                row[_GPU_SINGLE_PEAK],
+                row[_LENT],
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _print_table(reply: ReportReply) -> None:
+    by = reply["by"]
+    is_wide = output.width() >= _WIDE
+    has_users = by == "user" or len({row.get("user") for row in reply["rows"]}) > 1
+    total = reply["total"]
+    curves = _curves_of(reply) if output.width() >= _VERY_WIDE else []
+    names = _NAME if is_wide else _SHORT_NAME
+    # Rows of all others and of the sum have no keys, and no curves.
+    cells: output.Cells[Any] = {
+        **{
+            (key.upper(), "right" if key == "id" else "left"): partial(_key, key=key, most=names)
+            for key in _KEYS[by]
+        },
+        ("JOBS", "right"): lambda row: row["jobs"],
+        ("CORE-H", "right"): lambda row: _core_hours(
+            row["cores"]["declared"] + row["cores"]["unknown"]
+        ),
+        ("LENT", "right"): lambda row: _core_hours(row[_LENT]),
+        # What was lent makes up for nothing that was booked and not used.
+        ("WASTED", "right"): lambda row: _core_hours(row["cores"]["wasted"] + (row[_LENT] or 0)),
+        ("CPU%", "right"): lambda row: _percent(row["cores"]["efficiency"]),
+        ("MEM", "right"): lambda row: show_size(row["demand_max"]),
+        ("PEAK", "right"): lambda row: show_size(row["peak_max"]) if row["peak_max"] else "-",
+        ("MEM%", "right"): lambda row: _percent(row["memory"]["efficiency"]),
+        **{
+            (f"{what.upper()}%", "right"): partial(_disk, what=what)
+            for what in _DISK
+            if total[what]["declared"]
+        },
+        **{
+            (f"{name.upper()}-H", "right"): partial(_gres_hours, name=name)
+            for name in total["gres_ms"]
+        },
+        ("GPU%", "right"): lambda row: _percent(row[_GPU]["efficiency"]),
+        ("GPU MEM", "right"): _gpu_memory,
+        ("THROTTLED", "right"): _throttled,
+        **{_CURVES[kind]: partial(_bar, kind=kind) for kind in curves},
+    }
+    hidden = [] if has_users else ["USER"]
+    hidden += ["JOBS"] if by == "job" else []
+    hidden += ["LENT"] if _core_hours(total[_LENT]) in ("-", "0.00") else []
+    hidden += [] if _GPU in total["gres_ms"] or total[_GPU_PEAK] else ["GPU%", "GPU MEM"]
+    hidden += [] if is_wide else ["THROTTLED"]
+    cells = output.visible(cells, *hidden)
+    first = output.parts(next(iter(cells)))[0]
+    sums = [("all others", reply["others"])] if reply["others"] is not None else []
+    sums += [("in all", total)] if len(reply["rows"]) + len(sums) > 1 else []
+    below = (
+        {**{output.parts(column)[0]: show(row) for column, show in cells.items()}, first: name}
+        for name, row in sums
+    )
+    fixed = ("ID", "CORE-H", "MEM", "PEAK", *_CURVES.values())
+    output.print_items(cells, reply["rows"], fixed=fixed, below=below)
+    for row in reply["rows"]:
+        if row["advice"] is not None and (by == "name" or len(reply["rows"]) == 1):
+            whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"
+            output.tell(f"{whose}: next time {output.advice_line(row['advice'])}")
+
+
+def _key(row: Mapping[str, Any], *, key: str, most: int) -> str:
+    return output.shorten(row[key], most) if row.get(key) is not None else ""
+
+
+def _disk(row: AccountView, *, what: _Amount) -> str:
+    return _percent(row[what]["efficiency"])
+
+
+def _gres_hours(row: AccountView, *, name: str) -> str:
+    return f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}"
+
+
+def _throttled(row: AccountView) -> str:
+    is_known = row["throttled_unknown_jobs"] != row["jobs"]
+    return show_duration(row["throttled_us"] / 1e6) if is_known else "-"
+
+
+def _gpu_memory(row: AccountView) -> str:
+    """Return the highest memory of a job on one of its GPUs, or of jobs that were given none, on
+    all that they used."""
+    single = row[_GPU_SINGLE_PEAK]
+    peak = row[_GPU_PEAK] if single is None else single
+    return "-" if peak is None else show_size(peak)
+
+
+def _curves_of(reply: ReportReply) -> list[charts.CurveKind]:
+    """Return the curves that some row has, those of cores and memory together."""
+    curves = [curve for row in reply["rows"] if (curve := row.get("curve"))]
+    has_gpus = any(any(each.get("gpu_utilisation", ())) for each in curves)
+    return [kind for kind in _CURVES if curves and (has_gpus or kind != "gpu_utilisation")]
+
+
+def _bar(row: Mapping[str, Any], *, kind: charts.CurveKind) -> str:
+    """Return a curve, scaled to the demand."""
+    points: JobCurveView | None = row.get("curve")
+    # Only a job with a GPU has a curve of it.
+    if points is None or kind not in points:
+        return ""
+    most = charts.declared(points["demand"], kind)
+    return charts.spark(points["at"], points[kind], most, _BARS)
+
+
+def _core_hours(microseconds: int | None) -> str:
+    if microseconds is None:
+        return "-"
+    # A little below zero is zero, without a sign.
+    return f"{round(microseconds / _CORE_HOUR_US, 2) + 0.0:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

@@ -17,7 +17,7 @@ import drfd
 from drfd import __version__
 from drfd.common.errors import Refused
 from drfd_cli import output
-from drfd_cli.words.complete import PLACES, script_of
+from drfd_cli.commands.completion import PLACES, script_of
 
 #: The name and the purpose of each page, and the document of whose sections it consists.
 _FROM_DOCUMENT = {

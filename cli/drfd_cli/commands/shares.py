@@ -1,7 +1,8 @@
-"""drf shares: allocation and entitlement of each pool and user."""
+"""drf shares: allocation and entitlement of each pool and user. drf nodes: the machines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -9,10 +10,11 @@ import click
 from drfd.common.units import show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
-from drfd_cli.output import NODE_COLUMNS, Result, pick
+from drfd_cli.output import NODE_COLUMNS, Columns, Result, pick
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import NodeView, ResourcesView, SharesReply
+    from drfd.protocol.replies import MachineView, NodesReply, NodeView, ResourcesView, SharesReply
+
 
 #: On screens narrower than `_NARROW` columns, or `_FULL` with quotas, those of `_WIDE_ONLY` are
 #: left out; on screens narrower than `_FULL`, the first column has a shorter heading.
@@ -104,3 +106,83 @@ def weight_words(weight: float | dict[str, float]) -> str:
     if isinstance(weight, dict):
         return " ".join(f"{name[0]}{each:g}" for name, each in weight.items() if each != 1)
     return f"{weight:g}"
+
+
+# -- drf nodes ---------------------------------------------------------------------------------
+
+
+_COLUMNS: Columns[MachineView] = {
+    "name": lambda node: node["name"],
+    "engine": lambda node: node["engine"],
+    "state": lambda node: node["state"],
+    "since": lambda node: node["since"],
+    "cores": lambda node: node["capacity"]["cores"],
+    "cores_allocated": lambda node: node["allocated"]["cores"],
+    "memory": lambda node: node["capacity"]["memory"],
+    "memory_allocated": lambda node: node["allocated"]["memory"],
+    "running": lambda node: node["running"],
+    "cores_outside": lambda node: _outside(node)["cores"],
+    "memory_outside": lambda node: _outside(node)["memory"],
+    "features": lambda node: ",".join(node["features"]),
+    "text": lambda node: node["text"],
+}
+
+
+@click.command("nodes")
+@prints_result(columns=_COLUMNS)
+@colour_option
+def nodes() -> Result:
+    """The machines on which jobs run: what each has and has given to jobs, and whether jobs start
+    there now."""
+    reply = connect().request("nodes")
+    return Result(
+        show=lambda: _show_nodes(reply),
+        view=lambda: pick(reply, ("nodes", "drain")),
+        pages=lambda: [reply["nodes"]],
+    )
+
+
+def _show_nodes(reply: NodesReply) -> None:
+    for notice in output.drain_notices(reply):
+        output.say(notice)
+    cells: output.Cells[MachineView] = {
+        "NODE": lambda node: output.clean(node["name"]) or "this machine",
+        "STATE": lambda node: node["state"],
+        "SINCE": lambda node: "-" if node["since"] is None else output.show_when(node["since"]),
+        ("CORES", "right"): lambda node: _of(node, lambda amounts: f"{amounts['cores']:g}"),
+        ("MEM", "right"): lambda node: _of(node, lambda amounts: show_size(amounts["memory"])),
+        "GRES": _gres,
+        ("JOBS", "right"): lambda node: node["running"],
+        "FEATURES": lambda node: ",".join(node["features"]) or "-",
+    }
+    if not any(node["capacity"]["gres"] for node in reply["nodes"]):
+        cells = output.visible(cells, "GRES")
+    if not any(node["features"] for node in reply["nodes"]):
+        cells = output.visible(cells, "FEATURES")
+    output.print_items(cells, reply["nodes"], fixed=("STATE", "CORES", "MEM"))
+    for node in reply["nodes"]:
+        if node["text"]:
+            why = output.clean(node["text"], 400)
+            output.tell(f"{node['name'] or 'this machine'} is {node['state']}: {why}")
+        if "outside" in node:
+            outside = node["outside"]
+            has = f"{outside['cores']:g} cores and {show_size(outside['memory'])}"
+            output.tell(f"{output.clean(node['name'])}: jobs submitted past drfd have {has}")
+
+
+def _outside(node: MachineView) -> Mapping[str, float]:
+    """Return the cores and the memory that Slurm has given to jobs that are not drfd's."""
+    outside = node.get("outside")
+    if outside is None:
+        return {"cores": 0.0, "memory": 0}
+    return {"cores": outside["cores"], "memory": outside["memory"]}
+
+
+def _of(node: MachineView, show: Callable[[ResourcesView], str]) -> str:
+    """Return what is allocated and what there is: "4/16"."""
+    return f"{show(node['allocated'])}/{show(node['capacity'])}"
+
+
+def _gres(node: MachineView) -> str:
+    held, whole = node["allocated"]["gres"], node["capacity"]["gres"]
+    return ", ".join(f"{name} {held.get(name, 0)}/{whole[name]}" for name in sorted(whole)) or "-"

@@ -1,14 +1,407 @@
-"""drf simulate: the group of commands that simulate policies without running any job."""
+"""drf simulate: policies, or weights, side by side on the jobs of a trace, without running any job;
+`generate` makes a random trace. The simulation is `drfd.sim`."""
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from difflib import get_close_matches
+from fractions import Fraction
+from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from drfd_cli.options import WithExperiments
-from drfd_cli.simulate.trace import generate, trace
+from drfd.client.connection import count_resources
+from drfd.common.errors import Refused
+from drfd.common.units import parse_duration, show_duration
+from drfd_cli import output
+from drfd_cli.options import (
+    MOMENT,
+    QuantityParam,
+    WithExperiments,
+    asked_form,
+    connect,
+    prints_result,
+)
+from drfd_cli.output import Result
+
+if TYPE_CHECKING:
+    from drfd.core.fairness.rules import Rules
+    from drfd.core.model.resources import Resources
+    from drfd.sim.driver import Run
+    from drfd.sim.workload import Workload
+
+
+#: The file name of `--plot` that means the terminal.
+_HERE = "-"
+#: Seconds of simulation that are announced.
+_LONG_S = 60.0
+#: Least seconds between two updates of the progress line.
+_TELL_EVERY_S = 0.2
+
+
+def _capacity(text: str) -> object:
+    from drfd.sim.machine import parse_capacity
+
+    return parse_capacity(text)
+
+
+def _policies(text: str) -> list[str]:
+    from drfd.core.scheduling.policies import POLICIES
+
+    return _words(text, "policy", tuple(POLICIES))
+
+
+def _estimates(text: str) -> list[str]:
+    from drfd.sim.driver import ESTIMATES
+
+    return _words(text, "estimate", ESTIMATES)
+
+
+def _words(text: str, what: str, known: tuple[str, ...]) -> list[str]:
+    words = list(known) if text == "all" else [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in known:
+            raise Refused("bad-value", f"{what}: there is no {word!r}", hint=", ".join(known))
+    return list(dict.fromkeys(words))
+
+
+def _weight(text: str) -> tuple[str, Fraction]:
+    name, _, weight = text.rpartition("=")
+    try:
+        value = Fraction(weight)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(0)
+    if not name or not 0 < value <= 1_000_000:
+        raise Refused("bad-value", f"weight: {text!r} is not NAME=WEIGHT", hint="write alice=2")
+    return name, value
+
+
+def _patience(text: str) -> int:
+    return 0 if text == "0" else parse_duration(text)
+
+
+@click.command("trace")
+@click.argument("source", metavar="[TRACE]", required=False)
+@click.option(
+    "--capacity", type=QuantityParam("AMOUNTS", _capacity), help="The machine, see above."
+)
+@click.option("--policy", "policies", type=QuantityParam("NAMES", _policies),
+              default="drf,fifo,easy",
+              help="drf, fifo, easy, slots, cpu, asset, algorithm1, hdrf-naive, yarn; or all.  "
+              "[default: drf,fifo,easy]")  # fmt: skip
+@click.option("--estimates", type=QuantityParam("KINDS", _estimates), default="predicted",
+              help="predicted (default), limit, exact, none: see above.")  # fmt: skip
+@click.option("--pools", metavar="FILE", help="Pools like in drfd.toml; trace: its groups.")
+@click.option("--weight", "weights", type=QuantityParam("NAME=N", _weight), multiple=True,
+              help="Show also another weight of a user or pool.")  # fmt: skip
+@click.option("--patience", "patience_s", type=QuantityParam("TIME", _patience),
+              help="Before something is reserved for a job.")  # fmt: skip
+@click.option("--io-profile", metavar="FILE", help="SYNTHETIC disk rates, see docs/simulator.md.")
+@click.option("--history", is_flag=True, help="This machine's past in place of a TRACE.")
+@click.option("--since", type=MOMENT, help="With --history: what ended since then.")
+@click.option("--audit", is_flag=True,
+              help="Was anybody envious, worse off than alone, or better off with lies? Of this "
+              "machine's past, or of a TRACE; for minutes to hours.")  # fmt: skip
+@click.option("--lend", is_flag=True, help="Show also what lending of idle cores would bring.")
+@click.option("--ranges", "factor", metavar="N", type=click.FloatRange(1, 1000, min_open=True),
+              help="… if jobs could use N times what they declare.")  # fmt: skip
+@click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
+              help="Only the first so many.")  # fmt: skip
+@click.option("--users", is_flag=True, help="Show each user, too.")
+@click.option("--plot", "plot_path", metavar="FILE",
+              help="Draw shares, waits and use: FILE.svg, FILE.png, or - for here.")  # fmt: skip
+@prints_result()
+def trace(
+    source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
+    io_profile: str | None, history: bool, since: float | None, number: int | None, users: bool,
+    plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], lend: bool,
+    factor: float | None, audit: bool, **changes: Any,
+) -> Result:  # fmt: skip
+    """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
+    from drfd.sim.driver import for_lending
+    from drfd.sim.machine import check, rules_of, suggestion
+    from drfd.sim.synthetic_workloads import read_profiles, with_disk_rates
+    from drfd_cli import charts
+    from drfd_cli import trace_view as view
+
+    if audit:
+        given = click.get_current_context().get_parameter_source
+        if (
+            users
+            or plot_path
+            or weights
+            or lend
+            or factor is not None
+            or any(given(each) is not ParameterSource.DEFAULT for each in ("policies", "estimates"))
+        ):
+            raise click.UsageError("--audit goes without other policies, weights and pictures")
+        history = source is None
+    if history == (source is not None):
+        raise click.UsageError("name one TRACE, or --history")
+    if since is not None and not history:
+        raise click.UsageError("--since goes with --history")
+    if plot_path == _HERE and asked_form().as_json:
+        raise click.UsageError("--plot - goes without --json")
+    if plot_path != _HERE:
+        charts.check_plot(plot_path)
+    rules: Rules | None = None
+    if history:
+        work, rules = past_of(since, capacity)
+        capacity = rules.capacity
+    else:
+        work = _read(str(source), capacity)
+    if number is not None:
+        work = replace(work, jobs=work.jobs[:number])
+    if io_profile is not None:
+        work = with_disk_rates(work, read_profiles(Path(io_profile)))
+    if capacity is None:
+        raise Refused(
+            "no-capacity", "say what the machine has",
+            hint=f"for this trace for instance --capacity {suggestion(work.jobs)}",
+        )  # fmt: skip
+    check(work.jobs, capacity)
+    if audit:
+        (rules,) = _variants(work, rules or rules_of(capacity), {}, **changes).values()
+        return _audit(work, rules)
+    lends = lend or factor is not None
+    if lends:
+        work = for_lending(work, factor)
+    variants = _variants(work, rules or rules_of(capacity), dict(weights), **changes)
+    runs = list(_runs(work, variants, policies, estimates, lends=lends))
+    machine, has_users = capacity, users or bool(weights) or lends
+    return Result(
+        show=lambda: view.print_tables(work, machine, runs, users=has_users),
+        view=lambda: view.as_view(work, machine, runs),
+        finish=lambda: _plot(plot_path, work, dict(runs)),
+    )
+
+
+def _audit(work: Workload, rules: Rules) -> Result:
+    from drfd.sim.audit import audit
+    from drfd_cli import trace_view as view
+
+    announce = Announcement(len(work.jobs))
+    with _Progress("the audit", len(work.jobs)) as progress:
+        found = audit(work.jobs, rules, lambda *at: progress.note(announce(*at)))
+    return Result(show=lambda: view.print_audit(found), view=lambda: view.as_audit(found))
+
+
+class Announcement:
+    """Says once how long an audit will take, and returns how far it is. All jobs were simulated
+    once when it is called first; how long that took says how long the rest takes."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs, self._began_s, self._whole_s = jobs, time.monotonic(), 0.0
+
+    def __call__(self, number: int, count: int, left: float) -> str:
+        if number == 1:
+            self._whole_s = time.monotonic() - self._began_s
+            if self._whole_s * left >= _LONG_S:
+                output.say(
+                    f"{count} simulations of up to {self._jobs} jobs take about "
+                    f"{show_duration(self._whole_s * left)}; of fewer (-n, --since) it is less"
+                )
+        return f"simulation {number} of {count}, about {show_duration(self._whole_s * left)} more"
+
+
+def _plot(path: str | None, work: Workload, runs: dict[str, Run]) -> int:
+    if path is None:
+        return 0
+    from drfd.sim.figures import panels_of
+    from drfd_cli import charts
+
+    panels = panels_of(runs)
+    if not panels:
+        raise Refused("bad-plot", "nothing ran, so there is nothing to be drawn")
+    if path == _HERE:
+        for panel in panels:
+            click.echo()
+            click.echo(charts.draw(panel))
+    else:
+        charts.write_plot(path, Path(work.source).name, panels)
+    return 0
+
+
+def _read(source: str, capacity: Resources | None) -> Workload:
+    from drfd.sim.workload import read_binary, read_trace
+
+    rates = (0, 0) if capacity is None else (capacity.read_bps, capacity.write_bps)
+    if source == "-":
+        # Leaving the block closes the reader, and descriptor 0 stays open.
+        with open(0, "rb", closefd=False) as stdin:
+            return read_binary(stdin, source="standard input", rates=rates)
+    return read_trace(Path(source), rates=rates)
+
+
+def past_of(since: float | None, capacity: Resources | None) -> tuple[Workload, Rules]:
+    """Return the jobs that have ended here since then, and this machine, or one of this capacity,
+    with the present weights. Raises Refused if there are none."""
+    from drfd.sim.machine import rules_of
+    from drfd.sim.workload import amount_of, of_history, with_weights
+
+    client = connect()
+    asked = {} if since is None else {"since_s": since}
+    jobs = [job for page in client.pages("history", past=asked) for job in page["jobs"]]
+    shares = client.request("shares")
+    try:
+        work = of_history(jobs)
+    except Refused:
+        raise Refused("no-jobs", "no job has run here", hint="try a TRACE") from None
+    here = {**shares["capacity"], "gres": count_resources(client, shares["capacity"]["gres"])}
+    rules = rules_of(capacity or amount_of(here))
+    return work, with_weights(rules, shares["nodes"], work)
+
+
+def _variants(
+    work: Workload, rules: Rules, weights: dict[str, Fraction], *, pools: str | None,
+    patience_s: int | None,
+) -> dict[str, Rules]:  # fmt: skip
+    """Return the rules to simulate, by label: "" for those without --weight, and, if that is given,
+    those with its weights."""
+    from drfd.core.model.job import show_path
+    from drfd.sim.machine import FROM_TRACE, configured, of_groups, weighted
+
+    if pools == FROM_TRACE:
+        rules = replace(rules, pools=of_groups(work.jobs))
+    elif pools is not None:
+        rules = configured(rules, Path(pools))
+        hourly = [show_path(path) for path, node in rules.pools_and_users() if node.hours]
+        if hourly:
+            output.say(
+                f"limits by hour (of {', '.join(hourly)}) are not simulated: the ordinary limits "
+                "count all the time"
+            )
+        if any(each.quota for each in (*rules.pools.values(), *rules.members.values())):
+            output.say(f"quotas of the week in {pools} are not simulated: a trace has no calendar")
+    if patience_s is not None:
+        drain_after_s = 4 * patience_s + 86400
+        patience = replace(rules.patience, patience_s=patience_s, drain_after_s=drain_after_s)
+        rules = replace(rules, patience=patience)
+    found = {"": rules}
+    if weights:
+        name = ",".join(f"{each}={float(weight):g}" for each, weight in weights.items())
+        found[name] = weighted(rules, weights, {job.user for job in work.jobs})
+    return found
+
+
+def _runs(
+    work: Workload, variants: dict[str, Rules], policies: list[str], estimates: list[str], *,
+    lends: bool,
+) -> Iterator[tuple[str, Run]]:  # fmt: skip
+    """Simulate each, and with `lends` each once more with lending."""
+    from drfd.sim.driver import Lender, simulate
+
+    for policy in policies:
+        # Other policies use no estimates of run times.
+        asks = policy in ("drf", "easy")
+        for estimate in estimates if asks else estimates[:1]:
+            for (variant, rules), with_loans in product(
+                variants.items(), (False, True) if lends else (False,)
+            ):
+                several = (
+                    estimate if asks and len(estimates) > 1 else "",
+                    variant,
+                    "lent" if with_loans else "",
+                )
+                label = " ".join((policy, *filter(None, several)))
+                with _Progress(label, len(work.jobs)) as progress:
+                    run = simulate(
+                        work.jobs, rules, policy=policy, estimates=estimate,
+                        speeds=Lender(rules.shares) if with_loans else None,
+                        progress=progress.tell,
+                    )  # fmt: skip
+                    progress.done(run.passes + len(run.ran))
+                yield label, run
+
+
+class _Progress:
+    """The line of progress on stderr, if that is a terminal, and the speed at the end."""
+
+    def __init__(self, label: str, jobs: int) -> None:
+        self._label, self._jobs = label, jobs
+        self._is_shown = sys.stderr.isatty()
+        self._told_s = time.monotonic()
+        self._began_s = time.process_time()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self._write("")
+
+    @property
+    def tell(self) -> Callable[[int], None] | None:
+        return self._tell if self._is_shown else None
+
+    def _tell(self, over: int) -> None:
+        self.note(f"{self._label}: {over / self._jobs:.0%} of {self._jobs:,} jobs")
+
+    def note(self, line: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _TELL_EVERY_S:
+            self._told_s = now_s
+            self._write(line)
+
+    def done(self, decisions: int) -> None:
+        """Print the speed; `decisions` are passes and launches."""
+        took_s = time.process_time() - self._began_s
+        self._write("")
+        rate = f", {decisions / took_s:,.0f} decisions/s" if took_s > 0.1 else ""
+        output.say(f"simulated {self._label} in {took_s:.1f} s of CPU time{rate}")
+
+    def _write(self, line: str) -> None:
+        if self._is_shown:
+            # Return to the beginning of the line and erase it (ECMA-48 EL).
+            sys.stderr.write(f"\r\x1b[K{output.clean(line)}")
+            sys.stderr.flush()
+
+
+def _mix(text: str) -> object:
+    from drfd.sim.synthetic_workloads import parse_mix
+
+    return parse_mix(text)
+
+
+@click.command("generate")
+@click.option("--jobs", type=click.IntRange(1, 10_000_000), default=2000, show_default=True,
+              help="How many.")  # fmt: skip
+@click.option("--users", type=click.IntRange(1, 10_000), default=8, show_default=True,
+              help="How many; a few of them send most jobs.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Another one, other jobs.")
+@click.option(
+    "--load", type=click.FloatRange(0.01, 100), default=0.9, show_default=True,
+    help="What jobs hold on average, over what there is, if none has to wait.",
+)  # fmt: skip
+@click.option("--capacity", type=QuantityParam("AMOUNTS", _capacity), show_default=True,
+              default="cores=64,memory=256G,read=2G,write=1G",
+              help="The machine that the jobs are made for.")  # fmt: skip
+@click.option("--mix", type=QuantityParam("HABITS", _mix), default=None, metavar="HABITS",
+              help="How many users do what: cpu=4,memory=3,balanced=4,io=2,big=1.")  # fmt: skip
+@click.option("--burst", type=click.FloatRange(1, 10_000), default=5.0, show_default=True,
+              help="Jobs that a user sends at once, on average.")  # fmt: skip
+def generate(capacity: object, mix: object, **recipe: Any) -> None:
+    """Make up a workload, as a table that `drf simulate` reads.
+
+    The same options give the same table. The columns: times in seconds since the beginning, sizes
+    and rates in bytes (a table that you write may have them like 16G).
+    """
+    from drfd.core.model.resources import Resources
+    from drfd.sim import synthetic_workloads as made
+
+    assert isinstance(capacity, Resources)
+    if not capacity.cores_milli or not capacity.memory_bytes:
+        raise click.UsageError("--capacity: cores and memory are needed")
+    habits = mix if isinstance(mix, dict) else made.MIX
+    recipe_of_jobs = made.Recipe(capacity=capacity, mix=habits, **recipe)
+    for line in made.csv_lines(made.generate(recipe_of_jobs)):
+        click.echo(line)
+
 
 #: The command that is meant if the first argument is a file.
 _DEFAULT = "trace"

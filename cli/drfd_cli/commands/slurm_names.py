@@ -25,7 +25,7 @@ from drfd.common.signals import FIRST, REST
 from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.commands import submit
-from drfd_cli.options import connect, parse_moment
+from drfd_cli.options import call_of, connect, parse_moment
 from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, lookup
 from drfd_cli.slurm.batch_script import (
     check_begun,
@@ -48,7 +48,6 @@ from drfd_cli.slurm.grammar import (
     slurm_command,
 )
 from drfd_cli.slurm.sbatch_options import Translation, in_slurms_words, read_lines, translate
-from drfd_cli.submitting.call import call_of
 
 # -- submitting --------------------------------------------------------------------------------
 

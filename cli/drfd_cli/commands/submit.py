@@ -15,25 +15,22 @@ from drfd.client.connection import Connection
 from drfd.client.submission import submission
 from drfd.common.errors import Refused
 from drfd.payload.environment import ATTACHED, as_given, capture
-from drfd_cli import output
-from drfd_cli.commands.wait import wait_for
+from drfd_cli import foresight, output
+from drfd_cli.foresight import option_lines
 from drfd_cli.options import (
     JobCommand,
+    call_of,
     connect,
     job_options,
     prints_result,
 )
 from drfd_cli.output import Result, pick
-from drfd_cli.quick_request import amount_of
-from drfd_cli.submitting import foresight
-from drfd_cli.submitting.call import call_of
-from drfd_cli.submitting.option_lines import option_lines
-from drfd_cli.waiting.ends import tell_ends
+from drfd_cli.quick import amount_of
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DryRunReply, SubmitReply
     from drfd_cli.slurm.sbatch_options import Translation
-    from drfd_cli.terminal.attachment import AttachSocket
+    from drfd_cli.terminal.pty import AttachSocket
 
 SCRIPT_MAX_BYTES = 512 << 10
 
@@ -201,8 +198,8 @@ def command(
 
 
 def _attach_socket() -> AttachSocket:
-    from drfd_cli.terminal.attachment import AttachSocket
     from drfd_cli.terminal.keeper import lasting_directory
+    from drfd_cli.terminal.pty import AttachSocket
 
     try:
         return AttachSocket(lasting_directory())
@@ -298,6 +295,8 @@ def _of_slurm(ctx: click.Context, script: str, name: str) -> list[str]:
 
 def _wait(client: Connection, job_id: int, *, is_quiet: bool) -> int:
     """Wait until the job has ended, and return the exit code."""
+    from drfd_cli.commands.wait import tell_ends, wait_for
+
     sys.stdout.flush()
     try:
         waited = wait_for(client, [job_id], is_quiet=is_quiet)

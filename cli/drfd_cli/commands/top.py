@@ -46,8 +46,8 @@ def command(once: bool, svg: str | None) -> Result:
 
 
 def _show(client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | None) -> None:
+    from drfd_cli.top.app import print_once, save_svg
     from drfd_cli.top.paint import Theme
-    from drfd_cli.top.screen import print_once, save_svg
 
     if svg is not None:
         save_svg(snapshot, svg)

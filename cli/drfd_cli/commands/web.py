@@ -64,8 +64,7 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
     client.request("hello")
     client.close()
 
-    from drfd_cli.web.guard import Pass
-    from drfd_cli.web.serving import listen_at_path, listen_on_port, remove_own, serve
+    from drfd_cli.web.serving import Pass, listen_at_path, listen_on_port, remove_own, serve
 
     shown = Pass()
     if path is None:

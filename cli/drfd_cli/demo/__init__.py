@@ -1,2 +1,1 @@
-"""`drf demo fig8`, `fig9` and `cluster`, and what all demos use: a private daemon, and a process as
-a job."""
+"""What all demos use: a private daemon, and a process as a job."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from drfd.protocol.replies import JobView
-    from drfd_cli.terminal.attachment import AttachSocket
+    from drfd_cli.terminal.pty import AttachSocket
     from drfd_cli.terminal.relay import EscapeCommand, PtyRelay, Terminal
 
 #: Seconds between two checks whether drf is in the foreground and the job's terminal is open.

@@ -23,12 +23,12 @@ from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd.core.model.job import leaf_name
 from drfd_cli.commands.job_actions import refusals
+from drfd_cli.commands.log import last_bytes, last_lines, open_file
 from drfd_cli.commands.retry import read_changes, submit_again
 from drfd_cli.output import before_start, clean, has_run
-from drfd_cli.top.actions import Act, Verb
+from drfd_cli.top.keys import Act, Verb
 from drfd_cli.top.state import FoundRows, Look, WaitingQuery
 from drfd_cli.top.view import Detail
-from drfd_cli.waiting.output_files import last_bytes, last_lines, open_file
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import BatchReply, LeafView, ShowReply, SnapshotRow, SnapshotView

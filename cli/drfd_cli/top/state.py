@@ -17,8 +17,8 @@ from drfd.common.indices import joined, show_spans
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import branch
 from drfd_cli.output import run_s
-from drfd_cli.top.actions import KEYS as ACTIONS
-from drfd_cli.top.actions import Act, Prompt, Question, Viewer, begin, typed
+from drfd_cli.top.keys import KEYS as ACTIONS
+from drfd_cli.top.keys import Act, Prompt, Question, Viewer, begin, typed
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotNode, SnapshotRow, SnapshotView

@@ -18,10 +18,9 @@ from drfd.core.model.job import show_path
 from drfd_cli.charts import CurveKind, declared, highest
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, run_s, show_time, start_line
-from drfd_cli.top.actions import KEYS as ACTIONS
-from drfd_cli.top.actions import refusal, word_of
 from drfd_cli.top.history import History, height_of, history_lines
-from drfd_cli.top.keys import HELP
+from drfd_cli.top.keys import HELP, refusal, word_of
+from drfd_cli.top.keys import KEYS as ACTIONS
 from drfd_cli.top.paint import (
     Line,
     Theme,

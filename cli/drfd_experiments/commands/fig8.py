@@ -15,8 +15,8 @@ import click
 
 from drfd.client.connection import Connection
 from drfd_cli import charts, output
-from drfd_cli.demo import private_daemon, scaling
-from drfd_cli.demo.scaling import Scale
+from drfd_cli.demo import private_daemon
+from drfd_cli.demo.private_daemon import Scale
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 from drfd_experiments.figures import Column, Figure, Table, plot_option, show_figures
@@ -100,7 +100,7 @@ class Scenario:
             # Where cores are enforced, the tasks try to use a whole one.
             cores = 1.0 if self._greedy else demand["cores_milli"] / 1000
             options = ["--cores", f"{cores:.3f}"] if self._is_busy else []
-            argv = scaling.argv_for(demand, self._task_s, *options, *self._options)
+            argv = private_daemon.argv_for(demand, self._task_s, *options, *self._options)
             private_daemon.submit(
                 self._client, self._place, argv, pool, demand, out=str(self._place / f"{pool}.out"),
                 name=f"phase{self._phase + 1}", array=f"0-{most}",
@@ -163,9 +163,9 @@ def command(seconds: int, plot_path: str | None) -> Result:
     quiet = not asked_form().is_for_people
     phase_s = seconds // 3
     cpus, gb = (each * _NODES for each in NODE)
-    scale = scaling.scale_for(cpus, gb)
+    scale = private_daemon.scale_for(cpus, gb)
     with private_daemon.directory() as place:
-        config = scaling.config_for(
+        config = private_daemon.config_for(
             place,
             [job.replace(" ", "") for job in JOBS],
             cores_milli=cpus * scale.cpu_milli,

@@ -20,15 +20,43 @@ import click
 from drfd.client.connection import Connection
 from drfd.sim.figures import Panel
 from drfd_cli import charts
-from drfd_cli.demo import private_daemon, scaling
-from drfd_cli.demo.scaling import Scale
+from drfd_cli.demo import private_daemon
+from drfd_cli.demo.private_daemon import Scale
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 from drfd_experiments.cluster import SharingScheme
-from drfd_experiments.commands import cgroup_files
 from drfd_experiments.commands.fig8 import closing, opening
 from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
 from drfd_experiments.macro import LARGE, NODE, PAPER_LARGE, SMALL, WAYS, Kind
+
+
+def directory(controller: str, cgroup: str, name: str) -> Path | None:
+    """Return the directory of the cgroup under a controller of cgroup v1, or under v2 if it has a
+    file of this name there; None if there is neither."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        place = Path(before.split(" ")[4], cgroup.lstrip("/"))
+        if kind == "cgroup" and controller in options.split(",") and place.is_dir():
+            return place
+        if kind == "cgroup2" and (place / name).exists():
+            return place
+    return None
+
+
+def cpu_s(cgroup: str) -> float | None:
+    """Return the processor time that a cgroup has used, in seconds, or None if it is gone."""
+    place = directory("cpuacct", cgroup, "cpu.stat")
+    try:
+        if place is None:
+            return None
+        if (place / "cpuacct.usage").exists():
+            return int((place / "cpuacct.usage").read_text()) / 1e9
+        lines = (place / "cpu.stat").read_text().splitlines()
+        return next(int(line.split()[1]) / 1e6 for line in lines if line.startswith("usage_usec "))
+    except OSError:
+        return None
+
 
 #: Number of nodes in the demo (48 in the paper), and number of users of each kind: with large
 #: tasks, with small tasks.
@@ -79,7 +107,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
     charts.check_plot(plot_path)
     quiet = not asked_form().is_for_people
     cpus, gb = (each * _NODES for each in NODE)
-    scale = scaling.scale_for(cpus, gb, smallest_gb=SMALL.gb)
+    scale = private_daemon.scale_for(cpus, gb, smallest_gb=SMALL.gb)
     results: list[Figure9Result] = []
     for way in (each for each in WAYS if each.name in _WAYS):
         with (
@@ -102,13 +130,13 @@ def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
     large that there is always enough."""
     slots = (way.slots or 0) * _NODES
     cpus, gb = float(NODE[0] * _NODES), float(NODE[1] * _NODES)
-    scheduling = f'{scaling.SHORT_TASKS}\npolicy = "{way.policy}"'
+    scheduling = f'{private_daemon.SHORT_TASKS}\npolicy = "{way.policy}"'
     if way.policy == "slots":
         scheduling += f"\nslots = {slots}"
         cpus, gb = max(cpus, slots * LARGE.cpus), max(gb, slots * LARGE.gb)
     elif way.policy == "cpu":
         gb = max(gb, cpus * LARGE.gb / LARGE.cpus)
-    return scaling.config_for(
+    return private_daemon.config_for(
         place,
         [user for user, _ in users_of_demo()],
         cores_milli=int(cpus * scale.cpu_milli),
@@ -133,7 +161,7 @@ def _play(
     for user, kind in users_of_demo():
         demand = scale.demand(kind.cpus, kind.gb)
         cache = ("--cache", str(place)) if bound.reclaims else ()
-        argv = scaling.argv_for(demand, _TASK_S, "--rounds", str(_ROUNDS), *cache)
+        argv = private_daemon.argv_for(demand, _TASK_S, "--rounds", str(_ROUNDS), *cache)
         # More tasks than can run, so that each user always has some pending.
         most = int(NODE[0] * _NODES * seconds)
         _submit(client, place, argv, user, demand, name=kind.name, array=f"1-{most}")
@@ -239,7 +267,7 @@ def memory_bound(cgroup: str | None, mark: str, most_bytes: int) -> MemoryBound:
     """Return a bound for all tasks. `cgroup` is the cgroup of any one job, if jobs have cgroups;
     `mark` is the value of the variable `private_daemon.MARK` in the environment of all tasks."""
     if cgroup is not None:
-        place = cgroup_files.directory("memory", str(Path(cgroup).parent), "memory.max")
+        place = directory("memory", str(Path(cgroup).parent), "memory.max")
         if place is not None:
             try:
                 return _ByKernel(place, most_bytes)

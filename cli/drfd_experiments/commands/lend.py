@@ -28,10 +28,10 @@ from drfd.sim.figures import Panel
 from drfd.sim.machine import rules_of
 from drfd.sim.workload import SimJob
 from drfd_cli import charts, output
-from drfd_cli.demo import private_daemon, scaling
+from drfd_cli.demo import private_daemon
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
-from drfd_experiments.commands import cgroup_files
+from drfd_experiments.commands import fig9
 from drfd_experiments.commands.fig8 import closing, every
 from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
 
@@ -162,7 +162,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
 
 
 def _config(place: Path, mode: str) -> str:
-    text = scaling.config_for(
+    text = private_daemon.config_for(
         place, list(_HELD_BYTES), cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES
     )
     # The last table is that of enforcement.
@@ -246,7 +246,7 @@ def _cgroup(client: Connection, job_id: int) -> str:
 
 def _cpu_s(cgroup: str) -> float:
     """Return the processor time of a job. Raises Refused if it is gone."""
-    found = cgroup_files.cpu_s(cgroup)
+    found = fig9.cpu_s(cgroup)
     if found is None:
         raise Refused("demo-failed", "a job of the demo is gone, or its use cannot be read")
     return found

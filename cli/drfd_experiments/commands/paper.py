@@ -13,7 +13,7 @@ from drfd.sim.workload import read_trace
 from drfd_cli import charts, output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Result
-from drfd_experiments import facebook, macro, sharing, worked
+from drfd_experiments import facebook, macro, sharing
 from drfd_experiments.cluster import SWAP_COST
 from drfd_experiments.figures import Figure, plot_option, show_figures
 
@@ -99,8 +99,8 @@ def command(
 def _run(
     name: str, seed: int, nodes: int | None, swap_cost: int | None, trace: str | None
 ) -> Figure:
-    if name in worked.EXAMPLES:
-        return worked.EXAMPLES[name]()
+    if name in sharing.EXAMPLES:
+        return sharing.EXAMPLES[name]()
     if name == "fig8":
         return sharing.figure8(seed, nodes=nodes or sharing.NODES)
     if name in ("fig13", "fig14"):

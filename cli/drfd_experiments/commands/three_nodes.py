@@ -17,8 +17,8 @@ from drfd.common.errors import HostError
 from drfd.common.units import exact_size, show_size
 from drfd.slurm import private
 from drfd.slurm.private import PrivateNode, PrivateSlurm
-from drfd_cli.demo import private_daemon, scaling
-from drfd_cli.demo.scaling import Scale
+from drfd_cli.demo import private_daemon
+from drfd_cli.demo.private_daemon import Scale
 from drfd_experiments import macro, sharing
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
 from drfd_experiments.commands import fig8
@@ -86,9 +86,9 @@ def scale() -> Scale:
     """Return the scale of the paper's machines: a CPU is a core, which need not be there."""
     count = len(NODES)
     parts = [
-        scaling.scale_for(count * sharing.NODE[0], count * sharing.NODE[1]),
+        private_daemon.scale_for(count * sharing.NODE[0], count * sharing.NODE[1]),
         # With six slots, the tasks of a node may need twice what it has.
-        scaling.scale_for(
+        private_daemon.scale_for(
             count * macro.NODE[0], 2 * count * macro.NODE[1], smallest_gb=macro.SMALL.gb
         ),
     ]
@@ -106,13 +106,13 @@ def opening(scale: Scale) -> str:
 def figure8_config(place: Path, scale: Scale) -> str:
     pools = [job.replace(" ", "") for job in JOBS]
     cores, gb = sharing.NODE
-    return _config(place, pools, cores, gb * scale.gb_bytes, scaling.SHORT_TASKS)
+    return _config(place, pools, cores, gb * scale.gb_bytes, private_daemon.SHORT_TASKS)
 
 
 def figure9_config(place: Path, scale: Scale, way: SharingScheme) -> str:
     """Return the configuration. A node with slots has as many cores, of which each task declares
     one, and the memory that any tasks in them may need."""
-    cores, gb, scheduling = NODE[0], NODE[1], scaling.SHORT_TASKS
+    cores, gb, scheduling = NODE[0], NODE[1], private_daemon.SHORT_TASKS
     if way.slots is not None:
         cores, gb = way.slots, way.slots * int(LARGE.gb)
         scheduling += f'\npolicy = "slots"\nslots = {way.slots * len(NODES)}'
@@ -122,7 +122,7 @@ def figure9_config(place: Path, scale: Scale, way: SharingScheme) -> str:
 
 def _config(place: Path, pools: list[str], cores: int, memory_bytes: int, scheduling: str) -> str:
     """Return the configuration of three nodes that have so much each."""
-    config = scaling.config_for(
+    config = private_daemon.config_for(
         place, pools, cores_milli=cores * 1000, memory_bytes=memory_bytes, scheduling=scheduling
     )
     for name, engine in NODES.items():
@@ -185,7 +185,7 @@ def play_figure9(
         # More tasks than can run, so that each user always has some pending.
         most = int(NODE[0] * len(NODES) * seconds / _TASK_S)
         private_daemon.submit(
-            client, place, scaling.argv_for(needed, _TASK_S, *SPREAD_OPTIONS), user,
+            client, place, private_daemon.argv_for(needed, _TASK_S, *SPREAD_OPTIONS), user,
             needed if way.slots is None else slot, out=str(place / f"{user}.out"),
             name=kind.name, array=f"1-{most}",
         )  # fmt: skip

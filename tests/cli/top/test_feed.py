@@ -24,7 +24,8 @@ from canned_snapshots import many, replies, row, snapshot, waits
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused
 from drfd.protocol.codec import decode
-from drfd_cli.top.actions import Act, Verb
+from drfd_cli.commands.log import last_lines
+from drfd_cli.top.app import AlternateScreen, encode
 from drfd_cli.top.feed import (
     ActionResult,
     Asker,
@@ -38,11 +39,10 @@ from drfd_cli.top.feed import (
     first_snapshot,
     request_action,
 )
+from drfd_cli.top.keys import Act, Verb
 from drfd_cli.top.paint import Theme
-from drfd_cli.top.screen import AlternateScreen, encode
 from drfd_cli.top.state import Look, State
 from drfd_cli.top.view import Scene, Size, screen
-from drfd_cli.waiting.output_files import last_lines
 
 
 def until(is_so: Callable[[], object]) -> None:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from canned import CannedDaemon, Refuse
 from canned_snapshots import AT_S, ended, many, row, snapshot, three_jobs, waits
 from drfd.client.connection import Connection
-from drfd_cli.top.actions import Act, Prompt, Question, Verb, Viewer, begin, refusal
 from drfd_cli.top.feed import fetch_waiting
-from drfd_cli.top.keys import KeyDecoder
+from drfd_cli.top.keys import Act, KeyDecoder, Prompt, Question, Verb, Viewer, begin, refusal
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.state import (
     ORDERS,

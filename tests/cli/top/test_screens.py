@@ -39,11 +39,11 @@ from canned_snapshots import (
     with_nodes,
 )
 from drfd_cli.output import clean
-from drfd_cli.top.actions import Act, Question, Verb
+from drfd_cli.top.app import encode
 from drfd_cli.top.history import MOST, History, height_of, history_lines
+from drfd_cli.top.keys import Act, Question, Verb
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
 from drfd_cli.top.panels import in_words
-from drfd_cli.top.screen import encode
 from drfd_cli.top.state import CursorPlace, Page, RowFilter, State, TopPanel, WhenShown
 from drfd_cli.top.view import (
     LEAST_COLUMNS,

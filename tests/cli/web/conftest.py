@@ -21,8 +21,8 @@ from cli.drf import Spawn
 from cli.test_history import ledger
 from drfd.client.connection import Connection
 from drfd_cli.top.feed import News
-from drfd_cli.web.guard import Guard, Pass
 from drfd_cli.web.pages import Feed, application
+from drfd_cli.web.serving import Guard, Pass
 
 
 @dataclass

@@ -23,7 +23,7 @@ from cli.drf import Drf, Finish
 from cli.web.conftest import Page, Serve, Site
 from drfd.common.errors import HostError, Refused
 from drfd_cli.commands import web
-from drfd_cli.web.past import Past
+from drfd_cli.web.pages import Past
 from drfd_cli.web.serving import listen_at_path, listen_on_port, remove_own, server_of
 
 PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")

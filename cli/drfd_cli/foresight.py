@@ -12,12 +12,48 @@ from resource import RLIM_INFINITY, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_STACK, ge
 from drfd.payload.environment import DEFAULT_PATH, is_secret
 from drfd.payload.pack import usual_output
 from drfd.protocol.job_options import OPTIONS
-from drfd_cli.submitting.option_lines import MARKS, without_effect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
+
+
+MARKS = ("#DRF", "#SBATCH")
+#: What is blank in every locale; Unicode has more.
+_BLANKS = " \t\v\f\r"
+
+
+def option_lines(script: str, mark: str) -> Iterator[tuple[int, str]]:
+    """Yield the number and the options of each line with this mark before the first command."""
+    for number, line in enumerate(script.split("\n"), 1):
+        if line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith("#"):
+            return
+        if _is_marked(line, mark):
+            yield number, line[len(mark) :].strip(_BLANKS)
+
+
+def without_effect(script: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of each option line that is not read, its text, and the reason. What follows
+    a here-document may be a part of it, for another script."""
+    command = 0
+    for number, line in enumerate(script.split("\n"), 1):
+        text = line.strip(_BLANKS)
+        if any(_is_marked(text, mark) for mark in MARKS):
+            if command:
+                yield number, text, f"it stands below the first command (line {command})"
+            elif text[0] != line[0]:
+                yield number, text, "it is indented"
+        elif text and text[0] != "#":
+            command = command or number
+            if "<<" in text:
+                return
+
+
+def _is_marked(line: str, mark: str) -> bool:
+    following = line[len(mark) : len(mark) + 1]
+    return line.startswith(mark) and not (following.isalnum() or following == "_")
+
 
 #: Words that only a shell understands, and signs of a command line that was written for a shell.
 _SHELL_WORDS = frozenset(

@@ -1,9 +1,12 @@
-"""The request of an ordinary `drf submit` or `drf run`, without click and the client library.
+"""An ordinary `drf submit` or `drf run`, without click and the client library.
 
 Scripts submit thousands of jobs, and wait for each start of drf. This module knows few options and
 prints no errors: where it returns None, or raises OSError or ValueError, the complete program
-(`drfd_cli.main`) starts over. Only modules that Python loads in a millisecond are imported, neither
-regular expressions nor `socket`; `tests/bench` measures the time.
+(`drfd_cli.main`) starts over. If the request may have reached the daemon by then, it is sent again
+with the same submission key, so that no job is queued twice.
+
+Only modules that Python loads in a millisecond are imported, neither regular expressions nor
+`socket`; `tests/bench` measures the time.
 """
 
 from __future__ import annotations
@@ -14,19 +17,20 @@ import sys
 
 from drfd.common.errors import ConfigError
 from drfd.common.quick_json import decode
-from drfd.linux.unix_sockets import connect_in_line, peer_of
-from drfd.payload.environment import SOCKET, SYSTEM_SOCKET, addressed, as_given, capture
+from drfd.linux.unix_sockets import connect_in_line, peer_of, without_limits
+from drfd.payload.environment import ATTACHED, SOCKET, SYSTEM_SOCKET, addressed, as_given, capture
 from drfd.payload.pack import of_request, output_fields
 from drfd.payload.signature import digest_of, proof_of, read_key
 from drfd.protocol.codec import encode_request
 from drfd.protocol.job_options import options_of
-from drfd_cli.submitting import personal
-from drfd_cli.submitting.foresight import doubts_about
+from drfd_cli import personal
+from drfd_cli.foresight import doubts_about
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-    from typing import Any
+    from pathlib import Path
+    from typing import Any, NoReturn
 
     from drfd.protocol.job_options import Option
 
@@ -298,3 +302,154 @@ def received(connection: _socket.socket) -> bytes:
             raise ConnectionResetError
         line += piece
     return line
+
+
+# -- drf run -----------------------------------------------------------------------------------
+
+
+def run(args: list[str]) -> None:
+    """Run the job of the arguments after `run`, and exit as it does. Returns if the complete
+    program must do it; no job is queued then."""
+    flags = {"-q": "quiet", "--quiet": "quiet", NO_WARNINGS: NO_WARNINGS}
+    found = read_all("run", args, {"--escape": "escape"}, flags, is_dashed=False)
+    if found is None:
+        return
+    fields, given = found
+    escape = str(fields.pop("escape", "~"))
+    around = surroundings(ATTACHED)
+    if around is None or not is_sign(escape) or not _shows_all_text():
+        return
+    fields |= around
+    doubts = [] if NO_WARNINGS in given else doubts_to_print({**fields, "attach": ""}, given)
+    if doubts is None:
+        return
+    try:
+        # What cannot be sent is told by the complete program.
+        encode_request(fields)
+        connection, key = connect()
+    except (OSError, ValueError):
+        return
+    warn(doubts)
+    _run(connection, key, fields, is_quiet="quiet" in given, escape=escape)
+
+
+def _shows_all_text() -> bool:
+    """Return whether messages can be printed as they are; otherwise the complete program replaces
+    characters."""
+    return {sys.stdout.encoding, sys.stderr.encoding} == {"utf-8"}
+
+
+def _run(
+    connection: _socket.socket, key: bytes | None, fields: dict[str, object], *, is_quiet: bool,
+    escape: str,
+) -> NoReturn:  # fmt: skip
+    """Submit the job over the connection, attend to it, and exit.
+
+    The request is sent before anything else is loaded that the run needs; meanwhile the daemon
+    starts the job. Once it is sent, the complete program cannot start over, because the job
+    connects to the socket named in the request.
+    """
+    from drfd_cli.terminal.pty import AttachSocket, catch_signals
+
+    signals = catch_signals()
+    try:
+        attach_socket = AttachSocket()
+        try:
+            job = {"key": os.urandom(12).hex(), **fields, "attach": attach_socket.path}
+            send(without_limits(connection), line_of(job, key))
+
+            # From here on the daemon is at work; what follows is slow to load.
+            from drfd.client.connection import Connection
+            from drfd_cli.terminal.attached import attend
+
+            path, is_own = socket_of_daemon()
+            client = Connection(path, start=_start_own if is_own else None)
+
+            def submit() -> int:
+                return client.submitted(connection, job, key)["id"]
+
+            ended = attend(client, attach_socket, signals, submit, is_quiet=is_quiet, escape=escape)
+        finally:
+            attach_socket.close()
+    except (Exception, KeyboardInterrupt) as error:
+        from drfd_cli.main import leave
+
+        leave(error)
+    sys.stdout.flush()
+    # Python's own end takes some milliseconds, in which it only tidies up its memory.
+    os._exit(ended["status"])
+
+
+def _start_own(socket_path: Path) -> None:
+    from drfd_cli.options import start_own
+
+    start_own(socket_path)
+
+
+# -- drf submit --------------------------------------------------------------------------------
+
+#: The forms in which the id is printed. If options for several are given, the last form applies.
+_SHOWN = ["submitted job {}", "{}", '{{"id": {}}}']
+#: Options of drf without a value → the form that each selects.
+_FLAGS = {
+    "-q": _SHOWN[1], "--quiet": _SHOWN[1], "--json": _SHOWN[2], NO_WARNINGS: NO_WARNINGS,
+}  # fmt: skip
+
+
+class Lost(Exception):
+    """The request was sent, but its answer did not arrive or could not be printed: the job may be
+    queued."""
+
+
+def submit(args: list[str], key: str) -> bool:
+    """Queue the job of the arguments after `submit`, and print its id. Returns False if the
+    complete program must do it; no job is queued then. Raises Lost."""
+    found = read_all("submit", args, {}, _FLAGS, is_dashed=True)
+    if found is None:
+        return False
+    fields, given = found
+    around = surroundings()
+    if around is None:
+        return False
+    request = {"key": key, **fields, **around}
+    doubts = [] if NO_WARNINGS in given else doubts_to_print(request, given)
+    if doubts is None:
+        return False
+    reply = ask(request)
+    if reply is None:
+        return False
+    if "drain" in reply and NO_WARNINGS not in given:
+        from drfd_cli.output import drain_notices
+
+        warn(drain_notices(reply))
+    warn(doubts)
+    shown = max((_SHOWN[0], *(form for form in given if form in _SHOWN)), key=_SHOWN.index)
+    try:
+        print(shown.format(reply["id"]), flush=True)
+    except OSError as error:
+        raise Lost from error
+    return True
+
+
+def ask(request: dict[str, object]) -> dict[str, object] | None:
+    """Return the reply with the id of the new job, or None if there is no daemon or any other
+    answer."""
+    try:
+        connection, key = connect()
+        try:
+            reply = decode(answer_of(connection, line_of(request, key)))
+        finally:
+            connection.close()
+    except (OSError, ValueError):
+        return None
+    if not isinstance(reply, dict) or reply.get("ok") is not True:
+        return None
+    return reply if isinstance(reply.get("id"), int) else None
+
+
+def answer_of(connection: _socket.socket, line: bytes) -> bytes:
+    try:
+        send(connection, line)
+        return received(connection)
+    except OSError as error:
+        raise Lost from error

@@ -1,1 +1,0 @@
-"""The commands of `drf simulate`: their options and output. The simulation is `drfd.sim`."""

@@ -1,1 +1,0 @@
-"""What `drf submit` and `drf run` look at before they submit. Imports must stay few."""

@@ -1,1 +1,0 @@
-"""What words of a command line mean: jobs by name, and the completion of words in shells."""
