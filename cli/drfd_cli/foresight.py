@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
+    from drfd.protocol.job_options import Option
+
 
 MARKS = ("#DRF", "#SBATCH")
 #: What is blank in every locale; Unicode has more.
@@ -91,9 +93,9 @@ _FLAGS = frozenset(
 )
 #: What begins the lines of options of other batch systems.
 _OTHER_MARKS = frozenset(("#PBS", "#BSUB", "#flux:", "#FLUX:", "#$", "#OAR", "#COBALT"))
-#: Short ones whose value must be an amount, for instance with a unit, and its kind.
+#: Short ones whose value must be an amount, for instance with a unit.
 _SHORT_OPTIONS = {
-    each.names[0]: each.kind for each in OPTIONS if each.kind in ("cores", "memory", "limit")
+    each.names[0]: each for each in OPTIONS if each.kind in ("cores", "memory", "limit")
 }
 
 
@@ -109,6 +111,7 @@ def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str
         found.append(_about_interpreter(script, path, cwd))
     if request.get("attach") is None:
         found += outputs_in_doubt(request)
+        found += _about_one_file(request)
     found.append(_about_name(request.get("name")))
     found.append(_about_secrets(given, env))
     found.append(_about_limits())
@@ -119,6 +122,16 @@ def outputs_in_doubt(request: Mapping[str, Any]) -> list[str]:
     """Return a line for each output file that cannot be written."""
     found = [_about_output(option, each, request["cwd"]) for option, each in _outputs(request)]
     return [text for text in found if text is not None]
+
+
+def _about_one_file(request: Mapping[str, Any]) -> list[str]:
+    """Return a line for each file to which all tasks of an array write."""
+    return [
+        f"all tasks write to {path}; {option} with %a in it tells them apart"
+        for option, path in _outputs(request)
+        if request.get("array") is not None and option and path != "/dev/null"
+        if not any(sign in path.replace("%%", "") for sign in ("%a", "%j"))
+    ]
 
 
 def _about_limits() -> str | None:
@@ -222,7 +235,7 @@ def about_option_lines(script: str) -> str | None:
 def about_script_words(
     script: str,
     argv: Sequence[str],
-    amount_of: Callable[[str, str], int | None],
+    can_be: Callable[[Option, str], bool],
     *,
     called: str = "drf submit",
 ) -> str | None:
@@ -247,7 +260,7 @@ def about_script_words(
             shown = word
         elif option in _LONG_OPTIONS:
             shown = option if following[:1] in ("", "-") else f"{option} {_typed(following)}"
-        elif word in _SHORT_OPTIONS and _is_amount(word, following, amount_of):
+        elif word in _SHORT_OPTIONS and _is_amount(_SHORT_OPTIONS[word], following, can_be):
             shown = f"{word} {following}"
         else:
             continue
@@ -259,10 +272,9 @@ def about_script_words(
     return None
 
 
-def _is_amount(option: str, value: str, amount_of: Callable[[str, str], int | None]) -> bool:
-    kind = _SHORT_OPTIONS[option]
-    has_unit = kind == "cores" or not value.isdecimal()
-    return bool(value) and has_unit and amount_of(kind, value) is not None
+def _is_amount(option: Option, value: str, can_be: Callable[[Option, str], bool]) -> bool:
+    has_unit = option.kind == "cores" or not value.isdecimal()
+    return bool(value) and has_unit and can_be(option, value)
 
 
 def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:

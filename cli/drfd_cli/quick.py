@@ -1,9 +1,9 @@
 """An ordinary `drf submit` or `drf run`, without click and the client library.
 
-Scripts submit thousands of jobs, and wait for each start of drf. This module knows few options and
-prints no errors: where it returns None, or raises OSError or ValueError, the complete program
-(`drfd_cli.main`) starts over. If the request may have reached the daemon by then, it is sent again
-with the same submission key, so that no job is queued twice.
+Scripts submit thousands of jobs, and wait for each start of drf. This module reads what needs no
+look at the daemon, and prints no errors: where it returns None, or raises OSError or ValueError,
+the complete program (`drfd_cli.main`) starts over. If the request may have reached the daemon by
+then, it is sent again with the same submission key, so that no job is queued twice.
 
 Only modules that Python loads in a millisecond are imported, neither regular expressions nor
 `socket`; `tests/bench` measures the time.
@@ -24,7 +24,12 @@ from drfd.payload.signature import digest_of, proof_of, read_key
 from drfd.protocol.codec import encode_request
 from drfd.protocol.job_options import options_of
 from drfd_cli import personal
-from drfd_cli.foresight import doubts_about
+from drfd_cli.foresight import (
+    about_option_lines,
+    about_other_directives,
+    doubts_about,
+    option_lines,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,98 +43,109 @@ if TYPE_CHECKING:
 NO_WARNINGS = "--no-warnings"
 #: Kinds of options whose text the daemon reads; if it refuses, the complete program says what is
 #: wrong.
-_TEXTS = ("text", "pool", "group", "file")
-_CORES, _MEMORY, _TIME = "cores", "memory", "limit"
+_TEXTS = ("text", "pool", "group", "file", "array")
+#: Kinds of options that the complete program alone reads: it asks, or tells how it reads them.
+_OF_WHOLE = ("names", "begin", "events", "command")
+#: Kinds of amounts → their fields.
+_AMOUNTS = {"cores": "cores_milli", "memory": "memory_bytes", "limit": "time_limit_s"}
 #: The size units that occur in practice, as powers of two.
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
-_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SPANS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Most digits of a number that is read here.
 _DIGITS = 6
 _LEAST_MEMORY = 1 << 20
+#: Longest script.
+SCRIPT_MAX_BYTES = 512 << 10
 #: Seconds that each exchange with the daemon may take.
 _ANSWER_S = 120
-#: Begins what is said of a time without a unit, among the values that `read` returns.
-_TIME_DOUBT = "time: "
+
+
+class _Words:
+    """Words of a command line: options of a job with their texts, others, and the command."""
+
+    def __init__(self) -> None:
+        self.options: dict[Option, list[str]] = {}
+        self.others: dict[str, str] = {}
+        self.flags: list[str] = []
+        self.argv: list[str] = []
+        #: Whether the command stands after `--`, so that it is no script.
+        self.is_dashed = False
 
 
 def read_all(
-    verb: str, args: list[str], texts: Mapping[str, str], flags: Mapping[str, str], *,
-    is_dashed: bool,
-) -> tuple[dict[str, object], list[str]] | None:  # fmt: skip
-    """Return what `read` returns for these arguments, with the user's own defaults before them."""
+    verb: str, args: list[str], texts: Mapping[str, str], flags: Mapping[str, str]
+) -> tuple[dict[str, Any], _Words] | None:
+    """Return the fields of a request for these arguments, and their words, with those of a script's
+    lines and of the user's own defaults before them; or None if they need the complete program.
+
+    `texts`: options with a value besides those of a job → their names; `flags`: those without one →
+    what they say.
+    """
     known, texts = options_of(verb), {**texts, "--preset": "preset"}
-    found = read(args, known, texts, flags, is_dashed=is_dashed)
-    if found is None:
+    words = _read(args, known, texts, flags)
+    if words is None:
         return None
-    preset = found[0].get("preset")
+    script, lines = None, list[str]()
+    if verb == "submit" and not words.is_dashed:
+        script = _script(words.argv)
+        found = None if script is None else _lines(script)
+        if found is None:
+            return None
+        lines = found
+        checked = _read([*lines, "--", "x"], known, texts, flags)
+        words = _read([*lines, *args], known, texts, flags)
+        if words is None or checked is None or checked.argv != ["x"]:
+            return None
     try:
-        settings = personal.chosen(verb, None if preset is None else str(preset), os.environ)
+        settings = personal.chosen(verb, words.others.get("preset"), os.environ)
     except ConfigError:
         return None
     if settings:
-        words = [each.word for each in settings]
-        found = read([*words, *args], known, texts, flags, is_dashed=is_dashed)
-    if found is not None:
-        found[0].pop("preset", None)
-    return found
-
-
-def read(
-    args: list[str], known: Mapping[str, Option], texts: Mapping[str, str],
-    flags: Mapping[str, str], *, is_dashed: bool,
-) -> tuple[dict[str, object], list[str]] | None:  # fmt: skip
-    """Return the fields of a request, and the values of the `flags` that were given, with what is
-    to be said of times without a unit; or None if the arguments need the complete program.
-
-    `known`: the options of a job. `texts`: further options with a value → the field that each sets.
-    `is_dashed`: the command must stand after `--`.
-    """
-    demand: dict[str, object] = {}
-    fields: dict[str, object] = {"demand": demand}
-    given: list[str] = []
-    words = iter(args)
-    for word in words:
-        if word == "--":
-            argv = list(words)
-            return (_complete(fields, argv), given) if argv else None
-        if not word.startswith("-") or word == "-":
-            return None if is_dashed else (_complete(fields, [word, *words]), given)
-        if word in flags:
-            given.append(flags[word])
-            continue
-        name, value = _split(word)
-        option = known.get(name)
-        if option is not None and option.kind == "flag" and value is None:
-            fields[option.field] = True
-            continue
-        value = next(words, "") if value is None else value
-        # An empty value, or one that looks like an option, is a typing error.
-        if not value or value.startswith("-"):
-            return None
-        if name in texts:
-            fields[texts[name]] = value
-        elif option is None:
-            return None
-        elif option.kind in _TEXTS:
-            fields[option.field] = value
-        elif option.kind in (_CORES, _MEMORY, _TIME):
-            if not _read_amount(option.kind, value, demand, fields):
-                return None
-            if option.kind == _TIME and value.isdecimal():
-                given.append(f"{_TIME_DOUBT}{value} is {int(value)} seconds ({value}m: minutes)")
-        else:
-            return None
-    return None
-
-
-def _complete(fields: dict[str, object], argv: list[str]) -> dict[str, object]:
-    found = {**fields, **output_fields(fields), "argv": argv}
-    if argv[0].endswith("sh") and "name" not in fields:
+        words = _read([*(each.word for each in settings), *lines, *args], known, texts, flags)
+    fields = None if words is None else _fields(words.options)
+    if words is None or fields is None:
+        return None
+    fields = {**fields, **output_fields(fields), "argv": words.argv}
+    if script is not None:
+        fields = {"name": os.path.basename(words.argv[0]), **fields, "script": script}
+    elif words.argv[0].endswith("sh") and "name" not in fields:
         from drfd.client.shell_lines import name_of
 
-        name = name_of(argv)
-        return found if name is None else {**found, "name": name}
-    return found
+        name = name_of(words.argv)
+        fields |= {} if name is None else {"name": name}
+    return fields, words
+
+
+def _read(
+    args: list[str], known: Mapping[str, Option], texts: Mapping[str, str], flags: Mapping[str, str]
+) -> _Words | None:
+    found = _Words()
+    left = iter(args)
+    for word in left:
+        if word == "--":
+            found.argv, found.is_dashed = list(left), True
+        elif not word.startswith("-") or word == "-":
+            found.argv = [word, *left]
+        elif word in flags:
+            found.flags.append(flags[word])
+        else:
+            name, value = _split(word)
+            option = known.get(name)
+            if option is not None and option.kind == "flag" and value is None:
+                found.options[option] = []
+                continue
+            value = next(left, "") if value is None else value
+            # An empty value, or one that looks like an option, is a typing error.
+            if not value or value.startswith("-"):
+                return None
+            if name in texts:
+                found.others[texts[name]] = value
+            elif option is None or option.kind in ("flag", *_OF_WHOLE):
+                return None
+            else:
+                before = found.options.get(option, []) if option.many == "each" else []
+                found.options[option] = [*before, value]
+    return found if found.argv else None
 
 
 def _split(word: str) -> tuple[str, str | None]:
@@ -140,19 +156,85 @@ def _split(word: str) -> tuple[str, str | None]:
     return option, value if sign else None
 
 
-def _read_amount(
-    kind: str, value: str, demand: dict[str, object], fields: dict[str, object]
-) -> bool:
-    number = amount_of(kind, value)
-    if number is None or (kind == _TIME and _is_doubtful(value)):
-        return False
-    if kind == _CORES:
-        demand["cores_milli"] = number
-    elif kind == _MEMORY:
-        demand["memory_bytes"] = number
-    else:
-        fields["time_limit_s"] = number
-    return True
+def _script(argv: list[str]) -> str | None:
+    """Return the text of an ordinary script, or None if the complete program must read it."""
+    name, *words = argv
+    # What is read but once, such as a pipe, is left to it.
+    if not os.path.isfile(name) or any(word.startswith("-") for word in words):
+        return None
+    try:
+        with open(name, "rb") as file:
+            data = file.read(SCRIPT_MAX_BYTES + 1)
+    except OSError:
+        return None
+    is_odd = any(sign in data for sign in (b"\0", b"\r", b"\xef\xbb\xbf", b"#SBATCH"))
+    return None if is_odd or len(data) > SCRIPT_MAX_BYTES else data.decode(errors="surrogateescape")
+
+
+def _lines(script: str) -> list[str] | None:
+    """Return the words of the script's #DRF lines, or None if a shell's rules are needed."""
+    texts = [text for _, text in option_lines(script, "#DRF")]
+    is_plain = all(sign not in text for text in texts for sign in "\"'\\#")
+    return [word for text in texts for word in text.split()] if is_plain else None
+
+
+def _fields(options: Mapping[Option, list[str]]) -> dict[str, Any] | None:
+    """Return the fields that these options set, or None if one is wrong."""
+    demand: dict[str, object] = {}
+    fields: dict[str, Any] = {"demand": demand}
+    slow: dict[Option, list[str]] = {}
+    for option, texts in options.items():
+        if option.kind == "limit" and _is_doubtful(texts[-1]):
+            return None
+        number = whole_amount(option.kind, texts[-1]) if option.kind in _AMOUNTS else None
+        if option.kind == "flag":
+            fields[option.field] = True
+        elif option.kind in _TEXTS:
+            fields[option.field] = texts[-1]
+        elif number is not None:
+            (fields if option.kind == "limit" else demand)[_AMOUNTS[option.kind]] = number
+        elif option.kind == "after" and (after := _after(texts)):
+            fields["after"] = after
+        else:
+            slow[option] = texts
+    more = _slow_fields(slow) if slow else {}
+    if more is None or "times" not in more.get("retry", {"times": 0}):
+        return None
+    demand |= more.pop("demand", {})
+    return fields | more
+
+
+def _slow_fields(options: Mapping[Option, list[str]]) -> dict[str, Any] | None:
+    # Imported here because it takes long to load.
+    from drfd.client.option_values import fields_of, read
+    from drfd.common.errors import Refused
+
+    try:
+        values = {
+            option: [read(option, text) for text in texts] for option, texts in options.items()
+        }
+    except Refused:
+        return None
+    return fields_of(
+        {
+            option.key: [each for value in found for each in value]
+            if option.many == "each"
+            else found[-1]
+            for option, found in values.items()
+        }
+    )
+
+
+def _after(texts: list[str]) -> list[dict[str, object]] | None:
+    """Return the field of `--after 41,42:any`, or None for all that is written otherwise."""
+    found: dict[tuple[int, str], None] = {}
+    for part in ",".join(texts).split(","):
+        number, sign, how = part.partition(":")
+        is_id = number.isascii() and number.isdecimal() and number[0] != "0" and len(number) < 10
+        if not is_id or how not in (("ok", "any", "fail") if sign else ("",)):
+            return None
+        found[int(number), how or "ok"] = None
+    return [{"id": job_id, "want": how} for job_id, how in found]
 
 
 def _is_doubtful(time: str) -> bool:
@@ -161,43 +243,24 @@ def _is_doubtful(time: str) -> bool:
     return is_unclear and sys.stderr is not None and sys.stderr.isatty()
 
 
-def amount_of(kind: str, value: str) -> int | None:
-    """Return the number that a value of this kind stands for in a request, or None if the complete
-    program must say what is wrong with it."""
-    if kind == _TIME and value == "unlimited":
-        return 0
-    number = _whole_amount(kind, value)
-    return _any_amount(kind, value) if number is None else number
-
-
-def _whole_amount(kind: str, value: str) -> int | None:
+def whole_amount(kind: str, value: str) -> int | None:
     """Return the number of `4`, `16G` or `90m`, or None for all that is written otherwise."""
-    unit = "" if kind == _CORES else value[-1:]
+    if (kind, value) == ("limit", "unlimited"):
+        return 0
+    unit = "" if kind == "cores" or value.isdecimal() else value[-1:]
     digits = value.removesuffix(unit)
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
         return None
     count = int(digits)
-    if kind == _CORES:
+    if kind == "cores":
         return count * 1000 or None
-    if kind == _TIME:
+    if kind == "limit":
         return count * _SPANS.get(unit, 0) or None
     size = count << _UNITS[unit] if unit in _UNITS else 0
     return size if size >= _LEAST_MEMORY else None
 
 
-def _any_amount(kind: str, value: str) -> int | None:
-    # Imported here because these modules take long to load.
-    from drfd.common.errors import Refused
-    from drfd.common.units import parse_cores, parse_duration, parse_memory
-
-    parse = parse_cores if kind == _CORES else parse_memory
-    try:
-        return parse_duration(value) if kind == _TIME else parse(value)
-    except Refused:
-        return None
-
-
-def surroundings(keep: Collection[str] = ()) -> dict[str, object] | None:
+def surroundings(keep: Collection[str] = ()) -> dict[str, Any] | None:
     """Return the fields that the job takes from this process: environment, directory and umask.
     `keep` names variables of the login session that it has, too. Returns None if the complete
     program is needed."""
@@ -216,12 +279,19 @@ def surroundings(keep: Collection[str] = ()) -> dict[str, object] | None:
     return {"cwd": cwd, "umask": umask, "env": env}
 
 
-def doubts_to_print(fields: Mapping[str, Any], given: Iterable[str]) -> list[str] | None:
+def doubts_to_print(fields: Mapping[str, Any], words: _Words) -> list[str] | None:
     """Return the lines that the user should read about this request, or None if the complete
-    program must print them: it makes other text harmless for a terminal. `given` are the values
-    that `read` returns."""
-    found = [text for text in given if text.startswith(_TIME_DOUBT)]
+    program must print them: it makes other text harmless for a terminal."""
+    if NO_WARNINGS in words.flags:
+        return []
+    times = (texts[-1] for option, texts in words.options.items() if option.kind == "limit")
+    found = [f"time: {each} is {int(each)} seconds ({each}m: minutes)" for each in times
+             if each.isdecimal()]  # fmt: skip
     found += doubts_about(fields, os.environ.keys())
+    if "script" in fields:
+        script = fields["script"]
+        about = about_other_directives(script), about_option_lines(script)
+        found += [text for text in about if text is not None]
     return found if all(text.isascii() and text.isprintable() for text in found) else None
 
 
@@ -311,16 +381,16 @@ def run(args: list[str]) -> None:
     """Run the job of the arguments after `run`, and exit as it does. Returns if the complete
     program must do it; no job is queued then."""
     flags = {"-q": "quiet", "--quiet": "quiet", NO_WARNINGS: NO_WARNINGS}
-    found = read_all("run", args, {"--escape": "escape"}, flags, is_dashed=False)
+    found = read_all("run", args, {"--escape": "escape"}, flags)
     if found is None:
         return
-    fields, given = found
-    escape = str(fields.pop("escape", "~"))
+    fields, words = found
+    escape = words.others.get("escape", "~")
     around = surroundings(ATTACHED)
     if around is None or not is_sign(escape) or not _shows_all_text():
         return
     fields |= around
-    doubts = [] if NO_WARNINGS in given else doubts_to_print({**fields, "attach": ""}, given)
+    doubts = doubts_to_print({**fields, "attach": ""}, words)
     if doubts is None:
         return
     try:
@@ -330,7 +400,7 @@ def run(args: list[str]) -> None:
     except (OSError, ValueError):
         return
     warn(doubts)
-    _run(connection, key, fields, is_quiet="quiet" in given, escape=escape)
+    _run(connection, key, fields, is_quiet="quiet" in words.flags, escape=escape)
 
 
 def _shows_all_text() -> bool:
@@ -390,6 +460,8 @@ def _start_own(socket_path: Path) -> None:
 
 #: The forms in which the id is printed. If options for several are given, the last form applies.
 _SHOWN = ["submitted job {}", "{}", '{{"id": {}}}']
+#: Those that are others for an array.
+_SHOWN_ARRAY = {_SHOWN[0]: "submitted array {} of {} tasks", _SHOWN[2]: '{{"id": {}, "tasks": {}}}'}
 #: Options of drf without a value → the form that each selects.
 _FLAGS = {
     "-q": _SHOWN[1], "--quiet": _SHOWN[1], "--json": _SHOWN[2], NO_WARNINGS: NO_WARNINGS,
@@ -404,34 +476,38 @@ class Lost(Exception):
 def submit(args: list[str], key: str) -> bool:
     """Queue the job of the arguments after `submit`, and print its id. Returns False if the
     complete program must do it; no job is queued then. Raises Lost."""
-    found = read_all("submit", args, {}, _FLAGS, is_dashed=True)
+    found = read_all("submit", args, {}, _FLAGS)
     if found is None:
         return False
-    fields, given = found
+    fields, words = found
     around = surroundings()
     if around is None:
         return False
+    if "script" in fields:
+        around["env"]["DRF_SCRIPT"] = os.path.abspath(words.argv[0])
     request = {"key": key, **fields, **around}
-    doubts = [] if NO_WARNINGS in given else doubts_to_print(request, given)
+    doubts = doubts_to_print(request, words)
     if doubts is None:
         return False
     reply = ask(request)
     if reply is None:
         return False
-    if "drain" in reply and NO_WARNINGS not in given:
-        from drfd_cli.output import drain_notices
+    if {"drain", "notes"} & reply.keys() and NO_WARNINGS not in words.flags:
+        from drfd_cli.output import clean, drain_notices
 
-        warn(drain_notices(reply))
+        warn([*drain_notices(reply), *(clean(each, 1000) for each in reply.get("notes", ()))])
     warn(doubts)
-    shown = max((_SHOWN[0], *(form for form in given if form in _SHOWN)), key=_SHOWN.index)
+    shown = max((_SHOWN[0], *(form for form in words.flags if form in _SHOWN)), key=_SHOWN.index)
+    if "tasks" in reply:
+        shown = _SHOWN_ARRAY.get(shown, shown)
     try:
-        print(shown.format(reply["id"]), flush=True)
+        print(shown.format(reply["id"], reply.get("tasks")), flush=True)
     except OSError as error:
         raise Lost from error
     return True
 
 
-def ask(request: dict[str, object]) -> dict[str, object] | None:
+def ask(request: dict[str, object]) -> dict[str, Any] | None:
     """Return the reply with the id of the new job, or None if there is no daemon or any other
     answer."""
     try:

@@ -19,10 +19,10 @@ from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import ROOT, Drf
 from drfd.launcher.runner.inheritance import LIMITS
 from drfd_cli import foresight
+from drfd_cli.commands.submit import can_be
 from drfd_cli.foresight import about_other_directives, about_script_words, doubts_about
 from drfd_cli.main import cli
 from drfd_cli.options import parse_start
-from drfd_cli.quick import amount_of
 
 NAMES = """\
 memory = "1G"
@@ -469,16 +469,16 @@ def test_variables_that_may_be_secret_are_named(place: Path) -> None:
     ],
 )  # fmt: skip
 def test_options_after_a_script_are_the_scripts(words: str, shown: str | None) -> None:
-    told = about_script_words("echo hello\n", ["./my train.sh", *words.split()], amount_of)
+    told = about_script_words("echo hello\n", ["./my train.sh", *words.split()], can_be)
     wanted = (
         f"{shown} stands after the script and is an argument of it; "
         f"for drf it stands before: drf submit {shown} './my train.sh'"
     )
     assert told == (None if shown is None else wanted)
     for knowing in ("while getopts c: x; do", "case $1 in -c) shift"):
-        assert about_script_words(knowing, ["x.sh", "-c", "2"], amount_of) is None
+        assert about_script_words(knowing, ["x.sh", "-c", "2"], can_be) is None
     for line in ("#DRF --mem 1G", "#SBATCH --mem=1G"):
-        told = about_script_words(f"#!/bin/sh\n{line}\n", ["x.sh", "--mem=4G"], amount_of)
+        told = about_script_words(f"#!/bin/sh\n{line}\n", ["x.sh", "--mem=4G"], can_be)
         assert told is not None, "a line of options is no use that the script makes of them"
 
 

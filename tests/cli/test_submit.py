@@ -27,7 +27,7 @@ from drfd.common.errors import Refused
 from drfd.common.units import parse_cores, parse_duration, parse_memory
 from drfd.payload.raw_bytes import raw
 from drfd_cli import quick
-from drfd_cli.quick import amount_of
+from drfd_cli.quick import whole_amount
 from seeds import examples
 
 #: Submits with these words of a command line; the request that it makes, without the environment.
@@ -668,6 +668,8 @@ _HEAVY = {"re", "enum", "collections", "socket", "json", "typing", "pathlib", "s
 def start(daemon: CannedDaemon, tmp_path: Path) -> Start:
     """Run drf; how it ended, and the way that it went."""
     daemon.replies = {"submit": {"id": 42}}
+    (tmp_path / "plain.sh").write_text("true\n")
+    (tmp_path / "options.sh").write_text("#!/bin/sh\n#DRF -c 2 -m 1G\n#DRF --array=1-3 -q\ntrue\n")
 
     def run(
         *words: str, env: dict[str, str] | None = None, program: str = _LIGHT
@@ -708,6 +710,12 @@ def start(daemon: CannedDaemon, tmp_path: Path) -> Start:
             "true",
         ],
         ["-c4", "-m16g", "--time=90", "--name=x=y", "-n=z", "--", "true"],
+        ["--array", "0-9%2", "--after", "7,8:any", "--after=9:fail", "-o", "%a", "--", "true"],
+        ["-c2..8", "-c", "4", "--gres=gpu=1", "--gres", "tape", "--io", "1M/2M", "--", "true"],
+        ["-c4", "-c", "2..8", "--io=1M", "--constraint", "a,b", "--priority=3", "--", "true"],
+        ["--retry", "2", "--retry-on=fail", "--warn", "USR1@60", "--output-max=1G", "--", "true"],
+        ["plain.sh"],
+        ["-n", "own", "-c", "3", "./options.sh", "a b", "c"],
     ],
     ids=" ".join,
 )
@@ -727,6 +735,35 @@ def test_the_light_way_asks_for_what_the_whole_one_asks_for(
     assert "42" in light[1]
     asked, wanted = daemon.requests
     assert asked == wanted
+
+
+def test_the_light_way_leaves_to_the_whole_one_what_it_would_read_otherwise(
+    start: Start, daemon: CannedDaemon, tmp_path: Path
+) -> None:
+    scripts = {"slurm": "#SBATCH -c 2\n", "quoted": "#DRF -n 'a b'\n", "wrong": "#DRF -c 2 x\n"}
+    for name, lines in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}")
+    for words in (
+        *([name] for name in scripts), ["plain.sh", "-c", "2"], ["nothing.sh"],
+        ["-c", "many", "--", "true"], ["--after", "name", "--", "true"], ["--hold=x", "--", "true"],
+    ):  # fmt: skip
+        light, whole = start("submit", *words), start("submit", *words, program=_WHOLE)
+        assert light == whole and light[3] == "long"
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [([], "submitted array 42 of 3 tasks\n"), (["-q"], "42\n"),
+     (["--json"], '{"id": 42, "tasks": 3}\n')],
+)  # fmt: skip
+def test_both_ways_tell_of_an_array_the_same(
+    start: Start, daemon: CannedDaemon, words: list[str], out: str
+) -> None:
+    daemon.replies = {"submit": {"id": 42, "tasks": 3, "notes": ["a note"]}}
+    for program in (_LIGHT, _WHOLE):
+        told = start("submit", *words, "--array=1-3", "-o", "x", "--", "true", program=program)
+        one = "drf: all tasks write to x; -o with %a in it tells them apart"
+        assert told[:3] == (0, out, ["drf: a note", one])
 
 
 @pytest.mark.parametrize("program", [_LIGHT, _WHOLE], ids=["light", "whole"])
@@ -752,7 +789,7 @@ def test_amounts_are_read_as_everywhere(kind: str, parse: Callable[[str], int], 
     wanted = None
     with suppress(Refused):
         wanted = parse(value)
-    assert amount_of(kind, value) == wanted
+    assert whole_amount(kind, value) in (None, wanted)
 
 
 def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(

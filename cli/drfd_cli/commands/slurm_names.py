@@ -26,6 +26,7 @@ from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import call_of, connect, parse_moment
+from drfd_cli.quick import SCRIPT_MAX_BYTES
 from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, lookup
 from drfd_cli.slurm.batch_script import (
     check_begun,
@@ -63,7 +64,7 @@ def sbatch(words: list[str]) -> int:
     elif rest and rest[0] != "-":
         script, name = _script(rest[0]), os.path.basename(rest[0])
     else:
-        text = read_standard_input(submit.SCRIPT_MAX_BYTES)
+        text = read_standard_input(SCRIPT_MAX_BYTES)
         script, name = submit.script_text(text, submit.STANDARD_INPUT), "sbatch"
         if not script:
             raise Refused("no-script", "standard input has no script")
@@ -199,7 +200,7 @@ def _for_run(made: Translation) -> tuple[list[str], list[str]]:
     left: list[str] = []
     words = iter(made.words)
     for word in words:
-        if word in ("--hold", "-w", "--dry-run"):
+        if word in ("--hold", "-w", "--dry-run", "--append"):
             left.append(word)
         elif word in known:
             chosen += [word, next(words)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drfd.client.connection import Connection
+from drfd.client.option_values import read as read_value
 from drfd.client.submission import submission
 from drfd.common.errors import Refused
 from drfd.payload.environment import ATTACHED, as_given, capture
@@ -25,15 +26,13 @@ from drfd_cli.options import (
     prints_result,
 )
 from drfd_cli.output import Result, pick
-from drfd_cli.quick import amount_of
+from drfd_cli.quick import SCRIPT_MAX_BYTES
 
 if TYPE_CHECKING:
+    from drfd.protocol.job_options import Option
     from drfd.protocol.replies import DryRunReply, SubmitReply
     from drfd_cli.slurm.sbatch_options import Translation
     from drfd_cli.terminal.pty import AttachSocket
-
-SCRIPT_MAX_BYTES = 512 << 10
-
 
 #: The name of a script that was read from there.
 STANDARD_INPUT = "stdin"
@@ -188,8 +187,6 @@ def command(
         what = f"job {job_id}"
     else:
         what = f"array {job_id} of {count} task{'' if count == 1 else 's'}"
-        if not no_warnings:
-            _tell_of_one_file(request.get("stdout"), asked["stderr"] and request["stderr"])
     return Result(
         show=lambda: _tell_id(ctx, job_id, str(job_id) if quiet else f"submitted {what}"),
         view=lambda: pick(reply, ("id", "tasks")),
@@ -310,13 +307,6 @@ def _wait(client: Connection, job_id: int, *, is_quiet: bool) -> int:
     return int(waited["ended"][0]["status"])
 
 
-def _tell_of_one_file(stdout: Any, stderr: Any) -> None:
-    """Warn if all tasks of an array write to the same file."""
-    for option, path in (("-o", stdout), ("-e", stderr)):
-        if path and path != "/dev/null" and not re.search("%[aj]", path.replace("%%", "")):
-            output.say(f"all tasks write to {path}; {option} with %a in it tells them apart")
-
-
 def _tell_forecast(forecast: DryRunReply) -> None:
     start_s, reason = forecast["expected_start_at"], forecast["reason"]
     missing = output.clean(forecast["no_estimate"]["text"]) if "no_estimate" in forecast else None
@@ -375,6 +365,15 @@ def fields(
     return submission(argv, env, values, cwd=cwd, script=script, attach=attach)
 
 
+def can_be(option: Option, text: str) -> bool:
+    """Return whether the text is a value of the option."""
+    try:
+        read_value(option, text)
+    except Refused:
+        return False
+    return True
+
+
 def warn(request: Mapping[str, Any]) -> None:
     """Print what may keep the job of this request from running as its submitter means it."""
     doubts = foresight.doubts_about(request, os.environ.keys())
@@ -382,7 +381,7 @@ def warn(request: Mapping[str, Any]) -> None:
         script = request["script"]
         is_slurms = click.get_current_context().info_name == "sbatch"
         called = "sbatch" if is_slurms else "drf submit"
-        words = foresight.about_script_words(script, request["argv"], amount_of, called=called)
+        words = foresight.about_script_words(script, request["argv"], can_be, called=called)
         others = foresight.about_other_directives(script), foresight.about_option_lines(script)
         doubts += [each for each in (words, *others) if each is not None]
     for text in doubts:
