@@ -609,3 +609,27 @@ def test_a_past_time_is_understood_or_refused(plain: None, text: str, at_s: floa
     with pytest.raises(Refused) as refusal:
         parse_moment(text, NOW)
     assert refusal.value.code == "bad-value"
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("08:05:30", "2026-11-23 08:05:30"), ("1123", "2026-11-23 00:00:00"),
+        ("11/23", "2026-11-23 00:00:00"), ("11/23/25-08:00", "2025-11-23 08:00:00"),
+        ("11.22-08:00:07", "2026-11-22 08:00:07"), ("12/24", "2025-12-24 00:00:00"),
+        ("112225", "2025-11-22 00:00:00"), ("2026-11-01T10:00:05", "2026-11-01 10:00:05"),
+        ("9:30 AM", "2026-11-23 09:30:00"), ("noon", "2026-11-22 12:00:00"),
+        ("now-90second", "2026-11-23 10:58:30"), ("now-2hours", "2026-11-23 09:00:00"),
+        ("now+1weeks", "2026-11-30 11:00:00"), ("tomorrow", "2026-11-24 00:00:00"),
+        ("midnight", "2026-11-23 00:00:00"), ("12:05 am", "2026-11-23 00:05:00"),
+        *((text, None) for text in ("13/40", "25:00:00", "11/23/26/1", "soon")),
+    ],
+)  # fmt: skip
+def test_a_past_time_may_be_written_as_in_slurm(text: str, at: str | None) -> None:
+    now_s = time.mktime((2026, 11, 23, 11, 0, 0, 0, 0, -1))
+    if at is None:
+        with pytest.raises(Refused, match="is not a time"):
+            parse_moment(text, now_s)
+    else:
+        found = time.localtime(parse_moment(text, now_s))
+        assert time.strftime("%Y-%m-%d %H:%M:%S", found) == at

@@ -15,7 +15,6 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Message, Refuse, refusal
 from cli.drf import LIGHT_DRF, Drf, Finish, Result, Spawn
-from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
 from drfd.core.explain.waits import ArrayLimit, Draining, HeldBy, Wait
 from drfd_cli.commands import slurm_names
@@ -437,35 +436,6 @@ def test_an_id_that_nobody_knows_hides_no_other(
     queue.replies["status"] = status
     assert lines("sacct -n -X -P -o JobID -j 40,9,41") == ["40", "41"]
     assert lines("squeue -h -o %i -j 40,9,41") == ["40", "41"]
-
-
-@pytest.mark.parametrize(
-    ("text", "at"),
-    [
-        ("08:05:30", "2026-11-23 08:05:30"), ("1123", "2026-11-23 00:00:00"),
-        ("11/23", "2026-11-23 00:00:00"), ("11/23/25-08:00", "2025-11-23 08:00:00"),
-        ("11.22-08:00:07", "2026-11-22 08:00:07"), ("12/24", "2025-12-24 00:00:00"),
-        ("112225", "2025-11-22 00:00:00"), ("2026-11-01T10:00:05", "2026-11-01 10:00:05"),
-        ("9:30 AM", "2026-11-23 09:30:00"), ("noon", "2026-11-22 12:00:00"),
-        ("now-90second", "2026-11-23 10:58:30"), ("now-2hours", "2026-11-23 09:00:00"),
-        ("now+1weeks", "2026-11-30 11:00:00"), ("tomorrow", "2026-11-24 00:00:00"),
-        ("midnight", "2026-11-23 00:00:00"), ("12:05 am", "2026-11-23 00:05:00"),
-        *((text, None) for text in ("13/40", "25:00:00", "11/23/26/1", "soon")),
-    ],
-)  # fmt: skip
-def test_sacct_reads_slurms_times(
-    monkeypatch: pytest.MonkeyPatch, text: str, at: str | None
-) -> None:
-    now_s = time.mktime((2026, 11, 23, 11, 0, 0, 0, 0, -1))
-    local = time.localtime
-    monkeypatch.setattr(slurm_names.time, "time", lambda: now_s)
-    monkeypatch.setattr(slurm_names.time, "localtime", lambda at_s=now_s: local(at_s))
-    if at is None:
-        with pytest.raises(Refused, match="is not a time"):
-            slurm_names.slurm_moment(text)
-    else:
-        found = slurm_names.slurm_moment(text)
-        assert time.strftime("%Y-%m-%d %H:%M:%S", local(found)) == at
 
 
 def test_sacct_looks_at_today_and_at_the_caller(lines: Lines, queue: CannedDaemon) -> None:

@@ -401,8 +401,8 @@ def sacct(words: list[str]) -> int:
     if not ids and not users and "allusers" not in found:
         users = {client.request("hello")["user"]}
     states = [] if "state" not in found else _states(found["state"])
-    since_s = slurm_moment(found["starttime"][-1]) if "starttime" in found else None
-    until_s = slurm_moment(found["endtime"][-1]) if "endtime" in found else None
+    since_s = parse_moment(found["starttime"][-1]) if "starttime" in found else None
+    until_s = parse_moment(found["endtime"][-1]) if "endtime" in found else None
     if since_s is None and not ids:
         since_s = parse_moment("today")
     past: dict[str, object] = {"ids": ids, "states": states, "since_s": since_s}
@@ -475,51 +475,6 @@ def _number(job: Mapping[str, Any]) -> int:
 def _past(client: Connection, past: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
     for page in client.pages("history", past=past):
         yield from page["jobs"]
-
-
-#: A time of the day, and a day without one or with one: `08:05:30`, `1123`, `11/23/26-08:00`.
-_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?: ?(?P<half>[AaPp])[Mm])?"
-_DAY = r"(?P<month>\d{1,2})(?P<sign>[/.])(?P<day>\d{1,2})(?:(?P=sign)(?P<year>\d{2}))?"
-_SHORT_DAY = _DAY.replace("{1,2}", "{2}").replace("(?P<sign>[/.])", "(?P<sign>)")
-_TIMES = [
-    re.compile(text, re.ASCII)
-    for text in (_CLOCK, *(f"{day}(?:[-T]{_CLOCK})?" for day in (_DAY, _SHORT_DAY)))
-]
-_UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
-#: Times of the day that have names.
-_NAMED = {"midnight": "00:00", "elevenses": "11:00", "noon": "12:00", "fika": "15:00"}
-
-
-def slurm_moment(text: str) -> float:
-    """Return the Unix time of a time, as sacct writes it: a past one, unless it says otherwise."""
-    off = re.fullmatch(r"now([-+]\d{1,9})(second|minute|hour|day|week)?s?", text)
-    if off is not None:
-        return time.time() + int(off[1]) * _UNITS_S[off[2] or "second"]
-    if text == "tomorrow":
-        today = time.localtime()
-        return time.mktime((*today[:2], today[2] + 1, 0, 0, 0, 0, 0, -1))
-    word = "today" if text == "midnight" else {**_NAMED, "teatime": "16:00"}.get(text, text)
-    found = next(filter(None, (each.fullmatch(word) for each in _TIMES)), None)
-    part = {} if found is None else found.groupdict()
-    if found is None or (part.get("month") is None and part["second"] is part["half"] is None):
-        return parse_moment(word)
-    now = time.localtime()
-    number = {name: int(value) for name, value in part.items() if value and value.isdecimal()}
-    hour = number.get("hour", 0)
-    if part["half"]:
-        hour = hour % 12 + 12 * (part["half"] in "Pp")
-    year = 2000 + number["year"] if "year" in number else now.tm_year
-    day = (year, number.get("month", now.tm_mon), number.get("day", now.tm_mday))
-    clock = (hour, number.get("minute", 0), number.get("second", 0))
-    written = f"{day[0]}-{day[1]}-{day[2]} {clock[0]}:{clock[1]}:{clock[2]}"
-    try:
-        at_s = time.mktime(time.strptime(written, "%Y-%m-%d %H:%M:%S"))
-    except (ValueError, OverflowError):
-        return parse_moment(text)
-    if at_s > time.time() and "month" in number and "year" not in number:
-        # Times are past ones.
-        return time.mktime(time.strptime(f"{year - 1}{written[4:]}", "%Y-%m-%d %H:%M:%S"))
-    return at_s
 
 
 # -- cancelling --------------------------------------------------------------------------------

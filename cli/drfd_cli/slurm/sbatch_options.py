@@ -11,6 +11,8 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
@@ -45,8 +47,16 @@ _TOLD = {
     "gpus-per-node": "SLURM_GPUS_PER_NODE", "gpus-per-task": "SLURM_GPUS_PER_TASK",
     "cpus-per-gpu": "SLURM_CPUS_PER_GPU", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
 }  # fmt: skip
-#: Options that ask for memory.
-_MEMORY = frozenset(("mem", "mem-per-cpu", "mem-per-gpu"))
+_CLOCKS = {
+    "midnight": "00:00", "noon": "12:00", "elevenses": "11:00", "fika": "15:00", "teatime": "16:00",
+}  # fmt: skip
+V = TypeVar("V")
+
+
+class Unfit(Exception):
+    """A value that an option does not take: the fault, and maybe a hint."""
+
+
 #: The variables that a job has with `--export=NONE`.
 _BARE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ")
 
@@ -75,7 +85,6 @@ class Translation:
     #: Partitions, the first of which that is a pool here is meant.
     partitions: list[str] = field(default_factory=list)
     mail_on: list[str] = field(default_factory=list)
-    wrap: str | None = None
     #: Whether the job asks for all memory of the machine, and for all its cores.
     has_all_memory: bool = False
     has_all_cores: bool = False
@@ -120,318 +129,297 @@ def in_slurms_words(complaint: str) -> str:
     return f"{_OF_SBATCH.get(found[1], found[1])}: {complaint[found.end() :]}"
 
 
-def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
-    """Return what the options of the command `name` ask for. Raises Refused for values that cannot
-    be read, and for what needs several machines."""
-    made = Translation()
-    try:
-        _Translator(options, made, host).run()
-    except Refused as error:
-        text = re.sub("^sbatch: ", f"{name}: ", error.text)
-        raise Refused(error.code, text, hint=error.hint) from None
-    for name, given in options.items():
-        is_done = name == "exclusive" and not given.value
-        is_done |= name == "propagate" and given.value.upper() == "NONE"
-        if name in SBATCH.without_effect and not is_done:
-            made.unsupported.append(f"--{name}={given.value}" if given.value else f"--{name}")
-        if name in ("nodelist", "constraint"):
-            made.placed[name] = given
-    return made
+def read_count(text: str, limit: int = 999_999) -> int:
+    if not re.fullmatch("[0-9]{1,6}", text) or not 1 <= int(text) <= limit:
+        raise Unfit("is not a number from 1")
+    return int(text)
 
 
-def as_size(given: Given, name: str) -> int:
-    """Return the bytes of an amount of memory, in mebibytes without a unit. Raises Refused."""
-    match = _SIZE.fullmatch(given.value)
+def read_size(text: str) -> int:
+    """Return the bytes of an amount of memory, in mebibytes without a unit."""
+    match = _SIZE.fullmatch(text)
     if match is None:
-        raise refusal(
-            given.where,
-            f"--{name}={given.value}",
-            "is not a size",
-            "write 4000 (MiB), 4G or 512M",
-        )
-    power = {"K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper() or "M"]
-    return int(float(match[1]) * (1 << power))
+        raise Unfit("is not a size", "write 4000 (MiB), 4G or 512M")
+    return int(
+        float(match[1]) * (1 << {"K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper() or "M"])
+    )
 
 
-def as_seconds(given: Given) -> int | None:
-    """Return the seconds of a time limit, or None for no limit. Raises Refused."""
-    if given.value.lower() in ("0", "unlimited", "infinite", "-1"):
-        return None
-    match = _TIME.fullmatch(given.value)
+def read_limit(text: str) -> int:
+    """Return the seconds of a time limit, or 0 for no limit."""
+    if text.lower() in ("0", "unlimited", "infinite", "-1"):
+        return 0
+    match = _TIME.fullmatch(text)
     if match is None:
-        way = "write 90 (minutes) or 1-12:00:00"
-        raise refusal(given.where, f"--time={given.value}", "is not a time of Slurm", way)
+        raise Unfit("is not a time of Slurm", "write 90 (minutes) or 1-12:00:00")
     part = {name: int(value or 0) for name, value in match.groupdict().items()}
     seconds = part["days"] * 86400 + (part["h"] + part["h3"]) * 3600
     seconds += (part["m"] + part["m3"] + part["m2"]) * 60
     seconds += part["s"] + part["s3"] + part["s2"]
     # A limit has whole minutes in Slurm, and nothing, however it is written, is no limit.
-    return -(-seconds // 60) * 60 or None
+    return -(-seconds // 60) * 60
 
 
-class _Translator:
-    def __init__(self, options: Options, made: Translation, host: str) -> None:
-        self._options, self._made, self._host = options, made, host
+def _array(text: str) -> list[str]:
+    try:
+        read_array(text)
+    except Refused as error:
+        raise Unfit(error.text.partition(" is wrong: ")[2] or error.text, error.hint) from None
+    return ["--array", text]
 
-    def run(self) -> None:
-        self._amounts()
-        made = self._made
-        if "job-name" in self._options:
-            self._add("-n", self._options["job-name"].value)
-        self._array()
-        self._time()
-        self._files()
-        self._conditions()
-        self._mail()
-        self._environment()
-        if "partition" in self._options:
-            made.partitions = self._options["partition"].value.split(",")
-        if "wrap" in self._options:
-            made.wrap = self._options["wrap"].value
 
-    def _add(self, *words: str) -> None:
-        self._made.words += words
+def _limit(text: str) -> list[str]:
+    seconds = read_limit(text)
+    return ["-t", f"{seconds}s" if seconds else "unlimited"]
 
-    def _fault(self, name: str, fault: str, hint: str | None = None) -> Refused:
-        given = self._options[name]
-        return refusal(given.where, f"--{name}={given.value}", fault, hint)
 
-    def _count(self, name: str) -> int | None:
-        given = self._options.get(name)
+def _begin(text: str) -> list[str]:
+    word = text.strip().lower()
+    match = _DELAY.fullmatch(word)
+    if match is not None:
+        return ["--begin", f"now+{match[1]}{(match[2] or 's')[0]}"]
+    return ["--begin", _CLOCKS.get(word, text.strip())]
+
+
+def _priority(text: str, sign: int = 1) -> list[str]:
+    if not re.fullmatch("-?[0-9]{1,10}" if sign < 0 else "[0-9]{1,10}", text):
+        raise Unfit("is not a number")
+    return ["--priority", str(min(1_000_000, max(-1_000_000, sign * int(text))))]
+
+
+def _warning(text: str) -> list[str]:
+    match = re.fullmatch(r"(?:([BR]{1,2}):)?(\w+)(?:@(\d+))?", text)
+    if match is None:
+        raise Unfit("is not SIGNAL@SECONDS")
+    whom = "first" if "B" in (match[1] or "") else "rest"
+    return ["--warn", f"{whom}:{match[2]}@{match[3] or 60}s"]
+
+
+def _if_never(text: str) -> list[str]:
+    if text.lower() not in ("yes", "no"):
+        raise Unfit("is neither yes nor no")
+    return ["--if-never", "cancel" if text.lower() == "yes" else "keep"]
+
+
+def _distribution(text: str) -> list[str]:
+    if not _DISTRIBUTION.fullmatch(text):
+        # What has been meant is mostly memory, as in -mem=4G.
+        raise Unfit("is no distribution of tasks", "of memory: --mem=4G")
+    return []
+
+
+def _nodes(text: str) -> list[str]:
+    span = re.fullmatch(r"(\d+)(?:-\d+)?", text)
+    if span is None:
+        raise Unfit("is not a number of nodes")
+    if int(span[1]) > 1:
+        fault = "asks for several machines; drfd runs jobs on this one"
+        raise Unfit(fault, "sbatch --nodes=1 SCRIPT runs it here alone")
+    return []
+
+
+#: Options → the words of `drf submit` that their values alone become.
+_WORDS: dict[str, Callable[[str], list[str]]] = {
+    "nodes": _nodes, "job-name": lambda text: ["-n", text], "array": _array, "time": _limit,
+    "distribution": _distribution, "begin": _begin, "hold": lambda text: ["--hold"],
+    "nice": lambda text: _priority(text or "100", -1), "signal": _warning,
+    "kill-on-invalid-dep": _if_never, "wait": lambda text: ["-w"],
+    "test-only": lambda text: ["--dry-run"],
+    "open-mode": lambda text: ["--append"] if text.lower().startswith("a") else [],
+}  # fmt: skip
+
+
+class Asked:
+    """The options that a command was given."""
+
+    def __init__(self, options: Options, name: str) -> None:
+        self._options, self._name = options, name
+
+    def text(self, option: str) -> str:
+        return self._options.get(option, Given("")).value
+
+    def get(self, option: str, read: Callable[[str], V]) -> V | None:
+        """Return what is read of the value of an option, or None without it. Raises Refused."""
+        given = self._options.get(option)
         if given is None:
             return None
-        if not re.fullmatch("[0-9]{1,6}", given.value) or int(given.value) < 1:
-            raise self._fault(name, "is not a number from 1")
-        return int(given.value)
-
-    def _size(self, name: str) -> int | None:
-        """Return the bytes of an amount of memory, which is in mebibytes without a unit."""
-        given = self._options.get(name)
-        return None if given is None else as_size(given, name)
-
-    def _array(self) -> None:
-        given = self._options.get("array")
-        if given is None:
-            return
         try:
-            read_array(given.value)
-        except Refused as error:
-            fault = error.text.partition(" is wrong: ")[2] or error.text
-            raise self._fault("array", fault, error.hint) from None
-        self._add("--array", given.value)
+            return read(given.value)
+        except Unfit as error:
+            written = f"--{option}={given.value}"
+            raise refusal(given.where, written, *error.args, name=self._name) from None
 
-    def _is_exclusive(self) -> bool:
-        """Return whether the job wants the machine for itself; `--exclusive=user` shares it."""
-        given = self._options.get("exclusive")
-        return given is not None and not given.value
+    def written(self, option: str) -> Given:
+        given = self._options[option]
+        return Given(f"--{option}={given.value}", given.where)
 
-    def _amounts(self) -> None:
-        made, nodes = self._made, self._options.get("nodes")
-        if nodes is not None:
-            span = re.fullmatch(r"(\d+)(?:-\d+)?", nodes.value)
-            if span is None:
-                raise self._fault("nodes", "is not a number of nodes")
-            if int(span[1]) > 1:
-                fault = "asks for several machines; drfd runs jobs on this one"
-                raise self._fault("nodes", fault, "sbatch --nodes=1 SCRIPT runs it here alone")
-        per_task, tasks = self._count("cpus-per-task"), self._count("ntasks")
-        per_node = self._count("ntasks-per-node")
-        tasks = per_node if tasks is None else tasks
-        gpus, per_gpu = self._gres(tasks), self._count("ntasks-per-gpu")
-        if tasks is None and per_gpu is not None and gpus:
-            tasks = per_gpu * gpus
-        cores = (per_task or 1) * (tasks or 1)
-        if per_task is None and gpus and "cpus-per-gpu" in self._options:
-            cores = (self._count("cpus-per-gpu") or 1) * gpus
-            per_task = max(1, cores // (tasks or 1))
-        least = self._count("mincpus")
-        cores = max(cores, least or 1)
-        if (per_task, tasks, least) != (None, None, None) and not self._is_exclusive():
-            self._add("-c", str(cores))
-        memory = self._size("mem")
-        is_exclusive = made.has_all_cores = self._is_exclusive()
-        if memory == 0 or (is_exclusive and not _MEMORY.intersection(self._options)):
-            made.has_all_memory, memory = True, None
-        for name, count in (("mem-per-cpu", cores), ("mem-per-gpu", gpus)):
-            each = self._size(name)
-            if each and memory is None and count and not made.has_all_memory:
-                memory = each * count
-        if memory is not None:
-            self._add("-m", f"{max(memory, 1 << 20) >> 10}K")
-        variables = made.variables
-        if per_task is not None:
-            variables["SLURM_CPUS_PER_TASK"] = str(per_task)
-        if tasks is not None:
-            variables["SLURM_NTASKS"] = variables["SLURM_NPROCS"] = str(tasks)
-        if per_node is not None:
-            variables["SLURM_NTASKS_PER_NODE"] = str(per_node)
-        variables["SLURM_TASKS_PER_NODE"] = str(tasks or 1)
-        for name, variable in _TOLD.items():
-            if name in self._options:
-                variables[variable] = self._options[name].value
-        per_cpu = self._size("mem-per-cpu")
-        if per_cpu:
-            variables["SLURM_MEM_PER_CPU"] = str(per_cpu >> 20)
 
-    def _gres(self, tasks: int | None) -> int:
-        """Add what is counted; returns the number of GPUs."""
-        counts: dict[str, int] = {}
-        memory: dict[str, str] = {}
-        last = ""
-        for name in ("gres", "licenses"):
-            given = self._options.get(name)
-            if given is None:
-                continue
-            for part in given.value.split(","):
-                if not part or part.lower() == "none":
-                    continue
-                if part.startswith("memory=") and last:
-                    # Not of Slurm: as in drf submit, the memory on each of the resource before it.
-                    memory[last] = f",{part}"
-                    continue
-                match = _GRES.fullmatch(re.sub(r"@[\w.-]+", "", part.removeprefix("gres/")))
-                if match is None:
-                    raise self._fault(name, "is not NAME:NUMBER", "write gpu:2")
-                last = match[1]
-                counts[last] = counts.get(last, 0) + int(match[3] or 1)
-                self._made.counted[match[1]] = Given(f"--{name}={given.value}", given.where)
-                self._kind(name, part, match[2])
-        for name, times in (("gpus", 1), ("gpus-per-node", 1), ("gpus-per-task", tasks or 1)):
-            given = self._options.get(name)
-            if given is None:
-                continue
-            kind, _, number = given.value.rpartition(":")
-            if not re.fullmatch("[0-9]{1,4}", number):
-                raise self._fault(name, "is not a number of GPUs")
-            counts["gpu"] = max(counts.get("gpu", 0), int(number) * times)
-            self._made.counted.setdefault("gpu", Given(f"--{name}={given.value}", given.where))
-            self._kind(name, given.value, kind)
-        for name, count in counts.items():
-            if count:
-                self._add("--gres", f"{name}={count}{memory.get(name, '')}")
-            else:
-                del self._made.counted[name]
-        return counts.get("gpu", 0)
+def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
+    """Return what the options of the command `name` ask for. Raises Refused for values that cannot
+    be read, and for what needs several machines."""
+    made, asked = Translation(), Asked(options, name)
+    _amounts(asked, made)
+    for option, words in _WORDS.items():
+        made.words += asked.get(option, words) or []
+    if asked.text("priority") == "0":
+        made.words.append("--hold")
+    elif "nice" not in options:
+        made.words += asked.get("priority", _priority) or []
+    if "requeue" in options and "no-requeue" not in options:
+        made.words += ["--retry", "1", "--retry-on", "lost"]
+    _files(asked, made, host.replace("%", ""))
+    if asked.text("dependency") not in ("", "0"):
+        asked.get("dependency", lambda text: _dependency(text, made))
+    _mail(asked, made)
+    if "export" in options:
+        variables, made.kept, unknown = read_export(asked.text("export"))
+        made.variables |= variables
+        made.unsupported += unknown
+    made.directory = options.get("chdir")
+    made.partitions = asked.text("partition").split(",") if "partition" in options else []
+    for option, given in options.items():
+        is_done = option == "exclusive" and not given.value
+        is_done |= option == "propagate" and given.value.upper() == "NONE"
+        if option in SBATCH.without_effect and not is_done:
+            made.unsupported.append(f"--{option}={given.value}" if given.value else f"--{option}")
+        if option in ("nodelist", "constraint"):
+            made.placed[option] = given
+    return made
 
-    def _kind(self, name: str, written: str, kind: str | None) -> None:
+
+def _amounts(asked: Asked, made: Translation) -> None:
+    counted = ("cpus-per-task", "ntasks-per-node", "ntasks", "ntasks-per-gpu", "cpus-per-gpu")
+    per_task, per_node, tasks, per_gpu, cpus_per_gpu, least = (
+        asked.get(name, read_count) for name in (*counted, "mincpus")
+    )
+    tasks = tasks or per_node
+    gpus = _gres(asked, made, tasks)
+    if tasks is None and per_gpu is not None and gpus:
+        tasks = per_gpu * gpus
+    cores = (per_task or 1) * (tasks or 1)
+    if per_task is None and gpus and cpus_per_gpu is not None:
+        cores = cpus_per_gpu * gpus
+        per_task = max(1, cores // (tasks or 1))
+    cores = max(cores, least or 1)
+    # `--exclusive=user` shares the machine.
+    is_exclusive = made.has_all_cores = asked.get("exclusive", lambda text: not text) or False
+    if (per_task, tasks, least) != (None, None, None) and not is_exclusive:
+        made.words += ["-c", str(cores)]
+    sizes = {name: asked.get(name, read_size) for name in ("mem", "mem-per-cpu", "mem-per-gpu")}
+    memory = sizes["mem"]
+    if memory == 0 or (is_exclusive and set(sizes.values()) == {None}):
+        made.has_all_memory, memory = True, None
+    for name, count in (("mem-per-cpu", cores), ("mem-per-gpu", gpus)):
+        each = sizes[name]
+        if each and memory is None and count and not made.has_all_memory:
+            memory = each * count
+    if memory is not None:
+        made.words += ["-m", f"{max(memory, 1 << 20) >> 10}K"]
+    told = {
+        "SLURM_CPUS_PER_TASK": per_task, "SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks,
+        "SLURM_NTASKS_PER_NODE": per_node, "SLURM_TASKS_PER_NODE": tasks or 1,
+        "SLURM_MEM_PER_CPU": (sizes["mem-per-cpu"] or 0) >> 20 or None,
+        **{variable: asked.text(option) or None for option, variable in _TOLD.items()},
+    }  # fmt: skip
+    made.variables |= {name: str(value) for name, value in told.items() if value is not None}
+
+
+def _gres(asked: Asked, made: Translation, tasks: int | None) -> int:
+    """Add what is counted; returns the number of GPUs."""
+    counts: dict[str, int] = {}
+    memory: dict[str, str] = {}
+
+    def kind(option: str, written: str, kind: str | None) -> None:
         if kind:
-            self._made.unsupported.append(f"the kind {kind} in --{name}={written}")
+            made.unsupported.append(f"the kind {kind} in --{option}={written}")
 
-    def _time(self) -> None:
-        given = self._options.get("time")
-        if given is None:
-            return
-        seconds = as_seconds(given)
-        self._add("-t", "unlimited" if seconds is None else f"{seconds}s")
-
-    def _files(self) -> None:
-        for name, option in (("output", "-o"), ("error", "-e")):
-            given = self._options.get(name)
-            if given is None:
+    def counted(option: str, text: str) -> None:
+        last = ""
+        for part in text.split(","):
+            if not part or part.lower() == "none":
                 continue
-            path = re.sub(r"%(\d*)([JNtsnb])", self._sign, given.value)
-            padded = re.search(r"%\d+[jAa]", path)
-            if padded is not None:
-                self._made.unsupported.append(f"the zeros of {padded[0]} in --{name}")
-                path = re.sub(r"%\d+([jAa])", r"%\1", path)
-            self._add(option, path)
-        mode = self._options.get("open-mode")
-        if mode is not None and mode.value.lower().startswith("a"):
-            self._add("--append")
-        source = self._options.get("input")
-        if source is not None and source.value not in ("/dev/null", "none"):
-            self._made.unsupported.append(f"--input={source.value}")
-        directory = self._options.get("chdir")
-        if directory is not None:
-            self._made.directory = directory
+            if part.startswith("memory=") and last:
+                # Not of Slurm: as in drf submit, the memory on each of the resource before it.
+                memory[last] = f",{part}"
+                continue
+            match = _GRES.fullmatch(re.sub(r"@[\w.-]+", "", part.removeprefix("gres/")))
+            if match is None:
+                raise Unfit("is not NAME:NUMBER", "write gpu:2")
+            last = match[1]
+            counts[last] = counts.get(last, 0) + int(match[3] or 1)
+            made.counted[last] = asked.written(option)
+            kind(option, part, match[2])
 
-    def _sign(self, found: re.Match[str]) -> str:
-        host = self._host.replace("%", "")
+    def gpus(option: str, text: str, times: int) -> None:
+        named, _, number = text.rpartition(":")
+        if not re.fullmatch("[0-9]{1,4}", number):
+            raise Unfit("is not a number of GPUs")
+        counts["gpu"] = max(counts.get("gpu", 0), int(number) * times)
+        made.counted.setdefault("gpu", asked.written(option))
+        kind(option, text, named)
+
+    for option in ("gres", "licenses"):
+        asked.get(option, partial(counted, option))
+    for option, times in (("gpus", 1), ("gpus-per-node", 1), ("gpus-per-task", tasks or 1)):
+        asked.get(option, partial(gpus, option, times=times))
+    for name, count in counts.items():
+        if count:
+            made.words += ["--gres", f"{name}={count}{memory.get(name, '')}"]
+        else:
+            del made.counted[name]
+    return counts.get("gpu", 0)
+
+
+def _files(asked: Asked, made: Translation, host: str) -> None:
+    def sign(found: re.Match[str]) -> str:
         return {"J": "%j", "N": host, "b": "%a"}.get(found[2], "0")
 
-    def _conditions(self) -> None:
-        options = self._options
-        if not _DISTRIBUTION.fullmatch(options.get("distribution", Given("block")).value):
-            # What has been meant is mostly memory, as in -mem=4G.
-            raise self._fault("distribution", "is no distribution of tasks", "of memory: --mem=4G")
-        if options.get("dependency", Given("")).value not in ("", "0"):
-            self._dependency()
-        if "begin" in options:
-            self._add("--begin", _begin(options["begin"].value))
-        if "hold" in options or options.get("priority", Given("")).value == "0":
-            self._add("--hold")
-        if "nice" in options:
-            nice = options["nice"].value or "100"
-            if not re.fullmatch("-?[0-9]{1,10}", nice):
-                raise self._fault("nice", "is not a number")
-            self._add("--priority", str(min(1_000_000, max(-1_000_000, -int(nice)))))
-        elif options.get("priority", Given("0")).value != "0":
-            value = options["priority"].value
-            if not re.fullmatch("[0-9]{1,10}", value):
-                raise self._fault("priority", "is not a number")
-            self._add("--priority", str(min(1_000_000, int(value))))
-        if "requeue" in options and "no-requeue" not in options:
-            self._add("--retry", "1", "--retry-on", "lost")
-        if "signal" in options:
-            match = re.fullmatch(r"(?:([BR]{1,2}):)?(\w+)(?:@(\d+))?", options["signal"].value)
-            if match is None:
-                raise self._fault("signal", "is not SIGNAL@SECONDS")
-            whom = "first" if "B" in (match[1] or "") else "rest"
-            self._add("--warn", f"{whom}:{match[2]}@{match[3] or 60}s")
-        if "kill-on-invalid-dep" in options:
-            word = options["kill-on-invalid-dep"].value.lower()
-            if word not in ("yes", "no"):
-                raise self._fault("kill-on-invalid-dep", "is neither yes nor no")
-            self._add("--if-never", "cancel" if word == "yes" else "keep")
-        if "wait" in options:
-            self._add("-w")
-        if "test-only" in options:
-            self._add("--dry-run")
+    for option, ours in (("output", "-o"), ("error", "-e")):
+        path = asked.get(option, lambda text: re.sub(r"%(\d*)([JNtsnb])", sign, text))
+        padded = re.search(r"%\d+[jAa]", path or "")
+        if padded is not None:
+            made.unsupported.append(f"the zeros of {padded[0]} in --{option}")
+        made.words += [] if path is None else [ours, re.sub(r"%\d+([jAa])", r"%\1", path)]
+    if asked.text("input") not in ("", "/dev/null", "none"):
+        made.unsupported.append(f"--input={asked.text('input')}")
 
-    def _dependency(self) -> None:
-        value = self._options["dependency"].value
-        if "?" in value:
-            raise self._fault("dependency", "one of several jobs (?) cannot be waited for")
-        for part in value.split(","):
-            if part.lower() == "singleton":
-                self._made.is_singleton = True
-                continue
-            # A number alone is what it was before there were kinds.
-            match = _AFTER.fullmatch(f"afterany:{part}" if part[:1].isdecimal() else part)
-            if match is None:
-                raise self._fault(
-                    "dependency",
-                    "cannot be met here",
-                    "after, afterok, afterany, afternotok, singleton",
-                )
-            kind = match[1].lower()
-            if kind == "after":
-                self._made.begun += match[2].split(":")
-                continue
-            if kind == "aftercorr":
-                self._made.unsupported.append(f"{part}, in place of it the whole array is awaited")
-            how = _HOW.get(kind, "ok")
-            self._add("--after", ",".join(f"{each}:{how}" for each in match[2].split(":")))
 
-    def _mail(self) -> None:
-        kinds = self._options.get("mail-type")
-        for kind in kinds.value.upper().split(",") if kinds is not None else ():
-            if kind in _MAIL:
-                self._made.mail_on += _MAIL[kind]
-            elif kind not in ("NONE", "REQUEUE", "INVALID_DEPEND"):
-                self._made.unsupported.append(f"--mail-type={kind}")
-        user = self._options.get("mail-user")
-        if user is not None and self._made.mail_on:
-            if _ADDRESS.fullmatch(user.value) is None:
-                raise self._fault("mail-user", "is not an address")
-            self._made.variables["DRF_MAIL_TO"] = user.value
+def _dependency(text: str, made: Translation) -> None:
+    if "?" in text:
+        raise Unfit("one of several jobs (?) cannot be waited for")
+    for part in text.split(","):
+        if part.lower() == "singleton":
+            made.is_singleton = True
+            continue
+        # A number alone is what it was before there were kinds.
+        match = _AFTER.fullmatch(f"afterany:{part}" if part[:1].isdecimal() else part)
+        if match is None:
+            kinds = "after, afterok, afterany, afternotok, singleton"
+            raise Unfit("cannot be met here", kinds)
+        kind, ids = match[1].lower(), match[2].split(":")
+        if kind == "after":
+            made.begun += ids
+            continue
+        if kind == "aftercorr":
+            made.unsupported.append(f"{part}, in place of it the whole array is awaited")
+        how = _HOW.get(kind, "ok")
+        made.words += ["--after", ",".join(f"{each}:{how}" for each in ids)]
 
-    def _environment(self) -> None:
-        given = self._options.get("export")
-        if given is not None:
-            variables, self._made.kept, unknown = read_export(given.value)
-            self._made.variables |= variables
-            self._made.unsupported += unknown
+
+def _mail(asked: Asked, made: Translation) -> None:
+    for kind in filter(None, asked.text("mail-type").upper().split(",")):
+        if kind in _MAIL:
+            made.mail_on += _MAIL[kind]
+        elif kind not in ("NONE", "REQUEUE", "INVALID_DEPEND"):
+            made.unsupported.append(f"--mail-type={kind}")
+
+    def address(text: str) -> str:
+        if _ADDRESS.fullmatch(text) is None:
+            raise Unfit("is not an address")
+        return text
+
+    if made.mail_on and (user := asked.get("mail-user", address)):
+        made.variables["DRF_MAIL_TO"] = user
 
 
 #: A word of `--export`: commas within quotes, which stay, are a part of it.
@@ -451,16 +439,6 @@ def read_export(text: str) -> tuple[dict[str, str], frozenset[str] | None, list[
         None if kept is None else frozenset(kept),
         [f"{name} in --export={text} (there is no such variable)" for name in unknown],
     )
-
-
-def _begin(text: str) -> str:
-    """Return a time of Slurm as `drf submit --begin` has it."""
-    word = text.strip()
-    match = _DELAY.fullmatch(word.lower())
-    if match is not None:
-        return f"now+{match[1]}{(match[2] or 's')[0]}"
-    clock = {"midnight": "00:00", "noon": "12:00", "elevenses": "11:00", "fika": "15:00"}
-    return {**clock, "teatime": "16:00"}.get(word.lower(), word)
 
 
 def environment(

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from threading import Lock, Thread
@@ -23,7 +24,14 @@ from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.grammar import SRUN, Given, Options
-from drfd_cli.slurm.sbatch_options import as_seconds, as_size, read_export, translate
+from drfd_cli.slurm.sbatch_options import (
+    Asked,
+    read_count,
+    read_export,
+    read_limit,
+    read_size,
+    translate,
+)
 from drfd_cli.slurm.step_queue import WITHIN, name_of_job
 
 #: Seconds that a step has for its end after its time limit.
@@ -43,6 +51,9 @@ _KNOWN = frozenset(
 
 #: Options that ask for countable resources.
 _COUNTED = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+
+
+_tasks = partial(read_count, limit=9999)
 
 
 @dataclass(slots=True)
@@ -65,33 +76,28 @@ class Step:
     _uncounted: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        options = self.options
-        for name in ("ntasks", "ntasks-per-node"):
-            if name in options:
-                self.tasks = _count(name, options[name].value)
-                break
-        else:
-            self.tasks = _count("ntasks", self.env.get("SLURM_NTASKS", "1"))
-        per_task = 1
-        if "cpus-per-task" in options:
-            per_task = _count("cpus-per-task", options["cpus-per-task"].value)
-        elif self.env.get("SLURM_CPUS_PER_TASK", "").isdecimal():
-            per_task = int(self.env["SLURM_CPUS_PER_TASK"])
+        asked, env = Asked(self.options, "srun"), self.env
+        of_job = Asked({"ntasks": Given(env.get("SLURM_NTASKS", "1"))}, "srun")
+        self.tasks = (
+            asked.get("ntasks", _tasks) or asked.get("ntasks-per-node", _tasks)
+            or of_job.get("ntasks", _tasks) or 1
+        )  # fmt: skip
+        per_task = asked.get("cpus-per-task", _tasks)
+        if per_task is None:
+            cpus = env.get("SLURM_CPUS_PER_TASK", "")
+            per_task = int(cpus) if cpus.isdecimal() else 1
         self.cores = self.tasks * per_task
         self.processes = self.tasks
         mpi = self.options.get("mpi", Given("")).value
         if self.tasks > 1 and mpi != "none" and (mpi or _is_mpi(self.command[0])):
             self.command = [_mpirun(self.command[0]), "-n", str(self.tasks), *self.command]
             self.processes = 1
-        self.memory = 0
-        if "mem" in options:
-            self.memory = as_size(options["mem"], "mem") >> 20
-        elif "mem-per-cpu" in options:
-            self.memory = (as_size(options["mem-per-cpu"], "mem-per-cpu") >> 20) * self.cores
+        memory, per_cpu = asked.get("mem", read_size), asked.get("mem-per-cpu", read_size)
+        self.memory = memory >> 20 if memory is not None else ((per_cpu or 0) >> 20) * self.cores
         counts = self._counts()
         self.gpus = counts.pop("gpu", 0)
         self._uncounted = list(counts)
-        self.limit_s = as_seconds(options["time"]) if "time" in options else None
+        self.limit_s = asked.get("time", read_limit) or None
 
     def _counts(self) -> dict[str, int]:
         """Return how many of each countable resource the step asks for."""
@@ -230,12 +236,6 @@ def _go_to(directory: Given | None) -> None:
             raise Refused(
                 "bad-value", f"srun: --chdir={directory.value}: {error.strerror}"
             ) from None
-
-
-def _count(name: str, text: str) -> int:
-    if not re.fullmatch("[0-9]{1,4}", text) or int(text) < 1:
-        raise Refused("bad-value", f"srun: --{name}={text}: is not a number from 1")
-    return int(text)
 
 
 def _must_wait(step: Step) -> list[str]:
