@@ -23,7 +23,7 @@ from drfd_cli.top.state import leaves
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
 
-#: The most moments that are kept. When there are as many, every two of them become one.
+#: The most moments that are kept.
 MOST = 600
 #: Seconds of the first moments, and without a snapshot after which the curves have a gap.
 _FIRST_S, _GAP_S = 1.0, 10.0
@@ -38,13 +38,15 @@ class Moment:
     at_s: float
     held: _Parts = field(default_factory=dict)
     used: _Parts = field(default_factory=dict)
+    #: Of leaves that hold something or wait.
     shares: _Parts = field(default_factory=dict)
+    entitled: _Parts = field(default_factory=dict)
 
     def joined(self, later: Moment) -> Moment:
         """Return both as one moment."""
         return Moment(
             later.at_s, _highest(self.held, later.held), _highest(self.used, later.used),
-            _highest(self.shares, later.shares),
+            _highest(self.shares, later.shares), {**self.entitled, **later.entitled},
         )  # fmt: skip
 
 
@@ -55,9 +57,10 @@ def _highest(some: _Parts, others: _Parts) -> _Parts:
 
 
 class History:
-    """The moments so far, oldest first."""
+    """The moments so far, oldest first; before there are `limit`, every two of them become one."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MOST) -> None:
+        self._limit = limit
         self.moments: list[Moment] = []
         #: The largest share that each leaf has had, by path.
         self.most: _Parts = {}
@@ -72,8 +75,15 @@ class History:
         if last_s is not None and at_s <= last_s:
             return
         held, used = parts_of_capacity(snapshot)
-        shares = {node["path"]: node["dominant_share"] for node in leaves(snapshot["nodes"])}
-        moment = Moment(at_s, held, used, {path: each for path, each in shares.items() if each})
+        nodes = [
+            node
+            for node in leaves(snapshot["nodes"])
+            if node["running"] or node["pending"] or node["dominant_share"]
+        ]
+        moment = Moment(
+            at_s, held, used, {node["path"]: node["dominant_share"] for node in nodes},
+            {node["path"]: node["entitlement"] for node in nodes},
+        )  # fmt: skip
         self.most = _highest(self.most, moment.shares)
         gap_s = 0.0 if last_s is None else at_s - last_s
         if gap_s > max(_GAP_S, 3 * self._each_s):
@@ -84,7 +94,7 @@ class History:
             return
         self._begin_s = at_s
         moments.append(moment)
-        if len(moments) >= MOST:
+        if len(moments) >= self._limit:
             pairs = zip(moments[::2], moments[1::2], strict=False)
             rest = moments[len(moments) // 2 * 2 :]
             self.moments = [*(first.joined(second) for first, second in pairs), *rest]
@@ -151,7 +161,8 @@ def history_lines(
 def _holders(history: History) -> list[str]:
     """Return the paths that had a share at some time, those with the largest now first."""
     most, now = history.most, history.moments[-1].shares
-    return sorted(most, key=lambda path: (-now.get(path, 0.0), -most[path], path))
+    paths = (path for path, share in most.items() if share)
+    return sorted(paths, key=lambda path: (-now.get(path, 0.0), -most[path], path))
 
 
 def _resource_cells(

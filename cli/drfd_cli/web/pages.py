@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +26,13 @@ from drfd.client.words import parse_id
 from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
 from drfd_cli.commands.log import last_bytes, last_lines
 from drfd_cli.output import has_run
+from drfd_cli.top.history import History, Moment
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from drfd.client.connection import Connection
-    from drfd.protocol.replies import JobView, SnapshotView
+    from drfd.protocol.replies import JobView
     from drfd_cli.top.feed import News
 
 
@@ -42,8 +42,8 @@ _MOST_STREAMS = 16
 _MOST_ASKED = 40
 #: Bytes of the end of an output file that are read, and lines of them that are shown.
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 300
-#: Ended jobs in a reply.
-_ENDED = 50
+#: Ended jobs in a reply, and the most moments of the past shares.
+_ENDED, _MOMENTS = 50, 240
 #: The files of the page, and their kinds.
 FILES = {
     "": ("page.html", "text/html"),
@@ -71,7 +71,7 @@ class Feed:
         self.news = news
         self.is_over = is_over
         self.look_s, self.alive_s = look_s, alive_s
-        self.past = Past()
+        self.past = History(_MOMENTS)
         self.streams = self.asked = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
@@ -134,7 +134,7 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
         return StreamingResponse(feed.lines(), media_type="text/event-stream")
 
     async def past(request: Request) -> Response:
-        return _reply(feed.past.view())
+        return _reply(past_view(feed.past))
 
     async def job(request: Request) -> Response:
         ref, has_why = request.path_params["ref"], "why" in request.query_params
@@ -298,79 +298,24 @@ def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-# -- the shares so far -------------------------------------------------------------------------
+def past_view(history: History) -> dict[str, object]:
+    """Return all moments as JSON: the times, and for each leaf of the tree its shares and
+    entitlements, null at moments at which it neither held anything nor waited."""
+    # Another thread adds to them.
+    moments = list(history.moments)
+    paths = sorted({path for each in moments for path in each.shares})
 
+    def parts(path: str, of: Callable[[Moment], Mapping[str, float]]) -> list[float | None]:
+        found = (of(each).get(path) for each in moments)
+        return [None if each is None else round(each, 4) for each in found]
 
-#: The most moments that are kept; when there are as many, every two of them become one.
-_MOST = 240
-#: Seconds of the first moments.
-_FIRST_S = 1.0
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A short time that ends at `at_s` (Unix time): dominant share and entitlement by the path of
-    a pool or user, of those that hold something or wait."""
-
-    at_s: float
-    nodes: Mapping[str, tuple[float, float]]
-
-    def joined(self, later: Moment) -> Moment:
-        """Return both as one moment: the later one, with the highest shares of both."""
-        nodes = dict(self.nodes)
-        for path, (share, entitlement) in later.nodes.items():
-            nodes[path] = (max(share, nodes.get(path, (0.0, 0.0))[0]), entitlement)
-        return replace(later, nodes=nodes)
-
-
-class Past:
-    """The moments so far. One thread adds snapshots, others read."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._moments: list[Moment] = []
-        self._each_s = _FIRST_S
-        #: When the last moment began.
-        self._begin_s = float("-inf")
-
-    def add(self, snapshot: SnapshotView) -> None:
-        """Take a snapshot, unless it is not newer than the last one."""
-        nodes = {
-            node["path"]: (round(node["dominant_share"], 4), round(node["entitlement"], 4))
-            for node in snapshot["nodes"]
-            if node["running"] or node["pending"] or node["dominant_share"]
-        }
-        moment = Moment(snapshot["at"], nodes)
-        with self._lock:
-            moments = self._moments
-            if moments and moment.at_s <= moments[-1].at_s:
-                return
-            if moments and moment.at_s - self._begin_s < self._each_s:
-                moments[-1] = moments[-1].joined(moment)
-                return
-            self._begin_s = moment.at_s
-            moments.append(moment)
-            if len(moments) >= _MOST:
-                pairs = zip(moments[::2], moments[1::2], strict=False)
-                rest = moments[len(moments) // 2 * 2 :]
-                self._moments = [*(first.joined(second) for first, second in pairs), *rest]
-                self._each_s *= 2
-
-    def view(self) -> dict[str, object]:
-        """Return all moments as JSON: the times, and for each path its shares and entitlements,
-        null at moments at which it neither held anything nor waited."""
-        with self._lock:
-            moments = list(self._moments)
-        paths = sorted({path for each in moments for path in each.nodes})
-        return {
-            "at": [each.at_s for each in moments],
-            "nodes": {path: _series(path, moments) for path in paths},
-        }
-
-
-def _series(path: str, moments: list[Moment]) -> dict[str, list[float | None]]:
-    found = [each.nodes.get(path) for each in moments]
     return {
-        "share": [None if each is None else each[0] for each in found],
-        "entitlement": [None if each is None else each[1] for each in found],
+        "at": [each.at_s for each in moments],
+        "nodes": {
+            path: {
+                "share": parts(path, lambda each: each.shares),
+                "entitlement": parts(path, lambda each: each.entitled),
+            }
+            for path in paths
+        },
     }

@@ -23,7 +23,8 @@ from cli.drf import Drf, Finish
 from cli.web.conftest import Page, Serve, Site
 from drfd.common.errors import HostError, Refused
 from drfd_cli.commands import web
-from drfd_cli.web.pages import Past
+from drfd_cli.top.history import History
+from drfd_cli.web.pages import past_view
 from drfd_cli.web.serving import listen_at_path, listen_on_port, remove_own, server_of
 
 PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
@@ -268,12 +269,12 @@ async def test_a_daemon_that_answers_no_question_keeps_nobody_from_the_page(
 
 
 def test_the_past_keeps_the_highest_share_of_each_time_in_few_moments() -> None:
-    past = Past()
+    past = History(240)
     for second in range(3_000):
         share = 0.9 if second == 1_500 else 0.1
         shown = [node("root.a", running=1, dominant_share=share, entitlement=0.25)]
         past.add(snapshot(at=AT_S + second, nodes=[*shown, node("root.idle")]))
-    view: Any = past.view()
+    view: Any = past_view(past)
     assert len(view["at"]) < 240
     assert view["at"] == sorted(view["at"])
     assert view["at"][-1] > AT_S + 2_900
@@ -283,11 +284,11 @@ def test_the_past_keeps_the_highest_share_of_each_time_in_few_moments() -> None:
 
 
 def test_who_comes_later_has_a_gap_before() -> None:
-    past = Past()
+    past = History()
     past.add(snapshot(at=AT_S))
     past.add(snapshot(at=AT_S + 1, nodes=[node("root.a", pending=2, entitlement=1.0)]))
     past.add(snapshot(at=AT_S + 1, nodes=[node("root.a", running=2, dominant_share=1.0)]))
-    assert past.view() == {
+    assert past_view(past) == {
         "at": [AT_S, AT_S + 1],
         "nodes": {"root.a": {"share": [None, 0.0], "entitlement": [None, 1.0]}},
     }
