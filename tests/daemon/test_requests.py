@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drfd.daemon.watching.follow import EventFeed
-from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 
 from daemon.desk import Desk, MakeDesk, NeverWalked, View, gpu_line, gpu_process, gpu_reading
 from drfd import __version__
