@@ -46,6 +46,7 @@ from drfd.daemon.handlers.verbs import VERBS
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.server.audit import record
 from drfd.daemon.server.server import encode, encode_in_parts
 from drfd.daemon.users import loop_time
