@@ -272,16 +272,6 @@ TRANSITIONS: dict[JobState, dict[type[ev.JobEvent], JobState]] = {
 }
 
 
-def table_rows() -> list[str]:
-    """The table of transitions as lines of Markdown, for docs/architecture.md."""
-    rows = ["| state | event | next state |", "|---|---|---|"]
-    for state, moves in TRANSITIONS.items():
-        rows += [f"| {state} | {kind.__name__} | {after} |" for kind, after in moves.items()]
-        if not moves:
-            rows.append(f"| {state} | – | – |")
-    return rows
-
-
 def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> AttemptEnded:
     """The runner reports an exit with code 0; `changes` replace its fields."""
     when = now(at_s)
