@@ -1,6 +1,6 @@
 """Worked examples of the DRF paper, of posts and of a lecture, to the digits they give.
 
-The numbers are those of section 2 of docs/fairness.md, under the same names. Examples of whole
+The numbers are those of EXAMPLES.md beside it, under the same names. Examples of whole
 tasks in one pass are in test_policies.py (E1, E20 to E24), those of the tree in
 fairness/test_tree.py (E17 to E19).
 """
