@@ -50,7 +50,7 @@ def _verb(verb: str) -> tuple[str, ...]:
         others |= {name for option in OPTIONS for name in option.names}
     options = [each for each in command_of(verb).params if isinstance(each, click.Option)]
     own = [each.opts[-1] for each in options if not each.hidden and not {*each.opts} & others]
-    return f"`drf {verb}`", VERBS[verb], " ".join(f"`{name}`" for name in own)
+    return f"`drf {verb}`", VERBS[verb], " ".join(own)
 
 
 def _verbs() -> Iterator[str]:
