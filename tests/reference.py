@@ -10,19 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-import click
-
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain import waits
 from drfd.core.model import job
 from drfd.protocol.job_options import OPTIONS, Option
 from drfd_cli.commands import shares
-from drfd_cli.main import EXAMPLES, VERBS, command_of
+from drfd_cli.main import VERBS
 from drfd_cli.output import JOB_COLUMNS, NODE_COLUMNS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
-#: Options of many commands, which one sentence explains.
-_COMMON = {"--json", "--parsable", "--no-header", "--columns", "--color", "--help"}
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -44,17 +40,8 @@ def _options() -> Iterator[str]:
     return _table(head, map(_option, OPTIONS))
 
 
-def _verb(verb: str) -> tuple[str, ...]:
-    others = {*_COMMON}
-    if verb in ("submit", "run", "profile"):
-        others |= {name for option in OPTIONS for name in option.names}
-    options = [each for each in command_of(verb).params if isinstance(each, click.Option)]
-    own = [each.opts[-1] for each in options if not each.hidden and not {*each.opts} & others]
-    return f"`drf {verb}`", VERBS[verb], " ".join(own)
-
-
 def _verbs() -> Iterator[str]:
-    return _table(("command", "what it does", "its options"), map(_verb, EXAMPLES))
+    return _table(("command", "what it does"), ((f"`drf {verb}`", VERBS[verb]) for verb in VERBS))
 
 
 def _columns() -> Iterator[str]:
