@@ -246,7 +246,7 @@ class WindowAhead(Wait, frozen=True):
 
 
 class OutOfQuota(Wait, frozen=True):
-    """The user or a pool has used up the quota of this week: the job waits for the next week."""
+    """The user or a pool has used up its quota: the job waits for the next week."""
 
     code = "QUOTA"
     use: QuotaUse
@@ -640,7 +640,7 @@ class TooLittleFree(Wait, frozen=True):
 
 
 class HasReservation(TooLittleFree, frozen=True):
-    """The job has a reservation of what is returned."""
+    """Returned resources are reserved for the job."""
 
     start_s: float
     certainty: Certainty = Certainty.ESTIMATED
@@ -705,7 +705,7 @@ class ReservedFirst(TooLittleFree, frozen=True):
 
 
 class ServedLast(TooLittleFree, frozen=True):
-    """The user or a pool has used up the quota of this week: others are served first."""
+    """After a used-up quota, others are served first."""
 
     code = "QUOTA"
     use: QuotaUse
