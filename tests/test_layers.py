@@ -75,7 +75,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "children": {"config", "engine", "lookup"},
         "handlers": {
             *("config", "countable", "users", "engine", "children", "monitoring"),
-            *("error_message", "launcher_link", "lookup"),
+            *("launcher_link", "lookup"),
         },
         "server": {"users", "lookup", "handlers"},
         "metrics": {"config", "engine", "lookup"},

@@ -225,14 +225,14 @@ async def test_a_stream_has_each_new_snapshot_and_says_what_is_wrong_with_it(sit
     assert await news_of(lines) == (AT_S, True, True)
     site.news = replace(site.news, came_s=-100.0, away_since_s=None)
     assert await news_of(lines) == (AT_S, False, True)
-    site.news = replace(site.news, snapshot=three_jobs() | {"at": AT_S + 60})
+    site.news = replace(site.news, snapshot=three_jobs() | {"at": AT_S + 6})
     site.feed.wake()
-    assert await news_of(lines) == (AT_S + 60, False, True)
+    assert await news_of(lines) == (AT_S + 6, False, True)
     assert await anext(lines) == b":\n\n"
     site.is_over = True
     assert [line async for line in lines] == []
     past = json.loads((await site.ask("past")).body)
-    assert past["at"] == [AT_S, AT_S + 60]
+    assert past["at"] == [AT_S, AT_S + 6]
     assert past["nodes"]["root.lab.alice"] == {"share": [0.5, 0.5], "entitlement": [0.5, 0.5]}
 
 

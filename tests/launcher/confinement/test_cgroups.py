@@ -1065,8 +1065,7 @@ def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
     kernel: Kernel, start: Start, tmp_path: Path
 ) -> None:
     """systemd moves processes for their user. That of another process with the runner's number,
-    which was a runner once, is nobody of ours; nor is that of our runner, once it has another
-    attempt."""
+    which was a runner once, is nobody of ours."""
     kernel.create()
     job = "trap 'echo x >>told' TERM; sleep 60 & echo $! >a; wait; wait"
     runner = start("sh", "-c", 'sh -c "$0" & wait', job, cwd=tmp_path)
@@ -1076,7 +1075,6 @@ def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
     for stranger in (
         Attempt(created=here, runner={**me, "start_ticks": 1}),
         Attempt(created={"boot_id": "another"}, runner=me),
-        Attempt(created=here, runner=me, ended={"exit_code": 0}),
     ):
         assert kernel.place.kill_pass(KEY, stranger)
     (fled,) = process.children(runner.pid)
