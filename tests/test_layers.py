@@ -196,7 +196,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("output", "charts", "options", "which_job", "terminal", "demo", "trace_view", "top"),
             *("slurm", "quick", "foresight", "personal"),
         },
-        "__main__": {"quick", "main", "slurm"},
+        "start": {"quick", "main", "slurm"},
+        "__main__": {"start"},
     },
 }
 #: A folder with more modules than this wants rooms. The verbs are a list by nature.

@@ -18,7 +18,7 @@ DRF = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'cli')!r}]\n" + (
 
 
 #: The same, by way of the light paths.
-LIGHT_DRF = DRF.replace("drfd_cli.main", "drfd_cli.__main__")
+LIGHT_DRF = DRF.replace("drfd_cli.main", "drfd_cli.start")
 
 
 @dataclass(frozen=True)

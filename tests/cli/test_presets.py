@@ -206,7 +206,7 @@ _PROGRAM = """\
 import os, sys
 sys.argv[0] = "drf"
 leave, os._exit = os._exit, lambda code: sys.exit(code)
-from drfd_cli.__main__ import main
+from drfd_cli.start import main
 try:
     main()
 finally:

@@ -653,13 +653,13 @@ _LIGHT = (
     "sys.argv[0] = 'drf'\n"
     # It does not wait for the end of the interpreter, which would do what follows.
     "os._exit = sys.exit\n"
-    "from drfd_cli.__main__ import main\n"
+    "from drfd_cli.start import main\n"
     "try:\n"
     "    main()\n"
     "finally:\n"
     "    print('long' if 'click' in sys.modules else 'short', file=sys.stderr)\n"
 )
-_WHOLE = _LIGHT.replace("drfd_cli.__main__", "drfd_cli.main")
+_WHOLE = _LIGHT.replace("drfd_cli.start", "drfd_cli.main")
 #: What `drf submit` loads in no case of its own: each of them takes a tenth of its time, or more.
 _HEAVY = {"re", "enum", "collections", "socket", "json", "typing", "pathlib", "signal", "inspect"}
 

@@ -77,7 +77,7 @@ class Tree:
         lines = [str(root), f"{root}/cli", *packages, "import drfd_compare_clock"]
         (site / "tree.pth").write_text("\n".join(lines) + "\n")
         (site / "drfd_compare_clock.py").write_text(_CLOCK)
-        for name, module in (("drf", "drfd_cli.__main__"), ("drfd", "drfd.daemon.main")):
+        for name, module in (("drf", "drfd_cli.start"), ("drfd", "drfd.daemon.main")):
             (place / "bin" / name).write_text(
                 f"#!{self.python}\nfrom {module} import main\nmain()\n"
             )

@@ -608,7 +608,7 @@ def test_the_job_goes_on_when_its_window_closes_at_once(
         "import os, time\n"
         "fork = os.fork\n"
         "os.fork = lambda: fork() or time.sleep(0.5) or 0\n"
-        "from drfd_cli.__main__ import main\n"
+        "from drfd_cli.start import main\n"
         "main()\n"
     )
     terminal = sit(sys.executable, "-c", slow, *words, "--", "sh", "-c", "echo up; read x")
