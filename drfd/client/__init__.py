@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         JobInfo,
         Node,
         Reason,
-        Row,
         Shares,
         Snapshot,
         UsagePoints,
@@ -33,7 +32,7 @@ _CLIENT, _VALUES, _ERRORS = "drfd.client.client", "drfd.client.values", "drfd.co
 #: The module of each name of the interface.
 _MODULES = {
     **dict.fromkeys(("Client", "connect"), _CLIENT),
-    **dict.fromkeys(("Amounts", "JobInfo", "Node", "Reason", "Row", "Shares"), _VALUES),
+    **dict.fromkeys(("Amounts", "JobInfo", "Node", "Reason", "Shares"), _VALUES),
     **dict.fromkeys(("Snapshot", "UsagePoints", "Use"), _VALUES),
     **dict.fromkeys(("DrfdError", "NotPermitted", "Refused", "Unavailable"), _ERRORS),
 }
@@ -47,7 +46,6 @@ __all__ = [
     "NotPermitted",
     "Reason",
     "Refused",
-    "Row",
     "Shares",
     "Snapshot",
     "Unavailable",

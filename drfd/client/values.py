@@ -74,11 +74,11 @@ class JobInfo(Value):
     """A job at the time of the reply.
 
     It may also stand for `tasks` tasks of an array that are all alike, or for an array that has
-    ended. Fields that only the owner may see are None for other users.
+    ended. Fields that only the owner may see are None for other users, and in snapshots.
     """
 
     id: int
-    #: The name in lists: `42`, or `42_7` for a task of an array.
+    #: The name in lists: `42`, `42_7` for a task of an array, or in snapshots `42_[8-99]`.
     label: str
     name: str
     user: str
@@ -86,7 +86,7 @@ class JobInfo(Value):
     state: str
     #: Why the job waits, or None if it does not.
     reason: Reason | None
-    #: How the job ended, or None if it has not.
+    #: How the job ended, in snapshots without a sentence; None if it has not.
     outcome: Reason | None
     #: An array as a whole has no exit code, attempt, start or end of its own.
     exit_code: int | None = None
@@ -98,13 +98,15 @@ class JobInfo(Value):
     submitted_at: float
     started_at: float | None = None
     ended_at: float | None = None
-    argv: tuple[str, ...] | None
-    cwd: str | None
-    stdout: str | None
-    stderr: str | None
+    argv: tuple[str, ...] | None = None
+    cwd: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
     array_id: int | None
     array_index: int | None
     tasks: int = 1
+    #: In snapshots; None also if the job has only just started.
+    now: Use | None = None
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -117,9 +119,11 @@ class JobInfo(Value):
 
     @classmethod
     def of(cls, view: Mapping[str, Any], **others: object) -> Self:
-        index = view["array_index"]
+        index, outcome = view["array_index"], view["outcome"]
         label = str(view["id"]) if index is None else f"{view['array_id']}_{index}"
-        return super(JobInfo, cls).of(view, label=label, **others)
+        if isinstance(outcome, str):
+            others["outcome"] = Reason(outcome, "")
+        return super(JobInfo, cls).of(view, label=view.get("label", label), **others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,28 +170,6 @@ class Use(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Value):
-    """A job, or pending tasks of an array that are all alike, as everybody may see it."""
-
-    id: int
-    #: `42`, `42_7`, or `42_[8-99]`.
-    label: str
-    tasks: int
-    name: str
-    user: str
-    pool: str
-    state: str
-    reason: Reason | None
-    demand: Amounts
-    submitted_at: float
-    started_at: float | None
-    ended_at: float | None
-    #: None if the job does not run, or has only just started.
-    now: Use | None
-    raw: Mapping[str, Any] = field(repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Value):
     """The state of the whole service at one moment."""
 
@@ -198,14 +180,14 @@ class Snapshot(Value):
     shares: Shares
     #: Jobs by state; each task of an array counts.
     counts: Mapping[str, int]
-    running: tuple[Row, ...]
+    running: tuple[JobInfo, ...]
     #: The first rows in the order of their expected start; held jobs come last.
-    pending: tuple[Row, ...]
+    pending: tuple[JobInfo, ...]
     #: The number of pending rows left out, and the caller's own ones among them.
     pending_more: int
-    mine: tuple[Row, ...]
+    mine: tuple[JobInfo, ...]
     #: The jobs that ended last, newest first.
-    ended: tuple[Row, ...]
+    ended: tuple[JobInfo, ...]
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @classmethod

@@ -176,16 +176,6 @@ def test_every_end_of_an_array_is_told_to_who_asks_later(client: Client) -> None
     assert sorted(told) == sorted(f"{array}_{index}" for index in range(1, 41))
 
 
-def test_tasks_that_are_cancelled_together_are_told_to_who_follows_one_of_them(
-    client: Client,
-) -> None:
-    array = client.submit(["true"], array="1-9", hold=True)
-    stream = client.events(f"{array}_7")
-    assert next(stream).state == "HELD"
-    client.cancel(array)
-    assert [(job.label, job.state) for job in stream] == [(f"{array}_7", "CANCELLED")]
-
-
 def test_no_end_is_missed_while_the_daemon_is_killed_and_started_again(
     client: Client, instance: Instance
 ) -> None:
