@@ -680,48 +680,47 @@ def show_state(state: str) -> Painted:
 
 #: The columns of a line by name, with the function that returns the value.
 Columns = Mapping[str, Callable[[V], object]]
-#: The heading of a table in CSV, and its rows.
-Csv = tuple[Sequence[str], Iterable[Sequence[object]]]
+#: The columns of a table in CSV, and what its rows are about. New columns come last, so that no
+#: other column moves.
+Csv = tuple[Columns[Any], Iterable[Any]]
 
-_AMOUNTS = ("cores", "memory", "read", "write")
+AMOUNTS = ("cores", "memory", "read", "write")
 
 
-def _fields(*names: str, of: str | None = None) -> Columns[Any]:
-    """Return a column for each of these fields of a view, or of the object `of` in it."""
-    return {name: partial(_field, name=name, of=of) for name in names}
+def fields(*names: str, of: str | None = None, prefix: str = "") -> Columns[Any]:
+    """Return a column for each of these fields of a view, or of the object `of` in it; what is not
+    there is empty."""
+    return {prefix + name: partial(_field, name=name, of=of) for name in names}
 
 
 def _field(view: Any, *, name: str, of: str | None) -> object:
-    return (view if of is None else view[of])[name]
+    part = view if of is None else view.get(of)
+    return None if part is None else part.get(name)
 
 
 #: The columns of jobs. A new column is added at the end, and no column is ever renamed.
 JOB_COLUMNS: Columns[JobView] = {
-    **_fields("id", "name", "user", "pool", "state"),
+    **fields("id", "name", "user", "pool", "state"),
     "code": lambda job: _code(job),
-    **_fields(*_AMOUNTS, of="demand"),
-    **_fields("time_limit_s", "priority", "attempt", "submitted_at", "started_at", "ended_at"),
-    **_fields("exit_code", "signal"),
+    **fields(*AMOUNTS, of="demand"),
+    **fields("time_limit_s", "priority", "attempt", "submitted_at", "started_at", "ended_at"),
+    **fields("exit_code", "signal"),
     "why": why_line,
-    **_fields("array_id", "array_index"),
-    "array_tasks": lambda job: job.get("array_tasks"),
+    **fields("array_id", "array_index", "array_tasks"),
     "gres": lambda job: _counts(job["demand"]["gres"]),
     "gres_instances": lambda job: _lists(job.get("gres_instances", {})),
-    "group": lambda job: job.get("group"),
+    **fields("group"),
     "gres_memory": lambda job: _counts(job["demand"].get("gres_memory", {})),
-    "cores_max": lambda job: job["demand"].get("cores_max"),
-    "read_max": lambda job: job["demand"].get("read_max"),
-    "write_max": lambda job: job["demand"].get("write_max"),
+    **fields("cores_max", "read_max", "write_max", of="demand"),
 }
 
 #: The columns of nodes of the fair-share tree. New ones are added at the end, too.
 NODE_COLUMNS: Columns[NodeView] = {
-    **_fields("path", "entitlement", "dominant_share", "dominant_resource", "satisfaction"),
-    **_fields(*_AMOUNTS, of="usage"),
-    **_fields("running", "pending"),
+    **fields("path", "entitlement", "dominant_share", "dominant_resource", "satisfaction"),
+    **fields(*AMOUNTS, of="usage"),
+    **fields("running", "pending"),
     "gres": lambda node: _counts(node["usage"]["gres"]),
-    "quota_used_hours": lambda node: node["quota"]["used_hours"] if "quota" in node else None,
-    "quota_share_hours": lambda node: node["quota"]["share_hours"] if "quota" in node else None,
+    **fields("used_hours", "share_hours", of="quota", prefix="quota_"),
 }
 
 
@@ -750,7 +749,7 @@ class Result:
     view: Callable[[], object]
     #: Return the jobs or nodes that --parsable lists, page by page.
     pages: Callable[[], Iterable[Sequence[Any]]] | None = None
-    #: Return the heading and the rows that --csv prints.
+    #: Return the columns and the rows that --csv prints.
     csv: Callable[[], Csv] | None = None
     #: Print messages on stderr, which belong to no form, and return the exit code.
     finish: Callable[[], int] | None = None
@@ -822,12 +821,13 @@ def _print_lines(pages: Iterable[Sequence[Any]], form: Form, columns: Columns[An
         lines = []
 
 
-def _print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print comma-separated values, one line for each row; None is an empty value."""
+def _print_csv(columns: Columns[Any], views: Iterable[Any]) -> None:
+    """Print comma-separated values, one line for each view; None is an empty value."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow("" if cell is None else clean(cell, 4096) for cell in row)
+    writer.writerow(columns)
+    for view in views:
+        cells = (show(view) for show in columns.values())
+        writer.writerow("" if cell is None else clean(cell, 4096) for cell in cells)
 
 
 def _word(value: Any) -> str:

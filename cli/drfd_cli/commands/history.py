@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from drfd.common.units import parse_duration, show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
-from drfd_cli.output import Csv, Result, pick
+from drfd_cli.output import Columns, Csv, Result, fields, pick
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
@@ -34,15 +34,8 @@ _NAME, _WIDER_NAME, _SHORT_USER = 24, 32, 12
 _WIDE = 110
 #: Least width of the last column, the cause of the end, which is broken into lines.
 _WHY = 16
-_CSV = (
-    *("id", "name", "user", "pool", "state", "exit_code", "signal", "attempt"),
-    *("submitted_at", "started_at", "ended_at"),
-)
-#: Of the use of GPUs.
-_OF_GPU = ("gpu_memory_peak", "gpu_utilisation_mean")
-#: Of cores, and what was lent of them.
-_CORES = ("cores_peak", "lent_cpu_seconds")
-_TASK = ("array_id", "array_index")
+#: Use of GPUs and of cores, and what was lent of these.
+_LATER = ("gpu_memory_peak", "gpu_utilisation_mean", "cores_peak", "lent_cpu_seconds")
 #: Sums over all runs; a job that was preempted or tried again has more than one.
 _ALL_RUNS = ("wall_seconds", "suspended_seconds", "cpu_seconds")
 
@@ -88,32 +81,26 @@ def _show(jobs: list[JobView], number: int, *, has_more: bool) -> None:
 def _csv(jobs: list[JobView]) -> Csv:
     from drfd.protocol.replies import USED
 
-    demand = ("cores", "memory", "read", "write")
-    used = [name for name in USED if name not in (*_OF_GPU, *_CORES)]
-    names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *used]
-    # New columns come last, so that no other column moves.
-    names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS)]
-    names += [*_OF_GPU, "declared_cores_max", *_CORES]
-    return names, (
-        [
-            *_values(job, _CSV),
-            job["time_limit_s"],
-            *_values(job["demand"], demand),
-            *_values(job["used"], used),
-            *_values(job, _TASK),
-            job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None),
-            *_values(_used(job), _ALL_RUNS),
-            # Sent for jobs that have them.
-            *(job["used"].get(name) for name in _OF_GPU),
-            job["demand"].get("cores_max"),
-            *(job["used"].get(name) for name in _CORES),
-        ]
-        for job in jobs
-    )
+    columns: Columns[Any] = {
+        **fields("id", "name", "user", "pool", "state", "exit_code", "signal", "attempt"),
+        **fields("submitted_at", "started_at", "ended_at", "time_limit_s"),
+        **fields(*output.AMOUNTS, of="demand", prefix="declared_"),
+        **fields(*(name for name in USED if name not in _LATER), of="used"),
+        **fields("array_id", "array_index"),
+        "runs": lambda job: (
+            job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None)
+        ),
+        **{f"all_{name}": partial(_of_all_runs, name=name) for name in _ALL_RUNS},
+        **fields(*_LATER[:2], of="used"),
+        **fields("cores_max", of="demand", prefix="declared_"),
+        **fields(*_LATER[2:], of="used"),
+    }
+    return columns, jobs
 
 
-def _values(view: Mapping[str, object], names: Iterable[str]) -> Iterator[object]:
-    return (view[name] for name in names)
+def _of_all_runs(job: JobView, *, name: str) -> object:
+    used: Mapping[str, object] = _used(job)
+    return used[name]
 
 
 def print_table(jobs: list[JobView]) -> None:
@@ -195,10 +182,10 @@ def _ended(at_s: float | None, *, is_wide: bool) -> str:
 
 
 _ROWS = 30
-#: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
-_NAME, _SHORT_NAME = 32, 18
+#: Columns to which names are cut on screens of at least `_BROAD` columns, and on narrower ones.
+_KEY, _SHORT_KEY = 32, 18
 #: From `_VERY_WIDE` columns on there is room for curves.
-_WIDE, _VERY_WIDE = 100, 132
+_BROAD, _VERY_WIDE = 100, 132
 #: Curves of the last job of a row and their headings, and the width of each.
 _CURVES: dict[charts.CurveKind, str] = {
     "cores": "USE OF CORES",
@@ -211,9 +198,7 @@ _DEFAULT_SINCE = "30d"
 _KEYS = {"job": ["id", "name", "user"], "name": ["name", "user"], "user": ["user"],
          "pool": ["pool"]}  # fmt: skip
 _Amount = Literal["cores", "memory", "read", "write"]
-_AMOUNTS: tuple[_Amount, ...] = ("cores", "memory", "read", "write")
 _DISK: tuple[_Amount, ...] = ("read", "write")
-_PARTS = ("declared", "used", "unknown", "wasted", "efficiency")
 _GPU: Final = "gpu"
 _GPU_PEAK: Final = "gpu_memory_peak_max"
 _GPU_SINGLE_PEAK: Final = "gpu_memory_single_peak_max"
@@ -260,42 +245,31 @@ def _show_report(reply: ReportReply) -> None:
 
 
 def _report_csv(reply: ReportReply) -> Csv:
-    keys = _KEYS[reply["by"]]
-    amounts = [f"{amount}_{part}" for amount in _AMOUNTS for part in _PARTS]
-    # Indexed by computed names, which a TypedDict does not allow.
-    rows = cast(list[Mapping[str, Any]], [*reply["rows"], *filter(None, [reply["others"]])])
-    return (
-        [
-            *(*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"),
-            # New columns come last, so that no other column moves.
-            *(*(f"{_GPU}_{part}" for part in _PARTS), _GPU_PEAK, _GPU_SINGLE_PEAK, _LENT),
-        ],
-        (
-            [
-                *(row.get(key) for key in keys),
-                row["jobs"],
-                row["run_ms"],
-                *(row[amount][part] for amount in _AMOUNTS for part in _PARTS),
-                *(row[name] for name in _PLAIN),
-                " ".join(row["advice"]["options"]) if row.get("advice") else None,
-                ",".join(f"{name}={held_ms}" for name, held_ms in row["gres_ms"].items()) or None,
-                *(row[_GPU][part] for part in _PARTS),
-                row[_GPU_PEAK],
-                row[_GPU_SINGLE_PEAK],
-                row[_LENT],
-            ]
-            for row in rows
+    columns: Columns[Any] = {
+        **fields(*_KEYS[reply["by"]], "jobs", "run_ms"),
+        **{name: show for each in output.AMOUNTS for name, show in _parts(each).items()},
+        **fields(*_PLAIN),
+        "advice": lambda row: " ".join(row["advice"]["options"]) if row.get("advice") else None,
+        "gres_ms": lambda row: (
+            ",".join(f"{name}={held_ms}" for name, held_ms in row["gres_ms"].items()) or None
         ),
-    )
+        **_parts(_GPU),
+        **fields(_GPU_PEAK, _GPU_SINGLE_PEAK, _LENT),
+    }
+    return columns, [*reply["rows"], *filter(None, [reply["others"]])]
+
+
+def _parts(axis: str) -> Columns[Any]:
+    return fields("declared", "used", "unknown", "wasted", "efficiency", of=axis, prefix=f"{axis}_")
 
 
 def _print_table(reply: ReportReply) -> None:
     by = reply["by"]
-    is_wide = output.width() >= _WIDE
+    is_wide = output.width() >= _BROAD
     has_users = by == "user" or len({row.get("user") for row in reply["rows"]}) > 1
     total = reply["total"]
     curves = _curves_of(reply) if output.width() >= _VERY_WIDE else []
-    names = _NAME if is_wide else _SHORT_NAME
+    names = _KEY if is_wide else _SHORT_KEY
     # Rows of all others and of the sum have no keys, and no curves.
     cells: output.Cells[Any] = {
         **{

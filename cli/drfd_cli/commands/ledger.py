@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import click
 from drfd.common.units import parse_duration, short_clock, show_duration
 from drfd_cli import output
 from drfd_cli.options import MOMENT, connect, prints_result
-from drfd_cli.output import Csv, Result, pick, show_machine_time
+from drfd_cli.output import Csv, Result, fields, pick, show_machine_time
 
 if TYPE_CHECKING:
     from drfd.client.connection import Connection
@@ -206,17 +206,8 @@ def _count(number: int, word: str) -> str:
 
 
 def _csv(reply: LedgerReply) -> Csv:
-    rows: list[Mapping[str, Any]] = [*reply["rows"]]
-    return (
-        ["user", "pool", *_SUMS, "below_since", "below_seconds"],
-        (
-            [
-                *(row["user"], row["pool"], *(row[name] for name in _SUMS)),
-                *((row["below"] or {}).get(name) for name in ("since", "seconds")),
-            ]
-            for row in rows
-        ),
-    )
+    below = fields("since", "seconds", of="below", prefix="below_")
+    return {**fields("user", "pool", *_SUMS), **below}, reply["rows"]
 
 
 # -- the check -------------------------------------------------------------------------------------

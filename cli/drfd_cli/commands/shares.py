@@ -10,7 +10,7 @@ import click
 from drfd.common.units import show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
-from drfd_cli.output import NODE_COLUMNS, Columns, Result, pick
+from drfd_cli.output import NODE_COLUMNS, Columns, Result, fields, pick
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import MachineView, NodesReply, NodeView, ResourcesView, SharesReply
@@ -112,19 +112,16 @@ def weight_words(weight: float | dict[str, float]) -> str:
 
 
 _COLUMNS: Columns[MachineView] = {
-    "name": lambda node: node["name"],
-    "engine": lambda node: node["engine"],
-    "state": lambda node: node["state"],
-    "since": lambda node: node["since"],
+    **fields("name", "engine", "state", "since"),
     "cores": lambda node: node["capacity"]["cores"],
     "cores_allocated": lambda node: node["allocated"]["cores"],
     "memory": lambda node: node["capacity"]["memory"],
     "memory_allocated": lambda node: node["allocated"]["memory"],
-    "running": lambda node: node["running"],
+    **fields("running"),
     "cores_outside": lambda node: _outside(node)["cores"],
     "memory_outside": lambda node: _outside(node)["memory"],
     "features": lambda node: ",".join(node["features"]),
-    "text": lambda node: node["text"],
+    **fields("text"),
 }
 
 
