@@ -36,8 +36,8 @@ _APPLICATION = 0x64726664
 _CHECKED_BYTES = 64 << 20
 #: Length in bytes to which a longer log is truncated when SQLite restarts it.
 _LOG_BYTES = 16 << 20
-#: Places of user_version and application_id in SQLite's header, big-endian.
-_VERSION_BYTES, _APPLICATION_BYTES = slice(60, 64), slice(68, 72)
+#: A shorter file is no database: SQLite's least page.
+_LEAST_BYTES = 512
 
 
 def open_database(path: Path) -> Database:
@@ -45,8 +45,7 @@ def open_database(path: Path) -> Database:
 
     Raises HostError, and leaves the file as it was, if it cannot be read or has another version.
     """
-    _refuse_foreign(path)
-    _refuse_damaged(path)
+    _refuse_unreadable(path)
     with reported(path, "open"):
         # Created with its final mode: it holds the users' environments.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -82,51 +81,35 @@ def _create(db: sqlite3.Connection) -> None:
         f"begin; {schema} pragma application_id = {_APPLICATION};"
         f" pragma user_version = {VERSION}; commit;"
     )
-    # The version must be in the file itself: it is read there before SQLite opens the journal.
-    db.execute("pragma wal_checkpoint(truncate)")
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Raise HostError for a file that is no journal of this version, before SQLite opens it."""
-    try:
-        header = path.read_bytes()[:100] if path.stat().st_size < 100 else _head(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise HostError("journal", f"cannot read the journal {path}: {error.strerror}") from error
-    if not header:
-        return
-    version = int.from_bytes(header[_VERSION_BYTES], "big")
-    ours = int.from_bytes(header[_APPLICATION_BYTES], "big") == _APPLICATION
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0") or not ours:
-        # An interrupted creation leaves a database without a version, which SQLite repairs.
-        if header.startswith(b"SQLite format 3\0") and version == 0 and not any(header[68:72]):
-            return
-        raise _damaged(path)
-    _refuse_other(path, version)
-
-
-def _refuse_damaged(path: Path) -> None:
-    """Raise HostError for a damaged file or log.
+def _refuse_unreadable(path: Path) -> None:
+    """Raise HostError for a file that is no journal of this version, or that or whose log is
+    damaged.
 
     The file is opened read-only, because another connection would write the log back to the file
     when it is closed.
     """
     log = path.with_name(f"{path.name}-wal")
     with reported(path, "open"):
-        if not path.exists():
+        size = path.stat().st_size if path.exists() else 0
+        has_log = path.exists() and log.exists() and log.stat().st_size > 0
+        if not size and not has_log:
             return
-        has_log = log.exists() and log.stat().st_size > 0
-        if path.stat().st_size == 0:
-            if has_log:
-                # This is no interrupted creation, which makes the file first. SQLite would begin
-                # with an empty file and remove the log.
-                raise _damaged(path)
-            return
+        if size < _LEAST_BYTES:
+            # SQLite would take it for an empty file, and remove the log. An interrupted creation
+            # makes the file first.
+            raise _damaged(path)
         # Without a log no other process has it open, and SQLite must not create one.
         how = "mode=ro" if has_log else "mode=ro&immutable=1"
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as db:
-            version = db.execute("pragma user_version").fetchone()[0]
+            version, application = [
+                db.execute(f"pragma {name}").fetchone()[0]
+                for name in ("user_version", "application_id")
+            ]
+            # An interrupted creation has neither, and SQLite repairs it.
+            if application != _APPLICATION and (application or version):
+                raise _damaged(path)
             if has_log and loses_commits(log, path.with_name(f"{path.name}-shm")):
                 raise HostError(
                     "journal",
@@ -134,22 +117,17 @@ def _refuse_damaged(path: Path) -> None:
                     hint="it was left as it is; restore it with the journal from a copy, or move "
                     "it away to go on without what happened last",
                 )
-            _refuse_other(path, version)
-            if path.stat().st_size <= _CHECKED_BYTES:
+            if version not in (0, VERSION):
+                raise HostError(
+                    "journal-version",
+                    f"the journal {path} has version {version}; this drfd reads version {VERSION}",
+                    hint="it was left as it is; install the drfd that wrote it, or move it away to "
+                    "start empty",
+                )
+            if size <= _CHECKED_BYTES:
                 problem = db.execute("pragma integrity_check(1)").fetchone()[0]
                 if problem != "ok":
                     raise sqlite3.DatabaseError(f"it is damaged: {problem}")
-
-
-def _refuse_other(path: Path, version: int) -> None:
-    # An interrupted creation has no version.
-    if version not in (0, VERSION):
-        raise HostError(
-            "journal-version",
-            f"the journal {path} has version {version}; this drfd reads version {VERSION}",
-            hint="it was left as it is; install the drfd that wrote it, or move it away to start "
-            "empty",
-        )
 
 
 def _damaged(path: Path) -> HostError:
@@ -158,11 +136,6 @@ def _damaged(path: Path) -> HostError:
         f"{path} is not a drfd journal, or is damaged",
         hint="it was left as it is; restore it from a copy, or move it away to start empty",
     )
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(100)
 
 
 _HEADER = struct.Struct(">8I")

@@ -70,13 +70,13 @@ class Journal:
 
         None if the journal is new.
         """
-        value = self._fact("believed_s")
+        value = self._fact("trusted_s")
         return self.audit.last_event_at() if value is None else float(value)
 
     def store_trusted_time(self, at_s: float) -> None:
         """Make durable that a daemon trusts this Unix time. Must not be called within a turn."""
         try:
-            query = "insert or replace into facts values ('believed_s', ?)"
+            query = "insert or replace into facts values ('trusted_s', ?)"
             self._db.write(query, (repr(at_s),))
             self.commit()
         except HostError:

@@ -123,7 +123,7 @@ end;
 
 -- What is true of the journal itself, by name: `id` is random and made once; `next_id` is the lowest id
 -- that the next job may have, where the launcher has shown that higher ones were given out before;
--- `believed_s` is the Unix time by which history was removed last; `reservations` is what was promised to
+-- `trusted_s` is the Unix time by which history was removed last; `reservations` is what was promised to
 -- big jobs.
 create table facts (
     name  text primary key,

@@ -7,9 +7,9 @@ removed at a time, followed by a pause ten times as long. When the journal is to
 user with the most stored bytes are removed first, so that a user's flood does not remove the
 history of others.
 
-Removal goes by a clock that does not believe a leap ahead at once. A machine may take the year for
-2036 for an hour, because its battery is empty or a time server is wrong, and removed jobs do not
-come back when the clock is right again.
+Removal goes by a clock that follows a leap ahead only in time. A machine may take the year for 2036
+for an hour, because its battery is empty or a time server is wrong, and removed jobs do not come
+back when the clock is right again.
 """
 
 from __future__ import annotations
@@ -159,62 +159,38 @@ def _is_notable(kept: Resources, before: Resources, capacity: Resources) -> bool
     )
 
 
-#: Seconds of a leap below which it is believed at once.
-_LEAST_S = 3600.0
-#: Time until a greater leap is believed: a divisor of its length, and the most seconds.
-_PART, _MOST_S = 10, 86400.0
-#: Seconds between two records of the believed time.
+#: Seconds of a leap that is trusted at once, and how much faster than time passes a greater one is
+#: followed.
+_LEAST_S, _FASTER = 3600.0, 10
+#: Seconds between two records of the trusted time.
 _SAVE_S = 1800.0
 
 
 class TrustedClock:
-    """A clock that returns Unix time when called. A leap back is believed at once."""
+    """A clock that returns Unix time when called, and follows a leap ahead only in time."""
 
     def __init__(
-        self, clock: Callable[[], Now], believed_s: float | None, save: Callable[[float], None]
+        self, clock: Callable[[], Now], trusted_s: float | None, save: Callable[[float], None]
     ) -> None:
-        """`believed_s` is the Unix time that an earlier daemon believed last, or None; `save`
-        records the believed time for the next daemon."""
-        self._clock = clock
-        self._save = save
+        """`trusted_s` is the Unix time that an earlier daemon trusted last, or None; `save` records
+        the trusted time for the next daemon."""
+        self._clock, self._save = clock, save
         now = clock()
-        start_s = now.at_s if believed_s is None else believed_s
-        #: The believed Unix time when the monotonic clock was zero.
-        self._zero_s = start_s - now.mono_s
-        #: For a clock that is ahead: Unix time at monotonic zero, and when it will be believed, on
-        #: the monotonic clock.
-        self._ahead: tuple[float, float] | None = None
-        self._saved_s = float("-inf")
+        self._at_s = now.at_s if trusted_s is None else trusted_s
+        self._mono_s, self._saved_s = now.mono_s, -inf
 
     def __call__(self) -> float:
         now = self._clock()
-        self._judge(now)
-        believed_s = self._zero_s + now.mono_s
-        if not 0 <= believed_s - self._saved_s < _SAVE_S:
-            self._saved_s = believed_s
+        passed_s, self._mono_s = now.mono_s - self._mono_s, now.mono_s
+        is_ahead = now.at_s - self._at_s > _LEAST_S
+        self._at_s = min(now.at_s, self._at_s + _FASTER * passed_s) if is_ahead else now.at_s
+        if not 0 <= self._at_s - self._saved_s < _SAVE_S:
+            self._saved_s = self._at_s
             try:
-                self._save(believed_s)
+                self._save(self._at_s)
             except HostError as error:
                 log.warning("event=time-not-kept error=%s", error.text)
-        return believed_s
-
-    def _judge(self, now: Now) -> None:
-        zero_s = now.at_s - now.mono_s
-        leap_s = zero_s - self._zero_s
-        if leap_s <= _LEAST_S:
-            self._zero_s, self._ahead = zero_s, None
-            return
-        if self._ahead is None:
-            wait_s = min(_MOST_S, leap_s / _PART)
-            self._ahead = zero_s, now.mono_s + wait_s
-            words = "event=clock-ahead by_s=%.0f nothing is removed by this clock for_s=%.0f"
-            log.warning(words, leap_s, wait_s)
-        ahead_s, due_mono_s = self._ahead
-        # A second leap while the first one is in doubt has to wait for its own time.
-        self._ahead = min(ahead_s, zero_s), due_mono_s
-        if now.mono_s >= due_mono_s:
-            self._zero_s, self._ahead = self._ahead[0], None
-            log.warning("event=clock-believed")
+        return self._at_s
 
 
 log = logging.getLogger("drfd")
