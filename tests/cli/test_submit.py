@@ -737,18 +737,19 @@ def test_the_light_way_asks_for_what_the_whole_one_asks_for(
     assert asked == wanted
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["slurm"], ["quoted"], ["wrong"], ["plain.sh", "-c", "2"], ["nothing.sh"],
+     ["-c", "many", "--", "true"], ["--after", "name", "--", "true"], ["--hold=x", "--", "true"]],
+)  # fmt: skip
 def test_the_light_way_leaves_to_the_whole_one_what_it_would_read_otherwise(
-    start: Start, daemon: CannedDaemon, tmp_path: Path
+    start: Start, daemon: CannedDaemon, tmp_path: Path, words: list[str]
 ) -> None:
     scripts = {"slurm": "#SBATCH -c 2\n", "quoted": "#DRF -n 'a b'\n", "wrong": "#DRF -c 2 x\n"}
     for name, lines in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{lines}")
-    for words in (
-        *([name] for name in scripts), ["plain.sh", "-c", "2"], ["nothing.sh"],
-        ["-c", "many", "--", "true"], ["--after", "name", "--", "true"], ["--hold=x", "--", "true"],
-    ):  # fmt: skip
-        light, whole = start("submit", *words), start("submit", *words, program=_WHOLE)
-        assert light == whole and light[3] == "long"
+    light, whole = start("submit", *words), start("submit", *words, program=_WHOLE)
+    assert light == whole and light[3] == "long"
 
 
 @pytest.mark.parametrize(
