@@ -237,19 +237,20 @@ ENDED = {
     "counted": COUNTED,
 }
 _COUNTED = ("oom_killed", "over_limit", "counted")
+ENDED_BY_RUNNER = {name: value for name, value in ENDED.items() if name not in _COUNTED}
 #: Job → the records of its attempt, besides `created`.
 FATES: dict[int, dict[str, Message]] = {
     1: {},
     2: {"runner": RUNNER},
     3: {"runner": RUNNER, "running": RUNNING},
-    4: {"runner": RUNNER, "failed": {"text": "there is no command x in the job's PATH"}},
+    4: {"runner": RUNNER, "failed": {"by_root": 0, "report": b"program\0002\0x".hex()}},
     5: {"runner": RUNNER, "running": RUNNING, "ended": ENDED},
     6: {
         "runner": RUNNER,
         "running": RUNNING,
         "ended": {**ENDED, "exit_code": None, "signal": 9, "oom_killed": True, "over_limit": True},
         "notifying": {"at_s": 8.5},
-        "notified": {"text": "told"},
+        "notified": {**ENDED_BY_RUNNER, "exit_code": 0},
     },
     7: {"runner": RUNNER, "running": RUNNING},
     8: {"submitted": {"slurm_id": 77, "at_s": 6.0}, "running": RUNNING, "ended": ENDED},

@@ -164,6 +164,7 @@ def run_as(code: str, uid: int = 0) -> str:
 
 
 @pytest.mark.slow
+@as_root
 def test_the_launcher_and_each_job_have_one_of_their_own_or_do_not_start() -> None:
     code = """
 before = kernel_calls.session_keyring()
