@@ -34,15 +34,12 @@ class Starter:
         try:
             os.pwrite(plan_fd, plan, 0)
             theirs = (attempt_fd, notify_fd, plan_fd, *given)
-            for fd in theirs:
-                os.set_inheritable(fd, True)
-            try:
-                argv = ["drfd-starter", *map(str, theirs[:4])]
-                # This copies no page tables, whose pages would have to be copied at a touch.
-                return os.posix_spawn(f"/proc/self/fd/{self.program_fd}", argv, {})
-            finally:
-                for fd in theirs:
-                    os.set_inheritable(fd, False)
+            argv = ["drfd-starter", *map(str, theirs[:4])]
+            # A descriptor that is duplicated onto itself stays open (posix_spawn(3)).
+            actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in theirs]
+            # This copies no page tables, whose pages would have to be copied at a touch.
+            path = f"/proc/self/fd/{self.program_fd}"
+            return os.posix_spawn(path, argv, {}, file_actions=actions)
         finally:
             os.close(plan_fd)
 
