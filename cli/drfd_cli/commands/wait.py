@@ -263,7 +263,7 @@ def _first_failed(client: Connection, array: EndedArrayView) -> JobView | None:
 
 
 #: Seconds between two requests, at least, and the multiple of the time that the last one took.
-_LOOK_S, _TIMES = 2.0, 20.0
+_PAUSE_S, _TIMES = 2.0, 20.0
 #: Seconds between two requests for an expected start, which cost the daemon more.
 _FORECAST_S = 30.0
 #: Seconds over which the rate of ends is measured, and the ends that a rate needs.
@@ -399,7 +399,7 @@ class ProgressLine:
                 # The daemon is being restarted, or a job was removed. What is known still stands.
                 self._client.close()
             took = time.monotonic() - began
-            self._next = time.monotonic() + self._pace * max(_LOOK_S, _TIMES * took)
+            self._next = time.monotonic() + self._pace * max(_PAUSE_S, _TIMES * took)
         line = "" if self._line is None else self._line()
         if line:
             sys.stderr.write(_CLEAR + output.shorten(line, output.width(sys.stderr) - 1))
