@@ -655,27 +655,8 @@ def test_without_nodes_of_slurms_it_says_so(
 
 # -- tables ------------------------------------------------------------------------------------
 
-COLUMNS: list[output.Column] = [
-    ("ID", "right"), "NAME", "USER", "STATE", ("CORES", "right"), ("MEM", "right"), "GRES",
-    ("TIME", "right"), "WHY",
-]  # fmt: skip
-ROW = ["12345_[1-99]", "a-training-run", "alexandra", "PENDING", "16", "120G", "gpu:2,licence:1"]
 #: Seven letters each: as one sign and as a letter with its mark, and signs that take two columns.
 ACCENTED, MARKED, WIDE = "\u00e9t\u00e9-job", "e\u0301te\u0301-job", "\u6f22\u5b57-job"
-
-
-@pytest.mark.parametrize("width", [80, 90, 100, 120, 200])
-def test_every_word_of_the_last_column_is_there_beside_countables(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    why = f"RESOURCES: {WHY['text']}"
-    output.print_rows(COLUMNS, [[*ROW, "12h30m", why]], fixed=("ID", "STATE"), last_width=16)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= width
-    assert " ".join(lines).split()[-4:] == ["14:05", "at", "the", "latest"]
-    for word in (*why.split(), ROW[0], "PENDING", "120G", "12h30m"):
-        assert any(word in line for line in lines), word
 
 
 def test_columns_stand_below_each_other_whatever_signs_are_in_them(
