@@ -322,6 +322,18 @@ def test_no_folder_has_more_than_a_dozen_modules() -> None:
     assert crowded == LISTS
 
 
+#: The constants that a line of a module gives values, at its left margin.
+CONSTANTS = re.compile(r"^((?:_?[A-Z][A-Z0-9_]*(?:, )?)+)(?:: .+?)? = ", re.MULTILINE)
+
+
+def test_no_module_gives_a_constant_two_values() -> None:
+    """Merged modules did: the tables of one took the widths of the other."""
+    for path in MODULES:
+        names = Counter(", ".join(CONSTANTS.findall(path.read_text())).split(", "))
+        twice = [name for name, count in names.items() if name and count > 1]
+        assert not twice, f"{path} gives {', '.join(twice)} two values"
+
+
 def test_ctypes_is_used_in_one_module_alone() -> None:
     """A wrong signature or an unchecked result there is found by reading one file."""
     users = [path for path in MODULES if "ctypes" in {one.split(".")[0] for one in imports(path)}]
