@@ -43,8 +43,7 @@ class PeerState(Enum):
     """The state of the client of a new connection."""
 
     LEFT = "has sent nothing, not even a descriptor, and will not any more"
-    SILENT = "has sent nothing so far"
-    HAS_SENT = "has sent something"
+    STAYS = "has sent something, or may do so"
     DESCRIPTORS = "has sent descriptors before anything else"
 
 
@@ -55,13 +54,11 @@ def peek(connection: socket.socket) -> PeerState:
     """
     try:
         data, _, answer, _ = connection.recvmsg(1, 0, _PEEK | _NOW)
-    except BlockingIOError:
-        return PeerState.SILENT
     except OSError:
-        return PeerState.HAS_SENT
+        return PeerState.STAYS
     if answer & _DID_NOT_FIT:
         return PeerState.DESCRIPTORS
-    return PeerState.HAS_SENT if data else PeerState.LEFT
+    return PeerState.STAYS if data else PeerState.LEFT
 
 
 class _Listener(socket.socket):

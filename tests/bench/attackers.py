@@ -106,7 +106,7 @@ def begun() -> None:
     print("begun", flush=True)
 
 
-def storm(requests: Iterator[bytes], connections: int, *, pipelined: int = 1) -> None:
+def storm(requests: Iterator[bytes], connections: int) -> None:
     """On so many connections at once, the next as soon as one is answered."""
     selector = selectors.DefaultSelector()
 
@@ -114,8 +114,7 @@ def storm(requests: Iterator[bytes], connections: int, *, pipelined: int = 1) ->
         made = connected()
         made.setblocking(False)
         selector.register(made, selectors.EVENT_READ, bytearray())
-        for _ in range(pipelined):
-            send(made)
+        send(made)
 
     def send(to: socket.socket) -> None:
         data = memoryview(next(requests))
@@ -255,7 +254,8 @@ def submissions() -> None:
 @attack("submissions of 60 KB each that wait for their turn")
 def queued() -> None:
     env = {f"V{number:x}": f"{number % 10}" for number in range(4500)}
-    storm(cycle([line("submit", **job("true", held=True, env=env))]), MOST, pipelined=30)
+    each = json.loads(line("submit", **job("true", held=True, env=env)))
+    storm(cycle([line("submit_list", jobs=[each] * 30)]), MOST)
 
 
 @attack("one submission by its key, again and again")

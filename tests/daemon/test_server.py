@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import logging
 import os
@@ -42,6 +43,7 @@ from drfd.linux import descriptor_guard
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.user_database import look_up_name
 from drfd.protocol.codec import MAX_REQUEST_BYTES
+from drfd.protocol.requests import SubmitRequest
 from kernel import send_lingering
 from strangers import fails_after, full_listener
 
@@ -505,6 +507,23 @@ async def test_a_loop_of_changes_is_slowed_down_then_refused_and_a_cancellation_
         assert (await refused.reply())["error"]["code"] == "too-many-changes"
         assert (await slow.reply())["done"] == [2], "it has only waited"
         assert engine.ledger.jobs[2].spec.priority == 2
+
+
+@pytest.mark.parametrize("count", [1, 30], ids=["single", "list"])
+async def test_submissions_that_wait_for_their_turn_are_not_kept_decoded(
+    front: OpenFront, pauses: Pauses, count: int
+) -> None:
+    """Decoded, one takes twenty times the memory, and hundreds may wait."""
+    config = Config(limits=UserLimits(submissions_per_s=1))
+    async with front(config=config, admins=frozenset(), pauses=pauses) as f:
+        assert (await f.ask(**SUBMIT))["ok"]
+        c = await f.client()
+        each = encoded(**SUBMIT)
+        await c.send(each if count == 1 else listed(*[each] * count))
+        await pauses.begun(min(count, 16))
+        assert not [each for each in gc.get_objects() if isinstance(each, SubmitRequest)]
+        pauses.over.set()
+        assert (await c.reply())["ok"]
 
 
 @pytest.mark.parametrize("op", ["drain", "reload", "shutdown", "end_stray"])

@@ -451,15 +451,20 @@ class Server:
                     actor = self._accounts.at_hand(client.uid)
                     if actor is None:
                         actor = await self._accounts.actor(client.uid)
-                    request = _decode(line)
+                    request: Request | DrfdError | None = _decode(line)
                 except MemoryError:
                     raise short_of_memory() from None
                 sender = _Sender(writer, actor, client.gid, client.quota_uid)
                 if isinstance(request, DrfdError):
                     reply: bytes | None = encode_error(request)
                 elif isinstance(request, SubmitRequest) and not request.dry_run:
-                    reply = await self._submit(sender, line, request)
+                    submitting = self._submit(sender, line, request)
+                    # It may have to wait, and shall not be kept decoded meanwhile.
+                    request = None
+                    reply = await submitting
+                    del submitting
                 else:
+                    assert request is not None
                     reply = await self._answer(sender, request)
             if reply is None:
                 return
