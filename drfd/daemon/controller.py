@@ -52,7 +52,7 @@ from drfd.daemon.metrics.publication import Outlets, metrics_warnings
 from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
 from drfd.daemon.monitoring.reserves import Reserves
-from drfd.daemon.server.server import Server
+from drfd.daemon.server import Server
 from drfd.daemon.users.accounts import Accounts
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import SOCKET_NAME

@@ -27,7 +27,7 @@ from drfd.daemon.countable import with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.metrics.publication import METRICS_FILES, open_outlets
 from drfd.daemon.pool_warnings import user_warnings
-from drfd.daemon.server.server import ListeningSocket
+from drfd.daemon.server import ListeningSocket
 from drfd.host.measurements import read_machine
 from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service

@@ -120,8 +120,8 @@ def _type(key: Key) -> Any:
 def reply_schema(name: str) -> dict[str, Any]:
     """Return a JSON schema of the reply to a verb, or of the lines of a stream."""
     # Slow to load, and only needed here.
-    from drfd.daemon.handlers.verbs import VERBS
-    from drfd.daemon.server import server  # noqa: F401
+    from drfd.daemon import server  # noqa: F401
+    from drfd.daemon.handlers.requests import VERBS
 
     known = VERBS[REQUESTS[name]]
     found = known.lines or get_type_hints(known.answer)["return"]

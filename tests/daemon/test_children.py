@@ -195,9 +195,11 @@ async def test_work_that_takes_too_long_is_answered_as_far_as_it_goes() -> None:
     assert await computed(children(), endless) == 2
 
 
-@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+@pytest.mark.parametrize(
+    ("call", "number"), [("fork", errno.EAGAIN), ("fork", errno.ENOMEM), ("pipe", errno.EMFILE)]
+)
 async def test_where_there_can_be_no_process_the_estimate_is_missing_alone(
-    desk: Desk, number: int, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, call: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = await waiting_job(desk)
     with monkeypatch.context() as patched:
@@ -205,7 +207,7 @@ async def test_where_there_can_be_no_process_the_estimate_is_missing_alone(
         def refuse() -> int:
             raise OSError(number, os.strerror(number))
 
-        patched.setattr(os, "fork", refuse)
+        patched.setattr(os, call, refuse)
         reply = await why(desk, job_id)
         assert reply["job"]["reason"]["code"] == "RESOURCES"
         assert reply["job"]["expected_start_at"] is None

@@ -42,13 +42,12 @@ from drfd.daemon.handlers.doctor import (
     own_countables,
     private_view,
 )
-from drfd.daemon.handlers.verbs import VERBS
+from drfd.daemon.handlers.requests import VERBS
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
-from drfd.daemon.server.audit import record
-from drfd.daemon.server.server import encode, encode_in_parts
+from drfd.daemon.server import encode, encode_in_parts, record
 from drfd.daemon.users import loop_time
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk

@@ -28,13 +28,13 @@ from daemon.desk import Desk, MakeDesk
 from drfd import __version__
 from drfd.common.errors import HostError
 from drfd.core.model.job import Actor
+from drfd.daemon import server as server_module
 from drfd.daemon.config import Config, UserLimits
 from drfd.daemon.lookup import follow as follow_module
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
-from drfd.daemon.server import server as server_module
-from drfd.daemon.server.server import MAX_ACCEPTS, Acceptor, ListeningSocket, Server
+from drfd.daemon.server import MAX_ACCEPTS, Acceptor, ListeningSocket, Server
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import LoopTime

@@ -159,29 +159,35 @@ class Children:
 
     def _start(self, work: Work) -> tuple[int, int]:
         """Return the pid of a new child, and the end of the pipe from which its answers come."""
-        parent = os.getpid()
-        reading, writing = os.pipe()
-        # A signal must not reach the controller's handlers in the child.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            with warnings.catch_warnings():
-                # Newer versions of Python warn of a fork beside threads.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
-            if pid == 0:
-                _compute(work, writing, parent, self.kind)
+            return _fork(work, self.kind)
         except (OSError, MemoryError) as error:
-            os.close(reading)
             cause = getattr(error, "strerror", None) or "Cannot allocate memory"
             raise Unavailable(
                 self.kind.absent,
                 f"drfd cannot start the process for {self.kind.what} ({cause})",
                 hint="everything else goes on; try again in a moment",
             ) from None
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            os.close(writing)
-        return pid, reading
+
+
+def _fork(work: Work, kind: Kind) -> tuple[int, int]:
+    parent, (reading, writing) = os.getpid(), os.pipe()
+    # A signal must not reach the controller's handlers in the child.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():
+            # Newer versions of Python warn of a fork beside threads.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            _compute(work, writing, parent, kind)
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(writing)
+    return pid, reading
 
 
 def _compute(work: Work, pipe: int, parent: int, kind: Kind) -> NoReturn:

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from drfd import __version__
 from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
@@ -22,13 +22,13 @@ from drfd.common.indices import read_array
 from drfd.common.units import AXES, show_size
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_become_eligible
-from drfd.core.decisions.job_requests import may_touch
+from drfd.core.decisions.job_requests import may_touch, owns
 from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.reasons import unknown_start
 from drfd.core.lending import Loan, loan_text
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.release_times import Certainty
@@ -47,15 +47,13 @@ from drfd.daemon.handlers.doctor import (
     window_views,
 )
 from drfd.daemon.handlers.history import HistoryHandler
-from drfd.daemon.handlers.inside import NO_KEY_HINT, join
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
 from drfd.daemon.handlers.submission import (
     SubmitTerms,
     refuse_beyond_gpus,
     spec_for,
 )
-from drfd.daemon.handlers.verbs import VERBS, verb
-from drfd.daemon.launcher_link.link import Link, Links
+from drfd.daemon.launcher_link.link import Link, Links, launcher_away
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.follow import WaitHandler
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
@@ -69,6 +67,7 @@ from drfd.daemon.users.quotas import Quotas
 from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
 from drfd.journal.records import Payload
+from drfd.launcher.protocol import OUT_OF_REACH
 from drfd.payload.signature import is_key_file, key_file_name
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
@@ -109,7 +108,7 @@ from drfd.protocol.replies import (
     WaitReply,
     WhyReply,
 )
-from drfd.protocol.requests import Selection
+from drfd.protocol.requests import ExecRequest, Selection
 
 #: The most rows of a reply without pages, which are kept in memory until they are sent.
 _MOST_ROWS = 20_000
@@ -127,6 +126,52 @@ _DEMAND_REASONS = {
 _LISTS, _FORECASTS = "lists", "forecasts"
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4
+
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    #: Called with the object on which it is declared, the sender, and the request; a stream with
+    #: the connection's writer before the sender. Its annotation is the type of the reply.
+    answer: Callable[..., Any]
+    #: Completes "only an administrator may"; "" for a verb that every user may use.
+    admin: str
+    #: Returns the verb in the audit log, or None for a request that changes nothing.
+    audit: Callable[[Any], str | None]
+    #: The name of the lock that a user's requests share, so that one of them is answered at a time;
+    #: "" for none.
+    lock: str
+    #: Whether a request may wait for long, and so holds none of its user's slots.
+    waits: bool
+    #: The type of the lines of a stream; None for a verb with one reply.
+    lines: type | None
+
+
+#: Filled when the modules of the handlers and of the server are imported.
+VERBS: dict[type[msg.Request], Verb] = {}
+
+
+def verb(
+    *requests: type[msg.Request],
+    admin: str = "",
+    audit: bool | Callable[[Any], str | None] = False,
+    lock: str = "",
+    waits: bool = False,
+    lines: type | None = None,
+) -> Callable[[_Function], _Function]:
+    """Register a method as what answers such requests. With `audit`, they are logged under the name
+    of the verb, or under what `audit` returns for them."""
+
+    def register(answer: _Function) -> _Function:
+        for request in requests:
+            name = str(request.__struct_config__.tag).replace("_", "-")
+            logged = audit if callable(audit) else (lambda _, name=name if audit else None: name)
+            VERBS[request] = Verb(answer, admin, logged, lock, waits, lines)
+        return answer
+
+    return register
 
 
 @dataclass
@@ -783,3 +828,79 @@ def _too_many_rows() -> Refused:
         f"the list has more than {_MOST_ROWS} rows, the most that one reply may have",
         hint="ask for pages (limit, after), or choose by ids, user or state",
     )
+
+
+# -- drf exec: only the owner may ask for a process to be moved into a running job. An administrator
+# may stop a job, but not act as its user; and what its user has not signed, the launcher refuses.
+
+
+#: What is said of a job that no command can be run in, by its state.
+_NOT_RUNNING = {
+    JobState.SUSPENDED: ("is suspended", "drf resume {0}"),
+    JobState.STOPPING: ("is being stopped", ""),
+    JobState.CLEANING: ("has just ended", ""),
+    JobState.ENDED: ("has ended", ""),
+}
+_WAITS = ("does not run yet", "drf why {0}")
+#: What to do if a signature is missing, because drf had no key or is no drf that signs.
+NO_KEY_HINT = (
+    "try again in a moment: the launcher has not written your key yet, and drf doctor shows whether"
+    " it runs"
+)
+
+
+async def join(
+    lookup: Lookup, links: Links, actor: Actor, request: ExecRequest, *, is_signed: bool
+) -> ExecReply:
+    """Have a process moved into a job, and return when it is there. `is_signed`: whether that needs
+    its user's signature. Raises Refused, NotPermitted, Unavailable."""
+    job_id = lookup.id_of(request.id)
+    array = lookup.any_array(job_id)
+    if array is not None:
+        hint = f"for instance {array.id}_{array.index_of(array.id + 1)}"
+        raise Refused("is-array", f"{array.id} is an array: name one of its tasks", hint=hint)
+    job = lookup.any_job(job_id)
+    _insist_on_owner(job, actor)
+    _insist_on_running(job)
+    if job.attempt != request.attempt:
+        raise Refused("begun-again", f"job {job.label} has begun again meanwhile", hint="try again")
+    link = links.of(job)
+    if link is None:
+        raise launcher_away()
+    if not link.nodes.are_all and not link.nodes.has_home:
+        raise Refused(
+            "not-on-node",
+            f"job {job.label} runs on node {job.node}, and commands run inside jobs of the "
+            "daemon's own machine alone",
+        )
+    if not link.hello.get("exec", False):
+        raise Refused(
+            "no-cgroups",
+            "jobs have no cgroups here, so nothing can be run inside one",
+            hint="drf doctor says why",
+        )
+    if is_signed and request.proof is None:
+        raise Refused(
+            "not-signed",
+            "commands are taken here with their user's signature, and this one has none",
+            hint=NO_KEY_HINT,
+        )
+    problem = await link.join(job, (request.pid, request.start_ticks), request.proof)
+    if problem is not None:
+        code = "out-of-reach" if problem == OUT_OF_REACH else "not-begun"
+        raise Refused(code, f"not run inside job {job.label}: {problem}")
+    return {"id": job.id, "attempt": job.attempt}
+
+
+def _insist_on_owner(job: Job, actor: Actor) -> None:
+    owner = job.spec.user
+    if not owns(actor, job.spec):
+        raise NotPermitted(
+            "not-yours", f"job {job.label} belongs to {owner}: only {owner} runs commands inside it"
+        )
+
+
+def _insist_on_running(job: Job) -> None:
+    if job.state is not JobState.RUNNING:
+        what, hint = _NOT_RUNNING.get(job.state, _WAITS)
+        raise Refused("not-running", f"job {job.label} {what}", hint=hint.format(job.label))

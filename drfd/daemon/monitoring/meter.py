@@ -92,7 +92,7 @@ class _OneGpu:
 
 
 @dataclass
-class _Watched:
+class Watched:
     """An attempt, its latest samples, and what all its samples have shown."""
 
     runner_pid: int
@@ -124,6 +124,11 @@ class _Watched:
     gpus_at_s: float = 0.0
     #: Its own GPUs by the names of the configuration.
     each_gpu: dict[str, _OneGpu] = field(default_factory=dict)
+
+    @property
+    def latest(self) -> tuple[Sample | None, Sample]:
+        """The last two samples, of which there is one."""
+        return self.samples[-2] if len(self.samples) > 1 else None, self.samples[-1]
 
     def add(self, sample: Sample, peak_bytes: int | None) -> None:
         """Add a sample. `peak_bytes` is the peak by the kernel, or None for the highest sample."""
@@ -184,11 +189,12 @@ class Meter:
     judges_io: bool = False
     #: Whether niced processes of jobs are looked for, because there are some on the machine.
     finds_niced: bool = False
-    _watched: dict[AttemptKey, _Watched] = field(default_factory=dict)
-    #: Of attempts before the start of this process, too, which may have ended meanwhile.
-    _gpu_tallies: dict[AttemptKey, GpuTally] = field(default_factory=dict)
-    #: Of attempts of jobs with a range of cores, likewise.
-    _lent_tallies: dict[AttemptKey, LentTally] = field(default_factory=dict)
+    _watched: dict[AttemptKey, Watched] = field(default_factory=dict)
+    #: What the readings of GPUs have shown, also of attempts that began before this process, which
+    #: may have ended meanwhile.
+    gpu_tallies: dict[AttemptKey, GpuTally] = field(default_factory=dict)
+    #: What attempts of jobs with a range of cores were lent, likewise.
+    lent_tallies: dict[AttemptKey, LentTally] = field(default_factory=dict)
     #: Processor time of all removed attempts.
     _removed_cpu_s: float = 0.0
     _removed_niced_s: float = 0.0
@@ -201,11 +207,11 @@ class Meter:
         self.mounts, self.judges_io = mounts, judges_io
 
     def watch(self, key: AttemptKey, runner_pid: int, cgroup: str | None) -> None:
-        self._watched.setdefault(key, _Watched(runner_pid, cgroup))
+        self._watched.setdefault(key, Watched(runner_pid, cgroup))
 
     def forget(self, key: AttemptKey) -> None:
-        self._gpu_tallies.pop(key, None)
-        self._lent_tallies.pop(key, None)
+        self.gpu_tallies.pop(key, None)
+        self.lent_tallies.pop(key, None)
         watched = self._watched.pop(key, None)
         if watched is not None:
             self._removed_cpu_s += watched.cpu_s
@@ -256,7 +262,7 @@ class Meter:
         watched.cpu_s = max(watched.cpu_s, cpu_s)
         return usage
 
-    def _sample(self, job: Job, watched: _Watched) -> tuple[Outcome, str] | None:
+    def _sample(self, job: Job, watched: Watched) -> tuple[Outcome, str] | None:
         if watched.cgroup is None:
             sample = measurements.sample_processes(watched.runner_pid, self.mono())
             watched.add(sample, peak_bytes=None)
@@ -283,13 +289,13 @@ class Meter:
         if job.spec.most is None or not job.spec.most.cores_milli:
             return None
         key, cpu_us, mono_ms = (job.id, job.attempt), round(cpu_s * 1e6), round(mono_s * 1000)
-        before = self._lent_tallies.get(key)
+        before = self.lent_tallies.get(key)
         if before is None and job.started_mono_s is not None:
             before = LentTally(mono_ms=round(job.started_mono_s * 1000))
         if before is None:
             before = LentTally(cpu_us=cpu_us, mono_ms=mono_ms)
         tally = before.plus(job.spec.demand.cores_milli, cpu_us, mono_ms)
-        self._lent_tallies[key] = tally
+        self.lent_tallies[key] = tally
         return tally.lent_us - before.lent_us
 
     def _log_refusal(self, job: Job, cgroup: str, sample: Sample) -> None:
@@ -305,12 +311,12 @@ class Meter:
         """Return the latest reading, or None before the first. After a restart, the earlier use of
         GPUs and the loan are known before there is any reading."""
         key = job.id, job.attempt
-        watched, pair = self._watched.get(key), self.latest(job)
-        if watched is None or pair is None:
-            if key not in self._gpu_tallies and key not in self._lent_tallies:
+        watched = self.watched(job)
+        if watched is None:
+            if key not in self.gpu_tallies and key not in self.lent_tallies:
                 return None
             return self._with_tallies(Usage(), key)
-        usage = measurements.usage_between(*pair, watched.peak_bytes)
+        usage = measurements.usage_between(*watched.latest, watched.peak_bytes)
         count = watched.memory_count
         gpus = self.gpus(job)
         usage = replace(
@@ -329,9 +335,14 @@ class Meter:
         return self._with_tallies(usage, key)
 
     def _with_tallies(self, usage: Usage, key: AttemptKey) -> Usage:
-        tally, lent = self._gpu_tallies.get(key), self._lent_tallies.get(key)
-        usage = usage if tally is None else _with_tally(usage, tally)
-        return usage if lent is None else replace(usage, lent_us=lent.lent_us)
+        tally, lent = self.gpu_tallies.get(key, GpuTally()), self.lent_tallies.get(key)
+        return replace(
+            usage,
+            gpu_memory_peak_bytes=tally.memory_peak,
+            gpu_memory_single_peak_bytes=tally.single_peak,
+            gpu_mean_percent=tally.mean_percent,
+            lent_us=None if lent is None else lent.lent_us,
+        )
 
     def watched_attempts(self) -> Iterable[tuple[AttemptKey, str | None, int]]:
         """Return each attempt with its cgroup, or None, and the pid of its runner."""
@@ -343,31 +354,8 @@ class Meter:
         if watched is None:
             return
         watched.gpus, watched.gpus_at_s = share, mono_s
-        tally = self._gpu_tallies.get(key, GpuTally())
-        self._gpu_tallies[key] = tally.plus(share.memory_bytes, share.percent)
-
-    def gpu_tally(self, key: AttemptKey) -> GpuTally | None:
-        """Return what the readings of the attempt's use of GPUs have shown, or None before the
-        first."""
-        return self._gpu_tallies.get(key)
-
-    def resume_gpus(self, key: AttemptKey, tally: GpuTally) -> None:
-        """Go on with the tally that an attempt had before this process was started."""
-        self._gpu_tallies[key] = tally
-
-    def lent_tally(self, key: AttemptKey) -> LentTally | None:
-        """Return what the attempt was lent, or None if it has no range of cores."""
-        return self._lent_tallies.get(key)
-
-    def resume_lent(self, key: AttemptKey, tally: LentTally) -> None:
-        """Go on with the tally that an attempt had before this process was started."""
-        self._lent_tallies[key] = tally
-
-    def latest_lent_us(self, job: Job) -> int | None:
-        """Return the processor time that the attempt was lent between its latest two samples, or
-        None if it is not known."""
-        watched = self._watched.get((job.id, job.attempt))
-        return None if watched is None else watched.lent_us
+        tally = self.gpu_tallies.get(key, GpuTally())
+        self.gpu_tallies[key] = tally.plus(share.memory_bytes, share.percent)
 
     def note_gpu(
         self, key: AttemptKey, name: str, memory_bytes: int | None, total_bytes: int | None
@@ -378,8 +366,8 @@ class Meter:
         if watched is None:
             return
         watched.each_gpu.setdefault(name, _OneGpu()).add(memory_bytes, total_bytes, self.mono())
-        tally = self._gpu_tallies.get(key, GpuTally())
-        self._gpu_tallies[key] = tally.plus_single(memory_bytes)
+        tally = self.gpu_tallies.get(key, GpuTally())
+        self.gpu_tallies[key] = tally.plus_single(memory_bytes)
 
     def each_gpu(self, job: Job) -> list[GpuMemory]:
         """Return the attempt's memory on each of its GPUs of which it is known now."""
@@ -400,33 +388,21 @@ class Meter:
             return None
         return watched.gpus if self.mono() - watched.gpus_at_s <= GPUS_STALE_S else None
 
-    def latest(self, job: Job) -> tuple[Sample | None, Sample] | None:
-        """Return the last two samples, or None before the first."""
+    def watched(self, job: Job) -> Watched | None:
+        """Return what is known of the attempt, or None before its first sample."""
         watched = self._watched.get((job.id, job.attempt))
-        if watched is None or not watched.samples:
-            return None
-        samples = watched.samples
-        return samples[-2] if len(samples) > 1 else None, samples[-1]
+        return watched if watched is not None and watched.samples else None
 
     def peak_bytes(self, job: Job) -> int | None:
         """Return the most memory that the attempt has ever had, or None before the first sample."""
-        watched = self._watched.get((job.id, job.attempt))
-        return None if watched is None or not watched.samples else watched.peak_bytes
+        watched = self.watched(job)
+        return None if watched is None else watched.peak_bytes
 
     def pinned_cpus(self, job: Job) -> str | None:
         """Return the CPUs that the job has for itself now, as "0-3,8", or None."""
         if job.cgroup is None or job.state is JobState.SUSPENDED:
             return None
         return measurements.pinned_cpus(self.mounts, job.cgroup)
-
-
-def _with_tally(usage: Usage, tally: GpuTally) -> Usage:
-    return replace(
-        usage,
-        gpu_memory_peak_bytes=tally.memory_peak,
-        gpu_memory_single_peak_bytes=tally.single_peak,
-        gpu_mean_percent=tally.mean_percent,
-    )
 
 
 def _higher(peak: int | None, before: int | None, after: int | None, span_s: float) -> int | None:
@@ -456,11 +432,11 @@ class Curves:
 
     def note(self, job: Job) -> None:
         """Add the meter's latest sample of the job."""
-        pair = self.meter.latest(job)
-        if pair is None:
+        watched = self.meter.watched(job)
+        if watched is None:
             return
         series = self._series(job)
-        point = _point(*pair, self.meter.gpus(job), self.meter.latest_lent_us(job))
+        point = _point(*watched.latest, self.meter.gpus(job), watched.lent_us)
         last = series.last
         if last is None or point.end_ms > last.end_ms:
             series.add(point)
@@ -529,7 +505,7 @@ class Curves:
         ]
         for job_id, kept in due if all_of_them else due[:_SAVED_AT_ONCE]:
             key = job_id, kept.attempt
-            tally, lent = self.meter.gpu_tally(key), self.meter.lent_tally(key)
+            tally, lent = self.meter.gpu_tallies.get(key), self.meter.lent_tallies.get(key)
             kept.saved_ms, kept.saved_peaks = now_ms, _peaks(tally)
             curve = self._curve(kept.attempt, thinned(kept.series, RUNNING_POINTS))
             self.journal.put_curve(job_id, replace(curve, gpu_tally=tally, lent_tally=lent))
@@ -541,13 +517,13 @@ class Curves:
         for job in jobs:
             curve, key = self._saved(job), (job.id, job.attempt)
             if curve is not None and curve.gpu_tally is not None:
-                self.meter.resume_gpus(key, curve.gpu_tally)
+                self.meter.gpu_tallies[key] = curve.gpu_tally
             if curve is not None and curve.lent_tally is not None:
-                self.meter.resume_lent(key, curve.lent_tally)
+                self.meter.lent_tallies[key] = curve.lent_tally
 
     def _save_ms(self, job_id: int, kept: _JobSeries) -> int:
         """Return the least time between two saves of this curve."""
-        peaks = _peaks(self.meter.gpu_tally((job_id, kept.attempt)))
+        peaks = _peaks(self.meter.gpu_tallies.get((job_id, kept.attempt)))
         return _SAVE_MS if peaks == kept.saved_peaks else _SAVE_PEAK_MS
 
     def _present(self, job: Job) -> _JobSeries | None:

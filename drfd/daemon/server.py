@@ -13,31 +13,34 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
+import logging
 import os
+import re
 import select
 import socket
 import stat
 import sys
 import termios
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from drfd.common.errors import DrfdError, HostError, Refused, Unavailable, short_of_memory
 from drfd.common.failpoints import reach
+from drfd.common.indices import joined
+from drfd.common.journald import about
 from drfd.core.model.job import Actor
-from drfd.daemon.handlers.requests import Requests
+from drfd.daemon.handlers.requests import VERBS, Requests, Verb, verb
 from drfd.daemon.handlers.submission import size_of
-from drfd.daemon.handlers.verbs import VERBS, Verb, verb
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.snapshots import SnapshotFeed
 from drfd.daemon.lookup.views import error_view
-from drfd.daemon.server import audit
 from drfd.daemon.users import quotas
 from drfd.daemon.users.accounts import Accounts, directory_slow
 from drfd.daemon.users.loop_time import CooperativeYield
@@ -50,6 +53,7 @@ from drfd.protocol.requests import (
     CancelRequest,
     EventsRequest,
     ExecRequest,
+    Ref,
     Request,
     Selection,
     SnapshotsRequest,
@@ -490,7 +494,7 @@ class Server:
                 request = decode_request(line)
         result = await self._carry_out(actor, sender.gid, request)
         # In the next round of the loop, so that the client need not wait for it.
-        asyncio.get_running_loop().call_soon(audit.record, actor, request, result)
+        asyncio.get_running_loop().call_soon(record, actor, request, result)
         return await _encode_result(result)
 
     @verb(SubmitListRequest)
@@ -519,7 +523,7 @@ class Server:
         except Refused as error:
             # The delay bounds the number of lines in the audit log.
             await self._pause(quotas.MAX_CANCEL_DELAY_S)
-            audit.record(actor, request, error)
+            record(actor, request, error)
             return error
         if delay_s:
             await self._pause(delay_s)
@@ -574,7 +578,7 @@ class Server:
 
     async def _reply(self, actor: Actor, gid: int, request: Request) -> bytes:
         result = await self._carry_out(actor, gid, request)
-        audit.record(actor, request, result)
+        record(actor, request, result)
         return await _encode_result(result)
 
     async def _carry_out(self, actor: Actor, gid: int, request: Request) -> Reply | DrfdError:
@@ -586,7 +590,7 @@ class Server:
         except DrfdError as error:
             return error
         except asyncio.CancelledError:
-            audit.record(actor, request, None)
+            record(actor, request, None)
             raise
 
     @verb(EventsRequest, waits=True, lines=EventLine)
@@ -657,3 +661,68 @@ def _count_awaited(request: Request) -> int:
             return len(request.select.ids)
         case _:
             return 0
+
+
+# -- the audit log: one line for every request that changes something, carried out or refused. It
+# goes to the system log only, which the controller cannot change afterwards, as it could change a
+# file of its own.
+
+
+audit_log = logging.getLogger("drfd.audit")
+
+#: Jobs by which an entry of the system log can be found, at most; its line names all that have
+#: changed.
+_MAX_FIELDS = 100
+#: Refused references that a line names, at most, for each reason: a request may invent them.
+_MAX_REFUSED = 100
+_PLAIN = re.compile(r"[\w.@$+-]+", re.ASCII)
+
+
+def record(actor: Actor, request: Request, result: Reply | DrfdError | None) -> None:
+    """Log a request that changes something. `result` is None if the client did not wait for it."""
+    verb = VERBS[type(request)].audit(request)
+    if verb is None:
+        return
+    done, refused = _jobs(result)
+    words = [f"event=audit verb={verb} uid={actor.uid} user={_word(actor.user)}"]
+    if done:
+        words.append(f"jobs={ranges(done)}")
+    words += [f"refused={_refused(refs)}:{code}" for code, refs in refused.items()]
+    words.append(f"result={_result(result)}")
+    audit_log.info(" ".join(words), extra=about(jobs=done[:_MAX_FIELDS], user=actor.user))
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """Return ids in short form, such as `1-3,7`."""
+    pairs = joined(set(ids))
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in pairs)
+
+
+def _refused(refs: list[Ref]) -> str:
+    """Return refused references in short form, such as `1-3,5_7`. Those that were not found are as
+    they were asked for. Of many, the first ones and how many there are besides: `1-3,5_7,+900`."""
+    named = refs[:_MAX_REFUSED]
+    ids = ranges(ref for ref in named if isinstance(ref, int))
+    more = f"+{len(refs) - len(named)}" if len(refs) > len(named) else ""
+    return ",".join(filter(None, [ids, *(ref for ref in named if isinstance(ref, str)), more]))
+
+
+def _result(result: Reply | DrfdError | None) -> str:
+    if result is None:
+        return "unknown"
+    return result.code if isinstance(result, DrfdError) else "done"
+
+
+def _jobs(result: Reply | DrfdError | None) -> tuple[list[int], dict[str, list[Ref]]]:
+    """Return the ids of the changed jobs, and the refused references by error code."""
+    if result is None or isinstance(result, DrfdError):
+        return [], {}
+    reply = cast(Mapping[str, Any], result)
+    refused: dict[str, list[Ref]] = {}
+    for each in reply.get("failed", ()):
+        refused.setdefault(each["error"]["code"], []).append(each["id"])
+    return [reply["id"]] if "id" in reply else list(reply.get("done", ())), refused
+
+
+def _word(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else json.dumps(name)
