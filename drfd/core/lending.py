@@ -1,12 +1,9 @@
 """Lending: which running jobs may use more than their floor for now, and how much.
 
-A job has a floor, which it declares and is promised at every moment, and a most, up to which it may
-be lent what others leave idle. Its ceiling is somewhere between; once a second it is judged anew
-from measured use (`judge`). What is lent is an amount of one kind: cores (`Machine`), or what a
-disk reads or writes in a second (`DiskRate`).
-
-All amounts are real numbers, since they are measured; the exact fractions of launches would cost
-time and add nothing.
+A job has a floor, which it declares, and an upper end, up to which it may be lent what others leave
+idle. Its ceiling is between; once a second it is decided from measured use (`judge`). What is lent
+is an amount of one kind: cores (`Machine`), or the rate of a disk (`DiskRate`). Amounts are real
+numbers, since they are measured.
 """
 
 from __future__ import annotations
@@ -202,13 +199,12 @@ class Node:
 
 def divide(node: Node, amount: float) -> dict[int, float]:
     """Return what each job below the node gets of the amount, by its id. The parts sum to the
-    amount, or to less when every job has the most that it could use; or to more, when what they get
-    in any case is more.
+    amount, or to less when every job has all that it could use, or to more when what they get in
+    any case is more.
 
     Each job gets what it uses of its floor. The rest goes to the least satisfied nodes first, as
-    launches do (`core.fairness.service_order`), until each has what it could use or nothing is
-    left. A node's satisfaction counts, besides the resource that is divided, all that its jobs hold
-    of the others: who holds most of the memory is lent cores last.
+    with launches (`core.fairness.service_order`). A node's satisfaction also counts all that its
+    jobs hold of other resources: the holder of most memory is lent cores last.
     """
     parts: dict[int, float] = {}
     if node.below:
@@ -310,12 +306,11 @@ class Judgement:
 def judge(
     jobs: Sequence[Borrower], source: Source, places: Mapping[str, Node]
 ) -> dict[int, Judgement]:
-    """Return the ceilings for the next second, by job. `places` are the nodes of the tree in
-    which there are jobs, by path, without the root.
+    """Return the ceilings for the next second, by job. `places` are the nodes of the tree in which
+    there are jobs, by path, without the root.
 
-    First all get what they could use, as far as there is room; what is left then is their room to
-    grow. A job that could use less than its floor has its floor as its ceiling all the same, and
-    the others are lent what it leaves.
+    First all get what they could use; what is left is to grow into. The ceiling is never below the
+    floor, and the others are lent what a job leaves of its floor.
     """
     claims: dict[str, list[Claim]] = {}
     for job in jobs:

@@ -1,17 +1,13 @@
-"""The account of promises: what each leaf was promised while it waited, what it held of that, and
-what it was short of, by cause.
+"""The account of promises: each leaf's entitlement while it waited, what it held of that, and what
+it lacked, by cause.
 
-Time counts only while a leaf has a job that could start. A promise is the dominant part of the
-machine that a leaf is entitled to at that moment, by weights, guarantees and limits, among those
-who hold something or wait (`ShareTree.entitlement`); it is kept as far as what the leaf holds goes
-(`ShareTree.satisfaction`). Holding more than one's promise is allowed while it is idle; it is the
-cause of what others are short of only while these wait.
+Time counts only while a leaf has a job that could start. The promise is the dominant part of the
+entitlement at that moment, among those who hold something or wait (`ShareTree.entitlement`). What a
+leaf lacks is divided among the causes in the order of `Parts`; the parts add up exactly, because
+all amounts are integers: billionths of the machine, times milliseconds.
 
-What a leaf is short of is divided among the causes in the order of `Parts`, and the parts add up
-exactly, because all amounts are integers: billionths of the machine, times milliseconds.
-
-`Account` is told of each change in the order in which they happened; equal changes give equal
-accounts. `EventFold` does so from the events of a journal, those for an audit included.
+`Account` is notified of each change in order; equal changes give equal accounts. `EventFold` does
+so from the events of a journal, those for an audit included.
 """
 
 from __future__ import annotations
@@ -160,12 +156,9 @@ class _Leaf:
 
 
 class Account:
-    """The sums of all leaves, by windows of time.
-
-    Times are in milliseconds from any beginning, from which windows are counted too: the window of
-    a time is its number divided by the length of a window. Vectors are in the order of the
-    capacity of the shares in force.
-    """
+    """The sums of all leaves, by windows of time. Times are in milliseconds from any beginning; a
+    window's number is its time divided by its length. Vectors are in the order of the capacity of
+    the shares in force."""
 
     def __init__(self, shares: FairShare, window_ms: int, *, has_pairs: bool = True) -> None:
         """Without `has_pairs` it is not counted who holds what another one is short of."""
@@ -448,12 +441,8 @@ _REPORTED = frozenset({ev.Launched, ev.Exited})
 
 
 class EventFold:
-    """Folds the events of a journal into an account.
-
-    Nothing is counted before the first record of the rules in force. Who waits is what the queues
-    of a ledger with the same events say; jobs that a maintenance window holds back count as
-    waiting, because windows are not recorded.
-    """
+    """Folds the events of a journal into an account, from the first record of the rules on. Jobs
+    that a maintenance window blocks count as waiting, because windows are not recorded."""
 
     def __init__(self, window_ms: int, rules_of: Callable[[str], Rules]) -> None:
         """`rules_of` returns the rules with a digest; what it raises is raised by `take`."""

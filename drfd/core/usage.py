@@ -1,8 +1,8 @@
 """Resource use of a job or user over time: a series of few points, and its curve for clients.
 
 A point is a sum, so merged points have exactly the sums of a longer time. The last `FRESH` readings
-are kept as they are; older ones are merged into points of about equal length, which doubles when
-there are too many. So a series covers a job's whole life evenly.
+are stored as they are; older ones are merged into points of about equal length, which doubles when
+there are too many.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Dependencies and begin times: which are refused, and which events follow when they are met.
 
-`report_ends` tells the waiting jobs of ends, some of them in each turn: an end may be news for ten
-thousand jobs, and telling all of them at once would block everybody else for more than a second.
-The ledger knows which ends have not been reported to all jobs, so a restart continues at any point.
+`report_ends` notifies waiting jobs of ends, some in each turn, because an end may concern ten
+thousand jobs. The ledger has the ends that are not yet reported to all, so a restart continues.
 """
 
 from __future__ import annotations
@@ -138,11 +137,8 @@ def refuse_impossible(
     user: str,
     job_id: int | None = None,
 ) -> None:
-    """Raise Refused for dependencies that a job of `user` may not have.
-
-    They are those on a job that does not exist, on one that too many wait for, or on one that waits
-    for `job_id` itself (a job or an array), and any beyond the user's limit.
-    """
+    """Raise Refused for dependencies on a job that does not exist, that too many wait for, or that
+    waits for `job_id` itself (a job or an array), and for any beyond the limit of `user`."""
     _refuse_too_many(ledger, after, user, job_id)
     for each in after:
         on = ledger.find_common(each.job_id)
@@ -185,11 +181,8 @@ def _refuse_too_many(
 
 
 def _first_back(ledger: Ledger, after: Sequence[Dependency], wanted: int) -> int | None:
-    """Return the first of these dependencies that leads back to the job `wanted`, or None.
-
-    It is on that job itself or on a job that waits for it, directly or through others. An array
-    ends with its tasks, so it waits for all that they wait for.
-    """
+    """Return the first of these dependencies that leads to the job `wanted`, directly or through
+    others, or None. An array waits for all that its tasks wait for."""
     whole, array = ledger.arrays.get(wanted), ledger.arrays.of_task(wanted)
     back = {wanted} if array is None else {wanted, array.id}
     seen = set[int]()
@@ -225,12 +218,9 @@ def may_become_eligible(job: Job) -> bool:
 
 
 def awaited(job: Job, ledger: Ledger) -> list[Job]:
-    """Return the live jobs that the job waits for, those that may delay it longest first.
-
-    Jobs that never start are first, then waiting jobs, then running ones. An array is represented
-    by the first of its tasks in this order. The list is empty if all have ended and the event for
-    that is due.
-    """
+    """Return the live jobs that the job waits for: jobs that never start, then waiting, then
+    running ones. An array is represented by the first of its tasks in this order. The list is empty
+    if all have ended and the event for that is due."""
     order = {JobState.HELD: 1, JobState.PENDING: 2, JobState.SUSPENDED: 3}
 
     def place(each: Job) -> tuple[bool, int, int]:
@@ -254,11 +244,9 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
 
 
 def stuck_on(job: Job, ledger: Ledger, seen: set[int] | None = None) -> Job | None:
-    """Return the job with the broken dependency because of which a waiting job never starts.
-
-    It is the job itself or one that it waits for, directly or through others. None if the job may
-    still start, or waits for one in `seen`, which collects the jobs and arrays that were visited.
-    """
+    """Return the job with the broken dependency because of which a waiting job never starts: itself
+    or one that it waits for, directly or through others. None if the job may still start, or waits
+    for one in `seen`, which collects the visited jobs and arrays."""
     if job.broken is not None:
         return job
     ids = [each.job_id for each in job.awaits]

@@ -243,12 +243,9 @@ NewKinds = defaultdict[GroupKey, set[Kind]]
 
 
 def refuse_many_kinds(ledger: Ledger, spec: JobSpec, new: NewKinds) -> None:
-    """Raise Refused if jobs of too many unlike demands would wait in the group; else add the job's
-    kind to `new`, which has those of the same request that are not in the ledger yet.
-
-    Held jobs count, and those that wait for a time or another job: all of them may come free at
-    once, and nothing can be refused then.
-    """
+    """Raise Refused if jobs of too many different demands would wait in the group; else add the
+    job's kind to `new`, the kinds of the same request. Held jobs and those with conditions count,
+    because all of them may become eligible at once."""
     key, kind = spec.group_key, kind_of_job(spec, ledger.axes.vector(spec.demand))
     if spec.group is None or key is None or kind is None:
         return

@@ -1,8 +1,5 @@
-"""Reconciliation with a launcher that is connected again: attempts that only one side knows.
-
-The launcher first reports every attempt that it knows. `missing_attempts` and `leftovers` then find
-the others.
-"""
+"""Reconciliation with a reconnected launcher, which has first reported every attempt that it knows:
+attempts that only one side knows."""
 
 from __future__ import annotations
 
@@ -37,10 +34,8 @@ def missing_attempts(
     ledger: Ledger, known: Collection[AttemptKey], now: st.Now, booted_at_s: float | None = None
 ) -> list[st.AttemptMissing]:
     """Return the jobs that should have a runner and of which the launcher has no trace.
-
-    `booted_at_s` is the Unix time at which the machine was started. STARTING jobs are not among
-    them, since their launch is still owed, nor CLEANING ones, whose attempt may be gone already.
-    """
+    `booted_at_s` is the Unix time of the machine's start. The launch of STARTING jobs is still due,
+    and the attempt of CLEANING ones may be removed already."""
     return [
         st.AttemptMissing(now, job.id, job.attempt, loss_by_boot(job, booted_at_s))
         for job in sorted(ledger.allocated_jobs(), key=lambda job: job.id)
@@ -67,9 +62,8 @@ def leftovers(
     """Return the attempts that the launcher has and the ledger does not.
 
     `known` has all attempts of the launcher with their owners; `ended` returns a job that has left
-    the ledger from the journal. An attempt with an id that was never given out, or with another
-    owner than the job's, is never removed: the journal may be an old copy, and the processes are
-    somebody's work.
+    the ledger from the journal. An attempt with an unknown id, or another owner than the job's, is
+    never removed: the journal may be an old copy.
     """
     found = Leftovers([], {})
     for key, owner in sorted(known.items(), key=lambda item: item[0]):

@@ -1,19 +1,17 @@
 """Inputs of the core: requests of users, reports from the launcher, and the passing of time.
 
 Each decides which events follow from it, given the ledger and the rules, and changes nothing. A
-stimulus that no longer matters (a report of an earlier attempt, the second report of one end) gives
-no events. A request that must not be granted raises Refused; one that is fulfilled already gives no
-events.
-
-Each carries its time, because the core reads no clock: `at_s` is Unix time, for people; `mono_s`
-is the machine's monotonic clock, by which limits and grace times are measured.
+stimulus that no longer matters (a report of an earlier attempt, a second report of one end), or a
+request that is fulfilled already, gives no events; a request that must not be granted raises
+Refused. `at_s` is Unix time, for people; `mono_s` is the machine's monotonic clock, by which limits
+and grace times are measured.
 
 In a request about an array, the first of the tasks without a record represents them all, and an
-event that follows for it becomes one event about all of them.
+event about it becomes one event about all of them.
 
-`drf set` may change any part of a waiting job's specification, and is checked like a submission. Of
-a started job it may change the wall time, which the owner may shorten, and only an administrator
-may lengthen, since others count on its end; and the upper ends of ranges, which are never booked.
+`drf set` may change a waiting job's whole specification, checked like a submission. Of a started
+job it may change the upper ends of ranges and the wall time, which only an administrator may
+lengthen, since others count on its end.
 """
 
 from __future__ import annotations
@@ -217,8 +215,7 @@ class ReleaseAsked(JobAsked):
 class RequeueAsked(JobAsked):
     """A request to stop a job's attempt and queue the job again under its id.
 
-    A job that has run out of its time, or has just ended, may be queued again as long as it is not
-    cleaned up: its program may ask for that when it is told to end.
+    It is granted until the job is cleaned up: a program that reached its time limit may ask for it.
     """
 
     #: Whether it is held from then on.

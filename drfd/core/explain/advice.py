@@ -1,21 +1,18 @@
-"""What an ended job teaches: the demand to declare the next time, and the options that do so.
+"""Advice from ended jobs: the demand to declare the next time, and the options that do so.
 
-The advice (`advise`) comes from the use of the last similar jobs: those of one user with one name
-and command (`kind_of_job`). The most demanding of them decides: it must fit too, and asking for a
-little more is better than being killed.
+`advise` uses the last similar jobs, of one user with one name and command (`kind_of_job`). The most
+demanding of them decides.
 
-    memory  120 % of the peak; 150 % of the limit for a job that ran out of memory; 120 % of the
-            memory without page cache if page cache filled it up to the limit
-    cores   CPU time over run time, rounded up to the next half, but no more than was declared;
-            150 % of the cores for a job that was throttled in more than a quarter of its quota
-            periods. A range keeps its upper end; its lower end is raised up to that for a job that
-            was lent far more on average. Where cores are lent, a range is advised to a job with a
-            single figure that needs far less on average, but reached it at times
+    memory  120 % of the peak; 150 % of the limit for a job that ran out; 120 % of the use without
+            page cache if page cache filled the limit
+    cores   CPU time over run time, rounded up to a half, at most the declared ones; 150 % for a job
+            that was throttled in more than a quarter of its quota periods. A range keeps its upper
+            end, and gets a higher lower end if far more was lent on average. Where cores are lent,
+            a range is advised to a job that needs far less on average but reached all at times
     time    150 % of the longest run time; twice the limit for a job that reached it
-    disks   only if a rate was declared: 120 % of the highest rate seen, or the declared rate of a
-            job that came near it
-    gres    as declared by the last job; of the memory on each GPU, where it was declared, 120 % of
-            the peak, 150 % for a job that was stopped for it
+    disks   only if a rate was declared: 120 % of the highest rate, or the declared one if nearly
+            reached
+    gres    as declared by the last job; declared memory of a GPU as memory of the machine
 """
 
 from __future__ import annotations
@@ -80,12 +77,9 @@ _RUNNERS = re.compile(
 
 
 def kind_of_job(job: Job) -> tuple[str, ...]:
-    """Return the key that jobs have in common which are likely to have the same needs: the user,
-    the name, and the command.
-
-    A name that is no more than the first word of the command says little, and neither does the
-    name of an interpreter or a shell: then the whole command counts.
-    """
+    """Return the key of jobs that are likely to have the same needs: user, name and command. A name
+    that is only the command's first word, or that of an interpreter, is replaced by the whole
+    command."""
     spec = job.spec
     words = list(spec.argv)
     program = words[0].rpartition("/")[2] if words else ""
@@ -108,12 +102,9 @@ def advise(
     gpu_bytes: int | None = None,
     lends_cores: bool = False,
 ) -> Advice | None:
-    """Return advice from similar jobs, newest first; jobs that are no evidence are skipped.
-    `gpu_bytes` is what the largest GPU has, if that is known; `lends_cores` says whether idle cores
-    are lent.
-
-    None if fewer than `least` completed and none ran out of memory or time.
-    """
+    """Return advice from similar jobs, newest first, or None if fewer than `least` completed and
+    none ran out of memory or time. Jobs that are no evidence are skipped. `gpu_bytes` is what the
+    largest GPU has, if known; `lends_cores` whether idle cores are lent."""
     jobs = [job for job in similar if is_evidence(job)][:LAST]
     done = [job for job in jobs if job.outcome is Outcome.COMPLETED]
     short = [job for job in jobs if _is_short(job)]

@@ -1,11 +1,8 @@
 """When waiting jobs would start: in which order, at what time, and with which smaller demand now.
 
-`upcoming` gives the order in which leaves are served, quickly. It ignores which jobs fit beside
-each other, and reservations.
-
-`Forecast` is exact: a copy of the ledger is run ahead on a virtual clock, with the daemon's own
-scheduling passes. Running jobs are assumed to end when estimated, and no more jobs to be submitted.
-So a forecast is as good as the estimates, and no promise.
+`upcoming` returns the order in which leaves are served, without regard to which jobs fit, and to
+reservations. `Forecast` runs a copy of the ledger ahead on a virtual clock, with the daemon's own
+passes, as if running jobs ended when estimated and nobody submitted more.
 """
 
 from __future__ import annotations
@@ -238,11 +235,8 @@ _MIB = 1 << 20
 
 def smaller_demand(build: Callable[[], Forecast], job: Job) -> JobSpec | None:
     """Return the specification, with a smaller demand or time limit, with which the job would start
-    now, or None.
-
-    Candidates are tried with the daemon's own pass. `build` returns a new forecast of the present
-    state at each call.
-    """
+    now, or None, tried with the daemon's own pass. `build` returns a new forecast of the present
+    state."""
     if job.state is not JobState.PENDING:
         return None
     future = build()
@@ -329,11 +323,8 @@ class Next(NamedTuple):
 def upcoming(
     ledger: Ledger, last: Plan | None, rules: Rules, past_usage: Mapping[str, float]
 ) -> Iterator[Next]:
-    """Yield the jobs of all queues; the ledger may not change while they are read.
-
-    `last` is the latest pass, or None before the first one; `past_usage` decides ties (see
-    `core.fairness.service_order`).
-    """
+    """Yield the jobs of all queues; the ledger may not change meanwhile. `last` is the latest pass,
+    or None; `past_usage` decides ties (see `core.fairness.service_order`)."""
     if rules.policy == "drf":
         return _by_shares(ledger, last, rules, past_usage)
     if rules.policy == "fifo":

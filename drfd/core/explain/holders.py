@@ -1,12 +1,9 @@
-"""Who holds what a waiting job is short of, and who is served first when it comes back.
+"""The holders of the resources that a waiting job lacks, and the users who are served first.
 
-A job is named as a holder only if it holds a resource that is short. The jobs of the waiting job's
-own user come first, then those whose time limit ends first, until the named ones hold all that is
-lacking; those without which the others hold enough are left out.
-
-Others are named as served first only if they truly take the resource: a pass is made over what
-there is when the named holders have ended. If the waiting job fits into what is left at its own
-turn, nobody else is in its way.
+Holders are named only for a resource that is short: jobs of the waiting job's user first, then
+those whose time limit ends first, until they hold all that is lacking; jobs that are not needed for
+that are left out. Others are named as served first only if they would take the resource: a pass is
+made on the state after the named holders have ended.
 """
 
 from __future__ import annotations

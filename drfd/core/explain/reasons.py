@@ -1,9 +1,8 @@
-"""Why a job waits: the first gate that is shut for it, in view of the last pass.
+"""Why a job waits: the first gate that is closed for it, in view of the last pass.
 
-A gate is a function that returns the reason (`core.explain.waits`), or None if nothing there keeps
-the job from starting. Where a pass asks the same question, it asks the same function: of a limit
-(`ShareTree.reached_limit`), a reservation (`Backfill.delayed_reservation`), a window (`blocking`),
-or a quota (`waits_for_week`).
+A gate is a function that returns the reason (`core.explain.waits`), or None. Where a pass asks the
+same question, it calls the same function: of a limit (`ShareTree.reached_limit`), a reservation
+(`Backfill.delayed_reservation`), a window (`blocking`), or a quota (`waits_for_week`).
 """
 
 from __future__ import annotations
@@ -41,12 +40,9 @@ def explain_wait(
     name_of: Callable[[int], str] = str,
     used_up: Mapping[str, QuotaUse] = MappingProxyType({}),
 ) -> Wait | None:
-    """Return the reason, or None for a job that does not wait.
-
-    `last` is the latest pass, or None before the first one. `can_launch` tells whether the launcher
-    is connected. `name_of` returns the label of a job that has left the ledger. `used_up` are the
-    nodes that have used up their quota of the week by now.
-    """
+    """Return the reason, or None for a job that does not wait. `last` is the latest pass, or None.
+    `can_launch` says whether the launcher is connected. `name_of` returns the label of a job that
+    has left the ledger. `used_up` are the nodes that have used up their quota of the week."""
     demand = ledger.wanted(job)
     gates = CONDITIONS if demand is None else BEFORE_PASS if last is None else GATES
     known = last or Plan(admitted=[], free=(), order=[])

@@ -1,17 +1,15 @@
 """The order of service: waiting leaves in the tree, the least satisfied first.
 
-At every level of the tree the child with the least key is served. A policy says what the key is
-made of (`Rank`). Under drfd's own policy (`by_satisfaction`) it is the satisfaction of the node,
-and that of an inner node is the minimum of its own and that of the nodes below it
-(min-satisfaction). Ties go to the node with less decayed usage, then to the node whose next job was
-submitted first, then to the name. A pool's next job is the next job of the child that comes first
-in the pool.
+At every level of the tree the child with the least key is served. A policy defines the key
+(`Rank`). Under drfd's own (`by_satisfaction`) it is the satisfaction of a node, and of an inner
+node the minimum of its own and those below it (docs/fairness.md 1.1). Ties go to less decayed
+usage, then to the earlier submission of the next job, then to the name.
 
-Nodes are compared by their level over their weight, not by their satisfaction: both order siblings
-in the same way, but satisfaction changes for all of them when one comes or goes. With s the share
-that a node holds of its entitlement and w its weight, the key of a leaf is s / w; that of an inner
-node is min(s, W · least key of its children) / w, with W the sum of the children's weights. So a
-change of one leaf changes the keys of the nodes above it, and no others.
+Nodes are compared by their level over their weight, which orders siblings as satisfaction does but
+does not change for all of them when one comes or goes. With s the share that a node holds of its
+entitlement and w its weight, the key of a leaf is s / w; that of an inner node is min(s, W · least
+key of its children) / w, with W the sum of the children's weights. So a change of one leaf changes
+only the keys of the nodes above it.
 """
 
 from __future__ import annotations
@@ -201,10 +199,9 @@ def _road(path: str) -> tuple[tuple[str, str], ...]:
 class ShortJobs:
     """The jobs that ended less than `Rules.min_hold_s` (`min_charge_time`) after their start.
 
-    Until that time is over, the leaves are compared as if these jobs still ran (as with Armada's
-    short job penalty). Otherwise a user with a stream of one-second jobs would always seem to hold
-    nothing, and the user's next job would always start first. The resources of these jobs are free,
-    and do not count against limits, so that nothing idles.
+    Until that time is over, leaves are compared as if these jobs still ran (as with Armada's short
+    job penalty), because a stream of one-second jobs would seem to hold nothing. Their resources
+    are free and do not count against limits.
     """
 
     #: The amounts that still count, by leaf.
@@ -235,13 +232,12 @@ class ShortJobs:
 
 @dataclass
 class DecayedUsage:
-    """The recent usage of each node, in dominant-share-seconds that halve every `half_life_s`. It
-    decides ties, and nothing else.
+    """The recent usage of each node, in dominant-share-seconds that halve every `half_life_s`; it
+    only decides ties.
 
-    Each node's usage is kept as the logarithm of what it would be worth at time 0: all decays at
-    the same rate, so no clock is needed to compare. Times are those of the wall clock, which may
-    have been years ahead for a while; usage that is dated in the future counts as if it were of
-    now, because it would not decay until then.
+    Each node's usage is stored as the logarithm of its worth at time 0: all decays at the same
+    rate, so no clock is needed to compare. Usage dated in the future, by a wall clock that was
+    ahead, counts as if it were of now.
     """
 
     half_life_s: float

@@ -1,19 +1,13 @@
-"""The tree of pools and users, with the resources that each node holds and is promised.
+"""The tree of pools and users, with the resources that each node holds and is entitled to
+(docs/fairness.md 1.1).
 
-Entitlements depend on weights, guarantees and limits alone, not on use. W of the root is 1 on every
-axis; a node's W is divided among its active children in proportion to their weights, each clipped
-to its guarantee from below and its limit from above: find x with the sum of
-clip(x · weight, guarantee, limit) equal to the parent's W (`divide`).
-
-A node's dominant share is the largest part that it holds of any resource (Ghodsi et al., NSDI
-2011); its satisfaction is the largest part of what it holds over what it is entitled to, per
-resource; at 1 and above the promise is kept. In the order of service, an inner node counts as
-satisfied as the least satisfied of itself and its children that can still launch: comparing pools
-by their own share alone starves a child whose sibling is rich in another resource (see
-`core.fairness.service_order`).
+Entitlements depend on weights, guarantees and limits only: the entitlement W of a node is divided
+among its active children in proportion to their weights, each clipped to its guarantee and its
+limit (`divide`). Satisfaction is the largest part of what a node holds over what it is entitled to,
+per resource; at 1 the promise is kept.
 
 Paths are dotted, "root.lab.alice"; a node is known by its path, and needs no entry to exist. All
-comparisons are of integers or exact fractions, never of floats.
+comparisons are of integers or exact fractions.
 """
 
 from __future__ import annotations
@@ -331,11 +325,11 @@ class FairShare:
 
 
 class ShareTree:
-    """The active nodes with what each holds and is promised, kept up to date leaf by leaf.
+    """The active nodes with their holdings and entitlements, updated leaf by leaf.
 
-    A node is promised a part of what its parent is promised, in proportion to its weight, so
-    nothing is computed for the siblings of a leaf that enters or leaves. Only where there are
-    guarantees, limits that bind, or weights by resource, `redivide` divides siblings one by one.
+    A node's entitlement is a part of its parent's, so nothing is computed for the siblings of a
+    leaf that enters or leaves. Only where there are guarantees, limits that bind, or weights by
+    resource, `redivide` divides siblings one by one.
     """
 
     def __init__(self, shares: FairShare) -> None:

@@ -1,11 +1,8 @@
-"""Quotas of a week: how many dominant-share-hours nodes have used, and who has used them up.
+"""Quotas of a week: how many dominant-share-hours nodes have used, and which quotas are used up.
 
-A dominant-share-hour is an hour of a job whose largest share of any resource is the whole of it, or
-two hours of one that has half of it. A job counts from its start to its end, without the times in
-which it was frozen, and by the capacity that the machine has now.
-
-Sums are of integers, and so they are the same in whichever order jobs are counted: shares in
-billionths, times in milliseconds.
+A job that holds the whole of its dominant resource uses one in an hour. It counts from its start to
+its end without suspended times, by the present capacity. Sums are of integers (shares in
+billionths, times in milliseconds), so they do not depend on the order.
 """
 
 from __future__ import annotations

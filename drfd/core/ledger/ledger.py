@@ -1,13 +1,11 @@
-"""The ledger: every live job, every allocation, and every queue.
+"""The ledger: every live job, every allocation, and every queue. The journal has ended jobs.
 
-`apply` is the only writer. It decides nothing, because it replays decisions of the past; it is
-given only events that are durable or about to be.
-Ended jobs leave the ledger; the journal keeps them.
+`apply` is the only writer. It decides nothing, because it also replays the past, and is given only
+events that are durable or about to be.
 
-The ledger also counts jobs by state and user (`JobCounts`), and keeps the jobs with an allocation
-by leaf (`Allocations`), and those with a condition: the end of another job (`Dependents`), or a
-time, of the user's choice or after a failed run (`Begins`). A job with a condition is PENDING but
-not eligible, and in no queue.
+The ledger also counts jobs by state and user (`JobCounts`), and has the jobs with an allocation by
+leaf (`Allocations`), and those with a condition: the end of another job (`Dependents`), or a time
+(`Begins`). A job with a condition is PENDING but in no queue.
 """
 
 from __future__ import annotations
@@ -226,11 +224,8 @@ class Ledger:
         ended: Callable[[Sequence[int]], Mapping[int, End]] | None = None,
     ) -> Ledger:
         """Return the ledger that the events behind `jobs` and live `arrays` would have made.
-
         `shortages` are the present ones, or None to take them from the jobs' records. `ended`
-        returns the ends of those of the given ids that have ended; with None, no job waits for an
-        ended one.
-        """
+        returns the ends of those of the given ids that have ended."""
         ledger = cls(axes)
         for left in arrays:
             ledger._enrol(ArrayState.of(*left))
@@ -536,10 +531,8 @@ class Ledger:
 
     def _count_conditions(self, before: Job | None, after: Job | None) -> None:
         """Replace the conditions of a job, or of the tasks that it represents, by its present ones;
-        None stands for no job. Only those of a job that has not started count.
-
-        Only the difference is written: of a thousand dependencies, usually a single one has ended.
-        """
+        None stands for no job. Only those of a job that has not started count, and only differences
+        are written."""
         old, new = _awaited(before), _awaited(after)
         for job, sign, ids in (before, -1, old - new), (after, 1, new - old):
             if job is None or job.state not in WAITING_STATES:

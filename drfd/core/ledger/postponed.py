@@ -1,8 +1,7 @@
 """Launches postponed because of a shortage: which jobs wait, and for how long.
 
-A shortage of the machine blocks all launches, one of a user blocks that user's, and one of a single
-job delays only that job. After a pause launches go on. If one fails before any has succeeded, the
-next pause is twice as long.
+A shortage of the machine blocks all launches, one of a user that user's, one of a job only that
+job. The pause doubles if a launch fails before any has succeeded.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ class Shortages(dict[str, Postponed]):
     @classmethod
     def of_jobs(cls, jobs: Iterable[Job]) -> Self:
         """Take the shortages from the records of waiting `jobs`, as a restarted daemon does.
-
-        The records do not show that a launch has succeeded since, so launches may pause although
-        the shortage is over.
-        """
+        Launches may pause although the shortage is over: the records do not show later launches."""
         shortages, waiting = cls(), (JobState.PENDING, JobState.HELD, JobState.CLEANING)
         found = [job for job in jobs if job.postponed is not None and job.state in waiting]
         for job in sorted(found, key=lambda job: job.postponed.at_s if job.postponed else 0.0):

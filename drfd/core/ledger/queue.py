@@ -1,15 +1,13 @@
-"""Queues of waiting jobs by leaf, and live arrays.
+"""Queues of waiting jobs by leaf, and live arrays. Only the ledger writes these tables.
 
 A queue is in the order of priority and then of submission. The jobs of a leaf with one demand
 vector form a line, of which a pass looks at the first job only. The tasks of an array that have no
-record of their own are one entry of a line, however many they are.
+record of their own are one entry of a line.
 
-The jobs of a line are in classes. Those of one class are alike for the gates, which ask whether one
-more task of the array may run, one more job of the user's group, and a job of this length before
-the next maintenance window (`Queues.is_open`). A class for which a gate is closed is in no queue.
-A pass counts what it starts, and asks the gates again.
-
-Only the ledger writes these tables, and they decide nothing.
+The jobs of a line are in classes, which are alike for the gates: whether one more task of the array
+may run, one more job of the group, and a job of this length before the next maintenance window
+(`Queues.is_open`). A class with a blocked gate is in no queue. A pass counts what it starts, and
+asks the gates again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Sums of what runs of jobs declared and used, as exact integers, so that they add up.
+"""Sums of what runs of jobs declared and used, as exact integers.
 
-A run counts for the time between its start and its end. While it was frozen it counts with its
-memory, but not with the cores and rates that it had released. The declared resources of runs whose
-use is not known are summed separately, and do not count as wasted.
+A run counts from its start to its end; while suspended only with its memory. The declared resources
+of runs whose use is unknown are summed separately, and do not count as wasted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The effect that each state of a job owes.
+"""Effects: the order to the launcher that is due for each state of a job.
 
-An effect is an order to the launcher. It follows from the job's state alone, so a restarted daemon
-owes exactly what the previous one owed. Every effect may be repeated: a second launch of an attempt
-starts nothing, and a second removal finds nothing.
+An effect follows from the job's state alone, so a restarted daemon sends the same one. Every effect
+may be repeated: a second launch of an attempt starts nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Events, named in the past tense: only events are appended to the journal and applied.
 
-The event of a job has everything about it in its class: its fields, the states in which it may
-happen with the next state of each, what it changes of the job, and what `drf show` says of it.
-docs/architecture.md shows the table of all states, and a test compares it.
+The class of a job's event has its fields, the states in which it may happen with the next state of
+each, what it changes of the job, and its line in `drf show`. docs/architecture.md shows the
+transitions.
 
-A kind, once released, is never edited, because its records must stay readable. A new meaning gets a
-new kind. No kind is a subclass of another.
+A released kind is never edited, because its records must stay readable; a new meaning gets a new
+kind. No kind is a subclass of another.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""What is due by the clock: maintenance windows, and limits by hour. The core knows no calendar: it
-is given those of some weeks ahead.
+"""What is due by the clock: maintenance windows, and limits by hour, for some weeks ahead. The core
+knows no calendar.
 
-No job runs in a window that has a time limit: a job may start only if it would end, by its limit,
-before the next window begins. So the distance of that window bounds the lengths of the jobs that
-may start (`longest_s`). A job without a limit counts as one of `NO_LIMIT_S`: it waits for the end
-of a window that begins earlier than that.
-
-Limits by hour are what nodes of the fair-share tree may hold, each from a Unix time on until the
-next.
+A job may start only if it would end, by its time limit, before the next window begins; so that
+window bounds the lengths of jobs that may start (`longest_s`). A job without a limit counts as one
+of `NO_LIMIT_S`. Limits by hour bound nodes of the fair-share tree, each from a Unix time on.
 """
 
 from __future__ import annotations
@@ -37,11 +33,8 @@ class Window:
 
 
 def length_s(job: Job) -> int:
-    """Return for how many seconds a waiting job runs at most, if it starts or goes on: at least 1.
-
-    A suspended job without a limit counts as short: as it has run already, it goes on when no
-    window is open.
-    """
+    """Return for how many seconds a waiting job runs at most, at least 1. A suspended job without a
+    limit counts as short: it resumes when no window is open."""
     limit_s = job.spec.time_limit_s
     if job.suspended_at is None or job.started_at is None:
         return NO_LIMIT_S if limit_s is None else limit_s

@@ -1,10 +1,9 @@
 """Amounts of resources where they are: vectors, and the instances of countable resources.
 
-A vector has amounts in the order of `core.model.resources.Axes`. What is free on a machine is a
-plain vector, unless it matters where it is free: on one of several nodes, or in one of the GPUs
-that several jobs may share. Then it is a `Room`, which also has what is free on each node and of
-each shared GPU, and what a job holds is a `Placed`. A demand stays plain, and `place` turns it into
-what would be held. Shares are of the sums over all nodes, as in the DRF paper.
+A vector has amounts in the order of `core.model.resources.Axes`. Free resources are a plain vector,
+or a `Room` with those of each node and each shared GPU; what a job then holds is a `Placed`. A
+demand stays plain, and `place` turns it into what would be held. Shares are of the sums over all
+nodes, as in the DRF paper.
 """
 
 from __future__ import annotations
@@ -415,11 +414,10 @@ def choose_instances(
 ) -> Instances:
     """Choose, for each name and count in `asked`, instances that are not `taken`: on as few NUMA
     nodes as possible, preferring the node that is left with the fewest; of these the ones with the
-    most links between them; and of equal ones the first.
+    most links between them; then the first.
 
-    There must be enough: a pass admits only what fits, and every job that uses capacity of a
-    resource has exactly as many of its instances. The choice is made when a job is admitted and is
-    part of that event, so a restart finds it again.
+    There must be enough: a pass admits only what fits. The choice is part of the event of
+    admission, so a restart finds it again.
     """
     lists = dict(there)
     chosen = []

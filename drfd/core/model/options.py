@@ -140,11 +140,9 @@ def changed_fields(source: object) -> dict[str, Any]:
 
 
 def most_of(demand: Resources, ends: Mapping[str, Most], capacity: Resources) -> Resources | None:
-    """Return the upper ends for this demand, as `JobSpec.most` has them.
-
-    `ends` has them by the demand's axes, and 0 stands for none. An open range ends at the machine's
-    capacity. Raises Refused for an upper end below the demand.
-    """
+    """Return the upper ends for this demand, as `JobSpec.most` has them. `ends` has them by the
+    demand's axes; 0 is none, and an open range ends at the capacity. Raises Refused for one below
+    the demand."""
     found = {
         axis: _end(axis, least, ends.get(axis, 0), capacity.amount(axis))
         for axis, least in demand.amounts.items()

@@ -1,25 +1,21 @@
-"""Big jobs: reservations, so that they start, and backfill around them, so that nothing idles.
+"""Reservations for big jobs, and backfill around them (docs/fairness.md 1.3).
 
-`shadow` decides when a job that does not fit will start and what is kept for it; `allows` whether
-another job may start beside one reservation; `Backfill` applies both to all the reservations of a
-pass, and is what policies call.
+`shadow` computes when a job that does not fit will start and what is reserved for it; `allows`
+decides whether another job may start beside one reservation; `Backfill` applies both to all
+reservations of a pass, and is what policies call.
 
-A head job that does not fit and has waited for `patience_s` gets a reservation and keeps it; there
-are at most `depth` at a time (1: EASY backfilling; many: nearly conservative backfilling), each
-behind the earlier ones. The reservations of the last pass come first, in their order: each job
-starts if it fits and delays no earlier reservation; otherwise its reservation is renewed.
+There are at most `depth` reservations (1: EASY backfilling; many: nearly conservative), each behind
+the earlier ones. Those of the last pass come first, in their order: a job starts if it fits and
+delays no earlier reservation; otherwise its reservation is renewed.
 
-A job's shadow time is the first moment at which it fits for as long as it is estimated to run, if
-the running jobs end as estimated and the jobs reserved before it start at their own shadow times;
-what is free then beyond all of them is extra. Between those starts free resources only grow, so
-another job may start if, for each reservation, it ends before the shadow time or fits into the
-extra, on every resource by itself.
+The shadow time is the first moment at which a job fits for its estimated run time, if running jobs
+end as estimated and jobs reserved before it start at their shadow times; what is free then beyond
+all of them is extra. A job may start if, for each reservation, it ends before the shadow time or
+fits into the extra, on every resource by itself.
 
-When the first shadow time that a job was given is past by `drain_after_s`, or when its shadow time
-has passed twice, its reservation becomes a drain: no other job may start in what it needs of the
-free resources. A drain helps only against jobs that have outlived their estimates. Long jobs that
-run as estimated end no sooner because of it; and where all jobs have waited for long, drains for
-each of them would follow one another, and most of the machine would idle.
+A reservation becomes a drain when its first shadow time is past by `drain_after_s`, or a second one
+has passed: no other job may start in what it needs. That helps only against jobs that have outlived
+their estimates, so drains one after the other would only let the machine idle.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""The capacity that is kept free of jobs, for load from outside drfd.
+"""The capacity that is withheld from jobs because of load from outside drfd.
 
-The measured load is full of spikes, so it is smoothed to a level. The level moves only when all of
-the latest `SAMPLES` samples are on one side of it, and then to the nearest of them; shorter spikes
-have no effect. The resources that the machine has besides its capacity cover the first part of the
-level. The rest is kept free of new jobs once it is large enough to be noticed, until it is less
-than half of that. Running jobs keep all they have, and nobody's entitlement changes.
+The measured load is smoothed to a level, which moves only when all of the latest `SAMPLES` samples
+are on one side of it, and then to the nearest of them. The resources outside the capacity cover the
+first part of the level; the rest is withheld from new jobs once it is large enough to be noticed,
+until it is less than half of that. Running jobs and entitlements are not affected.
 
-An instance, such as a GPU, that a process outside drfd uses is given to no job meanwhile.
-
-On other nodes, the jobs count that somebody gave to the nodes' own scheduler past drfd, with what
-it has allocated to them.
+An instance, such as a GPU, that a process outside drfd uses is given to no job. On other nodes the
+jobs count that were submitted to the node's own scheduler past drfd, with their allocations.
 """
 
 from __future__ import annotations
@@ -160,9 +157,9 @@ class ExternalLoadEstimator:
         return self._judge(rules.beside, rules.own_capacity, now_s)
 
     def leave(self, memory_bytes: int, rules: Rules, now_s: float) -> bool:
-        """Count memory that a job has left in use at its end as load from outside. Returns
-        whether it changes what is kept free. It counts before samples show it: otherwise a job
-        that starts earlier would be given the same memory."""
+        """Count memory that a job has left in use at its end as external load, before samples show
+        it: a job that starts meanwhile would be given the same memory. Return whether the amount
+        changed."""
         if rules.beside is None:
             return False
         self._level = self._level[0], self._level[1] + memory_bytes
@@ -175,9 +172,9 @@ class ExternalLoadEstimator:
     def see_instances(
         self, used: Mapping[Instance, tuple[str, ...]], rules: Rules, now_s: float
     ) -> bool:
-        """Take a reading of the instances that processes outside drfd use, with their users.
-        Returns whether it changes which ones are kept free: those in all of the latest readings,
-        until they are in none."""
+        """Take a reading of the instances that processes outside drfd use, with their users. Return
+        whether the withheld ones change: those in all of the latest readings, until they are in
+        none."""
         before = self.instances
         if rules.beside is None:
             self.instances = {}
@@ -195,9 +192,8 @@ class ExternalLoadEstimator:
         return self.instances.keys() != before.keys()
 
     def see_elsewhere(self, used: Mapping[str, Resources]) -> bool:
-        """Take note of what the scheduler of other nodes has allocated to jobs that are not drfd's,
-        by node. Returns whether it changes what is kept free. It counts in any case, because that
-        scheduler would start no job of drfd's in its place."""
+        """Store what the schedulers of other nodes have allocated to jobs that are not drfd's, by
+        node. Return whether the withheld amount changes."""
         before, self.elsewhere = self.elsewhere, dict(used)
         return self.elsewhere != before
 
@@ -208,9 +204,8 @@ class ExternalLoadEstimator:
         now_s: float,
         elsewhere: Iterable[tuple[str, Resources]] = (),
     ) -> None:
-        """Start with as much memory kept free as before a restart, until there are enough
-        samples: jobs that start earlier must not be given memory that is in use. The same holds for
-        what others' jobs have on other nodes, until their launcher tells of it."""
+        """Withhold as much memory as before a restart until there are enough samples; likewise what
+        others' jobs have on other nodes, until their launcher reports it."""
         names = {node.name for node in rules.axes.nodes[1:]}
         self.elsewhere = {name: used for name, used in elsewhere if name in names}
         if rules.beside is not None and kept.memory_bytes:

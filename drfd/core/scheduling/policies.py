@@ -1,35 +1,21 @@
-"""The policies: drfd's own, and those that it is compared with; what they are given for a pass
-(`PassInput`), and what they return (`Plan`).
+"""The policies: drfd's own and those that it is compared with, their input (`PassInput`), and their
+result (`Plan`).
 
-drfd's own (`drf`) is dominant resource fairness over the tree of pools and users, in two phases.
-First only launches that keep a leaf, or a pool that it is in, within its entitlement, so that
-whole, indivisible jobs cannot push anyone below what they are promised; then whatever still fits.
-In both, the tree is descended to the least satisfied child at every level (progressive filling,
-section 4 of the DRF paper, with min-satisfaction for the hierarchy; `core.fairness.service_order`
-has the order and its ties). A leaf whose jobs do not fit is passed over, not waited for.
+drfd's own (`drf`) is Dominant Resource Fairness over the tree of pools and users, in two phases
+(docs/fairness.md 1.2). At every level the least satisfied child is served
+(`core.fairness.service_order`). A leaf whose jobs do not fit is passed over, not waited for.
+Resources only shrink while jobs are launched, so a leaf of which no job may start is finished, and
+a pass that is cut goes on in the next one.
 
-A pass looks at the vectors that fit, at the leaves that it launches from, and at those that come
-first and may not start. Resources only shrink while jobs are launched, so a leaf of which no job
-may start is finished, and a pass that is cut goes on where it stopped in the next one; other work
-of the daemon comes between.
+The starvation guard keeps a user's small jobs from starving a big one of the same user: the job
+that has waited longest, of those that do not fit and have waited too long, lets no later job of its
+leaf start until it has a reservation. It applies to one leaf at a time, because more would let the
+machine idle.
 
-A starvation guard keeps a user's small jobs from starving a big one of the same user. While later
-jobs of the user overtake it, the user's share stays high, so others are always served before. Of
-the first jobs that have waited too long and do not fit, the one that has waited longest therefore
-lets no later job of its leaf start until it has a reservation. Then the leaf holds less and less,
-and its turn comes. This applies to one leaf at a time: where many have waited for long, the machine
-would idle.
-
-The others serve a leaf by another key in the tree, without min-satisfaction: at every level the
-child with the least key, whatever is below it. `fifo`, `easy` and `algorithm1` stop at a job that
-does not fit.
-
-`yarn` follows Hadoop's fair scheduler with its policy "drf": a queue is needy while it holds less
-of its dominant resource than its minimum share. Needy ones come first, by what they hold over their
-minimum shares; the others by their shares of the cluster over their weights; each compares its
-resources in its own order of dominance, the largest first. Every queue has a key, and keys are
-ordered as tuples are: so the order is total, and cannot change while somebody sorts by it (both
-have been bugs of comparators like this one).
+The other policies serve at every level the child with the least key of another kind. `fifo`, `easy`
+and `algorithm1` stop at a job that does not fit. `yarn` follows Hadoop's fair scheduler with its
+policy "drf" (tests/core/EXAMPLES.md 2.4); its keys are tuples, so the order is total and cannot
+change while it is sorted by, two former bugs of such comparators.
 """
 
 from __future__ import annotations
@@ -506,9 +492,9 @@ def fifo(pass_input: PassInput) -> Plan:
 
 
 def easy(pass_input: PassInput) -> Plan:
-    """Start jobs in the order of submission, with one reservation: the first job that does not fit
-    starts when enough of the running ones have ended; until then others may start that will have
-    ended by then, or that leave it enough (EASY; Lifka 1995).
+    """Start jobs in the order of submission, with one reservation (EASY; Lifka 1995): others may
+    start that will have ended by the reserved time, or that leave enough for the first job that
+    does not fit.
 
     Of a leaf's jobs with one demand, only the first is considered. Without a context the ends of
     jobs are unknown, and the policy is `fifo`.

@@ -1,13 +1,11 @@
-"""Preemption: stopping or freezing preemptible jobs for a node that holds less than its promise.
+"""Preemption: stopping or freezing preemptible jobs for a node below its entitlement.
 
-A node of the tree starves while a job waits below it that would keep the node within its
-entitlement, and the node's satisfaction is below `below`, for `after_s` without a break. For such
-a job, victims are sought where most is held, the most recently started first. A victim may be taken
-only if all nodes that pay for it, below the lowest node that it shares with the starving job, keep
-their promise without it, and if its side stays at least as satisfied as the starving one will be.
-Either the victims make room for the job, or there are none; if some of them suffice, those who have
-run longest are spared. A victim's side stays at its promise, and no pool that holds both comes to
-starve by the exchange, so nobody is stopped for the victim in its turn.
+A node starves while a job waits below it that would keep it within its entitlement, and its
+satisfaction has been below `below` for `after_s`. Victims are sought where most is held, the most
+recently started first. Below the lowest node that victim and starving job share, each node on the
+victim's side must keep its entitlement, and that side stays at least as satisfied as the starving
+one becomes. If the victims do not make the job fit, there are none; victims that are not needed are
+spared, longest-running first. So nobody is stopped for a victim in its turn.
 """
 
 from __future__ import annotations

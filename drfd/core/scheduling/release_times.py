@@ -1,8 +1,8 @@
-"""Estimates of how long jobs run and when they give back what they hold, and on what they rest.
+"""Estimates of run times, and of when jobs release what they hold.
 
-Time limits are far too long (a median job uses a twentieth of its own), so the mean run time of a
-user's last two jobs is the better guess (Tsafrir, Etsion, Feitelson, TPDS 2007, "Backfilling using
-system-generated predictions"), doubled for safety, and doubled again whenever a job outlives it.
+A median job uses a twentieth of its time limit, so the estimate is the mean run time of the user's
+last two jobs (Tsafrir, Etsion, Feitelson, TPDS 2007), doubled for safety, and doubled again
+whenever a job outlives it.
 """
 
 from __future__ import annotations
@@ -79,11 +79,9 @@ class RunTimes:
         return known[limit_s]
 
     def expected_end(self, job: Job, now_s: float) -> ExpectedEnd:
-        """Return the end of a job that holds resources, for people. Other than `end_s` it does not
-        move while nothing happens: a job that has outlived its estimate, or whose user has none, is
-        expected at its time limit. The least estimate, which only spares reservations a surprise,
-        counts when the job has outlived a shorter one: a line of jobs of seconds would seem to take
-        minutes."""
+        """Return the end of a job, for people. Unlike `end_s` it does not move while nothing
+        happens: a job that has outlived its estimate, or whose user has none, is expected at its
+        time limit. The least estimate counts only for a job that has outlived a shorter one."""
         started_s = job.started_at if job.started_at is not None else now_s
         started_s += job.frozen_s(now_s)
         limit_s = job.spec.time_limit_s

@@ -1,13 +1,12 @@
-"""The scheduler: makes scheduling passes, and keeps what one pass needs of those before it.
+"""The scheduler: passes, and the state that one pass needs of those before it.
 
-Begin at `Scheduler.run`. `plan` reads what has changed since the last pass; `schedule` hands what
-is free, and the index of waiting jobs, to the configured policy (`POLICIES`), which returns a plan;
-`start_events` turns it into events. A pass itself changes no table. While launching is stopped no
-policy is asked; it does not see leaves that wait for the end of a shortage or for the next week's
-quota.
+Begin at `Scheduler.run`. `plan` reads the changes since the last pass; `schedule` gives the free
+resources and the index of waiting jobs to the configured policy (`POLICIES`); `start_events` turns
+the resulting plan into events. A pass changes no table. Leaves that wait for the end of a shortage
+or for the next week's quota are not shown to the policy.
 
-The scheduler's state is not part of the ledger: nothing here decides what is true of a job. It can
-be rebuilt from jobs that have ended, and from kept reservations (`Scheduler.restore`).
+The state is not part of the ledger. It can be rebuilt from ended jobs and stored reservations
+(`Scheduler.restore`).
 """
 
 from __future__ import annotations
@@ -73,9 +72,9 @@ class Scheduler:
         past_usage: Mapping[str, float] = MappingProxyType({}),
         reservations: tuple[Reservation, ...] = (),
     ) -> None:
-        """`half_life_s` is that of usage (see `core.fairness.service_order`). A simulation may give
-        other `run_times` than a daemon estimates. `limits` hold for each pass. A forecast goes on
-        from the `past_usage` and the `reservations` of another scheduler."""
+        """`half_life_s` is that of usage (see `core.fairness.service_order`). A simulation may pass
+        other `run_times` than a daemon estimates, a forecast the `past_usage` and `reservations` of
+        another scheduler. `limits` hold for each pass."""
         self.limits = limits
         #: The latest scheduling pass: waits are explained from it.
         self.last_plan: Plan | None = None
@@ -286,9 +285,8 @@ def schedule(
     limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
     used_up: Mapping[str, QuotaUse] = MappingProxyType({}),
 ) -> Plan:
-    """Return the plan of one pass. `wait_index` (see `build_wait_index`) is kept from pass to pass
-    and must have been told of every change since the last one. `used_up` are the nodes that have
-    used up their quota of the week."""
+    """Return the plan of one pass. `wait_index` must have been notified of every change since the
+    last one. `used_up` are the nodes that have used up their quota of the week."""
     free = free_of(ledger, rules, pass_context.external)
     shortages = ledger.shortages.pausing(pass_context.now_s)
     if ledger.draining or MACHINE in shortages:

@@ -1,11 +1,12 @@
-"""The index of waiting jobs, kept from pass to pass.
+"""The index of waiting jobs, stored from pass to pass and derived from queues, allocations and
+usage.
 
-It is derived from queues, allocations and usage. The caller names each leaf that changes (`touch`),
-and only that leaf is read again before the next pass. A pass enters the jobs that it admits, and
-touches their leaves, because its decisions count only once the ledger has applied them.
+The caller names each leaf that changes (`touch`); only that leaf is read again before the next
+pass. A pass enters the jobs that it admits and touches their leaves, because its decisions count
+only once the ledger has applied them.
 
-Of the jobs of a leaf with one demand vector a pass looks at the first only that no gate keeps from
-starting. A vector that does not fit is skipped, however many leaves wait for it.
+Of the jobs of a leaf with one demand vector, a pass looks only at the first that no gate blocks. A
+vector that does not fit is skipped, however many leaves wait for it.
 """
 
 from __future__ import annotations
