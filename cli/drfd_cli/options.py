@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import click
 
 from drfd.client.connection import Connection, choose
-from drfd.client.option_values import read as read_value
 from drfd.client.words import (
     Ref,
     is_clock,
@@ -34,7 +33,6 @@ from drfd.protocol.job_options import CONDITIONS, OPTIONS, OTHERS, RESOURCES, Op
 from drfd_cli import output, personal, which_job
 from drfd_cli.output import Columns, Form, local_time, render
 from drfd_cli.personal import Setting
-from drfd_cli.quick import is_sign
 
 if TYPE_CHECKING:
     from drfd_cli.personal import Setting
@@ -219,6 +217,8 @@ job_id = click.argument(
 
 
 def _checked_sign(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    from drfd_cli.quick import is_sign
+
     if not is_sign(value):
         raise click.BadParameter("one sign such as ~, or none")
     return value
@@ -529,6 +529,9 @@ def click_option(
     another help or another reader."""
     if option.kind == "flag":
         return click.option(*option.names, option.key, is_flag=True, help=option.about)
+    # Imported here, because verbs that only show something need none of it.
+    from drfd.client.option_values import read as read_value
+
     read = read or _READERS.get(option.kind) or partial(read_value, option)
     is_many = option.many == "each"
     return click.option(

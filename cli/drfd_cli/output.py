@@ -7,11 +7,9 @@ imported only to measure text that is not ASCII.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -222,12 +220,15 @@ def parts(column: Column) -> tuple[str, str]:
 
 def width(stream: TextIO | None = None) -> int:
     """Return the width of the screen behind `stream` or stdout, or the width of a file."""
-    if stream is not None:
-        try:
-            return os.get_terminal_size(stream.fileno()).columns or _PLAIN_WIDTH
-        except OSError:
-            return _PLAIN_WIDTH
-    return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
+    named = os.environ.get("COLUMNS", "")
+    if stream is None and named.isdecimal() and int(named):
+        return int(named)
+    screen = stream or sys.__stdout__
+    try:
+        file = 1 if screen is None else screen.fileno()
+        return os.get_terminal_size(file).columns or _PLAIN_WIDTH
+    except (OSError, ValueError):
+        return _PLAIN_WIDTH
 
 
 def print_rows(
@@ -823,6 +824,8 @@ def _print_lines(pages: Iterable[Sequence[Any]], form: Form, columns: Columns[An
 
 def _print_csv(columns: Columns[Any], views: Iterable[Any]) -> None:
     """Print comma-separated values, one line for each view; None is an empty value."""
+    import csv
+
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     for view in views:
