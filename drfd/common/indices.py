@@ -31,10 +31,8 @@ _AT_ONCE = re.compile(r"\d{1,12}", re.ASCII)
 
 
 class Spans(tuple[Span, ...]):
-    """Spans in order that do not overlap.
-
-    The sums of indices are computed once, because a task of an array is looked up many times.
-    """
+    """Spans in order that do not overlap. The sums of indices are computed once, because a task of
+    an array is looked up many times."""
 
     @cached_property
     def _until(self) -> list[int]:
@@ -86,10 +84,8 @@ def show_spans(spans: Iterable[Span]) -> str:
 
 
 def _folded(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield equal spans in which four or more single, evenly spaced indices are one.
-
-    Such indices remain when every second task of a large array has been cancelled.
-    """
+    """Yield equal spans in which four or more single, evenly spaced indices are one. Such indices
+    remain when every second task of a large array has been cancelled."""
     run: list[int] = []
     for first, last, step in spans:
         is_even = len(run) < 2 or first - run[-1] == run[1] - run[0]
@@ -140,9 +136,7 @@ def gaps(ids: Iterable[int], first: int, last: int) -> list[Ids]:
 
 def read_array(text: str) -> tuple[tuple[Span, ...], int | None]:
     """Parse the value of `--array`, such as `1,3,7-20:2%5`, into spans and the most tasks at once.
-
-    Raises Refused.
-    """
+    Raises Refused."""
     pieces, percent, bound = text.partition("%")
     at_once = None
     if percent:
@@ -177,10 +171,8 @@ def _read_piece(text: str, piece: str) -> Span:
 
 
 def _disjoint(text: str, spans: list[Span]) -> Iterator[Span]:
-    """Yield the indices of overlapping ranges with steps as spans in order.
-
-    Raises Refused for too many indices, for one that occurs twice, and for too many spans.
-    """
+    """Yield the indices of overlapping ranges with steps as spans in order. Raises Refused for too
+    many indices, for one that occurs twice, and for too many spans."""
     count = count_of(spans)
     if count > _MOST_MIXED:
         raise _bad(

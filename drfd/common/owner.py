@@ -17,10 +17,8 @@ UNSTARTED = 10**18 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The user, journal and submission that an attempt belongs to.
-
-    A field is None if it is not known: a damaged attempt file has none of them.
-    """
+    """The user, journal and submission that an attempt belongs to. A field is None if it is not
+    known: a damaged attempt file has none of them."""
 
     uid: int | None = None
     user: str | None = None
@@ -49,10 +47,8 @@ def _may_equal(one: object, other: object) -> bool:
 
 
 def read_owner(record: Mapping[str, object]) -> Owner:
-    """Read the owner from the first record of an attempt file or from a launcher report.
-
-    A missing field, or one of a wrong type, is not known.
-    """
+    """Read the owner from the first record of an attempt file or from a launcher report. A missing
+    field, or one of a wrong type, is not known."""
     kinds = {"uid": int, "user": str, "journal": str, "submitted_us": int}
     known: dict[str, Any] = {
         name: record[name] for name, kind in kinds.items() if type(record.get(name)) is kind

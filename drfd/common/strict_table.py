@@ -142,10 +142,8 @@ class TomlTable:
         return self._children[key]
 
     def tables(self, key: str) -> list[TomlTable] | None:
-        """Return the list of tables of this key, or None if the key is not there.
-
-        The caller checks them with `done`.
-        """
+        """Return the list of tables of this key, or None if the key is not there. The caller checks
+        them with `done`."""
         values = self.take(key, partial(read_tables, self.at(key)), None)
         if values is None:
             return None

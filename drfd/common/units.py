@@ -256,10 +256,8 @@ def show_range(least: str, most: str | None) -> str:
 
 
 def show_amount(axis: str, amount: int) -> str:
-    """Return an amount with its unit, for people.
-
-    `axis` is the name of a resource as in `core.model.resources.Axes`.
-    """
+    """Return an amount with its unit, for people. `axis` is the name of a resource as in
+    `core.model.resources.Axes`."""
     row = AXES.get(axis.partition(":")[0])
     return str(amount) if row is None else row.show(amount)
 

@@ -22,10 +22,8 @@ _Identity = tuple[str, str]
 
 
 class Roster:
-    """GPUs that have been seen, as they were when they were looked up last.
-
-    What `file` has is known from the start, and it is kept up to date.
-    """
+    """GPUs that have been seen, as they were when they were looked up last. What `file` has is
+    known from the start, and it is kept up to date."""
 
     def __init__(self, root: Path = Path("/"), file: RosterFile | None = None) -> None:
         self._root = root
@@ -36,11 +34,9 @@ class Roster:
         self._memory: Memory = {}
 
     def look_up(self) -> tuple[Gpu, ...]:
-        """Return all GPUs as they are now, without links, and those that have gone.
-
-        One that has gone, cannot be used, or has been replaced by another, has a `fault`, and its
-        nodes of before too. Raises HostError as `find_gpus` does.
-        """
+        """Return all GPUs as they are now, without links, and those that have gone. One that has
+        gone, cannot be used, or has been replaced by another, has a `fault`, and its nodes of
+        before too. Raises HostError as `find_gpus` does."""
         found = find_gpus(
             self._root, with_links=False, memory=self._memory, numbers=numbers_of(self._known)
         )

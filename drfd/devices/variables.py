@@ -42,8 +42,7 @@ _NONE = "-1"
 def variables_for(given: Sequence[Gpu], visible: Sequence[Gpu]) -> dict[str, str]:
     """Return the variables of a job that was given some GPUs and can open the visible ones: all of
     the machine where the kernel hides none, and otherwise its own and those that are listed for
-    nobody. The other names in this module must not be set for the job.
-    """
+    nobody. The other names in this module must not be set for the job."""
     # Runtimes do not count what they cannot open.
     usable = [gpu for gpu in visible if not gpu.fault]
     by_vendor = {

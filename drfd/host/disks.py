@@ -235,11 +235,9 @@ def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Locati
 def disk_of(
     path: str, disks: Sequence[Disk], mountinfo: str | None = None, sys: str = "/sys"
 ) -> Disk | None:
-    """Return the first of the disks that holds the path, or None if none does.
-
-    The path must be without symbolic links. Only the table of mounts is read, since the path may
-    lie in a directory of any user.
-    """
+    """Return the first of the disks that holds the path, or None if none does. The path must be
+    without symbolic links. Only the table of mounts is read, since the path may lie in a directory
+    of any user."""
     if mountinfo is None:
         mountinfo = _mountinfo()
     mount = _mount_of(path, mountinfo)
@@ -256,11 +254,9 @@ def disk_of(
 
 
 def _number_of(source: str, sys: str) -> int | None:
-    """Return the number of a block device, or None if it is unknown.
-
-    It is found by the file in /dev or, where there is none (PrivateDevices=, systemd.exec(5)), by
-    its name in the kernel or the device mapper.
-    """
+    """Return the number of a block device, or None if it is unknown. It is found by the file in
+    /dev or, where there is none (PrivateDevices=, systemd.exec(5)), by its name in the kernel or
+    the device mapper."""
     try:
         return os.stat(source).st_rdev
     except OSError:

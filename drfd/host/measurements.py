@@ -90,10 +90,8 @@ class MemoryHeadroom:
 
 
 def spare_memory(proc_self_cgroup: str = "/proc/self/cgroup") -> list[MemoryHeadroom]:
-    """Return the free memory of the machine, and of each cgroup with a limit that we are in.
-
-    Limits beyond which the kernel only slows processes down (memory.high) are included.
-    """
+    """Return the free memory of the machine, and of each cgroup with a limit that we are in. Limits
+    beyond which the kernel only slows processes down (memory.high) are included."""
     memory = psutil.virtual_memory()
     found = [MemoryHeadroom("the machine", memory.available + _spare_arc_bytes(), memory.total)]
     for name in (None, "memory.high"):
@@ -220,10 +218,8 @@ _KEPT = (
 
 
 def sample_cgroup(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> Sample:
-    """Return a sample of one attempt's cgroup, or cgroups of version 1.
-
-    Memory is all memory that the kernel cannot drop.
-    """
+    """Return a sample of one attempt's cgroup, or cgroups of version 1. Memory is all memory that
+    the kernel cannot drop."""
     cpu_s = None
     if UNIFIED in mounts:
         cpu_us = (_read(mounts, "cpu", cgroup, "cpu.stat", _table) or {}).get("usage_usec")
@@ -328,11 +324,9 @@ def refusal(mounts: Mapping[str, str], cgroup: str) -> PermissionError | None:
 
 
 def pinned_cpus(mounts: Mapping[str, str], cgroup: str) -> str | None:
-    """Return the CPUs that an attempt is pinned to, as "0-3,8", or None if it is not pinned.
-
-    The cgroup of a pinned attempt has memory nodes of its own and, on version 1, migrates memory to
-    them.
-    """
+    """Return the CPUs that an attempt is pinned to, as "0-3,8", or None if it is not pinned. The
+    cgroup of a pinned attempt has memory nodes of its own and, on version 1, migrates memory to
+    them."""
 
     def text(name: str) -> str:
         return (_read(mounts, "cpuset", cgroup, name, str) or "").strip()
@@ -435,10 +429,8 @@ def _each_io_service(text: str) -> dict[str, tuple[int, int]]:
 
 
 def _io_stat(text: str) -> tuple[int, int]:
-    """Return the bytes read and written on all disks.
-
-    Disks made of others (LVM, LUKS, md) are left out, because the disks below count the same bytes.
-    """
+    """Return the bytes read and written on all disks. Disks made of others (LVM, LUKS, md) are left
+    out, because the disks below count the same bytes."""
     each = _each_io_stat(text)
     return _summed(moved for device, moved in each.items() if not _is_stacked(device))
 
@@ -481,9 +473,7 @@ def _read(
     mounts: Mapping[str, str], controller: str, cgroup: str, name: str, read: Callable[[str], T]
 ) -> T | None:
     """Return the parsed content, or None if the file is missing or has an unknown form.
-
-    `controller` names its hierarchy on version 1.
-    """
+    `controller` names its hierarchy on version 1."""
     mount = mounts.get(UNIFIED) or mounts.get(controller)
     if mount is None:
         return None

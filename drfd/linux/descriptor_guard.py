@@ -48,10 +48,8 @@ class PeerState(Enum):
 
 
 def peek(connection: socket.socket) -> PeerState:
-    """Return the state of the client, without reading or blocking.
-
-    A connection whose client has left may be closed with a plain close.
-    """
+    """Return the state of the client, without reading or blocking. A connection whose client has
+    left may be closed with a plain close."""
     try:
         data, _, answer, _ = connection.recvmsg(1, 0, _PEEK | _NOW)
     except OSError:
@@ -85,11 +83,9 @@ class _Guarded(socket.socket):
             super().close()
 
     def _peek(self, size: int, flags: int = 0) -> int:
-        """Return how many bytes can be read before a message with descriptors.
-
-        The kernel returns at most the bytes up to the first such message, and the flag that its
-        descriptors did not fit. Raises UnwantedDescriptors.
-        """
+        """Return how many bytes can be read before a message with descriptors. The kernel returns
+        at most the bytes up to the first such message, and the flag that its descriptors did not
+        fit. Raises UnwantedDescriptors."""
         data, _, answer, _ = super().recvmsg(size, 0, flags | _PEEK)
         if answer & _DID_NOT_FIT:
             raise UnwantedDescriptors("a descriptor came with a message")

@@ -31,10 +31,8 @@ class DeviceNode(NamedTuple):
 
 
 def node_at(path: str | PathLike[str]) -> DeviceNode:
-    """Return the device whose node, or a link to it, is at `path`.
-
-    Raises OSError if nothing can be seen there, and ValueError if it is no device.
-    """
+    """Return the device whose node, or a link to it, is at `path`. Raises OSError if nothing can be
+    seen there, and ValueError if it is no device."""
     found = os.stat(path)
     if stat.S_ISCHR(found.st_mode):
         kind = CHARACTER

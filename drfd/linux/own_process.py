@@ -19,10 +19,8 @@ _FIRST = 500
 
 
 def spare() -> None:
-    """Make the kernel's OOM killer prefer other processes, unless the score is as low already.
-
-    Only root may do this. Where root may not, as in some containers, nothing changes.
-    """
+    """Make the kernel's OOM killer prefer other processes, unless the score is as low already. Only
+    root may do this. Where root may not, as in some containers, nothing changes."""
     if os.getuid() != 0:
         return
     try:
@@ -74,11 +72,9 @@ def part_of_memory(part: int, least_bytes: int) -> int:
 
 
 def take_cpus() -> None:
-    """Run on all CPUs of process 1 of the machine or container that our cpuset allows.
-
-    These leave out the CPUs that the kernel command line isolates, and those that systemd keeps
-    from all services. The daemon of an ordinary user stays on the CPUs that its user has chosen.
-    """
+    """Run on all CPUs of process 1 of the machine or container that our cpuset allows. These leave
+    out the CPUs that the kernel command line isolates, and those that systemd keeps from all
+    services. The daemon of an ordinary user stays on the CPUs that its user has chosen."""
     if os.getuid() != 0:
         return
     try:

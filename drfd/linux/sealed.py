@@ -29,11 +29,8 @@ def seal(data: bytes) -> int:
 
 
 def sealed_size(fd: int, most: int) -> int:
-    """Return the length of a sealed file in bytes.
-
-    Raises NotSealed if anybody could still change it, if it is empty or longer than `most` bytes,
-    or if it cannot be read by this descriptor.
-    """
+    """Return the length of a sealed file in bytes. Raises NotSealed if anybody could still change
+    it, if it is empty or longer than `most` bytes, or if it cannot be read by this descriptor."""
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
@@ -60,11 +57,9 @@ def read_sealed(fd: int) -> bytes:
 
 
 def receive(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int], bool]:
-    """Receive up to `size` bytes with up to `most` descriptors (SCM_RIGHTS, unix(7)).
-
-    Returns the bytes, the descriptors, and whether more descriptors came than that. The descriptors
-    are closed on exec, for which `socket.recv_fds` of Python 3.11 does not set the flag.
-    """
+    """Receive up to `size` bytes with up to `most` descriptors (SCM_RIGHTS, unix(7)). Returns the
+    bytes, the descriptors, and whether more descriptors came than that. The descriptors are closed
+    on exec, for which `socket.recv_fds` of Python 3.11 does not set the flag."""
     ancillary_bytes = socket.CMSG_SPACE(most * _FD_BYTES)
     data, parts, flags, _ = connection.recvmsg(size, ancillary_bytes, _CLOEXEC)
     fds = array.array("i")

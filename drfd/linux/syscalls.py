@@ -254,11 +254,9 @@ def set_capabilities(wanted: Capabilities) -> None:
 
 
 def join_session_keyring() -> int:
-    """Join a new, empty, anonymous session keyring and return its serial number.
-
-    It is charged to the real uid, which may have 200 keys if it is an ordinary one. Raises OSError
-    EDQUOT if there are more, and ENOSYS if the kernel has no keyrings.
-    """
+    """Join a new, empty, anonymous session keyring and return its serial number. It is charged to
+    the real uid, which may have 200 keys if it is an ordinary one. Raises OSError EDQUOT if there
+    are more, and ENOSYS if the kernel has no keyrings."""
     return _checked(_keyctl_join(_KEYCTL_JOIN_SESSION_KEYRING, None), "keyctl")
 
 
@@ -399,19 +397,14 @@ _STRUCT_BYTES, _ENTRY_BYTES = 256, 1 << 20
 
 
 def has_account(uid: int) -> bool:
-    """Return whether the user directory has an entry for the uid.
-
-    Raises OSError if the directory cannot be asked, where `pwd.getpwuid` raises KeyError as it does
-    for a uid without an entry.
-    """
+    """Return whether the user directory has an entry for the uid. Raises OSError if the directory
+    cannot be asked, where `pwd.getpwuid` raises KeyError as it does for a uid without an entry."""
     return _has_entry(_getpwuid_r, "getpwuid_r", uid)
 
 
 def has_group(gid: int) -> bool:
-    """Return whether the user directory has a group with this gid.
-
-    Raises OSError if the directory cannot be asked, where `os.getgrouplist` omits the group.
-    """
+    """Return whether the user directory has a group with this gid. Raises OSError if the directory
+    cannot be asked, where `os.getgrouplist` omits the group."""
     return _has_entry(_getgrgid_r, "getgrgid_r", gid)
 
 

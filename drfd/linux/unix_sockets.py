@@ -24,10 +24,8 @@ _UCRED = "iII"
 
 class at_socket:
     """`with at_socket(path) as address`: an address to bind or connect to, however long the path.
-
     The address is valid inside the block. Raises OSError if the directory of a long path cannot be
-    entered. This is no generator of contextlib, which would double the time to load this module.
-    """
+    entered. This is no generator of contextlib, which would double the time to load this module."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)

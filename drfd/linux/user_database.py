@@ -35,11 +35,8 @@ def version_of(file: Path) -> Version:
 
 
 class ParsedFile(Generic[T]):
-    """A small file of the system, parsed again when it has changed.
-
-    A file that cannot be read, or is longer than `most_bytes`, counts as empty. Threads may share
-    an instance.
-    """
+    """A small file of the system, parsed again when it has changed. A file that cannot be read, or
+    is longer than `most_bytes`, counts as empty. Threads may share an instance."""
 
     def __init__(self, file: Path, parse: Callable[[bytes], T], most_bytes: int) -> None:
         self._file = file
@@ -106,10 +103,8 @@ _MOST_SUBUID_BYTES = 16 << 20
 
 
 class Subordinates:
-    """Subordinate uids (subuid(5)): users may have many of them besides their own.
-
-    They have no account. Their requests must not delay those of people.
-    """
+    """Subordinate uids (subuid(5)): users may have many of them besides their own. They have no
+    account. Their requests must not delay those of people."""
 
     def __init__(self, file: Path = _SUBUID) -> None:
         self._ranges = ParsedFile(file, _ranges, _MOST_SUBUID_BYTES)
@@ -137,10 +132,8 @@ _REMOTE_AGES_S = 5.0, 15.0
 
 
 def look_up_name(uid: int) -> str | None:
-    """Return the user name of a uid, or None if there is no such account.
-
-    Raises OSError if the directory could not be asked.
-    """
+    """Return the user name of a uid, or None if there is no such account. Raises OSError if the
+    directory could not be asked."""
     try:
         return written_name(pwd.getpwuid(uid).pw_name)
     except KeyError:

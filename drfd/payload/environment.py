@@ -237,10 +237,8 @@ def _is_of_session(name: str) -> bool:
 
 
 def as_given(env: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's variables without LC_CTYPE if Python has added it (PEP 538).
-
-    Python does so where the locale is C, and a job must see the variables of its submitter.
-    """
+    """Return this process's variables without LC_CTYPE if Python has added it (PEP 538). Python
+    does so where the locale is C, and a job must see the variables of its submitter."""
     kept = dict(env)
     if "LC_CTYPE" not in kept:
         return kept

@@ -58,10 +58,8 @@ def encode(
 
 
 def of_request(fields: Mapping[str, Any]) -> bytes:
-    """Encode the payload of a submission with these fields of the wire.
-
-    Raises ValueError if such a job could not be started.
-    """
+    """Encode the payload of a submission with these fields of the wire. Raises ValueError if such a
+    job could not be started."""
     usual = usual_output(is_array=fields.get("array") is not None)
     notify = fields.get("notify") or {}
     return encode(

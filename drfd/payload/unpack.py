@@ -63,11 +63,9 @@ def decode(data: bytes) -> LaunchPayload:
 def output_path(
     pattern: str, *, cwd: str, job_id: int, array_id: int, index: int, name: str, user: str
 ) -> str:
-    """Return an output path, relative to the cwd, with its %-patterns filled in.
-
-    %j is the job id, %A the array id (the job id if `array_id` is 0, for a job in no array), %a the
-    index (0 in no array), %x the name, %u the user, and %% a percent sign.
-    """
+    """Return an output path, relative to the cwd, with its %-patterns filled in. %j is the job id,
+    %A the array id (the job id if `array_id` is 0, for a job in no array), %a the index (0 in no
+    array), %x the name, %u the user, and %% a percent sign."""
     # A slash in a name would be another directory.
     signs = {
         "%%": "%",

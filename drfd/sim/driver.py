@@ -121,10 +121,8 @@ def simulate(
     until_s: float = inf,
     progress: Progress | None = None,
 ) -> Run:
-    """Simulate `jobs`, which are in the order of submission, under `rules`, up to a time.
-
-    The result depends on the arguments alone: equal arguments give equal runs.
-    """
+    """Simulate `jobs`, which are in the order of submission, under `rules`, up to a time. The
+    result depends on the arguments alone: equal arguments give equal runs."""
     run = _Simulation(rules_for(rules, policy, estimates), estimates, speeds or Speeds())
     comes, goes = deque(jobs), deque(sorted((job.until_s, job.id) for job in jobs if job.until_s))
     ended_before = -1
@@ -376,11 +374,9 @@ class Lender(Speeds):
 
 
 def for_lending(work: Workload, factor: float | None) -> Workload:
-    """Return the workload with the run times that its jobs have on their declared cores alone.
-
-    With a factor, each job may use so many times the cores that it declares; otherwise each has its
-    own range. Notes say what was assumed.
-    """
+    """Return the workload with the run times that its jobs have on their declared cores alone. With
+    a factor, each job may use so many times the cores that it declares; otherwise each has its own
+    range. Notes say what was assumed."""
     jobs = []
     for job in work.jobs:
         cores, run_s, most_milli = job.demand.cores_milli / 1000, job.run_s, job.most_cores_milli

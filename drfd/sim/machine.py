@@ -58,10 +58,8 @@ def rules_of(capacity: Resources) -> Rules:
 
 
 def check(jobs: Sequence[SimJob], capacity: Resources) -> None:
-    """Raise Refused if the machine lacks a resource that jobs ask for.
-
-    Such a capacity was mistyped; a single job that is too large is only refused itself.
-    """
+    """Raise Refused if the machine lacks a resource that jobs ask for. Such a capacity was
+    mistyped; a single job that is too large is only refused itself."""
     asked, most = _asked(jobs)
     there = dict(zip(asked.names, asked.vector(capacity), strict=True))
     for name, amount in zip(asked.names, most, strict=True):
@@ -157,11 +155,9 @@ def of_groups(jobs: Iterable[SimJob]) -> dict[str, Pool]:
 
 
 def weighted(rules: Rules, weights: Mapping[str, Fraction], users: Iterable[str]) -> Rules:
-    """Return `rules` with other weights for pools and users.
-
-    A key is a pool ("lab"), a user in every pool that accepts them ("alice"), or a user in one pool
-    ("lab.alice"). Raises Refused for an unknown name.
-    """
+    """Return `rules` with other weights for pools and users. A key is a pool ("lab"), a user in
+    every pool that accepts them ("alice"), or a user in one pool ("lab.alice"). Raises Refused for
+    an unknown name."""
     pools, members, known = dict(rules.pools), dict(rules.members), set(users)
     for name, weight in weights.items():
         above, _, last = name.rpartition(".")

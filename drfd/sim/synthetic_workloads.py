@@ -29,11 +29,9 @@ from drfd.sim.workload import OWN, NotAJob, SimJob, Workload, number
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """Demands and run times of a user's jobs.
-
-    Demands are parts of the machine: the smallest and the largest, distributed evenly in their
-    logarithm. Run times are log-normal: the median, and one sigma of the logarithm.
-    """
+    """Demands and run times of a user's jobs. Demands are parts of the machine: the smallest and
+    the largest, distributed evenly in their logarithm. Run times are log-normal: the median, and
+    one sigma of the logarithm."""
 
     cores: tuple[float, float]
     memory: tuple[float, float]

@@ -93,10 +93,8 @@ def collect(
     kind: str,
     notes: tuple[str, ...] = (),
 ) -> Workload:
-    """Make a workload of pairs (line number, function that parses the line).
-
-    Raises Refused if no line is a job.
-    """
+    """Make a workload of pairs (line number, function that parses the line). Raises Refused if no
+    line is a job."""
     jobs: list[tuple[float, int, SimJob]] = []
     bad: list[BadLine] = []
     # Equal demands share one object, since a trace has hundreds of thousands of lines.
@@ -309,11 +307,9 @@ def _pods(row: Row) -> SimJob:
 
 
 def _swim(rates: tuple[int, int]) -> TraceFormat:
-    """Return the format of SWIM traces, which have neither run times nor rates.
-
-    They follow from the bytes that a job moves: it has a task for each SWIM_TASK_BYTES of input,
-    each task moves SWIM_TASK_BPS, and all together at most what the machine does.
-    """
+    """Return the format of SWIM traces, which have neither run times nor rates. They follow from
+    the bytes that a job moves: it has a task for each SWIM_TASK_BYTES of input, each task moves
+    SWIM_TASK_BPS, and all together at most what the machine does."""
 
     def read(row: Row) -> SimJob:
         names = ("input_bytes", "shuffle_bytes", "output_bytes")
@@ -429,10 +425,8 @@ _LONGEST = 100_000
 
 
 def read_trace(path: Path, *, rates: tuple[int, int] = (0, 0)) -> Workload:
-    """Read a trace, plain or gzip. `rates` as in `recognise`.
-
-    Raises Refused if it cannot be read as a trace at all.
-    """
+    """Read a trace, plain or gzip. `rates` as in `recognise`. Raises Refused if it cannot be read
+    as a trace at all."""
     try:
         with path.open("rb") as file:
             return read_binary(file, source=str(path), rates=rates)
@@ -539,9 +533,7 @@ def amount_of(view: View) -> Resources:
 
 def with_weights(rules: Rules, nodes: Iterable[View], workload: Workload) -> Rules:
     """Return the rules with the daemon's present weights; pools and users without a node have 1.
-
-    The daemon does not return limits and guarantees.
-    """
+    The daemon does not return limits and guarantees."""
     weights = {node["path"].removeprefix("root."): node["weight"] for node in nodes}
     pools = {
         group: Pool(**_weight(weights.get(group, 1)))

@@ -104,10 +104,8 @@ def settled(
 
 
 def begin(ledger: Ledger, at_s: float) -> list[ev.Event]:
-    """Return events for jobs whose earliest start time has passed, at most `_AT_ONCE` of them.
-
-    A pause that would last longer than the longest one counts as over: the clock was set back.
-    """
+    """Return events for jobs whose earliest start time has passed, at most `_AT_ONCE` of them. A
+    pause that would last longer than the longest one counts as over: the clock was set back."""
     found = islice(_due(ledger, at_s), _AT_ONCE)
     return [ev.BeginReached(job_id=job_id, at_s=at_s) for job_id in found]
 
@@ -268,10 +266,8 @@ _DEPENDENCIES = 32
 
 def report_ends(ledger: Ledger, most: float = inf) -> Iterator[ev.Event]:
     """Yield the next events, about `most` of them, by which waiting jobs learn of ends; apply each
-    before asking for the next.
-
-    The owners of ended jobs take turns, so one user's ten thousand jobs do not delay another's.
-    """
+    before asking for the next. The owners of ended jobs take turns, so one user's ten thousand jobs
+    do not delay another's."""
     ended, left = ledger.dependents.ended, most
     # A job that is cancelled for the end of another is an end for those that wait for it.
     while ended and left > 0:

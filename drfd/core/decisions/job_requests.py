@@ -54,10 +54,8 @@ T = TypeVar("T")
 
 
 def owns(actor: Actor, spec: JobSpec) -> bool:
-    """Return whether a job is the user's own.
-
-    The name is compared too, because the uid of a deleted account may be given to another.
-    """
+    """Return whether a job is the user's own. The name is compared too, because the uid of a
+    deleted account may be given to another."""
     return (actor.uid, actor.user) == (spec.uid, spec.user)
 
 
@@ -330,10 +328,8 @@ def _on_disks(amounts: Mapping[str, T], axes: Axes) -> dict[tuple[str, str], T]:
 
 
 def _with_amounts(demand: Resources, wish: Mapping[str, int], axes: Axes) -> Resources:
-    """Return the demand with the requested amounts, on the machine's disks.
-
-    On a disk that the machine no longer has, the job keeps its rates or sets them to zero.
-    """
+    """Return the demand with the requested amounts, on the machine's disks. On a disk that the
+    machine no longer has, the job keeps its rates or sets them to zero."""
     asked = {key: rate for key, rate in _on_disks(wish, axes).items() if key[0] in DISK_AXES}
     if not asked:
         return demand.with_amounts({**demand.amounts, **wish})

@@ -48,11 +48,9 @@ UNKNOWN_LOSS = "UNKNOWN"
 
 
 def judge_end(job: Job, end: AttemptEnded) -> tuple[Outcome | None, str]:
-    """Return the outcome and its sentence; the outcome is None if the job goes back to the queue.
-
-    A SIGKILL proves nothing by itself: the cause is the stop that drfd recorded before the first
-    signal, or what the kernel's counters show.
-    """
+    """Return the outcome and its sentence; the outcome is None if the job goes back to the queue. A
+    SIGKILL proves nothing by itself: the cause is the stop that drfd recorded before the first
+    signal, or what the kernel's counters show."""
     if job.stop is not None and not _ended_before_stop(job, end):
         return job.stop.outcome, job.stop.text
     if end.oom_killed and end.over_limit:
@@ -178,10 +176,8 @@ class Sample:
 
 def deadline_mono_s(job: Job, grace_s: int, heard_since_mono_s: float | None = 0.0) -> float | None:
     """Return the monotonic time at which this job next needs a `Tick`, or None if it needs none.
-
     `heard_since_mono_s` is the time since which the launcher takes orders, or None if it takes none
-    now. A grace time begins when SIGTERM can be sent, so that no job is killed without one.
-    """
+    now. A grace time begins when SIGTERM can be sent, so that no job is killed without one."""
     if job.state is JobState.RUNNING and job.spec.time_limit_s is not None:
         warn = job.spec.warn
         # A job that is being frozen could not act on a warning.
@@ -314,10 +310,8 @@ def more_memory(peak_bytes: int) -> int:
 
 
 def round_size(size_bytes: int, *, step: int = 16 << 20, like: int | None = None) -> int:
-    """Round up to a multiple of `step`, or of a larger step up to an eighth of the size.
-
-    `like`, if given, is the size from which the step is chosen.
-    """
+    """Round up to a multiple of `step`, or of a larger step up to an eighth of the size. `like`, if
+    given, is the size from which the step is chosen."""
     while step * 16 < (size_bytes if like is None else like):
         step *= 2
     return -(-size_bytes // step) * step

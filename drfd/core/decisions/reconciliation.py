@@ -44,10 +44,8 @@ def missing_attempts(
 
 
 def loss_by_boot(job: Job, booted_at_s: float | None) -> str | None:
-    """Return MACHINE_CRASH for an attempt that began before the machine was started, else None.
-
-    A shutdown in order would have written the attempt's file to the disk.
-    """
+    """Return MACHINE_CRASH for an attempt that began before the machine was started, else None. A
+    shutdown in order would have written the attempt's file to the disk."""
     if booted_at_s is None or job.started_at is None or job.started_at >= booted_at_s:
         return None
     return MACHINE_CRASH

@@ -144,10 +144,8 @@ class JobAsked(Stimulus):
     def for_each_job(
         self, ledger: Ledger, judge: Callable[[Job], list[ev.Event]]
     ) -> list[ev.Event]:
-        """Return the events of `judge` for the job, or for every task of the array.
-
-        Raises Refused if `judge` refuses all of them.
-        """
+        """Return the events of `judge` for the job, or for every task of the array. Raises Refused
+        if `judge` refuses all of them."""
         array_state = ledger.arrays.get(self.job_id)
         if array_state is None:
             return judge(owned(ledger, self.job_id, self.actor))
@@ -213,10 +211,8 @@ class ReleaseAsked(JobAsked):
 
 @dataclass(frozen=True, slots=True)
 class RequeueAsked(JobAsked):
-    """A request to stop a job's attempt and queue the job again under its id.
-
-    It is granted until the job is cleaned up: a program that reached its time limit may ask for it.
-    """
+    """A request to stop a job's attempt and queue the job again under its id. It is granted until
+    the job is cleaned up: a program that reached its time limit may ask for it."""
 
     #: Whether it is held from then on.
     held: bool
@@ -601,10 +597,8 @@ class Breached(AttemptReport):
 
 
 def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
-    """Return the request to stop, or nothing if the job is being stopped or has ended already.
-
-    A job that was to be requeued or retried ends instead.
-    """
+    """Return the request to stop, or nothing if the job is being stopped or has ended already. A
+    job that was to be requeued or retried ends instead."""
     is_ended = job.state is JobState.CLEANING and job.outcome is not None
     is_over = is_ended and not (is_to_retry(job) and outcome is Outcome.CANCELLED)
     if is_over or (job.stop is not None and job.stop.outcome is not None):

@@ -274,10 +274,8 @@ class UsageAccounts:
         return sum(self.rows.values(), self.rest)
 
     def largest(self, limit: int) -> tuple[list[tuple[Row, Account]], Account | None]:
-        """Return the rows that declared most CPU time, and the sum of the rest, or None.
-
-        Rows by job keep their order.
-        """
+        """Return the rows that declared most CPU time, and the sum of the rest, or None. Rows by
+        job keep their order."""
         rows = list(self.rows.items())
         if self.by != "job":
             rows.sort(key=lambda row: (-_declared(row[1]), row[0]))

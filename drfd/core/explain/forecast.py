@@ -100,20 +100,16 @@ class Forecast:
         self._scheduler.week_use = self.week_use
 
     def add(self, asked: SubmitAsked) -> Job:
-        """Submit a job or array to the forecast; return the job, or the array's first task.
-
-        Raises Refused as a submission does.
-        """
+        """Submit a job or array to the forecast; return the job, or the array's first task. Raises
+        Refused as a submission does."""
         job_id = self.ledger.next_id
         for event in asked.decide(self.ledger, self.rules):
             self.ledger.apply(event)
         return self.ledger.job(job_id + bool(asked.spans))
 
     def start_s(self, wanted: int) -> float | None:
-        """Return the Unix time at which the waiting job `wanted` starts or goes on.
-
-        None if it does not within `_MOST_PASSES` passes, besides those at which limits change.
-        """
+        """Return the Unix time at which the waiting job `wanted` starts or goes on. None if it does
+        not within `_MOST_PASSES` passes, besides those at which limits change."""
         return self._look_ahead(wanted)[0]
 
     def expected_start(self, wanted: int) -> ExpectedStart:

@@ -365,10 +365,8 @@ def limit_ever(
 
 def rules_text(rules: Rules) -> str:
     """Return the rules as text, so that a promise of the past can be judged by the weights,
-    guarantees, limits and capacity of its time: JSON with every field that can be configured.
-
-    The text is canonical: fractions as "n/d", keys and sets sorted, members as "pool/user".
-    """
+    guarantees, limits and capacity of its time: JSON with every field that can be configured. The
+    text is canonical: fractions as "n/d", keys and sets sorted, members as "pool/user"."""
     members = {"/".join(key): each for key, each in rules.members.items()}
     plain = msgspec.to_builtins(replace(rules, members={}), order="sorted", enc_hook=str)
     plain["members"] = members

@@ -103,10 +103,8 @@ class JobCounts:
             add_to(self.waiting, spec.user, change)
 
     def charge(self, before: JobSpec | None, after: JobSpec | None) -> None:
-        """Replace the specification of a job or array in the sums by user.
-
-        `before` is None for a new job, and `after` is None for one that has ended.
-        """
+        """Replace the specification of a job or array in the sums by user. `before` is None for a
+        new job, and `after` is None for one that has ended."""
         if before is after:
             return
         for spec, sign in ((before, -1), (after, 1)):
@@ -330,10 +328,8 @@ class Ledger:
         return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
 
     def wanted(self, job: Job) -> Vector | None:
-        """Return the resources that the job waits for, to start or to go on.
-
-        None if it does not wait, or waits for something else.
-        """
+        """Return the resources that the job waits for, to start or to go on. None if it does not
+        wait, or waits for something else."""
         if job.state is JobState.PENDING and job.eligible_at is not None:
             return self.demand(job)
         if job.state is JobState.SUSPENDED and job.held_by is None:
@@ -371,10 +367,8 @@ class Ledger:
         return sorted(owing, key=lambda job: job.id)
 
     def slots_taken(self) -> dict[str, int]:
-        """Return the number of jobs of each leaf that occupy a slot.
-
-        A frozen job does not: it has released its slot and needs one to go on.
-        """
+        """Return the number of jobs of each leaf that occupy a slot. A frozen job does not: it has
+        released its slot and needs one to go on."""
         frozen = JobState.SUSPENDED
         return {
             leaf: sum(self.jobs[job_id].state is not frozen for job_id in ids)
@@ -390,10 +384,8 @@ class Ledger:
             self.node_drains.pop(event.node, None)
 
     def apply(self, event: ev.Event) -> Job | None:
-        """Apply the event, and return the job after it, or None if it is not about a job.
-
-        Raises InvalidTransition, and changes nothing, when the state of the job does not allow it.
-        """
+        """Apply the event, and return the job after it, or None if it is not about a job. Raises
+        InvalidTransition, and changes nothing, when the state of the job does not allow it."""
         self.latest_array = None
         if isinstance(event, ev.Drained):
             self._note_drain(event)

@@ -27,9 +27,7 @@ MACHINE = ""
 
 class Shortages(dict[str, Postponed]):
     """Known shortages of single users by user, and that of the machine. Only the ledger changes it.
-
-    The table is empty nearly all the time.
-    """
+    The table is empty nearly all the time."""
 
     @classmethod
     def of_jobs(cls, jobs: Iterable[Job]) -> Self:

@@ -50,10 +50,8 @@ class NotifyNever(_AttemptEffect):
 
 @dataclass(frozen=True, slots=True)
 class SendSignals(_AttemptEffect):
-    """Send the attempt's processes signals, so that `count` have been sent in all.
-
-    `signals` are the latest of them. The launcher counts what it sends, so none is sent twice.
-    """
+    """Send the attempt's processes signals, so that `count` have been sent in all. `signals` are
+    the latest of them. The launcher counts what it sends, so none is sent twice."""
 
     count: int
     signals: tuple[int, ...]

@@ -263,10 +263,8 @@ class LaunchFailed(JobEvent, frozen=True, kw_only=True):
 
 
 class LaunchPostponed(JobEvent, frozen=True, kw_only=True):
-    """The job's program has not run, because of a temporary shortage.
-
-    Once the attempt is removed, the job waits again at its old place in the queue.
-    """
+    """The job's program has not run, because of a temporary shortage. Once the attempt is removed,
+    the job waits again at its old place in the queue."""
 
     attempt: int
     why: Postponed
@@ -291,10 +289,8 @@ class LaunchPostponed(JobEvent, frozen=True, kw_only=True):
 
 
 class StopRequested(JobEvent, frozen=True, kw_only=True):
-    """A user or a limit requires the job to stop; recorded before the first signal is sent.
-
-    Of a job that stops or is cleaned up already, it changes whether the job ends or is requeued.
-    """
+    """A user or a limit requires the job to stop; recorded before the first signal is sent. Of a
+    job that stops or is cleaned up already, it changes whether the job ends or is requeued."""
 
     mono_s: float
     #: None if the job is to be queued again.
@@ -542,7 +538,6 @@ class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
 
 class ArraySubmitted(_Event, frozen=True, kw_only=True):
     """An array was submitted; its tasks have the ids after its own, in the order of their indices.
-
     A job event whose `job_id` is an array's id is about all tasks that have no record of their own.
     """
 
@@ -601,10 +596,8 @@ def _signalled(job: Job, number: int) -> Job:
 
 
 def _queued_again(job: Job) -> Job:
-    """Return the job without the state of its last attempt, waiting again.
-
-    A job whose launch was postponed keeps the time since which it has been eligible.
-    """
+    """Return the job without the state of its last attempt, waiting again. A job whose launch was
+    postponed keeps the time since which it has been eligible."""
     run = account_of_run(job)
     is_postponed = job.postponed is not None and job.outcome is None
     return Job(
@@ -674,9 +667,7 @@ class DaemonStopped(Struct, frozen=True, kw_only=True):
 
 class ExternalLoadChanged(Struct, frozen=True, kw_only=True):
     """Processes or jobs outside drfd use more or less of the capacity than at the last such event.
-
-    Not about one job. Small changes are not recorded.
-    """
+    Not about one job. Small changes are not recorded."""
 
     at_s: float
     #: Resources of the controller's own machine that are kept free for processes from now on.
@@ -687,10 +678,8 @@ class ExternalLoadChanged(Struct, frozen=True, kw_only=True):
 
 
 class LaunchersAway(Struct, frozen=True, kw_only=True):
-    """Other nodes than before are without a launcher, so that nothing starts on them.
-
-    Not about one job. A launcher is taken to be there until such an event says otherwise.
-    """
+    """Other nodes than before are without a launcher, so that nothing starts on them. Not about one
+    job. A launcher is taken to be there until such an event says otherwise."""
 
     at_s: float
     #: Whether nothing starts anywhere, as without the launcher of the controller's own machine.
@@ -700,10 +689,8 @@ class LaunchersAway(Struct, frozen=True, kw_only=True):
 
 
 class IdsRaised(_Event, frozen=True, kw_only=True):
-    """The next job gets this id or a higher one.
-
-    The launcher knows attempts with lower ids that this journal never gave out.
-    """
+    """The next job gets this id or a higher one. The launcher knows attempts with lower ids that
+    this journal never gave out."""
 
     at_s: float
     next_id: int

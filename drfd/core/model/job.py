@@ -27,10 +27,8 @@ LONG_BYTES = 256
 
 
 class Words:
-    """The words of a command line, kept as one block of bytes.
-
-    In a tuple of strings each word would need some sixty bytes besides its text; here it needs one.
-    """
+    """The words of a command line, kept as one block of bytes. In a tuple of strings each word
+    would need some sixty bytes besides its text; here it needs one."""
 
     __slots__ = ("__weakref__", "data")
 
@@ -593,11 +591,9 @@ def submitted_us(job: Job) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """One submission of many tasks that differ only in their index.
-
-    The array has its own id, and its tasks have the ids after it, in the order of their indices. A
-    task gets a record of its own with the first event that is about it alone.
-    """
+    """One submission of many tasks that differ only in their index. The array has its own id, and
+    its tasks have the ids after it, in the order of their indices. A task gets a record of its own
+    with the first event that is about it alone."""
 
     #: The state shared by all tasks without a record: a job with the array's id and no index. It
     #: has ended if these tasks were cancelled.
