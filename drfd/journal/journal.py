@@ -171,14 +171,19 @@ class Journal:
             live = job.state is not JobState.ENDED
             events = self._tally.added(job.id, job.spec, size, live=live)
             data = records.encode(job)
-            self._db.execute(
-                "insert or replace into jobs (id, uid, user, state, live, ended_at, data, array_id,"
-                " events, event_bytes, events_dropped) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(job.id, job.spec.uid, job.spec.user, job.shown_state, live, job.ended_at),
-                    *(data, job.array_id, *events),
-                ),
+            # The index of live jobs is not written again while a job is live.
+            update = (
+                "update jobs set state = ?, ended_at = ?, data = ?, events = ?, event_bytes = ?,"
+                " events_dropped = ? where id = ?"
             )
+            stands = job.shown_state, job.ended_at, data, *events
+            if not live or not self._db.execute(update, (*stands, job.id)).rowcount:
+                self._db.execute(
+                    "insert or replace into jobs (id, uid, user, live, array_id, state, ended_at,"
+                    " data, events, event_bytes, events_dropped)"
+                    " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (job.id, job.spec.uid, job.spec.user, live, job.array_id, *stands),
+                )
             if not live and job.array_id is None:
                 self._end_texts(job.id, job.spec)
             elif job.array_id is not None and not live:
