@@ -367,7 +367,7 @@ def test_the_tour_works_unchanged_on_several_machines(
         "the nodes",
         lambda: [node["state"] for node in instance._ask("nodes")["nodes"]] == ["up"] * 3,
     )
-    on_node = f"node       {cluster.nodes[0]}\nlimit  "
+    on_node = f"\nnode       {cluster.nodes[0]}\nused  "
     ends = []
     for command, shown, said in take(instance):
         found = plain(said, instance.work)
@@ -375,8 +375,8 @@ def test_the_tour_works_unchanged_on_several_machines(
             case ["drf", "shares"]:
                 expected = plain(SHARES, instance.work)
             case ["drf", "show", "1"]:
-                assert shown.count("\nlimit  ") == 1
-                expected = plain(shown.replace("limit  ", on_node), instance.work)
+                assert shown.count("\nused  ") == 1
+                expected = plain(shown.replace("\nused  ", on_node), instance.work)
             case ["drf", "report"]:
                 rows = [line.split()[:2] for line in said.splitlines()]
                 assert [row for row in rows if row and row[0] in ("train", "fit")] == [

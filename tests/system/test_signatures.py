@@ -141,7 +141,7 @@ def test_a_user_signs_again_only_what_was_signed_before(
     with closing(sqlite3.connect(instance.state / "controller" / "journal.sqlite")) as db:
         text = "cast(data as text)"
         new = f"cast(replace({text}, 'then', 'evil') as blob)"
-        query = f"update past_texts set data = {new} where {text} like '{{%'"
+        query = f"update text_data set data = {new} where {text} like '{{%'"
         assert db.execute(query).rowcount
         db.commit()
     instance.start()

@@ -340,9 +340,11 @@ def made(name: str) -> Iterator[Target]:
 
 
 def _check_line(error: DrfdError, data: bytes) -> None:
-    """What the daemon says is one line, and quotes no more than was there."""
-    text = str(error)
-    assert text and text.isprintable() and len(text) < 4000 + len(data), repr(text)
+    """What the daemon says is one line, of each fault of a configuration, and quotes no more than was
+    there."""
+    lines = str(error).split("\n") if isinstance(error, ConfigError) else [str(error)]
+    for text in lines:
+        assert text and text.isprintable() and len(text) < 4000 + len(data), repr(text)
 
 
 def _check_said(error: DrfdError) -> None:
