@@ -28,6 +28,7 @@ from drfd.core.model.effects import Freeze, Launch, Thaw
 from drfd.core.model.hours import LimitHours, LimitSteps, Window
 from drfd.core.model.machine import InstancePlace
 from drfd.core.model.resources import Resources
+from drfd.daemon.children.children import Children
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, HistorySettings, survey
 from drfd.daemon.countable import CountableResource
@@ -944,6 +945,8 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(
     rounds of the loop, from the text of the request to that of the reply."""
     desk = make_desk(ready=False, by=rules(max_waiting_per_user=200_000))
     engine = desk.shell.engine
+    # Elsewhere a desk makes reports in the process of the test.
+    desk.requests.history.children = Children(desk.requests.history.children.kind, patience_s=90)
     asked = [
         st.SubmitAsked(now(), spec(name=f"job{at % 500}"), held=at % 4 > 0) for at in range(20_000)
     ]
