@@ -74,8 +74,6 @@ RETRY_S = 1.0
 FRAME_S = 30.0
 #: Bytes of a request read at a time. A request with more is a long one.
 PIECE_BYTES = 64 << 10
-#: Submissions of a list that are worked on at a time.
-_SUBMITTED_AT_ONCE = 16
 #: Rows of a long list that are encoded before other tasks run.
 _ROWS_AT_ONCE = 20
 #: Bytes of a reply written at a time.
@@ -492,7 +490,8 @@ class Server:
                 request = None
                 await self._pause(delay_s)
                 request = decode_request(line)
-        result = await self._carry_out(actor, sender.gid, request)
+        async with self._quotas.submitting[sender.quota_uid]:
+            result = await self._carry_out(actor, sender.gid, request)
         # In the next round of the loop, so that the client need not wait for it.
         asyncio.get_running_loop().call_soon(record, actor, request, result)
         return await _encode_result(result)
@@ -501,10 +500,10 @@ class Server:
     async def _submit_list(self, sender: _Sender, request: SubmitListRequest) -> SubmitListReply:
         """Process many submissions, in order and some at a time. Each has its own reply."""
         replies: list[bytes] = []
-        for first in range(0, len(request.jobs), _SUBMITTED_AT_ONCE):
+        for first in range(0, len(request.jobs), quotas.AT_ONCE):
             submitting = (
                 self.loop_time.metered(sender.quota_uid, self._submit, sender, bytes(each))
-                for each in request.jobs[first : first + _SUBMITTED_AT_ONCE]
+                for each in request.jobs[first : first + quotas.AT_ONCE]
             )
             replies += [each[:-1] for each in await asyncio.gather(*submitting)]
         return {"replies": list(map(msgspec.Raw, replies))}

@@ -38,7 +38,7 @@ from drfd.daemon.server import MAX_ACCEPTS, Acceptor, ListeningSocket, Server
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import LoopTime
-from drfd.daemon.users.quotas import MAX_INCOMING_BYTES, STRANGERS, UNKNOWN
+from drfd.daemon.users.quotas import AT_ONCE, MAX_INCOMING_BYTES, STRANGERS, UNKNOWN
 from drfd.linux import descriptor_guard
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.user_database import look_up_name
@@ -272,6 +272,22 @@ async def test_submissions_of_a_list_share_commits_and_each_has_its_own_reply(
         f"{about} result=no-command",
         f"{about} jobs=97 result=done",
     ]
+
+
+async def test_a_turn_takes_few_submissions_of_one_user(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 200 connections they made turns during which nobody else was served."""
+    async with front() as f:
+        sizes: list[int] = []
+        engine = f.desk.shell.engine
+        turn = engine.turn
+        monkeypatch.setattr(engine, "turn", lambda batch: (sizes.append(len(batch)), turn(batch)))
+        clients = [await f.client() for _ in range(40)]
+        for client in clients:
+            await client.send(encoded(**SUBMIT, held=True))
+        assert {(await client.reply())["id"] for client in clients} == {*range(1, 41)}
+        assert max(sizes) <= AT_ONCE
 
 
 async def test_who_leaves_after_a_list_of_submissions_has_submitted_them(

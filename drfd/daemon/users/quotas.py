@@ -4,14 +4,17 @@ the others.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from drfd.common.errors import Refused
 from drfd.daemon.config import UserLimits
 
+#: Submissions of one user that a turn of the engine takes: nothing else runs during a turn.
+AT_ONCE = 16
 #: Seconds of a burst: the submissions or changes allowed in that time may come at once.
 BURST_S = 100.0
 #: Stored bytes that count like one more submission or change.
@@ -52,6 +55,10 @@ class Quotas:
         self._incoming: Counter[int] = Counter()
         self._awaited: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
+        #: For each user, held while a submission is with the engine.
+        self.submitting: defaultdict[int, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(AT_ONCE)
+        )
         self._submissions = _Pace(lambda: self._limits().submissions_per_s, mono)
         self._changes = _Pace(lambda: self._limits().changes_per_s, mono)
 
