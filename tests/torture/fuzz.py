@@ -340,8 +340,8 @@ def made(name: str) -> Iterator[Target]:
 
 
 def _check_line(error: DrfdError, data: bytes) -> None:
-    """What the daemon says is one line, of each fault of a configuration, and quotes no more than was
-    there."""
+    """What the daemon says is one line, of each fault in a configuration, and quotes no more than
+    was there."""
     lines = str(error).split("\n") if isinstance(error, ConfigError) else [str(error)]
     for text in lines:
         assert text and text.isprintable() and len(text) < 4000 + len(data), repr(text)
