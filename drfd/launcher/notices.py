@@ -97,7 +97,7 @@ class Notices:
                 return True
             reach("notice.before-fork")
             self._start(assignment, attempt, *found)
-        except (LimitFailed, OSError) as error:
+        except (LimitFailed, OSError, MemoryError, ValueError) as error:
             self._results[key] = f"failed: {explain(error)}"
             return False
         # Set before the result is known: a notifier that cannot write its record starts only once.

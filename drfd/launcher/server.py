@@ -515,7 +515,8 @@ class Launcher:
         reach("launch.before-attempt-file")
         try:
             self._start(JobStart(assignment, *found, self.confinement, space), created)
-        except (LimitFailed, OSError, MemoryError) as error:
+        except (LimitFailed, OSError, MemoryError, ValueError) as error:
+            # ValueError: a text of the order that no file can hold.
             self._take_back(key, error)
             return False
         reach("launch.after-fork")

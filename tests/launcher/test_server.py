@@ -142,6 +142,11 @@ def test_what_cannot_be_run_is_reported_and_leaves_no_trace(
     assert controller.list() == NOTHING_KNOWN
     assert os.listdir(launcher.files.path) == []
     assert list(work.iterdir()) == []
+    controller.launch(order("touch", "ran", cwd=work, name="\ud800"))
+    assert "surrogates not allowed" in controller.take("broke", id=1, attempt=1)["text"]
+    assert controller.list() == NOTHING_KNOWN
+    assert os.listdir(launcher.files.path) == []
+    assert list(work.iterdir()) == []
     controller.launch(order("no-such-thing", cwd=work))
     text = "there is no command no-such-thing in the job's PATH"
     controller.take("broke", id=1, attempt=1, text=text)

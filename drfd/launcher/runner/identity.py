@@ -155,7 +155,12 @@ class Directory:
         data = read_sealed(answer_fd)
         os.close(answer_fd)
         problem: Denied | DirectoryFailed | None = None
-        match json.loads(data or b"[]"):
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            # It took too long, was killed, or had no memory for all.
+            answer = None
+        match answer:
             case [list(entry), list(groups)]:
                 now_s = time.monotonic()
                 self._known = {
@@ -168,7 +173,6 @@ class Directory:
             case [int(number)]:
                 problem = DirectoryFailed(number)
             case _:
-                # It took too long, or was killed.
                 problem = DirectoryFailed(errno.ETIMEDOUT)
         for on_answer in self._asked.pop(who):
             on_answer(problem)

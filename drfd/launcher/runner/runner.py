@@ -95,7 +95,16 @@ class Runners:
         finally:
             if oom_fd is not None:
                 os.close(oom_fd)
-        self._watch(job.key, pid, created)
+        try:
+            self._watch(job.key, pid, created)
+        except BaseException:
+            # Nobody would know this runner, whose job is about to be reported as not started.
+            runner = self._all.pop(job.key, None)
+            if runner is not None:
+                os.close(runner.pidfd)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
 
     def started(self, key: Key) -> Attempt | None:
         """Return what is known of a running attempt, of which its runner has just said that its

@@ -18,6 +18,7 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
 from launcher.rig import (
+    ROOT,
     UNTIL_GO,
     AttemptFiles,
     Driver,
@@ -334,6 +335,41 @@ def test_a_process_that_hangs_before_its_program_begins_is_given_up(
     assert (attempt.failed, attempt.running) == ({"text": text}, None)
     assert not (work / "out").exists()
     assert driver.reap(runner) == 0
+
+
+#: Executes the rest of its words where clone3 fails, as in many containers.
+WITHOUT_CLONE3 = """
+import os, struct, sys
+sys.path[:0] = sys.argv[1:3]
+import kernel_calls
+from drfd.linux import syscalls
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (0x06, 0, 0, 0x50026), (0x06, 0, 0, 0x7FFF0000)]
+syscalls.set_no_new_privileges()
+kernel_calls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (sys.executable, "-I", "-c", WITHOUT_CLONE3, str(ROOT), str(ROOT / "tests")),
+        pytest.param(
+            ("/usr/bin/setpriv", "--bounding-set", "-kill"),
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="only root has capabilities to lose"),
+        ),
+    ],
+    ids=["clone3", "CAP_KILL"],
+)
+def test_jobs_run_where_a_container_refuses(
+    files: AttemptFiles, work: Path, before: tuple[str, ...]
+) -> None:
+    driver = Driver(before=before)
+    try:
+        driver.start(shell("exit 3", cwd=work), files)
+        assert how(files.over()) == (3, None)
+    finally:
+        driver.close()
 
 
 def test_a_shortage_without_a_kill_ends_nothing(

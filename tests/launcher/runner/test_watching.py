@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 from collections.abc import Iterator
@@ -11,9 +12,14 @@ import pytest
 
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
+from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.protocol import Assignment
+from drfd.launcher.runner import identity
 from drfd.launcher.runner.runner import Runners
-from drfd.launcher.runner.starter.program import Starter
+from drfd.launcher.runner.starter.plan import JobStart
+from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
 from drfd.launcher.system import process
+from drfd.linux.sealed import seal
 from launcher.rig import (
     WAIT_S,
     AttemptFiles,
@@ -83,6 +89,35 @@ def test_a_runner_is_watched_until_it_is_gone_and_then_reaped(
     with pytest.raises(ChildProcessError):
         os.waitpid(runner.pid, 0)
     os.close(fd)
+
+
+def test_a_runner_that_cannot_be_watched_is_ended(
+    driver: Driver, files: AttemptFiles, watch: Watch, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job is reported as not started, and would be started once more."""
+    asked = shell("sleep 60", cwd=work)
+    assignment = Assignment(asked.order, seal(asked.data))
+    user = identity.account(os.getuid(), asked.order.user)
+    job = JobStart(assignment, user, identity.groups_of(user), Unconfined("a test"), None)
+    capabilities = needed_capabilities(enters_spaces=False, serves_root=True)
+    starter = open_starter(driver.starter)
+    fd, bell = attempt_file(files), os.open(os.devnull, os.O_WRONLY)
+    runners = Runners(files.fd, watch.selector, watch.gone.append, starter, capabilities, bell)
+    pids: list[int] = []
+
+    def fail(pid: int) -> int:
+        pids.append(pid)
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        runners.start(job, fd)
+    assert KEY not in runners
+    with pytest.raises(ChildProcessError):
+        os.waitpid(*pids, 0)
+    assignment.close()
+    for each in (fd, bell, starter.program_fd):
+        os.close(each)
 
 
 def test_one_whose_job_has_not_started_is_looked_at_until_it_has_or_is_gone(

@@ -64,13 +64,13 @@ static long fork_job(const struct plan *plan, int *is_outside)
 			return fd;
 		how.flags = CLONE_INTO_CGROUP, how.cgroup = (__u64)fd;
 	}
-	child = call(clone3, &how, sizeof how);
+	/* A container may refuse clone3. */
+	child = fd < 0 ? call(clone, SIGCHLD) : call(clone3, &how, sizeof how);
 	*is_outside = fd >= 0 && child == -EAGAIN;
 	if (*is_outside) {
 		/* All jobs together have as many processes as allowed. That bound must not keep out a
 		 * job's first process, and does not concern a process that moves (cgroup-v2.rst). */
-		how.flags = 0;
-		child = call(clone3, &how, sizeof how);
+		child = call(clone, SIGCHLD);
 	}
 	if (fd >= 0 && child != 0)
 		call(close, fd);
@@ -123,13 +123,15 @@ static int is_readable(int fd, unsigned long within_ms)
 
 /* Read up to the end. Its user may control the writer by now: no more is kept than drfd's code would
  * write. */
-static size_t read_report(int fd, char *report)
+static size_t read_report(int fd, long pid, char *report, size_t have)
 {
-	size_t have = 0;
 	char more[512];
 	long got;
 
 	while ((got = call(read, fd, more, sizeof more)) > 0) {
+		/* It has nothing left to do; its user could keep it from exiting by SIGSTOP. */
+		if (pid)
+			call(kill, pid, SIGKILL);
 		if ((size_t)got > MOST_REPORT - have)
 			got = (long)(MOST_REPORT - have);
 		memcpy(report + have, more, (size_t)got);
@@ -194,8 +196,10 @@ static void tell_start(const struct plan *plan, int payload)
 
 	notice.flags |= NOTIFIES;
 	notice.own = with_state(plan->own);
-	if (null2 < 0 || call(pipe2, go, O_CLOEXEC) < 0)
+	if (null2 < 0 || call(pipe2, go, O_CLOEXEC) < 0) {
+		call(close, null), call(close, null2);
 		return;
+	}
 	call(write, go[1], "+", 1);
 	if (fork_job(plan, &is_outside) == 0)
 		become_job(&notice, (int)null, (int)null2, go[0], payload, is_outside);
@@ -259,13 +263,15 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 	call(close, go[1]);
 	/* exec closes the pipe; anything that comes is the reason why it failed. */
 	length = ready && ready != '+';
-	length += read_report(reports[0], report + length);
+	if (length)
+		call(kill, pid, SIGKILL);
+	length = read_report(reports[0], pid, report, length);
 	if (ready != '+' || length) {
 		call(wait4, pid, &status, 0, NULL);
 		by_root = call(read, entry[0], line, 1) == 1;
 		if (by_root) {
 			report[0] = line[0];
-			length = 1 + read_report(entry[0], report + 1);
+			length = read_report(entry[0], 0, report, 1);
 		}
 		record_failure(report, length, by_root);
 	}

@@ -222,8 +222,9 @@ static long pause_of(const struct wait *wait, int is_killing, unsigned long oom_
 /* Wait until the job's first process is over, kill what is left, and record the end. */
 _Noreturn static void await_end(struct wait *wait)
 {
-	static const struct plan none = {.effective = 1ul << CAP_KILL, .permitted = 1ul << CAP_KILL};
 	const struct plan *plan = wait->plan;
+	const unsigned long kept = plan->permitted & 1ul << CAP_KILL;
+	const struct plan none = {.effective = kept, .permitted = kept};
 	unsigned long oom_until = 0, output = 0, until = ~0ul, events[1];
 	int status = 0, is_over = 0, is_killing = 0, is_stopped = 0, has_more;
 	int is_notice = !!(plan->flags & NOTIFIES);
