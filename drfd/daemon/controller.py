@@ -234,8 +234,8 @@ class Daemon:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_trouble)
         loop.set_default_executor(make_thread_pool())
-        # The loop competes with computing threads (reports) for the interpreter after each call
-        # that may block, some fifty times for one submission.
+        # The loop competes with other threads for the interpreter after each call that may block,
+        # some fifty times for one submission.
         sys.setswitchinterval(_SWITCH_S)
         defer_full_collections()
         parts = [

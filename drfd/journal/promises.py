@@ -420,6 +420,15 @@ class AccountFile:
         Events go with their jobs when these are removed from the history. Hours are compared from
         the last missing event on, and without their longest stretches, which may have begun before.
         """
+        # Another process may bring the account up to date meanwhile.
+        with self._reported():
+            self._db.execute("begin")
+        try:
+            return self._checked()
+        finally:
+            self._db.execute("rollback")
+
+    def _checked(self) -> Checked:
         stored, again = [*self.hours()], Book(self.rules_of)
         book = self.stored_book()
         if book is not None:

@@ -70,6 +70,23 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.accounts.close()
 
 
+async def test_refreshes_that_hang_keep_no_unknown_user_waiting(rig: Rig) -> None:
+    rig.names = {uid: f"user{uid}" for uid in range(2000, 2004)}
+    for uid in rig.names:
+        await rig.user(uid)
+    rig.is_open.clear()
+    rig.mono_s += 30
+    for uid in rig.names:
+        assert await rig.user(uid) == f"user{uid}"
+    rig.add_local(carol=1500)
+    asking = asyncio.create_task(rig.user(1500))
+    while 1500 not in rig.asked:
+        await asyncio.sleep(0.01)
+    assert len(rig.asked) == 4 + 1 + 1, "of the refreshes only the first one is under way"
+    rig.is_open.set()
+    assert await asking == "carol"
+
+
 @pytest.mark.parametrize(("is_local", "fresh_s"), [(True, 60), (False, 5)])
 async def test_a_name_is_asked_for_once_and_again_when_it_is_old(
     rig: Rig, is_local: bool, fresh_s: float

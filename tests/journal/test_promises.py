@@ -338,6 +338,24 @@ def test_what_was_changed_or_taken_away_is_found(
     assert fault(place) == (hour, text)
 
 
+@pytest.mark.parametrize("step", ["stored_book", "last_seq"])
+def test_an_account_that_is_brought_up_to_date_meanwhile_is_no_fault(
+    place: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path, then = place / "journal.sqlite", getattr(AccountFile, step)
+
+    def later(file: AccountFile) -> object:
+        monkeypatch.undo()
+        with closing(Journal(path)) as journal:
+            history = History(journal, rules())
+            history.record(history.started(HOURS + 2.5))
+            caught_up(path)
+        return then(file)
+
+    monkeypatch.setattr(AccountFile, step, later)
+    assert checked(path).fault is None
+
+
 @pytest.mark.parametrize("at_", [0, 3, HOURS - 1])
 def test_a_changed_hour_is_found(place: Path, at_: int) -> None:
     """A smaller sum of what others held."""

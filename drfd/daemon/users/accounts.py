@@ -29,8 +29,8 @@ from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinate
 
 log = logging.getLogger("drfd")
 
-#: Threads that ask the directory, and questions that are open at a time.
-_THREADS = 3
+#: Threads that ask the directory about unknown uids, and questions that are open at a time.
+_FIRST_THREADS = 2
 MAX_QUESTIONS = 256
 #: Seconds between two log lines about failures of the directory.
 _LOG_PAUSE_S = 60.0
@@ -92,19 +92,26 @@ class Accounts:
         self._local = local or LocalAccounts()
         self.cached: OrderedDict[int, _Known] = OrderedDict()
         self._open: dict[int, _Question] = {}
-        self._asked: SimpleQueue[_Question | None] = SimpleQueue()
+        #: Known uids have a thread of their own: a directory that hangs keeps no others waiting.
+        self._first: SimpleQueue[_Question | None] = SimpleQueue()
+        self._again: SimpleQueue[_Question | None] = SimpleQueue()
+        self._queues = (*(_FIRST_THREADS * [self._first]), self._again)
         self._logged_mono_s = float("-inf")
         try:
-            for _ in range(_THREADS):
-                threading.Thread(target=self._work, name="drfd-directory", daemon=True).start()
+            for queue in self._queues:
+                threading.Thread(
+                    target=self._work, args=(queue,), name="drfd-directory", daemon=True
+                ).start()
         except RuntimeError as error:
             self.close()
-            raise HostError("threads", f"cannot start {_THREADS} threads: {error}") from None
+            raise HostError(
+                "threads", f"cannot start {len(self._queues)} threads: {error}"
+            ) from None
 
     def close(self) -> None:
         """End the threads, except those that the directory has not answered."""
-        for _ in range(_THREADS):
-            self._asked.put(None)
+        for queue in self._queues:
+            queue.put(None)
 
     def at_hand(self, uid: int) -> Actor | None:
         """Return the user from the cache, or None if `actor` has to ask the directory first."""
@@ -180,8 +187,11 @@ class Accounts:
                 raise directory_slow(uid, f"has {MAX_QUESTIONS} questions to answer before")
             answer = asyncio.get_running_loop().create_future()
             question = self._open[uid] = _Question(uid, answer)
-            self._asked.put(question)
+            self._put(question)
         return question
+
+    def _put(self, question: _Question) -> None:
+        (self._again if question.uid in self.cached else self._first).put(question)
 
     async def _answer(self, question: _Question) -> DirectoryAnswer:
         question.clients += 1
@@ -190,9 +200,9 @@ class Accounts:
         finally:
             question.clients -= 1
 
-    def _work(self) -> None:
+    def _work(self, queue: SimpleQueue[_Question | None]) -> None:
         """Put questions to the directory, in a thread."""
-        while (question := self._asked.get()) is not None:
+        while (question := queue.get()) is not None:
             answered: DirectoryAnswer | Exception | None = None
             try:
                 if question.clients or question.is_refresh:
@@ -218,7 +228,7 @@ class Accounts:
     def _end(self, question: _Question, answered: DirectoryAnswer | Exception | None) -> None:
         if answered is None and (question.clients or question.is_refresh):
             # Somebody wants it after all.
-            self._asked.put(question)
+            self._put(question)
             return
         del self._open[question.uid]
         if isinstance(answered, Exception):
