@@ -500,6 +500,15 @@ def show_run_time(ran_s: float, *, has_ended: bool) -> str:
 _MACHINE_SECOND = 10**9 * 1000
 
 
+def counted(number: int, word: str) -> str:
+    """Return `1 job` or `2 jobs`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def size_or_dash(amount: int | None) -> str:
+    return "-" if amount is None else show_size(amount)
+
+
 def show_machine_time(amount: int) -> str:
     """Return an amount of the account of promises, in billionths of the machine times milliseconds,
     as a time of the whole machine."""

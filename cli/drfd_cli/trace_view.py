@@ -254,18 +254,17 @@ def as_audit(found: Audit) -> dict[str, object]:
 
 
 def print_audit(found: Audit) -> None:
-    output.tell(
-        f"{_counted(found.jobs, 'job')} of {_counted(len(found.alone), 'user')}, simulated again"
-    )
+    users = output.counted(len(found.alone), "user")
+    output.tell(f"{output.counted(found.jobs, 'job')} of {users}, simulated again")
     if found.refused:
-        output.tell(f"{_counted(found.refused, 'job')} left out: larger than the machine")
+        output.tell(f"{output.counted(found.refused, 'job')} left out: larger than the machine")
     output.tell(
         f"envy: {found.envy:.1%} of those who waited would have preferred what another one held"
     )
     worse = [each for each in found.alone if each.jobs and each.alone_s < each.together_s]
     output.tell(
         f"alone on a machine of their own, as large as their entitlement, {len(worse)} of "
-        f"{_counted(len(found.alone), 'user')} would have waited less"
+        f"{users} would have waited less"
     )
     worse.sort(key=lambda each: (each.alone_s - each.together_s, each.leaf))
     for each in worse[:_TOLD]:
@@ -285,7 +284,3 @@ def print_audit(found: Audit) -> None:
             f"  {output.shorten(show_path(lie.leaf), _NAME)}, {what}: by {lie.gain:.1%} of the "
             "time from submission to end"
         )
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -29,9 +29,6 @@ _COMMA = re.compile(r",(?![^\[]*\])")
 _AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?:-([0-9]{1,16}))?(?::(ok|any|fail))?")
 _GRES = re.compile(r"([a-zA-Z][\w-]{0,63})(?:=([0-9]{1,16}))?", re.ASCII)
 _MOST_GRES = 1 << 20
-#: The groups that users make of their own jobs: `sweep`, or `sweep%2` for two at once.
-_GROUP = re.compile(r"\w[\w.+-]{0,63}")
-_AT_ONCE = re.compile(r"[0-9]{1,9}", re.ASCII)
 OUTCOMES = {
     "fail": "FAILED",
     "launch": "LAUNCH_FAILED",
@@ -219,24 +216,6 @@ def is_clock(text: str) -> bool:
 def _of_twelve(found: re.Match[str]) -> str:
     hour = int(found[1]) % 12 + (12 if found[3] == "p" else 0)
     return f"{hour}{found[2] or ':00'}"
-
-
-def read_group(text: str) -> tuple[str, int | None]:
-    """Parse the value of `--group` into the name of the group and the most jobs of it that may run
-    at once, or None if there is no such limit. Raises Refused."""
-    name, percent, bound = text.partition("%")
-    if not _GROUP.fullmatch(name):
-        raise _bad_group(text, "a group's name has 1 to 64 letters, digits and, not first, .+-")
-    if not percent:
-        return name, None
-    if not _AT_ONCE.fullmatch(bound) or not int(bound):
-        raise _bad_group(text, f"after % stands how many may run at once, not {bound[:20]!r}")
-    return name, int(bound)
-
-
-def _bad_group(text: str, why: str) -> Refused:
-    hint = "write --group sweep, or --group sweep%2 for two at once"
-    return Refused("bad-value", f"--group: {text[:40]!r}: {why}", hint=hint)
 
 
 def parse_outcomes(text: str) -> list[str]:

@@ -13,7 +13,7 @@ import click
 from drfd.common.units import parse_duration, show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
-from drfd_cli.output import Columns, Csv, Result, fields, pick
+from drfd_cli.output import Columns, Csv, Result, fields, pick, size_or_dash
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
@@ -120,11 +120,11 @@ def print_table(jobs: list[JobView]) -> None:
             f"{_mean_cores(_used(job))}/{output.show_cores_of(job['demand'])}"
         ),
         ("MEM", "right"): lambda job: (
-            f"{_size(_used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
+            f"{size_or_dash(_used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
         ),
-        ("GPU MEM", "right"): lambda job: _size(_used(job).get("gpu_memory_peak")),
+        ("GPU MEM", "right"): lambda job: size_or_dash(_used(job).get("gpu_memory_peak")),
         ("IO R/W", "right"): lambda job: (
-            f"{_size(_used(job)['read_bytes'])}/{_size(_used(job)['written_bytes'])}"
+            f"{size_or_dash(_used(job)['read_bytes'])}/{size_or_dash(_used(job)['written_bytes'])}"
         ),
         "CAUSE": lambda job: "" if job["outcome"] is None else job["outcome"]["text"],
     }
@@ -158,10 +158,6 @@ def _elapsed(job: JobView) -> str:
     all_runs = job["all_runs"]
     ran_s = all_runs["wall_seconds"] - all_runs["suspended_seconds"]
     return output.show_run_time(ran_s, has_ended=True)
-
-
-def _size(amount: int | None) -> str:
-    return "-" if amount is None else show_size(amount)
 
 
 def _mean_cores(used: UsedView | AllRunsView) -> str:
@@ -344,7 +340,7 @@ def _gpu_memory(row: AccountView) -> str:
     all that they used."""
     single = row[_GPU_SINGLE_PEAK]
     peak = row[_GPU_PEAK] if single is None else single
-    return "-" if peak is None else show_size(peak)
+    return size_or_dash(peak)
 
 
 def _curves_of(reply: ReportReply) -> list[charts.CurveKind]:

@@ -13,7 +13,7 @@ import click
 from drfd.common.units import parse_duration, short_clock, show_duration
 from drfd_cli import output
 from drfd_cli.options import MOMENT, connect, prints_result
-from drfd_cli.output import Csv, Result, fields, pick, show_machine_time
+from drfd_cli.output import Csv, Result, counted, fields, pick, show_machine_time
 
 if TYPE_CHECKING:
     from drfd.client.connection import Connection
@@ -102,14 +102,14 @@ def _show(reply: LedgerReply, *, why: bool) -> None:
         if reply["past_more"]:
             output.tell(f"{reply['past_more']} more before")
         output.tell("")
-    about = f"{_count(reply['hours'], 'hour')} from {output.show_time(reply['since'])} on"
+    about = f"{counted(reply['hours'], 'hour')} from {output.show_time(reply['since'])} on"
     output.tell(f"{about}, events up to {reply['events']}")
     if reply["steps_back"]:
-        times = _count(reply["steps_back"], "time")
+        times = counted(reply["steps_back"], "time")
         output.tell(f"the clock was set back {times}: such a step counts as no time")
     if reply["doubtful"]:
         output.tell(
-            f"{_count(reply['doubtful'], 'event')} left out: others of these jobs were removed"
+            f"{counted(reply['doubtful'], 'event')} left out: others of these jobs were removed"
         )
 
 
@@ -169,7 +169,7 @@ def _starts_lines(reply: LedgerReply) -> Iterator[str]:
     every, past, fitting = (
         sum(each[key] for each in counts) for key in ("all", "past", "past_fitting")
     )
-    yield f"{_count(every, 'start')}, {past} of them past somebody who was short"
+    yield f"{counted(every, 'start')}, {past} of them past somebody who was short"
     if past:
         rules = ", ".join(
             f"{each['past_fitting']} {_RULES.get(each['why'], each['why'])}"
@@ -201,10 +201,6 @@ _PAST: output.Cells[LedgerPastStart] = {
 }
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
 def _csv(reply: LedgerReply) -> Csv:
     below = fields("since", "seconds", of="below", prefix="below_")
     return {**fields("user", "pool", *_SUMS), **below}, reply["rows"]
@@ -231,7 +227,7 @@ def _show_check(reply: LedgerCheckReply) -> None:
     if fault is not None:
         output.tell(f"hour from {output.show_time(fault['begin'])} on: {fault['text']}")
     output.tell(
-        f"{reply['compared']} of {_count(reply['hours'], 'hour')} compared with what "
-        f"{_count(reply['events'], 'event')} give; {reply['gone']} are gone with their jobs"
+        f"{reply['compared']} of {counted(reply['hours'], 'hour')} compared with what "
+        f"{counted(reply['events'], 'event')} give; {reply['gone']} are gone with their jobs"
     )
     output.tell("all is as it was written" if fault is None else "the account is not what it was")

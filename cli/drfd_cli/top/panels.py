@@ -23,7 +23,15 @@ from rich.style import Style
 from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import quota_words, weight_words
-from drfd_cli.output import clean, code_line, run_s, show_gres, show_io, show_machine_time
+from drfd_cli.output import (
+    clean,
+    code_line,
+    run_s,
+    show_gres,
+    show_io,
+    show_machine_time,
+    size_or_dash,
+)
 from drfd_cli.top.paint import (
     HUES,
     Line,
@@ -221,7 +229,7 @@ def _gpu_lines(
         ]
         busy = "" if gpu["utilisation"] is None else f"{gpu['utilisation']}%"
         figures = (
-            f"{_size_or_dash(used)}/{_size_or_dash(total)}",
+            f"{size_or_dash(used)}/{size_or_dash(total)}",
             "lost" if gpu["is_lost"] else busy,
             show_size(outside) if outside else "",
             "",
@@ -240,10 +248,6 @@ def _gpu_label(gpu: GpuView) -> str:
     if name is None:
         return clean(gpu["pci"].removeprefix("0000:"))
     return clean(f"gpu {name}" if len(name) <= _RESOURCE_NAME - 4 else name)
-
-
-def _size_or_dash(amount: int | None) -> str:
-    return "-" if amount is None else show_size(amount)
 
 
 def parts_of_capacity(snapshot: SnapshotView) -> tuple[dict[str, float], dict[str, float]]:

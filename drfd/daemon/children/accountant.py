@@ -89,7 +89,6 @@ class Accountant:
                 await self._turn.acquire()
         except TimeoutError:
             raise _busy() from None
-        # A child that nobody waits for any more goes on: the first one may have much to do.
         task = asyncio.create_task(self._work_and_leave(asked))
         task.add_done_callback(_forget)
         try:
