@@ -318,6 +318,8 @@ class Launcher:
             "mounts": {}, "cores": {}, "entry": None,
             "controls": dict.fromkeys(("cores", "memory", "read", "write", "pids"), "enforced"),
             "min_uid": 1000, "allowed_uids": [], "hiding": [True, None], "warnings": [],
+            # Asked for at d5967423.
+            "lost_devices": [],
             "private_tmp": None, "processes": None, "removes_ipc": True,
             "exec": True, "output_max": True, "unstarted_notices": True, "measures_gpus": True,
             "lends": False, "lendable": [], "limits_gpus": [],

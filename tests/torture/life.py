@@ -28,7 +28,8 @@ from drfd.core.model.options import Demand
 from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, replace, spec
 from torture.books import Broken, claim
-from torture.script import LAB, OPEN, USERS, Step, later_rules
+from torture.configurations import LAB, OPEN, USERS, later_rules
+from torture.script import Step
 from torture.world import Trace, World, compare_books
 
 #: So long may it take, after the last fault, until everything has ended.

@@ -39,8 +39,8 @@ from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.journal.journal import Journal
 from torture.books import Amounts, Books, Turn, amounts, claim
+from torture.configurations import first_rules
 from torture.machine import Key, Machine
-from torture.script import first_rules
 from torture.watch import look, look_at_choices, look_at_victims
 
 #: What a submission or a request may be refused for here.
