@@ -11,7 +11,10 @@ at once and launches nothing. `run` is the time on the wall with a private drfd:
 instruction of the job, as the job tells it (stamp.c), and of the whole program; in pipes, and on a
 terminal.
 
-All are medians of runs that alternate, so that a busy machine slows all alike.
+`top`: `drf top` beside the jobs of `--queued`, on a terminal of each size: its processor time, as
+a part of a core, once it stands. Each second a snapshot comes, is read and drawn.
+
+All but that are medians of runs that alternate, so that a busy machine slows all alike.
 """
 
 from __future__ import annotations
@@ -19,16 +22,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import socket
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +53,8 @@ ENDED = {
 
 def main() -> None:
     parser = options_of("tests.bench.cli", __doc__)
-    parser.add_argument("--runs", type=int, default=25, help="of each command (25)")
-    parser.add_argument("--queued", type=int, default=10_000, help="jobs for drf status (10,000)")
+    parser.add_argument("--runs", type=int, default=25, help="and seconds of top (25)")
+    parser.add_argument("--queued", type=int, default=10_000, help="jobs that wait (10,000)")
     parser.add_argument("--only", action="append", choices=PARTS, help="may be repeated")
     chosen = parser.parse_args()
     for name in chosen.only or PARTS:
@@ -76,17 +82,24 @@ def measure(runs: int, words: dict[str, str], *, queued: int = 0) -> None:
     commands = {"python -I -c pass": [sys.executable, "-I", "-c", "pass"]}
     commands |= {name: [DRF, *each.split()] for name, each in words.items()}
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    with drained(queued):
+        for _ in range(runs):
+            for name, command in commands.items():
+                spent[name].append(cpu_and_wall_s(command))
+    table(("CPU", "wall"), spent, of="bare")
+
+
+@contextmanager
+def drained(queued: int) -> Iterator[Instance]:
+    """A private drfd that starts nothing, with so many jobs that wait."""
     instance = Instance().start()
     try:
         instance.drf("drain")
         os.environ["DRFD_SOCKET"] = str(instance.socket)
         fill(instance, queued, lambda number: {"argv": ["true"], "name": f"job-{number}"})
-        for _ in range(runs):
-            for name, command in commands.items():
-                spent[name].append(cpu_and_wall_s(command))
+        yield instance
     finally:
         instance.destroy()
-    table(("CPU", "wall"), spent, of="bare")
 
 
 def cpu_and_wall_s(command: Sequence[str]) -> tuple[float, float]:
@@ -214,8 +227,62 @@ class StandIn:
                 connection.sendall(json.dumps({"ok": True, **reply}).encode() + b"\n")
 
 
+# -- drf top --------------------------------------------------------------------------------------
+
+SIZES = ((80, 24), (120, 40), (200, 60))
+
+
+def top(chosen: argparse.Namespace) -> None:
+    print(f"{'screen':>8}{'of a core':>12}{'a second':>12}{'written':>14}")
+    with drained(chosen.queued) as instance:
+        for columns, rows in SIZES:
+            used_s, wall_s, written = draw(instance, columns, rows, chosen.runs)
+            print(
+                f"{f'{columns}×{rows}':>8}{used_s / wall_s:>12.2%}"
+                f"{1000 * used_s / wall_s:>9.1f} ms{written / wall_s / 1024:>9.1f} K/s",
+                flush=True,
+            )
+
+
+def draw(instance: Instance, columns: int, rows: int, seconds: float) -> tuple[float, float, int]:
+    """Processor time, time on the wall, and bytes that came to the terminal."""
+    master, slave = os.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+    env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        [BIN / "drf", "top"], stdin=slave, stdout=slave, stderr=slave, env=env,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        # The start of Python is over then.
+        read_for(master, 5)
+        before_s, begin_s = scheduled_s(process.pid), time.monotonic()
+        written = read_for(master, seconds)
+        return scheduled_s(process.pid) - before_s, time.monotonic() - begin_s, written
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def read_for(fd: int, seconds: float) -> int:
+    """Take in what is sent, as a terminal does; how many bytes."""
+    deadline, count = time.monotonic() + seconds, 0
+    while (left := deadline - time.monotonic()) > 0:
+        if select.select([fd], [], [], left)[0]:
+            count += len(os.read(fd, 1 << 16))
+    return count
+
+
+def scheduled_s(pid: int) -> float:
+    """Processor time of all its threads, from the scheduler: its ticks are finer."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "submit": submit, "status": status, "request": request, "run": run,
+    "submit": submit, "status": status, "request": request, "run": run, "top": top,
 }  # fmt: skip
 
 

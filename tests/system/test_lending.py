@@ -1,5 +1,4 @@
-"""What running jobs are lent, by what their processes can do; long forms are in
-tests/bench/lending.py.
+"""What running jobs are lent, by what their processes can do.
 
 Other programs may use the machine meanwhile, so measures are ratios, of jobs that come before those
 programs, or repeated until a quiet moment.
