@@ -590,8 +590,7 @@ def _write_journal(path: Path) -> None:
 
 
 def created_of(job_id: int) -> dict[str, Any]:
-    """The first record of the job's attempt: that of LENT has the floor of LENT_ORDER, and that of
-    AWAY its node."""
+    """The first record of the job's attempt: LENT has the floor of LENT_ORDER, AWAY a node."""
     floor = floor_of(LENT_ORDER)
     assert floor is not None
     more = {LENT: {LENDS: protocol.ceilings_record(floor)}, AWAY: {"cgroup": None, "node": "n1"}}

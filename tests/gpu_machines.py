@@ -37,8 +37,7 @@ def names() -> list[str]:
 
 
 def unfold(machine: str, root: Path) -> Path:
-    """Make the files of a machine below `root`, in the form that data/gpus/README.md describes, and
-    return `root`."""
+    """Make the files of a machine below `root` as data/gpus/README.md says; return `root`."""
     contents: dict[Path, list[str]] = {}
     lines: list[str] = []
     for line in (MACHINES / f"{machine}.txt").read_text().splitlines():
@@ -138,8 +137,7 @@ def as_answers(calls: list[dict[str, Any]]) -> list[str]:
 
 @contextmanager
 def a_library() -> Iterator[Nvml]:
-    """A stand-in that exists meanwhile, for processes of any user: not below pytest's directory,
-    which another run of pytest by the same user closes to others."""
+    """A stand-in for processes of any user: another run of pytest closes pytest's directory."""
     with TemporaryDirectory(prefix="drfd-test-nvml-", dir="/var/tmp") as name:
         place = Path(name)
         place.chmod(0o755)

@@ -181,8 +181,7 @@ class Instance:
         self.start()
 
     def arm(self, point: str, whom: object) -> Path:
-        """Have `whom` die at a failpoint. The file that says so is there with all its words at
-        once: a daemon may pass at any moment, and must not find an empty one."""
+        """Have `whom` die at a failpoint. The file is there with all its words at once."""
         armed, written = self.failpoints / point, self.root / f"{point}.armed"
         written.write_text(f"{whom}\n")
         written.rename(armed)
@@ -348,8 +347,7 @@ class Instance:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def clear(self) -> bool:
-        """End all jobs and take away what tests have left around them, so that another test may go
-        on with it. False: the daemon is not what was started, and serves no other test."""
+        """End all jobs and empty its directory. False: it is not what was started any more."""
         if self.is_dead() or not self.answers() or self.config.read_text() != self.configured:
             return False
         if any(self.failpoints.iterdir()):
@@ -544,8 +542,7 @@ def idle() -> Iterator[dict[str, Instance]]:
 def lend(
     idle: dict[str, Instance], request: pytest.FixtureRequest
 ) -> Iterator[Callable[[str], Instance]]:
-    """A daemon that runs, with no job and an empty directory: what to start one costs much on an
-    emulated processor. It may have served other tests, but for those that are marked `anew`."""
+    """A daemon that runs, without jobs; other tests may have used it, but for a mark `anew`."""
     lent: list[Instance] = []
     failed = request.session.testsfailed
 

@@ -195,8 +195,7 @@ _UNIFIED = find_unified(Path("/proc/self/mountinfo").read_text())
 
 @contextmanager
 def empty_cgroup(purpose: str) -> Iterator[Path]:
-    """Make a cgroup, which needs no controllers, and which the test may remove. The test skips
-    where no process can be forked into one. `purpose` becomes a part of its name."""
+    """Make a cgroup without controllers; skip where no process can be forked into one."""
     if _UNIFIED is None:
         pytest.skip("no cgroup v2 is mounted here")
     if (why := syscalls.why_no_fork_into()) is not None:

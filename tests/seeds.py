@@ -21,16 +21,14 @@ def seeds(cases: Iterable[Any], *, quick: int = 2) -> list[Any]:
 
 
 def runs(cases: Iterable[Any], *, steps: int, quick: int) -> list[Any]:
-    """Pairs of a case and a number of steps, for `parametrize`: the first case with `quick` steps,
-    and with the mark `slow` each case with all of them."""
+    """Pairs for `parametrize`: the first case with `quick` steps; slow: each with all steps."""
     cases = list(cases)
     full = [pytest.param(case, steps, marks=pytest.mark.slow) for case in cases]
     return [(cases[0], quick), *full]
 
 
 def examples(most: int, *, quick: int | None = None) -> settings:
-    """Settings of a Hypothesis test that tries at most so many examples, and a fifth or `quick` of
-    them in the quick run."""
+    """Settings of at most so many examples; in a quick run a fifth, or `quick`."""
     if quick is not None and settings.default.max_examples == QUICK_EXAMPLES:
         return settings(max_examples=quick)
     return settings(max_examples=most * settings.default.max_examples // FULL_EXAMPLES)

@@ -28,8 +28,7 @@ def missing() -> str:
 
 
 def processes_of(place: Path) -> list[str]:
-    """Return the command lines of the processes that have something to do with a directory: they
-    name it, have it in their environment, or have a file in it open."""
+    """The commands of processes that name a directory, also in their environment or files."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -17,8 +17,7 @@ VARIABLE = "DRFD_TESTED_STARTER"
 
 @functools.cache
 def compiled_starter() -> Path:
-    """The program with failpoints: that of the environment, or compiled once in this run. Where
-    there is neither, that of the installation, which has none."""
+    """The program with failpoints, of the environment or compiled once; or that installed."""
     if VARIABLE in os.environ:
         return Path(os.environ[VARIABLE])
     place = tempfile.mkdtemp(prefix="drfd-starter-")

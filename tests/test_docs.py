@@ -112,8 +112,7 @@ def test_every_verb_is_in_the_manual() -> None:
 
 
 def test_every_configuration_key_is_in_its_document() -> None:
-    """Keys of single tables are declared; those of tables that a site names are read off the
-    source."""
+    """Keys of tables that a site names are read off the source."""
     assert f"```toml\n{reference()}```" in CONFIGURATION, "run python -m drfd.daemon.reference"
     keys = set()
     for name in ("config", "cluster", "calendar", "countable"):

@@ -355,8 +355,7 @@ def test_the_command_line_starts_light() -> None:
 
 @pytest.mark.parametrize("unit", ["drfd-launcher.service", "drfd-slurm-launcher.service"])
 def test_a_launcher_loads_nothing_of_the_controllers(unit: str) -> None:
-    """Root runs this command, and so all that it imports: besides the standard library and
-    cgroupspy, only what has been written for it."""
+    """Root runs all of it: the standard library, cgroupspy, and what is written for it."""
     text = (ROOT / "systemd" / unit).read_text()
     [line] = re.findall("^ExecStart=@PYTHON@ -I -m (.*)$", text, re.MULTILINE)
     program = (

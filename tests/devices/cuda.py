@@ -149,8 +149,7 @@ def main() -> None:
 
 
 def _computation(cuda: Cuda, address: ctypes.c_uint64, size: int) -> Any:
-    """Return what keeps the GPU busy: a program of it, or where that cannot be loaded, filling
-    memory."""
+    """Return what keeps the GPU busy: a program of it, or else filling memory."""
     try:
         cuda.prepare()
         cuda.spin()

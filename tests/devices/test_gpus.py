@@ -63,8 +63,7 @@ def test_a_gpu_of_amd_without_unique_id_has_no_uuid_and_one_in_a_processor_is_in
 
 
 def test_partitions_of_one_gpu_of_amd_are_gpus_of_their_own(tmp_path: Path) -> None:
-    """The first has the nodes of the PCI device, and others have a render node of their own. Linux
-    has had the number of the partition in two places."""
+    """The first has the PCI device's nodes. Linux has had a partition's number in two places."""
     unfold("two-amd-linked", tmp_path)
     topology = tmp_path / "sys/class/kfd/kfd/topology/nodes"
     for node, location in ((4, 25344 | 1), (5, 25344 | 2 << 28)):

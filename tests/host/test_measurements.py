@@ -302,8 +302,7 @@ def below(top: str, cgroup: Path) -> str:
 
 
 def own_limit(root: Path, lines: str) -> int:
-    """The limit that counts where /proc/self/cgroup has these lines: V1 and V2 in them stand for
-    the way from the hierarchies' roots to the directory."""
+    """The limit where /proc/self/cgroup has these lines: V1 and V2 lead to the directory."""
     own = root / "proc-self-cgroup"
     for word, top in (("V1", "/sys/fs/cgroup/memory"), ("V2", "/sys/fs/cgroup")):
         if word in lines:

@@ -160,8 +160,7 @@ DRAINED = "note: the queue is still drained, as it was left: nothing starts unti
 def test_the_last_words_say_whether_it_runs_and_is_drained(
     report: dict[str, object] | None, said: list[str]
 ) -> None:
-    """A journal that an earlier installation has left may still be drained, so nothing started, and
-    nothing said so."""
+    """Nothing started after a drain that an earlier journal had left, and nothing said so."""
     assert closing_words(report) == said
 
 
@@ -246,8 +245,7 @@ def test_jobs_that_run_are_in_the_way(system: System, launchers: list[str], said
 def test_jobs_are_stopped_in_order_when_that_is_said_by_the_launchers_that_have_some(
     system: System, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody else can: the removal waited for it for ever. Without a controller, the end of their
-    unit ends them."""
+    """Without a controller, the end of their unit ends them."""
     shutdown = f"360: {sys.executable} -I -m drfd_cli --socket /run/drfd/drfd.sock shutdown"
     command.install(system, None)
     attempt(system, "slurm-launcher")
@@ -376,8 +374,7 @@ def test_what_belongs_to_somebody_else_or_leads_nowhere_is_not_fine(tree: Path) 
 def test_what_others_can_write_is_not_on_whatever_way_it_is_reached(
     tree: Path, name: str, mode: int
 ) -> None:
-    """The interpreter behind the link counts, and so does every directory above. A sticky one, too:
-    it is no place for a service."""
+    """The interpreter behind the link counts, every directory above, and a sticky one."""
     (tree / name).chmod(mode)
     found = look(tree)
     assert found is not None

@@ -11,7 +11,15 @@ import pytest
 
 from drfd.linux import syscalls
 from launcher import rig
-from launcher.rig import AttemptFiles, Driver, LauncherProcess, MakeLauncher, Start, Terminal
+from launcher.rig import (
+    AttemptFiles,
+    Driver,
+    LauncherProcess,
+    MakeLauncher,
+    Runs,
+    Start,
+    Terminal,
+)
 from starters import compiled_starter
 
 
@@ -65,6 +73,11 @@ def driver() -> Iterator[Driver]:
 
 
 @pytest.fixture
+def runs(driver: Driver, files: AttemptFiles, work: Path) -> Runs:
+    return Runs(driver, files, work)
+
+
+@pytest.fixture
 def make_launcher(tmp_path: Path) -> Iterator[MakeLauncher]:
     made: list[LauncherProcess] = []
 
@@ -96,6 +109,5 @@ def terminal() -> Iterator[Terminal]:
 
 @pytest.fixture
 def forks_beside_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the test's own process fork as a launcher does, which has one thread: an earlier test of
-    the same run may have left another one."""
+    """Let the test's process fork though an earlier test has left a thread."""
     monkeypatch.setattr(syscalls, "_require_single_thread", lambda: None)

@@ -348,14 +348,7 @@ class Driver:
         self.starter = starter or compiled_starter()
         driver = Path(__file__).with_name("runner_driver.py")
         self._process = subprocess.Popen(
-            [
-                *before,
-                sys.executable,
-                "-I",
-                str(driver),
-                str(ROOT),
-                str(self.starter),
-            ],
+            [*before, sys.executable, "-I", str(driver), str(ROOT), str(self.starter)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -407,6 +400,32 @@ class Driver:
     def close(self) -> None:
         with self._process as process:
             process.kill()
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Where the jobs of a test run, each below a runner that the driver starts."""
+
+    driver: Driver
+    files: AttemptFiles
+    work: Path
+
+    def start(self, asked: Asked | str = UNTIL_GO, **how: Any) -> int:
+        """Start a runner; its pid. A text is a shell's script; `how`: see `Driver.start`."""
+        wanted = shell(asked, cwd=self.work) if isinstance(asked, str) else asked
+        return self.driver.start(wanted, self.files, **how)
+
+    def over(self, runner: int) -> Attempt:
+        """The attempt, once its runner has ended well."""
+        assert self.driver.reap(runner) == 0
+        return self.files.over()
+
+    def pid(self) -> int:
+        """What the job has written into the file `pid`."""
+        return pid_in(self.work / "pid")
+
+    def go(self) -> None:
+        go(self.work)
 
 
 # -- launchers ------------------------------------------------------------------------------

@@ -34,8 +34,7 @@ class Closed(Unconfined):
 
 
 class Short(Unconfined):
-    """A place where the kernel runs out of memory once a line comes through the FIFO `shortage`
-    of the job's directory, and has killed unless the file `killed` says "oom_kill 0"."""
+    """Out of memory after a line in the FIFO `shortage`; `killed` tells what the kernel did."""
 
     def __init__(self, directory: str) -> None:
         super().__init__("a test")
@@ -83,8 +82,7 @@ class Old(Unified):
 
 
 class Stopped(Unconfined):
-    """A place that takes for ever to enter, as if a user stopped each process: a FIFO that nobody
-    reads."""
+    """A place that takes for ever to enter: a FIFO that nobody reads."""
 
     def __init__(self, directory: str) -> None:
         super().__init__("a test")

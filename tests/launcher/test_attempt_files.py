@@ -285,7 +285,6 @@ WHILE, BEFORE = JobsStopRecord("b", 6.5), JobsStopRecord("b", 4.5)
 def test_of_an_unknown_end_it_is_said_why_it_is_unknown(
     boot_id: str, jobs_stop: JobsStopRecord | None, loss: str
 ) -> None:
-    """A shutdown, a power cut, a stop of all jobs and a killed runner were told with one text,
-    although the ids of the boots and the time of the stop tell them apart."""
+    """Boot ids and the time of the stop tell shutdown, power cut, stop and killed runner apart."""
     said = news(STARTED, alive=False, jobs_stop=jobs_stop, oom=(False, False), boot_id=boot_id)
     assert said == [UP, lost((False, False), loss)]

@@ -157,8 +157,7 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
 
 
 def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of one user took all the places, for half a minute each: the others' jobs that wanted
-    to tell of their ends were not over meanwhile."""
+    """Those of one user took all the places, and others' jobs were not over meanwhile."""
     at_work: set[tuple[int, int]] = set()
 
     def ordered(number: int, uid: int) -> Assignment:

@@ -109,8 +109,7 @@ def test_a_job_is_reported_from_its_start_to_its_removal(
 def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(
     launcher: LauncherProcess, controller: Controller, work: Path, other: dict[str, Any]
 ) -> None:
-    """The attempt with that number was reported as the job's own, whoever it was of: its state was
-    shown for the job, and a cancellation of the job killed its processes."""
+    """It was reported as the job's own, and a cancellation of the job killed its processes."""
     begin(controller, work)
     pid = pid_in(work / "pid")
     controller.launch(shell("touch ran", cwd=work, **other))
@@ -503,8 +502,7 @@ LINGERING = {
 def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
     launcher: LauncherProcess, controller: Controller, work: Path, said: Callable[[Path], Any]
 ) -> None:
-    """It was closed in the loop: whoever had the controller's uid stopped the launcher with it, for
-    as long as the other end of the socket liked, and no end of any job was told."""
+    """Closed in the loop, it stopped the launcher for as long as its other end liked."""
     data, count, rest = said(work)
     with ExitStack() as stack:
         fd = lingering(stack)
@@ -524,9 +522,7 @@ def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
 def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_next(
     launcher: LauncherProcess, controller: Controller, work: Path, terminal: Terminal
 ) -> None:
-    """Its child takes long until it can be let go: here it waits for a terminal, as it may for a
-    slow file server. Nobody hears the bell that its runner rings then; unless it is found out
-    otherwise, the job looks unborn as long as it lives, and has no time limit."""
+    """Nobody hears its runner's bell: it would look unborn, and have no time limit."""
     asked = shell(UNTIL_GO, cwd=work, attach=str(terminal.path))
     controller.launch(asked)
     connection = terminal.accept()

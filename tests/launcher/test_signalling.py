@@ -160,8 +160,7 @@ def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
     monkeypatch: pytest.MonkeyPatch,
     clock: Clock,
 ) -> None:
-    """Each was sent before the next order was read: a user's thousands of signals kept the launches
-    of all others waiting, for as long as they came."""
+    """A user's thousands of signals kept the launches of all others waiting."""
     signal_slowly = signals.confinement.signal
 
     def slow(key: attempt_files.Key, attempt: attempt_files.Attempt | None, number: int) -> None:

@@ -56,9 +56,7 @@ def test_a_file_read_in_pieces_has_the_digest_of_its_bytes(size: int, fds: list[
 
 
 def test_looking_at_a_hole_makes_no_memory_of_it(fds: list[int]) -> None:
-    """Each page that was mapped was made for, and charged to, the launcher and its runners, and
-    stayed for as long as the controller kept the file: a few dozen unsigned orders had the kernel
-    kill runners for want of memory, and their jobs were lost."""
+    """Mapped pages were charged to the launcher and its runners, which the kernel killed."""
     size = 8 << 20
     fds.append(holes(size))
     assert sealed_digest(fds[0]) == digest_of(bytes(size))
@@ -130,8 +128,7 @@ class Writers:
         self.files = KeyFiles(self.place, self.keys, BackgroundWork(self.selector))
 
     def write(self, *uids: int) -> None:
-        """Order these files, and wait until no process is at work, other than for a uid that the
-        directory says nothing of."""
+        """Order these files, and wait until nobody is at work, but for SILENT."""
         for uid in uids:
             self.files.order(uid)
         while set(self.files._writing) - {SILENT}:
@@ -188,8 +185,7 @@ def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers
 
 
 def test_each_launcher_writes_them_anew(writers: Writers) -> None:
-    """The secret may be another one than before, accounts may be gone, and a process that was
-    killed may have left a file without its name."""
+    """Secret and accounts may have changed, and a killed process may have left half a file."""
     writers.write(ME)
     (writers.place / f"{ME}-new-1").touch()
     os.close(writers.files._fd)

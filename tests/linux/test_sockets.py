@@ -135,8 +135,7 @@ def stack() -> Iterator[ExitStack]:
 def test_a_descriptor_that_nobody_wants_keeps_nobody_waiting(
     tmp_path: Path, stack: ExitStack, deed: str, before: int
 ) -> None:
-    """Whoever read past it, or closed the connection, waited for as long as its sender wished: one
-    message of any user's stopped a whole daemon."""
+    """Who read past it, or closed the connection, waited as long as its sender wished."""
     path = str(tmp_path / "s")
     command = [sys.executable, "-c", SERVE, ROOT, path, deed]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -237,8 +236,7 @@ def inode_of(fd: int | str) -> int:
 
 
 def open_inodes() -> set[int]:
-    """Of this process. Other descriptors of it may come and go, as a test before has left some for
-    a thread to close."""
+    """Of this process, in which a thread may be closing others."""
     return {inode_of(fd) for fd in os.listdir("/proc/self/fd")}
 
 

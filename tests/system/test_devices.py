@@ -90,8 +90,7 @@ def check_reach(
     jobs: list[tuple[tuple[str, ...], int, set[str]]],
     kill: Callable[[], None],
 ) -> None:
-    """Run jobs with these options and users, and see that each can open the nodes of these names
-    and no others: at first, inside it by its owner after `kill`, and after suspension."""
+    """See that each job can open just these nodes: at first, inside it after `kill`, resumed."""
     work = instance.work
     os.chmod(work, 0o777)
     begun = []
@@ -252,8 +251,7 @@ def test_a_gpu_in_use_stays_hidden_when_none_is_configured_any_more(
 def test_a_process_of_a_job_and_its_children_are_found_by_the_jobs_cgroup(
     instance: Instance, users: Accounts
 ) -> None:
-    """Which job a process on a GPU belongs to. The processes that a driver names, as what measures
-    reads them."""
+    """Which job a process on a GPU belongs to, as what measures reads it."""
     instance.work.chmod(0o777)
     pids = instance.work / "pids"
     script = f"setsid sleep 600 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"

@@ -29,8 +29,7 @@ write = "50M"
 
 @pytest.fixture
 def instance(make_instance: Callable[..., Instance], extra: Path) -> Instance:
-    """Its first disk is the one of the usual configuration. Cores are given out by quota, as usual:
-    ranges of disks count in any mode."""
+    """Its first disk is that of the usual configuration, and cores are given by quota."""
     text = CONFIG.replace('"test"', '"main"') + EXTRA.format(extra=extra)
     made = make_instance(text).start()
     if "blkio" not in Kernel().v1 and Kernel().v2 is None:
@@ -43,8 +42,7 @@ LEAST_S = 6.0
 
 
 def seconds(instance: Instance, *words: str, where: Path, most_s: float) -> float:
-    """How long a job takes to write 30 MiB directly in this directory: at most so long, or else the
-    shortest of three times, as what others do with the disk only lengthens it."""
+    """The time to write 30 MiB there: others only lengthen it, so the shortest of three counts."""
     target = f"of={where / 'written'}"
     command = ["dd", "if=/dev/zero", target, "bs=1M", "count=30", "oflag=direct", "status=none"]
     took_s: list[float] = []
@@ -104,8 +102,7 @@ def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(
 def test_calibrate_finds_the_rate_that_the_kernel_holds_it_to(
     instance: Instance, tmp_path: Path
 ) -> None:
-    """Run as a job with a limit, the limit is how fast the disk is. Others may keep the disk busy
-    meanwhile: one of three has to be right, and none above."""
+    """A job's limit is its disk's speed. Others disturb: one of three is right, none above."""
     free = os.statvfs(instance.work)
     if free.f_bavail * free.f_frsize < 512 * MIB:
         pytest.skip("too little room here")
@@ -168,8 +165,7 @@ class Reader:
 def test_what_nobody_declares_is_lent_until_somebody_who_holds_less_wants_more(
     instance: Instance, extra: Path
 ) -> None:
-    """The first job's pool holds two thirds of the memory, so the other one is lent all but what
-    both of them are promised."""
+    """The first pool holds two thirds of the memory: the other gets all but what is promised."""
     first = Reader(instance, extra, "10M..40M/1M", "-p", "A", "-m", "12G")
     wait_for("all that it asked for", lambda: first.limit() == 40)
     alone = first.rate()

@@ -40,8 +40,7 @@ def used(instance: Instance, job_id: int) -> Usage:
 
 
 def test_a_tenth_of_a_core_is_a_tenth_of_a_core(instance: Instance) -> None:
-    """So little is there on a busy machine too, which still disturbs the measurement: one of three
-    has to be right, and none above."""
+    """A busy machine disturbs the measurement: one of three has to be right, and none above."""
     burn = (
         "import time; start, used = time.time(), time.process_time()\n"
         "while time.time() < start + 3: pass\n"
@@ -195,9 +194,7 @@ def test_what_a_job_used_while_drfd_was_away_is_on_record(instance: Instance) ->
 
 
 def held_to_its_rate(instance: Instance, command: list[str]) -> dict[str, Any]:
-    """The job of a command that moves 50 MiB with 10 MiB in a second, which takes no less than it
-    should; without a declared rate the same bytes take a fraction of that. What others do with the
-    disk lengthens either: the shortest of three times counts."""
+    """The job that moves 50 MiB at 10 MiB/s: not too fast, and much slower than without a rate."""
 
     def run(most_s: float, *words: str) -> tuple[float, dict[str, Any]]:
         took: list[tuple[float, dict[str, Any]]] = []
@@ -272,8 +269,7 @@ def test_a_bomb_that_forks_for_ever_is_killed_whole(instance: Instance) -> None:
 
 
 def test_whatever_a_job_leaves_behind_ends_before_its_resources_return(instance: Instance) -> None:
-    """What has a session and no variable of its own, and what hides in cgroups of its own making:
-    root's jobs alone can make any on version 1."""
+    """Also in cgroups of its own making, of which only root's jobs make any on version 1."""
     script = (
         "(setsid nohup env -i sleep 1000 >/dev/null 2>&1 & echo $!); "
         "for line in $(cat /proc/self/cgroup); do path=${line##*:}; names=${line#*:}; "

@@ -214,8 +214,7 @@ def test_a_job_with_a_tmp_of_its_own_takes_no_command(
 
 
 def test_it_takes_over_what_the_job_is_now(instance: Instance, users: Accounts) -> None:
-    """As its first process is: another directory, mask and limit than those of the submission, and
-    another environment than that of a process beside it."""
+    """Directory, mask, limit and environment of its first process, not of the submission."""
     user = users[0]
     home = instance.home_for(user)
     (home / "there").mkdir(exist_ok=True)

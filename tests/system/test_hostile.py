@@ -264,9 +264,7 @@ for _ in range({count}):
 def test_a_flood_of_one_user_leaves_the_others_latency_bounded(
     instance: Instance, users: Accounts, kind: str
 ) -> None:
-    """`python -m tests.bench.scale` has the figures; here the machine may be busy with other
-    things, so the bound is wide, and a tenth of the submissions may have met a pause of its
-    processors or of its disk. One round of 200 requests at once took longer than that."""
+    """The bound is wide, for a busy machine: `python -m tests.bench.scale` has the figures."""
     attacker, other = users
     instance.drf("drain")
     alone_s = submissions_s(instance, other.pw_uid, 30)
@@ -309,8 +307,7 @@ def test_memory_grows_by_no_more_than_three_times_what_is_charged(
     most_bytes: int,
     request_of: Callable[[int], dict[str, Any]],
 ) -> None:
-    """400 waiting jobs with 100,000 arguments took 2.8 GB and were charged 40 MB; with empty ones,
-    or with 1,000 dependencies, hundreds of megabytes, and nothing."""
+    """400 waiting jobs with 100,000 arguments took 2.8 GB and were charged 40 MB."""
     instance = make_instance(CONFIG + LIMITS.format(most_bytes)).start()
     with closing(Connection(instance.socket)) as client:
         first = [*client.submit_all([HELD] * DEPENDENCIES)]
@@ -475,8 +472,7 @@ AT_EXIT = 0x40
 def test_a_debugger_outside_keeps_no_job_beyond_its_time(
     instance: Instance, users: Accounts, homes: tuple[Path, Path], options: int
 ) -> None:
-    """The job's killed process waited for its tracer, and so the job was never over: what it had
-    been given was nobody else's, whatever its time limit, and whoever cancelled it."""
+    """The killed process waited for its tracer, and its resources stayed taken for ever."""
     attacker = users[0]
     job_id = instance.submit(
         *("-t", "1h", "-o", "out", "--", "sh", "-c", "echo $$; exec sleep 600"),

@@ -160,8 +160,7 @@ def strays(instance: Instance) -> list[dict[str, object]]:
 def test_an_earlier_users_process_is_not_taken_for_a_new_job(
     instance: Instance, users: Accounts, way: str
 ) -> None:
-    """An old copy of the journal gave out the id of a running job again: the new job counted as
-    running, its command never ran, and its cancellation killed the other user's process."""
+    """An old journal gave a running job's id to a new one, whose end killed the other's process."""
     alice, bob = users
     instance.stop()
     kept = instance.root / "kept"
@@ -302,9 +301,7 @@ def short_lived(open_python: None) -> Iterator[Callable[[str], pwd.struct_passwd
 def test_the_job_of_a_deleted_account_is_not_its_heirs(
     instance: Instance, short_lived: Callable[[str], pwd.struct_passwd]
 ) -> None:
-    """It ran as whoever got the uid next, and read a file of hers; she saw the command line of the
-    deleted account, and could cancel its jobs; later only for ten minutes, while the daemon
-    remembered the old name."""
+    """It ran as who got the uid next, and read her file; she saw and could cancel its jobs."""
     old = short_lived(f"drfdt{os.getpid()}o")
     place = instance.root / "place"
     place.mkdir(mode=0o777)
@@ -416,9 +413,7 @@ def is_told_to_try_again(answer: object) -> bool:
 def test_a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out(
     stage: tuple[Instance, Directory], users: Accounts
 ) -> None:
-    """With a third of a second for each, users whom the daemon did not know yet were told for the
-    rest of the quarter of an hour that they have no account. A busy machine may take its time, but
-    nothing near to that."""
+    """Users new to the daemon were told for a quarter of an hour that they have no account."""
     instance, directory = stage
     assert ask(instance, users[0].pw_uid) == users[0].pw_name
     directory.answers_after(0.3)

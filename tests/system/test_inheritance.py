@@ -117,8 +117,7 @@ def check(found: dict[str, Any], user: pwd.struct_passwd, instance: Instance) ->
 def test_a_job_inherits_the_policy_and_not_the_shell_of_who_started_drfd(
     odd: Instance, users: Accounts, home: Path
 ) -> None:
-    """It had that shell's limits, nice value, CPUs, scheduling policy and I/O priority, and no
-    login uid, so that audit could not say whose it was. The second job has a used runner."""
+    """It had the shell's limits, CPUs and priorities. The second job has a used runner."""
     for _ in range(2):
         job_id = odd.submit(
             "--", sys.executable, "-c", LOOK % NAMES, user=users[0].pw_uid, cwd=home, umask=0o022
@@ -147,8 +146,7 @@ def test_so_does_a_command_that_tells_of_it(
 def test_drfds_own_processes_are_spared_by_the_oom_killer_and_leave_no_core(
     odd: Instance, users: Accounts, home: Path
 ) -> None:
-    """Without systemd they were as likely to be killed as any job: and with a runner its job is
-    lost."""
+    """Without systemd they were killed as soon as any job, and with a runner its job is lost."""
     if not may(_CAP_SYS_RESOURCE) and int(Path("/proc/self/oom_score_adj").read_text()) > -500:
         try:
             before = Path("/proc/self/oom_score_adj").read_text()
@@ -285,8 +283,7 @@ def use(
 def test_jobs_share_no_key_with_each_other_nor_with_the_daemons_session(
     in_session: Instance, users: Accounts, homes: tuple[Path, Path]
 ) -> None:
-    """Each had the launcher's session keyring: the second user read the first one's ticket there,
-    and root's passphrase; two jobs of one user are as separate."""
+    """In the launcher's keyring one user read another's ticket, and root's passphrase."""
     alice = use(in_session, homes[0], users[0].pw_uid, ["a", "of-root"])
     bob = use(in_session, homes[1], users[1].pw_uid, ["b", "a", "deep-a", "of-root"])
     again = use(in_session, homes[0], users[0].pw_uid, ["a2", "a", "of-root"])

@@ -155,8 +155,7 @@ def test_roots_own_is_never_removed(instance: Instance) -> None:
 def test_a_file_system_of_another_users_own_keeps_nothing_from_being_removed(
     users: Accounts,
 ) -> None:
-    """The kernel tells nobody but its user whose such a directory is (FUSE), and the sweep of any
-    other user ended there; or it asks that user's program, which need not answer."""
+    """FUSE tells only its user whose a directory is, or asks a program that need not answer."""
     alice, bob = users
     if not Path("/dev/fuse").exists():
         pytest.skip("no FUSE here")

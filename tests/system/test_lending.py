@@ -41,8 +41,7 @@ def cpu_s(job: dict[str, Any]) -> float:
 
 
 def comes_to(jobs: list[dict[str, Any]], parts: Sequence[float]) -> None:
-    """They use these cores for two seconds, and meanwhile none more than its ceiling: at the edges
-    of that time it may have a period's quota twice."""
+    """They use these cores for two seconds, none more than its ceiling (and a period's quota)."""
     seen: list[list[float]] = []
 
     def does() -> bool:
@@ -88,8 +87,7 @@ def run(instance: Instance, cores: str, command: Sequence[str], *words: str) -> 
 def test_who_wakes_up_has_the_floor_at_once_with_drfd_and_without(
     lend: Callable[[str], Instance],
 ) -> None:
-    """Three sleepers and a job that never sleeps, on one CPU that is declared to the last part:
-    while all is as usual, and after a kill -9 of controller and launcher, with all lent to all."""
+    """Three sleepers and a busy job on one full CPU, also after a kill -9 with all lent to all."""
     instance, cpu, most = lend(config(len(CPUS))), CPUS[-1:], f"..{len(CPUS)}"
     floors, out = (0.15, 0.2, 0.3), instance.work / "wakes"
     jobs = {0: run(instance, f"0.35{most}", neighbour(3, cpu))}
@@ -121,8 +119,7 @@ def test_who_wakes_up_has_the_floor_at_once_with_drfd_and_without(
 def test_what_is_idle_goes_to_who_holds_least_and_nobody_has_more_than_the_ceiling(
     lend: Callable[[str], Instance],
 ) -> None:
-    """One core for three pools with floors of a quarter of it, of which A holds most of the memory:
-    the parts are those that DRF gives."""
+    """One core for three pools, of which A holds most memory: DRF gives the parts."""
     instance = lend(config(1))
     (instance.work / "busy").touch()
     spin = [sys.executable, "-I", "-S", "-c", SPIN_WHILE]
@@ -228,8 +225,7 @@ LATE, ROUNDS = 1.15, 4
 
 
 def lengths(instance: Instance, users: Accounts) -> dict[str, float]:
-    """Seconds that the jobs take, by name: each user has one that could use all CPUs, and one that
-    only uses what it declares. They are submitted one after the other, and start together."""
+    """Seconds of jobs that start together: each user's wide one, and one without a range."""
     instance.drf("drain")
     jobs = {}
     for number, user in enumerate(users):
@@ -249,8 +245,7 @@ def lengths(instance: Instance, users: Accounts) -> dict[str, float]:
 def test_nobodys_jobs_end_later_than_under_a_quota(
     lend: Callable[[str], Instance], users: Accounts
 ) -> None:
-    """What else runs on the machine delays either, and may leave nothing to lend; what delays jobs
-    by lending does so in each round."""
+    """What else the machine does delays some rounds; lending would delay jobs in each."""
     quota, share = (lend(config(len(CPUS), mode=mode)) for mode in ("quota", "share"))
     seen = []
     for _ in range(ROUNDS):

@@ -106,8 +106,7 @@ def test_it_works_whatever_the_umask_of_whoever_starts_it(
 def test_nobody_runs_the_controller_as_root_by_accident(
     make_instance: Callable[..., Instance],
 ) -> None:
-    """It reads what every user sends. Without a user drfd it ran as root after one line of
-    warning, which is easily missed in a log."""
+    """It reads what every user sends. A warning is easily missed in a log."""
     instance = make_instance()
     # No user drfd can come in here, where there is one.
     closed = instance.root / "closed"
@@ -137,8 +136,7 @@ def home(instance: Instance, users: Accounts) -> Path:
 
 
 def restricted_runner(home: Path) -> int:
-    """The runner of a job that writes the pid of its parent into `runner`, once it has dropped its
-    privileges."""
+    """The runner, named in the file `runner`, once it has dropped its privileges."""
     pid = int(wait_for("the runner's pid", lambda: (home / "runner").exists()
                        and (home / "runner").read_text()))  # fmt: skip
     wait_for("a runner without privileges", lambda: status_of(pid)["Seccomp"] == "2")
@@ -148,8 +146,7 @@ def restricted_runner(home: Path) -> int:
 def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
     instance: Instance, users: Accounts, home: Path
 ) -> None:
-    """It had all of root's rights and all system calls for the whole life of its job. The job gets
-    none of that: set-user-id programs work there, by its whole bounding set."""
+    """It had all rights of root. Its job is not restricted: set-user-id programs work there."""
     script = (
         "grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status; echo $PPID > runner; sleep 600"
     )

@@ -234,8 +234,7 @@ def hog(instance: Instance, user: pwd.struct_passwd) -> tuple[int, int]:
 def test_the_processes_of_one_user_keep_nobody_elses_jobs_from_starting(
     lend: Callable[[str], Instance], users: Accounts
 ) -> None:
-    """Three jobs of one user, each within its limits, used up all processes that the kernel has,
-    and the jobs of all others ended as LAUNCH_FAILED."""
+    """Three jobs of one user took all processes of the kernel: others' launches failed."""
     instance = lend(BOUND)
     alice, bob = users
     hogs = [hog(instance, alice)]
@@ -328,8 +327,7 @@ def reserve_bytes(instance: Sheltered) -> int:
 def test_on_a_full_disk_ends_are_kept_and_cancelling_works_and_the_daemon_starts(
     full: Sheltered, users: Accounts
 ) -> None:
-    """Waiting jobs ended for want of room, not even root could cancel, and once stopped the daemon
-    did not start."""
+    """Waiting jobs ended, root could not cancel, and a stopped daemon did not start."""
     instance = full
     alice, bob = (user.pw_uid for user in users)
     instance.start()

@@ -376,8 +376,7 @@ def inside(
 def test_a_process_that_its_user_has_not_signed_for_this_attempt_is_not_moved(
     instance: Instance, users: Accounts
 ) -> None:
-    """Whoever controls the controller could put any process of a user's into a job of the user's,
-    and kill it with the job."""
+    """The controller could put any process of a user's into the user's job, and kill it there."""
     owner, other = users
     home = instance.home_for(owner)
     shown = instance.running(*WAITING, user=owner.pw_uid, cwd=home, env=ENV)

@@ -340,8 +340,7 @@ def made(name: str) -> Iterator[Target]:
 
 
 def _check_line(error: DrfdError, data: bytes) -> None:
-    """What the daemon says is one line, of each fault in a configuration, and quotes no more than
-    was there."""
+    """One line for each fault, which quotes no more than was there."""
     lines = str(error).split("\n") if isinstance(error, ConfigError) else [str(error)]
     for text in lines:
         assert text and text.isprintable() and len(text) < 4000 + len(data), repr(text)
@@ -368,8 +367,7 @@ def corpus_of(name: str) -> list[bytes]:
 
 
 def attack(name: str, seconds: float, *, seed: int = 0) -> int:
-    """Mutations of the corpus for so long, in processor time; how many. Raises what is found, and
-    keeps it."""
+    """Mutations for so long, in processor time; how many. Raises and keeps what is found."""
     chance, seeds = Random(seed), corpus_of(name)
     until_s = time.process_time() + seconds
     count = 0

@@ -64,8 +64,7 @@ def _actor(random: Random, user: str) -> st.Actor:
 
 
 def _any_job(world: World, random: Random, *states: str) -> tuple[int, str]:
-    """A live job, in one of these states if there is any; now and then an array, or one that has
-    ended. Its id and its owner."""
+    """A live job and its owner, in one of these states if any; now and then an array."""
     found = [each for each in world.books.live() if not states or each.state in states]
     found = found or list(world.books.jobs.values())
     if not found:

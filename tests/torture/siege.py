@@ -435,8 +435,7 @@ def _pids() -> list[int]:
 
 
 def _has_ended_all_of(uid: int) -> bool:
-    """Kill what lives of a user that we have made. Whether there was nothing: only then can the
-    user be removed."""
+    """Kill what lives of a user of ours; whether there was nothing."""
     killed = []
     for pid in _pids():
         try:

@@ -133,8 +133,7 @@ class Loans:
         return attempts
 
     def look(self, running: Mapping[int, float]) -> None:
-        """After a quiet time also the sums are right. `running` has the jobs that run, with the
-        time for which they have been running."""
+        """After a quiet time also the sums are right. `running`: for how long each job has run."""
         self._wrong, self._before = {}, self._wrong
         attempts = [each for each in self.look_at_bounds() if each.job_id in running]
         now = time.monotonic()
@@ -157,8 +156,7 @@ class Loans:
             self._look_at_envy(lent)
 
     def _look_at_envy(self, lent: list[Attempt]) -> None:
-        """A pool with a job that could use more has no less than the other, or that one has only
-        what it declares: they weigh the same, and hold next to nothing besides."""
+        """A pool that could use more has no less than the other, which may have its floor."""
         cores = dict.fromkeys(POOLS, 0.0)
         floors = dict.fromkeys(POOLS, 0.0)
         hungry = set()

@@ -108,8 +108,7 @@ def fill(place: Path) -> Path:
 def test_a_disk_that_is_full_when_the_log_is_to_go_into_the_journal_loses_nothing(
     shelter: Callable[..., Sheltered],
 ) -> None:
-    """The log has room from earlier, so submissions are taken; what is in it has no place in the
-    journal's file, neither while the daemon runs nor when the next one starts."""
+    """The log has room from earlier; its pages have none in the file, nor at the next start."""
     instance = shelter("mount -t tmpfs -o size=16m,mode=755 tmpfs $STATE").start()
     accepted: dict[str, int] = {}
 
@@ -388,8 +387,7 @@ def give_memory(pid: int) -> None:
 
 @contextmanager
 def without_new_processes(pid: int, *, but: int = 0) -> Iterator[None]:
-    """While it lasts, the process can start neither a process nor a thread; root's only so many at
-    a time."""
+    """While it lasts, the process starts nothing; root's only so many at a time."""
     if not IS_ROOT:
         with limited(pid, resource.RLIMIT_NPROC, 0):
             yield
@@ -508,8 +506,7 @@ def test_a_controller_that_may_start_no_thread_answers_all_the_same(victim: Vict
 def test_a_launcher_without_memory_launches_each_job_once_or_its_successor_does(
     victim: Victim, room: int
 ) -> None:
-    """What a request says is in a file of its own, so that a launcher may well need no more memory
-    for a large one than it has."""
+    """A request is in a file of its own, so a large one needs no more memory."""
     old = start_gated(victim, 5)
     launcher = victim.launcher_pid()
     ids = {}

@@ -141,8 +141,7 @@ def test_no_flipped_bit_of_the_log_loses_more_than_the_last_turn(state: State, p
 def test_a_flipped_bit_of_the_file_is_refused_or_changes_no_more_than_one_record(
     state: State, place: Path
 ) -> None:
-    """What is flipped within a value nobody can see, also within the id that an event names; a job
-    that vanishes, everybody."""
+    """Nobody sees a flip within a value; everybody sees a job that vanishes."""
     chance = Random(2)
     whole = whole_file(place, state)
     ids = set(job_ids(place, whole) or ())

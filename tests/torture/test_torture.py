@@ -69,8 +69,7 @@ def test_whatever_happens_no_promise_is_broken_and_everything_ends(block: int) -
 
 
 def test_room_that_is_given_up_for_a_starving_job_is_given_to_others_at_once() -> None:
-    """Jobs that fitted were told that they start with the next pass, and none was to come for
-    seconds."""
+    """Jobs were told that they start with the next pass, which did not come for seconds."""
     found = attempt(2124, script(2124))
     assert isinstance(found, World), found
 

@@ -114,8 +114,7 @@ class Victim(Instance):
         return found
 
     def kill_runner(self, pid: int) -> set[int]:
-        """The jobs that it had. It stands still first: a runner may be given another job at any
-        time."""
+        """The jobs that it had. Stopped first, it is given no other."""
         os.kill(pid, signal.SIGSTOP)
         wait_for("a runner that stands still", lambda: state_of(pid) in ("T", "t", "Z", None))
         had = self.runners().get(pid, set())

@@ -80,8 +80,7 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
 
 
 def _is_overdue(world: World, job: Job) -> bool:
-    """Whether a job should have given back by now what it was told to. It has its grace time and a
-    minute, from when the controller saw it first: one that has just begun has seen nobody yet."""
+    """Whether its grace time and a minute are over since this controller saw it going."""
     engine = world.engine
     assert engine is not None
     step = job.id, job.attempt, job.state, job.suspensions

@@ -183,8 +183,7 @@ class Worker:
         self._note(refused="jobs do not end", code="stuck", at_ns=time.monotonic_ns())
 
     def _signal(self, job_id: int) -> bool:
-        """Whether a job that waits for a signal was sent one. Before its trap is set, the signal
-        would end it with another exit code than its record says."""
+        """Signal a job that waits for it; False before its trap is set."""
         fate, number = self._fates.get(job_id, ("", 0))
         ready = self._home.joinpath(str(number // 1000), f"ready-{number}")
         if fate != "signalled" or not ready.exists():

@@ -244,8 +244,7 @@ class World:
         look_at_account(self.journal)
 
     def tell(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
-        """Queue news; what could not be written down is asked for again. As in
-        `daemon/launcher_link/link.py`."""
+        """Queue news; what cannot be written is asked for again (see launcher_link/link.py)."""
         life = self.life
 
         def answer(result: list[ev.Event] | DrfdError) -> None:

@@ -57,8 +57,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command in the guest ended; 123 is a kernel that panicked, 124 a time-out, 125 a guest
-    that went away."""
+    """How a command ended; 123: the kernel panicked, 124: a time-out, 125: no guest."""
 
     status: int
     stdout: str
@@ -164,8 +163,7 @@ class Outcome:
 
 
 def pytest_command(lot: str, tests: Sequence[str]) -> str:
-    """A command that leaves what pytest says in files of the lot's; standard error shows it, too,
-    for the case of a time-out."""
+    """A command whose words go to files of the lot's, and to standard error."""
     words = [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--durations=30"]
     words += [f"--junitxml={RESULTS}/{lot}.xml", *tests]
     run = f"{{ {shlex.join(words)}; echo $? >{RESULTS}/{lot}.status; }}"

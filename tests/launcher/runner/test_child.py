@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,11 +35,10 @@ from launcher.rig import (
     Asked,
     AttemptFiles,
     Driver,
+    Runs,
     Terminal,
-    go,
     order,
     parent_of,
-    pid_in,
     shell,
     until,
 )
@@ -53,13 +53,12 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become a
 
 
 @pytest.fixture
-def run(driver: Driver, files: AttemptFiles) -> Run:
+def run(runs: Runs) -> Run:
     """Run an order to its end."""
 
-    def run(order: LaunchOrder, place: str = "plain") -> Attempt:
-        runner = driver.start(order, files, place=place)
-        assert driver.reap(runner) == 0
-        return files.over((order.id, order.attempt))
+    def run(order: LaunchOrder, **how: Any) -> Attempt:
+        assert runs.driver.reap(runs.start(order, **how)) == 0
+        return runs.files.over((order.id, order.attempt))
 
     return run
 
@@ -164,31 +163,29 @@ def test_arguments_arrive_byte_for_byte(out: Out, work: Path) -> None:
 
 
 def test_until_exec_a_jobs_process_leaves_no_core(
-    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+    runs: Runs, work: Path, terminal: Terminal
 ) -> None:
-    """It holds what its runner holds, with its user's rights, as long as its user likes: here until
-    a terminal answers. It left a core with all of that where it was dumpable: as root's own job."""
-    resource.prlimit(driver.pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
-    runner = driver.start(order("true", cwd=work, attach=str(terminal.path)), files)
+    """It holds what its runner holds: as root's own job it left a core with all of that."""
+    resource.prlimit(runs.driver.pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
+    runner = runs.start(order("true", cwd=work, attach=str(terminal.path)))
     with terminal.accept():
         (pid,) = until("the job's process", lambda: process.children(runner))
         assert resource.prlimit(pid, resource.RLIMIT_CORE) == (1, resource.RLIM_INFINITY)
         os.kill(pid, signal.SIGSEGV)
-        assert driver.reap(runner) == 0
-    assert files.over().failed == {"text": "the job's process died before exec"}
+        assert runs.over(runner).failed == {"text": "the job's process died before exec"}
     assert [path.name for path in work.iterdir() if path.name.startswith("core")] == []
 
 
 @as_root
 def test_until_exec_a_jobs_process_is_out_of_its_users_sight(
-    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+    runs: Runs, work: Path, terminal: Terminal
 ) -> None:
     terminal.listen_as(65534)
     nobody = pwd.getpwuid(65534)
     waiting = order("true", cwd=Path("/"), attach=str(terminal.path), uid=65534, gid=nobody.pw_gid)
-    driver.start(waiting, files)
+    runner = runs.start(waiting)
     with terminal.accept():
-        (pid,) = until("the job's process", lambda: process.children(files.read().runner["pid"]))
+        (pid,) = until("the job's process", lambda: process.children(runner))
         status = Path(f"/proc/{pid}/status").read_text()
         assert "\nUid:\t65534\t65534\t65534\t65534\n" in status
         assert os.stat(f"/proc/{pid}/mem").st_uid == 0, "it is not dumpable"
@@ -197,12 +194,12 @@ def test_until_exec_a_jobs_process_is_out_of_its_users_sight(
             seen = subprocess.run(look, user=65534, group=65534, extra_groups=[], check=False,
                                   capture_output=True, text=True)  # fmt: skip
             assert (seen.stdout, "Permission denied" in seen.stderr) == ("", True)
-    files.over()
+    runs.files.over()
 
 
 @as_root
 def test_until_it_becomes_its_user_a_jobs_process_has_the_rights_of_its_runner_and_no_more(
-    driver: Driver, files: AttemptFiles, work: Path
+    runs: Runs, work: Path
 ) -> None:
     """A program that root executes has every capability first."""
 
@@ -210,7 +207,7 @@ def test_until_it_becomes_its_user_a_jobs_process_has_the_rights_of_its_runner_a
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return [line for line in lines if line.startswith(("CapEff", "CapPrm", "CapInh"))]
 
-    runner = driver.start(order("true", cwd=work), files, place="gate")
+    runner = runs.start(order("true", cwd=work), place="gate")
     (pid,) = until("the job's process", lambda: process.children(runner))
     until("the runner's rights", lambda: rights(pid) == rights(runner), lambda: rights(pid))
     few = needed_capabilities(enters_spaces=True, serves_root=True)
@@ -220,8 +217,7 @@ def test_until_it_becomes_its_user_a_jobs_process_has_the_rights_of_its_runner_a
     fifo = os.open(work / "stopped", os.O_RDONLY)
     assert os.read(fifo, 10) == b"0"
     os.close(fifo)
-    assert driver.reap(runner) == 0
-    succeeded(files.over())
+    succeeded(runs.over(runner))
 
 
 # -- output files ---------------------------------------------------------------------------
@@ -487,16 +483,12 @@ def test_a_script_sees_its_own_path(
     assert re.search(complaint.format(path=re.escape(str(path))), (work / "err").read_text())
 
 
-def test_only_the_submitter_says_where_a_script_came_from(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    """Modules are imported from there. No order names another place; the process does not believe
-    one that does."""
+def test_only_the_submitter_says_where_a_script_came_from(run: Run, work: Path) -> None:
+    """Modules are imported from there. The process believes no order that names a place."""
     text = "#!/usr/bin/env python3\nimport sys\nprint(sys.argv[0])\n"
     path, variables = _script_at(work, text)
     asked = order("x", cwd=work, script=text, env=variables)
-    assert driver.reap(driver.start(asked, files, forged={"DRF_SCRIPT": "/theirs/x"})) == 0
-    succeeded(files.over())
+    succeeded(run(asked, forged={"DRF_SCRIPT": "/theirs/x"}))
     assert (work / "out").read_text() == f"{path}\n"
 
 
@@ -550,8 +542,7 @@ def test_bash_source_tells_libraries_and_functions_who_calls(run: Run, work: Pat
 
 @pytest.mark.parametrize("head", ["#!/bin/bash", "#!/usr/bin/env bash"])
 def test_the_file_of_a_script_is_never_read(out: Out, work: Path, head: str) -> None:
-    """Not even where it holds the text that was submitted: it may be another one a moment later.
-    And one of bash is not read by another."""
+    """It may be another one a moment later. A script of bash is not read by another."""
     text = f'{head}\n(return 0 2>/dev/null) && echo read || echo "run: $0"\n'
     path, variables = _script_at(work, text)
     os.utime(path, (1, 1))
@@ -585,20 +576,16 @@ def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(
 
 
 def test_an_attached_job_has_the_submitters_descriptors_and_no_others(
-    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+    runs: Runs, work: Path, terminal: Terminal
 ) -> None:
     (work / "in").write_text("hello\n")
-    fds = [
-        os.open(work / "in", os.O_RDONLY),
-        os.open(work / "o", os.O_WRONLY | os.O_CREAT),
-        os.open(work / "e", os.O_WRONLY | os.O_CREAT),
-    ]
+    fds = [os.open(work / name, os.O_RDWR | os.O_CREAT) for name in ("in", "o", "e")]
     script = "cat; echo oops >&2; ls /proc/self/fd | wc -w"
-    driver.start(shell(script, cwd=work, attach=str(terminal.path)), files)
+    runs.start(shell(script, cwd=work, attach=str(terminal.path)))
     terminal.hand_over(terminal.accept(), *fds)
     for fd in fds:
         os.close(fd)
-    succeeded(files.over())
+    succeeded(runs.files.over())
     assert ((work / "o").read_text(), (work / "e").read_text()) == ("hello\n4\n", "oops\n")
     assert {path.name for path in work.iterdir()} == {"in", "o", "e"}, "out and err are not made"
 
@@ -608,18 +595,18 @@ GONE = "the terminal that waited for this job is gone"
 
 @as_root
 def test_descriptors_of_another_user_are_not_taken(
-    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
+    runs: Runs, work: Path, terminal: Terminal
 ) -> None:
     """A client's path is free for anybody when it has left."""
     terminal.listen_as(65534)
-    driver.start(order("touch", "ran", cwd=work, attach=str(terminal.path)), files)
+    runs.start(order("touch", "ran", cwd=work, attach=str(terminal.path)))
     connection = terminal.accept()
     null = os.open("/dev/null", os.O_RDWR)
     with suppress(BrokenPipeError):
         terminal.hand_over(connection, null, null, null)
     os.close(null)
     text = "another user listens where its terminal waited, which is gone"
-    broke(files.over(), text, let_go=False)
+    broke(runs.files.over(), text, let_go=False)
     assert list(work.iterdir()) == []
 
 
@@ -664,76 +651,65 @@ def cgroup(work: Path) -> Iterator[Path]:
 
 @pytest.mark.system
 def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
-    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
+    runs: Runs, work: Path, cgroup: Path
 ) -> None:
-    script = f"cat /proc/self/cgroup; {UNTIL_GO}"
-    runner = driver.start(shell(script, cwd=work), files, place="unified")
-    job = pid_in(work / "pid")
+    runner = runs.start(f"cat /proc/self/cgroup; {UNTIL_GO}", place="unified")
+    job = runs.pid()
     assert parent_of(job) == runner
     assert process.children(runner) == [job], "what has begun it is gone"
-    assert files.running().running == {"pid": job, "start_ticks": process.start_ticks(job)}
+    assert runs.files.running().running == {"pid": job, "start_ticks": process.start_ticks(job)}
     assert f"0::/{cgroup.name}" in (work / "out").read_text().splitlines()
-    go(work)
-    attempt = files.over()
+    runs.go()
+    attempt = runs.over(runner)
     assert attempt.ended is not None
     assert attempt.ended["exit_code"] == 7
-    assert driver.reap(runner) == 0
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("place", ["unified", "old"])
 def test_what_is_left_in_its_cgroup_is_killed_before_the_end_is_on_record(
-    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path, place: str
+    runs: Runs, cgroup: Path, place: str
 ) -> None:
     """By the runner, which may not be the parent of all."""
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files, place=place)
-    pid_in(work / "pid")
+    runner = runs.start(place=place)
+    runs.pid()
     with subprocess.Popen(["sleep", "600"]) as other:
         (cgroup / "cgroup.procs").write_text(str(other.pid))
-        go(work)
-        assert files.over().ended
+        runs.go()
+        assert runs.files.over().ended
         assert other.wait(10) == -signal.SIGKILL
-    assert driver.reap(runner) == 0
+    assert runs.driver.reap(runner) == 0
 
 
 @pytest.mark.system
 def test_a_cgroup_that_is_gone_keeps_the_job_from_starting(
-    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
+    run: Run, work: Path, cgroup: Path
 ) -> None:
     cgroup.rmdir()
-    runner = driver.start(order("touch", "ran", cwd=work), files, place="unified")
-    attempt = files.over()
-    text = f"it could not be set up: {cgroup}: No such file or directory"
-    assert (attempt.failed, attempt.running) == ({"text": text}, None)
-    assert driver.reap(runner) == 0
+    attempt = run(order("touch", "ran", cwd=work), place="unified")
+    broke(attempt, f"it could not be set up: {cgroup}: No such file or directory", let_go=False)
     assert not (work / "ran").exists()
 
 
 @pytest.mark.system
-def test_a_cgroup_that_is_frozen_keeps_no_runner(
-    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
-) -> None:
+def test_a_cgroup_that_is_frozen_keeps_no_runner(run: Run, work: Path, cgroup: Path) -> None:
     (cgroup / "cgroup.freeze").write_text("1")
-    runner = driver.start(order("touch", "ran", cwd=work), files, place="frozen")
-    attempt = files.over()
+    attempt = run(order("touch", "ran", cwd=work), place="frozen")
     text = "entering its directory and opening its output files took longer than 1 s"
-    assert (attempt.failed, attempt.running) == ({"text": text}, None)
-    assert driver.reap(runner) == 0
+    broke(attempt, text, let_go=False)
     assert (cgroup / "cgroup.procs").read_text() == "", "it has been killed"
 
 
 @pytest.mark.system
 def test_a_process_that_is_killed_before_it_can_say_its_id_has_died(
-    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
+    runs: Runs, work: Path, cgroup: Path
 ) -> None:
     """As the kernel does where the job's memory is not enough for a first page."""
     (cgroup / "cgroup.freeze").write_text("1")
-    runner = driver.start(order("touch", "ran", cwd=work), files, place="unified")
+    runner = runs.start(order("touch", "ran", cwd=work), place="unified")
     until("a process in the cgroup", (cgroup / "cgroup.procs").read_text)
     (cgroup / "cgroup.kill").write_text("1")
-    attempt = files.over()
-    assert (attempt.failed, attempt.running) == ({"text": DIED}, None)
-    assert driver.reap(runner) == 0
+    broke(runs.over(runner), DIED, let_go=False)
     assert not (work / "ran").exists()
 
 

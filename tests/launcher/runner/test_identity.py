@@ -65,8 +65,7 @@ def test_an_account_whose_name_is_not_utf_8_is_found(monkeypatch: pytest.MonkeyP
 
 
 def test_an_account_that_has_another_name_by_now_is_denied() -> None:
-    """The uid alone was looked at: the queued jobs of a deleted account ran as whoever got its uid
-    next."""
+    """The queued jobs of a deleted account ran as whoever got its uid next."""
     entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
     with pytest.raises(Denied, match=f"the account gone no longer has uid {entry.pw_uid}"):
         identity.account(entry.pw_uid, "gone")
@@ -162,8 +161,7 @@ def test_a_launcher_asks_again_when_the_password_file_has_changed(
 def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The job ran without it, and could not open what it was there to read. The C library says of
-    a directory that does not answer only that the user is in no more groups."""
+    """The C library says of a directory that does not answer only that there are no groups."""
     told: list[int] = [1001, 50]
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
     monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [*told])

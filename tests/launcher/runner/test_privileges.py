@@ -13,14 +13,10 @@ import pytest
 
 from drfd.launcher.runner.starter import program
 from drfd.launcher.runner.starter.sources import HERE
-from launcher.rig import UNTIL_GO, AttemptFiles, Driver, go, python, shell, until
+from instance import status_of
+from launcher.rig import UNTIL_GO, Runs, python, until
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
-
-
-def status_of(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 #: Tries every system call after the filter, without harm; prints those that are not refused.
@@ -69,31 +65,22 @@ def test_a_process_that_waits_makes_a_dozen_system_calls_and_no_other(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_runner_drops_its_privileges_once_its_job_runs(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    """It kept all of root's rights for the whole life of the job, and megabytes of memory. Its job
-    has none of the filter. With which rights it begins: see test_child."""
-    runner = driver.start(shell(f"(setsid sleep 60 &); {UNTIL_GO}", cwd=work), files)
-    job = files.running().running
+def test_a_runner_drops_its_privileges_once_its_job_runs(runs: Runs) -> None:
+    """It kept root's rights for the life of the job. The rights before: see test_child."""
+    runner = runs.start(f"(setsid sleep 60 &); {UNTIL_GO}")
+    job = runs.files.running().running
     assert job is not None
-    dropped = until("a runner without privileges", lambda: status_of(runner)["Seccomp"] == "2")
-    assert dropped
+    until("a runner without privileges", lambda: status_of(runner)["Seccomp"] == "2")
     status = status_of(runner)
     kept = 1 << program.KILL if os.getuid() == 0 else 0
     assert {status[name] for name in ("CapPrm", "CapEff")} == {f"{kept:016x}"}
     assert (status["NoNewPrivs"], int(status["CapInh"], 16)) == ("1", 0)
     assert status["CapBnd"] == status_of(os.getpid())["CapBnd"]
     assert int(status["VmRSS"].split()[0]) < 200, "in KiB, with all that others have, too"
-    theirs = status_of(job["pid"])
-    mine = status_of(os.getpid())
-    assert [theirs[name] for name in ("NoNewPrivs", "Seccomp")] == [
-        mine["NoNewPrivs"],
-        mine["Seccomp"],
-    ]
-    go(work)
-    assert driver.reap(runner) == 0
-    ended = files.over().ended
+    theirs, mine = status_of(job["pid"]), status_of(os.getpid())
+    assert all(theirs[name] == mine[name] for name in ("NoNewPrivs", "Seccomp"))
+    runs.go()
+    ended = runs.over(runner).ended
     assert ended is not None
     assert (ended["exit_code"], ended["signal"]) == (7, None)
 
@@ -259,9 +246,7 @@ inheritance.why_no_keyrings()
 @pytest.mark.slow
 @as_root
 def test_what_a_user_can_fill_is_counted_against_the_user() -> None:
-    """It was counted against root, whose room for keys the keyrings of some ten thousand jobs use
-    up, each full of keys and kept by a file that the job has handed to a process outside. No job
-    of anybody's could start any more."""
+    """Counted against root, the keyrings of ten thousand jobs kept every job from starting."""
     uid = next(_uids)
     assert run_as(BECOME + "become(); describe()", uid) == f"{uid} True True"
 

@@ -22,9 +22,8 @@ from launcher.rig import (
     UNTIL_GO,
     AttemptFiles,
     Driver,
-    go,
+    Runs,
     lives,
-    pid_in,
     shell,
     state_of,
     until,
@@ -62,8 +61,9 @@ def pid_of(attempt: Attempt) -> int:
     return int(attempt.running["pid"])
 
 
-def how(attempt: Attempt) -> tuple[int | None, int | None]:
-    """Exit code and signal of an attempt that has ended."""
+def how(runs: Runs) -> tuple[int | None, int | None]:
+    """Exit code and signal of the attempt, once it has ended."""
+    attempt = runs.files.over()
     assert attempt.failed is None
     assert attempt.ended is not None
     return attempt.ended["exit_code"], attempt.ended["signal"]
@@ -80,21 +80,21 @@ def how(attempt: Attempt) -> tuple[int | None, int | None]:
     ],
 )
 def test_exit_code_and_signal_are_on_record(
-    driver: Driver, files: AttemptFiles, work: Path, script: str, end: tuple[object, object]
+    runs: Runs, script: str, end: tuple[object, object]
 ) -> None:
-    driver.start(shell(script, cwd=work), files)
-    assert how(files.over()) == end
+    runs.start(script)
+    assert how(runs) == end
 
 
-def test_the_whole_life_is_on_record(driver: Driver, files: AttemptFiles, work: Path) -> None:
+def test_the_whole_life_is_on_record(runs: Runs) -> None:
     before = time.time(), time.monotonic()
-    runner = driver.start(shell("echo $$; exit 3", cwd=work), files)
-    attempt = files.over()
+    runner = runs.start("echo $$; exit 3")
+    attempt = runs.files.over()
     after = time.time(), time.monotonic()
     assert attempt.created["at_s"] == 1000.0, "written by whoever made the file"
     assert attempt.runner is not None
     assert attempt.runner["pid"] == runner
-    assert pid_of(attempt) == int((work / "out").read_text())
+    assert pid_of(attempt) == int((runs.work / "out").read_text())
     ended = attempt.ended
     assert ended is not None
     assert before[0] <= ended["at_s"] <= after[0]
@@ -106,9 +106,7 @@ def test_the_whole_life_is_on_record(driver: Driver, files: AttemptFiles, work: 
     assert 0 < ended["peak_bytes"] < 50 << 20, "its shell's"
 
 
-def test_what_the_job_and_its_children_used_is_on_record(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
+def test_what_the_job_and_its_children_used_is_on_record(runs: Runs) -> None:
     """Children that the job did not wait for as well."""
     python = f"{sys.executable} -I -S -c"
     script = (
@@ -116,8 +114,8 @@ def test_what_the_job_and_its_children_used_is_on_record(
         "dd if=/dev/zero of=made bs=1M count=4 2>/dev/null; "
         f"{python} 'b\"x\" * 50_000_000'; wait"
     )
-    driver.start(shell(script, cwd=work), files)
-    ended = files.over().ended
+    runs.start(script)
+    ended = runs.files.over().ended
     assert ended is not None
     assert 0.1 <= ended["cpu_s"] < 60
     assert 50_000_000 < ended["peak_bytes"] < 2_000_000_000
@@ -126,51 +124,43 @@ def test_what_the_job_and_its_children_used_is_on_record(
     assert ended["written_bytes"] == 0 or 4 << 20 <= ended["written_bytes"] < 64 << 20
 
 
-def test_the_end_waits_until_it_can_be_written_down(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
+def test_the_end_waits_until_it_can_be_written_down(runs: Runs) -> None:
     """Nobody else knows it."""
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
-    job = pid_in(work / "pid")
+    runner = runs.start()
+    job = runs.pid()
     before = resource.prlimit(runner, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
-    go(work)
+    runs.go()
     until("the end of the job", lambda: not lives(job))
     time.sleep(0.3)
-    assert files.read().ended is None
+    assert runs.files.read().ended is None
     resource.prlimit(runner, resource.RLIMIT_FSIZE, before)
-    assert how(files.over()) == (7, None)
+    assert how(runs) == (7, None)
 
 
-def test_the_end_is_that_of_the_first_process(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
+def test_the_end_is_that_of_the_first_process(runs: Runs) -> None:
     """Orphans that the runner reaps meanwhile end in their own ways."""
     script = "(sh -c 'exit 3' &); (sh -c 'kill -9 $$' &); sleep 0.05; exit 7"
-    driver.start(shell(script, cwd=work), files)
-    assert how(files.over()) == (7, None)
+    runs.start(script)
+    assert how(runs) == (7, None)
 
 
 # -- while it lives -------------------------------------------------------------------------
 
 
-def test_the_runner_is_out_of_the_launchers_session_and_of_its_fate(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
+def test_the_runner_is_out_of_the_launchers_session_and_of_its_fate(runs: Runs) -> None:
     """^C at the terminal and TERM to the service are for others."""
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
-    pid_in(work / "pid")
-    assert os.getsid(runner) == runner != os.getsid(driver.pid)
+    runner = runs.start()
+    runs.pid()
+    assert os.getsid(runner) == runner != os.getsid(runs.driver.pid)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(runner, number)
-    go(work)
-    assert how(files.over()) == (7, None)
+    runs.go()
+    assert how(runs) == (7, None)
 
 
-def test_the_runner_keeps_no_descriptor_of_the_launcher(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    runner = driver.start(shell("echo up; sleep 60", cwd=work), files)
-    written(work / "out")
+def test_the_runner_keeps_no_descriptor_of_the_launcher(runs: Runs) -> None:
+    runner = runs.start("echo up; sleep 60")
+    written(runs.work / "out")
 
     def files_of_runner() -> list[str]:
         nonlocal targets
@@ -183,68 +173,60 @@ def test_the_runner_keeps_no_descriptor_of_the_launcher(
 
     targets: list[str] = []
     # What the job is to run is closed once it runs, a moment after it says so.
-    kept = sorted([str(files.path / "1.1"), f"/proc/{runner}/task/{runner}/children"])
+    kept = sorted([str(runs.files.path / "1.1"), f"/proc/{runner}/task/{runner}/children"])
     until("no other files", lambda: sorted(files_of_runner()) == kept)
     others = [target for target in targets if not target.startswith("/")]
     assert others == ["anon_inode:[signalfd]"]
 
 
-def test_the_bell_rings_at_the_start_alone(
-    driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
-) -> None:
+def test_the_bell_rings_at_the_start_alone(runs: Runs, tmp_path: Path) -> None:
     """The file has the news already."""
     bell = Bell(tmp_path / "bell")
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files, bell=bell.path)
+    runner = runs.start(bell=bell.path)
     assert until("the bell", bell.rung) == ["1.1"]
-    attempt = files.read()
+    attempt = runs.files.read()
     assert attempt.running is not None
     assert not attempt.is_over
-    go(work)
-    assert driver.reap(runner) == 0, "its exit says the rest"
+    runs.go()
+    assert runs.driver.reap(runner) == 0, "its exit says the rest"
     assert bell.rung() == []
-    assert files.read().is_over
-    assert not attempt_files.is_locked(files.fd, (1, 1))
+    assert runs.files.read().is_over
+    assert not attempt_files.is_locked(runs.files.fd, (1, 1))
     bell.close()
 
 
-def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(
-    driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
-) -> None:
+def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(runs: Runs, tmp_path: Path) -> None:
     """The launcher's pipe does not block: it has been made so."""
     bell = Bell(tmp_path / "bell")
     full = os.open(bell.path, os.O_WRONLY | os.O_NONBLOCK)
     with pytest.raises(BlockingIOError):
         while True:
             os.write(full, b"x" * 4096)
-    driver.start(shell("exit 4", cwd=work), files, bell=bell.path)
-    assert how(files.over()) == (4, None)
+    runs.start("exit 4", bell=bell.path)
+    assert how(runs) == (4, None)
     os.close(full)
     bell.close()
 
 
-def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    flood = shell("yes & wait", cwd=work, output_max_bytes=1 << 20)
-    driver.reap(driver.start(flood, files))
-    attempt = files.over()
-    assert how(attempt) == (None, signal.SIGKILL)
+def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(runs: Runs) -> None:
+    flood = shell("yes & wait", cwd=runs.work, output_max_bytes=1 << 20)
+    attempt = runs.over(runs.start(flood))
+    assert how(runs) == (None, signal.SIGKILL)
     assert attempt.ended is not None
     assert attempt.ended["output_bytes"] > 1 << 20
 
 
-def test_root_asks_nothing_of_the_file_system_that_an_output_is_on(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
+def test_root_asks_nothing_of_the_file_system_that_an_output_is_on(runs: Runs) -> None:
     """The close of an ordinary descriptor waits for the user's own file system (FUSE), for ever."""
-    runner = driver.start(shell(UNTIL_GO, cwd=work, output_max_bytes=1 << 20), files)
-    files.running()
-    own = [each for each in Path(f"/proc/{runner}/fd").iterdir() if each.resolve().parent == work]
+    runner = runs.start(shell(UNTIL_GO, cwd=runs.work, output_max_bytes=1 << 20))
+    runs.files.running()
+    fds = Path(f"/proc/{runner}/fd").iterdir()
+    own = [each for each in fds if each.resolve().parent == runs.work]
     infos = [Path(f"/proc/{runner}/fdinfo/{each.name}").read_text() for each in own]
     flags = [int(re.findall(r"flags:\s*(\d+)", info)[0], 8) for info in infos]
     assert flags and all(flag & os.O_PATH for flag in flags)
-    go(work)
-    assert how(files.over()) == (7, None)
+    runs.go()
+    assert how(runs) == (7, None)
 
 
 # -- what the job leaves behind -------------------------------------------------------------
@@ -261,32 +243,28 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
-def test_nothing_of_a_job_outlives_it(
-    driver: Driver, files: AttemptFiles, work: Path, escape: str
-) -> None:
+def test_nothing_of_a_job_outlives_it(runs: Runs, escape: str) -> None:
     """The end is on record only when all of it is gone: then its memory is free."""
-    driver.start(shell(f"{escape}; until [ -s pid ]; do sleep 0.01; done; exit 8", cwd=work), files)
-    left = pid_in(work / "pid")
-    until("the end", lambda: files.read().ended)
+    runs.start(f"{escape}; until [ -s pid ]; do sleep 0.01; done; exit 8")
+    left = runs.pid()
+    until("the end", lambda: runs.files.read().ended)
     assert state_of(left) is None
-    assert how(files.over()) == (8, None)
+    assert how(runs) == (8, None)
 
 
 # -- killed from outside --------------------------------------------------------------------
 
 
-def test_a_killed_runner_leaves_no_end_and_no_lock(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
+def test_a_killed_runner_leaves_no_end_and_no_lock(runs: Runs) -> None:
     """And its job, which is found by its session."""
-    runner = driver.start(shell("sleep 60 & echo $! > pid; wait", cwd=work), files)
-    child = pid_in(work / "pid")
-    job = pid_of(files.running())
+    runner = runs.start("sleep 60 & echo $! > pid; wait")
+    child = runs.pid()
+    job = pid_of(runs.files.running())
     os.kill(runner, signal.SIGKILL)
-    driver.reap(runner)
-    attempt = files.read()
+    runs.driver.reap(runner)
+    attempt = runs.files.read()
     assert (attempt.ended, attempt.failed, attempt.may_have_run) == (None, None, True)
-    assert not attempt_files.is_locked(files.fd, KEY)
+    assert not attempt_files.is_locked(runs.files.fd, KEY)
     assert lives(job)
     assert lives(child)
     until("an end by force", lambda: PLACE.kill_pass(KEY, attempt))
@@ -298,13 +276,13 @@ def test_a_killed_runner_leaves_no_end_and_no_lock(
 
 
 @pytest.fixture
-def short(driver: Driver, files: AttemptFiles, work: Path) -> Callable[[], None]:
-    """Make the place of the running job be short of memory."""
+def short(work: Path) -> Callable[..., None]:
+    """Make the place of the running job be short of memory; `kills`: the kernel has killed."""
     os.mkfifo(work / "shortage")
     (work / "killed").write_text("oom_kill 0\n")
 
-    def strike() -> None:
-        (work / "killed").write_text("oom_kill 1\n")
+    def strike(*, kills: bool) -> None:
+        (work / "killed").write_text(f"oom_kill {kills:d}\n")
         fd = os.open(work / "shortage", os.O_RDWR)
         os.write(fd, b"12345678")
         os.close(fd)
@@ -313,28 +291,24 @@ def short(driver: Driver, files: AttemptFiles, work: Path) -> Callable[[], None]
 
 
 def test_when_the_kernel_kills_a_part_the_rest_follows(
-    driver: Driver, files: AttemptFiles, work: Path, short: Callable[[], None]
+    runs: Runs, short: Callable[..., None]
 ) -> None:
     """Half a job does no good, and waits for ever."""
     script = "(setsid sleep 60 & echo $! > pid); echo up; sleep 60"
-    driver.start(shell(script, cwd=work), files, place="short")
-    written(work / "out")
-    left = pid_in(work / "pid")
-    short()
-    assert how(files.over()) == (None, signal.SIGKILL)
+    runs.start(script, place="short")
+    written(runs.work / "out")
+    left = runs.pid()
+    short(kills=True)
+    assert how(runs) == (None, signal.SIGKILL)
     assert state_of(left) is None
 
 
-def test_a_process_that_hangs_before_its_program_begins_is_given_up(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
+def test_a_process_that_hangs_before_its_program_begins_is_given_up(runs: Runs) -> None:
     """Its time limit does not count yet: it would keep what is given to it for ever."""
-    runner = driver.start(shell("echo up", cwd=work), files, place="stopped")
-    attempt = files.over()
+    attempt = runs.over(runs.start("echo up", place="stopped"))
     text = "entering its directory and opening its output files took longer than 1 s"
     assert (attempt.failed, attempt.running) == ({"text": text}, None)
-    assert not (work / "out").exists()
-    assert driver.reap(runner) == 0
+    assert not (runs.work / "out").exists()
 
 
 #: Executes the rest of its words where clone3 fails, as in many containers.
@@ -366,21 +340,17 @@ def test_jobs_run_where_a_container_refuses(
 ) -> None:
     driver = Driver(before=before)
     try:
-        driver.start(shell("exit 3", cwd=work), files)
-        assert how(files.over()) == (3, None)
+        runs = Runs(driver, files, work)
+        runs.start("exit 3")
+        assert how(runs) == (3, None)
     finally:
         driver.close()
 
 
-def test_a_shortage_without_a_kill_ends_nothing(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
+def test_a_shortage_without_a_kill_ends_nothing(runs: Runs, short: Callable[..., None]) -> None:
     """The kernel also tells when it could reclaim enough."""
-    os.mkfifo(work / "shortage")
-    driver.start(shell(UNTIL_GO, cwd=work), files, place="short")
-    pid_in(work / "pid")
-    fd = os.open(work / "shortage", os.O_RDWR)
-    os.write(fd, b"12345678")
-    os.close(fd)
-    go(work)
-    assert how(files.over()) == (7, None)
+    runs.start(place="short")
+    runs.pid()
+    short(kills=False)
+    runs.go()
+    assert how(runs) == (7, None)

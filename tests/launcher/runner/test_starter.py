@@ -218,8 +218,7 @@ def run(
     *,
     by_root: bool = False,
 ) -> list[dict[str, Any]]:
-    """Give the program a plan and a payload. The records that it has written. `before`: a command
-    that executes it, `by_root` or by nobody."""
+    """The records that the program writes. `before`: a command that executes it."""
     files = attempt, told, _ = [os.memfd_create(name) for name in ("attempt", "plan", "payload")]
     fcntl.fcntl(attempt, fcntl.F_SETFL, os.O_APPEND)
     os.pwrite(told, len(given).to_bytes(4, "little") + given, 0)

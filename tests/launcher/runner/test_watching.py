@@ -152,8 +152,7 @@ def test_a_pid_that_somebody_else_has_now_is_not_the_runner(
 def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(
     start: Start, files: AttemptFiles, watch: Watch
 ) -> None:
-    """It has the lock, and may have been swapped out or stopped: were the attempt given to another
-    one meanwhile, both would let its job go. The launcher does not stand still for it."""
+    """It has the lock, and may be stopped: a second runner would let the job go once more."""
     runner = start("sleep", "60")
     fd = attempt_file(files)
     watch.runners.adopt(KEY)

@@ -48,8 +48,7 @@ class Cluster(PrivateSlurm):
     """Slurm, from its start until `stop`."""
 
     def __init__(self, path: Path, events: Path, starts: Path) -> None:
-        """`events`: the socket that gets a datagram at each start and end of a job; `starts`: the
-        directory in which its first start is noted."""
+        """`events`: the socket that gets datagrams; `starts`: the directory of notes."""
         path.chmod(0o755)
         super().__init__(path, NODES)
         self.files = files_without_limits(path, events, starts)

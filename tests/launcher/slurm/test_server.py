@@ -348,8 +348,7 @@ def is_refused(cluster: Cluster, state: Path, name: str) -> bool:
 def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
-    """slurmctld is killed after a start that it has not written yet, and takes it up as one that
-    waits."""
+    """slurmctld is killed before it has written the start, and takes the job for a waiting one."""
     controller = slurm.connect()
     cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
     asked = job("echo once >> runs; sleep 1000", jobs_dir, node="n2")
@@ -508,8 +507,7 @@ def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
 
 
 def taken(controller: Controller, *wanted: tuple[str, int]) -> list[Message] | None:
-    """Those of the reports about all attempts that are wanted, by kind and job, if all are there.
-    They may come in any order."""
+    """The wanted reports by kind and job, if all are there, in whatever order."""
     found = {(report["report"], report.get("id")): report for report in controller.list()}
     return [found[each] for each in wanted] if found.keys() >= set(wanted) else None
 

@@ -65,9 +65,7 @@ def freezer() -> Iterator[Path]:
 def test_work_that_cannot_end_yet_keeps_nobody_waiting(
     selector: selectors.DefaultSelector, freezer: Path
 ) -> None:
-    """Who waits for a file system of the user's own (FUSE) is not ended by SIGKILL before that has
-    answered. The launcher waited for it, and with it everybody's jobs, for as long as a user liked.
-    """
+    """SIGKILL does not end who waits for a user's own file system (FUSE), as long as he likes."""
     background, ended = BackgroundWork(selector), list[str]()
     pid = background.start(lambda: time.sleep(600), lambda: ended.append("done"))
     (freezer / "cgroup.procs").write_text(str(pid))
@@ -215,8 +213,7 @@ def test_a_job_that_starts_ends_the_sweep_first(
 def test_a_sweep_that_does_not_end_is_the_only_one(
     sweeps: IpcSweeps, background: RecordedWork, clock: Clock
 ) -> None:
-    """What was called off counted as gone, so that a user whose sweeps hang could have any number
-    of them."""
+    """A user whose sweeps hang could have any number of them."""
     for number in range(1, 4):
         sweeps.begun((number, 1), 1000)
         sweeps.gone((number, 1))
@@ -402,8 +399,7 @@ def test_a_space_that_cannot_be_renamed_is_removed_all_the_same(
 def test_who_fills_a_space_keeps_others_waiting_for_one_turn(
     loop: Loop, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each space of a user whose spaces take long took a turn, so that with a thousand short jobs
-    those of others stayed on the disk for a day."""
+    """A thousand slow spaces of one user left those of others on the disk for a day."""
     turns, become_rm = tmp_path / "turns", private_tmp._become_rm
 
     def begin(fd: int, names: list[str]) -> None:

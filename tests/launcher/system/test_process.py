@@ -95,8 +95,7 @@ def test_processes_that_are_hidden_are_passed_over(start: Start, hidepid: int) -
 def test_one_that_may_not_be_signalled_does_not_save_the_others(
     start: Start, tmp_path: Path
 ) -> None:
-    """A job of an ordinary user can start a setuid program, which only root may kill; the
-    launcher and the runner must not die of that. Signal 0: nobody is hurt."""
+    """A user's job can start a setuid program, which only root may kill. Signal 0 hurts nobody."""
     theirs = start("sleep", "60").pid if os.getuid() == 0 else 1
     code = (
         "import os; from drfd.launcher.system import process\n"
@@ -128,8 +127,7 @@ def test_of_an_environment_only_the_first_part_is_looked_at(
 
 
 def test_who_has_the_number_of_one_that_has_left_is_not_signalled() -> None:
-    """A pid from a list was signalled that was another process's by then: root killed somebody
-    else's process, where a job was slow to be frozen."""
+    """Root killed somebody else's process, where a job was slow to be frozen."""
     with subprocess.Popen(["sleep", "60"]) as member, subprocess.Popen(["sleep", "60"]) as other:
         listed = [member.pid, other.pid, 1 << 22]
         process.signal_those(listed, lambda: [member.pid], signal.SIGKILL)

@@ -216,8 +216,7 @@ def pids_in(job: dict[str, Any]) -> list[int]:
 
 
 def gated(gate: Path, then: str) -> tuple[str, str, str]:
-    """A job that says who it is, and goes on when there is a file `gate`. On emulated processors
-    every `sleep` costs much."""
+    """A job that says its pid and waits for `gate`: each `sleep` is dear on an emulated CPU."""
     return "sh", "-c", f"echo $$; while ! [ -e {gate} ]; do sleep 2; done; {then}"
 
 
@@ -263,8 +262,7 @@ def left() -> dict[str, Any]:
 
 
 def leave() -> None:
-    """Three jobs that run, the last of them to be tried again, and (after the file has been
-    written) as many that wait as it says."""
+    """Leave three running jobs, the last to be retried, and then as many that wait."""
     installed = Installed()
     running = [
         installed.submit(user, "sh", "-c", PATIENT, demand=demand(cores_milli=600))

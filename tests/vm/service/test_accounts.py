@@ -21,8 +21,7 @@ def test_the_services_have_come_up_by_themselves(installed: Installed) -> None:
 
 
 def test_every_job_is_accounted_for(installed: Installed) -> None:
-    """Those that ran are lost for this reason, and nobody says that they ended well, or have been
-    tried again if that was wished for; those that waited have run, once each, in their order."""
+    """Those that ran are lost or were tried again; those that waited have run in order."""
     jobs = left()
     for job_id in jobs["running"]:
         job = installed.wait_end(job_id)

@@ -143,8 +143,7 @@ def test_half_a_core_is_half_a_core(service: Installed) -> None:
 
 
 def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service: Installed) -> None:
-    """The controller, which is not root, could not read the cgroups of jobs, and took what they
-    used for a load from outside drfd."""
+    """The unprivileged controller could not read it, and took it for an outside load."""
     job_id = service.submit(
         "alice", "sh", "-c", "while :; do :; done", demand=demand(cores_milli=1000)
     )
@@ -168,8 +167,7 @@ def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service: Installed
 
 
 def test_disk_rates_hold_for_direct_and_buffered_transfers(service: Installed) -> None:
-    """All at a time: each has its rate for itself. The default configuration has found the disk
-    whose partition the files are on."""
+    """All at a time, on the disk that the default configuration has found."""
     work = service.work("alice")
     transfers = {
         "read direct": ["if=in1", "of=/dev/null", "iflag=direct"],
@@ -280,8 +278,7 @@ def test_a_user_cannot_move_a_running_job_from_outside(service: Installed) -> No
 
 
 def test_what_systemd_moves_out_for_its_user_still_ends_with_the_job(service: Installed) -> None:
-    """A user who lingers, or is logged in, has a manager that takes processes of the user's into
-    scopes, and has the system's move them there."""
+    """A lingering user's manager takes processes into scopes of its own."""
     run("loginctl", "enable-linger", "alice")
     uid = pwd.getpwnam("alice").pw_uid
     # That of an earlier log-in may be just about to end; its socket is there until then.

@@ -27,8 +27,7 @@ def test_it_refuses_while_jobs_run(installed: Installed) -> None:
 def test_with_kill_jobs_it_ends_them_and_keeps_configuration_and_state(
     installed: Installed,
 ) -> None:
-    """Also while the launcher, which alone can end them in order, is away: it is started first. The
-    removal waited for it for ever."""
+    """Also while the launcher is away, which is started: the removal waited for ever."""
     (job,) = installed.live()
     pids = pids_in(installed.show(job["id"]))
     assert [is_alive(pid) for pid in pids] == [True] * len(pids)
