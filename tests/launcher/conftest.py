@@ -11,15 +11,7 @@ import pytest
 
 from drfd.linux import syscalls
 from launcher import rig
-from launcher.rig import (
-    AttemptFiles,
-    Driver,
-    LauncherProcess,
-    MakeLauncher,
-    Runs,
-    Start,
-    Terminal,
-)
+from launcher.rig import AttemptFiles, Driver, LauncherProcess, MakeLauncher, Runs, Start, Terminal
 from starters import compiled_starter
 
 

@@ -51,7 +51,9 @@ from drfd.linux.unix_sockets import at_socket
 from drfd.payload import pack as payload
 from drfd.payload import unpack
 from drfd.payload.unpack import LaunchPayload
+from instance import parent_of as parent_of
 from instance import patient
+from instance import state_of as state_of
 from starters import VARIABLE, compiled_starter
 
 #: The tree under test, also where another one is installed.
@@ -191,25 +193,6 @@ def python(code: str, *words: object) -> list[str]:
     """A command that runs `code` with this tree importable; `words` from sys.argv[1] on."""
     setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
     return [sys.executable, "-I", "-c", setup + code, *map(str, words)]
-
-
-def state_of(pid: int) -> str | None:
-    """The letter of proc_pid_stat(5); None: no such process."""
-    stat = _stat(pid)
-    return None if stat is None else stat[0]
-
-
-def parent_of(pid: int) -> int | None:
-    stat = _stat(pid)
-    return None if stat is None else int(stat[1])
-
-
-def _stat(pid: int) -> list[str] | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return stat[stat.rindex(")") + 2 :].split()
 
 
 def lives(pid: int) -> bool:
@@ -488,7 +471,11 @@ class LauncherProcess:
     def restart(self) -> Controller:
         """Crash, start again, connect."""
         self.kill()
-        self.start()
+        return self.serve()
+
+    def serve(self, *options: str, **how: Any) -> Controller:
+        """Start, and connect."""
+        self.start(*options, **how)
         return self.connect()
 
     def connect(self) -> Controller:

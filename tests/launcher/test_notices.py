@@ -56,11 +56,7 @@ def run(controller: Controller, work: Path) -> None:
 
 @pytest.mark.parametrize(
     ("script", "notice"),
-    [
-        ("exit 0", "told"),
-        ("exit 4", "failed: exit code 4"),
-        ("kill -9 $$", "failed: killed by signal 9"),
-    ],
+    [("exit 4", "failed: exit code 4"), ("kill -9 $$", "failed: killed by signal 9")],
 )
 def test_it_is_said_what_became_of_it(
     controller: Controller, work: Path, script: str, notice: str
@@ -114,9 +110,8 @@ def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -
 
 
 def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: Path) -> None:
-    launcher = make_launcher()
-    launcher.start(prelude="import drfd.launcher.notices as n; n.NOTICE_S = 3.0")
-    controller = launcher.connect()
+    prelude = "import drfd.launcher.notices as n; n.NOTICE_S = 3.0"
+    controller = make_launcher().serve(prelude=prelude)
     run(controller, work)
     order = shell("echo $$ > pid; exec sleep 1000", cwd=work)
     assert notify(controller, order) == "failed: it was stopped after 3 s"
@@ -229,9 +224,7 @@ def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
 def test_nothing_runs_for_a_job_that_was_never_launched_but_what_its_user_may_run_and_has_signed(
     make_launcher: MakeLauncher, work: Path, options: tuple[str, ...], uid: int, why: str
 ) -> None:
-    launcher = make_launcher()
-    launcher.start(*options)
-    controller = launcher.connect()
+    controller = make_launcher().serve(*options)
     work.chmod(0o777)
     assert why in notify_never(controller, never(work, "echo x > told", uid=uid))
     assert controller.list()[-1]["known"] == []

@@ -16,10 +16,7 @@ from typing import Any
 import pytest
 
 from drfd.launcher import attempt_files
-from drfd.launcher.attempt_files import (
-    JOBS_STOP_FILE,
-    Key,
-)
+from drfd.launcher.attempt_files import JOBS_STOP_FILE, Key
 from drfd.launcher.protocol import Devices, Message, SignalOrder, encode, message_of
 from drfd.launcher.system import process
 from drfd.linux.device_nodes import DeviceNode
@@ -128,24 +125,16 @@ def test_what_cannot_be_run_is_reported_and_leaves_no_trace(
 ) -> None:
     """Without cgroups no device can be hidden, so no job begins from which one should be."""
     devices = Devices(hidden=frozenset({DeviceNode("c", 1, 7)}))
-    controller.launch(order("touch", "ran", cwd=work, devices=devices))
-    broken = controller.take("broke", id=1, attempt=1)
-    assert broken["text"].startswith("it could not be set up: devices cannot be hidden from jobs")
-    assert controller.list() == NOTHING_KNOWN
-    assert os.listdir(launcher.files.path) == []
-    assert list(work.iterdir()) == []
     uid = 1 if os.getuid() == 0 else 0
-    controller.launch(order("touch", "ran", cwd=work, uid=uid))
-    report = controller.take("broke", id=1, attempt=1)
-    assert f"uid {uid} " in report["text"]
-    assert controller.list() == NOTHING_KNOWN
-    assert os.listdir(launcher.files.path) == []
-    assert list(work.iterdir()) == []
-    controller.launch(order("touch", "ran", cwd=work, name="\ud800"))
-    assert "surrogates not allowed" in controller.take("broke", id=1, attempt=1)["text"]
-    assert controller.list() == NOTHING_KNOWN
-    assert os.listdir(launcher.files.path) == []
-    assert list(work.iterdir()) == []
+    for changes, text in (
+        ({"devices": devices}, "it could not be set up: devices cannot be hidden from jobs"),
+        ({"uid": uid}, f"uid {uid} "),
+        ({"name": "\ud800"}, "surrogates not allowed"),
+    ):
+        controller.launch(order("touch", "ran", cwd=work, **changes))
+        assert text in controller.take("broke", id=1, attempt=1)["text"]
+        assert controller.list() == NOTHING_KNOWN
+        assert os.listdir(launcher.files.path) == os.listdir(work) == []
     controller.launch(order("no-such-thing", cwd=work))
     text = "there is no command no-such-thing in the job's PATH"
     controller.take("broke", id=1, attempt=1, text=text)
@@ -177,12 +166,9 @@ def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(
     make_launcher: MakeLauncher, work: Path
 ) -> None:
     """Each runner costs the launcher one; the usual soft limit of 1024 is not meant for it."""
-    few = (
-        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (30, r.getrlimit(r.RLIMIT_NOFILE)[1]))"
-    )
-    launcher = make_launcher()
-    launcher.start(prelude=few)
-    controller = launcher.connect()
+    few = "(30, r.getrlimit(r.RLIMIT_NOFILE)[1])"
+    prelude = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, {few})"
+    controller = make_launcher().serve(prelude=prelude)
     for number in range(1, 31):
         outputs = {"stdout": f"out{number}", "stderr": "/dev/null"}
         script = "echo $$ > pid$DRF_JOB_ID; ulimit -n; sleep 60"
@@ -227,9 +213,7 @@ def test_a_program_that_is_long_in_coming_counts_as_started(
     make_launcher: MakeLauncher, work: Path
 ) -> None:
     """From a mount that hangs, or because its user keeps it: else no time limit would count."""
-    launcher = make_launcher()
-    launcher.start(prelude="a.EXEC_S = 1.0")
-    controller = launcher.connect()
+    controller = make_launcher().serve(prelude="a.EXEC_S = 1.0")
     program = work / "program"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
@@ -273,16 +257,6 @@ def signals(controller: Controller, count: int, *numbers: int) -> None:
     controller.send(
         message_of("signal", SignalOrder(id=KEY[0], attempt=KEY[1], count=count, signals=numbers))
     )
-
-
-def told(work: Path, *words: str) -> None:
-    """So many notes, in any order; and no more, as far as the launcher has got by now."""
-    path = work / "told"
-
-    def seen() -> list[str]:
-        return sorted(path.read_text().split()) if path.exists() else []
-
-    until(f"{words} in told", lambda: seen() == sorted(words), seen)
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "freeze", "thaw"])
@@ -331,9 +305,8 @@ def test_what_cannot_be_ended_is_reported_stuck_and_a_runner_that_was_stopped_go
     make_launcher: MakeLauncher, work: Path
 ) -> None:
     """Its user has stopped it; or else it would be a process that the kernel does not let go."""
-    launcher = make_launcher()
-    launcher.start(prelude="import drfd.launcher.signalling as e; e._STUCK_S = 0.1")
-    controller = launcher.connect()
+    prelude = "import drfd.launcher.signalling as e; e._STUCK_S = 0.1"
+    controller = make_launcher().serve(prelude=prelude)
     runner = begin(controller, work, "exec sleep 60")
     os.kill(runner, signal.SIGSTOP)
     controller.ask("remove")
@@ -403,48 +376,38 @@ SLOW = (
 
 
 @pytest.fixture
-def slow(make_launcher: MakeLauncher, work: Path) -> LauncherProcess:
-    """A launcher on such a machine; the file is `at-last` in `work`."""
-    launcher = make_launcher()
-    launcher.start(prelude=SLOW.format(path=str(work / "at-last")))
-    return launcher
+def slow(make_launcher: MakeLauncher, work: Path) -> Controller:
+    """Of a launcher on such a machine; the file is `at-last` in `work`."""
+    return make_launcher().serve(prelude=SLOW.format(path=str(work / "at-last")))
 
 
-def test_a_job_is_reported_frozen_when_it_is_and_not_before(
-    slow: LauncherProcess, work: Path
-) -> None:
+def test_a_job_is_reported_frozen_when_it_is_and_not_before(slow: Controller, work: Path) -> None:
     """Meanwhile others are served."""
-    controller = slow.connect()
-    beating(controller, work)
-    controller.ask("freeze")
-    assert kinds(controller.list()) == ["up", "listed"]
-    controller.launch(shell("exit 3", cwd=work, id=2, stdout="out2"))
-    controller.take("up", id=2)
-    assert ended(controller, (2, 1)) == (3, None)
+    beating(slow, work)
+    slow.ask("freeze")
+    assert kinds(slow.list()) == ["up", "listed"]
+    begin(slow, work, "exit 3", id=2, stdout="out2")
+    assert ended(slow, (2, 1)) == (3, None)
     (work / "at-last").touch()
-    controller.take("frozen", id=1, attempt=1)
-    assert "frozen" not in kinds(controller.list()), "once is enough"
+    slow.take("frozen", id=1, attempt=1)
+    assert "frozen" not in kinds(slow.list()), "once is enough"
 
 
 @pytest.mark.parametrize("command", ["thaw", "terminate", "kill"])
 def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked(
-    slow: LauncherProcess, work: Path, command: str
+    slow: Controller, work: Path, command: str
 ) -> None:
-    controller = slow.connect()
-    beating(controller, work)
-    controller.ask("freeze")
-    assert kinds(controller.list()) == ["up", "listed"]
-    controller.ask(command)
-    over = []
+    beating(slow, work)
+    slow.ask("freeze")
+    assert kinds(slow.list()) == ["up", "listed"]
+    slow.ask(command)
     if command == "thaw":
-        assert kinds(controller.list()) == ["up", "listed"]
         goes_on(work)
     else:
-        assert ended(controller) == ((9, None) if command == "terminate" else (None, 9))
-        over = ["ended"]
+        assert ended(slow) == ((9, None) if command == "terminate" else (None, 9))
     (work / "at-last").touch()
     time.sleep(0.2)
-    assert kinds(controller.list()) == ["up", *over, "listed"]
+    assert kinds(slow.list()) == ["up", *["ended"] * (command != "thaw"), "listed"]
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "remove"])
@@ -452,20 +415,14 @@ def test_a_frozen_job_is_ended_like_any_other(
     controller: Controller, work: Path, command: str
 ) -> None:
     """A SIGTERM thaws it, so that it can leave in order."""
-    pids = frozen(controller, work)
+    pids = beating(controller, work)
+    controller.ask("freeze")
+    controller.take("frozen")
     controller.ask(command)
     assert ended(controller) == ((9, None) if command == "terminate" else (None, signal.SIGKILL))
     if command == "remove":
         controller.take("removed", id=1, attempt=1)
     until("an end of both", lambda: not any(map(lives, pids)))
-
-
-def frozen(controller: Controller, work: Path) -> list[int]:
-    """A job of `BEATS` that is frozen; its two processes."""
-    pids = beating(controller, work)
-    controller.ask("freeze")
-    controller.take("frozen")
-    return pids
 
 
 # -- bad orders -----------------------------------------------------------------------------
@@ -586,13 +543,6 @@ def unknown(end: Message) -> bool:
 MAIN = "from drfd.launcher.main import main; main(sys.argv[1:])"
 
 
-def refused(*options: str) -> str:
-    """What it says to options that it does not take."""
-    done = subprocess.run(python(MAIN, *options), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    return done.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -604,7 +554,8 @@ def refused(*options: str) -> str:
     ],
 )
 def test_options_that_are_wrong_are_named(options: tuple[str, ...], said: str) -> None:
-    assert said in refused(*options)
+    done = subprocess.run(python(MAIN, *options), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True)
 
 
 def test_its_rooms_are_closed_to_others(launcher: LauncherProcess) -> None:
@@ -621,15 +572,12 @@ def test_a_long_path_does_not_keep_it_from_listening(
 ) -> None:
     """An address holds 107 bytes."""
     launcher = make_launcher(tmp_path / ("x" * 100) / ("y" * 100))
-    launcher.start()
-    assert launcher.connect().hello["kind"] == "none"
+    assert launcher.serve().hello["kind"] == "none"
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may have real cgroups, see tests/system")
 def test_an_ordinary_user_is_told_why_there_are_no_cgroups(make_launcher: MakeLauncher) -> None:
-    launcher = make_launcher()
-    launcher.start(cgroups=True)
-    hello = launcher.connect().hello
+    hello = make_launcher().serve(cgroups=True).hello
     assert hello["kind"] == "none"
     told = hello["controls"]["memory"]
     reasons = (
@@ -643,20 +591,14 @@ def test_uids_are_refused_and_allowed_as_the_options_say(
     make_launcher: MakeLauncher, work: Path
 ) -> None:
     """The tests' own uid is allowed by the rig, and others by their number."""
-    launcher = make_launcher()
-    launcher.start("--min-uid", "3000000000")
-    controller = launcher.connect()
-    controller.launch(shell("exit 3", cwd=work))
-    controller.take("up")
-    assert controller.take("ended")["exit_code"] == 3
+    controller = make_launcher().serve("--min-uid", "3000000000")
+    begin(controller, work, "exit 3")
+    assert ended(controller) == (3, None)
     controller.launch(shell("exit 3", cwd=work, id=2, uid=2_999_999_999))
-    controller.take("broke", id=2, text=refusal(2_999_999_999))
+    refusal = "jobs of uid 2999999999 are not allowed: it is root's or a system account's"
+    controller.take("broke", id=2, text=refusal)
     controller.launch(shell("exit 3", cwd=work, id=3, uid=3_000_000_000))
     controller.take("broke", id=3, text="there is no user with uid 3000000000 any more")
-
-
-def refusal(uid: int) -> str:
-    return f"jobs of uid {uid} are not allowed: it is root's or a system account's"
 
 
 # -- one at a time --------------------------------------------------------------------------
@@ -666,12 +608,9 @@ def test_jobs_have_their_outputs_where_its_own_were_closed(
     make_launcher: MakeLauncher, work: Path
 ) -> None:
     """The file that was opened as 1 could not be put there."""
-    launcher = make_launcher()
-    launcher.start(prelude="import os; os.closerange(0, 3)\n")
-    controller = launcher.connect()
-    controller.launch(shell("echo there; echo errors >&2", cwd=work))
-    controller.take("up")
-    assert controller.take("ended")["exit_code"] == 0
+    controller = make_launcher().serve(prelude="import os; os.closerange(0, 3)\n")
+    begin(controller, work, "echo there; echo errors >&2")
+    assert ended(controller) == (0, None)
     assert ((work / "out").read_text(), (work / "err").read_text()) == ("there\n", "errors\n")
 
 
@@ -679,7 +618,7 @@ def test_a_second_launcher_waits_until_the_first_is_gone(launcher: LauncherProce
     first = launcher.connect()
     old = launcher.process
     launcher.start()
-    assert first.list() == [{"report": "listed", "known": []}], "the first serves on"
+    assert first.list() == NOTHING_KNOWN, "the first serves on"
     old.kill()
     old.wait(WAIT_S)
     assert launcher.connect().peer_pid == launcher.process.pid != old.pid
@@ -693,7 +632,7 @@ def test_a_second_launcher_gives_up_when_the_first_stays(
     assert second.wait(WAIT_S) == 1
     said = launcher.log().splitlines()[-1]
     assert said == f"drfd-launcher: another launcher holds {launcher.state}", "and nothing after it"
-    assert first.list() == [{"report": "listed", "known": []}]
+    assert first.list() == NOTHING_KNOWN
 
 
 # -- signals --------------------------------------------------------------------------------
@@ -702,7 +641,7 @@ def test_a_second_launcher_gives_up_when_the_first_stays(
 def test_interrupt_from_a_terminal_is_not_for_it(launcher: LauncherProcess) -> None:
     controller = launcher.connect()
     launcher.process.send_signal(signal.SIGINT)
-    assert controller.list() == [{"report": "listed", "known": []}]
+    assert controller.list() == NOTHING_KNOWN
 
 
 # -- its supervisor -------------------------------------------------------------------------
@@ -735,7 +674,7 @@ def test_a_launcher_whose_supervisor_was_killed_ends_with_the_controller(kept: K
     controller = kept.launcher.connect()
     kept.supervisor.kill()
     kept.supervisor.wait(WAIT_S)
-    assert controller.list() == [{"report": "listed", "known": []}]
+    assert controller.list() == NOTHING_KNOWN
     kept.let_go()
     until("an end of the launcher", lambda: not lives(controller.peer_pid))
 
@@ -743,8 +682,7 @@ def test_a_launcher_whose_supervisor_was_killed_ends_with_the_controller(kept: K
 def test_no_job_holds_the_supervisors_pipe(kept: Kept, work: Path) -> None:
     """Whoever holds an end of it keeps the other side waiting for its close."""
     controller = kept.launcher.connect()
-    controller.launch(shell("echo $$ > pid; sleep 60", cwd=work))
-    runner = controller.take("up")["runner_pid"]
+    runner = begin(controller, work, "echo $$ > pid; sleep 60")
     pipes = {pipe for pipe in opened(controller.peer_pid) if pipe.startswith("pipe:")}
     job = pid_in(work / "pid")
     assert not pipes & opened(job)

@@ -131,22 +131,23 @@ def directory(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
+Sent = list[tuple[attempt_files.Key, str]]
+
+
 @pytest.fixture
-def sent() -> list[tuple[attempt_files.Key, str]]:
+def sent() -> Sent:
     return []
 
 
 @pytest.fixture
-def signals(directory: int, sent: list[tuple[attempt_files.Key, str]]) -> Signalling:
+def signals(directory: int, sent: Sent) -> Signalling:
     place: Any = SimpleNamespace(
         signal=lambda key, attempt, number: sent.append((key, signal.Signals(number).name))
     )
     return Signalling(place, directory)
 
 
-def test_what_is_told_again_is_not_sent_again(
-    signals: Signalling, sent: list[tuple[attempt_files.Key, str]]
-) -> None:
+def test_what_is_told_again_is_not_sent_again(signals: Signalling, sent: Sent) -> None:
     for told in ((1, (10,)), (1, (10,)), (3, (10, 12, 10))):
         signals.add(A, *told)
         signals.run_due()
@@ -155,10 +156,7 @@ def test_what_is_told_again_is_not_sent_again(
 
 
 def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
-    signals: Signalling,
-    sent: list[tuple[attempt_files.Key, str]],
-    monkeypatch: pytest.MonkeyPatch,
-    clock: Clock,
+    signals: Signalling, sent: Sent, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     """A user's thousands of signals kept the launches of all others waiting."""
     signal_slowly = signals.confinement.signal
@@ -182,7 +180,7 @@ def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
 
 
 def test_what_was_asked_for_before_the_end_is_sent_before_it(
-    signals: Signalling, sent: list[tuple[attempt_files.Key, str]], directory: int
+    signals: Signalling, sent: Sent, directory: int
 ) -> None:
     signals.add(A, 1, (10,))
     attempt = attempt_files.read(directory, A)
@@ -194,10 +192,7 @@ def test_what_was_asked_for_before_the_end_is_sent_before_it(
 
 
 def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
-    signals: Signalling,
-    sent: list[tuple[attempt_files.Key, str]],
-    monkeypatch: pytest.MonkeyPatch,
-    clock: Clock,
+    signals: Signalling, sent: Sent, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     note = attempt_files.note_signals
 
@@ -229,15 +224,18 @@ def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
 # -- what is slow to freeze ---------------------------------------------------------------
 
 
+def freezing_of(directory: int, stands: Any, is_ending: Any) -> tuple[Freezing, list[Any]]:
+    """And the reports that it makes."""
+    told: list[Any] = []
+    place: Any = SimpleNamespace(freeze=lambda key, attempt: stands(key))
+    return Freezing(place, directory, lambda *report: told.append(report), is_ending), told
+
+
 def test_pauses_double_up_to_a_second_and_end_when_all_stands_still(
     directory: int, clock: Clock
 ) -> None:
     still: set[Any] = set()
-    told: list[Any] = []
-    place: Any = SimpleNamespace(freeze=lambda key, attempt: key in still)
-    freezing = Freezing(
-        place, directory, lambda report, key: told.append((report, key)), lambda key: False
-    )
+    freezing, told = freezing_of(directory, still.__contains__, lambda key: False)
     assert freezing.pause_s() is None
     freezing.freeze(A)
     pauses = []
@@ -261,11 +259,7 @@ def test_pauses_double_up_to_a_second_and_end_when_all_stands_still(
 
 
 def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: int) -> None:
-    told: list[Any] = []
-    place: Any = SimpleNamespace(freeze=lambda key, attempt: False)
-    freezing = Freezing(
-        place, directory, lambda report, key: told.append((report, key)), lambda key: key == A
-    )
+    freezing, told = freezing_of(directory, lambda key: False, A.__eq__)
     freezing.freeze(A)
     freezing.freeze((3, 1))
     assert told == [("missing", (3, 1))]

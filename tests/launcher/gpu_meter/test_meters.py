@@ -34,14 +34,7 @@ from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
-from gpu_machines import (
-    Nvml,
-    a_library,
-    as_answers,
-    needs_nvml,
-    recorded,
-    without_gpus,
-)
+from gpu_machines import Nvml, a_library, as_answers, needs_nvml, recorded, without_gpus
 from launcher.rig import WAIT_S, LauncherProcess, MakeLauncher, lives, state_of, until
 
 # -- AMD's and Intel's --------------------------------------------------------------------

@@ -20,15 +20,7 @@ from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
-from launcher.rig import (
-    WAIT_S,
-    AttemptFiles,
-    Driver,
-    Start,
-    Terminal,
-    lives,
-    shell,
-)
+from launcher.rig import WAIT_S, AttemptFiles, Driver, Start, Terminal, lives, shell
 
 KEY = (1, 1)
 CREATED = {"boot_id": process.boot_id(), "cgroup": None}

@@ -14,7 +14,8 @@ import pytest
 
 from drfd.launcher.system import process
 from drfd.launcher.system.files import exchange, get, put
-from launcher.rig import WAIT_S, Start, parent_of, pid_in, python, state_of, until
+from instance import stat_of
+from launcher.rig import WAIT_S, Start, pid_in, python, state_of, until
 
 
 @pytest.mark.parametrize("name", [") R 1 1 (", "a b) S 9 9 9", "((("])
@@ -59,10 +60,8 @@ def test_a_process_lives_when_only_its_main_thread_has_left(start: Start, tmp_pa
     headless = start(*python(code), cwd=tmp_path, start_new_session=True)
     until("a process without main thread", lambda: state_of(headless.pid) == "Z")
     assert len(os.listdir(f"/proc/{headless.pid}/task")) == 2
-    (child,) = [
-        int(pid) for pid in os.listdir("/proc")
-        if pid.isdecimal() and parent_of(int(pid)) == headless.pid
-    ]  # fmt: skip
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    (child,) = [pid for pid in pids if stat_of(pid)[1:2] == [str(headless.pid)]]
     try:
         assert sorted(process.session_members(headless.pid)) == [headless.pid, child]
         assert {headless.pid, child} <= set(process.descendants(os.getpid()))
