@@ -174,13 +174,7 @@ ROADS: dict[JobState, tuple[type, ...]] = {
     JobState.HELD: (ev.Submitted, ev.Held),
     JobState.STARTING: (ev.Submitted, ev.Admitted),
     JobState.RUNNING: (ev.Submitted, ev.Admitted, ev.Launched),
-    JobState.SUSPENDED: (
-        ev.Submitted,
-        ev.Admitted,
-        ev.Launched,
-        ev.SuspendRequested,
-        ev.Suspended,
-    ),
+    JobState.SUSPENDED: (ev.Submitted, ev.Admitted, ev.Launched, ev.SuspendRequested, ev.Suspended),
     JobState.STOPPING: (ev.Submitted, ev.Admitted, ev.Launched, ev.StopRequested),
     JobState.CLEANING: (ev.Submitted, ev.Admitted, ev.Launched, ev.Exited),
     JobState.ENDED: (ev.Submitted, ev.Admitted, ev.Launched, ev.Exited, ev.Cleaned),
@@ -217,11 +211,7 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
             "outcome": Outcome.CANCELLED,
             "text": "cancelled by alice",
         },
-        ev.PreemptRequested: {
-            "mono_s": when.mono_s,
-            "for_job": 2,
-            "text": "stopped for job 2",
-        },
+        ev.PreemptRequested: {"mono_s": when.mono_s, "for_job": 2, "text": "stopped for job 2"},
         ev.Escalated: {},
         ev.Exited: {
             "attempt": 1,
@@ -310,11 +300,7 @@ def schedule(
 ) -> Plan:
     """A pass over the books with an index of its own; at this time if nothing else is known."""
     context = pass_context or make_pass_context(
-        ledger,
-        RunTimes(),
-        patience=rules.patience,
-        now_s=now(at_s).at_s,
-        before=(),
+        ledger, RunTimes(), patience=rules.patience, now_s=now(at_s).at_s, before=()
     )
     wait_index = build_wait_index(ledger, rules, past_usage or {}, recent or {})
     return scheduler.schedule(ledger, rules, wait_index, context)

@@ -33,20 +33,8 @@ sys.path.insert(0, str(TESTS))
 
 from drfd.core.ledger.ledger import Ledger  # noqa: E402
 from drfd.core.model import events as ev  # noqa: E402
-from drfd.core.model.job import (  # noqa: E402
-    Again,
-    Dependency,
-    Notify,
-    Outcome,
-    Postponed,
-    RequiredOutcome,
-    Retry,
-    Usage,
-    UserGroup,
-    Warn,
-    Whose,
-    Words,
-)
+from drfd.core.model import job as jobs  # noqa: E402
+from drfd.core.model.job import Dependency, Outcome, Usage, Words  # noqa: E402
 from drfd.core.model.resources import Axes, Resources  # noqa: E402
 from drfd.core.usage import Curve, GpuTally, LentTally  # noqa: E402
 from drfd.journal.journal import Journal, digest  # noqa: E402
@@ -82,27 +70,18 @@ SPEC = spec(asks=ASKS, priority=7, name="train")
 LONG = Words.of(["sh", "-c", "ü" * 200, "", "x" * 300])
 #: A specification that has all there is.
 FULL = replace(
-    SPEC,
-    name="evaluate",
-    argv=LONG,
+    SPEC, name="evaluate", argv=LONG,
     demand=replace(
         ASKS, gres=(("gpu", 1),), gres_memory=(("gpu", 1 << 30),), node="n2", features=("ssd",)
     ),
-    most=Resources(cores_milli=64_000),
-    preemptible=True,
-    append=True,
-    output_max_bytes=1 << 20,
-    after=(Dependency(7), Dependency(6, RequiredOutcome.ANY)),
-    begin_s=50,
-    retry=Retry(3, (Outcome.FAILED, Outcome.LOST)),
-    warn=Warn(10, 60),
-    notify=Notify(("end", "fail"), LONG),
-    group=UserGroup("sweep", 2),
-    cancel_if_never=True,
-    again=Again(2),
-)
-_SHORT = Postponed(
-    whose=Whose.MACHINE, text="the machine is short of processes", resource="processes",
+    most=Resources(cores_milli=64_000), preemptible=True, append=True, output_max_bytes=1 << 20,
+    after=(Dependency(7), Dependency(6, jobs.RequiredOutcome.ANY)), begin_s=50,
+    retry=jobs.Retry(3, (Outcome.FAILED, Outcome.LOST)), warn=jobs.Warn(10, 60),
+    notify=jobs.Notify(("end", "fail"), LONG), group=jobs.UserGroup("sweep", 2),
+    cancel_if_never=True, again=jobs.Again(2),
+)  # fmt: skip
+_SHORT = jobs.Postponed(
+    whose=jobs.Whose.MACHINE, text="the machine is short of processes", resource="processes",
     at_s=76.5, until_s=80.5, tries=3, own_tries=2,
 )  # fmt: skip
 _GONE = ev.Settled(on=7, outcome=Outcome.CANCELLED, is_met=False)
@@ -166,7 +145,7 @@ EVENTS: list[ev.Event] = [
     _now(ev.OwnerNotified, 9, notice="told"),
     _now(
         ev.Altered, 8, by="alice", text="all of it", name="other", pool="root.lab", priority=-1,
-        time_limit_s=0, demand=ASKS, after=(), begin_s=50, group=UserGroup(""),
+        time_limit_s=0, demand=ASKS, after=(), begin_s=50, group=jobs.UserGroup(""),
         most=Resources(cores_milli=2000),
     ),
     _now(ev.BeginReached, 8),
@@ -212,11 +191,10 @@ AUDIT_EVENTS: list[ev.AuditEvent] = [
     ev.ExternalLoadChanged(at_s=93.5, kept=Resources(cores_milli=1500, memory_bytes=1 << 30)),
     ev.DaemonStopped(at_s=94.5),
     ev.ExternalLoadChanged(
-        at_s=95.5,
-        kept=Resources(),
+        at_s=95.5, kept=Resources(),
         elsewhere=(("n1", Resources(cores_milli=3000, memory_bytes=1 << 30)),),
     ),
-]
+]  # fmt: skip
 Message = dict[str, Any]
 
 CREATED = {"uid": 1001, "boot_id": "b", "cgroup": "drfd/x/job-1-1", "at_s": 5.5, "mono_s": 0.5}
@@ -224,18 +202,10 @@ RUNNER = {"pid": 10, "start_ticks": 99}
 RUNNING = {"pid": 11, "start_ticks": 100}
 COUNTED = {"memory_peak_bytes": 4096, "cpu_us": 250_000, "oom_kills": 0, "processes_peak": 2}
 ENDED = {
-    "at_s": 7.5,
-    "mono_s": 2.5,
-    "exit_code": 3,
-    "signal": None,
-    "oom_killed": False,
-    "over_limit": False,
-    "cpu_s": 0.25,
-    "peak_bytes": 8192,
-    "read_bytes": 0,
-    "written_bytes": 512,
+    "at_s": 7.5, "mono_s": 2.5, "exit_code": 3, "signal": None, "oom_killed": False,
+    "over_limit": False, "cpu_s": 0.25, "peak_bytes": 8192, "read_bytes": 0, "written_bytes": 512,
     "counted": COUNTED,
-}
+}  # fmt: skip
 _COUNTED = ("oom_killed", "over_limit", "counted")
 ENDED_BY_RUNNER = {name: value for name, value in ENDED.items() if name not in _COUNTED}
 #: Job → the records of its attempt, besides `created`.
@@ -246,15 +216,13 @@ FATES: dict[int, dict[str, Message]] = {
     4: {"runner": RUNNER, "failed": {"by_root": 0, "report": b"program\0002\0x".hex()}},
     5: {"runner": RUNNER, "running": RUNNING, "ended": ENDED},
     6: {
-        "runner": RUNNER,
-        "running": RUNNING,
+        "runner": RUNNER, "running": RUNNING,
         "ended": {**ENDED, "exit_code": None, "signal": 9, "oom_killed": True, "over_limit": True},
-        "notifying": {"at_s": 8.5},
-        "notified": {**ENDED_BY_RUNNER, "exit_code": 0},
+        "notifying": {"at_s": 8.5}, "notified": {**ENDED_BY_RUNNER, "exit_code": 0},
     },
     7: {"runner": RUNNER, "running": RUNNING},
     8: {"submitted": {"slurm_id": 77, "at_s": 6.0}, "running": RUNNING, "ended": ENDED},
-}
+}  # fmt: skip
 #: The job that has been sent signals, the one that may be lent something, and the one on a node of
 #: Slurm's.
 SIGNALLED, LENT, AWAY = 3, 7, 8
@@ -276,25 +244,21 @@ ORDERS: list[Message] = [
     protocol.message_of(protocol.LAUNCH, ORDER),
     protocol.message_of(
         protocol.LAUNCH,
-        replace(
-            ORDER,
-            devices=protocol.Devices(
-                frozenset({DeviceNode("c", 195, 0)}), frozenset({1}), (("0000:01:00.0", 1 << 30),)
-            ),
-        ),
+        replace(ORDER, devices=protocol.Devices(
+            frozenset({DeviceNode("c", 195, 0)}), frozenset({1}), (("0000:01:00.0", 1 << 30),)
+        )),
     ),
     protocol.message_of(protocol.LAUNCH, LENT_ORDER),
     protocol.message_of(
-        protocol.LAUNCH, replace(ORDER, node="n1", last_resort_s=3720, gres=(("gpu", 1),))
+        protocol.LAUNCH, replace(ORDER, node="n1", last_resort_s=3720, gres=(("gpu", 1),)),
     ),
     protocol.message_of(protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=2500)),
     protocol.message_of(
-        protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)
+        protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks),
     ),
     protocol.message_of(protocol.NOTIFY, ORDER),
     protocol.message_of(
-        protocol.EXEC,
-        protocol.ExecOrder(**_ONE, number=1, pid=9, start_ticks=8, proof="0" * 64),
+        protocol.EXEC, protocol.ExecOrder(**_ONE, number=1, pid=9, start_ticks=8, proof="0" * 64),
     ),
     protocol.message_of(protocol.SIGNAL, protocol.SignalOrder(**_ONE, count=3, signals=(10, 12))),
     protocol.message_of(protocol.FORGET, protocol.ForgetOrder((protocol.AttemptOrder(**_ONE),))),
@@ -302,32 +266,20 @@ ORDERS: list[Message] = [
     {"cmd": protocol.KEY, "uid": 1000},
     {"cmd": protocol.MEASURE_GPUS, "on": True},
     *({"cmd": command, **_ONE} for command in ("terminate", "kill", "freeze", "thaw", "remove")),
-]
+]  # fmt: skip
 REPORTS: list[Message] = [
     {
-        "report": "hello",
-        "version": protocol.VERSION,
-        "kind": "none",
-        "controls": {"memory": "measured"},
-        "cores": {"quota": "measured"},
-        "mounts": {},
+        "report": "hello", "version": protocol.VERSION, "kind": "none",
+        "controls": {"memory": "measured"}, "cores": {"quota": "measured"}, "mounts": {},
     },
     {"report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": None, "runner_pid": 10},
     {
-        "report": "up",
-        **_ONE,
-        "at_s": 5.5,
-        "mono_s": 0.5,
-        "cgroup": "drfd/5.1",
-        "runner_pid": 10,
+        "report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": "drfd/5.1", "runner_pid": 10,
         "lends": protocol.ceilings_record(MOST),
     },
     {"report": "broke", **_ONE, "text": "there is no command x in the job's PATH"},
     {
-        "report": "shortage",
-        **_ONE,
-        "text": "it has no process: EAGAIN",
-        "whose": "machine",
+        "report": "shortage", **_ONE, "text": "it has no process: EAGAIN", "whose": "machine",
         "resource": "EAGAIN",
     },
     {"report": "ended", **_ONE, **ENDED},
@@ -340,25 +292,18 @@ REPORTS: list[Message] = [
     {"report": "stuck", **_ONE},
     {"report": "listed", "known": [[5, 1], [6, 2]], "owners": {"5.1": {"uid": 1001}}},
     {
-        "report": "nodes",
-        "away": None,
+        "report": "nodes", "away": None,
         "nodes": {"n1": {"cores": 32, "memory_bytes": 128 << 30, "fault": "it is down"}},
     },
     {"report": "gpus", "driver": "nvidia", "line": '{"gpus":[],"why":null}'},
-]
+]  # fmt: skip
 
 _JOB: Message = {
-    "argv": ["sh", "-c", "exit 0"],
-    "cwd": "/",
-    "stdout": "/dev/null",
-    "stderr": "/dev/null",
+    "argv": ["sh", "-c", "exit 0"], "cwd": "/", "stdout": "/dev/null", "stderr": "/dev/null",
     "demand": {
-        "cores_milli": 100,
-        "memory_bytes": 64 << 20,
-        "read_bps": 1 << 20,
-        "write_bps": 1 << 20,
+        "cores_milli": 100, "memory_bytes": 64 << 20, "read_bps": 1 << 20, "write_bps": 1 << 20,
     },
-}
+}  # fmt: skip
 _SLEEP: Message = {**_JOB, "argv": ["sleep", "1000"]}
 #: Held, so that nothing of it runs: a submission that says all that can be said.
 _WORDY: Message = {
@@ -421,12 +366,7 @@ ASKED: list[tuple[str, Message]] = [
     ("status", {}),
     (
         "status",
-        {
-            "select": {"user": "nobody", "states": ["HELD"]},
-            "ended": 10,
-            "tasks": True,
-            "limit": 5,
-        },
+        {"select": {"user": "nobody", "states": ["HELD"]}, "ended": 10, "tasks": True, "limit": 5},
     ),
     ("status", {"after": [1, False]}),
     ("usage", {"id": 9}),
@@ -445,13 +385,8 @@ ASKED: list[tuple[str, Message]] = [
     ("set", {**_on(3), "priority": 5, "time_limit_s": 600, "begin_s": 4_000_000_000, "after": []}),
     (
         "set",
-        {
-            **_on(3),
-            "name": "other",
-            "pool": "A",
-            "group": "",
-            "demand": {"cores_milli": 500, "cores_max_milli": 0},
-        },
+        {**_on(3), "name": "other", "pool": "A", "group": "",
+         "demand": {"cores_milli": 500, "cores_max_milli": 0}},
     ),
     ("release", _on(3)),
     ("hold", _on(3)),
@@ -470,20 +405,13 @@ ASKED: list[tuple[str, Message]] = [
     ("exec", {"id": 3, "attempt": 0, "pid": 9, "start_ticks": 8, "proof": "0" * 64}),
     (
         "waiting",
-        {
-            "text": "nobody is called so",
-            "below": "root.A",
-            "user": "root",
-            "order": "submission",
-            "reverse": True,
-            "skip": 0,
-            "limit": 10,
-        },
+        {"text": "nobody is called so", "below": "root.A", "user": "root", "order": "submission",
+         "reverse": True, "skip": 0, "limit": 10},
     ),
     ("ledger", {"since_s": 5.5, "until_s": 4_000_000_000.0, "user": "nobody"}),
     ("ledger_check", {}),
     ("shutdown", {"kill_jobs": False}),
-]
+]  # fmt: skip
 STREAM: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}
 #: The first line of a stream that has no end.
 SNAPSHOT: Message = {"op": "snapshots", "v": 1, "every_s": 1.0}

@@ -528,6 +528,10 @@ def delete_account(name: str) -> None:
 
 # -- fixtures ---------------------------------------------------------------------------------
 
+#: Make an instance that does not run yet; lend one that does, with this configuration.
+MakeInstance = Callable[..., Instance]
+Lend = Callable[[str], Instance]
+
 
 @pytest.fixture(scope="module")
 def idle() -> Iterator[dict[str, Instance]]:

@@ -159,6 +159,17 @@ def _keyed(file: Path) -> dict[str, int]:
     return {key: int(value) for key, value in pairs}
 
 
+def is_removed(cgroup: Path) -> bool:
+    """Remove it, if it is still there and can be."""
+    try:
+        cgroup.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def scope(name: str) -> str:
     """The scope of the instance with this group."""
     return f"{name.replace('/', '-')}.scope"

@@ -71,8 +71,12 @@ class Sheltered(Instance):
             self.keeper.communicate()
 
 
+#: Makes one with these mounts.
+MakeShelter = Callable[..., Sheltered]
+
+
 @contextmanager
-def made_shelters() -> Iterator[Callable[..., Sheltered]]:
+def made_shelters() -> Iterator[MakeShelter]:
     """A maker of instances that are gone afterwards."""
     made: list[Sheltered] = []
 

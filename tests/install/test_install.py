@@ -20,6 +20,7 @@ from drfd.install.command import CONFIG, STATE, Target, closing_words
 from drfd.install.trust import fault_of_files
 from drfd_cli.main import VERBS
 
+Captured = pytest.CaptureFixture[str]
 BIN = Path(sys.executable).parent
 UNIT = "/etc/systemd/system"
 SERVICES = ("drfd-jobs.service", "drfd-launcher.service", "drfd.service")
@@ -78,7 +79,7 @@ STARTED = [
 
 
 def test_an_installation_writes_its_files_and_then_starts_all_but_the_jobs_anew(
-    system: System, capsys: pytest.CaptureFixture[str]
+    system: System, capsys: Captured
 ) -> None:
     command.install(system, None)
     said = capsys.readouterr().out
@@ -94,7 +95,7 @@ def test_an_installation_writes_its_files_and_then_starts_all_but_the_jobs_anew(
 
 
 def test_new_defaults_are_pointed_out_where_the_configuration_is_the_administrators(
-    system: System, capsys: pytest.CaptureFixture[str]
+    system: System, capsys: Captured
 ) -> None:
     command.install(system, None)
     default = "/usr/local/share/drfd/drfd.toml"
@@ -186,9 +187,7 @@ DISABLE = f"900: systemctl disable {' '.join(SERVICES)}"
 END = ["900: systemctl daemon-reload", "360: systemctl stop drfd-jobs.service"]
 
 
-def test_a_removal_undoes_all_but_state_and_configuration(
-    system: System, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removal_undoes_all_but_state_and_configuration(system: System, capsys: Captured) -> None:
     command.install(system, None)
     active(system, "drfd-jobs.service", "drfd.slice")
     capsys.readouterr()
@@ -214,9 +213,7 @@ def test_the_slice_stays_where_jobs_of_a_private_instance_live_in_it(tmp_path: P
     assert not command._is_shared(tmp_path / "gone")
 
 
-def test_a_purge_leaves_nothing_and_can_be_repeated(
-    system: System, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_purge_leaves_nothing_and_can_be_repeated(system: System, capsys: Captured) -> None:
     command.install(system, None)
     for _ in range(2):
         capsys.readouterr()
@@ -243,7 +240,7 @@ def test_jobs_that_run_are_in_the_way(system: System, launchers: list[str], said
 
 
 def test_jobs_are_stopped_in_order_when_that_is_said_by_the_launchers_that_have_some(
-    system: System, capsys: pytest.CaptureFixture[str]
+    system: System, capsys: Captured
 ) -> None:
     """Without a controller, the end of their unit ends them."""
     shutdown = f"360: {sys.executable} -I -m drfd_cli --socket /run/drfd/drfd.sock shutdown"
@@ -490,7 +487,7 @@ def test_the_running_system_is_for_root_with_systemd(command: str) -> None:
 
 @pytest.mark.parametrize("command", ["install", "uninstall"])
 def test_an_interrupt_is_one_line_and_no_traceback(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     """It printed fifteen frames of Python."""
 

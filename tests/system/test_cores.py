@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from instance import ALONE, CONFIG, Instance, stat_of, wait_for
+from instance import ALONE, CONFIG, Instance, Lend, stat_of, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -21,11 +20,11 @@ BURN = "while True: pass"
 BURN_ON = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 CPUS = sorted(os.sched_getaffinity(0))
 
-Start = Callable[[str], Instance]
+Start = Lend
 
 
 @pytest.fixture
-def start(lend: Callable[[str], Instance]) -> Start:
+def start(lend: Lend) -> Start:
     """A daemon that gives out all CPUs of this machine, in that mode."""
     if len(CPUS) < 2:
         pytest.skip("one CPU is everybody's")

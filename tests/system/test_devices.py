@@ -28,7 +28,7 @@ from drfd.launcher.gpu_meter.reading import encode, process_reading
 from drfd.linux.service import has_systemd
 from fakes import spec
 from gpu_machines import CONTROLLER, unfold
-from instance import CONFIG, Accounts, Instance, wait_for
+from instance import CONFIG, Accounts, Instance, Lend, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -74,7 +74,7 @@ try_all "$@"
 
 
 @pytest.fixture
-def granting(lend: Callable[[str], Instance], nodes: Path) -> Instance:
+def granting(lend: Lend, nodes: Path) -> Instance:
     """A daemon that gives out two of the nodes. The other one is /dev/null, which all jobs need."""
     listed = json.dumps([str(nodes / name) for name in LISTED])
     instance = lend(f"{CONFIG}\n[gres.fpga]\ndevices = {listed}\n")

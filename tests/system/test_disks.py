@@ -8,13 +8,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
+from instance import CONFIG, Instance, MakeInstance, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -28,7 +27,7 @@ write = "50M"
 
 
 @pytest.fixture
-def instance(make_instance: Callable[..., Instance], extra: Path) -> Instance:
+def instance(make_instance: MakeInstance, extra: Path) -> Instance:
     """Its first disk is that of the usual configuration, and cores are given by quota."""
     text = CONFIG.replace('"test"', '"main"') + EXTRA.format(extra=extra)
     made = make_instance(text).start()

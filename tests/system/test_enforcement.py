@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from drfd.core.model.job import Usage
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, wait_for
+from instance import CONFIG, PATIENCE, Instance, Lend, is_alive, parent_of, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -286,7 +285,7 @@ def test_whatever_a_job_leaves_behind_ends_before_its_resources_return(instance:
     assert instance.cgroups() == []
 
 
-def test_wall_time_ends_by_term_then_grace_then_kill(lend: Callable[[str], Instance]) -> None:
+def test_wall_time_ends_by_term_then_grace_then_kill(lend: Lend) -> None:
     """Both are so long that the job can set and run its trap also where it is kept waiting."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
     stubborn = "trap 'echo term' TERM; echo ready; while :; do sleep 0.1; done"
@@ -302,9 +301,7 @@ def test_wall_time_ends_by_term_then_grace_then_kill(lend: Callable[[str], Insta
     assert 3.9 < job["ended_at"] - asked_at_s < 30 * PATIENCE
 
 
-def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(lend: Lend) -> None:
     """The grace time ran while nobody could send SIGTERM: the job was killed without a warning."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
     polite = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done"

@@ -7,7 +7,6 @@ import pwd
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from emulator import Emulator
-from instance import BIN, CONFIG, Accounts, Instance, is_alive, wait_for
+from instance import BIN, CONFIG, Accounts, Instance, Lend, is_alive, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -201,9 +200,7 @@ def test_daemons_may_die_beside_it(instance: Instance, users: Accounts) -> None:
     assert inside(instance, user, job, "true").returncode == 0
 
 
-def test_a_job_with_a_tmp_of_its_own_takes_no_command(
-    lend: Callable[[str], Instance], users: Accounts
-) -> None:
+def test_a_job_with_a_tmp_of_its_own_takes_no_command(lend: Lend, users: Accounts) -> None:
     """The command would see another /tmp than the job, and leave files there."""
     instance = lend(f"{CONFIG}private_tmp = true\n")
     user = users[0]

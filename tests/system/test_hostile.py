@@ -22,7 +22,7 @@ import pytest
 
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused
-from instance import CONFIG, Accounts, Instance, resident_bytes, wait_for
+from instance import CONFIG, Accounts, Instance, MakeInstance, resident_bytes, wait_for
 
 #: Asks on many connections at once, again as soon as it is answered, until it is killed.
 FLOOD = """
@@ -93,12 +93,13 @@ def flood(path: Path, uid: int, request: dict[str, Any], connections: int = 200)
 
 pytestmark = pytest.mark.system
 
+Homes = tuple[Path, Path]
 MIB = 1 << 20
 PYTHON = "/usr/bin/python3"
 
 
 @pytest.fixture
-def homes(instance: Instance, users: Accounts) -> tuple[Path, Path]:
+def homes(instance: Instance, users: Accounts) -> Homes:
     """A closed directory for each of the two."""
     return instance.home_for(users[0]), instance.home_for(users[1])
 
@@ -114,7 +115,7 @@ def goes_on(instance: Instance, other: pwd.struct_passwd, home: Path) -> None:
 
 
 def test_output_through_a_link_goes_where_the_user_may_write_and_nowhere_else(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+    instance: Instance, users: Accounts, homes: Homes
 ) -> None:
     attacker, other = users
     secret = homes[1] / "thesis"
@@ -142,7 +143,7 @@ def test_output_through_a_link_goes_where_the_user_may_write_and_nowhere_else(
 
 
 def test_output_into_pipes_devices_and_directories_holds_nobody_up(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+    instance: Instance, users: Accounts, homes: Homes
 ) -> None:
     attacker, home = users[0].pw_uid, homes[0]
     os.mkfifo(home / "pipe", 0o666)
@@ -176,7 +177,7 @@ def test_output_into_pipes_devices_and_directories_holds_nobody_up(
 
 @pytest.mark.parametrize("target", ["the other's home", "/etc", "/", "nowhere"])
 def test_a_directory_that_is_swapped_before_the_start_gives_no_rights(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path], target: str
+    instance: Instance, users: Accounts, homes: Homes, target: str
 ) -> None:
     attacker, work = users[0].pw_uid, homes[0] / "work"
     work.mkdir()
@@ -196,7 +197,7 @@ def test_a_directory_that_is_swapped_before_the_start_gives_no_rights(
 
 
 def test_no_word_of_a_job_reaches_a_terminal_as_it_is(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+    instance: Instance, users: Accounts, homes: Homes
 ) -> None:
     """Names, arguments, directories and errors with all that a terminal obeys."""
     attacker, home = users[0].pw_uid, homes[0]
@@ -303,9 +304,7 @@ def reply_to(client: Connection, fields: dict[str, Any]) -> object:
     ids=["arguments", "empty arguments", "dependencies", "paths", "nothing"],
 )
 def test_memory_grows_by_no_more_than_three_times_what_is_charged(
-    make_instance: Callable[..., Instance],
-    most_bytes: int,
-    request_of: Callable[[int], dict[str, Any]],
+    make_instance: MakeInstance, most_bytes: int, request_of: Callable[[int], dict[str, Any]]
 ) -> None:
     """400 waiting jobs with 100,000 arguments took 2.8 GB and were charged 40 MB."""
     instance = make_instance(CONFIG + LIMITS.format(most_bytes)).start()
@@ -374,7 +373,7 @@ time.sleep(1000)
     ids=["slow ones", "more than are allowed", "huge requests"],
 )  # fmt: skip
 def test_connections_that_never_finish_hold_nobody_up_and_cost_little(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path], count: int, size: int
+    instance: Instance, users: Accounts, homes: Homes, count: int, size: int
 ) -> None:
     goes_on(instance, users[1], homes[1])
     before = memory_of(instance)
@@ -433,7 +432,7 @@ os._exit(7)
 
 
 def test_a_job_has_no_power_over_its_runner_nor_over_any_record(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+    instance: Instance, users: Accounts, homes: Homes
 ) -> None:
     launcher = instance.state / "launcher"
     paths = [
@@ -470,7 +469,7 @@ AT_EXIT = 0x40
 )
 @pytest.mark.parametrize("options", [0, AT_EXIT])
 def test_a_debugger_outside_keeps_no_job_beyond_its_time(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path], options: int
+    instance: Instance, users: Accounts, homes: Homes, options: int
 ) -> None:
     """The killed process waited for its tracer, and its resources stayed taken for ever."""
     attacker = users[0]
@@ -574,7 +573,7 @@ def sleepers(uid: int) -> list[int]:
 
 
 def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+    instance: Instance, users: Accounts, homes: Homes
 ) -> None:
     attacker = users[0].pw_uid
     job = instance.ended(*("-o", "out", "--", PYTHON, "-c", ESCAPE), user=attacker, cwd=homes[0])
@@ -585,7 +584,7 @@ def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(
 
 
 def test_a_fork_bomb_of_one_user_leaves_another_users_job_alone(
-    instance: Instance, users: Accounts, homes: tuple[Path, Path]
+    instance: Instance, users: Accounts, homes: Homes
 ) -> None:
     """Inside its limit of processes, and killed whole."""
     attacker, other = users

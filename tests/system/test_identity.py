@@ -21,7 +21,16 @@ import pytest
 
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Unavailable
-from instance import Accounts, Instance, add_account, delete_account, is_alive, patient, wait_for
+from instance import (
+    Accounts,
+    Instance,
+    MakeInstance,
+    add_account,
+    delete_account,
+    is_alive,
+    patient,
+    wait_for,
+)
 
 pytestmark = pytest.mark.system
 
@@ -82,9 +91,7 @@ def test_each_job_is_its_submitters_through_and_through(
         assert not {"SOME_TOKEN", "SSH_TTY"} & set(env)
 
 
-def test_no_signal_is_ignored_that_python_or_a_service_manager_ignores(
-    instance: Instance,
-) -> None:
+def test_no_signal_is_ignored_that_python_or_a_service_manager_ignores(instance: Instance) -> None:
     job = instance.ended("--", "grep", "SigIgn", "/proc/self/status")
     assert int(instance.output(job["id"]).split()[1], 16) == 0
 
@@ -372,7 +379,7 @@ class Directory:
 
 
 @pytest.fixture
-def stage(make_instance: Callable[..., Instance], users: Accounts) -> tuple[Instance, Directory]:
+def stage(make_instance: MakeInstance, users: Accounts) -> tuple[Instance, Directory]:
     instance = make_instance()
     directory = Directory(instance)
     return instance.start(), directory

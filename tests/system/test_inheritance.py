@@ -9,7 +9,6 @@ import pwd
 import resource
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 
 from drfd.launcher.runner import inheritance
 from drfd.linux import syscalls
-from instance import CONFIG, Accounts, Instance, children_of, wait_for
+from instance import CONFIG, Accounts, Instance, MakeInstance, children_of, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -74,7 +73,7 @@ NAMES = [*inheritance.LIMITS, *inheritance._threads()]
 
 
 @pytest.fixture
-def odd(make_instance: Callable[..., Instance], users: Accounts) -> Instance:
+def odd(make_instance: MakeInstance, users: Accounts) -> Instance:
     """A daemon that was started from a strange shell."""
     instance = make_instance(CONFIG)
     instance.before = [sys.executable, "-c", ODD]
@@ -174,7 +173,7 @@ print(subprocess.run(["./as-root", "-u"], capture_output=True, text=True).stdout
 
 @pytest.mark.parametrize("given_up", [False, True])
 def test_set_uid_programs_have_no_effect_where_the_site_says_so(
-    make_instance: Callable[..., Instance], users: Accounts, given_up: bool
+    make_instance: MakeInstance, users: Accounts, given_up: bool
 ) -> None:
     words = f"no_new_privs = {str(given_up).lower()}\n"
     instance = make_instance(CONFIG.replace("[enforcement]\n", f"[enforcement]\n{words}")).start()
@@ -250,11 +249,12 @@ while not os.path.exists("gate"):
     time.sleep(0.05)
 """
 )
+Homes = tuple[Path, Path]
 ABSENT = "Required key not available"
 
 
 @pytest.fixture
-def in_session(make_instance: Callable[..., Instance], users: Accounts) -> Instance:
+def in_session(make_instance: MakeInstance, users: Accounts) -> Instance:
     """A daemon that root starts from a session with keys. `users`: that they can run Python."""
     if os.uname().machine not in ("x86_64", "aarch64"):
         pytest.skip("keyctl's numbers are known here for two machines")
@@ -264,7 +264,7 @@ def in_session(make_instance: Callable[..., Instance], users: Accounts) -> Insta
 
 
 @pytest.fixture
-def homes(in_session: Instance, users: Accounts) -> tuple[Path, Path]:
+def homes(in_session: Instance, users: Accounts) -> Homes:
     return in_session.home_for(users[0]), in_session.home_for(users[1])
 
 
@@ -281,7 +281,7 @@ def use(
 
 
 def test_jobs_share_no_key_with_each_other_nor_with_the_daemons_session(
-    in_session: Instance, users: Accounts, homes: tuple[Path, Path]
+    in_session: Instance, users: Accounts, homes: Homes
 ) -> None:
     """In the launcher's keyring one user read another's ticket, and root's passphrase."""
     alice = use(in_session, homes[0], users[0].pw_uid, ["a", "of-root"])
@@ -309,7 +309,7 @@ TELL = USE.replace(
 
 @pytest.mark.parametrize("event", ["start", "end"])
 def test_the_commands_that_tell_an_owner_have_their_own(
-    in_session: Instance, users: Accounts, homes: tuple[Path, Path], event: str
+    in_session: Instance, users: Accounts, homes: Homes, event: str
 ) -> None:
     """They had the launcher's, like jobs."""
     (homes[0] / "gate").touch()

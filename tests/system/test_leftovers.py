@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,8 @@ from drfd.core.scheduling.kept_free import SAMPLES
 from drfd.daemon.monitoring.meter import PERIOD_S
 from drfd.launcher.system import cleanup
 from drfd.linux import syscalls
-from instance import CONFIG, Accounts, Instance, wait_for
-from kernel import Kernel
+from instance import CONFIG, Accounts, Instance, Lend, wait_for
+from kernel import Kernel, is_removed
 
 pytestmark = pytest.mark.system
 
@@ -63,7 +63,7 @@ def clean(users: Accounts) -> Iterator[None]:
 
 
 @pytest.fixture
-def instance(lend: Callable[[str], Instance]) -> Instance:
+def instance(lend: Lend) -> Instance:
     """In whose directory all may work."""
     made = lend(CONFIG)
     made.work.chmod(0o777)
@@ -131,7 +131,7 @@ def test_what_another_user_has_attached_stays(instance: Instance, users: Account
         other.stdout.close()
 
 
-def test_it_can_be_turned_off(lend: Callable[[str], Instance], users: Accounts) -> None:
+def test_it_can_be_turned_off(lend: Lend, users: Accounts) -> None:
     instance = lend(f"{CONFIG}remove_ipc = false\n")
     instance.work.chmod(0o777)
     alice, bob = users
@@ -238,16 +238,6 @@ def small() -> Iterator[Instance]:
         for each in made:
             # Runners that wait for another job leave a moment after their launcher.
             wait_for(f"{each} to be empty", lambda each=each: is_removed(each))
-
-
-def is_removed(cgroup: Path) -> bool:
-    try:
-        cgroup.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def reason(instance: Instance, job_id: int) -> str | None:

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Accounts, Instance, children_of, stat_of, wait_for
+from instance import CONFIG, Accounts, Instance, Lend, MakeInstance, children_of, stat_of, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -25,7 +25,7 @@ EMPTY = ["/tmp", "/var/tmp", "/dev/shm"]
 
 
 @pytest.fixture
-def instance(lend: Callable[[str], Instance]) -> Instance:
+def instance(lend: Lend) -> Instance:
     return lend(PRIVATE)
 
 
@@ -234,7 +234,7 @@ def test_a_million_files_hold_up_nobody(
     wait_for("all files gone", lambda: is_empty(spaces), seconds=300)
 
 
-def test_it_can_be_said_where_they_are_kept(lend: Callable[[str], Instance], work: Path) -> None:
+def test_it_can_be_said_where_they_are_kept(lend: Lend, work: Path) -> None:
     home = work / "spaces"
     work.chmod(0o755)
     instance = lend(f'{PRIVATE}private_tmp_dir = "{home}"\n')
@@ -245,9 +245,7 @@ def test_it_can_be_said_where_they_are_kept(lend: Callable[[str], Instance], wor
     instance.wait_end(job_id)
 
 
-def test_a_home_that_others_can_change_is_refused(
-    make_instance: Callable[..., Instance], work: Path
-) -> None:
+def test_a_home_that_others_can_change_is_refused(make_instance: MakeInstance, work: Path) -> None:
     """Else a user could have root bind, or delete, another directory."""
     made = make_instance(f'{PRIVATE}private_tmp_dir = "{work}/spaces"\n')
     made.launch()

@@ -6,19 +6,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from drfd.launcher.runner.starter import program
-from instance import CONFIG, Accounts, Instance, patient, status_of, wait_for
+from instance import CONFIG, Accounts, Instance, Lend, MakeInstance, patient, status_of, wait_for
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-def dropped(lend: Callable[[str], Instance], users: Accounts) -> Instance:
+def dropped(lend: Lend, users: Accounts) -> Instance:
     return lend(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n')
 
 
@@ -60,9 +59,7 @@ def test_jobs_run_as_their_users_and_survive_the_death_of_both(
     assert (job["exit_code"], dropped.output(job_id)) == (6, f"{users[1].pw_uid}\n")
 
 
-def test_a_user_that_does_not_exist_is_a_configuration_error(
-    make_instance: Callable[..., Instance],
-) -> None:
+def test_a_user_that_does_not_exist_is_a_configuration_error(make_instance: MakeInstance) -> None:
     instance = make_instance(CONFIG + '[daemon]\nuser = "no-such-user"\n')
     instance.launch()
     assert instance.process is not None
@@ -90,7 +87,7 @@ def test_root_follows_no_link_out_of_the_controllers_room(
 
 
 def test_it_works_whatever_the_umask_of_whoever_starts_it(
-    make_instance: Callable[..., Instance], users: Accounts
+    make_instance: MakeInstance, users: Accounts
 ) -> None:
     instance = make_instance(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n')
     before = os.umask(0o077)
@@ -103,9 +100,7 @@ def test_it_works_whatever_the_umask_of_whoever_starts_it(
     assert instance.wait_end(job_id)["state"] == "COMPLETED"
 
 
-def test_nobody_runs_the_controller_as_root_by_accident(
-    make_instance: Callable[..., Instance],
-) -> None:
+def test_nobody_runs_the_controller_as_root_by_accident(make_instance: MakeInstance) -> None:
     """It reads what every user sends. A warning is easily missed in a log."""
     instance = make_instance()
     # No user drfd can come in here, where there is one.
@@ -177,7 +172,7 @@ def test_the_process_that_waits_for_a_notification_can_do_no_more(
 
 
 def test_a_runner_without_privileges_sweeps_after_a_cancel_and_keeps_the_record(
-    lend: Callable[[str], Instance], users: Accounts
+    lend: Lend, users: Accounts
 ) -> None:
     """With so long a grace time that its trap is run also where it is kept waiting."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "30s"'))

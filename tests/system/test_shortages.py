@@ -12,7 +12,7 @@ import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from drfd.daemon.spawn import group_for
-from instance import CONFIG, Accounts, Instance, children_of, wait_for
-from kernel import Kernel
-from shelter import Sheltered, as_root, made_shelters
+from instance import CONFIG, Accounts, Instance, Lend, children_of, wait_for
+from kernel import Kernel, is_removed
+from shelter import MakeShelter, Sheltered, as_root, made_shelters
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
 
@@ -90,14 +90,6 @@ def no_new_processes(instance: Instance) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 (home / "cgroup.procs").write_text(pid)
         wait_for("an empty cage", lambda: is_removed(cage))
-
-
-def is_removed(cgroup: Path) -> bool:
-    try:
-        cgroup.rmdir()
-    except OSError:
-        return False
-    return True
 
 
 def events(instance: Instance, job_id: int) -> list[str]:
@@ -232,7 +224,7 @@ def hog(instance: Instance, user: pwd.struct_passwd) -> tuple[int, int]:
 
 
 def test_the_processes_of_one_user_keep_nobody_elses_jobs_from_starting(
-    lend: Callable[[str], Instance], users: Accounts
+    lend: Lend, users: Accounts
 ) -> None:
     """Three jobs of one user took all processes of the kernel: others' launches failed."""
     instance = lend(BOUND)
@@ -255,7 +247,7 @@ def test_the_processes_of_one_user_keep_nobody_elses_jobs_from_starting(
 
 
 def test_all_jobs_together_have_no_more_processes_than_was_said(
-    lend: Callable[[str], Instance], users: Accounts
+    lend: Lend, users: Accounts
 ) -> None:
     instance = lend(f"{CONFIG}processes_total = 50\nprocesses_per_user = 50\n")
     (alice, bob), found = users, []
@@ -280,13 +272,13 @@ DISKS = {
 
 
 @pytest.fixture
-def shelter() -> Iterator[Callable[..., Sheltered]]:
+def shelter() -> Iterator[MakeShelter]:
     with made_shelters() as make:
         yield make
 
 
 @pytest.fixture(params=DISKS)
-def full(request: pytest.FixtureRequest, shelter: Callable[..., Sheltered]) -> Sheltered:
+def full(request: pytest.FixtureRequest, shelter: MakeShelter) -> Sheltered:
     if request.param == "ext4" and not _has_loop():
         pytest.skip("no loop device here")
     return shelter(DISKS[request.param])
@@ -389,9 +381,7 @@ def test_on_a_full_disk_ends_are_kept_and_cancelling_works_and_the_daemon_starts
 
 
 @as_root
-def test_a_daemon_that_died_on_a_disk_full_to_the_last_block_starts(
-    shelter: Callable[..., Sheltered],
-) -> None:
+def test_a_daemon_that_died_on_a_disk_full_to_the_last_block_starts(shelter: MakeShelter) -> None:
     """Its log cannot go into the journal's file, nor can the file beside it be made."""
     instance = shelter(DISKS["tmpfs"]).start()
     wait_for("the reserve", lambda: reserve_bytes(instance))

@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from instance import (
     CONFIG,
     Accounts,
     Instance,
+    Lend,
     add_account,
     children_of,
     delete_account,
@@ -51,7 +52,7 @@ def idle(controller: pwd.struct_passwd) -> Iterator[dict[str, Instance]]:
 
 
 @pytest.fixture
-def instance(lend: Callable[[str], Instance], controller: pwd.struct_passwd) -> Instance:
+def instance(lend: Lend, controller: pwd.struct_passwd) -> Instance:
     return lend(f'{CONFIG}\n[daemon]\nuser = "{controller.pw_name}"\n')
 
 

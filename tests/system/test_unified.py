@@ -278,9 +278,7 @@ def place(instance: Instance) -> Path:
 
 
 @pytest.fixture
-def lingering(
-    users: Accounts,
-) -> Iterator[pwd.struct_passwd]:
+def lingering(users: Accounts) -> Iterator[pwd.struct_passwd]:
     name = users[0].pw_name
     subprocess.run(["loginctl", "enable-linger", name], check=True)
     try:

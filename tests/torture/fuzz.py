@@ -51,21 +51,8 @@ _EDGES: list[Any] = [
     *("", "0", "-1", "\0", "\x1b[2J", "ü", "\ud800", "x" * 5000, "root", "1-9%2", "[/x]", "*"),
     *([], {}, [[]], ["true"], {"ids": [1]}, {"everything": True}),
 ]
-_WORDS = [
-    b"\0",
-    b"\n",
-    b"\r\n",
-    b"max",
-    b"total",
-    b"0",
-    b"-",
-    b"=",
-    b"[",
-    b"{",
-    b'"',
-    b"\xff",
-    b"9" * 40,
-]
+_WORDS = [b"\0", b"\n", b"\r\n", b"max", b"total", b"0", b"-", b"=", b"[", b"{", b'"', b"\xff"]
+_WORDS.append(b"9" * 40)
 
 
 # -- the targets ----------------------------------------------------------------------------------
@@ -121,35 +108,26 @@ def _no_job() -> NoReturn:
 def script(data: bytes) -> None:
     """A job script with #DRF lines, and with lines of Slurm."""
     text = data.decode(errors="replace")
-    try:
-        with patch.object(options, "connect", _no_job):
-            submit.directives(text, "job.sh", check=submit.check_options)
-    except Refused as refusal:
-        _check_said(refusal)
-    try:
+    with _refusals(), patch.object(options, "connect", _no_job):
+        submit.directives(text, "job.sh", check=submit.check_options)
+    with _refusals():
         wanted = sbatch_options.read_lines(text.replace("#DRF", "#SBATCH"), "job.sh")
         if wanted is not None:
             sbatch_options.translate(wanted, "host")
-    except Refused as refusal:
-        _check_said(refusal)
 
 
 def spec(data: bytes) -> None:
     """A problem for `drf simulate`."""
-    try:
+    with _refusals():
         read_spec(data.decode(errors="replace"))
-    except Refused as refusal:
-        _check_said(refusal)
 
 
 def trace(data: bytes) -> None:
     """A workload from elsewhere (SWF, CSV)."""
     reader = import_module("drfd.sim.workload")
     lines = data.decode(errors="replace").splitlines(keepends=True)
-    try:
+    with _refusals():
         reader.read_lines(lines, source="trace", rates=(1, 1))
-    except Refused as refusal:
-        _check_said(refusal)
 
 
 def words(data: bytes) -> None:
@@ -269,12 +247,7 @@ class Desk:
         place = Path(self._place.name)
         self._host = FakeHost(ready=True)
         self._journal = Journal(place / "journal.sqlite")
-        self._engine = Engine(
-            journal=self._journal,
-            rules=rules(),
-            host=self._host,
-            clock=now,
-        )
+        self._engine = Engine(journal=self._journal, rules=rules(), host=self._host, clock=now)
         meter = Meter(lambda: 0.0)
         link = Link(
             socket_path=place / "launcher.sock",
@@ -346,9 +319,13 @@ def _check_line(error: DrfdError, data: bytes) -> None:
         assert text and text.isprintable() and len(text) < 4000 + len(data), repr(text)
 
 
-def _check_said(error: DrfdError) -> None:
-    """What the command line says of it; that cleans and clips what it quotes."""
-    assert output.clean(str(error), 1000).isprintable() and error.text
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Of the command line, which cleans and clips what it quotes."""
+    try:
+        yield
+    except Refused as error:
+        assert output.clean(str(error), 1000).isprintable() and error.text
 
 
 # -- the attack -----------------------------------------------------------------------------------

@@ -12,18 +12,8 @@ from tempfile import TemporaryDirectory
 
 from drfd.core.decisions import stimuli as st
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.job import (
-    RETRIED_BY_DEFAULT,
-    Dependency,
-    JobSpec,
-    Notify,
-    Outcome,
-    RequiredOutcome,
-    Retry,
-    UserGroup,
-    Warn,
-    Words,
-)
+from drfd.core.model import job as jobs
+from drfd.core.model.job import Dependency, JobSpec, Outcome, UserGroup
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, replace, spec
@@ -101,7 +91,7 @@ def _spec(world: World, random: Random, user: str) -> JobSpec:
         time_limit_s=time_limit_s,
         priority=random.choice([0, 0, 0, 1, -1]),
         preemptible=random.random() < 0.7,
-        retry=random.choice([None, None, Retry(2, RETRIED_BY_DEFAULT)]),
+        retry=random.choice([None, None, jobs.Retry(2, jobs.RETRIED_BY_DEFAULT)]),
         after=_after(world, random) if random.random() < 0.3 else (),
         begin_s=random.choice([None] * 9 + [int(world.now().at_s) + random.choice([-5, 2, 9])]),
         cancel_if_never=random.random() < 0.4,
@@ -109,9 +99,9 @@ def _spec(world: World, random: Random, user: str) -> JobSpec:
     )
     if made.time_limit_s in (None, 40) and made.after:
         # No number more is drawn, so that histories stay as they were.
-        made = replace(made, notify=Notify(("end",), Words.of(["tell"])))
+        made = replace(made, notify=jobs.Notify(("end",), jobs.Words.of(["tell"])))
     if time_limit_s is not None and time_limit_s > 5 and random.random() < 0.3:
-        made = replace(made, warn=Warn(10, 4))
+        made = replace(made, warn=jobs.Warn(10, 4))
     return made
 
 
@@ -126,7 +116,7 @@ def _group(world: World) -> UserGroup | None:
 def _after(world: World, random: Random) -> tuple[Dependency, ...]:
     there = [*world.books.jobs, *world.books.arrays]
     some = random.sample(there, min(len(there), random.choice([1, 1, 2])))
-    return tuple(Dependency(job_id, random.choice(list(RequiredOutcome))) for job_id in some)
+    return tuple(Dependency(job_id, random.choice(list(jobs.RequiredOutcome))) for job_id in some)
 
 
 def _submit(world: World, random: Random) -> None:

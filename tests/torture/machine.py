@@ -15,17 +15,7 @@ from random import Random
 from typing import Protocol
 
 from drfd.core.decisions import stimuli as st
-from drfd.core.model.effects import (
-    Effect,
-    Freeze,
-    Kill,
-    Launch,
-    NotifyNever,
-    RemoveAttempt,
-    SendSignals,
-    Terminate,
-    Thaw,
-)
+from drfd.core.model import effects as ef
 from drfd.core.model.job import Job, Usage, Whose
 from torture.books import claim
 
@@ -112,36 +102,36 @@ class Machine:
         self.line += 1
         self.is_connected = False
 
-    def order(self, effect: Effect, job: Job) -> None:
+    def order(self, effect: ef.Effect, job: Job) -> None:
         """Down the line; what is on its way when the controller dies arrives still."""
         life = self.life
         self.time.later(WIRE_S, lambda: self._obey(effect, job) if life == self.life else None)
 
     # -- orders ---------------------------------------------------------------------------------
 
-    def _obey(self, effect: Effect, job: Job) -> None:
+    def _obey(self, effect: ef.Effect, job: Job) -> None:
         key = (effect.job_id, effect.attempt)
         attempt = self.attempts.get(key)
         match effect:
-            case Launch():
+            case ef.Launch():
                 self._launch(key, job)
-            case RemoveAttempt():
+            case ef.RemoveAttempt():
                 self._remove(key)
-            case NotifyNever():
+            case ef.NotifyNever():
                 self._tell(st.NeverNotified(self.time.now(), effect.job_id, "told"))
-            case SendSignals():
+            case ef.SendSignals():
                 if attempt is not None and attempt.is_alive and attempt.has_run:
                     claim(effect.count >= attempt.signals, "", key)
                     attempt.signals = effect.count
             case _ if attempt is None:
                 self._tell(st.AttemptMissing(self.time.now(), *key))
-            case Terminate() if attempt.is_alive:
+            case ef.Terminate() if attempt.is_alive:
                 self._terminate(attempt)
-            case Kill() if attempt.is_alive:
+            case ef.Kill() if attempt.is_alive:
                 self._soon(attempt, 0.3, lambda: self._exit(attempt, None, 9))
-            case Freeze() if attempt.is_alive and not attempt.is_being_removed:
+            case ef.Freeze() if attempt.is_alive and not attempt.is_being_removed:
                 self._freeze(attempt)
-            case Thaw() if attempt.is_alive:
+            case ef.Thaw() if attempt.is_alive:
                 self._go_on(attempt)
             case _:
                 pass

@@ -178,15 +178,10 @@ class Torture:
     def _script(self, number: int, length_s: float, code: int) -> str:
         ran = shlex.quote(str(self._ran(number)))
         who = "$DRF_ATTEMPT $SLURM_JOB_ID $SLURMD_NODENAME"
-        return "; ".join(
-            (
-                f"exec 9>>{ran}.lock",
-                f'flock -n 9 || echo "beside {who}" >>{ran}',
-                f'echo "begin {who} $(date +%T.%N)" >>{ran}',
-                f"sleep {length_s}",
-                f'echo "end {who} $(date +%T.%N)" >>{ran}',
-                f"exit {code}",
-            )
+        return (
+            f'exec 9>>{ran}.lock; flock -n 9 || echo "beside {who}" >>{ran}; '
+            f'echo "begin {who} $(date +%T.%N)" >>{ran}; sleep {length_s}; '
+            f'echo "end {who} $(date +%T.%N)" >>{ran}; exit {code}'
         )
 
     def _whom(self) -> tuple[str, ...]:
@@ -257,14 +252,9 @@ class Torture:
 
     def _cancel_due(self) -> None:
         now = time.monotonic()
-        ids = [
-            job_id
-            for job_id in self._live
-            if (at := self.jobs[job_id].cancel_at) is not None and at <= now
-        ]
-        for job_id in ids:
+        for job_id in [*self._live]:
             told = self.jobs[job_id]
-            if not told.is_cancelled:
+            if not told.is_cancelled and told.cancel_at is not None and told.cancel_at <= now:
                 told.is_cancelled = True
                 self.victim.ask("cancel", select={"ids": [job_id]})
 
@@ -373,11 +363,8 @@ def _are_up(victim: Victim) -> bool:
 def _keep(made: Torture) -> Path:
     """Copy the logs, and what is known of each job that something is wrong with."""
     kept = Path(tempfile.mkdtemp(prefix="drfd-nodes-", dir="/var/tmp"))
-    for path in (
-        made.victim.log,
-        *made.cluster.directory.glob("*.log"),
-        made.cluster.directory / "output",
-    ):
+    place = made.cluster.directory
+    for path in (made.victim.log, *place.glob("*.log"), place / "output"):
         with suppress(FileNotFoundError):
             shutil.copy(path, kept)
     for kind, ids in made.report.faults.items():

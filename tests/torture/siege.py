@@ -230,21 +230,16 @@ class Siege:
         assert process is not None
         try:
             match whom:
-                case "controller":
-                    process.kill()
+                case "controller" | "launcher" | "both":
+                    self.victim.kill_daemons(whom)
                 case "controller told to end":
                     process.terminate()
                     # Until then it may still answer.
                     wait_for("the end of the controller", self.victim.is_dead)
                 case "controller stopped":
                     self._stop_for(process.pid)
-                case "launcher":
-                    os.kill(self.victim.launcher_pid(), signal.SIGKILL)
                 case "launcher stopped":
                     self._stop_for(self.victim.launcher_pid())
-                case "both":
-                    os.kill(self.victim.launcher_pid(), signal.SIGKILL)
-                    process.kill()
                 case "supervisor":
                     keeper = parent_of(self.victim.launcher_pid())
                     # It may be dying already, and then the launcher's parent is a stranger.
@@ -311,7 +306,7 @@ class Siege:
     def check(self) -> None:
         self.victim.check_at_rest()
         self.victim.stop()
-        left = wait_for("no process of the users", lambda: [self._processes()], seconds=30)[0]
+        left = self._processes()
         deadline = time.monotonic() + 20 * PATIENCE
         while left and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -329,14 +324,10 @@ class Siege:
                 self._check_worker(name, journal)
 
     def _processes(self) -> list[str]:
-        uids = {account.pw_uid for account in self.users.values()}
         found = []
-        for pid in _pids():
-            try:
-                if os.stat(f"/proc/{pid}").st_uid in uids and state_of(pid) != "Z":
-                    found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
-            except OSError:
-                continue
+        for pid in _of_users(*(account.pw_uid for account in self.users.values())):
+            with suppress(OSError):
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
         return found
 
     def records(self, name: str) -> list[dict[str, Any]]:
@@ -434,16 +425,22 @@ def _pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
+def _of_users(*uids: int) -> list[int]:
+    """Their processes that live."""
+    found = []
+    for pid in _pids():
+        with suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid in uids and state_of(pid) not in ("Z", None):
+                found.append(pid)
+    return found
+
+
 def _has_ended_all_of(uid: int) -> bool:
     """Kill what lives of a user of ours; whether there was nothing."""
-    killed = []
-    for pid in _pids():
-        try:
-            if os.stat(f"/proc/{pid}").st_uid == uid and state_of(pid) not in ("Z", None):
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-        except OSError:
-            continue
+    killed = _of_users(uid)
+    for pid in killed:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
     return not killed
 
 
@@ -511,10 +508,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(f"seed {chosen.seed}", flush=True)
     found = siege(
-        chosen.minutes * 60,
-        seed=chosen.seed,
-        per_second=chosen.per_second,
-        keep=chosen.keep,
+        chosen.minutes * 60, seed=chosen.seed, per_second=chosen.per_second, keep=chosen.keep
     )
     sys.exit(1 if found.deviations else 0)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sqlite3
 import sys
 import threading
@@ -39,6 +38,8 @@ from fakes import tables
 from instance import CONFIG, patient, wait_for
 from kernel import Kernel
 from torture.victims import Victim
+from torture.worker import FATES as WORK
+from torture.worker import deeds, last_deed
 
 # -- what must hold of lending ----------------------------------------------------------------
 
@@ -66,16 +67,15 @@ class Attempt:
     #: Whether it began in the mode that lends.
     may_be_lent: bool
 
+    @property
+    def is_above_floor(self) -> bool:
+        return (self.ceiling or 0.0) * 1000 > FLOOR * 1.01
+
 
 @dataclass
 class Loans:
-    """What jobs have been lent, seen from outside, whoever dies and whatever mode is set: by the
-    kernel's own figures.
-
-    A ceiling that follows use is right only after a while, and a daemon that has just come back has
-    measured nothing. So what depends on the judgement must hold in the end of each quiet time, and
-    only the bounds of each job at every moment.
-    """
+    """What jobs have been lent, by the kernel's own figures. The bounds of each job hold at every
+    moment; what depends on measured use, in the end of each quiet time."""
 
     victim: Victim
     chance: Random
@@ -110,13 +110,10 @@ class Loans:
                 if cgroup is not None:
                     floor = read_floor(attempt)
                     top = Path(kernel.v2 or kernel.v1["cpu"], str(cgroup))
-                    found.append(
-                        Attempt(
-                            int(path.name.partition(".")[0]),
-                            _ceiling(top, is_v2=kernel.v2 is not None),
-                            floor is not None and floor.cores_milli > 0,
-                        )
-                    )
+                    ceiling = _ceiling(top, is_v2=kernel.v2 is not None)
+                    may_be_lent = floor is not None and floor.cores_milli > 0
+                    job_id = int(path.name.partition(".")[0])
+                    found.append(Attempt(job_id, ceiling, may_be_lent))
         return found
 
     def look_at_bounds(self) -> list[Attempt]:
@@ -144,7 +141,7 @@ class Loans:
             return
         lent = [each for each in attempts if each.may_be_lent and running[each.job_id] > 3]
         if self.mode != "share":
-            left = [each for each in lent if (each.ceiling or 0) * 1000 > FLOOR * 1.01]
+            left = [each for each in lent if each.is_above_floor]
             self._claim("not given back", not left, left)
             return
         ceilings = sum(each.ceiling or 0.0 for each in lent)
@@ -209,14 +206,8 @@ class Loans:
         def lent() -> list[Attempt]:
             jobs = self.victim.ask("status", select={"states": ["RUNNING"]})["jobs"]
             running = {job["id"] for job in jobs}
-            return [
-                each
-                for each in self.attempts()
-                if each.job_id in running
-                and each.may_be_lent
-                and each.ceiling is not None
-                and each.ceiling * 1000 > FLOOR * 1.01
-            ]
+            found = [each for each in self.attempts() if each.job_id in running]
+            return [each for each in found if each.may_be_lent and each.is_above_floor]
 
         wait_for("all loans to be given back", lambda: not lent(), seconds=_RETURN_S, show=lent)
 
@@ -246,21 +237,15 @@ def _ceiling(cgroup: Path, *, is_v2: bool) -> float | None:
 
 # -- the soak ---------------------------------------------------------------------------------
 
-#: Names of fates: the script, how often it is drawn, and the ends that are right.
-FATES: dict[str, tuple[str, int, tuple[tuple[str, int | None], ...]]] = {
-    "good": ("exit 0", 10, (("COMPLETED", 0),)),
-    "bad": ("exit 3", 4, (("FAILED", 3),)),
-    "short": ("sleep 0.2", 6, (("COMPLETED", 0),)),
-    "held": ("exit 4", 2, (("FAILED", 4),)),
-    "cancelled": ("exec sleep 1000", 3, (("CANCELLED", None),)),
-    "frozen": ("sleep 0.5; exit 5", 1, (("FAILED", 5),)),
-    # Not drawn: some of them are submitted together.
-    "lent": (
-        "while :; do :; done & a=$!; while :; do :; done & b=$!; sleep 20; kill $a $b; exit 6",
-        0,
-        (("FAILED", 6),),
-    ),
-}
+_BUSY = "while :; do :; done"
+#: As of those who work in a siege, but for jobs that may be lent cores: some of them are submitted
+#: together, and none is drawn.
+FATES = {name: WORK[name] for name in ("good", "bad", "short", "held", "cancelled", "frozen")}
+FATES["lent"] = (
+    f"{_BUSY} & a=$!; {_BUSY} & b=$!; sleep 20; kill $a $b; exit 6",
+    0,
+    (("FAILED", 6),),
+)
 MEMORY = 64 << 20
 CAPACITY_MEMORY = 2 << 30
 CORES = 4
@@ -352,13 +337,7 @@ class Soak:
         fate = self.chance.choices([*FATES], [weight for _, weight, _ in FATES.values()])[0]
         job_id = self._submit_one(fate, {})
         now = time.monotonic()
-        if fate == "held":
-            self._later.append((now + self.chance.uniform(0, 2), "release", job_id, {}))
-        elif fate == "cancelled":
-            self._later.append((now + self.chance.uniform(0, 2), "cancel", job_id, {}))
-        elif fate == "frozen":
-            self._later.append((now + self.chance.uniform(0, 0.5), "suspend", job_id, {}))
-            self._later.append((now + 2.0, "resume", job_id, {}))
+        self._later += [(now + in_s, verb, job_id, {}) for in_s, verb in deeds(fate, self.chance)]
 
     def _submit_some_that_borrow(self) -> None:
         """Of both pools. Of some, the upper end is changed while they run."""
@@ -399,22 +378,15 @@ class Soak:
 
     def _kill_somebody(self) -> None:
         whom = self.chance.choice(("controller", "launcher", "both", "runner"))
-        assert self.victim.process is not None
         if whom in ("controller", "both"):
             # The process that keeps the account of promises dies with it, at any moment.
             threading.Thread(target=self.victim.try_ask, args=("ledger",), daemon=True).start()
             time.sleep(self.chance.uniform(0, 0.5))
         try:
-            match whom:
-                case "controller":
-                    self.victim.process.kill()
-                case "launcher":
-                    os.kill(self.victim.launcher_pid(), signal.SIGKILL)
-                case "both":
-                    os.kill(self.victim.launcher_pid(), signal.SIGKILL)
-                    self.victim.process.kill()
-                case "runner":
-                    self._kill_a_runner()
+            if whom == "runner":
+                self._kill_a_runner()
+            else:
+                self.victim.kill_daemons(whom)
         except ProcessLookupError:
             return
         self.counts[f"killed: {whom}"] += 1
@@ -467,11 +439,7 @@ class Soak:
         def is_empty() -> bool:
             jobs = self.victim.ask("status", select={})["jobs"]
             for job in jobs:
-                # Asked for while it could not be, or while somebody was dead.
-                fate = self.fates[job["id"]]
-                verb = {"HELD": "release", "SUSPENDED": "resume"}.get(job["state"])
-                verb = verb or ("cancel" if fate == "cancelled" else None)
-                if verb is not None:
+                if verb := last_deed(job["state"], self.fates[job["id"]]):
                     self.victim.try_ask(verb, select={"ids": [job["id"]]})
             return not jobs
 

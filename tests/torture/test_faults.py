@@ -25,16 +25,16 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import DrfdError, HostError, Unavailable
-from instance import Instance, children_of, cpu_s, parent_of, resident_bytes, wait_for
+from instance import Instance, MakeInstance, children_of, cpu_s, parent_of, resident_bytes, wait_for
 from kernel import Kernel
-from shelter import ROOMY, Sheltered, as_root, made_shelters
+from shelter import ROOMY, MakeShelter, as_root, made_shelters
 from torture.victims import Victim
 
 SMALL = ("-c", "0.1", "-m", "64M")
 
 
 @pytest.fixture
-def shelter() -> Iterator[Callable[..., Sheltered]]:
+def shelter() -> Iterator[MakeShelter]:
     with made_shelters() as make:
         yield make
 
@@ -48,7 +48,7 @@ def until_gate(instance: Instance, code: int) -> str:
 
 @as_root
 def test_a_mount_with_a_name_that_is_no_text_keeps_no_daemon_from_starting(
-    shelter: Callable[..., Sheltered],
+    shelter: MakeShelter,
 ) -> None:
     """With FUSE every user may make one; Python takes some of these characters for line ends."""
     odd = """dir=$(printf "$STATE/odd\\377\\013\\015\\302\\205x - cgroup")"""
@@ -64,7 +64,7 @@ def test_a_mount_with_a_name_that_is_no_text_keeps_no_daemon_from_starting(
 @as_root
 @pytest.mark.parametrize("dies", [True, False], ids=["and the daemon dies", "no restart"])
 def test_a_full_disk_refuses_submissions_and_loses_nothing(
-    shelter: Callable[..., Sheltered], dies: bool
+    shelter: MakeShelter, dies: bool
 ) -> None:
     """So small that nothing is kept free on it (system/test_shortages.py has one that is not)."""
     instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
@@ -106,7 +106,7 @@ def fill(place: Path) -> Path:
 
 @as_root
 def test_a_disk_that_is_full_when_the_log_is_to_go_into_the_journal_loses_nothing(
-    shelter: Callable[..., Sheltered],
+    shelter: MakeShelter,
 ) -> None:
     """The log has room from earlier; its pages have none in the file, nor at the next start."""
     instance = shelter("mount -t tmpfs -o size=16m,mode=755 tmpfs $STATE").start()
@@ -150,7 +150,7 @@ def test_a_disk_that_is_full_when_the_log_is_to_go_into_the_journal_loses_nothin
 
 @as_root
 def test_a_state_directory_that_is_read_only_is_one_line_and_is_left_alone(
-    shelter: Callable[..., Sheltered],
+    shelter: MakeShelter,
 ) -> None:
     instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
     job_id = instance.submit(*SMALL, "--hold", "--", "sh", "-c", "exit 6")
@@ -190,7 +190,7 @@ def limited(pid: int, what: int, soft: int) -> Iterator[None]:
 
 
 def test_a_controller_without_descriptors_answers_again_when_it_has_some(
-    make_instance: Callable[..., Instance],
+    make_instance: MakeInstance,
 ) -> None:
     """Clients wait in line meanwhile; whoever is connected is served, and jobs end as they do."""
     instance = make_instance(ROOMY)
@@ -225,7 +225,7 @@ def test_a_controller_without_descriptors_answers_again_when_it_has_some(
 
 
 def test_a_launcher_without_descriptors_starts_no_job_by_halves(
-    make_instance: Callable[..., Instance],
+    make_instance: MakeInstance,
 ) -> None:
     """Some ended as LAUNCH_FAILED: now each waits until there are descriptors, and runs once."""
     instance = make_instance(ROOMY)
@@ -256,7 +256,7 @@ def test_a_launcher_without_descriptors_starts_no_job_by_halves(
 
 @as_root
 def test_a_cgroup_that_is_busy_keeps_its_resources_booked_until_it_is_gone(
-    make_instance: Callable[..., Instance],
+    make_instance: MakeInstance,
 ) -> None:
     """By a process of somebody else's, in a hierarchy by which no process is killed."""
     freezer = Kernel().v1.get("freezer")
@@ -284,7 +284,7 @@ def test_a_cgroup_that_is_busy_keeps_its_resources_booked_until_it_is_gone(
 
 @as_root
 def test_a_job_that_cannot_be_killed_is_a_state_that_is_told_and_no_loop(
-    make_instance: Callable[..., Instance],
+    make_instance: MakeInstance,
 ) -> None:
     """Frozen from above by somebody else, it survives SIGKILL, as one that waits for a disk may."""
     freezer = Kernel().v1.get("freezer")
@@ -318,7 +318,7 @@ def test_a_job_that_cannot_be_killed_is_a_state_that_is_told_and_no_loop(
 @as_root
 @pytest.mark.skipif("blkio" not in Kernel().v1, reason="with cgroup v2 there is one hierarchy")
 def test_a_controller_that_is_not_mounted_is_told_and_all_else_is_enforced(
-    shelter: Callable[..., Sheltered],
+    shelter: MakeShelter,
 ) -> None:
     mount = Kernel().v1["blkio"]
     instance = shelter(f"umount {mount}").start()
@@ -333,9 +333,7 @@ def test_a_controller_that_is_not_mounted_is_told_and_all_else_is_enforced(
 # -- clocks --------------------------------------------------------------------------------------
 
 
-def test_daemons_that_stood_still_for_a_while_go_on(
-    make_instance: Callable[..., Instance],
-) -> None:
+def test_daemons_that_stood_still_for_a_while_go_on(make_instance: MakeInstance) -> None:
     """As a machine that sleeps: everybody stands still for a while, and goes on."""
     instance = make_instance(ROOMY).start()
     job_id = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 9))["id"]
@@ -609,9 +607,7 @@ def test_a_runner_keeps_the_end_of_its_job_until_it_can_be_written_down(
     victim.check_at_rest()
 
 
-def test_a_runner_that_waits_with_the_end_of_its_job_outlives_both_daemons(
-    victim: Victim,
-) -> None:
+def test_a_runner_that_waits_with_the_end_of_its_job_outlives_both_daemons(victim: Victim) -> None:
     job_id = start_gated(victim, 5)
     runner = runner_of(victim, job_id)
     with limited(runner, resource.RLIMIT_FSIZE, file_size(victim, job_id)):

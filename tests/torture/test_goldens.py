@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
@@ -38,7 +38,7 @@ from drfd.launcher.confinement.lending import floor_of, read_floor
 from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import HERE, ask, converse
-from instance import BIN, Instance
+from instance import BIN, MakeInstance
 
 __all__ = ["daemon"]
 
@@ -152,7 +152,7 @@ def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
     assert {op for op, _ in said} == {*verbs}, AGAIN
 
 
-def test_todays_daemon_answers_as_it_always_did(make_instance: Callable[..., Instance]) -> None:
+def test_todays_daemon_answers_as_it_always_did(make_instance: MakeInstance) -> None:
     """Every field of every golden reply is there, of the same kind; new ones may come."""
     instance = make_instance(goldens.SETTINGS).start()
     requests = [each["request"] for each in CONVERSATION]

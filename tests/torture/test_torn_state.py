@@ -22,15 +22,7 @@ from random import Random
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.core.decisions.stimuli import (
-    AttemptEnded,
-    AttemptRemoved,
-    AttemptStarted,
-    Now,
-    Stimulus,
-    SubmitAsked,
-    Tick,
-)
+from drfd.core.decisions import stimuli as st
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Launch, RemoveAttempt, Terminate
@@ -237,14 +229,14 @@ class World:
     def __post_init__(self) -> None:
         self.engine = Engine(self.journal, rules(), self.host, clock=self.now)
 
-    def now(self) -> Now:
-        return Now(self.at_s, self.mono_s)
+    def now(self) -> st.Now:
+        return st.Now(self.at_s, self.mono_s)
 
     def passes(self, seconds: float) -> None:
         self.at_s += seconds
         self.mono_s += seconds
 
-    def feed(self, *stimuli: Stimulus) -> None:
+    def feed(self, *stimuli: st.Stimulus) -> None:
         answers: list[object] = []
         self.engine.turn([Work(each, answer=answers.append) for each in stimuli])
         for answer in answers:
@@ -257,18 +249,18 @@ class World:
 
     def start(self, asked: JobSpec) -> int:
         job_id = self.engine.ledger.next_id
-        self.feed(SubmitAsked(self.now(), asked, False))
+        self.feed(st.SubmitAsked(self.now(), asked, False))
         assert Launch(job_id, 1) in self.host.take()
-        self.feed(AttemptStarted(job_id, 1, self.at_s, self.mono_s, None))
+        self.feed(st.AttemptStarted(job_id, 1, self.at_s, self.mono_s, None))
         return job_id
 
     def end(self, job_id: int, **facts: object) -> None:
         when = {"at_s": self.at_s, "mono_s": self.mono_s}
         report = ended(job_id)
-        changed = {name: getattr(report, name) for name in AttemptEnded.__slots__}
-        self.feed(AttemptEnded(**{**changed, **when, **facts}))
+        changed = {name: getattr(report, name) for name in st.AttemptEnded.__slots__}
+        self.feed(st.AttemptEnded(**{**changed, **when, **facts}))
         assert RemoveAttempt(job_id, 1) in self.host.take()
-        self.feed(AttemptRemoved(self.now(), job_id, 1))
+        self.feed(st.AttemptRemoved(self.now(), job_id, 1))
 
 
 @pytest.fixture
@@ -287,13 +279,13 @@ def test_a_time_limit_counts_time_that_has_passed(world: World, jump: float) -> 
     job_id = world.start(spec(time_limit_s=60))
     world.passes(30)
     world.at_s += jump
-    world.feed(Tick(world.now()))
+    world.feed(st.Tick(world.now()))
     assert world.job(job_id).state is JobState.RUNNING
     world.passes(29)
-    world.feed(Tick(world.now()))
+    world.feed(st.Tick(world.now()))
     assert world.host.take() == []
     world.passes(2)
-    world.feed(Tick(world.now()))
+    world.feed(st.Tick(world.now()))
     assert world.host.take() == [Terminate(job_id, 1)]
     world.end(job_id, exit_code=None, signal=15)
     assert world.job(job_id).outcome is Outcome.TIMEOUT
@@ -323,7 +315,7 @@ def test_a_restart_after_the_clock_was_set_finds_the_same_books(world: World, ju
     before = tables(world.engine.ledger)
     again = World(world.journal, world.at_s, world.mono_s + 70)
     assert tables(again.engine.ledger) == before
-    again.feed(Tick(again.now()))
+    again.feed(st.Tick(again.now()))
     assert again.host.take() == [Terminate(running, 1)]
     world.engine = again.engine
 
@@ -332,11 +324,11 @@ def test_a_restart_after_the_clock_was_set_finds_the_same_books(world: World, ju
 def test_what_is_to_begin_later_begins_by_the_clock_as_it_is_now(world: World, jump: float) -> None:
     begin_s = int(world.at_s) + 100
     job_id = world.engine.ledger.next_id
-    world.feed(SubmitAsked(world.now(), spec(begin_s=begin_s), False))
+    world.feed(st.SubmitAsked(world.now(), spec(begin_s=begin_s), False))
     world.at_s += jump
     world.passes(101)
-    world.feed(Tick(world.now()))
+    world.feed(st.Tick(world.now()))
     assert world.host.take() == []
     world.at_s = begin_s + 1.0
-    world.feed(Tick(world.now()))
+    world.feed(st.Tick(world.now()))
     assert Launch(job_id, 1) in world.host.take()

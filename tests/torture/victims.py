@@ -19,7 +19,7 @@ from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.daemon.spawn import group_for
 from drfd.launcher import attempt_files
 from instance import Instance, state_of, wait_for
-from kernel import Kernel
+from kernel import Kernel, is_removed
 
 VICTIMS = ("itself", "controller", "launcher", "runner", "daemons", "machine", "power")
 
@@ -135,25 +135,28 @@ class Victim(Instance):
                     found[directory] = int(text)
         return found
 
+    def kill_daemons(self, whom: str) -> None:
+        """The controller, the launcher, or both."""
+        assert self.process is not None
+        launcher = self.launcher_pid() if whom != "controller" else None
+        if whom != "launcher":
+            self.process.kill()
+        if launcher is not None:
+            _kill(launcher)
+
     def kill_victim(self, victim: str, *, point: str, at: int, job_id: int | None) -> None:
         """And then let go whoever stands at the point, `at`."""
-        assert self.process is not None
-        controller = self.process.pid
         match victim:
             case "itself":
                 _kill(at)
-            case "controller":
-                _kill(controller)
-            case "launcher":
-                _kill(self.launcher_pid())
+            case "controller" | "launcher":
+                self.kill_daemons(victim)
             case "runner":
                 runner = None if job_id is None else self.runner_of(job_id)
                 if runner is not None:
                     _kill(runner)
             case "daemons":
-                launcher = self.launcher_pid()
-                _kill(controller)
-                _kill(launcher)
+                self.kill_daemons("both")
             case "machine" | "power":
                 # Nobody is to be started before all are gone.
                 with self._starting:
@@ -199,11 +202,11 @@ class Victim(Instance):
 
     def _boot_anew(self, *, is_emptied: bool) -> None:
         for directory in self.cgroups():
-            wait_for(f"the end of {directory}", lambda d=directory: _removed(d))
+            wait_for(f"the end of {directory}", lambda d=directory: is_removed(Path(d)))
         # What held them is not there after a reboot either.
         Kernel().end_scope(group_for(self.state))
         for top in map(str, self._groups()):
-            wait_for(f"the end of {top}", lambda d=top: _removed(d))
+            wait_for(f"the end of {top}", lambda d=top: is_removed(Path(d)))
         for path in (self.state / "launcher" / "attempts").iterdir():
             attempt = attempt_files.parse(path.read_bytes())
             path.unlink()
@@ -269,13 +272,3 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         pass
-
-
-def _removed(directory: str) -> bool:
-    try:
-        os.rmdir(directory)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True

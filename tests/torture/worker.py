@@ -19,6 +19,7 @@ from typing import Any
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused, Unavailable
 
+_WAIT = "while :; do sleep 0.1; done"
 #: Fate: the script, how often it is drawn, and the ends that are right (state, exit code).
 FATES: dict[str, tuple[str, int, tuple[tuple[str, int | None], ...]]] = {
     "good": ("exit 0", 6, (("COMPLETED", 0),)),
@@ -28,16 +29,32 @@ FATES: dict[str, tuple[str, int, tuple[tuple[str, int | None], ...]]] = {
     "cancelled": ("exec sleep 1000", 2, (("CANCELLED", None),)),
     "frozen": ("sleep 0.5; exit 5", 1, (("FAILED", 5),)),
     "straggler": ("setsid sleep 1000 & exit 7", 1, (("FAILED", 7),)),
-    "signalled": (
-        "trap 'exit 6' USR1; touch ready; while :; do sleep 0.1; done",
-        1,
-        (("FAILED", 6),),
-    ),
+    "signalled": (f"trap 'exit 6' USR1; touch ready; {_WAIT}", 1, (("FAILED", 6),)),
     "late": ("sleep 1000", 1, (("TIMEOUT", None),)),
 }
 #: What is measured: a job that writes down when its first instruction runs.
 PROBE = "probe"
 ENDS = {fate: ends for fate, (_, _, ends) in FATES.items()} | {PROBE: (("COMPLETED", 0),)}
+
+
+def deeds(fate: str, chance: Random) -> list[tuple[float, str]]:
+    """What is asked of such a job, in how many seconds."""
+    match fate:
+        case "held":
+            return [(chance.uniform(0, 2), "release")]
+        case "cancelled":
+            return [(chance.uniform(0, 2), "cancel")]
+        case "frozen":
+            return [(chance.uniform(0, 0.5), "suspend"), (2.0, "resume")]
+        case "signalled":
+            return [(1.0, "signal")]
+    return []
+
+
+def last_deed(state: str, fate: str) -> str | None:
+    """What is asked of a job that lives in the end: it was not done, or nobody answered."""
+    verb = {"HELD": "release", "SUSPENDED": "resume"}.get(state)
+    return verb or ("cancel" if fate == "cancelled" else None)
 
 
 class Worker:
@@ -91,13 +108,8 @@ class Worker:
                 fields["time_limit_s"] = 1
         begun_ns = time.monotonic_ns()
         job_id = self._asked("submit", **fields)
-        ended_ns = time.monotonic_ns()
-        if job_id is None:
-            return
-        self._note(
-            id=job_id, number=number, fate=fate, how="submit", begun_ns=begun_ns, ended_ns=ended_ns
-        )
-        self._remember(job_id, fate, number)
+        if job_id is not None:
+            self._remember(job_id, fate, number, how="submit", begun_ns=begun_ns)
 
     def _submit_by_program(self, number: int, place: Path) -> None:
         """As people do it."""
@@ -114,24 +126,14 @@ class Worker:
         if done.returncode != 0:
             self._note(refused=done.stderr.strip(), code=done.returncode, at_ns=ended_ns)
             return
-        job_id = int(done.stdout)
-        self._note(
-            id=job_id, number=number, fate="bad", how="drf", begun_ns=begun_ns, ended_ns=ended_ns
-        )
-        self._remember(job_id, "bad", number)
+        self._remember(int(done.stdout), "bad", number, how="drf", begun_ns=begun_ns)
 
-    def _remember(self, job_id: int, fate: str, number: int) -> None:
+    def _remember(self, job_id: int, fate: str, number: int, **how: Any) -> None:
+        """It has been taken just now."""
+        self._note(id=job_id, number=number, fate=fate, ended_ns=time.monotonic_ns(), **how)
         self._fates[job_id] = fate, number
         now = time.monotonic()
-        if fate == "held":
-            self._later.append((now + self._chance.uniform(0, 2), "release", job_id))
-        elif fate == "cancelled":
-            self._later.append((now + self._chance.uniform(0, 2), "cancel", job_id))
-        elif fate == "frozen":
-            self._later.append((now + self._chance.uniform(0, 0.5), "suspend", job_id))
-            self._later.append((now + 2.0, "resume", job_id))
-        elif fate == "signalled":
-            self._later.append((now + 1.0, "signal", job_id))
+        self._later += [(now + in_s, verb, job_id) for in_s, verb in deeds(fate, self._chance)]
 
     def _asked(self, op: str, **fields: Any) -> int | None:
         """Until it answers. None when it refuses, which is noted."""
@@ -173,10 +175,7 @@ class Worker:
                 return
             for job in live:
                 fate, _ = self._fates.get(job["id"], ("", 0))
-                verb = {"HELD": "release", "SUSPENDED": "resume"}.get(job["state"])
-                if verb is None and fate == "cancelled":
-                    verb = "cancel"
-                if verb is not None:
+                if verb := last_deed(job["state"], fate):
                     self._asked(verb, select={"ids": [job["id"]]})
                 self._signal(job["id"])
             time.sleep(0.2)

@@ -8,10 +8,7 @@ import os
 from vm.service.installed import UNITS, Installed, left, unit
 
 #: By boot: why the jobs that ran are lost, and what they could say.
-LOST = {
-    "2": ("MACHINE_SHUTDOWN", ["ready", "term", "end"]),
-    "3": ("MACHINE_CRASH", ["ready"]),
-}
+LOST = {"2": ("MACHINE_SHUTDOWN", ["ready", "term", "end"]), "3": ("MACHINE_CRASH", ["ready"])}
 REASON, SAID = LOST[os.environ["DRFD_VM_BOOT"]]
 
 

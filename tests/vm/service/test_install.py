@@ -40,9 +40,7 @@ def test_installing_again_writes_nothing_and_restarts_all_but_what_holds_the_job
     assert [name for name in UNITS if before[name] == after[name]] == ["drfd-jobs"]
 
 
-def test_the_launcher_of_slurms_nodes_stays_away_where_there_are_none(
-    installed: Installed,
-) -> None:
+def test_the_launcher_of_slurms_nodes_stays_away_where_there_are_none(installed: Installed) -> None:
     """The controller's unit has asked for it."""
     found = unit("drfd-slurm-launcher", "LoadState", "ActiveState", "MainPID")
     assert found == {"LoadState": "loaded", "ActiveState": "inactive", "MainPID": "0"}

@@ -18,17 +18,7 @@ import pytest
 from drfd.core.scheduling.kept_free import SAMPLES
 from drfd.daemon.monitoring.meter import PERIOD_S
 from instance import is_alive, wait_for
-from vm.service.installed import (
-    JOBS,
-    Installed,
-    ask,
-    cgroup,
-    demand,
-    gated,
-    pids_in,
-    run,
-    unit,
-)
+from vm.service.installed import JOBS, Installed, ask, cgroup, demand, gated, pids_in, run, unit
 
 CONFIG = Path("/etc/drfd/drfd.toml")
 PYTHON = "/usr/bin/python3"
