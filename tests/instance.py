@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -571,3 +571,68 @@ def lend(
 @pytest.fixture
 def instance(lend: Callable[[str], Instance]) -> Instance:
     return lend(CONFIG)
+
+
+# -- daemons in a mount namespace of their own ---------------------------------------------------
+
+#: Mounts that others do not see need root; what is done to processes needs nothing.
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root may mount, in a namespace of its own")
+
+
+class Sheltered(Instance):
+    """An instance whose daemons see other mounts than the rest of the machine."""
+
+    def __init__(self, mounts: str, config: str = ROOMY) -> None:
+        """`mounts`: a shell script that makes them; $STATE is the state directory."""
+        super().__init__(config)
+        self.state.mkdir(mode=0o755)
+        script = f"set -e; mount --make-rprivate /; {mounts}\necho ready; exec sleep 100000"
+        self.keeper = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", script],
+            env={**os.environ, "STATE": str(self.state)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.keeper.stdout is not None
+        assert self.keeper.stdout.readline() == "ready\n"
+        self.before = ["nsenter", f"--mount=/proc/{self.keeper.pid}/ns/mnt", "--"]
+        self.has_failpoints = False
+
+    @property
+    def inside(self) -> Path:
+        """The root directory as the daemons see it."""
+        return Path(f"/proc/{self.keeper.pid}/root")
+
+    def within(self, *words: str) -> None:
+        assert self.can(*words), words
+
+    def can(self, *words: str) -> bool:
+        """Whether the command succeeds."""
+        return subprocess.run([*self.before, *words], check=False).returncode == 0
+
+    def destroy(self) -> None:
+        try:
+            super().destroy()
+        finally:
+            self.keeper.kill()
+            self.keeper.communicate()
+
+
+#: Makes one with these mounts.
+MakeShelter = Callable[..., Sheltered]
+
+
+@contextmanager
+def made_shelters() -> Iterator[MakeShelter]:
+    """A maker of instances that are gone afterwards."""
+    made: list[Sheltered] = []
+
+    def make(mounts: str, config: str = ROOMY) -> Sheltered:
+        made.append(Sheltered(mounts, config))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for instance in made:
+            instance.destroy()

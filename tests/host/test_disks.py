@@ -218,9 +218,7 @@ MANAGED = (
         pytest.param("/pool/x", None, id="a file system without a device"),
     ],
 )
-def test_a_path_is_on_the_disk_that_holds_its_mount(
-    sysfs: Path, path: str, name: str | None
-) -> None:
+def test_a_path_is_on_the_disk_of_its_mount(sysfs: Path, path: str, name: str | None) -> None:
     """None of these paths exists here: nothing of a user's is looked at."""
     found = disk_of(path, MANAGED, MOUNTINFO, str(sysfs))
     assert (found and found.name) == name

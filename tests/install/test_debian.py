@@ -65,7 +65,7 @@ def tree(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_it_holds_what_drfd_install_would_make_and_an_environment_for_each_python(
+def test_it_holds_what_drfd_install_makes_and_an_environment_for_each_python(
     tree: Path,
 ) -> None:
     found = {str(path.relative_to(tree)) for path in tree.rglob("*") if not path.is_dir()}
@@ -109,7 +109,7 @@ def test_all_belongs_to_root_and_everybody_can_read_it(deb: Path) -> None:
 
 
 @pytest.mark.slow
-def test_only_the_configuration_is_the_administrators_and_the_units_run_the_packages_python(
+def test_only_the_configuration_is_a_conffile_and_units_run_the_packages_python(
     tree: Path,
 ) -> None:
     """It is that of `drfd install`, so that dpkg asks nothing after a move from there."""

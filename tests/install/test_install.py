@@ -275,7 +275,7 @@ def test_where_dpkg_owns_the_installation_both_refuse(tmp_path: Path) -> None:
 # -- a change of the system ------------------------------------------------------------------
 
 
-def test_a_file_takes_the_place_of_the_one_before_and_of_what_a_crash_has_left(
+def test_a_file_takes_the_place_of_one_before_and_of_what_a_crash_left(
     tmp_path: Path,
 ) -> None:
     """Of a link too, and not of what it leads to."""

@@ -65,9 +65,7 @@ def lines_of(records: list[tuple[str, Record]]) -> bytes:
         return file.read()
 
 
-def test_any_number_of_signals_takes_the_room_of_one(
-    directory: int, attempt_fd: int, tmp_path: Path
-) -> None:
+def test_many_signals_take_the_room_of_one(directory: int, attempt_fd: int, tmp_path: Path) -> None:
     """The launcher reads the whole file for each of them, and a user may send very many."""
     attempt_files.note_signals(directory, KEY, 2)
     attempt_files.append(attempt_fd, "ended", {"exit_code": 0})
@@ -128,9 +126,7 @@ def test_no_flipped_bit_lets_a_program_go_again_or_tells_another_end(bit: int) -
 
 
 @given(st.integers(0, len(lines()) - 1), st.binary(max_size=8), st.integers(0, 8))
-def test_no_damage_raises_or_reaches_the_records_before_it(
-    at: int, put: bytes, jobs_stop: int
-) -> None:
+def test_no_damage_raises_or_reaches_records_before(at: int, put: bytes, jobs_stop: int) -> None:
     whole = lines()
     damaged = whole[:at] + put + whole[at + jobs_stop :]
     found = attempt_files.parse(damaged)

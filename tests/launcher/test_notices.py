@@ -253,9 +253,7 @@ def test_what_does_not_run_has_no_inside(controller: Controller, work: Path) -> 
     assert answer(controller, job, number=2) == "the job does not run any more"
 
 
-def test_without_cgroups_there_is_none_and_the_job_goes_on(
-    controller: Controller, work: Path, start: Start
-) -> None:
+def test_without_cgroups_there_is_none(controller: Controller, work: Path, start: Start) -> None:
     job = shell(UNTIL_GO, cwd=work)
     controller.launch(job)
     controller.take("up")

@@ -236,9 +236,7 @@ REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
     [(path, value) for path, values in REFUSED for value in values],
     ids=lambda each: repr(each)[:40],
 )
-def test_what_may_not_stand_in_an_order_is_refused(
-    path: tuple[str | int, ...], value: object
-) -> None:
+def test_what_may_not_be_in_an_order_is_refused(path: tuple[str | int, ...], value: object) -> None:
     refused(put(*path, value=value))
 
 

@@ -209,9 +209,7 @@ def test_a_job_that_is_told_to_leave_before_its_program_begins_leaves(
     assert ended(controller) == (None, signal.SIGTERM)
 
 
-def test_a_program_that_is_long_in_coming_counts_as_started(
-    make_launcher: MakeLauncher, work: Path
-) -> None:
+def test_a_program_long_in_coming_counts_as_begun(make_launcher: MakeLauncher, work: Path) -> None:
     """From a mount that hangs, or because its user keeps it: else no time limit would count."""
     controller = make_launcher().serve(prelude="a.EXEC_S = 1.0")
     program = work / "program"
@@ -411,9 +409,7 @@ def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "remove"])
-def test_a_frozen_job_is_ended_like_any_other(
-    controller: Controller, work: Path, command: str
-) -> None:
+def test_a_frozen_job_ends_like_any_other(controller: Controller, work: Path, command: str) -> None:
     """A SIGTERM thaws it, so that it can leave in order."""
     pids = beating(controller, work)
     controller.ask("freeze")
@@ -587,9 +583,7 @@ def test_an_ordinary_user_is_told_why_there_are_no_cgroups(make_launcher: MakeLa
     assert any(reason in told for reason in reasons), told
 
 
-def test_uids_are_refused_and_allowed_as_the_options_say(
-    make_launcher: MakeLauncher, work: Path
-) -> None:
+def test_uids_are_refused_and_allowed_by_options(make_launcher: MakeLauncher, work: Path) -> None:
     """The tests' own uid is allowed by the rig, and others by their number."""
     controller = make_launcher().serve("--min-uid", "3000000000")
     begin(controller, work, "exit 3")
@@ -604,9 +598,7 @@ def test_uids_are_refused_and_allowed_as_the_options_say(
 # -- one at a time --------------------------------------------------------------------------
 
 
-def test_jobs_have_their_outputs_where_its_own_were_closed(
-    make_launcher: MakeLauncher, work: Path
-) -> None:
+def test_jobs_have_outputs_where_its_own_were_shut(make_launcher: MakeLauncher, work: Path) -> None:
     """The file that was opened as 1 could not be put there."""
     controller = make_launcher().serve(prelude="import os; os.closerange(0, 3)\n")
     begin(controller, work, "echo there; echo errors >&2")

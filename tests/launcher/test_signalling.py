@@ -71,7 +71,7 @@ def ending_of(endings: Endings, key: tuple[int, int]) -> Ending:
     return found
 
 
-def test_a_removal_outweighs_a_killing_and_an_order_to_launch_again_is_kept(
+def test_a_removal_outweighs_a_killing_and_an_order_to_launch_is_kept(
     endings: Endings,
 ) -> None:
     endings.add(A, remove=False)
@@ -231,9 +231,7 @@ def freezing_of(directory: int, stands: Any, is_ending: Any) -> tuple[Freezing, 
     return Freezing(place, directory, lambda *report: told.append(report), is_ending), told
 
 
-def test_pauses_double_up_to_a_second_and_end_when_all_stands_still(
-    directory: int, clock: Clock
-) -> None:
+def test_pauses_double_up_to_a_second_until_all_stands_still(directory: int, clock: Clock) -> None:
     still: set[Any] = set()
     freezing, told = freezing_of(directory, still.__contains__, lambda key: False)
     assert freezing.pause_s() is None

@@ -160,7 +160,7 @@ def writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers
 as_root = pytest.mark.skipif(ME != 0, reason="not root: only root gives keys")
 
 
-def test_a_key_file_is_its_users_alone_in_a_directory_that_nobody_else_can_change(
+def test_a_key_file_is_its_users_alone_in_a_directory_of_roots(
     writers: Writers,
 ) -> None:
     writers.write(ME, 61002)

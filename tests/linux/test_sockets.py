@@ -52,9 +52,7 @@ def test_a_path_that_fits_is_its_own_address_by_its_bytes(short: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [106, 107, 108, 150, 1000])
-def test_a_socket_of_any_path_length_can_be_bound_and_connected_to(
-    short: Path, length: int
-) -> None:
+def test_a_socket_of_any_path_length_can_be_bound_and_joined(short: Path, length: int) -> None:
     path = of_length(short, length)
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         with at_socket(path) as address:
@@ -254,9 +252,7 @@ def test_what_is_said_arrives_as_one_datagram(tmp_path: Path, name: str) -> None
         assert manager.recv(100) == b"READY=1\nSTATUS=2 jobs run"
 
 
-def test_what_describes_this_process_alone_leaves_the_environment_and_the_journal_is_found() -> (
-    None
-):
+def test_what_describes_this_process_leaves_the_environment_and_the_journal_is_found() -> None:
     env = {"PATH": "/bin", "NOTIFY_SOCKET": "/n", "INVOCATION_ID": "1", "WATCHDOG_USEC": "3000000"}
     env |= {"LISTEN_FDS": "1", "JOURNAL_STREAM": "0:0", "WATCHDOG_PID": str(os.getpid())}
     told = service.take(env)

@@ -38,9 +38,7 @@ def run(place: Path, env: dict[str, str], code: int = 0) -> None:
         (ENDED, b"end 7 0:125 n1 OUT_OF_MEMORY"),
     ],
 )
-def test_a_datagram_says_what_has_happened(
-    tmp_path: Path, env: dict[str, str], line: bytes
-) -> None:
+def test_a_datagram_says_what_happened(tmp_path: Path, env: dict[str, str], line: bytes) -> None:
     place = tmp_path / "a socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(place))
@@ -109,7 +107,7 @@ def test_it_fails_at_the_second_start_of_an_attempt_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-def test_it_fails_at_the_start_of_another_under_the_id_of_one_that_has_started(
+def test_it_fails_at_the_start_of_another_under_the_id_of_a_started_one(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "nobody"
@@ -142,7 +140,7 @@ def test_it_notes_the_end_of_an_attempt_that_has_started(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-def test_an_attempt_may_start_whose_id_was_noted_before_the_script_was_killed(
+def test_an_attempt_may_start_whose_id_was_noted_before_a_kill(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "nobody"

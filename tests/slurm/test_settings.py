@@ -147,9 +147,7 @@ def test_more_than_is_needed_will_do(name: str, value: str) -> None:
         ("SchedulerParameters", "defer,batch_sched_delay=0,sched_interval=5"),
     ],
 )
-def test_each_setting_that_will_not_do_is_named_with_its_value(
-    name: str, value: str | None
-) -> None:
+def test_each_setting_that_will_not_do_is_told_with_its_value(name: str, value: str | None) -> None:
     [difference] = found(**{name: value})
     is_ = value or "not shown"
     assert str(difference) == f"{name} is {is_}, needed: {difference.needed} ({difference.why})"
@@ -350,7 +348,7 @@ def test_each_file_is_printed_as_it_is_stored(tmp_path: Path, capsys: Captured) 
     assert all(text in everything for text in texts.values())
 
 
-def test_the_lines_name_the_script_in_the_directory_and_are_not_compared_at_once(
+def test_lines_name_the_script_in_the_directory_and_are_not_compared(
     capsys: Captured,
 ) -> None:
     assert run("slurm.conf", "--dir", "/opt/slurm/etc") == 0

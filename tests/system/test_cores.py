@@ -202,7 +202,7 @@ def test_a_suspended_jobs_cpus_are_for_others_and_it_gets_some_again(start: Star
     assert {last_cpu(pid) for pid in pids(first)} == allowed(first)
 
 
-def test_jobs_that_run_when_pinning_begins_keep_their_quota_and_leave_what_is_pinned(
+def test_jobs_that_run_when_pinning_begins_keep_quotas_and_leave_the_pinned(
     start: Start,
 ) -> None:
     instance = start("quota")

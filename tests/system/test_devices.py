@@ -381,9 +381,7 @@ def test_not_even_root_makes_a_way_to_a_hidden_device_in_a_job(
 @pytest.mark.skipif(
     Kernel().v2 is None or not has_systemd(), reason="no systemd with cgroup v2 here"
 )
-def test_a_reload_of_systemd_changes_nothing_for_a_job_that_runs(
-    granting: Instance, nodes: Path
-) -> None:
+def test_a_reload_of_systemd_changes_nothing_for_a_job(granting: Instance, nodes: Path) -> None:
     """It attaches the device programs of its units again, from which containers lose their GPUs."""
     script = f"until [ -e gate ]; do sleep 0.1; done; (exec 3< {nodes / HIDDEN}) || exit 7"
     job_id = granting.running("-m", "64M", "--", "sh", "-c", script)["id"]

@@ -53,18 +53,14 @@ def seconds(instance: Instance, *words: str, where: Path, most_s: float) -> floa
     return min(took_s)
 
 
-def test_a_rate_holds_on_the_disk_that_it_names_and_on_no_other(
-    instance: Instance, extra: Path
-) -> None:
+def test_a_rate_holds_on_the_disk_that_it_names_only(instance: Instance, extra: Path) -> None:
     slow = seconds(instance, "--io", "extra=4M", where=extra, most_s=20)
     assert slow > LEAST_S
     seconds(instance, "--io", "main=4M", where=extra, most_s=slow / 2)
     assert seconds(instance, "--io", "main=4M", where=instance.work, most_s=20) > LEAST_S
 
 
-def test_a_rate_without_a_name_is_for_the_disk_of_the_directory(
-    instance: Instance, extra: Path
-) -> None:
+def test_a_rate_without_name_is_for_the_directorys_disk(instance: Instance, extra: Path) -> None:
     assert seconds(instance, "--io", "4M", where=extra, most_s=20) > LEAST_S
     job_id = instance.submit("--io", "40M/20M", "--", "true", cwd=extra)
     demand: dict[str, Any] = instance.show(job_id)["demand"]
@@ -98,9 +94,7 @@ def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(
     assert instance.wait_end(waits)["state"] == "COMPLETED"
 
 
-def test_calibrate_finds_the_rate_that_the_kernel_holds_it_to(
-    instance: Instance, tmp_path: Path
-) -> None:
+def test_calibrate_finds_the_rate_of_the_kernels_limit(instance: Instance, tmp_path: Path) -> None:
     """A job's limit is its disk's speed. Others disturb: one of three is right, none above."""
     free = os.statvfs(instance.work)
     if free.f_bavail * free.f_frsize < 512 * MIB:

@@ -65,7 +65,7 @@ BURN = (
 )
 
 
-def test_a_job_that_wants_more_cores_than_it_has_is_recorded_as_held_back(
+def test_a_job_that_wants_more_cores_than_it_has_is_held_back(
     instance: Instance,
 ) -> None:
     job = instance.ended("-c", "0.1", "--", *python(BURN, seconds=0.2))
@@ -354,7 +354,7 @@ def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance: Instan
     assert instance.cgroups() == []
 
 
-def test_a_cgroup_goes_before_the_end_is_recorded_and_the_attempt_stays_known(
+def test_a_cgroup_goes_before_the_end_is_recorded_and_not_the_attempt(
     instance: Instance,
 ) -> None:
     """So the job's resources are free with its end: the next start waits for one commit."""

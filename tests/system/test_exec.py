@@ -160,9 +160,7 @@ def test_only_a_running_job_has_an_inside(instance: Instance, users: Accounts) -
     assert "no job 4711" in inside(instance, user, 4711, "true").stderr
 
 
-def test_the_job_ends_with_its_own_process_and_takes_it_along(
-    instance: Instance, users: Accounts
-) -> None:
+def test_a_job_ends_with_its_own_process_and_takes_it(instance: Instance, users: Accounts) -> None:
     user = users[0]
     home = instance.home_for(user)
     job = running(instance, user, "while ! [ -e go ]; do sleep 0.05; done; exit 5")

@@ -65,9 +65,7 @@ def probe(instance: Instance, user: pwd.struct_passwd, home: Path, umask: int) -
     return {**json.loads(output.read_text()), "job": job}
 
 
-def test_each_job_is_its_submitters_through_and_through(
-    instance: Instance, users: Accounts
-) -> None:
+def test_each_job_is_its_submitters_altogether(instance: Instance, users: Accounts) -> None:
     for user, umask in zip(users, (0o027, 0o077), strict=True):
         home = instance.home_for(user)
         seen = probe(instance, user, home, umask)

@@ -152,7 +152,7 @@ def test_roots_own_is_never_removed(instance: Instance) -> None:
         shutil.rmtree(place)
 
 
-def test_a_file_system_of_another_users_own_keeps_nothing_from_being_removed(
+def test_a_file_system_of_another_user_keeps_nothing_from_being_removed(
     users: Accounts,
 ) -> None:
     """FUSE tells only its user whose a directory is, or asks a program that need not answer."""

@@ -25,9 +25,7 @@ def note(job: dict[str, Any]) -> str:
     return str(event["text"])
 
 
-def test_the_command_runs_as_the_job_s_user_in_its_place(
-    instance: Instance, users: Accounts
-) -> None:
+def test_the_command_runs_as_the_job_s_user_there(instance: Instance, users: Accounts) -> None:
     alice, _ = users
     home = instance.home_for(alice)
     job_id = instance.submit(
@@ -62,9 +60,7 @@ def test_it_is_told_why_a_limit_ended_the_job(instance: Instance) -> None:
         ("head -c 300m /dev/zero | tail", "notification failed: "),
     ],
 )
-def test_a_failure_is_on_record_and_changes_nothing_else(
-    instance: Instance, command: str, told: str
-) -> None:
+def test_a_failure_is_told_and_changes_nothing(instance: Instance, command: str, told: str) -> None:
     words = ("-m", "64M", "--notify-command", command)
     job = instance.ended(*words, "--", "true")
     assert (job["state"], job["exit_code"]) == ("COMPLETED", 0)

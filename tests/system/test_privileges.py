@@ -21,9 +21,7 @@ def dropped(lend: Lend, users: Accounts) -> Instance:
     return lend(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n')
 
 
-def test_the_controller_is_an_ordinary_process_of_that_user(
-    dropped: Instance, users: Accounts
-) -> None:
+def test_the_controller_is_a_process_of_that_user(dropped: Instance, users: Accounts) -> None:
     assert dropped.process is not None
     status = status_of(dropped.process.pid)
     assert set(status["Uid"].split()) == {str(users[0].pw_uid)}

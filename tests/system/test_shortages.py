@@ -20,9 +20,19 @@ from typing import Any
 import pytest
 
 from drfd.daemon.spawn import group_for
-from instance import CONFIG, Accounts, Instance, Lend, children_of, wait_for
+from instance import (
+    CONFIG,
+    Accounts,
+    Instance,
+    Lend,
+    MakeShelter,
+    Sheltered,
+    as_root,
+    children_of,
+    made_shelters,
+    wait_for,
+)
 from kernel import Kernel, is_removed
-from shelter import MakeShelter, Sheltered, as_root, made_shelters
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
 
@@ -144,9 +154,7 @@ def test_jobs_wait_while_no_process_can_be_forked_and_then_all_complete(
     assert instance.cgroups() == []
 
 
-def test_jobs_wait_while_there_is_no_room_for_attempt_files(
-    small_disks: Instance, users: Accounts
-) -> None:
+def test_jobs_wait_without_room_for_attempt_files(small_disks: Instance, users: Accounts) -> None:
     instance, bob = small_disks, users[1].pw_uid
     fillers = fill(inside(instance, instance.state / "launcher" / "attempts"))
     assert fillers
@@ -174,9 +182,7 @@ def test_a_job_waits_alone_for_room_for_its_output(small_disks: Instance, users:
     assert (inside(instance, instance.work / "full" / "out")).read_text() == "fine\n"
 
 
-def test_only_the_first_attempt_that_runs_empties_the_output(
-    instance: Instance, users: Accounts
-) -> None:
+def test_only_the_first_run_empties_the_output(instance: Instance, users: Accounts) -> None:
     """An attempt that was put off counted as the first one, so old output was kept."""
     home = instance.home_for(users[1])
     (home / "out").write_text("old\n")
@@ -223,9 +229,7 @@ def hog(instance: Instance, user: pwd.struct_passwd) -> tuple[int, int]:
     return job_id, int(count)
 
 
-def test_the_processes_of_one_user_keep_nobody_elses_jobs_from_starting(
-    lend: Lend, users: Accounts
-) -> None:
+def test_processes_of_one_user_keep_nobody_elses_jobs_back(lend: Lend, users: Accounts) -> None:
     """Three jobs of one user took all processes of the kernel: others' launches failed."""
     instance = lend(BOUND)
     alice, bob = users
@@ -246,9 +250,7 @@ def test_the_processes_of_one_user_keep_nobody_elses_jobs_from_starting(
     all_completed(instance, [waits])
 
 
-def test_all_jobs_together_have_no_more_processes_than_was_said(
-    lend: Lend, users: Accounts
-) -> None:
+def test_all_jobs_together_have_no_more_processes_than_said(lend: Lend, users: Accounts) -> None:
     instance = lend(f"{CONFIG}processes_total = 50\nprocesses_per_user = 50\n")
     (alice, bob), found = users, []
     for user in (alice, bob, alice):

@@ -114,9 +114,7 @@ def test_what_users_submit_runs_in_every_way(instance: Instance, users: Accounts
         assert (home / "told").read_text() == f"COMPLETED {home}/whole\n"
 
 
-def test_a_user_signs_again_only_what_was_signed_before(
-    instance: Instance, users: Accounts
-) -> None:
+def test_a_user_signs_again_only_what_was_signed(instance: Instance, users: Accounts) -> None:
     """drf retry takes environment and script from the daemon, which may have been taken over."""
     alice = users[0]
     home = instance.home_for(alice)
@@ -151,9 +149,7 @@ def test_a_user_signs_again_only_what_was_signed_before(
     assert f"what drfd has kept of job {first} is not what you have signed" in refused.stderr
 
 
-def test_a_submission_without_a_signature_is_refused_at_once(
-    instance: Instance, users: Accounts
-) -> None:
+def test_a_submission_without_signature_is_refused(instance: Instance, users: Accounts) -> None:
     reply = ask(instance, users[0], job(instance.home_for(users[0]), "true"))
     assert reply["ok"] is False
     error = reply["error"]
@@ -302,9 +298,7 @@ def test_a_key_outlives_its_file_and_the_launcher(instance: Instance, users: Acc
     assert key_of(instance, users[0]) == key
 
 
-def test_the_next_owner_of_a_uid_has_another_key_at_once(
-    instance: Instance, users: Accounts
-) -> None:
+def test_the_next_owner_of_a_uid_has_another_key(instance: Instance, users: Accounts) -> None:
     """The old owner's is no use for it: by then the uid has another name."""
     names = [f"drfdt{os.getpid()}{each}" for each in "gh"]
     old = add_account(names[0])

@@ -89,7 +89,7 @@ def test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice(
     assert instance.cgroups() == []
 
 
-def test_a_job_cancelled_while_it_is_frozen_is_killed_whole_without_a_word(
+def test_a_job_cancelled_while_frozen_is_killed_whole_without_a_word(
     instance: Instance,
 ) -> None:
     job = heavy(instance)

@@ -96,7 +96,7 @@ def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance: Instance) -
     assert instance.wait_end(second)["state"] == "COMPLETED"
 
 
-def test_when_the_scope_is_stopped_its_jobs_end_and_later_ones_get_another(
+def test_when_the_scope_is_stopped_jobs_end_and_later_ones_get_another(
     instance: Instance,
 ) -> None:
     job_id = instance.running("--", "sleep", "600")["id"]

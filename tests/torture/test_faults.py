@@ -25,9 +25,20 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import DrfdError, HostError, Unavailable
-from instance import Instance, MakeInstance, children_of, cpu_s, parent_of, resident_bytes, wait_for
+from instance import (
+    ROOMY,
+    Instance,
+    MakeInstance,
+    MakeShelter,
+    as_root,
+    children_of,
+    cpu_s,
+    made_shelters,
+    parent_of,
+    resident_bytes,
+    wait_for,
+)
 from kernel import Kernel
-from shelter import ROOMY, MakeShelter, as_root, made_shelters
 from torture.victims import Victim
 
 SMALL = ("-c", "0.1", "-m", "64M")
@@ -47,7 +58,7 @@ def until_gate(instance: Instance, code: int) -> str:
 
 
 @as_root
-def test_a_mount_with_a_name_that_is_no_text_keeps_no_daemon_from_starting(
+def test_a_mount_whose_name_is_no_text_keeps_no_daemon_back(
     shelter: MakeShelter,
 ) -> None:
     """With FUSE every user may make one; Python takes some of these characters for line ends."""
@@ -63,9 +74,7 @@ def test_a_mount_with_a_name_that_is_no_text_keeps_no_daemon_from_starting(
 
 @as_root
 @pytest.mark.parametrize("dies", [True, False], ids=["and the daemon dies", "no restart"])
-def test_a_full_disk_refuses_submissions_and_loses_nothing(
-    shelter: MakeShelter, dies: bool
-) -> None:
+def test_a_full_disk_refuses_submissions_and_loses_none(shelter: MakeShelter, dies: bool) -> None:
     """So small that nothing is kept free on it (system/test_shortages.py has one that is not)."""
     instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
     before = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 7))["id"]
@@ -105,7 +114,7 @@ def fill(place: Path) -> Path:
 
 
 @as_root
-def test_a_disk_that_is_full_when_the_log_is_to_go_into_the_journal_loses_nothing(
+def test_a_disk_full_when_the_log_goes_into_the_journal_loses_nothing(
     shelter: MakeShelter,
 ) -> None:
     """The log has room from earlier; its pages have none in the file, nor at the next start."""
@@ -149,7 +158,7 @@ def test_a_disk_that_is_full_when_the_log_is_to_go_into_the_journal_loses_nothin
 
 
 @as_root
-def test_a_state_directory_that_is_read_only_is_one_line_and_is_left_alone(
+def test_a_read_only_state_directory_is_one_line_and_left_alone(
     shelter: MakeShelter,
 ) -> None:
     instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
@@ -224,7 +233,7 @@ def test_a_controller_without_descriptors_answers_again_when_it_has_some(
     assert 1 <= len(said) <= 2 and all("event=" in line for line in said)
 
 
-def test_a_launcher_without_descriptors_starts_no_job_by_halves(
+def test_a_launcher_without_descriptors_starts_none_by_halves(
     make_instance: MakeInstance,
 ) -> None:
     """Some ended as LAUNCH_FAILED: now each waits until there are descriptors, and runs once."""
@@ -283,7 +292,7 @@ def test_a_cgroup_that_is_busy_keeps_its_resources_booked_until_it_is_gone(
 
 
 @as_root
-def test_a_job_that_cannot_be_killed_is_a_state_that_is_told_and_no_loop(
+def test_a_job_that_cannot_be_killed_is_a_state_and_no_loop(
     make_instance: MakeInstance,
 ) -> None:
     """Frozen from above by somebody else, it survives SIGKILL, as one that waits for a disk may."""
@@ -317,7 +326,7 @@ def test_a_job_that_cannot_be_killed_is_a_state_that_is_told_and_no_loop(
 
 @as_root
 @pytest.mark.skipif("blkio" not in Kernel().v1, reason="with cgroup v2 there is one hierarchy")
-def test_a_controller_that_is_not_mounted_is_told_and_all_else_is_enforced(
+def test_a_controller_not_mounted_is_told_and_all_else_enforced(
     shelter: MakeShelter,
 ) -> None:
     mount = Kernel().v1["blkio"]
@@ -439,9 +448,7 @@ def lines_about(victim: Victim, word: str) -> list[str]:
 
 
 @pytest.mark.parametrize("room", [0, 300 * KIB, 900 * KIB])
-def test_a_controller_without_memory_refuses_or_dies_and_loses_nothing(
-    victim: Victim, room: int
-) -> None:
+def test_a_controller_without_memory_refuses_or_dies_losing_none(victim: Victim, room: int) -> None:
     """Whoever heard no id asks again, by the same key: each job is there once, and runs once."""
     old = start_gated(victim, 5)
     assert victim.process is not None
@@ -584,9 +591,7 @@ SHORTAGES: dict[str, tuple[int, Callable[[Victim, int], int]]] = {
 
 
 @pytest.mark.parametrize("what", SHORTAGES)
-def test_a_runner_keeps_the_end_of_its_job_until_it_can_be_written_down(
-    victim: Victim, what: str
-) -> None:
+def test_a_runner_keeps_a_jobs_end_until_it_can_be_written(victim: Victim, what: str) -> None:
     """Nobody else knows it. The job was let go, so it must not count as one that was not."""
     job_id = victim.submit_job("n", "echo x >> ran-n; " + until_gate(victim, 5))
     victim.await_state(job_id, "RUNNING")

@@ -150,9 +150,7 @@ def test_a_flipped_bit_of_the_file_is_refused_or_changes_no_more_than_one_record
 
 
 @pytest.mark.parametrize("size", [0, 1, 99, 100, 4095, 4096, 8192, -4096, -1])
-def test_a_file_cut_short_beside_its_log_is_no_new_journal(
-    state: State, place: Path, size: int
-) -> None:
+def test_a_file_cut_short_beside_its_log_is_none(state: State, place: Path, size: int) -> None:
     """An empty file with a log, above all: SQLite would begin anew and throw the log away."""
     found = opened(place, state.file[:size], state.log)
     assert found in (None, state.books[-1])
@@ -292,9 +290,7 @@ def test_a_time_limit_counts_time_that_has_passed(world: World, jump: float) -> 
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_a_job_whose_end_the_clock_puts_before_its_start_is_told_all_the_same(
-    world: World, jump: float
-) -> None:
+def test_a_job_that_ends_before_its_start_by_the_clock_is_told(world: World, jump: float) -> None:
     job_id = world.start(spec())
     world.at_s += jump
     world.passes(5)

@@ -194,7 +194,7 @@ def test_a_process_that_opens_a_node_later_is_found_within_five_readings(machine
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
-def test_where_files_of_some_processes_are_closed_nobody_is_said_to_use_it_alone(
+def test_where_files_of_processes_are_closed_nobody_uses_it_alone(
     machine: Machine,
 ) -> None:
     machine.gpu(128, "0x8086", INTEL)
@@ -289,9 +289,7 @@ def cgroups(pid: int) -> list[str]:
 
 @needs_nvml
 @in_first_pids
-def test_each_gpu_tells_its_memory_and_the_processes_that_use_it(
-    nvml: Nvml, measure: Measure
-) -> None:
+def test_each_gpu_tells_its_memory_and_who_uses_it(nvml: Nvml, measure: Measure) -> None:
     """One that computes and draws counts once; of one that has done nothing the share is 0."""
     me = os.getpid()
     nvml.answer(
@@ -605,9 +603,7 @@ def test_a_silent_process_is_killed_and_replaced(
     ],
     ids=["endless", "closed", "dead"],
 )
-def test_a_process_that_is_of_no_use_is_replaced(
-    stage: Stage, work: Callable[[int], object]
-) -> None:
+def test_a_process_of_no_use_is_replaced(stage: Stage, work: Callable[[int], object]) -> None:
     stage.act(work)
     stage.meters.turn(True)
     stage.run_until(lambda: len(stage.pids) >= 3)
@@ -712,9 +708,7 @@ def launcher(make_launcher: MakeLauncher, tmp_path: Path, answers: Nvml) -> Laun
 
 @needs_nvml
 @pytest.mark.slow
-def test_a_launcher_measures_for_a_controller_that_asks(
-    launcher: LauncherProcess, answers: Nvml
-) -> None:
+def test_a_launcher_measures_for_who_asks(launcher: LauncherProcess, answers: Nvml) -> None:
     answers.answer("gpu 0000:01:00 GPU-a 1000 400 35 0")
     controller = launcher.connect()
     controller.send({"cmd": "measure-gpus", "on": True})

@@ -162,9 +162,7 @@ def test_arguments_arrive_byte_for_byte(out: Out, work: Path) -> None:
     assert out(order("printf", "<%s>", *words, cwd=work)) == "".join(f"<{word}>" for word in words)
 
 
-def test_until_exec_a_jobs_process_leaves_no_core(
-    runs: Runs, work: Path, terminal: Terminal
-) -> None:
+def test_until_exec_a_process_leaves_no_core(runs: Runs, work: Path, terminal: Terminal) -> None:
     """It holds what its runner holds: as root's own job it left a core with all of that."""
     resource.prlimit(runs.driver.pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
     runner = runs.start(order("true", cwd=work, attach=str(terminal.path)))
@@ -244,9 +242,7 @@ def test_the_output_of_an_attempt_that_was_preempted_is_kept(run: Run, work: Pat
     assert ((work / "out").read_text(), (work / "err").read_text()) == ("1\n2\n3\n",) * 2
 
 
-def test_the_output_of_a_later_attempt_is_made_where_the_earlier_one_was_cleared_away(
-    out: Out, work: Path
-) -> None:
+def test_later_output_is_made_where_earlier_output_was_cleared_away(out: Out, work: Path) -> None:
     assert out(shell("echo 2; echo 3 >&2", cwd=work, attempt=2, stderr="out")) == "2\n3\n"
 
 
@@ -265,9 +261,7 @@ def test_a_pipe_that_somebody_reads_is_written_to(run: Run, work: Path) -> None:
         assert file.read() == "through\n"
 
 
-def test_directories_of_output_files_are_made_with_the_submitters_umask(
-    run: Run, work: Path
-) -> None:
+def test_directories_of_output_files_have_the_submitters_umask(run: Run, work: Path) -> None:
     files = {"stdout": "made/%j/out", "stderr": "made/%j/err"}
     succeeded(run(shell("echo 1; echo 2 >&2", cwd=work, umask=0o027, **files)))
     assert [(each.name, each.read_text()) for each in sorted(work.glob("made/1/*"))] == [
@@ -594,9 +588,7 @@ GONE = "the terminal that waited for this job is gone"
 
 
 @as_root
-def test_descriptors_of_another_user_are_not_taken(
-    runs: Runs, work: Path, terminal: Terminal
-) -> None:
+def test_descriptors_of_others_are_not_taken(runs: Runs, work: Path, terminal: Terminal) -> None:
     """A client's path is free for anybody when it has left."""
     terminal.listen_as(65534)
     runs.start(order("touch", "ran", cwd=work, attach=str(terminal.path)))
@@ -650,9 +642,7 @@ def cgroup(work: Path) -> Iterator[Path]:
 
 
 @pytest.mark.system
-def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
-    runs: Runs, work: Path, cgroup: Path
-) -> None:
+def test_a_job_begins_in_its_cgroup_below_its_runner(runs: Runs, work: Path, cgroup: Path) -> None:
     runner = runs.start(f"cat /proc/self/cgroup; {UNTIL_GO}", place="unified")
     job = runs.pid()
     assert parent_of(job) == runner
@@ -682,9 +672,7 @@ def test_what_is_left_in_its_cgroup_is_killed_before_the_end_is_on_record(
 
 
 @pytest.mark.system
-def test_a_cgroup_that_is_gone_keeps_the_job_from_starting(
-    run: Run, work: Path, cgroup: Path
-) -> None:
+def test_a_cgroup_that_is_gone_keeps_it_from_starting(run: Run, work: Path, cgroup: Path) -> None:
     cgroup.rmdir()
     attempt = run(order("touch", "ran", cwd=work), place="unified")
     broke(attempt, f"it could not be set up: {cgroup}: No such file or directory", let_go=False)

@@ -238,9 +238,7 @@ print(json.dumps({
     [(64320, 64320), (54322, 54322), (0, 64320), (12345, 64320)],
     ids=["own", "member", "root's", "stranger's"],
 )
-def test_root_drops_everything_and_prefers_only_groups_of_the_user(
-    preferred: int, gid: int
-) -> None:
+def test_root_drops_all_and_prefers_only_groups_of_the_user(preferred: int, gid: int) -> None:
     assert run(BECOME, preferred) == {
         "ids": [["64321"] * 4, [str(gid)] * 4],
         "groups": [54321, 54322, 64320],

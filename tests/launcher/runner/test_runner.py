@@ -290,9 +290,7 @@ def short(work: Path) -> Callable[..., None]:
     return strike
 
 
-def test_when_the_kernel_kills_a_part_the_rest_follows(
-    runs: Runs, short: Callable[..., None]
-) -> None:
+def test_when_the_kernel_kills_one_the_rest_follows(runs: Runs, short: Callable[..., None]) -> None:
     """Half a job does no good, and waits for ever."""
     script = "(setsid sleep 60 & echo $! > pid); echo up; sleep 60"
     runs.start(script, place="short")

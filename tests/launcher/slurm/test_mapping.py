@@ -205,9 +205,7 @@ def test_what_slurm_shows_of_itself_is_read() -> None:
     assert without_slurms(env) == {"SLURMX": "y"}
 
 
-def test_of_several_with_one_name_the_running_one_is_the_attempt_or_one_that_ended_by_itself() -> (
-    None
-):
+def test_of_several_with_one_name_the_running_one_is_the_attempt_or_one_that_ended_itself() -> None:
     over, waits, runs = slurm_job("FAILED", 1), slurm_job("PENDING", 2), slurm_job("RUNNING", 3)
     assert choose([over, waits, runs]) == (runs, [waits])
     assert choose([over]) == (over, [])

@@ -54,7 +54,7 @@ def asked(times: ListTimes, clock: Clock, *, seconds: float) -> list[float]:
     return found
 
 
-def test_a_list_is_asked_for_from_time_to_time_after_events_and_at_moments_of_its_own(
+def test_a_list_is_asked_for_at_times_after_events_and_at_moments_of_its_own(
     clock: Clock,
 ) -> None:
     times = ListTimes(poll_s=30.0)

@@ -33,12 +33,15 @@ NOBODY = 65534
 JOURNAL = "a" * 32
 
 
-class SlurmLauncherProcess(LauncherProcess):
-    """`python -m drfd.launcher.slurm`, of this tree."""
+class SlurmLauncher(LauncherProcess):
+    """`python -m drfd.launcher.slurm`, of this tree, with a directory for jobs of nobody's."""
 
     def __init__(self, state: Path, cluster: Cluster) -> None:
         super().__init__(state)
-        self._cluster = cluster
+        self.cluster = cluster
+        self.jobs = state.parent / "jobs"
+        self.jobs.mkdir()
+        os.chown(self.jobs, NOBODY, NOBODY)
 
     def start(  # type: ignore[override]
         self, *options: str, programs: str = "/usr/bin"
@@ -60,7 +63,7 @@ class SlurmLauncherProcess(LauncherProcess):
 
     def _configured(self, programs: str) -> Path:
         config = self.state / "drfd.toml"
-        words = f'config = "{self._cluster.conf}"\ncommands = "{programs}"\nuser = "root"\n'
+        words = f'config = "{self.cluster.conf}"\ncommands = "{programs}"\nuser = "root"\n'
         config.write_text(f"[slurm]\n{words}")
         return config
 
@@ -70,6 +73,8 @@ class SlurmLauncherProcess(LauncherProcess):
         for started in self._processes:
             started.kill()
             started.wait()
+        shutil.rmtree(self.state)
+        shutil.rmtree(self.jobs)
 
 
 @pytest.fixture(scope="module")
@@ -95,21 +100,11 @@ def cluster(place: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def slurm(cluster: Cluster, place: Path) -> Iterator[SlurmLauncherProcess]:
-    launcher = SlurmLauncherProcess(place / "state", cluster)
+def slurm(cluster: Cluster, place: Path) -> Iterator[SlurmLauncher]:
+    launcher = SlurmLauncher(place / "state", cluster)
     launcher.start()
     yield launcher
     launcher.clean_up()
-    shutil.rmtree(place / "state")
-
-
-@pytest.fixture
-def jobs_dir(place: Path) -> Iterator[Path]:
-    path = place / "jobs"
-    path.mkdir()
-    os.chown(path, NOBODY, NOBODY)
-    yield path
-    shutil.rmtree(path)
 
 
 _ids = iter(range(1, 1000))
@@ -121,11 +116,9 @@ def job(script: str, cwd: Path, **changes: object) -> Asked:
     return shell(script, cwd=cwd, **(usual | changes))
 
 
-def begun(
-    slurm: SlurmLauncherProcess, script: str, cwd: Path, **changes: object
-) -> tuple[Controller, Asked]:
+def begun(slurm: SlurmLauncher, script: str, **changes: object) -> tuple[Controller, Asked]:
     """A controller that has launched such a job, which is up."""
-    controller, asked = slurm.connect(), job(script, cwd, **changes)
+    controller, asked = slurm.connect(), job(script, slurm.jobs, **changes)
     controller.launch(asked)
     controller.take("up", id=asked.id)
     return controller, asked
@@ -150,12 +143,10 @@ def remove(controller: Controller, key: tuple[int, int]) -> None:
     controller.take("removed", id=key[0])
 
 
-def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
+def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(slurm: SlurmLauncher) -> None:
     controller = slurm.connect()
     asked = job(
-        'id -u; pwd; echo "$SLURMD_NODENAME $A $DRF_JOB_ID"; umask; exit 7', jobs_dir,
+        'id -u; pwd; echo "$SLURMD_NODENAME $A $DRF_JOB_ID"; umask; exit 7', slurm.jobs,
         node="n2", env={"A": "b c", "SBATCH_COMMENT": "x"}, variables={"DRF_JOB_ID": "1"},
         umask=0o027, stdout="100%%n-%j",
     )  # fmt: skip
@@ -163,44 +154,40 @@ def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(
     controller.take("up", id=asked.id)
     end = controller.take("ended", id=asked.id)
     assert (end["exit_code"], end["signal"], end["oom_killed"]) == (7, None, False)
-    out = (jobs_dir / f"100%n-{asked.id}").read_text().splitlines()
-    assert out == [str(NOBODY), str(jobs_dir), "n2 b c 1", "0027"]
+    out = (slurm.jobs / f"100%n-{asked.id}").read_text().splitlines()
+    assert out == [str(NOBODY), str(slurm.jobs), "n2 b c 1", "0027"]
     remove(controller, (asked.id, 1))
     assert controller.list()[-1]["known"] == []
 
 
-def test_a_job_gets_the_signals_that_are_ordered(
-    slurm: SlurmLauncherProcess, jobs_dir: Path
-) -> None:
+def test_a_job_gets_the_signals_that_are_ordered(slurm: SlurmLauncher) -> None:
     traps = "trap 'echo usr' USR1; trap 'echo term; exit 3' TERM; echo up > up"
     script = f"{traps}; while :; do sleep 0.1; done"
-    controller, asked = begun(slurm, script, jobs_dir)
+    controller, asked = begun(slurm, script)
     key = (asked.id, 1)
-    until("the traps", (jobs_dir / "up").exists)
+    until("the traps", (slurm.jobs / "up").exists)
     for _ in range(2):
         controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [10]})
-    until("the signal", lambda: "usr" in (jobs_dir / "out").read_text())
+    until("the signal", lambda: "usr" in (slurm.jobs / "out").read_text())
     controller.ask("terminate", key)
     assert controller.take("ended", id=asked.id)["exit_code"] == 3
-    assert (jobs_dir / "out").read_text() == "usr\nterm\n"
+    assert (slurm.jobs / "out").read_text() == "usr\nterm\n"
 
 
-def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncherProcess, jobs_dir: Path) -> None:
-    controller, asked = begun(
-        slurm, "trap '' TERM; touch trapped; while :; do sleep 0.1; done", jobs_dir
-    )
-    until("its trap", (jobs_dir / "trapped").exists)
+def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncher) -> None:
+    controller, asked = begun(slurm, "trap '' TERM; touch trapped; while :; do sleep 0.1; done")
+    until("its trap", (slurm.jobs / "trapped").exists)
     controller.ask("kill", (asked.id, 1))
     assert controller.take("ended", id=asked.id)["signal"] == 9
 
 
 @pytest.mark.parametrize("point", failpoints.SLURM)
 def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, point: str
+    slurm: SlurmLauncher, point: str
 ) -> None:
     controller = slurm.connect()
     (slurm.failpoints / point).write_text("self")
-    asked = job("echo once >> runs", jobs_dir)
+    asked = job("echo once >> runs", slurm.jobs)
     controller.launch(asked)
     is_last = point == "slurm.before-unlink"
     if is_last:
@@ -216,19 +203,19 @@ def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(
         controller.take("up", id=asked.id)
         assert controller.take("ended", id=asked.id)["exit_code"] == 0
     remove(controller, (asked.id, 1))
-    assert comments(cluster, (asked.id, 1)) == ["COMPLETED"]
-    assert (jobs_dir / "runs").read_text() == "once\n"
+    assert comments(slurm.cluster, (asked.id, 1)) == ["COMPLETED"]
+    assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill"])
 def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_starts(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, command: str
+    slurm: SlurmLauncher, command: str
 ) -> None:
     """Its controller orders no launch of it any more, and waits for its end."""
     controller = slurm.connect()
-    ran(slurm, controller, jobs_dir)
+    ran(slurm, controller)
     (slurm.failpoints / "slurm.before-submission").write_text("self")
-    asked = job("echo once >> runs", jobs_dir)
+    asked = job("echo once >> runs", slurm.jobs)
     controller.launch(asked)
     slurm.process.wait(WAIT_S)
     slurm.start()
@@ -237,8 +224,8 @@ def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_st
     # A postponed launch of a job that is to stop is its end.
     controller.take("shortage", id=asked.id)
     remove(controller, (asked.id, 1))
-    assert comments(cluster, (asked.id, 1)) == []
-    assert not (jobs_dir / "runs").exists()
+    assert comments(slurm.cluster, (asked.id, 1)) == []
+    assert not (slurm.jobs / "runs").exists()
 
 
 def restart_with(cluster: Cluster, line: str) -> None:
@@ -250,58 +237,56 @@ def restart_with(cluster: Cluster, line: str) -> None:
     until("idle nodes", lambda: "idle" in cluster.ask("sinfo", "-h", "-o", "%T"), cluster.log)
 
 
-def test_a_job_that_slurmctld_has_no_room_for_waits_until_there_is_some(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+def test_a_job_that_slurmctld_has_no_room_for_waits_for_some(
+    slurm: SlurmLauncher,
 ) -> None:
     """It keeps no more jobs than MaxJobCount, those that have ended lately included."""
     controller = slurm.connect()
-    restart_with(cluster, f"MaxJobCount={len(cluster.jobs()) + 2}\n")
+    restart_with(slurm.cluster, f"MaxJobCount={len(slurm.cluster.jobs()) + 2}\n")
     try:
-        last = job("sleep 1000", jobs_dir)
+        last = job("sleep 1000", slurm.jobs)
         controller.launch(last)
         controller.take("up", id=last.id)
-        asked = job("echo once >> runs", jobs_dir)
+        asked = job("echo once >> runs", slurm.jobs)
         controller.launch(asked)
         report = controller.take("shortage", id=asked.id)
         assert (report["whose"], report["resource"]) == ("job", "slurm")
-        assert not (jobs_dir / "runs").exists()
+        assert not (slurm.jobs / "runs").exists()
     finally:
-        restart_with(cluster, "")
+        restart_with(slurm.cluster, "")
     runs_once(controller, replace(asked, attempt=2))
-    assert comments(cluster, (asked.id, 1)) == []
+    assert comments(slurm.cluster, (asked.id, 1)) == []
     controller.ask("kill", (last.id, 1))
     controller.take("ended", id=last.id)
 
 
-def test_a_submission_that_got_no_answer_is_found_and_not_repeated(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
+def test_a_submission_that_got_no_answer_is_found_and_not_repeated(slurm: SlurmLauncher) -> None:
     """slurmctld hangs between the list and sbatch, which is killed, and reads it afterwards."""
     controller = slurm.connect()
     (slurm.failpoints / "slurm.before-submission").write_text("stop")
-    asked = job("echo once >> runs; sleep 1000", jobs_dir)
+    asked = job("echo once >> runs; sleep 1000", slurm.jobs)
     controller.launch(asked)
     until("a stop", (slurm.failpoints / "slurm.before-submission.reached").exists)
-    cluster.stop_controller()
+    slurm.cluster.stop_controller()
     try:
         os.kill(slurm.process.pid, signal.SIGCONT)
         until("a word of it", lambda: "slurm-away" in slurm.log())
     finally:
-        cluster.continue_controller()
+        slurm.cluster.continue_controller()
     controller.take("up", id=asked.id)
-    assert comments(cluster, (asked.id, 1)) == ["RUNNING"]
+    assert comments(slurm.cluster, (asked.id, 1)) == ["RUNNING"]
     # Slurm says that it runs before its first line does.
-    until("its first line", (jobs_dir / "runs").exists)
+    until("its first line", (slurm.jobs / "runs").exists)
     controller.ask("kill", (asked.id, 1))
     controller.take("ended", id=asked.id)
-    assert (jobs_dir / "runs").read_text() == "once\n"
+    assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
 def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, tmp_path: Path
+    slurm: SlurmLauncher, tmp_path: Path
 ) -> None:
     """Its job may run as another attempt by then."""
-    ran(slurm, slurm.connect(), jobs_dir)
+    ran(slurm, slurm.connect())
     slurm.kill()
     for name in ("squeue", "sinfo", "scancel", "scontrol"):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
@@ -311,27 +296,31 @@ def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(
     (tmp_path / "sbatch").chmod(0o755)
     slurm.start(programs=str(tmp_path))
     controller = slurm.connect()
-    asked = job("touch runs", jobs_dir)
+    asked = job("touch runs", slurm.jobs)
     controller.launch(asked)
     while controller._next()["report"] != "shortage":
         pass  # what is said of the job before
     late = f"{JOURNAL}.{asked.id}.1"
-    script = f"touch {jobs_dir}/runs"
-    cluster.ask("sbatch", f"--comment={late}", "-o", "/dev/null", "--wrap", script)
-    until("its end", lambda: comments(cluster, (asked.id, 1)) == ["CANCELLED"], cluster.jobs)
-    assert not (jobs_dir / "runs").exists()
+    script = f"touch {slurm.jobs}/runs"
+    slurm.cluster.ask("sbatch", f"--comment={late}", "-o", "/dev/null", "--wrap", script)
+    until(
+        "its end",
+        lambda: comments(slurm.cluster, (asked.id, 1)) == ["CANCELLED"],
+        slurm.cluster.jobs,
+    )
+    assert not (slurm.jobs / "runs").exists()
 
 
-def test_a_job_of_another_user_with_an_attempts_name_says_nothing_of_it(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+def test_a_job_of_another_user_with_an_attempts_name_says_nothing(
+    slurm: SlurmLauncher,
 ) -> None:
-    controller, asked = begun(slurm, "while [ ! -e go ]; do sleep 0.05; done; exit 5", jobs_dir)
+    controller, asked = begun(slurm, "while [ ! -e go ]; do sleep 0.05; done; exit 5")
     name = f"{JOURNAL}.{asked.id}.1"
     small = ("-c1", "--mem=10", "-o", "/dev/null")
-    cluster.ask("sbatch", f"--comment={name}", *small, "--wrap", "exit 9")
+    slurm.cluster.ask("sbatch", f"--comment={name}", *small, "--wrap", "exit 9")
     # The script refuses to start it as a second start of the attempt.
-    until("its end", lambda: "CANCELLED" in comments(cluster, (asked.id, 1)))
-    (jobs_dir / "go").touch()
+    until("its end", lambda: "CANCELLED" in comments(slurm.cluster, (asked.id, 1)))
+    (slurm.jobs / "go").touch()
     assert controller.take("ended", id=asked.id)["exit_code"] == 5
 
 
@@ -345,50 +334,46 @@ def is_refused(cluster: Cluster, state: Path, name: str) -> bool:
     return any((state / "started").glob(f"{name}.*"))
 
 
-def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
+def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(slurm: SlurmLauncher) -> None:
     """slurmctld is killed before it has written the start, and takes the job for a waiting one."""
     controller = slurm.connect()
-    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
-    asked = job("echo once >> runs; sleep 1000", jobs_dir, node="n2")
+    slurm.cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    asked = job("echo once >> runs; sleep 1000", slurm.jobs, node="n2")
     controller.launch(asked)
-    until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
-    state = cluster.directory / "state" / "job_state"
+    until("a job that waits", lambda: comments(slurm.cluster, (asked.id, 1)) == ["PENDING"])
+    state = slurm.cluster.directory / "state" / "job_state"
     name = f"{JOURNAL}.{asked.id}.1"
     until("its record", lambda: state.exists() and name.encode() in state.read_bytes())
     waiting = state.read_bytes()
-    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+    slurm.cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
     controller.take("up", id=asked.id)
-    until("its first line", (jobs_dir / "runs").exists)
-    cluster.kill("slurmctld")
+    until("its first line", (slurm.jobs / "runs").exists)
+    slurm.cluster.kill("slurmctld")
     state.write_bytes(waiting)
     state.with_name("job_state.old").unlink(missing_ok=True)
-    cluster.start_controller()
+    slurm.cluster.start_controller()
     # It may take up the node as drained, too.
-    until("a second start", lambda: is_refused(cluster, slurm.state, name), cluster.log)
+    until("a second start", lambda: is_refused(slurm.cluster, slurm.state, name), slurm.cluster.log)
     end = controller.take("ended", id=asked.id)
     assert (end["loss"], end["exit_code"], end["signal"]) == ("SLURM_FORGOT", None, None)
-    assert (jobs_dir / "runs").read_text() == "once\n"
-    until("idle nodes", cluster.are_idle, cluster.log)
+    assert (slurm.jobs / "runs").read_text() == "once\n"
+    until("idle nodes", slurm.cluster.are_idle, slurm.cluster.log)
     remove(controller, (asked.id, 1))
 
 
-def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
+def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(slurm: SlurmLauncher) -> None:
     """Killed at once, slurmctld has not written what it took: its next process knows nothing."""
-    controller, asked = begun(slurm, "echo once >> runs; sleep 1000", jobs_dir)
-    until("its first line", (jobs_dir / "runs").exists)
-    cluster.kill("slurmctld")
+    controller, asked = begun(slurm, "echo once >> runs; sleep 1000")
+    until("its first line", (slurm.jobs / "runs").exists)
+    slurm.cluster.kill("slurmctld")
     for name in ("job_state", "job_state.old"):
-        (cluster.directory / "state" / name).unlink(missing_ok=True)
-    cluster.start_controller()
+        (slurm.cluster.directory / "state" / name).unlink(missing_ok=True)
+    slurm.cluster.start_controller()
     end = controller.take("ended", id=asked.id)
     assert end["loss"] in ("SLURM_FORGOT", "NODE_FAILED")
     controller.launch(asked)
     assert controller.list()[0]["report"] == "up"
-    assert (jobs_dir / "runs").read_text() == "once\n"
+    assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
 def saved(cluster: Cluster, said: str, since_ns: int = 0, file: str = "job_state") -> bytes:
@@ -416,9 +401,9 @@ def set_back(cluster: Cluster, jobs: bytes, nodes: bytes | None = None) -> None:
     cluster.start_controller()
 
 
-def ran(slurm: SlurmLauncherProcess, controller: Controller, jobs_dir: Path, **where: str) -> int:
+def ran(slurm: SlurmLauncher, controller: Controller, **where: str) -> int:
     """The number of a job that has run, so that Slurm is known to note starts."""
-    asked = job("true", jobs_dir, **where)
+    asked = job("true", slurm.jobs, **where)
     controller.launch(asked)
     controller.take("up", id=asked.id)
     controller.take("ended", id=asked.id)
@@ -426,22 +411,22 @@ def ran(slurm: SlurmLauncherProcess, controller: Controller, jobs_dir: Path, **w
 
 
 def test_a_job_that_slurmctld_forgets_before_its_start_waits_for_another_submission(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+    slurm: SlurmLauncher,
 ) -> None:
     controller = slurm.connect()
-    first = ran(slurm, controller, jobs_dir)
-    before = saved(cluster, f"{JOURNAL}.{first}.1")
-    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    first = ran(slurm, controller)
+    before = saved(slurm.cluster, f"{JOURNAL}.{first}.1")
+    slurm.cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
     try:
-        asked = job("echo once >> runs", jobs_dir, node="n2")
+        asked = job("echo once >> runs", slurm.jobs, node="n2")
         controller.launch(asked)
-        until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
-        set_back(cluster, before)
+        until("a job that waits", lambda: comments(slurm.cluster, (asked.id, 1)) == ["PENDING"])
+        set_back(slurm.cluster, before)
         said = controller.take("shortage", id=asked.id)
         assert (said["whose"], said["resource"]) == ("job", "slurm")
         assert "slurmctld has forgotten the job" in said["text"]
     finally:
-        until("an open node", lambda: is_open(cluster, "n2"))
+        until("an open node", lambda: is_open(slurm.cluster, "n2"))
     remove(controller, (asked.id, 1))
     runs_once(controller, replace(asked, attempt=2))
 
@@ -456,52 +441,50 @@ def is_open(cluster: Cluster, node: str) -> bool:
         return False
 
 
-def test_a_job_that_slurm_lets_wait_is_taken_back_and_does_not_start_later(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+def test_a_job_that_slurm_lets_wait_is_taken_back_and_starts_no_more(
+    slurm: SlurmLauncher,
 ) -> None:
     """It can be tried elsewhere meanwhile, and its user sees why it waits."""
     # Slurm is known to note starts then.
-    ran(slurm, slurm.connect(), jobs_dir)
+    ran(slurm, slurm.connect())
     slurm.kill()
     slurm.start("--patience", "1")
     controller = slurm.connect()
-    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    slurm.cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
     try:
-        asked = job("echo once >> runs", jobs_dir, node="n2")
+        asked = job("echo once >> runs", slurm.jobs, node="n2")
         controller.launch(asked)
         said = controller.take("shortage", id=asked.id)
         assert (said["whose"], said["resource"]) == ("job", "slurm")
         assert said["text"].startswith("Slurm has let it wait for 1 s; drf doctor tells ")
-        until("its end", lambda: comments(cluster, (asked.id, 1)) == ["CANCELLED"])
+        until("its end", lambda: comments(slurm.cluster, (asked.id, 1)) == ["CANCELLED"])
         remove(controller, (asked.id, 1))
     finally:
-        until("an open node", lambda: is_open(cluster, "n2"))
+        until("an open node", lambda: is_open(slurm.cluster, "n2"))
     slurm.kill()
     slurm.start()
     controller = slurm.connect()
     runs_once(controller, replace(asked, attempt=2))
 
 
-def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
+def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(slurm: SlurmLauncher) -> None:
     """Under the same id, slurmctld would take the end of one for that of the other."""
     controller = slurm.connect()
-    first = ran(slurm, controller, jobs_dir)
-    before = saved(cluster, f"{JOURNAL}.{first}.1")
-    runs = job("touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 3", jobs_dir)
+    first = ran(slurm, controller)
+    before = saved(slurm.cluster, f"{JOURNAL}.{first}.1")
+    runs = job("touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 3", slurm.jobs)
     controller.launch(runs)
     controller.take("up", id=runs.id)
-    until("its first line", (jobs_dir / "begun").exists)
-    asked = job("echo once >> runs", jobs_dir)
-    cluster.kill("slurmctld")
+    until("its first line", (slurm.jobs / "begun").exists)
+    asked = job("echo once >> runs", slurm.jobs)
+    slurm.cluster.kill("slurmctld")
     controller.launch(asked)
-    set_back(cluster, before)
+    set_back(slurm.cluster, before)
     wanted = ("shortage", asked.id), ("ended", runs.id)
-    short, end = until("both reports", lambda: taken(controller, *wanted), cluster.log)
+    short, end = until("both reports", lambda: taken(controller, *wanted), slurm.cluster.log)
     assert "given its id twice" in short["text"]
     assert end["loss"] == "SLURM_FORGOT"
-    assert not (jobs_dir / "runs").exists()
+    assert not (slurm.jobs / "runs").exists()
     remove(controller, (asked.id, 1))
     runs_once(controller, replace(asked, attempt=2))
 
@@ -514,25 +497,27 @@ def taken(controller: Controller, *wanted: tuple[str, int]) -> list[Message] | N
 
 @pytest.mark.parametrize("is_noted", [True, False])
 def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_is_lost(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, is_noted: bool
+    slurm: SlurmLauncher, is_noted: bool
 ) -> None:
     """slurmctld takes up the job as one that runs, and would not miss it for hours."""
-    controller, asked = begun(
-        slurm, "touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 4", jobs_dir
-    )
-    until("its first line", (jobs_dir / "begun").exists)
+    controller, asked = begun(slurm, "touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 4")
+    until("its first line", (slurm.jobs / "begun").exists)
     since_ns, name = time.time_ns(), f"{JOURNAL}.{asked.id}.1"
-    [number] = [number for number, _, comment in cluster.jobs() if comment == name]
+    [number] = [number for number, _, comment in slurm.cluster.jobs() if comment == name]
     # It may have written the job already as one that begins, and writes only what has changed.
-    cluster.ask("scontrol", "update", f"jobid={number}", "admincomment=it runs")
-    running = saved(cluster, name, since_ns)
+    slurm.cluster.ask("scontrol", "update", f"jobid={number}", "admincomment=it runs")
+    running = saved(slurm.cluster, name, since_ns)
     slurm.kill()
-    (jobs_dir / "go").touch()
+    (slurm.jobs / "go").touch()
     note = slurm.state / "started" / f"{name}.ended"
-    until("its end", lambda: comments(cluster, (asked.id, 1)) == ["FAILED"])
+    until("its end", lambda: comments(slurm.cluster, (asked.id, 1)) == ["FAILED"])
     until("its note", note.is_symlink)
-    set_back(cluster, running)
-    until("the job as before", lambda: is_shown(cluster, (asked.id, 1), "RUNNING"), cluster.log)
+    set_back(slurm.cluster, running)
+    until(
+        "the job as before",
+        lambda: is_shown(slurm.cluster, (asked.id, 1), "RUNNING"),
+        slurm.cluster.log,
+    )
     if not is_noted:
         note.unlink()
     slurm.start()
@@ -542,18 +527,16 @@ def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_i
     known = (end["exit_code"], end.get("loss"))
     assert known == ((4, None) if is_noted else (None, "NODE_FAILED"))
     # What slurmctld believes to run is ended, so that the node has room.
-    until("an idle cluster", cluster.are_idle, cluster.log)
+    until("an idle cluster", slurm.cluster.are_idle, slurm.cluster.log)
 
 
-def test_a_slurm_that_takes_jobs_of_others_is_given_none(
-    cluster: Cluster, slurm: SlurmLauncherProcess, jobs_dir: Path
-) -> None:
+def test_a_slurm_that_takes_jobs_of_others_is_given_none(slurm: SlurmLauncher) -> None:
     """Their names can hold lines, with which they write into the lists that root reads."""
-    gate = cluster.directory / GATE_FILE
+    gate = slurm.cluster.directory / GATE_FILE
     text = gate.read_text()
     controller = slurm.connect()
     fault = f"JobSubmitPlugins=lua and {gate}"
-    asked = job("touch ran", jobs_dir)
+    asked = job("touch ran", slurm.jobs)
     try:
         gate.write_text(text.replace("uid == 0 and", "uid == 0 or"))
         heard_of_nodes(controller, fault)
@@ -562,8 +545,8 @@ def test_a_slurm_that_takes_jobs_of_others_is_given_none(
     finally:
         gate.write_text(text)
     heard_of_nodes(controller, "")
-    assert not (jobs_dir / "ran").exists()
-    controller.launch(job("touch ran", jobs_dir, id=asked.id, attempt=2))
+    assert not (slurm.jobs / "ran").exists()
+    controller.launch(job("touch ran", slurm.jobs, id=asked.id, attempt=2))
     controller.take("up", id=asked.id, attempt=2)
     controller.take("ended", id=asked.id, attempt=2)
 

@@ -494,9 +494,7 @@ def test_what_is_mounted_there_is_not_touched(
 
 @pytest.mark.slow
 @alone
-def test_a_tree_deeper_than_any_path_or_stack_is_deleted(
-    loop: Loop, home: Path, filled: Path
-) -> None:
+def test_a_tree_deeper_than_paths_or_stack_is_deleted(loop: Loop, home: Path, filled: Path) -> None:
     fd = os.open(filled, os.O_RDONLY)
     for _ in range(20_000):
         os.mkdir("directory", dir_fd=fd)

@@ -91,9 +91,7 @@ def test_processes_that_are_hidden_are_passed_over(start: Start, hidepid: int) -
     assert (out, err) == (b"[] [] None\n1\n", b"")
 
 
-def test_one_that_may_not_be_signalled_does_not_save_the_others(
-    start: Start, tmp_path: Path
-) -> None:
+def test_one_that_may_not_be_signalled_saves_no_other(start: Start, tmp_path: Path) -> None:
     """A user's job can start a setuid program, which only root may kill. Signal 0 hurts nobody."""
     theirs = start("sleep", "60").pid if os.getuid() == 0 else 1
     code = (

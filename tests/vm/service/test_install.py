@@ -226,7 +226,7 @@ def limits_of_init() -> dict[str, list[int]]:
     return found
 
 
-def test_a_job_has_what_the_golden_list_says_and_nothing_else(
+def test_a_job_has_what_the_golden_list_says_only(
     probed: tuple[int, dict[str, Any]],
 ) -> None:
     job_id, seen = probed
@@ -341,9 +341,7 @@ def test_the_process_that_keeps_the_jobs_unit_alive_can_do_nothing(installed: In
 
 
 @pytest.mark.parametrize("name", ["drfd", "drfd-launcher", "drfd-jobs"])
-def test_its_exposure_is_no_more_than_what_the_documents_say(
-    installed: Installed, name: str
-) -> None:
+def test_its_exposure_is_no_more_than_documented(installed: Installed, name: str) -> None:
     written = files("drfd").joinpath("docs/decisions/02-identity-and-trust.md").read_text()
     (limit,) = re.findall(rf"`{name}` scores (\d+\.\d)", written)
     said = run("systemd-analyze", "security", "--no-pager", name).stdout

@@ -211,9 +211,7 @@ DAEMON_HOG += "bytearray(200 << 20)\n"
 
 
 @pytest.mark.parametrize("way", ESCAPES)
-def test_what_has_left_the_session_is_still_in_the_job_and_goes_with_it(
-    service: Installed, way: str
-) -> None:
+def test_what_has_left_the_session_is_in_the_job_and_ends_too(service: Installed, way: str) -> None:
     gate = Path("/run/gate-of-escape")
     gate.unlink(missing_ok=True)
     _, _, wait = gated(gate, "exit 5")

@@ -189,7 +189,7 @@ def test_jobs_whose_runners_were_killed_say_so(service: Installed) -> None:
     assert [is_alive(pid) for pid in pids] == [False] * len(pids)
 
 
-def test_a_wrong_configuration_is_refused_and_the_log_of_the_unit_names_the_key(
+def test_a_wrong_configuration_is_refused_and_the_units_log_names_it(
     service: Installed,
 ) -> None:
     config = Path("/etc/drfd/drfd.toml")

@@ -24,7 +24,7 @@ def test_it_refuses_while_jobs_run(installed: Installed) -> None:
     assert installed.show(job_id)["state"] == "RUNNING"
 
 
-def test_with_kill_jobs_it_ends_them_and_keeps_configuration_and_state(
+def test_with_kill_jobs_it_ends_them_and_keeps_its_state(
     installed: Installed,
 ) -> None:
     """Also while the launcher is away, which is started: the removal waited for ever."""
