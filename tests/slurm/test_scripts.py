@@ -81,15 +81,21 @@ def fill(place: Path, sender: socket.socket) -> int:
     raise AssertionError
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Of the socket, where nobody listens; notes of starts are beside it."""
+    if not shutil.which("logger"):
+        pytest.skip("no logger (bsdutils)")
+    (tmp_path / "its starts").mkdir()
+    return tmp_path / "nobody"
+
+
 def noted(place: Path) -> dict[str, str]:
     return {link.name: str(link.readlink()) for link in (place.parent / "its starts").iterdir()}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-def test_it_fails_at_the_second_start_of_an_attempt_alone(tmp_path: Path) -> None:
-    place = tmp_path / "nobody"
-    (tmp_path / "its starts").mkdir()
+def test_it_fails_at_the_second_start_of_an_attempt_alone(place: Path) -> None:
     run(place, STARTED)
     assert noted(place) == {"moon.12.1": "7", "7": "moon.12.1"}
     run(place, {**ENDED, "JOBSTATE": "NODE_FAIL"})
@@ -106,12 +112,7 @@ def test_it_fails_at_the_second_start_of_an_attempt_alone(tmp_path: Path) -> Non
     }
 
 
-@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-def test_it_fails_at_the_start_of_another_under_the_id_of_a_started_one(
-    tmp_path: Path,
-) -> None:
-    place = tmp_path / "nobody"
-    (tmp_path / "its starts").mkdir()
+def test_it_fails_at_the_start_of_another_under_the_id_of_a_started_one(place: Path) -> None:
     run(place, STARTED)
     second = {**STARTED, "SLURM_JOB_COMMENT": "moon.13.1"}
     run(place, second, code=1)
@@ -126,10 +127,7 @@ def test_it_fails_at_the_start_of_another_under_the_id_of_a_started_one(
     }
 
 
-@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-def test_it_notes_the_end_of_an_attempt_that_has_started(tmp_path: Path) -> None:
-    place = tmp_path / "nobody"
-    (tmp_path / "its starts").mkdir()
+def test_it_notes_the_end_of_an_attempt_that_has_started(place: Path) -> None:
     run(place, ENDED)
     assert noted(place) == {}
     run(place, STARTED)
@@ -139,28 +137,20 @@ def test_it_notes_the_end_of_an_attempt_that_has_started(tmp_path: Path) -> None
     assert noted(place)["moon.12.1.ended"] == "FAILED:3:0"
 
 
-@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-def test_an_attempt_may_start_whose_id_was_noted_before_a_kill(
-    tmp_path: Path,
-) -> None:
-    place = tmp_path / "nobody"
-    (tmp_path / "its starts").mkdir()
-    (tmp_path / "its starts" / "7").symlink_to("moon.12.1")
+def test_an_attempt_may_start_whose_id_was_noted_before_a_kill(place: Path) -> None:
+    (place.parent / "its starts" / "7").symlink_to("moon.12.1")
     run(place, STARTED)
     assert noted(place) == {"7": "moon.12.1", "moon.12.1": "7"}
 
 
-@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 @pytest.mark.parametrize(
     "comment", ["../x.1.1", "a/b.1.1", "$(id).1.1", ".1.1", "a..1", "a.1.", ""]
 )
-def test_a_comment_that_names_no_attempt_is_no_path(tmp_path: Path, comment: str) -> None:
-    place = tmp_path / "nobody"
-    (tmp_path / "its starts").mkdir()
+def test_a_comment_that_names_no_attempt_is_no_path(place: Path, comment: str) -> None:
     for _ in range(2):
         run(place, {**STARTED, "SLURM_JOB_COMMENT": comment})
     assert noted(place) == {}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["drfd-event", "its starts"]
+    assert sorted(path.name for path in place.parent.iterdir()) == ["drfd-event", "its starts"]
 
 
 # -- disk rates ---------------------------------------------------------------------------

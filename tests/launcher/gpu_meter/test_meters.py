@@ -504,7 +504,7 @@ def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user() -> None:
 
 
 class Stage:
-    """The launcher's loop with only these meters in it; `act` is what the process does."""
+    """The launcher's loop with only these meters in it."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._pids = directory / "pids"
@@ -521,7 +521,7 @@ class Stage:
         for meter in self.meters._meters:
             meter._pause_s = 0.01
 
-    def act(self, work: Callable[[int], object]) -> None:
+    def begin(self, work: Callable[[int], object]) -> None:
         def become(kind: str, into: int) -> None:
             assert kind == NVIDIA
             with self._pids.open("a") as file:
@@ -529,6 +529,7 @@ class Stage:
             work(into)
 
         self._patch.setattr(supervision, "_become", become)
+        self.meters.turn(True)
 
     @property
     def pids(self) -> list[int]:
@@ -585,8 +586,7 @@ def test_a_silent_process_is_killed_and_replaced(
 ) -> None:
     """It is logged once."""
     monkeypatch.setattr(supervision, "SILENT_S", 0.05)
-    stage.act(hang)
-    stage.meters.turn(True)
+    stage.begin(hang)
     stage.run_until(lambda: len(stage.pids) >= 3)
     stage.run_until(lambda: not lives(stage.pids[0]))
     assert [record.message for record in caplog.records] == [
@@ -604,16 +604,14 @@ def test_a_silent_process_is_killed_and_replaced(
     ids=["endless", "closed", "dead"],
 )
 def test_a_process_of_no_use_is_replaced(stage: Stage, work: Callable[[int], object]) -> None:
-    stage.act(work)
-    stage.meters.turn(True)
+    stage.begin(work)
     stage.run_until(lambda: len(stage.pids) >= 3)
     stage.run_until(lambda: not lives(stage.pids[0]))
     assert stage.reports == []
 
 
 def test_the_last_line_of_a_process_that_ends_is_reported(stage: Stage) -> None:
-    stage.act(lambda into: os.write(into, b'{"gpus":[],"why":"no driver"}\n'))
-    stage.meters.turn(True)
+    stage.begin(lambda into: os.write(into, b'{"gpus":[],"why":"no driver"}\n'))
     stage.run_until(lambda: stage.reports)
     assert stage.reports[0]["line"] == '{"gpus":[],"why":"no driver"}'
 
@@ -624,8 +622,7 @@ def test_a_flood_of_lines_costs_one_report_a_second(stage: Stage) -> None:
         while True:
             os.write(into, b"{}\n" * 1000)
 
-    stage.act(flood)
-    stage.meters.turn(True)
+    stage.begin(flood)
     began_s = time.monotonic()
     stage.run_until(lambda: stage.reports)
     stage.run_for(1.3)
@@ -641,8 +638,7 @@ def test_processes_that_cannot_be_killed_are_left_and_no_more_than_three(
     monkeypatch.setattr(supervision, "SILENT_S", 0.02)
     kills: list[int] = []
     monkeypatch.setattr(stage.background, "kill", kills.append)
-    stage.act(hang)
-    stage.meters.turn(True)
+    stage.begin(hang)
     stage.run_until(lambda: len(kills) == len(stage.pids) == 3)
     stage.run_for(0.3)
     assert len(stage.pids) == len(kills) == 3
@@ -662,8 +658,7 @@ def test_when_it_is_turned_off_reports_end_at_once_and_the_process_a_while_later
             os.write(into, b"{}\n")
             time.sleep(0.01)
 
-    stage.act(talk)
-    stage.meters.turn(True)
+    stage.begin(talk)
     stage.run_until(lambda: stage.reports)
     stage.meters.turn(False)
     count = len(stage.reports)

@@ -11,10 +11,8 @@ import resource
 import selectors
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -23,11 +21,16 @@ from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.identity import Denied
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
-from launcher.rig import ROOT, WAIT_S, order, python
+from launcher.rig import ROOT, WAIT_S, Asked, order, python
 
 
 def alice(shell: str = "/bin/zsh") -> pwd.struct_passwd:
     return pwd.struct_passwd(("alice", "x", 1001, 1001, "Alice", "/home/alice", shell))
+
+
+def surroundings(asked: Asked) -> dict[str, str]:
+    """The environment of alice's job."""
+    return identity.environment(alice(), asked.order, asked.content)
 
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become anybody")
@@ -324,7 +327,7 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters() -
         },
         variables={"DRF_JOB_ID": "1", "SHELL": "/bin/ours"},
     )
-    assert identity.environment(alice(), asked.order, asked.content) == {
+    assert surroundings(asked) == {
         "PATH": "/opt/bin",
         "LANG": "C.UTF-8",
         "HOME": "/home/alice",
@@ -337,13 +340,6 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters() -
     }
 
 
-def surroundings(
-    user: pwd.struct_passwd, env: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str]:
-    asked = order(cwd=Path("/"), env=dict(env))
-    return identity.environment(user, asked.order, asked.content)
-
-
 def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not() -> None:
     asked = order(
         cwd=Path("/"),
@@ -351,7 +347,7 @@ def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not() -> N
         threads=2,
         hidden=("ROCR_VISIBLE_DEVICES",),
     )
-    env = identity.environment(alice(), asked.order, asked.content)
+    env = surroundings(asked)
     assert (env["GOMAXPROCS"], env["OMP_NUM_THREADS"], env["A"]) == ("7", "2", "b")
     assert not {"ROCR_VISIBLE_DEVICES", "DRF_GRES_TAPE"} & set(env)
 
@@ -360,12 +356,11 @@ def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not() -> N
 def test_who_may_be_lent_cores_waits_without_spinning(most: int, count: int) -> None:
     limits = AttemptLimits(cores_milli=1000, memory_bytes=1, pids=1, cores_by=SHARE)
     asked = order(cwd=Path("/"), limits=limits, most=Ceilings(cores_milli=most), threads=2)
-    found = identity.environment(alice(), asked.order, asked.content)
+    found = surroundings(asked)
     assert len({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(found)) == count
     assert found["OMP_NUM_THREADS"] == "2"
     assert found["OPENBLAS_NUM_THREADS"] == ("1" if most > 1000 else "2")
-    own = replace(asked, env={"OMP_WAIT_POLICY": "active"})
-    found = identity.environment(alice(), own.order, own.content)
+    found = surroundings(replace(asked, env={"OMP_WAIT_POLICY": "active"}))
     assert found["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in found
 
 
@@ -375,7 +370,7 @@ def test_what_describes_a_service_does_not_reach_a_job() -> None:
         *("WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM", "MAINPID"),
     )
     own = {f"MY_{name}": "2" for name in names}
-    env = surroundings(alice(), dict.fromkeys(names, "1") | own)
+    env = surroundings(order(cwd=Path("/"), env=dict.fromkeys(names, "1") | own))
     assert not set(names) & set(env)
     assert env.items() >= own.items()
 

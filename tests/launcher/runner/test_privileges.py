@@ -16,6 +16,7 @@ from drfd.launcher.runner.starter.sources import HERE
 from instance import status_of
 from launcher.rig import UNTIL_GO, Runs, python, until
 
+pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
 
 
@@ -44,7 +45,6 @@ int main(void)
 ALLOWED = "read pread64 write lseek fstat statx ppoll restart_syscall wait4 kill clock_gettime"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
 def test_a_process_that_waits_makes_a_dozen_system_calls_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "try.c").write_text(TRY)
@@ -64,7 +64,6 @@ def test_a_process_that_waits_makes_a_dozen_system_calls_and_no_other(tmp_path: 
 # -- in a runner ----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_runner_drops_its_privileges_once_its_job_runs(runs: Runs) -> None:
     """It kept root's rights for the life of the job. The rights before: see test_child."""
     runner = runs.start(f"(setsid sleep 60 &); {UNTIL_GO}")
@@ -150,7 +149,6 @@ def run_as(code: str, uid: int = 0) -> str:
     return out.strip()
 
 
-@pytest.mark.slow
 @as_root
 def test_the_launcher_and_each_job_have_one_of_their_own_or_do_not_start() -> None:
     code = """
@@ -177,7 +175,6 @@ except identity.Denied as error:
     assert run_as(code) == denied
 
 
-@pytest.mark.slow
 def test_where_there_are_no_keyrings_jobs_run_without_and_a_refusal_is_said() -> None:
     code = "refuse(errno.EPERM); take(); print(inheritance.keyring_warning())"
     assert run_as(code) == "jobs have no keyrings: keyctl is not permitted here, to jobs neither"
@@ -189,7 +186,6 @@ print(inheritance.why_no_keyrings(), inheritance.keyring_warning())
     assert run_as(code) == "the kernel has no keyrings None"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ENOMEM", "EDQUOT"])
 @as_root
 def test_a_shortage_is_told_from_a_refusal(name: str) -> None:
@@ -205,7 +201,6 @@ except OSError as error:
     assert run_as(code) == name
 
 
-@pytest.mark.slow
 @as_root
 def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys() -> None:
     """The kernel allows an ordinary user 200 keys (keys/maxkeys)."""
@@ -243,7 +238,6 @@ inheritance.why_no_keyrings()
 """
 
 
-@pytest.mark.slow
 @as_root
 def test_what_a_user_can_fill_is_counted_against_the_user() -> None:
     """Counted against root, the keyrings of ten thousand jobs kept every job from starting."""
@@ -251,7 +245,6 @@ def test_what_a_user_can_fill_is_counted_against_the_user() -> None:
     assert run_as(BECOME + "become(); describe()", uid) == f"{uid} True True"
 
 
-@pytest.mark.slow
 @as_root
 def test_who_has_used_half_the_room_gets_one_that_cannot_be_filled_nor_kept() -> None:
     code = """

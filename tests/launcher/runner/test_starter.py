@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,9 @@ from starters import VARIABLE
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
 
 
+THEIRS = "belongs to uid 65534"
+
+
 @pytest.fixture
 def program(starter: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(starter, tmp_path / "drfd-starter"))
@@ -73,6 +76,7 @@ def refused(program: Path) -> str:
 
 @pytest.mark.slow
 def test_a_program_of_these_sources_is_used(program: Path) -> None:
+    program.parent.chmod(0o1777)
     fd = open_starter(program).program_fd
     assert os.readlink(f"/proc/self/fd/{fd}") == str(program)
     assert not os.get_inheritable(fd)
@@ -87,32 +91,23 @@ def test_a_program_is_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [pytest.param(0o775, marks=as_root), 0o757])
-def test_a_program_that_others_can_write_is_not_used(program: Path, mode: int) -> None:
-    program.chmod(mode)
-    assert refused(program).endswith("can be written by others, who could replace the program")
-
-
-@pytest.mark.slow
-def test_a_directory_that_others_can_write_is_not_trusted(program: Path) -> None:
-    program.parent.chmod(0o777)
-    assert refused(program).endswith("can be written by others, who could replace the program")
-    program.parent.chmod(0o1777)
-    os.close(open_starter(program).program_fd)
-
-
-@pytest.mark.slow
-@as_root
-def test_a_program_of_another_user_is_not_used(program: Path) -> None:
-    os.chown(program, 65534, -1)
-    assert refused(program).endswith("belongs to uid 65534, who could replace the program")
-
-
-@pytest.mark.slow
-@as_root
-def test_a_directory_of_another_user_is_not_trusted(program: Path) -> None:
-    os.chown(program.parent, 65534, -1)
-    assert refused(program).endswith("belongs to uid 65534, who could replace the program")
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        pytest.param(
+            lambda program: program.chmod(0o775), "can be written by others", marks=as_root
+        ),
+        (lambda program: program.chmod(0o757), "can be written by others"),
+        (lambda program: program.parent.chmod(0o777), "can be written by others"),
+        pytest.param(lambda program: os.chown(program, 65534, -1), THEIRS, marks=as_root),
+        pytest.param(lambda program: os.chown(program.parent, 65534, -1), THEIRS, marks=as_root),
+    ],
+)
+def test_a_program_that_others_could_replace_is_not_used(
+    program: Path, spoil: Callable[[Path], object], why: str
+) -> None:
+    spoil(program)
+    assert refused(program).endswith(f"{why}, who could replace the program")
 
 
 @pytest.mark.slow
