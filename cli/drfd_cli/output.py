@@ -483,6 +483,19 @@ def run_s(job: ProgressView, at_s: float) -> float:
     return until_s - job["started_at"] - job.get("suspended_seconds", 0.0)
 
 
+def exit_words(job: ProgressView) -> str:
+    """Return the exit code, or the name of the signal that ended the job, or "" for none."""
+    number = job["signal"]
+    if number is None:
+        return "" if job["exit_code"] is None else str(job["exit_code"])
+    from signal import Signals
+
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def show_elapsed(job: JobView) -> str:
     if job["started_at"] is None:
         return "-"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -112,7 +111,7 @@ def print_table(jobs: list[JobView]) -> None:
         "NAME": lambda job: output.named(job, names, always=True),
         "USER": lambda job: output.shorten(job["user"], _NAME if is_wide else _SHORT_USER),
         "STATE": lambda job: job["state"],
-        "EXIT": _exit,
+        "EXIT": lambda job: output.exit_words(job) or "-",
         "ENDED": lambda job: _ended(job["ended_at"], is_wide=is_wide),
         ("TIME", "right"): _elapsed,
         # Each pair is used/declared.
@@ -133,18 +132,10 @@ def print_table(jobs: list[JobView]) -> None:
         cells = output.visible(cells, "IO R/W", "CAUSE", *([] if has_users else ["USER"]))
     if not any(_used(job).get("gpu_memory_peak") for job in jobs):
         cells = output.visible(cells, "GPU MEM")
-    if is_wide or all(_exit(job) in ("-", "0") for job in jobs):
+    if is_wide or all(output.exit_words(job) in ("", "0") for job in jobs):
         # The cause, or the state, has it.
         cells = output.visible(cells, "EXIT")
     output.print_items(cells, jobs, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
-
-
-def _exit(job: JobView) -> str:
-    """Return the exit code, or the signal that ended the job."""
-    if job["signal"] is not None:
-        known = {each.value: each.name for each in signal.Signals}
-        return known.get(job["signal"], f"signal {job['signal']}")
-    return "-" if job["exit_code"] is None else str(job["exit_code"])
 
 
 def _used(job: JobView) -> UsedView | AllRunsView:

@@ -346,6 +346,25 @@ def _start_of_last(file: BinaryIO, lines: int) -> int:
 _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
+def output_of(job: JobView, *, errors: bool) -> tuple[str, str]:
+    """Return the path of a job's output, or its errors, and why there is nothing to read, or ""."""
+    path = job["stderr" if errors else "stdout"]
+    if path is None:
+        return "", "only its owner is told where it is"
+    return path, "" if output.has_run(job) else output.before_start(job)
+
+
+def tail_of(path: str, most_bytes: int, most_lines: int) -> tuple[list[str], str]:
+    """Return the last lines of a file, and why there are none, or ""."""
+    try:
+        data = last_bytes(path, most_bytes)
+    except Refused as error:
+        return [], str(error)
+    if data is None:
+        return [], "the file is not there"
+    return last_lines(data)[-most_lines:] if data else [], "" if data else "nothing yet"
+
+
 def last_bytes(path: str, most: int) -> bytes | None:
     """Return at most the last `most` bytes of a file, from the beginning of a line if one begins
     among them, or None if there is no such file. Raises Refused."""

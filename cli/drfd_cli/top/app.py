@@ -47,13 +47,12 @@ from drfd_cli.top.feed import (
     request_action,
 )
 from drfd_cli.top.history import History
-from drfd_cli.top.keys import Act, KeyDecoder
+from drfd_cli.top.keys import Act, KeyDecoder, Page
 from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.panels import in_words
 from drfd_cli.top.state import (
     FoundRows,
     Look,
-    Page,
     State,
     UserAction,
     missing_query,

@@ -23,10 +23,10 @@ from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd.core.model.job import leaf_name
 from drfd_cli.commands.job_actions import refusals
-from drfd_cli.commands.log import last_bytes, last_lines, open_file
+from drfd_cli.commands.log import open_file, output_of, tail_of
 from drfd_cli.commands.retry import read_changes, submit_again
-from drfd_cli.output import before_start, clean, has_run
-from drfd_cli.top.keys import Act, Verb
+from drfd_cli.output import clean
+from drfd_cli.top.keys import Act
 from drfd_cli.top.state import FoundRows, Look, WaitingQuery
 from drfd_cli.top.view import Detail
 
@@ -40,11 +40,12 @@ _SHORT_OF_S = 7 * 86400.0
 #: Bytes read from the end of an output, and lines kept of it.
 _TAIL_BYTES = 1 << 15
 _TAIL_LINES = 200
+#: Why there is no output to be shown of an array.
+_OF_EACH_TASK = "each task of an array has an output of its own"
 V = TypeVar("V")
 _DONE = {
-    Verb.CANCEL: "cancelled", Verb.HOLD: "held", Verb.RELEASE: "released",
-    Verb.SUSPEND: "suspended", Verb.RESUME: "resumed",
-    Verb.SIGNAL: "sent {} to", Verb.SET: "set {} of",
+    "cancel": "cancelled", "hold": "held", "release": "released", "suspend": "suspended",
+    "resume": "resumed", "signal": "sent {} to", "set": "set {} of",
 }  # fmt: skip
 
 
@@ -71,8 +72,12 @@ def fetch_detail(
     if now_s - why_s > _WHY_S or last is None or _state(last.show) != _state(show):
         why, why_s = _answer(lambda: connection.request("why", id=ref)), now_s
     usage = _answer(lambda: connection.request("usage", id=ref))
-    lines, path, problem = _output(show, errors)
-    return label, errors, Detail(show, why, usage, why_s, lines, path, problem, errors)
+    lines, path, problem = list[str](), "", _OF_EACH_TASK
+    if "job" in show:
+        path, problem = output_of(show["job"], errors=errors)
+        if not problem:
+            lines, problem = tail_of(path, _TAIL_BYTES, _TAIL_LINES)
+    return label, errors, Detail(show, why, usage, why_s, tuple(lines), path, problem, errors)
 
 
 def fetch_waiting(connection: Connection, query: WaitingQuery, user: str) -> FoundRows:
@@ -124,10 +129,10 @@ def _state(show: ShowReply | None) -> str | None:
 
 def request_action(connection: Connection, action: Act) -> ActionResult:
     verb = action.verb
-    if verb is Verb.RETRY:
+    if verb == "retry":
         return _retry(connection, action.labels)
     ids = [ref for label in action.labels for ref in _refs(verb, label)]
-    reply: BatchReply = connection.request(verb.value, select={"ids": ids}, **action.fields)
+    reply: BatchReply = connection.request(verb, select={"ids": ids}, **action.fields)
     failed, done = reply["failed"], _DONE[action.verb].format(action.words)
     count = len(action.labels)
     what = f"job {action.labels[0]}" if count == 1 else f"{count:,} jobs"
@@ -150,7 +155,7 @@ def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
     for label in labels:
         try:
             again = submit_again(
-                connection, _refs(Verb.CANCEL, label), read_changes([]), say=said.append
+                connection, _refs("cancel", label), read_changes([]), say=said.append
             )  # fmt: skip
         except Unavailable:
             raise
@@ -165,10 +170,10 @@ def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
     return ActionResult("; ".join([*done, *but, *said]), is_bad=bool(refused or not told))
 
 
-def _refs(verb: Verb, label: str) -> list[Ref]:
+def _refs(verb: str, label: str) -> list[Ref]:
     """Return the ids of the jobs in a row, without other tasks of their array."""
     array, _, tasks = label.partition("_[")
-    if tasks and verb is not Verb.CANCEL:
+    if tasks and verb != "cancel":
         # The action affects pending tasks only, and the row has all that are alike.
         return [int(array)]
     if "…" in tasks:
@@ -204,7 +209,9 @@ class FoundOutput:
 def find_output(connection: Connection, look: Look) -> FoundOutput | ActionResult:
     """Return the file that a pager is to show, or why there is none."""
     show = connection.request("show", id=ref_of(look.row))
-    path, problem = _path(show, look.errors)
+    if "job" not in show:
+        return ActionResult(_OF_EACH_TASK, is_bad=True)
+    path, problem = output_of(show["job"], errors=look.errors)
     try:
         fd = None if problem else open_file(path)
     except Refused as error:
@@ -212,32 +219,7 @@ def find_output(connection: Connection, look: Look) -> FoundOutput | ActionResul
     if fd is None:
         return ActionResult(problem or "the file is not there", is_bad=True)
     os.close(fd)
-    return FoundOutput(path, grows="job" in show and show["job"]["ended_at"] is None)
-
-
-def _path(show: ShowReply, errors: bool) -> tuple[str, str]:
-    """Return the path of an output, and the reason if there is nothing to read."""
-    if "job" not in show:
-        return "", "each task of an array has an output of its own"
-    job = show["job"]
-    path = job["stderr" if errors else "stdout"]
-    if path is None:
-        return "", "only its owner is told where it is"
-    return path, "" if has_run(job) else before_start(job)
-
-
-def _output(show: ShowReply, errors: bool) -> tuple[tuple[str, ...], str, str]:
-    """Return the last lines of the output, their path, and the reason if there are none."""
-    path, problem = _path(show, errors)
-    if problem:
-        return (), path, problem
-    try:
-        data = last_bytes(path, _TAIL_BYTES)
-    except Refused as error:
-        return (), path, str(error)
-    if data is None:
-        return (), path, "the file is not there"
-    return tuple(last_lines(data)[-_TAIL_LINES:]), path, "" if data else "nothing yet"
+    return FoundOutput(path, grows=show["job"]["ended_at"] is None)
 
 
 #: Seconds between two snapshots; the daemon sends no more often.

@@ -1,5 +1,7 @@
-"""Keys: what can be done to jobs by one, the names of those in the bytes that a terminal sends, and
-the page that explains them. Pure.
+"""Keys: what each does and how it is explained, what can be done to jobs by one, and the names of
+those in the bytes that a terminal sends. Pure.
+
+A key is declared in `KEYS`: what it does to jobs, its word on the last line, its text in the help.
 
 An action that cannot work is refused at its key, before a question. The daemon decides in the end:
 it knows more, and the state may have changed.
@@ -9,9 +11,10 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, auto
+from itertools import zip_longest
 from signal import Signals
 from typing import TYPE_CHECKING
 
@@ -23,22 +26,11 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotRow
 
 
-class Verb(StrEnum):
-    CANCEL = "cancel"
-    HOLD = "hold"
-    RELEASE = "release"
-    SUSPEND = "suspend"
-    RESUME = "resume"
-    SIGNAL = "signal"
-    SET = "set"
-    RETRY = "retry"
-
-
 @dataclass(frozen=True)
 class Act:
     """A verb that the daemon is to execute on the jobs of some rows."""
 
-    verb: Verb
+    verb: str
     labels: tuple[str, ...]
     #: Further fields of the request, and the same in words.
     fields: Mapping[str, object] = field(default_factory=dict)
@@ -72,41 +64,108 @@ class Viewer:
     is_admin: bool = True
 
 
-#: The keys of actions, and what each does.
-KEYS = {
-    "c": "cancel", "h": "hold", "p": "suspend", "t": "time", "P": "priority", "x": "signal",
-    "r": "retry",
-}  # fmt: skip
+class Page(Enum):
+    MAIN = auto()
+    JOB = auto()
+    HELP = auto()
+
+
+@dataclass(frozen=True)
+class Action:
+    """What a key does to jobs."""
+
+    verb: str
+    #: The states in which it works, or any in which a job is not about to end, and what is said of
+    #: a job in another one.
+    states: tuple[str, ...] = ()
+    why: str = ""
+    #: The state of jobs of which it takes back what it did, and the verb for that.
+    undone: tuple[str, str] = ("", "")
+    #: What is typed before it is done.
+    typed: str = ""
+
+    def verb_for(self, states: Collection[str]) -> str:
+        """Return the verb for jobs in these states."""
+        state, verb = self.undone
+        return verb if set(states) == {state} else self.verb
+
+
 _WAITING, _RUNNING, _ENDING = (
     ("PENDING", "HELD"),
     ("RUNNING", "SUSPENDED"),
     ("STOPPING", "CLEANING"),
 )
-#: The states in which an action works, and what is said of a job in another one.
-_STATES = {
-    "h": (_WAITING, "only waiting jobs can be held"),
-    "p": (_RUNNING, "only a running job can be suspended"),
-    "x": (("RUNNING",), "only a running job can be sent a signal"),
-    "P": (_WAITING, "only a waiting job can be given another priority"),
-}
-_TYPED = {"t": "time limit", "P": "priority", "x": "signal"}
+_MAIN, _JOB, _EVERY = (Page.MAIN,), (Page.JOB,), tuple(Page)
+
+
+@dataclass(frozen=True)
+class Key:
+    #: The key on the last line, and its word there.
+    name: str
+    word: str
+    #: The keys in the help, and what it says of them.
+    names: str
+    help: str
+    #: The pages whose last line has it; the lower its rank, the narrower the line that it is on.
+    pages: tuple[Page, ...] = ()
+    rank: int = 99
+    action: Action | None = None
+
+
+#: All keys, in their order on the last line and in the help.
+KEYS = (
+    Key("j k", "scroll", "↑ ↓  j k", "up and down", (Page.JOB, Page.HELP)),
+    Key("", "", "PgUp PgDn", "by pages"),
+    Key("", "", "Home End  g G", "first and last"),
+    Key("Tab", "panel", "Tab  ← →  1-4", "another panel", _MAIN, 14),
+    Key("Enter", "open", "Enter", "a job's own page; in SHARES: only the jobs of this node",
+        _MAIN, 10),
+    Key("Esc", "back", "Esc", "back; on the main page: no marks, then all jobs again",
+        (Page.JOB, Page.HELP), 2),
+    Key("/", "find", "/", "only jobs with this text in id, name, user, pool or reason", _MAIN, 3),
+    Key("u", "mine", "u", "only mine, or all", _MAIN, 11),
+    Key("s", "sort", "s  S", "another order, or reversed", _MAIN, 12),
+    Key("Space", "mark", "Space", "mark jobs: the next action is for all of those shown;\n"
+        "in SHARES: fold a pool, or unfold it", _MAIN, 13),
+    Key("c", "cancel", "c", "cancel (it asks)", (*_MAIN, *_JOB), 4, Action("cancel")),
+    Key("h", "hold", "h", "hold, or release", (*_MAIN, *_JOB), 5,
+        Action("hold", _WAITING, "only waiting jobs can be held", ("HELD", "release"))),
+    Key("p", "suspend", "p", "suspend, or resume", (*_MAIN, *_JOB), 6,
+        Action("suspend", _RUNNING, "only a running job can be suspended",
+               ("SUSPENDED", "resume"))),
+    Key("t", "time", "t", "change the time limit", (*_MAIN, *_JOB),
+        action=Action("set", typed="time limit")),
+    Key("P", "priority", "P", "change the priority", (*_MAIN, *_JOB),
+        action=Action("set", _WAITING, "only a waiting job can be given another priority",
+                      typed="priority")),
+    Key("x", "signal", "x", "send a signal", (*_MAIN, *_JOB),
+        action=Action("signal", ("RUNNING",), "only a running job can be sent a signal",
+                      typed="signal")),
+    Key("r", "retry", "r", "submit an ended job again", (*_MAIN, *_JOB), 8, Action("retry")),
+    Key("l", "log", "l", "the output in your PAGER; less follows it while it grows:\n"
+        "^C stops that, F begins it again, q comes back", (*_MAIN, *_JOB), 7),
+    Key("e", "errors", "e", "a job's errors, in place of its output", _JOB, 9),
+    Key("i", "history", "i", "use and shares over time: with room, always, never", _MAIN),
+    Key("", "", "^L", "draw anew"),
+    Key("?", "help", "?  F1", "this page", (*_MAIN, *_JOB), 0),
+    Key("q", "quit", "q  ^C", "quit", _MAIN, 1),
+)  # fmt: skip
+ACTIONS = {each.name: each.action for each in KEYS if each.action is not None}
 _MOST_PRIORITY = 1_000_000
 
 
-def word_of(key: str, row: SnapshotRow | None) -> str:
-    """Return what the key does to the job of the row."""
+def word_of(key: Key, row: SnapshotRow | None) -> str:
+    """Return what the key does, to the job of the row if it does something to jobs."""
     state = row["state"] if row is not None else ""
-    if key == "h" and state == "HELD":
-        return "release"
-    if key == "p" and state == "SUSPENDED":
-        return "resume"
-    return KEYS[key]
+    if key.action is not None and state == key.action.undone[0] != "":
+        return key.action.undone[1]
+    return key.word
 
 
 def refusal(key: str, row: SnapshotRow, viewer: Viewer) -> str:
     """Return why the action cannot work on the job, or empty text if it may."""
-    label, state = row["label"], row["state"]
-    if key == "r":
+    label, state, action = row["label"], row["state"], ACTIONS[key]
+    if action.verb == "retry":
         # What is submitted again runs as the user at the screen.
         if row["ended_at"] is None:
             return f"job {label} is {state}: only what has ended can be retried"
@@ -115,11 +174,10 @@ def refusal(key: str, row: SnapshotRow, viewer: Viewer) -> str:
         return f"job {label} has ended"
     if row["user"] != viewer.user and not viewer.is_admin:
         return f"job {label} belongs to {row['user']}"
-    if key != "c" and state in _ENDING:
+    if action.verb != "cancel" and state in _ENDING:
         return f"job {label} is {state}: it is about to end"
-    states, why = _STATES.get(key, ((), ""))
-    if states and state not in states:
-        return f"job {label} is {state}: {why}"
+    if action.states and state not in action.states:
+        return f"job {label} is {state}: {action.why}"
     return ""
 
 
@@ -133,35 +191,20 @@ def begin(key: str, rows: Sequence[SnapshotRow], viewer: Viewer) -> Act | Questi
     able = [row for row, why in zip(rows, refused, strict=True) if not why]
     if not able:
         return refused[0]
-    verb = _verb(key, able)
+    action = ACTIONS[key]
+    verb = action.verb_for([row["state"] for row in able])
     # Of marked jobs in both states, those are meant that are to change theirs.
-    able = [row for row in able if _verb(key, [row]) is verb]
+    able = [row for row in able if action.verb_for([row["state"]]) == verb]
     labels = tuple(row["label"] for row in able)
     left = len(rows) - len(able)
     but = f"; {left} of the marked ones cannot" if left else ""
-    if key in _TYPED:
-        return Prompt(key, labels, f"{_TYPED[key]} of {_named(able)}{but}")
+    if action.typed:
+        return Prompt(key, labels, f"{action.typed} of {_named(able)}{but}")
     act = Act(verb, labels)
-    if len(able) == 1 and not left and verb is not Verb.CANCEL:
+    if len(able) == 1 and not left and verb != "cancel":
         return act
     tasks = f"{able[0]['tasks']} tasks, " if len(able) == 1 and able[0]["tasks"] > 1 else ""
     return Question(act, f"{verb} {tasks}{_named(able)}{but}?")
-
-
-def _verb(key: str, rows: Sequence[SnapshotRow]) -> Verb:
-    states = {row["state"] for row in rows}
-    match key:
-        case "c":
-            return Verb.CANCEL
-        case "h":
-            return Verb.RELEASE if states == {"HELD"} else Verb.HOLD
-        case "p":
-            return Verb.RESUME if states == {"SUSPENDED"} else Verb.SUSPEND
-        case "x":
-            return Verb.SIGNAL
-        case "r":
-            return Verb.RETRY
-    return Verb.SET
 
 
 def _named(rows: Sequence[SnapshotRow]) -> str:
@@ -176,58 +219,50 @@ def _named(rows: Sequence[SnapshotRow]) -> str:
 def typed(prompt: Prompt) -> Act:
     """Return the act with the value that was typed. Raises Refused if it is none."""
     text = prompt.text.strip()
+    fields: dict[str, object]
     match prompt.key:
         case "t":
             seconds = 0 if is_endless(text) else parse_duration(text)
             words = f"time limit {exact_duration(seconds) if seconds else 'unlimited'}"
-            return Act(Verb.SET, prompt.labels, {"time_limit_s": seconds}, words)
+            fields = {"time_limit_s": seconds}
         case "x":
             if not text:
                 # Enter alone, perhaps pressed for something else, must end no job.
                 hint = "TERM, INT, USR1, ... or a number"
                 raise Refused("bad-value", "write which signal", hint=hint)
             number = Signals(parse_signal(text))
-            return Act(Verb.SIGNAL, prompt.labels, {"signal": int(number)}, number.name)
-    try:
-        priority = int(text)
-    except ValueError:
-        priority = _MOST_PRIORITY + 1
-    if abs(priority) > _MOST_PRIORITY:
-        hint = "write a whole number, such as 5 or -5"
-        raise Refused("bad-value", f"priority: {text[:40]!r} is not one", hint=hint)
-    return Act(Verb.SET, prompt.labels, {"priority": priority}, f"priority {priority}")
+            fields, words = {"signal": int(number)}, number.name
+        case _:
+            try:
+                priority = int(text)
+            except ValueError:
+                priority = _MOST_PRIORITY + 1
+            if abs(priority) > _MOST_PRIORITY:
+                hint = "write a whole number, such as 5 or -5"
+                raise Refused("bad-value", f"priority: {text[:40]!r} is not one", hint=hint)
+            fields, words = {"priority": priority}, f"priority {priority}"
+    return Act(ACTIONS[prompt.key].verb, prompt.labels, fields, words)
 
 
-#: The page of keys.
+_LEGEND = """
+  █ ▒ ╱ ·            allocated and used, allocated, left to others, free;
+                     a colour (or a letter) is one user in one pool
+  PRESSURE           percent of the last 10 s in which processes waited
+  SHARES             the bar: dominant share; ┃ or │ on it: the entitlement
+  SATISFIED          share over entitlement: from 100% on the promise is kept
+  SHORT 7D           missing of the promise in 7 days, as time of the machine
+  RUNNING            used/declared; the bar turns (or ! comes) near the limit
+  WAITING            in the order in which they would start now; the cursor
+                     there shows the whole reason below"""
+#: The lines of the page of keys.
 HELP = (
     "",
-    "  ↑ ↓  j k           up and down          PgUp PgDn        by pages",
-    "  Home End  g G      first and last       Tab  ← →  1-4    another panel",
-    "  Enter              a job's own page; in SHARES: only the jobs of this node",
-    "  /                  only jobs with this text in id, name, user, pool or reason",
-    "  u                  only mine, or all    Esc              all again",
-    "  s  S               another order, or reversed            ^L  draw anew",
-    "  Space              mark jobs: the next action is for all of those shown;",
-    "                     in SHARES: fold a pool, or unfold it",
-    "  c                  cancel (it asks)     h                hold, or release",
-    "  p                  suspend, or resume   x                send a signal",
-    "  t                  change the time limit                 P  the priority",
-    "  r                  submit an ended job again",
-    "  l                  the output in your PAGER; less follows it while it grows:",
-    "                     ^C stops that, F begins it again, q comes back",
-    "  e                  a job's errors, in place of its output",
-    "  i                  use and shares over time: with room, always, never",
-    "  q  ^C              quit",
-    "",
-    "  █ ▒ ╱ ·            allocated and used, allocated, left to others, free;",
-    "                     a colour (or a letter) is one user in one pool",
-    "  PRESSURE           percent of the last 10 s in which processes waited",
-    "  SHARES             the bar: dominant share; ┃ or │ on it: the entitlement",
-    "  SATISFIED          share over entitlement: from 100% on the promise is kept",
-    "  SHORT 7D           missing of the promise in 7 days, as time of the machine",
-    "  RUNNING            used/declared; the bar turns (or ! comes) near the limit",
-    "  WAITING            in the order in which they would start now; the cursor",
-    "                     there shows the whole reason below",
+    *(
+        f"  {names:<19}{text}"
+        for key in KEYS
+        for names, text in zip_longest([key.names], key.help.split("\n"), fillvalue="")
+    ),
+    *_LEGEND.split("\n"),
 )
 
 _ESC = "\x1b"

@@ -3,16 +3,19 @@
 The lines of the machine have a bar for each resource, with a colour or a letter for each leaf of
 the tree that holds a part of it. The panels list the fair-share tree, running jobs with their use,
 waiting jobs with the reason, and jobs that ended recently.
+
+A column of a panel is declared once, in the table of its panel: heading, width, text, style, and
+where it is shown.
 """
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -26,6 +29,8 @@ from drfd_cli.commands.shares import quota_words, weight_words
 from drfd_cli.output import (
     clean,
     code_line,
+    counted,
+    exit_words,
     run_s,
     show_gres,
     show_io,
@@ -50,7 +55,7 @@ from drfd_cli.top.paint import (
 from drfd_cli.top.state import Axis, State, TopPanel, leaf_of, leaves, left_s
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import GpuView, SnapshotNode, SnapshotRow, SnapshotView
+    from drfd.protocol.replies import GpuView, MachineView, SnapshotNode, SnapshotRow, SnapshotView
     from drfd_cli.top.state import TreeRow
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -58,9 +63,10 @@ if TYPE_CHECKING:
 _AXES: tuple[Axis, ...] = ("cores", "memory", "read", "write")
 #: Characters of a bar: allocated and used, allocated and unused, used by external processes, free.
 _USED, _ALLOCATED, _EXTERNAL, _FREE = "█", "▒", "╱", "·"
-_RESOURCE_NAME = 7
-#: Widths of the columns right of the bars.
-_ALLOC_COLUMN, _USED_COLUMN, _EXTERNAL_COLUMN, _PRESSURE_COLUMN = 11, 6, 8, 8
+_LABEL_WIDTH = 7
+#: The columns right of the bars and their widths.
+_FIGURES = {"ALLOC": 11, "USED": 6, "EXTERNAL": 8, "PRESSURE": 8}
+_FIGURES_WIDTH = sum(_FIGURES.values()) + len(_FIGURES)
 #: The resources of which other processes' use is taken into account.
 _EXTERNAL_AXES = ("cores", "memory")
 #: The pressure that is shown beside each resource.
@@ -81,22 +87,19 @@ def leaf_marks(nodes: Sequence[SnapshotNode], theme: Theme) -> dict[str, LeafMar
     """Return a mark for each leaf, by path. Colour and letter depend on the path, unless another
     leaf has taken them, so they seldom change while others come and go."""
     # Leaves with running jobs get distinct colours first.
-    found = leaves(nodes)
-    holders = [node["path"] for node in found if node["running"]]
-    paths = [*holders, *(node["path"] for node in found if not node["running"])]
+    found = sorted(leaves(nodes), key=lambda node: not node["running"])
+    paths = [node["path"] for node in found]
     letters = _letters(tuple(sorted(paths) if len(paths) <= len(ascii_letters) else paths))
     marks: dict[str, LeafMark] = {}
-    taken: list[int] = []
-    for path in paths:
+    taken: set[int] = set()
+    for node in found:
+        path = node["path"]
         hue = crc32(path.encode(errors="replace")) % HUES
-        if len(taken) % HUES == 0:
-            taken = []
+        taken = set() if len(taken) == HUES else taken
         while hue in taken:
             hue = (hue + 1) % HUES
-        taken.append(hue)
-        marks[path] = LeafMark(theme.hue(hue), letters[path])
-    for path in paths[len(holders) :]:
-        marks[path] = replace(marks[path], letter=" ")
+        taken.add(hue)
+        marks[path] = LeafMark(theme.hue(hue), letters[path] if node["running"] else " ")
     return marks
 
 
@@ -119,135 +122,139 @@ def _letters(paths: tuple[str, ...]) -> Mapping[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A part of a bar: the mark of a leaf, the amount allocated, and the part of it in use."""
-
-    mark: LeafMark
-    held: float
-    used: float
-
-
 def header(
-    snapshot: SnapshotView,
-    marks: dict[str, LeafMark],
-    theme: Theme,
-    columns: int,
-    *,
-    now_s: float,
-    trouble: str,
-    most_each: int,
-) -> list[Line]:
+    snapshot: SnapshotView, marks: dict[str, LeafMark], theme: Theme, columns: int, *,
+    now_s: float, trouble: str, most_each: int,
+) -> list[Line]:  # fmt: skip
     """Return the lines about the machine. `trouble` says why the figures are outdated, and there
     are at most `most_each` lines about single nodes, and about single GPUs."""
-    right = _ALLOC_COLUMN + _USED_COLUMN + _EXTERNAL_COLUMN + _PRESSURE_COLUMN + 4
-    room = max(8, columns - _RESOURCE_NAME - 3 - right)
-    lines = [first_line(snapshot, theme, columns, now_s=now_s, trouble=trouble)]
-    if not trouble:
-        heads = _cells(("ALLOC", "USED", "EXTERNAL", "PRESSURE"), theme["dim"], hot=theme["dim"])
-        lines = [[*first_line(snapshot, theme, columns - right, now_s=now_s, trouble=""), *heads]]
-    for name, capacity in _resources(snapshot):
-        parts = [_part(node, name, marks) for node in leaves(snapshot["nodes"]) if node["running"]]
-        # The reserve beside the capacity covers a part of the external use; `kept` is the rest.
-        load = snapshot["external"]
-        external, kept = (_number(load, name), _number(load["kept"], name)) if load else (0.0, 0.0)
-        stack = list(_stack(parts, kept, capacity, room, theme))
-        label = fit(gres_label(name), _RESOURCE_NAME)
-        pressure = _pressure(snapshot, name)
-        told = f"{pressure:.0f}%" if pressure is not None else ""
-        figures = (*_figures(name, parts, external, capacity), told)
-        if snapshot["external_off"] and name in _EXTERNAL_AXES:
-            figures = (*figures[:2], "ignored", told)
-        hot = theme["hot" if pressure is not None and pressure >= _HIGH_PRESSURE else "plain"]
-        cells = _cells(figures, theme["plain"], hot=hot)
-        lines.append([Segment(f" {label} ", theme["title"]), *stack, Segment(" "), *cells])
-    lines += _node_lines(snapshot, theme, columns, room, most_each)
-    return [*lines, *_gpu_lines(snapshot, marks, theme, columns, room, most_each)]
-
-
-def _node_lines(
-    snapshot: SnapshotView, theme: Theme, columns: int, room: int, most: int
-) -> Iterator[Line]:
-    """Yield a line for each machine, if there are several, with its allocated cores as a bar of
-    `room` columns, and one that counts those for which there is no line. Machines on which nothing
-    starts come first."""
-    nodes = sorted(snapshot.get("machines", ()), key=lambda node: node["state"] == "up")
-    first = nodes if len(nodes) <= most else nodes[: max(0, most - 1)]
-    for node in first:
-        held, capacity = node["allocated"]["cores"], node["capacity"]["cores"]
-        filled = min(room, round(part_of(held, capacity) * room))
-        is_up = node["state"] == "up"
-        figures = (
-            f"{show_declared('cores', held)}/{show_declared('cores', capacity)}",
-            f"{node['running']} job{'s' * (node['running'] != 1)}",
-            "",
-            "" if is_up else node["state"],
-        )
-        yield [
-            Segment(f" {fit(clean(node['name']), _RESOURCE_NAME)} ", theme["title"]),
-            Segment(_ALLOCATED * filled, theme["plain"]),
-            Segment(_FREE * (room - filled), theme["free"]),
-            Segment(" "),
-            *_cells(figures, theme["plain"], hot=theme["plain" if is_up else "alarm"]),
-        ]
-    if most and len(nodes) > len(first):
-        left = f" … and {len(nodes) - len(first)} more nodes: drf nodes"
-        yield [Segment(fit(left, columns), theme["dim"])]
-
-
-def _gpu_lines(
-    snapshot: SnapshotView,
-    marks: dict[str, LeafMark],
-    theme: Theme,
-    columns: int,
-    room: int,
-    most: int,
-) -> Iterator[Line]:
-    """Yield a line for each GPU whose use is measured, with its memory as a bar of `room` columns,
-    and one that counts those for which there is no line."""
-    gpus = snapshot.get("gpus", ())
-    first = gpus if len(gpus) <= most else gpus[: max(0, most - 1)]
+    room = max(8, columns - _LABEL_WIDTH - 3 - _FIGURES_WIDTH)
+    if trouble:
+        first = first_line(snapshot, theme, columns, now_s=now_s, trouble=trouble)
+    else:
+        first = first_line(snapshot, theme, columns - _FIGURES_WIDTH, now_s=now_s, trouble="")
+        first = [*first, *_figures(tuple(_FIGURES), theme, "dim", "dim")]
+    nodes = [
+        _node_meter(node, theme, room)
+        for node in sorted(snapshot.get("machines", ()), key=lambda each: each["state"] == "up")
+    ]
     leaf_by_id = {row["id"]: leaf_of(row) for row in snapshot["running"]}
-    for gpu in first:
-        used, total = gpu["memory_used"], gpu["memory_total"]
-        # Where the driver does not tell its processes, nobody knows whose it is.
-        outside = gpu["memory_outside"] or 0
-        own = (used or 0) - outside
-        own_columns, outside_columns = 0, 0
-        if total:
-            own_columns = min(room, round(part_of(own, total) * room))
-            outside_columns = min(room - own_columns, round(part_of(outside, total) * room))
-        users = {leaf_by_id.get(job_id, "") for job_id in gpu["jobs"] or ()}
-        mark = marks.get(users.pop()) if len(users) == 1 else None
-        chars = _USED * own_columns
-        if mark is not None and own_columns and not theme.has_colour:
-            chars = mark.letter + chars[1:]
-        stack = [
-            Segment(chars, theme["plain"] if mark is None else mark.style),
-            Segment(_FREE * (room - own_columns - outside_columns), theme["free"]),
-            Segment(_EXTERNAL * outside_columns, theme["outside"]),
-        ]
-        busy = "" if gpu["utilisation"] is None else f"{gpu['utilisation']}%"
-        figures = (
-            f"{size_or_dash(used)}/{size_or_dash(total)}",
-            "lost" if gpu["is_lost"] else busy,
-            show_size(outside) if outside else "",
-            "",
-        )
-        cells = _cells(figures, theme["alarm" if gpu["is_lost"] else "plain"], hot=theme["plain"])
-        label = fit(_gpu_label(gpu), _RESOURCE_NAME)
-        yield [Segment(f" {label} ", theme["title"]), *stack, Segment(" "), *cells]
-    if most and len(gpus) > len(first):
-        left = f" … and {len(gpus) - len(first)} more GPUs"
-        yield [Segment(fit(left, columns), theme["dim"])]
+    gpus = [_gpu_meter(gpu, leaf_by_id, marks, theme, room) for gpu in snapshot.get("gpus", ())]
+    return [
+        first,
+        *(_meter_of(snapshot, name, marks, theme, room) for name in _resources(snapshot)),
+        *_at_most(most_each, nodes, "nodes: drf nodes", theme, columns),
+        *_at_most(most_each, gpus, "GPUs", theme, columns),
+    ]
 
 
-def _gpu_label(gpu: GpuView) -> str:
-    """Return the number of a GPU, or its address if discovery does not know it."""
-    name = gpu["name"]
-    if name is None:
-        return clean(gpu["pci"].removeprefix("0000:"))
-    return clean(f"gpu {name}" if len(name) <= _RESOURCE_NAME - 4 else name)
+def _at_most(most: int, lines: list[Line], what: str, theme: Theme, columns: int) -> list[Line]:
+    """Return the first lines, and below them one that counts the others."""
+    if len(lines) <= most or not most:
+        return lines[:most]
+    left = f" … and {len(lines) - most + 1} more {what}"
+    return [*lines[: most - 1], [Segment(fit(left, columns), theme["dim"])]]
+
+
+def _meter(
+    label: str, stack: Sequence[Segment], figures: tuple[str, ...], theme: Theme,
+    style: str = "plain", last_style: str = "plain",
+) -> Line:  # fmt: skip
+    """Return a line with a label, a bar, and figures right of it."""
+    name = Segment(f" {fit(label, _LABEL_WIDTH)} ", theme["title"])
+    return [name, *stack, Segment(" "), *_figures(figures, theme, style, last_style)]
+
+
+def _figures(words: tuple[str, ...], theme: Theme, style: str, last_style: str) -> Line:
+    *first, last = map(fit_right, words, _FIGURES.values())
+    plain = theme[style]
+    return [Segment(" ".join([*first, ""]), plain), Segment(last, theme[last_style]),
+            Segment(" ", plain)]  # fmt: skip
+
+
+def _meter_of(
+    snapshot: SnapshotView, name: str, marks: dict[str, LeafMark], theme: Theme, room: int
+) -> Line:
+    """Return the line of a resource, with the allocations side by side."""
+    capacity = _amount(snapshot["capacity"], name)
+    parts = list(_held_and_used(snapshot, name))
+    held, used = sum(part for _, part, _ in parts), sum(part for *_, part in parts)
+    # The reserve beside the capacity covers a part of the external use; `kept` is the rest.
+    load = snapshot["external"]
+    external, kept = (_amount(load, name), _amount(load["kept"], name)) if load else (0.0, 0.0)
+    # After a reload with a smaller capacity, more may be allocated than there is.
+    whole = max(capacity, held)
+    stack, end, sum_held = list[Segment](), 0, 0.0
+    for path, part, part_used in parts:
+        begin, sum_held = end, sum_held + part
+        end = round(part_of(sum_held, whole) * room)
+        filled = round(part_of(part_used, part) * (end - begin))
+        chars = _USED * filled + _ALLOCATED * (end - begin - filled)
+        if chars and not theme.has_colour:
+            chars = marks[path].letter + chars[1:]
+        stack.append(Segment(chars, marks[path].style))
+    taken = min(room - end, round(part_of(kept, whole) * room))
+    stack += [Segment(_FREE * (room - end - taken), theme["free"]),
+              Segment(_EXTERNAL * taken, theme["outside"])]  # fmt: skip
+    axis, is_gres = name.removeprefix("gres:"), name.startswith("gres:")
+    # All disks have one figure of the last ten seconds in which some process waited for them.
+    found = (snapshot["pressure"] or {}).get(_PRESSURES.get(name, ""))
+    pressure = found["some"] if found else None
+    others = show_axis(name, external) if external else ""
+    if snapshot["external_off"] and name in _EXTERNAL_AXES:
+        others = "ignored"
+    figures = (
+        f"{show_declared(axis, held)}/{show_declared(axis, capacity)}",
+        "" if is_gres else show_axis(name, used),
+        others,
+        "" if pressure is None else f"{pressure:.0f}%",
+    )
+    is_high = pressure is not None and pressure >= _HIGH_PRESSURE
+    return _meter(gres_label(name), stack, figures, theme, last_style="hot" if is_high else "plain")
+
+
+def _node_meter(node: MachineView, theme: Theme, room: int) -> Line:
+    """Return the line of one of several machines, with its allocated cores."""
+    held, capacity = node["allocated"]["cores"], node["capacity"]["cores"]
+    filled = min(room, round(part_of(held, capacity) * room))
+    is_up = node["state"] == "up"
+    stack = [Segment(_ALLOCATED * filled, theme["plain"]),
+             Segment(_FREE * (room - filled), theme["free"])]  # fmt: skip
+    figures = (
+        f"{show_declared('cores', held)}/{show_declared('cores', capacity)}",
+        counted(node["running"], "job"), "", "" if is_up else node["state"],
+    )  # fmt: skip
+    return _meter(node["name"], stack, figures, theme, last_style="plain" if is_up else "alarm")
+
+
+def _gpu_meter(
+    gpu: GpuView, leaf_by_id: Mapping[int, str], marks: dict[str, LeafMark], theme: Theme, room: int
+) -> Line:
+    """Return the line of a GPU whose use is measured, with its memory."""
+    used, total = gpu["memory_used"], gpu["memory_total"]
+    # Where the driver does not tell its processes, nobody knows whose it is.
+    outside = gpu["memory_outside"] or 0
+    own_columns = min(room, round(part_of((used or 0) - outside, total or 0) * room))
+    outside_columns = min(room - own_columns, round(part_of(outside, total or 0) * room))
+    users = {leaf_by_id.get(job_id, "") for job_id in gpu["jobs"] or ()}
+    mark = marks.get(users.pop()) if len(users) == 1 else None
+    chars = _USED * own_columns
+    if mark is not None and own_columns and not theme.has_colour:
+        chars = mark.letter + chars[1:]
+    stack = [
+        Segment(chars, theme["plain"] if mark is None else mark.style),
+        Segment(_FREE * (room - own_columns - outside_columns), theme["free"]),
+        Segment(_EXTERNAL * outside_columns, theme["outside"]),
+    ]
+    busy = "" if gpu["utilisation"] is None else f"{gpu['utilisation']}%"
+    figures = (
+        f"{size_or_dash(used)}/{size_or_dash(total)}", "lost" if gpu["is_lost"] else busy,
+        show_size(outside) if outside else "", "",
+    )  # fmt: skip
+    # Its number, or its address if discovery does not know it.
+    name = gpu["name"] or gpu["pci"].removeprefix("0000:")
+    label = f"gpu {name}" if gpu["name"] and len(name) <= _LABEL_WIDTH - 4 else name
+    return _meter(label, stack, figures, theme, "alarm" if gpu["is_lost"] else "plain")
 
 
 def parts_of_capacity(snapshot: SnapshotView) -> tuple[dict[str, float], dict[str, float]]:
@@ -255,81 +262,36 @@ def parts_of_capacity(snapshot: SnapshotView) -> tuple[dict[str, float], dict[st
     which the use is measured."""
     held: dict[str, float] = {}
     used: dict[str, float] = {}
-    found = leaves(snapshot["nodes"])
-    for name, capacity in _resources(snapshot):
-        kind, _, gres = name.partition(":")
-        if gres:
-            held[name] = sum(node["usage"]["gres"].get(gres, 0) for node in found) / (capacity or 1)
-            continue
-        held[name] = sum(_number(node["usage"], kind) for node in found) / (capacity or 1)
-        used[name] = sum(_number(node["used"] or {}, kind) for node in found) / (capacity or 1)
+    for name in _resources(snapshot):
+        parts = list(_held_and_used(snapshot, name))
+        capacity = _amount(snapshot["capacity"], name) or 1
+        held[name] = sum(part for _, part, _ in parts) / capacity
+        if not name.startswith("gres:"):
+            used[name] = sum(part for *_, part in parts) / capacity
     return held, used
 
 
-def _resources(snapshot: SnapshotView) -> Iterator[tuple[str, float]]:
+def _resources(snapshot: SnapshotView) -> list[str]:
+    """Return the names of the resources, countable ones such as "gres:gpu"."""
     capacity = snapshot["capacity"]
-    for name in _AXES:
-        if capacity[name]:
-            yield name, capacity[name]
-    for gres, count in capacity["gres"].items():
-        yield f"gres:{gres}", count
+    axes = [name for name in _AXES if capacity[name]]
+    return [*axes, *(f"gres:{name}" for name in capacity["gres"])]
 
 
-def _part(node: SnapshotNode, name: str, marks: dict[str, LeafMark]) -> _Part:
-    kind, _, gres = name.partition(":")
-    if gres:
-        # Use of countable resources is not measured, so the allocation counts as used.
-        held = node["usage"]["gres"].get(gres, 0)
-        return _Part(marks[node["path"]], held, held)
-    return _Part(
-        marks[node["path"]], _number(node["usage"], kind), _number(node["used"] or {}, kind)
-    )
+def _held_and_used(snapshot: SnapshotView, name: str) -> Iterator[tuple[str, float, float]]:
+    """Yield the path of each leaf, how much it holds of a resource, and how much of that is in use:
+    all of a countable one, of which the use is not measured."""
+    for node in leaves(snapshot["nodes"]):
+        held = _amount(node["usage"], name)
+        is_gres = name.startswith("gres:")
+        yield node["path"], held, held if is_gres else _amount(node["used"] or {}, name)
 
 
-def _number(amounts: Mapping[str, object], name: str) -> float:
+def _amount(amounts: Mapping[str, Any], name: str) -> float:
     """Return the amount of this name, or 0 if there is none or it is not known."""
-    amount = amounts.get(name)
+    _, _, gres = name.partition(":")
+    amount = amounts.get("gres", {}).get(gres) if gres else amounts.get(name)
     return amount if isinstance(amount, int | float) else 0.0
-
-
-def _stack(
-    parts: Sequence[_Part], kept: float, capacity: float, columns: int, theme: Theme
-) -> Iterator[Segment]:
-    """Yield the allocations side by side and, at the end, the part for external processes."""
-    total = sum(part.held for part in parts)
-    # After a reload with a smaller capacity, more may be allocated than there is.
-    whole = max(capacity, total)
-    end, held = 0, 0.0
-    for part in parts:
-        begin, held = end, held + part.held
-        end = round(part_of(held, whole) * columns)
-        width = end - begin
-        used = round(part_of(part.used, part.held) * width)
-        chars = _USED * used + _ALLOCATED * (width - used)
-        if width and not theme.has_colour:
-            chars = part.mark.letter + chars[1:]
-        yield Segment(chars, part.mark.style)
-    taken = min(columns - end, round(part_of(kept, whole) * columns))
-    yield Segment(_FREE * (columns - end - taken), theme["free"])
-    yield Segment(_EXTERNAL * taken, theme["outside"])
-
-
-def _figures(
-    name: str, parts: Sequence[_Part], external: float, capacity: float
-) -> tuple[str, str, str]:
-    held, used = sum(part.held for part in parts), sum(part.used for part in parts)
-    axis = name.removeprefix("gres:")
-    shown = f"{show_declared(axis, held)}/{show_declared(axis, capacity)}"
-    if name.startswith("gres:"):
-        return shown, "", ""
-    return shown, show_axis(name, used), show_axis(name, external) if external else ""
-
-
-def _pressure(snapshot: SnapshotView, name: str) -> float | None:
-    """Return the percentage of the last ten seconds in which some process waited for the resource,
-    or None if it is not measured. All disks have one figure."""
-    found = (snapshot["pressure"] or {}).get(_PRESSURES.get(name, ""))
-    return found["some"] if found else None
 
 
 def show_axis(axis: str, amount: float) -> str:
@@ -357,15 +319,6 @@ def show_declared(axis: str, amount: float) -> str:
     return f"{amount:.4g}" if axis == "cores" and amount < 1000 else show_axis(axis, amount)
 
 
-def _cells(cells: tuple[str, str, str, str], style: Style, *, hot: Style) -> Line:
-    widths = (_ALLOC_COLUMN, _USED_COLUMN, _EXTERNAL_COLUMN, _PRESSURE_COLUMN)
-    alloc, used, external, pressure = (
-        fit_right(cell, width) for cell, width in zip(cells, widths, strict=True)
-    )
-    figures = f"{alloc} {used} {external} "
-    return [Segment(figures, style), Segment(pressure, hot), Segment(" ", style)]
-
-
 def first_line(
     snapshot: SnapshotView, theme: Theme, columns: int, *, now_s: float, trouble: str
 ) -> Line:
@@ -375,22 +328,15 @@ def first_line(
         Segment(f" {fit(snapshot['host'], 24).rstrip()} ", theme["title"]),
         Segment(f" {clock} "),
     ]
-    notices = snapshot["notices"]
+    # Of most only the codes fit; drf status has the sentences.
     codes = [
-        clean(notice["text"], 200)
-        if notice["code"] == "MAINTENANCE"
-        else clean(notice["code"], 40).replace("_", " ")
-        for notice in notices
+        notice["text"] if notice["code"] == "MAINTENANCE" else notice["code"].replace("_", " ")
+        for notice in snapshot["notices"]
     ]
-    if trouble or codes:
-        # Of most only the codes fit; drf status has the sentences.
-        told = trouble or ", ".join([*codes, *_draining(snapshot)])
-        room = columns - width_of(line) - 1
-        line.append(Segment(fit(f" {told} ", room).rstrip() + " ", theme["alarm"]))
-    elif snapshot["draining"]:
-        room = columns - width_of(line) - 1
-        told = fit(f" {_draining(snapshot)[0]} ", room).rstrip() + " "
-        line.append(Segment(told, theme["notice"]))
+    told = trouble or ", ".join([*codes, *_draining(snapshot)])
+    if told:
+        words = fit(f" {told} ", columns - width_of(line) - 1).rstrip() + " "
+        line.append(Segment(words, theme["alarm" if trouble or codes else "notice"]))
     return joined(line, columns)
 
 
@@ -404,36 +350,39 @@ def _draining(snapshot: SnapshotView) -> list[str]:
 
 def in_words(snapshot: SnapshotView) -> str:
     """Return a summary in one line, which stays on the terminal after the live view."""
+    capacity, counts = snapshot["capacity"], snapshot["counts"]
     held = {
         name: sum(node["usage"][name] for node in leaves(snapshot["nodes"])) for name in _AXES[:2]
     }
-    capacity, counts = snapshot["capacity"], snapshot["counts"]
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)
     suspended = counts.get("SUSPENDED", 0)
     paused = f" {suspended} suspended," if suspended else ""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot["at"]))
-    draining = "".join(
-        f"; {each.replace('DRAINING', 'draining', 1)}" for each in _draining(snapshot)
-    )
-    draining += "".join(f"; {clean(each['text'], 300)}" for each in snapshot["notices"])
-    return (
+    said = [each.replace("DRAINING", "draining", 1) for each in _draining(snapshot)]
+    said += [clean(each["text"], 300) for each in snapshot["notices"]]
+    return "; ".join([
         f"{snapshot['host']} at {clock}: {show_axis('cores', held['cores'])} of"
         f" {show_axis('cores', capacity['cores'])} cores and {show_size(held['memory'])} of"
-        f" {show_size(capacity['memory'])} held;"
-        f" {sum(counts.values()) - waiting - suspended} running,{paused} {waiting} waiting"
-        f"{draining}"
-    )
+        f" {show_size(capacity['memory'])} held",
+        f"{sum(counts.values()) - waiting - suspended} running,{paused} {waiting} waiting",
+        *said,
+    ])  # fmt: skip
 
 
 # -- the panels ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class PanelColumn:
+class Column:
+    """A column of a panel."""
+
     title: str
     width: int
-    #: Returns the cell of a row, exactly as wide as the second argument.
-    cell: Callable[[Any, int], Line]
+    #: Returns the text of a row; or without it `draw` returns the cell, exactly as wide as its
+    #: second argument.
+    words: Callable[[Any], str] = str
+    style: Style | Callable[[Any], Style] | None = None
+    draw: Callable[[Any, int], Line] | None = None
     is_right: bool = False
     #: Text at the right end of the heading.
     title_end: str = ""
@@ -441,6 +390,16 @@ class PanelColumn:
     rank: int = 0
     #: The width up to which the column grows where there is room.
     most: int = 0
+    is_shown: bool = True
+
+    def cell(self, row: Any) -> Line:
+        if self.draw is not None:
+            return self.draw(row, self.width)
+        cut = (fit_right if self.is_right else fit)(self.words(row), self.width)
+        return [Segment(cut, self.style(row) if callable(self.style) else self.style)]
+
+
+right = partial(Column, is_right=True)
 
 
 @dataclass(frozen=True)
@@ -448,7 +407,7 @@ class PanelTable:
     """The content of a panel. `title` stands in the heading, over the first columns."""
 
     title: str
-    columns: Sequence[PanelColumn]
+    columns: Sequence[Column]
     rows: Sequence[Any]
     #: The text if there are no rows.
     nothing: str
@@ -465,14 +424,12 @@ class PanelTable:
 
     def sentences(self, columns: int) -> dict[int, list[str]]:
         """Return the lines below rows, by the index of the row."""
-        found: dict[int, list[str]] = {}
-        if self.about is None or not self.rows:
-            return found
-        words = [self.about(row) for row in self.rows]
-        for at, (text, following) in enumerate(zip(words, [*words[1:], ""], strict=True)):
-            if text and text != following:
-                found[at] = wrap(text, columns - _SENTENCE_INDENT - 1, _MOST_WHY)
-        return found
+        words = [] if self.about is None else [self.about(row) for row in self.rows]
+        return {
+            at: wrap(text, columns - _SENTENCE_INDENT - 1, _MOST_WHY)
+            for at, (text, following) in enumerate(pairwise([*words, ""]))
+            if text and text != following
+        }
 
     def extra_height(self, columns: int, most: int) -> int:
         """Return the number of lines of all sentences, or 0 if there are more than `most`."""
@@ -482,24 +439,22 @@ class PanelTable:
         return extra if extra <= most else 0
 
 
-#: The columns before a sentence below a row.
-_SENTENCE_INDENT = 13
+#: The columns before a sentence below a row, and the most lines of one.
+_SENTENCE_INDENT, _MOST_WHY = 13, 2
 
 
 def draw(
-    table: PanelTable,
-    theme: Theme,
-    columns: int,
-    height: int,
-    *,
-    cursor: int | None,
-    is_focus: bool,
-    is_marked: Callable[[Any], bool] | None = None,
-) -> list[Line]:
+    table: PanelTable, theme: Theme, columns: int, height: int, *, cursor: int | None,
+    is_focus: bool, is_marked: Callable[[Any], bool] | None = None,
+) -> list[Line]:  # fmt: skip
     """Return the panel as `height` lines, with the row at `cursor`, highlighted if it has the
     focus."""
     if height <= 0:
         return []
+
+    def dim(text: str) -> Line:
+        return [Segment(fit(text, columns), theme["dim"])]
+
     lines = [_head(table, theme, columns, is_focus=is_focus)]
     room = height - 1
     first = 0
@@ -511,16 +466,14 @@ def draw(
         has_mark = is_marked is not None and is_marked(row)
         line: Line = [Segment("*", theme["mark"]) if has_mark else Segment(" ")]
         for column in table.columns:
-            line += [*column.cell(row, column.width), Segment(" ")]
+            line += [*column.cell(row), Segment(" ")]
         line = joined(line, columns)
         lines.append(marked(line, theme["cursor"]) if is_focus and at == cursor else line)
-        for words in sentences.get(at, ()):
-            indent = spaces(_SENTENCE_INDENT)
-            lines.append([indent, Segment(fit(words, columns - _SENTENCE_INDENT), theme["dim"])])
+        lines += [dim(" " * _SENTENCE_INDENT + words) for words in sentences.get(at, ())]
     if not table.rows:
-        lines.append([Segment(fit(f" {table.nothing}", columns), theme["dim"])])
+        lines.append(dim(f" {table.nothing}"))
     elif table.more and first + room > len(table.rows):
-        lines.append([Segment(fit(f" {table.more}", columns), theme["dim"])])
+        lines.append(dim(f" {table.more}"))
     lines = lines[:height]
     return lines + [[spaces(columns)] for _ in range(height - len(lines))]
 
@@ -542,54 +495,29 @@ def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> L
     return [Segment(fit(title + rest, columns), theme["head_focus" if is_focus else "head"])]
 
 
-def words_column(
-    title: str,
-    width: int,
-    words: Callable[[Any], str],
-    style: Style | Callable[[Any], Style] | None = None,
-    *,
-    is_right: bool = False,
-    rank: int = 0,
-    most: int = 0,
-) -> PanelColumn:
-    """Return a column of text. `style` may depend on the row."""
-
-    def cell(row: Any, width: int) -> Line:
-        cut = (fit_right if is_right else fit)(words(row), width)
-        return [Segment(cut, style(row) if callable(style) else style)]
-
-    return PanelColumn(title, width, cell, is_right, rank=rank, most=most)
-
-
-def _laid_out(columns: Sequence[PanelColumn], room: int) -> list[PanelColumn]:
+def _laid_out(columns: Sequence[Column], room: int, title: str = "") -> list[Column]:
     """Return the columns that fit, in their order, with the rest of the room shared out.
 
-    `room` includes a blank before the first column and after each.
+    `room` includes a blank before the first column and after each. The column of ids, before the
+    names, is as wide as the title above it, which else hides the heading of the names, if these
+    have enough room.
     """
+    columns = [each for each in columns if each.is_shown]
     left = room - 1 - sum(each.width + 1 for each in columns if not each.rank)
     kept = []
     for column in sorted(columns, key=lambda each: each.rank):
-        if not column.rank:
+        if not column.rank or column.width < left:
             kept.append(column)
-        elif column.width < left:
-            kept.append(column)
-            left -= column.width + 1
+            left -= column.width + 1 if column.rank else 0
     found = []
     for column in columns:
         if column in kept:
             wider = max(0, min(left, column.most - column.width))
             found.append(replace(column, width=column.width + wider))
             left -= wider
-    return found
-
-
-def _beside(title: str, columns: Sequence[PanelColumn]) -> list[PanelColumn]:
-    """Return the columns with that of ids, before the names, as wide as the title above it, which
-    else hides the heading of the names, if these have enough room."""
-    found = list(columns)
-    at = next(at for at, column in enumerate(found) if column.title == "NAME")
+    at = next((at for at, column in enumerate(found) if column.title == "NAME"), 0)
     extra = len(title) + 1 - sum(column.width + 1 for column in found[:at])
-    if 0 < extra <= found[at].width - _NAME_BESIDE:
+    if at and 0 < extra <= found[at].width - _NAME_BESIDE:
         found[at - 1] = replace(found[at - 1], width=found[at - 1].width + extra)
         found[at] = replace(found[at], width=found[at].width - extra)
     return found
@@ -606,93 +534,72 @@ _ENDLESS = 1000
 
 
 def tree_table(
-    rows: list[TreeRow],
-    marks: dict[str, LeafMark],
-    theme: Theme,
-    columns: int,
-    *,
-    user: str,
-    state: State,
-    shortfalls: Mapping[str, int],
-) -> PanelTable:
+    rows: list[TreeRow], marks: dict[str, LeafMark], theme: Theme, columns: int, *,
+    user: str, state: State, shortfalls: Mapping[str, int],
+) -> PanelTable:  # fmt: skip
     """Return the panel of the fair-share tree, in which the row of `user` is highlighted.
 
     `shortfalls` is what users lacked of their promises in seven days, by leaf path; without any,
     there is no column for it.
     """
-    below, order = state.row_filter.below, state.orders()[TopPanel.TREE]
+    below, order = state.row_filter.below, state.order(TopPanel.TREE)
     own = leaf_path("root", user).removeprefix("root.")
-    most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=0.0)
-    # Without anybody there is nothing to magnify.
-    scale = next((each for each in _SCALES if each >= most), 1.0) if rows else 1.0
+    most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=1.0)
+    scale = next((each for each in _SCALES if each >= most), 1.0)
     dim, plain = theme["dim"], theme["plain"]
+    nobody = LeafMark(plain, " ")
 
-    def owner(row: TreeRow) -> Style:
-        return marks[row["path"]].style if row["path"] in marks else plain
+    def mark_of(row: TreeRow) -> LeafMark:
+        return marks.get(row["path"], nobody)
 
     def swatch(row: TreeRow) -> str:
-        mark = marks.get(row["path"])
-        return " " if mark is None else "■" if theme.has_colour else mark.letter
-
-    def name_style(row: TreeRow) -> Style:
-        return theme["title"] if row["is_leaf"] and row["path"].endswith(f".{own}") else plain
+        return "■" if row["path"] in marks and theme.has_colour else mark_of(row).letter
 
     def bar_cell(row: TreeRow, width: int) -> Line:
         share, entitlement = row["dominant_share"], row["entitlement"]
-        styles = (owner(row), theme["free"], theme["mark"])
+        styles = (mark_of(row).style, theme["free"], theme["mark"])
         return marked_bar(part_of(share, scale), part_of(entitlement, scale), width, styles)
 
     def level_style(row: TreeRow) -> Style:
         level = row["satisfaction"]
         return theme["warm" if row["pending"] and level < 1 else "good" if level >= 1 else "dim"]
 
-    has_quotas = any("quota" in row for row in rows)
-
     def quota_style(row: TreeRow) -> Style:
         quota = row.get("quota")
         is_used_up = quota is not None and quota["used_hours"] >= quota["share_hours"]
         return theme["warm"] if is_used_up else plain
 
-    all_columns = [
-        words_column("", 1, swatch, owner),
-        words_column(
-            "", _WIDE_NAME if columns >= _WIDE else _NAME,
-            lambda row: f"{row['title']} ◂" if row["path"] == below else row["title"], name_style,
-        ),
-        words_column("WEIGHT", 6, lambda row: weight_words(row["weight"]), is_right=True, rank=2),
-        words_column("ENTITLED", 8, lambda row: _percent(row["entitlement"]), is_right=True),
-        PanelColumn("0", _LEAST_BAR, bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
-        words_column("SHARE", 5, lambda row: _percent(row["dominant_share"]), is_right=True),
-        words_column("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim,
-                     rank=2 if has_quotas else 1),
-        words_column(
-            "SATISFIED", 9,
-            lambda row: f"{row['satisfaction']:.0%}" if row["satisfaction"] < 100 else "many",
-            level_style, is_right=True,
-        ),
-        words_column(
-            "RUN", 4, lambda row: str(row["running"]),
-            lambda row: plain if row["running"] else dim, is_right=True,
-        ),
-        words_column(
-            "WAIT", 6, lambda row: str(row["pending"]),
-            lambda row: plain if row["pending"] else dim, is_right=True,
-        ),
+    def name_style(row: TreeRow) -> Style:
+        return theme["title"] if row["is_leaf"] and row["path"].endswith(f".{own}") else plain
+
+    def unless_none(key: str) -> Callable[[Any], Style]:
+        return lambda row: plain if row[key] else dim
+
+    has_quotas = any("quota" in row for row in rows)
+    has_shortfalls = any(row["path"] in shortfalls for row in rows)
+    shown = [
+        Column("", 1, swatch, lambda row: mark_of(row).style),
+        Column("", _WIDE_NAME if columns >= _WIDE else _NAME,
+               lambda row: f"{row['title']} ◂" if row["path"] == below else row["title"],
+               name_style),
+        right("WEIGHT", 6, lambda row: weight_words(row["weight"]), rank=2),
+        right("ENTITLED", 8, lambda row: _percent(row["entitlement"])),
+        Column("0", _LEAST_BAR, draw=bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
+        right("SHARE", 5, lambda row: _percent(row["dominant_share"])),
+        Column("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim,
+               rank=2 if has_quotas else 1),
+        right("SATISFIED", 9,
+              lambda row: f"{row['satisfaction']:.0%}" if row["satisfaction"] < 100 else "many",
+              level_style),
+        right("RUN", 4, lambda row: str(row["running"]), unless_none("running")),
+        right("WAIT", 6, lambda row: str(row["pending"]), unless_none("pending")),
+        right("QUOTA", 12, quota_words, quota_style, rank=1, is_shown=has_quotas),
+        right("SHORT 7D", 8, lambda row: show_machine_time(shortfalls.get(row["path"], 0)),
+              lambda row: plain if row["path"] in shortfalls else dim, rank=1,
+              is_shown=has_shortfalls),
     ]  # fmt: skip
-    if has_quotas:
-        all_columns.append(
-            words_column("QUOTA", 12, quota_words, quota_style, is_right=True, rank=1)
-        )
-    if any(row["path"] in shortfalls for row in rows):
-        all_columns.append(
-            words_column(
-                "SHORT 7D", 8, lambda row: show_machine_time(shortfalls.get(row["path"], 0)),
-                lambda row: plain if row["path"] in shortfalls else dim, is_right=True, rank=1,
-            )
-        )  # fmt: skip
     by = "" if order == "share" else f" by {order}"
-    shown = _laid_out(all_columns, columns)
-    return PanelTable(f"SHARES{by}", shown, rows, "nobody has jobs")
+    return PanelTable(f"SHARES{by}", _laid_out(shown, columns), rows, "nobody has jobs")
 
 
 def _percent(part: float) -> str:
@@ -707,8 +614,6 @@ _WITH_GPUS, _WITH_RATES, _WITH_CODES, _WITH_POOLS = 100, 112, 140, 150
 _WITH_WHY = 150
 #: Least columns of a screen with all digits of cores.
 _WITH_DIGITS = 80
-#: Most lines of a reason below its row.
-_MOST_WHY = 2
 #: Fractions of the demand from which a bar shows a job as near its limit, and as at its limit.
 _WARM, _HOT = 0.8, 0.95
 _LABEL, _LEAST_NAME, _MOST_NAME = 9, 4, 32
@@ -717,53 +622,42 @@ _NAME_BESIDE = 12
 
 
 def _gauge(
-    title: str, width: int, axis: Axis, bar_columns: int, theme: Theme, at_limit: str = ""
-) -> PanelColumn:
-    """Return a column with a bar and the text "now/declared". What a job is lent is added: "5/2+4"
-    uses five cores of the two that it declares and four more, and the bar is of all six. Where
-    there is no room for that, the bar alone has it.
+    axis: Axis, bar_columns: int, theme: Theme, at_limit: str, row: SnapshotRow, width: int
+) -> Line:
+    """Return a bar and the text "now/declared". What a job is lent is added: "5/2+4" uses five
+    cores of the two that it declares and four more, and the bar is of all six. Where there is no
+    room for that, the bar alone has it.
 
     `at_limit` is the style of a full bar if the limit only throttles the job. It is empty if the
     limit ends the job; then the bar changes its colour near the limit, too.
     """
-
-    def cell(row: SnapshotRow, width: int) -> Line:
-        now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
-        if not declared and not now:
-            return [Segment(fit_right("-", width), theme["dim"])]
-        lent = _lent(row, axis)
-        part = part_of(now or 0.0, declared + lent)
-        style = "good"
-        if part >= _HOT:
-            style = at_limit or "hot"
-        elif part >= _WARM and not at_limit:
-            style = "warm"
-        room = width - bar_columns - 1
-        used = "?" if now is None else show_axis(axis, now)
-        figures = f"{used}/{_declared_words(axis, declared, lent)}"
-        if len(figures) > room:
-            figures = f"{used}/{_declared_words(axis, declared, 0.0)}"
-        words = fit_right(figures, room)
-        is_near = style in ("hot", "warm") and not theme.has_colour
-        words = f"!{words.lstrip()}".rjust(room) if is_near and words[0] == " " else words
-        plain = theme[style if style in ("hot", "warm") else "plain"]
-        filled = bar(part, bar_columns, theme[style], theme["free"], "·" if declared else " ")
-        return [*filled, Segment(f" {words}", plain)]
-
-    return PanelColumn(title, width, cell, is_right=True)
+    now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
+    if not declared and not now:
+        return [Segment(fit_right("-", width), theme["dim"])]
+    lent = _lent(row, axis)
+    part = part_of(now or 0.0, declared + lent)
+    style = "good"
+    if part >= _HOT:
+        style = at_limit or "hot"
+    elif part >= _WARM and not at_limit:
+        style = "warm"
+    room = width - bar_columns - 1
+    used = "?" if now is None else show_axis(axis, now)
+    figures = f"{used}/{_declared_words(axis, declared, lent)}"
+    if len(figures) > room:
+        figures = f"{used}/{_declared_words(axis, declared, 0.0)}"
+    words = fit_right(figures, room)
+    is_near = style in ("hot", "warm")
+    if is_near and not theme.has_colour and words[0] == " ":
+        words = f"!{words.lstrip()}".rjust(room)
+    filled = bar(part, bar_columns, theme[style], theme["free"], "·" if declared else " ")
+    return [*filled, Segment(f" {words}", theme[style if is_near else "plain"])]
 
 
 def _lent(row: SnapshotRow, axis: Axis) -> float:
     """Return what a job may use beyond what it declares."""
-    now = row["now"]
-    if now is None or axis == "memory":
-        return 0.0
-    ceilings = {
-        "cores": now.get("cores_ceiling"),
-        "read": now.get("read_ceiling"),
-        "write": now.get("write_ceiling"),
-    }
-    ceiling = ceilings[axis]
+    now: Mapping[str, Any] = row["now"] or {}
+    ceiling = now.get(f"{axis}_ceiling")
     return 0.0 if ceiling is None else max(0.0, ceiling - row["demand"][axis])
 
 
@@ -773,73 +667,52 @@ def _declared_words(axis: Axis, declared: float, lent: float) -> str:
     return words if more == "0" else f"{words}+{more}"
 
 
-def _declared(rows: Sequence[SnapshotRow]) -> set[str]:
-    return {_declared_words("cores", row["demand"]["cores"], _lent(row, "cores")) for row in rows}
-
-
-def _rate_columns(rows: Sequence[SnapshotRow], axis: Axis, *, is_wide: bool) -> int:
-    """Return the columns for the figures of a rate: more where one is lent, such as
-    "150M/10M+190M", and there is room."""
-    return 14 if is_wide and any(_lent(row, axis) for row in rows) else 10
-
-
 def running_table(
-    rows: list[SnapshotRow],
-    marks: dict[str, LeafMark],
-    theme: Theme,
-    columns: int,
-    *,
-    at_s: float,
-    title: str,
-) -> PanelTable:
+    rows: list[SnapshotRow], marks: dict[str, LeafMark], theme: Theme, columns: int, *,
+    at_s: float, title: str,
+) -> PanelTable:  # fmt: skip
     is_wide = columns >= _WITH_POOLS
-    gauge = 8 if is_wide else 4
+    bar_columns = 8 if is_wide else 4
     # Such as "0.07/0.125"; the narrowest screens have no room for it.
-    longest = max((len(each) for each in _declared(rows)), default=0)
-    most = 14 if is_wide else 10
-    cores = min(most, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
+    longest = max(
+        (len(_declared_words("cores", each["demand"]["cores"], _lent(each, "cores")))
+         for each in rows),
+        default=0,
+    )  # fmt: skip
+    cores = min(14 if is_wide else 10, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
+    nobody = LeafMark(theme["plain"], " ")
 
     def mark_of(row: SnapshotRow) -> LeafMark:
-        return marks.get(leaf_of(row)) or LeafMark(theme["plain"], " ")
+        return marks.get(leaf_of(row), nobody)
 
     def owner(row: SnapshotRow) -> Style:
         return mark_of(row).style
 
+    def gauge(axis: Axis, figures: int, at_limit: str = "", *, is_shown: bool = True) -> Column:
+        cell = partial(_gauge, axis, bar_columns, theme, at_limit)
+        return right(axis.upper(), bar_columns + 1 + figures, draw=cell, is_shown=is_shown)
+
     shown = [
-        words_column("", 1, lambda row: "▍" if theme.has_colour else mark_of(row).letter, owner),
-        words_column("", _LABEL, lambda row: row["label"]),
-        words_column("NAME", _LEAST_NAME, lambda row: row["name"], theme["title"], most=_ENDLESS),
-        words_column("USER", 12 if is_wide else 8, lambda row: row["user"], owner),
-    ]
-    if is_wide:
-        shown.append(
-            words_column("POOL", 14, lambda row: row["pool"].removeprefix("root."), theme["dim"])
-        )
-    shown += [
-        _gauge("CORES", gauge + 1 + cores, "cores", gauge, theme, "good"),
-        _gauge("MEMORY", gauge + 12, "memory", gauge, theme),
-    ]
-    if columns >= _WITH_RATES:
-        shown += [
-            _gauge(
-                axis.upper(),
-                gauge + 1 + _rate_columns(rows, axis, is_wide=is_wide),
-                axis,
-                gauge,
-                theme,
-                "warm",
-            )
+        Column("", 1, lambda row: "▍" if theme.has_colour else mark_of(row).letter, owner),
+        Column("", _LABEL, lambda row: row["label"]),
+        Column("NAME", _LEAST_NAME, lambda row: row["name"], theme["title"], most=_ENDLESS),
+        Column("USER", 12 if is_wide else 8, lambda row: row["user"], owner),
+        Column("POOL", 14, lambda row: row["pool"].removeprefix("root."), theme["dim"],
+               is_shown=is_wide),
+        gauge("cores", cores, "good"),
+        gauge("memory", 11),
+        *(
+            # Such as "150M/10M+190M" where some is lent, and there is room.
+            gauge(axis, 14 if is_wide and any(_lent(each, axis) for each in rows) else 10, "warm",
+                  is_shown=columns >= _WITH_RATES)
             for axis in _RATES
-        ]
-    if columns >= _WITH_GPUS and any(map(_gpu_words, rows)):
-        shown.append(words_column("GPU", 10, lambda row: _gpu_words(row) or "-", is_right=True))
-    shown.append(
-        words_column(
-            "TIME", 13, lambda row: _spent(row, at_s),
-            lambda row: theme[_spent_style(row, at_s)], is_right=True,
-        )
-    )  # fmt: skip
-    return PanelTable(title, _beside(title, _laid_out(shown, columns)), rows, "nothing runs")
+        ),
+        right("GPU", 10, lambda row: _gpu_words(row) or "-",
+              is_shown=columns >= _WITH_GPUS and any(map(_gpu_words, rows))),
+        right("TIME", 13, lambda row: _spent(row, at_s),
+              lambda row: theme[_spent_style(row, at_s)]),
+    ]  # fmt: skip
+    return PanelTable(title, _laid_out(shown, columns, title), rows, "nothing runs")
 
 
 def _gpu_words(row: SnapshotRow) -> str:
@@ -859,90 +732,64 @@ def _gpu_words(row: SnapshotRow) -> str:
 
 
 def waiting_table(
-    rows: list[SnapshotRow],
-    theme: Theme,
-    columns: int,
-    *,
-    at_s: float,
-    title: str,
-    more: str,
+    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str, more: str,
     has_sentences: bool,
-) -> PanelTable:
+) -> PanelTable:  # fmt: skip
     """Return the panel of waiting jobs, with the evidence of their reasons in columns. With
     `has_sentences`, a wide panel has the whole reasons in their place, and another one has them
     below the rows if there is room."""
+    is_told = has_sentences and columns >= _WITH_WHY
+    found = [_evidence(row) for row in rows]
+    demands = [row["demand"] for row in rows]
 
-    def piece(key: str) -> Callable[[SnapshotRow], str]:
-        return lambda row: str(_evidence(row).get(key, ""))
+    # Columns without content are left out.
+    def has(key: str) -> bool:
+        return not is_told and any(key in each for each in found)
 
-    def amount(key: str) -> Callable[[SnapshotRow], str]:
-        def words(row: SnapshotRow) -> str:
-            found = _evidence(row)
-            return show_declared(found["resource"], found[key]) if key in found else "-"
+    def amount(key: str, row: SnapshotRow) -> str:
+        about = _evidence(row)
+        return show_declared(about["resource"], about[key]) if key in about else "-"
 
-        return words
-
-    def demand_column(title: str, axis: Axis) -> PanelColumn:
-        return words_column(
-            title, 5, lambda row: show_declared(axis, row["demand"][axis]), is_right=True
-        )
+    def demand(axis: Axis, row: SnapshotRow) -> str:
+        return show_declared(axis, row["demand"][axis])
 
     def code(row: SnapshotRow) -> str:
         return row["reason"]["code"] if row["reason"] else ""
 
-    def waits_for(row: SnapshotRow) -> str:
-        return piece("waits_for")(row) or code(row)
-
     def until(row: SnapshotRow) -> str:
-        found = _evidence(row)
-        return _clock(found["until"], at_s) if "until" in found else "-"
+        until_s = _evidence(row).get("until")
+        return "-" if until_s is None else _clock(until_s, at_s)
 
-    found = [_evidence(row) for row in rows]
-    demands = [row["demand"] for row in rows]
     shown = [
-        words_column("", _LABEL + 2, lambda row: row["label"]),
-        words_column("NAME", 8, lambda row: row["name"], theme["title"], most=16),
-        words_column("USER", 8, lambda row: row["user"]),
-        demand_column("CORES", "cores"),
-        demand_column("MEM", "memory"),
-    ]
-    # Columns without content are left out.
-    if any(demand["read"] or demand["write"] for demand in demands):
-        shown.append(
-            words_column("IO R/W", 9, lambda row: show_io(row["demand"]), is_right=True, rank=5)
-        )
-    if any(any(demand["gres"].values()) for demand in demands):
-        shown.append(words_column("GRES", 8, lambda row: show_gres(row["demand"]["gres"]), rank=6))
-    shown += [
-        words_column("START", 6, lambda row: _start(row, at_s), is_right=True),
-        words_column(
-            "WAITS FOR", 15, waits_for,
-            lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18,
-        ),
+        Column("", _LABEL + 2, lambda row: row["label"]),
+        Column("NAME", 8, lambda row: row["name"], theme["title"], most=16),
+        Column("USER", 8, lambda row: row["user"]),
+        right("CORES", 5, partial(demand, "cores")),
+        right("MEM", 5, partial(demand, "memory")),
+        right("IO R/W", 9, lambda row: show_io(row["demand"]), rank=5,
+              is_shown=any(each["read"] or each["write"] for each in demands)),
+        Column("GRES", 8, lambda row: show_gres(row["demand"]["gres"]), rank=6,
+               is_shown=any(any(each["gres"].values()) for each in demands)),
+        right("START", 6, lambda row: _start(row, at_s)),
+        Column("WHY", 40, _why, most=_ENDLESS, is_shown=is_told),
+        Column("WAITS FOR", 15, lambda row: _evidence(row).get("waits_for") or code(row),
+               lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18,
+               is_shown=not is_told),
+        right("NEEDS", 5, partial(amount, "needed"), rank=2, is_shown=has("needed")),
+        right("FREE", 5, partial(amount, "free"), rank=1, is_shown=has("needed")),
+        Column("BLOCKED BY", 14, lambda row: _evidence(row).get("blocked_by", ""), rank=3, most=26,
+               is_shown=has("blocked_by")),
+        right("UNTIL", 6, until, rank=4, is_shown=has("until")),
+        Column("REASON", 16, code, theme["dim"], rank=7,
+               is_shown=not is_told and columns >= _WITH_CODES),
     ]  # fmt: skip
-    if has_sentences and columns >= _WITH_WHY:
-        shown[-1] = words_column("WHY", 40, _why, most=_ENDLESS)
-        return PanelTable(
-            title, _beside(title, _laid_out(shown, columns)), rows, "nothing waits", more
-        )
-    if any("needed" in each for each in found):
-        shown += [
-            words_column("NEEDS", 5, amount("needed"), is_right=True, rank=2),
-            words_column("FREE", 5, amount("free"), is_right=True, rank=1),
-        ]
-    if any("blocked_by" in each for each in found):
-        shown.append(words_column("BLOCKED BY", 14, piece("blocked_by"), rank=3, most=26))
-    if any("until" in each for each in found):
-        shown.append(words_column("UNTIL", 6, until, is_right=True, rank=4))
-    if columns >= _WITH_CODES:
-        shown.append(words_column("REASON", 16, code, theme["dim"], rank=7))
-    about = _why if has_sentences else None
-    shown = _beside(title, _laid_out(shown, columns))
-    return PanelTable(title, shown, rows, "nothing waits", more, about)
+    about = _why if has_sentences and not is_told else None
+    laid_out = _laid_out(shown, columns, title)
+    return PanelTable(title, laid_out, rows, "nothing waits", more, about)
 
 
 def _why(row: SnapshotRow) -> str:
-    return code_line(row["reason"]) if row["reason"] else ""
+    return code_line(row["reason"])
 
 
 def _evidence(row: SnapshotRow) -> Mapping[str, Any]:
@@ -961,15 +808,16 @@ def ended_table(
 
     styles = {"COMPLETED": theme["good"], "CANCELLED": theme["dim"]}
     shown = [
-        words_column("", _LABEL + 2, lambda row: row["label"]),
-        words_column("NAME", _LEAST_NAME, lambda row: row["name"], most=_MOST_NAME),
-        words_column("USER", 8, lambda row: row["user"]),
-        words_column("OUTCOME", 14, outcome, lambda row: styles.get(outcome(row), theme["hot"])),
-        words_column("EXIT", 8, _code),
-        words_column("RAN", 7, ran, is_right=True),
-        words_column("ENDED", 12, lambda row: _ago(row["ended_at"], at_s), is_right=True),
+        Column("", _LABEL + 2, lambda row: row["label"]),
+        Column("NAME", _LEAST_NAME, lambda row: row["name"], most=_MOST_NAME),
+        Column("USER", 8, lambda row: row["user"]),
+        Column("OUTCOME", 14, outcome, lambda row: styles.get(outcome(row), theme["hot"])),
+        Column("EXIT", 8, exit_words),
+        right("RAN", 7, ran),
+        right("ENDED", 12, lambda row: _ago(row["ended_at"], at_s)),
     ]
-    return PanelTable(title, _laid_out(shown, columns), rows, "nothing has ended lately")
+    laid_out = _laid_out(shown, columns, title)
+    return PanelTable(title, laid_out, rows, "nothing has ended lately")
 
 
 def _spent(row: SnapshotRow, at_s: float) -> str:
@@ -1013,11 +861,3 @@ def _ago(ended_s: float | None, at_s: float) -> str:
     if at_s - ended_s < 86400:
         return f"{show_duration(at_s - ended_s)} ago"
     return time.strftime("%b %d %H:%M", time.localtime(ended_s))
-
-
-def _code(row: SnapshotRow) -> str:
-    number = row["signal"]
-    if number is not None:
-        known = {each.value: each.name for each in signal.Signals}
-        return known.get(number, f"signal {number}")
-    return "" if row["exit_code"] is None else str(row["exit_code"])

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from drfd.common.errors import Refused
@@ -17,8 +18,7 @@ from drfd.common.indices import joined, show_spans
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import branch
 from drfd_cli.output import run_s
-from drfd_cli.top.keys import KEYS as ACTIONS
-from drfd_cli.top.keys import Act, Prompt, Question, Viewer, begin, typed
+from drfd_cli.top.keys import ACTIONS, Act, Page, Prompt, Question, Viewer, begin, typed
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotNode, SnapshotRow, SnapshotView
@@ -39,15 +39,6 @@ class TopPanel(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     ENDED = "ended"
-
-
-#: The orders of each panel, the default first.
-ORDERS: dict[TopPanel, tuple[str, ...]] = {
-    TopPanel.TREE: ("share", "name", "satisfied", "running", "waiting"),
-    TopPanel.RUNNING: ("start", "cores", "memory", "time left", "user", "name"),
-    TopPanel.WAITING: ("turn", "submission", "user", "name", "cores", "memory"),
-    TopPanel.ENDED: ("end", "user"),
-}
 
 
 @dataclass(frozen=True)
@@ -110,12 +101,6 @@ class Window:
 #: The rows of each panel: `TreeRow` for the tree, `SnapshotRow` for the others.
 Lists = dict[TopPanel, list[Any]]
 _PANELS = tuple(TopPanel)
-
-
-class Page(Enum):
-    MAIN = auto()
-    JOB = auto()
-    HELP = auto()
 
 
 class UserAction(Enum):
@@ -189,8 +174,8 @@ class State:
     message: str = ""
     is_bad: bool = False
 
-    def orders(self) -> dict[TopPanel, str]:
-        return {panel: ORDERS[panel][self.sorted_by.get(panel, 0)] for panel in TopPanel}
+    def order(self, panel: TopPanel) -> str:
+        return list(ORDERS[panel])[self.sorted_by.get(panel, 0)]
 
 
 # -- the rows of the panels ----------------------------------------------------------------------
@@ -198,8 +183,8 @@ class State:
 
 def missing_query(snapshot: SnapshotView, state: State) -> WaitingQuery | None:
     """Return what the daemon must be asked for, because the snapshot does not have it, or None."""
-    order, is_reversed = state.orders()[TopPanel.WAITING], TopPanel.WAITING in state.backwards
-    is_usual = state.row_filter.is_empty() and order == ORDERS[TopPanel.WAITING][0]
+    order, is_reversed = state.order(TopPanel.WAITING), TopPanel.WAITING in state.backwards
+    is_usual = state.row_filter.is_empty() and not state.sorted_by.get(TopPanel.WAITING)
     if not snapshot["pending_more"] or (is_usual and not is_reversed and state.first == 0):
         return None
     return WaitingQuery(state.row_filter, order, is_reversed, state.first)
@@ -217,35 +202,23 @@ def window_of(snapshot: SnapshotView, state: State, found: FoundRows | None) -> 
 def shown(snapshot: SnapshotView, state: State, found: FoundRows | None = None) -> Lists:
     """Return the rows of each panel. The tree is never filtered. `found` is the latest answer to
     the query for waiting jobs that the snapshot does not have."""
-    row_filter, orders = state.row_filter, state.orders()
-    waiting = snapshot["pending"]
+    row_filter, waiting = state.row_filter, snapshot["pending"]
     is_found = found is not None and found.answers(missing_query(snapshot, state))
-    if found is not None and is_found:
-        waiting = found.rows
-    elif row_filter.only_mine:
+    if row_filter.only_mine:
         # `pending` is cut; `mine` has the user's own jobs behind the cut.
         waiting = [*waiting, *snapshot["mine"]]
-    chosen = {
-        TopPanel.RUNNING: snapshot["running"],
-        TopPanel.WAITING: waiting,
-        TopPanel.ENDED: snapshot["ended"],
-    }
-    lists: Lists = {
-        TopPanel.TREE: _tree(
-            snapshot["nodes"], orders[TopPanel.TREE],
-            is_reversed=TopPanel.TREE in state.backwards, folded=state.folded,
-        )
-    }  # fmt: skip
-    for panel, rows in chosen.items():
-        if is_found and panel is TopPanel.WAITING:
+    lists: Lists = {TopPanel.TREE: _tree(snapshot["nodes"], state)}
+    for panel, rows in (
+        (TopPanel.RUNNING, snapshot["running"]), (TopPanel.WAITING, waiting),
+        (TopPanel.ENDED, snapshot["ended"]),
+    ):  # fmt: skip
+        if found is not None and is_found and panel is TopPanel.WAITING:
             # The daemon has filtered and sorted them.
-            lists[panel] = rows
+            lists[panel] = found.rows
             continue
         if not row_filter.is_empty():
             rows = [row for row in rows if _is_chosen(row, row_filter, snapshot["user"])]
-        key = _SORT_KEYS.get((panel, orders[panel]))
-        rows = sorted(rows, key=key) if key is not None else rows
-        lists[panel] = rows[::-1] if panel in state.backwards else rows
+        lists[panel] = _sorted(rows, panel, state)
     lists[TopPanel.ENDED] = _gathered(lists[TopPanel.ENDED])
     return lists
 
@@ -324,26 +297,17 @@ def _parts(node: SnapshotNode) -> list[str]:
     return node["path"].split(".")
 
 
-_TREE_SORT_KEYS: dict[str, Callable[[SnapshotNode], Any]] = {
-    "name": _parts,
-    "share": lambda node: (-node["dominant_share"], _parts(node)),
-    "satisfied": lambda node: (node["satisfaction"], _parts(node)),
-    "running": lambda node: (-node["running"], _parts(node)),
-    "waiting": lambda node: (-node["pending"], _parts(node)),
-}
+def _sorted(rows: Sequence[Any], panel: TopPanel, state: State) -> list[Any]:
+    key = ORDERS[panel][state.order(panel)]
+    rows = sorted(rows, key=key) if key is not None else list(rows)
+    return rows[::-1] if panel in state.backwards else rows
 
 
-def _tree(
-    nodes: Sequence[SnapshotNode],
-    order: str,
-    *,
-    is_reversed: bool = False,
-    folded: Container[str] = (),
-) -> list[TreeRow]:
+def _tree(nodes: Sequence[SnapshotNode], state: State) -> list[TreeRow]:
     """Return each node followed by the nodes below it, siblings in the given order. A pool with one
     leaf shares a row with it, because both have the same allocation and entitlement."""
     below: dict[str, list[SnapshotNode]] = {}
-    for node in sorted(nodes, key=_TREE_SORT_KEYS[order], reverse=is_reversed):
+    for node in _sorted(nodes, TopPanel.TREE, state):
         if node["path"] != "root":
             below.setdefault(node["path"].rpartition(".")[0], []).append(node)
     found: list[TreeRow] = []
@@ -355,7 +319,7 @@ def _tree(
         if len(inside) == 1 and inside[0]["path"] not in below:
             left.append(({**inside[0], "weight": node["weight"]}, depth, f"{title}/"))
             continue
-        is_folded = bool(inside) and node["path"] in folded
+        is_folded = bool(inside) and node["path"] in state.folded
         sign = " ▸" if is_folded else ""
         found.append({**node, "title": "  " * depth + title + sign, "is_leaf": not inside})
         left += [] if is_folded else [(each, depth + 1, "") for each in reversed(inside)]
@@ -378,19 +342,32 @@ def _left_s(row: SnapshotRow) -> float:
     return float("inf") if left is None else left
 
 
-_SORT_KEYS: dict[tuple[TopPanel, str], Callable[[SnapshotRow], Any]] = {
-    (TopPanel.RUNNING, "start"): lambda row: (row["started_at"] or float("inf"), row["id"]),
-    (TopPanel.RUNNING, "cores"): lambda row: -_use(row, "cores"),
-    (TopPanel.RUNNING, "memory"): lambda row: -_use(row, "memory"),
-    (TopPanel.RUNNING, "time left"): _left_s,
-    (TopPanel.RUNNING, "user"): lambda row: row["user"],
-    (TopPanel.RUNNING, "name"): lambda row: row["name"],
-    (TopPanel.WAITING, "submission"): lambda row: row["submitted_at"],
-    (TopPanel.WAITING, "user"): lambda row: row["user"],
-    (TopPanel.WAITING, "name"): lambda row: row["name"],
-    (TopPanel.WAITING, "cores"): lambda row: -row["demand"]["cores"],
-    (TopPanel.WAITING, "memory"): lambda row: -row["demand"]["memory"],
-    (TopPanel.ENDED, "user"): lambda row: row["user"],
+#: The orders of each panel, the default first, with the sort key; None for the daemon's own order.
+ORDERS: dict[TopPanel, dict[str, Callable[[Any], Any] | None]] = {
+    TopPanel.TREE: {
+        "share": lambda node: (-node["dominant_share"], _parts(node)),
+        "name": lambda node: _parts(node),
+        "satisfied": lambda node: (node["satisfaction"], _parts(node)),
+        "running": lambda node: (-node["running"], _parts(node)),
+        "waiting": lambda node: (-node["pending"], _parts(node)),
+    },
+    TopPanel.RUNNING: {
+        "start": lambda row: (row["started_at"] or float("inf"), row["id"]),
+        "cores": lambda row: -_use(row, "cores"),
+        "memory": lambda row: -_use(row, "memory"),
+        "time left": _left_s,
+        "user": itemgetter("user"),
+        "name": itemgetter("name"),
+    },
+    TopPanel.WAITING: {
+        "turn": None,
+        "submission": itemgetter("submitted_at"),
+        "user": itemgetter("user"),
+        "name": itemgetter("name"),
+        "cores": lambda row: -row["demand"]["cores"],
+        "memory": lambda row: -row["demand"]["memory"],
+    },
+    TopPanel.ENDED: {"end": None, "user": itemgetter("user")},
 }
 
 

@@ -19,8 +19,7 @@ from drfd_cli.charts import CurveKind, declared, highest
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, run_s, show_time, start_line
 from drfd_cli.top.history import History, height_of, history_lines
-from drfd_cli.top.keys import HELP, refusal, word_of
-from drfd_cli.top.keys import KEYS as ACTIONS
+from drfd_cli.top.keys import HELP, KEYS, Page, refusal, word_of
 from drfd_cli.top.paint import (
     Line,
     Theme,
@@ -48,7 +47,6 @@ from drfd_cli.top.panels import (
 from drfd_cli.top.state import (
     FoundRows,
     Lists,
-    Page,
     State,
     TopPanel,
     WhenShown,
@@ -322,50 +320,45 @@ def _tables(
     snapshot, state = scene.snapshot, scene.state
     at_s, counts = scene.now_s, snapshot["counts"]
     marks = leaf_marks(snapshot["nodes"], theme)
-    orders = state.orders()
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)
     held = f", {counts['HELD']:,} held" if counts.get("HELD") else ""
     suspended = counts.get("SUSPENDED", 0)
     paused = f", {suspended:,} suspended" if suspended else ""
-    titles = {
-        TopPanel.RUNNING: f"RUNNING {sum(counts.values()) - waiting - suspended:,}{paused}",
-        TopPanel.WAITING: f"WAITING {waiting:,}{held}",
-        TopPanel.ENDED: "ENDED",
-    }
     window = window_of(snapshot, state, scene.found)
-    for panel, title in titles.items():
-        is_usual = not state.sorted_by.get(panel)
-        found = "" if state.row_filter.is_empty() else f" ({len(rows[panel])} shown)"
+    is_filtered = not state.row_filter.is_empty()
+
+    def title(panel: TopPanel, words: str) -> str:
+        found = f" ({len(rows[panel])} shown)" if is_filtered else ""
         if panel is TopPanel.WAITING:
             found = _place_in_list(state, window, len(rows[panel]))
-        by = "" if is_usual else f" by {orders[panel]}"
-        backwards = ", reversed" if panel in state.backwards else ""
-        titles[panel] = title + found + by + backwards
-    more = _more_words(state, window)
-    tables = {
-        TopPanel.TREE: tree_table(
+        by = f" by {state.order(panel)}" if state.sorted_by.get(panel) else ""
+        return words + found + by + ", reversed" * (panel in state.backwards)
+
+    tree, *others = (
+        tree_table(
             rows[TopPanel.TREE], marks, theme, left,
             user=snapshot["user"], state=state, shortfalls=scene.shortfalls,
         ),
-        TopPanel.RUNNING: running_table(
-            rows[TopPanel.RUNNING], marks, theme, right,
-            at_s=at_s, title=titles[TopPanel.RUNNING],
+        running_table(
+            rows[TopPanel.RUNNING], marks, theme, right, at_s=at_s,
+            title=title(
+                TopPanel.RUNNING,
+                f"RUNNING {sum(counts.values()) - waiting - suspended:,}{paused}",
+            ),
         ),
-        TopPanel.WAITING: waiting_table(
-            rows[TopPanel.WAITING], theme, right,
-            at_s=at_s, title=titles[TopPanel.WAITING], more=more, has_sentences=has_sentences,
+        waiting_table(
+            rows[TopPanel.WAITING], theme, right, at_s=at_s, has_sentences=has_sentences,
+            title=title(TopPanel.WAITING, f"WAITING {waiting:,}{held}"),
+            more=_more_words(state, window),
         ),
-        TopPanel.ENDED: ended_table(
-            rows[TopPanel.ENDED], theme, right, at_s=at_s, title=titles[TopPanel.ENDED]
+        ended_table(
+            rows[TopPanel.ENDED], theme, right, at_s=at_s, title=title(TopPanel.ENDED, "ENDED")
         ),
-    }  # fmt: skip
-    if state.row_filter.is_empty():
-        return tables
-    # The tree is never filtered.
-    return {
-        panel: table if panel is TopPanel.TREE else replace(table, nothing="none of these")
-        for panel, table in tables.items()
-    }
+    )  # fmt: skip
+    if is_filtered:
+        # The tree is never filtered.
+        others = [replace(table, nothing="none of these") for table in others]
+    return dict(zip(TopPanel, (tree, *others), strict=True))
 
 
 def _place_in_list(state: State, window: Window, count: int) -> str:
@@ -390,51 +383,30 @@ def _more_words(state: State, window: Window) -> str:
     return f"… and {window.after:,} more rows; G goes to the last"
 
 
-#: The keys of each page in their order on the last line, and those that a narrow screen has, too.
-_KEYS = {
-    Page.MAIN: (
-        ("Tab", "panel"), ("Enter", "open"), ("/", "find"), ("u", "mine"), ("s", "sort"),
-        ("Space", "mark"), *ACTIONS.items(), ("l", "log"), ("i", "history"), ("?", "help"),
-        ("q", "quit"),
-    ),
-    Page.JOB: (
-        ("Esc", "back"), *ACTIONS.items(), ("l", "log"), ("e", "errors"), ("j k", "scroll"),
-        ("?", "help"),
-    ),
-    Page.HELP: (("Esc", "back"), ("j k", "scroll")),
-}  # fmt: skip
-_FIRST_KEYS = (
-    "?", "q", "Esc", "/", "c", "h", "p", "l", "r", "e", "Enter", "u", "s", "Space", "Tab",
-)  # fmt: skip
-
-
 def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
     """Return the line of keys. Those that cannot work on the selected job are dimmed, or without
     colours left out."""
     state, viewer = scene.state, viewer_of(scene.snapshot)
-    keys = dict(_KEYS[state.page])
     rows = targets(state, listed, viewer)
-    for key in ACTIONS.keys() & keys.keys():
-        keys[key] = word_of(key, rows[0] if rows else None)
-    unfit = {key for key in ACTIONS if all(refusal(key, row, viewer) for row in rows)}
-    widths = {key: len(key) + len(word) + 2 for key, word in keys.items()}
-    order = [key for key in _FIRST_KEYS if key in keys]
-    order += [key for key in keys if key not in order]
-    # On a narrow screen, what works on the selected job has the room of what does not.
-    order.sort(key=lambda key: key in unfit)
+    keys = [key for key in KEYS if state.page in key.pages]
+    words = {key: word_of(key, rows[0] if rows else None) for key in keys}
+    unfit = {
+        key for key in keys
+        if key.action is not None and all(refusal(key.name, row, viewer) for row in rows)
+    }  # fmt: skip
+    widths = {key: len(key.name) + len(words[key]) + 2 for key in keys}
     kept, left = set(), columns
-    for key in order:
+    # On a narrow screen, what works on the selected job has the room of what does not.
+    for key in sorted(keys, key=lambda key: (key in unfit, key.rank)):
         if widths[key] <= left:
             kept.add(key)
             left -= widths[key]
     line: Line = []
-    for key, word in keys.items():
-        if key not in kept:
-            continue
+    for key in filter(kept.__contains__, keys):
         if key not in unfit:
-            line += [Segment(f" {key} ", theme["key"]), Segment(word, theme["foot"])]
+            line += [Segment(f" {key.name} ", theme["key"]), Segment(words[key], theme["foot"])]
         elif theme.has_colour:
-            line.append(Segment(f" {key} {word}", theme["off"]))
+            line.append(Segment(f" {key.name} {words[key]}", theme["off"]))
         else:
             line.append(spaces(widths[key]))
     return joined(line, columns)

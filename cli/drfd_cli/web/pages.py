@@ -24,8 +24,7 @@ from starlette.routing import Mount, Route
 
 from drfd.client.words import parse_id
 from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
-from drfd_cli.commands.log import last_bytes, last_lines
-from drfd_cli.output import has_run
+from drfd_cli.commands.log import output_of, tail_of
 from drfd_cli.top.history import History, Moment
 
 if TYPE_CHECKING:
@@ -226,26 +225,18 @@ def _job(asked: Connection, text: str, *, has_why: bool) -> dict[str, object]:
         except NotPermitted:
             found["why"] = None
     if "job" in shown:
-        found["output"] = _output(shown["job"], shown["job"]["stdout"])
-        if shown["job"]["stderr"] not in (None, shown["job"]["stdout"]):
-            found["errors"] = _output(shown["job"], shown["job"]["stderr"])
+        job = shown["job"]
+        found["output"] = _output(job, errors=False)
+        if job["stderr"] not in (None, job["stdout"]):
+            found["errors"] = _output(job, errors=True)
     return found
 
 
-def _output(job: JobView, path: str | None) -> dict[str, object]:
+def _output(job: JobView, *, errors: bool) -> dict[str, object]:
     """Return the last lines of an output file, or in `note` why there are none."""
-    if path is None:
-        return {"path": None, "lines": [], "note": "only its owner is told where it is"}
-    found: dict[str, object] = {"path": path, "lines": [], "note": ""}
-    if not has_run(job):
-        return {**found, "note": "the job has not started"}
-    try:
-        data = last_bytes(path, _TAIL_BYTES)
-    except Refused as error:
-        return {**found, "note": str(error)}
-    if not data:
-        return {**found, "note": "the file is not there" if data is None else "nothing yet"}
-    return {**found, "lines": last_lines(data)[-_TAIL_LINES:]}
+    path, note = output_of(job, errors=errors)
+    lines, note = ([], note) if note else tail_of(path, _TAIL_BYTES, _TAIL_LINES)
+    return {"path": path or None, "lines": lines, "note": note}
 
 
 def _history(asked: Connection, query: Any) -> dict[str, object]:

@@ -39,7 +39,7 @@ from drfd_cli.top.feed import (
     first_snapshot,
     request_action,
 )
-from drfd_cli.top.keys import Act, Verb
+from drfd_cli.top.keys import Act
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.state import Look, State
 from drfd_cli.top.view import Scene, Size, screen
@@ -70,21 +70,21 @@ def shown_job(path: Path, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("act", "ids", "fields"),
     [
-        (Act(Verb.CANCEL, ("42",)), [42], {}),
-        (Act(Verb.CANCEL, ("42_7",)), ["42_7"], {}),
-        (Act(Verb.CANCEL, ("42_[8-10]",)), ["42_8", "42_9", "42_10"], {}),
-        (Act(Verb.HOLD, ("42_[8-99]",)), [42], {}),
-        (Act(Verb.RELEASE, ("42_[1,3,5,…]",)), [42], {}),
-        (Act(Verb.SET, ("4", "6_[0-9]"), {"time_limit_s": 60}, "time limit 1m"), [4, 6],
+        (Act("cancel", ("42",)), [42], {}),
+        (Act("cancel", ("42_7",)), ["42_7"], {}),
+        (Act("cancel", ("42_[8-10]",)), ["42_8", "42_9", "42_10"], {}),
+        (Act("hold", ("42_[8-99]",)), [42], {}),
+        (Act("release", ("42_[1,3,5,…]",)), [42], {}),
+        (Act("set", ("4", "6_[0-9]"), {"time_limit_s": 60}, "time limit 1m"), [4, 6],
          {"time_limit_s": 60}),
     ],
 )  # fmt: skip
 def test_what_is_done_is_done_in_one_request_to_the_rows_and_no_more(
     connection: Connection, daemon: CannedDaemon, act: Act, ids: list[Any], fields: Message
 ) -> None:
-    daemon.replies = {act.verb.value: {"done": [42], "failed": []}}
+    daemon.replies = {act.verb: {"done": [42], "failed": []}}
     told = request_action(connection, act)
-    assert daemon.requests == [{"op": act.verb.value, "select": {"ids": ids}, **fields}]
+    assert daemon.requests == [{"op": act.verb, "select": {"ids": ids}, **fields}]
     rows = f"job {act.labels[0]}" if len(act.labels) == 1 else "2 jobs"
     assert (told.text.endswith(f" {rows}"), told.is_bad) == (True, False)
     assert not fields or told.text == "set time limit 1m of 2 jobs"
@@ -94,7 +94,7 @@ def test_of_tasks_that_have_no_name_on_the_screen_none_is_cancelled(
     connection: Connection, daemon: CannedDaemon
 ) -> None:
     with pytest.raises(Refused, match="more tasks than a row can name"):
-        request_action(connection, Act(Verb.CANCEL, ("42_[1,3,5,…]",)))
+        request_action(connection, Act("cancel", ("42_[1,3,5,…]",)))
     assert daemon.requests == []
 
 
@@ -103,15 +103,15 @@ def test_what_was_done_and_what_was_not_is_told(
 ) -> None:
     error = {"kind": "NotPermitted", "code": "x", "text": "job 4 is\x1b bob's", "hint": "ask bob"}
     failed = [{"id": 4, "error": error}]
-    signal = Act(Verb.SIGNAL, ("1", "2"), {"signal": 10}, "SIGUSR1")
+    signal = Act("signal", ("1", "2"), {"signal": 10}, "SIGUSR1")
     why = "job 4 is? bob's (ask bob)"
     for act, done, not_done, text, is_bad in (
-        (Act(Verb.CANCEL, ("4",)), [], failed, why, True),
-        (Act(Verb.HOLD, ("4", "5")), [5], failed, f"held 1 job, but not 1: {why}", True),
-        (Act(Verb.SUSPEND, ("1",)), [1], [], "suspended job 1", False),
+        (Act("cancel", ("4",)), [], failed, why, True),
+        (Act("hold", ("4", "5")), [5], failed, f"held 1 job, but not 1: {why}", True),
+        (Act("suspend", ("1",)), [1], [], "suspended job 1", False),
         (signal, [], [], "2 jobs are not there any more", True),
     ):
-        daemon.replies = {act.verb.value: {"done": done, "failed": not_done}}
+        daemon.replies = {act.verb: {"done": done, "failed": not_done}}
         told = request_action(connection, act)
         assert (told.text, told.is_bad) == (text, is_bad)
 
@@ -132,7 +132,7 @@ def test_ended_jobs_are_submitted_again(
         "hello": {"version": "1", "user": "alice", "admin": False, "key_file": None},
         "submit": {"id": 12},
     }
-    assert request_action(connection, Act(Verb.RETRY, labels)).text == text
+    assert request_action(connection, Act("retry", labels)).text == text
     for sent in daemon.asked("submit", times=len(labels)):
         assert {key: sent[key] for key in before} == before
 

@@ -14,14 +14,13 @@ from canned import CannedDaemon, Refuse
 from canned_snapshots import AT_S, ended, many, row, snapshot, three_jobs, waits
 from drfd.client.connection import Connection
 from drfd_cli.top.feed import fetch_waiting
-from drfd_cli.top.keys import Act, KeyDecoder, Prompt, Question, Verb, Viewer, begin, refusal
+from drfd_cli.top.keys import Act, KeyDecoder, Page, Prompt, Question, Viewer, begin, refusal
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.state import (
     ORDERS,
     CursorPlace,
     FoundRows,
     Look,
-    Page,
     RowFilter,
     State,
     TopPanel,
@@ -151,10 +150,10 @@ def test_s_goes_through_all_orders_of_a_panel_and_any_can_be_reversed(panel: Top
     else:
         assert back == labels(state)[::-1]
     for _ in ORDERS[panel]:
-        orders.append(state.orders()[panel])
+        orders.append(state.order(panel))
         state = after(state, "s")
-    assert tuple(orders) == ORDERS[panel]
-    assert state.orders()[panel] == ORDERS[panel][0]
+    assert orders == list(ORDERS[panel])
+    assert state.order(panel) == orders[0]
 
 
 def test_pages_have_a_way_back() -> None:
@@ -207,7 +206,7 @@ def test_no_keys_lead_to_a_state_that_cannot_go_on(keys: list[str], which: str) 
     state = State()
     for key in keys:
         state, wish = press(state, key, shown(of, state), 5)
-        assert not (isinstance(wish, Act) and wish.verb is Verb.CANCEL and key not in "yY")
+        assert not (isinstance(wish, Act) and wish.verb == "cancel" and key not in "yY")
         assert (state.page is Page.JOB) <= (state.job is not None)
 
 
@@ -272,19 +271,19 @@ def test_keys_that_cannot_work_are_not_offered_and_others_named_by_what_they_do(
 @pytest.mark.parametrize(
     ("state", "keys", "act"),
     [
-        (State(), ["p"], Act(Verb.SUSPEND, ("1",))),
-        (State(), ["j", "p"], Act(Verb.RESUME, ("2",))),
-        (WAITING, ["h"], Act(Verb.HOLD, ("4",))),
-        (WAITING, ["j", "h"], Act(Verb.RELEASE, ("5",))),
-        (ENDED, ["r"], Act(Verb.RETRY, ("7",))),
+        (State(), ["p"], Act("suspend", ("1",))),
+        (State(), ["j", "p"], Act("resume", ("2",))),
+        (WAITING, ["h"], Act("hold", ("4",))),
+        (WAITING, ["j", "h"], Act("release", ("5",))),
+        (ENDED, ["r"], Act("retry", ("7",))),
         (State(), ["t", *"2h", "enter"],
-         Act(Verb.SET, ("1",), {"time_limit_s": 7200}, "time limit 2h")),
+         Act("set", ("1",), {"time_limit_s": 7200}, "time limit 2h")),
         (State(), ["t", *"unlimited", "enter"],
-         Act(Verb.SET, ("1",), {"time_limit_s": 0}, "time limit unlimited")),
-        (WAITING, ["P", *"-5", "enter"], Act(Verb.SET, ("4",), {"priority": -5}, "priority -5")),
-        (State(), ["x", *"usr1", "enter"], Act(Verb.SIGNAL, ("1",), {"signal": 10}, "SIGUSR1")),
+         Act("set", ("1",), {"time_limit_s": 0}, "time limit unlimited")),
+        (WAITING, ["P", *"-5", "enter"], Act("set", ("4",), {"priority": -5}, "priority -5")),
+        (State(), ["x", *"usr1", "enter"], Act("signal", ("1",), {"signal": 10}, "SIGUSR1")),
         # On the page of a job marks of others do not count.
-        (WAITING, [" ", " ", "2", "enter", "p"], Act(Verb.SUSPEND, ("1",))),
+        (WAITING, [" ", " ", "2", "enter", "p"], Act("suspend", ("1",))),
     ],
 )  # fmt: skip
 def test_an_action_on_one_job_is_done_at_once_or_after_its_value(
@@ -297,7 +296,7 @@ def test_enter_alone_sends_no_signal() -> None:
     told = after(State(), "x", "enter", of=mixed())
     assert told.is_bad
     assert told.message == "write which signal (TERM, INT, USR1, ... or a number)"
-    sent = Act(Verb.SIGNAL, ("1",), {"signal": 15}, "SIGTERM")
+    sent = Act("signal", ("1",), {"signal": 15}, "SIGTERM")
     assert wish_after(told, *"term", "enter", of=mixed())[1] == sent
 
 
@@ -321,14 +320,14 @@ def test_a_job_is_cancelled_only_after_a_yes() -> None:
         assert (state.question, state.message) == (None, "nothing done")
     # It is about the job that was meant, whatever moves below it.
     state, wish = wish_after(asked, "y", of=snapshot(running=[row(1)]))
-    assert (state.question, wish) == (None, Act(Verb.CANCEL, ("44_[8-99%4]",)))
+    assert (state.question, wish) == (None, Act("cancel", ("44_[8-99%4]",)))
 
 
 def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now() -> None:
     state, three = after(WAITING, "enter"), three_jobs()
     held = {**three, "pending": [three["pending"][0] | {"state": "HELD"}]}
-    assert wish_after(state, "h")[1] == Act(Verb.HOLD, ("45",))
-    assert wish_after(state, "h", of=held)[1] == Act(Verb.RELEASE, ("45",))
+    assert wish_after(state, "h")[1] == Act("hold", ("45",))
+    assert wish_after(state, "h", of=held)[1] == Act("release", ("45",))
     over = {**three, "pending": [], "ended": [ended(45)]}
     assert after(state, "c", of=over).message == "job 45 has ended"
 
@@ -355,19 +354,19 @@ def test_an_action_on_marked_jobs_is_one_question_with_their_number() -> None:
     lines = lines_of(Scene(mixed(), marked, AT_S), Size(100, 24))
     assert [line[:3] for line in lines if line.startswith("*")] == ["*4 ", "*5 ", "*6_"]
     asked = after(marked, "c", of=mixed())
-    act = Act(Verb.CANCEL, ("4", "5", "6_[0-9]"))
+    act = Act("cancel", ("4", "5", "6_[0-9]"))
     assert asked.question == Question(act, "cancel 3 jobs (12 with all tasks)?")
     done, wish = wish_after(asked, "y", of=mixed())
     assert (wish, done.marked) == (act, {})
     assert after(asked, "n", of=mixed()).marked == marked.marked
     assert after(marked, "esc", of=mixed()).marked == {}
     state = after(ENDED, " ", " ", "r", of=mixed())
-    assert state.question == Question(Act(Verb.RETRY, ("7", "8")), "retry 2 jobs?")
+    assert state.question == Question(Act("retry", ("7", "8")), "retry 2 jobs?")
 
 
 def test_of_marked_jobs_those_are_meant_for_which_the_action_works() -> None:
     rows = [row(1), row(3, "bob"), row(2, state="SUSPENDED")]
-    suspend = Act(Verb.SUSPEND, ("1",))
+    suspend = Act("suspend", ("1",))
     told = "suspend job 1 (fit) of alice; 2 of the marked ones cannot?"
     assert begin("p", rows, ALICE) == Question(suspend, told)
     assert begin("h", rows, ALICE) == "job 1 is RUNNING: only waiting jobs can be held"
@@ -380,11 +379,11 @@ def test_marked_jobs_that_a_filter_hides_are_left_alone_and_stay_marked() -> Non
     fewer = after(marked, "/", *"held", "enter", of=mixed())
     assert "2 marked, 1 hidden by the filter; a key is for the 1 shown" in last_lines(fewer)
     done, wish = wish_after(fewer, "c", "y", of=mixed())
-    assert (wish, list(done.marked)) == (Act(Verb.CANCEL, ("5",)), ["4"])
+    assert (wish, list(done.marked)) == (Act("cancel", ("5",)), ["4"])
     other = after(marked, "/", *"6_", "enter", of=mixed())
     assert "2 marked, all hidden by the filter; a key is for the job selected" in last_lines(other)
     done, wish = wish_after(other, "h", of=mixed())
-    assert (wish, list(done.marked)) == (Act(Verb.HOLD, ("6_[0-9]",)), ["4", "5"])
+    assert (wish, list(done.marked)) == (Act("hold", ("6_[0-9]",)), ["4", "5"])
     # A waiting task that the daemon found is not hidden.
     task = waits(6, label="6_[0-9]", tasks=10)
     found = State(panel=TopPanel.WAITING, row_filter=RowFilter("6_7"), marked={"6_": task})
@@ -396,7 +395,7 @@ def test_a_mark_stays_with_an_array_of_which_tasks_start_or_end() -> None:
     state = after(WAITING, "G", " ", of=mixed())
     assert list(state.marked) == ["6_"]
     later = {**mixed(), "pending": [waits(6, label="6_[3-9]", tasks=7)]}
-    assert wish_after(state, "h", of=later)[1] == Act(Verb.HOLD, ("6_[3-9]",))
+    assert wish_after(state, "h", of=later)[1] == Act("hold", ("6_[3-9]",))
     # Ended tasks that share a row are marked apart from the waiting ones.
     rows = [ended(7, label="6_7", name="a", array_id=6, array_index=7),
             ended(8, label="6_8", name="a", array_id=6, array_index=8)]  # fmt: skip

@@ -41,10 +41,10 @@ from canned_snapshots import (
 from drfd_cli.output import clean
 from drfd_cli.top.app import encode
 from drfd_cli.top.history import MOST, History, height_of, history_lines
-from drfd_cli.top.keys import Act, Question, Verb
+from drfd_cli.top.keys import Act, Page, Question
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
 from drfd_cli.top.panels import in_words
-from drfd_cli.top.state import CursorPlace, Page, RowFilter, State, TopPanel, WhenShown
+from drfd_cli.top.state import CursorPlace, RowFilter, State, TopPanel, WhenShown
 from drfd_cli.top.view import (
     LEAST_COLUMNS,
     LEAST_ROWS,
@@ -94,7 +94,7 @@ def scenes() -> dict[str, Scene]:
     """Other states of the screen than the usual one."""
     three = three_jobs()
     question = Question(
-        Act(Verb.CANCEL, ("44_[8-99%4]",)), "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
+        Act("cancel", ("44_[8-99%4]",)), "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
     )
     nothing = detail(
         usage=None, output=(), path="", problem="only its owner is told where it is",
@@ -207,7 +207,7 @@ def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns: int, row
 
 @pytest.mark.parametrize("word", HOSTILE)
 def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word: str) -> None:
-    question = Question(Act(Verb.CANCEL, ("1",)), f"cancel job 1 ({word}) of {word}?")
+    question = Question(Act("cancel", ("1",)), f"cancel job 1 ({word}) of {word}?")
     assert "y: yes, any other key: no" in seen(at(three_jobs(), State(question=question)))
 
 

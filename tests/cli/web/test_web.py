@@ -172,7 +172,7 @@ def test_an_output_that_cannot_be_shown_says_why(
     job["stdout"] = "/dev/null"
     assert note() == "the output went to /dev/null, which is no file that keeps it"
     job["started_at"] = None
-    assert note() == "the job has not started"
+    assert note() == "not started yet"
     job["stdout"] = None
     assert note() == "only its owner is told where it is"
 
