@@ -55,11 +55,6 @@ STARTED = ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
 LIVE = (*WAITING, *STARTED)
 V = TypeVar("V")
 Reply = TypeVar("Reply")
-#: A heading, or a heading with the alignment of its column.
-Column = str | tuple[str, str]
-#: The columns of a table, with the function that returns the cell of a row.
-Cells = Mapping[Column, Callable[[V], object]]
-
 #: Seconds below which the run time of an ended job is shown in tenths.
 _SHORT_S = 9.95
 #: Characters that change the direction of text: they can make one name look like another.
@@ -213,9 +208,20 @@ def remark(text: str, *, also_in_scripts: bool = False) -> None:
         say(text)
 
 
-def parts(column: Column) -> tuple[str, str]:
-    """Return the heading and the alignment of a column."""
-    return (column, "left") if isinstance(column, str) else column
+@dataclass(frozen=True)
+class Column:
+    """A column of a list for people, with all that is said of it."""
+
+    title: str
+    #: Returns the cell of a row.
+    show: Callable[[Any], object] = str
+    is_right: bool = False
+    #: Whether it is never cut on a narrow screen.
+    is_fixed: bool = False
+    is_shown: bool = True
+
+
+right = partial(Column, is_right=True)
 
 
 def width(stream: TextIO | None = None) -> int:
@@ -232,27 +238,24 @@ def width(stream: TextIO | None = None) -> int:
 
 
 def print_rows(
-    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, fixed: Sequence[str],
-    last_width: int = 0,
-) -> None:  # fmt: skip
-    """Print a table on stdout. On a narrow screen, columns other than the `fixed` ones are cut,
-    words before numbers. The last column is broken into lines, of at least `last_width` if that is
-    not zero; without it, a fixed one is not."""
-    head, lines = table_lines(columns, rows, fixed=fixed, last_width=last_width)
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, last_width: int = 0
+) -> None:
+    """Print a table on stdout. On a narrow screen, columns that are not fixed are cut, words before
+    numbers. The last column is broken into lines, of at least `last_width` if that is not zero;
+    without it, a fixed one is not."""
+    head, lines = table_lines(columns, rows, last_width=last_width)
     click.echo("\n".join([*head, *chain(*lines), ""]), color=has_colour())
 
 
 def table_lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, fixed: Sequence[str],
-    last_width: int = 0,
-) -> tuple[list[str], list[list[str]]]:  # fmt: skip
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, last_width: int = 0
+) -> tuple[list[str], list[list[str]]]:
     """Return the lines of a table's heading, and those of each row."""
-    names = [clean(parts(column)[0]) for column in columns]
-    is_right = [parts(column)[1] == "right" for column in columns]
+    names = [clean(column.title) for column in columns]
     rows = [[*cells, *[""] * (len(names) - len(cells))] for cells in rows]
     texts = [[clean(cell, 400) for cell in cells] for cells in rows]
     widths = [max(map(columns_of, cells)) for cells in zip(names, *texts, strict=True)]
-    is_fixed = [name in fixed for name in names]
+    is_fixed = [column.is_fixed for column in columns]
     whole, apart = widths[-1], _APART
     is_broken = last_width > 0 or not is_fixed[-1]
     if is_broken:
@@ -260,7 +263,7 @@ def table_lines(
     # There is a blank at each end.
     if sum(widths) + _APART * len(widths) - 1 > width():
         apart = _TIGHT
-        is_word = [not right for right in is_right]
+        is_word = [not column.is_right for column in columns]
         widths = _squeezed(widths, is_fixed, is_word, width() - len(widths) - 1)
     if is_broken:
         # The last column gets the rest of the width.
@@ -269,8 +272,8 @@ def table_lines(
 
     def line(cells: Sequence[str], styles: Sequence[str]) -> str:
         padded = (
-            _styled(pad(cell, own, right=right), style)
-            for cell, own, right, style in zip(cells, widths, is_right, styles, strict=True)
+            _styled(pad(cell, own, right=column.is_right), style)
+            for cell, own, column, style in zip(cells, widths, columns, styles, strict=True)
         )
         return (" " + (" " * apart).join(padded)).rstrip()
 
@@ -307,18 +310,17 @@ _INDENT = 6
 
 
 def print_explained_rows(
-    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, fixed: Sequence[str],
-    last_width: int,
-) -> None:  # fmt: skip
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, last_width: int
+) -> None:
     """Print a table of which the last column has sentences. On a screen, neighbours with the same
     one have it once; and if the column is so narrow that one would take many lines, all of them are
     printed below their rows over the whole width. The first column names the rows."""
     if not has_screen():
-        print_rows(columns, rows, fixed=fixed, last_width=last_width)
+        print_rows(columns, rows, last_width=last_width)
         return
     told = [clean(cells[-1], 400) for cells in rows]
     runs = _runs(told)
-    names = [parts(column)[0] for column in columns]
+    names = [column.title for column in columns]
     others = [
         max(columns_of(clean(cell)) for cell in cells)
         for cells in list(zip(names, *rows, strict=True))[:-1]
@@ -329,10 +331,10 @@ def print_explained_rows(
         for first, last in runs:
             for at in range(first + 1, last + 1 if columns_of(told[first]) > room else first + 1):
                 folded[at][-1] = f"as {clean(rows[first][0])}"
-        print_rows(columns, folded, fixed=fixed, last_width=last_width)
+        print_rows(columns, folded, last_width=last_width)
         return
     bare = [[*cells[:-1], ""] for cells in rows]
-    head, lines = table_lines([*columns[:-1], ""], bare, fixed=fixed)
+    head, lines = table_lines([*columns[:-1], Column("")], bare)
     for first, last in runs:
         if told[first]:
             ids = f"{clean(rows[first][0])} to {clean(rows[last][0])}: " if first < last else ""
@@ -381,32 +383,31 @@ def _squeezed(
     return found
 
 
-def visible(cells: Cells[V], *hidden: str) -> Cells[V]:
-    """Return the columns without those that have these headings."""
-    return {column: show for column, show in cells.items() if parts(column)[0] not in hidden}
+def shown(columns: Iterable[Column]) -> list[Column]:
+    return [column for column in columns if column.is_shown]
 
 
-def rows_of(cells: Cells[V], items: Iterable[V]) -> list[list[object]]:
+def rows_of(columns: Sequence[Column], items: Iterable[Any]) -> list[list[object]]:
     """Return a row for each item."""
-    return [[show(item) for show in cells.values()] for item in items]
+    return [[column.show(item) for column in columns] for item in items]
 
 
 def print_items(
-    cells: Cells[V], items: Iterable[V], *, fixed: Sequence[str], last_width: int = 0,
+    columns: Iterable[Column], items: Iterable[Any], *, last_width: int = 0,
     below: Iterable[Mapping[str, object]] = (),
 ) -> None:  # fmt: skip
     """Print a table with a row for each item, as `print_rows` does, and below them rows of which
     the cells are given by their headings."""
-    rows = rows_of(cells, items)
-    rows += [[row.get(parts(column)[0], "") for column in cells] for row in below]
-    print_rows(list(cells), rows, fixed=fixed, last_width=last_width)
+    columns = shown(columns)
+    rows = rows_of(columns, items)
+    rows += [[row.get(column.title, "") for column in columns] for row in below]
+    print_rows(columns, rows, last_width=last_width)
 
 
 def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
     """Print a list page by page as the pages arrive. A later page may widen a column."""
-    names = [parts(column)[0] for column in columns]
-    is_right = [parts(column)[1] == "right" for column in columns]
-    table, widths = [names], [0] * len(columns)
+    table: list[list[str]] = [[column.title for column in columns]]
+    widths = [0] * len(columns)
     for rows in pages:
         table += [[clean(cell, 400) for cell in cells] for cells in rows]
         columned = zip(widths, *table, strict=True)
@@ -414,8 +415,8 @@ def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[obj
         lines = []
         for cells in table:
             padded = (
-                pad(cell, width, right=right)
-                for cell, width, right in zip(cells, widths, is_right, strict=True)
+                pad(cell, width, right=column.is_right)
+                for cell, width, column in zip(cells, widths, columns, strict=True)
             )
             lines.append("  ".join(padded).rstrip())
         click.echo("\n".join(lines))

@@ -94,11 +94,11 @@ def _amounts(capacity: Resources) -> list[tuple[str, int]]:
 
 
 def _print_measures(runs: list[View]) -> None:
-    columns: list[output.Column] = ["", *((run["label"], "right") for run in runs)]
+    columns = [output.Column(""), *(output.right(run["label"], is_fixed=True) for run in runs)]
     rows = [
         [name, *(show(run) for run in runs)] for name, show in _rows(runs) if any(map(show, runs))
     ]
-    output.print_rows(columns, rows, fixed=[run["label"] for run in runs])
+    output.print_rows(columns, rows)
 
 
 def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
@@ -166,11 +166,12 @@ def _window(runs: list[View]) -> str:
 
 def _print_users(runs: list[View]) -> None:
     """Print waits by user, longest under the first policy first."""
-    columns: list[output.Column] = ["USER", ("JOBS", "right")]
+    columns = [output.Column("USER"), output.right("JOBS", is_fixed=True)]
     lends = any(run["lends"] for run in runs)
     for run in runs:
-        columns.append((f"{run['label']}: WAIT", "right"))
-        columns += [("RUN", "right")] * lends + [("KEPT", "right"), ("SHARE", "right")]
+        columns.append(output.right(f"{run['label']}: WAIT"))
+        names = ("RUN", "KEPT", "SHARE") if lends else ("KEPT", "SHARE")
+        columns += [output.right(name, is_fixed=True) for name in names]
     leaves = list(runs[0]["users"]) if runs else []
     leaves.sort(key=lambda leaf: (-(runs[0]["users"][leaf]["wait_s"]["mean"]), leaf))
     rows: list[list[object]] = []
@@ -189,7 +190,7 @@ def _print_users(runs: list[View]) -> None:
                     _percent(user["share"]),
                 ]
         rows.append(cells)
-    output.print_rows(columns, rows, fixed=("JOBS", "RUN", "KEPT", "SHARE"))
+    output.print_rows(columns, rows)
     if len(leaves) > _MOST_USERS:
         counts = Counter(len(run["users"]) for run in runs)
         output.say(f"{_MOST_USERS} of {max(counts):,} users; --json has all")

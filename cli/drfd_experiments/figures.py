@@ -84,12 +84,13 @@ def show_figures(figures: Sequence[Figure]) -> None:
 
 
 def print_table(table: Table) -> None:
-    columns: list[output.Column] = [
-        (each.name, "right") if _is_number(table, at) else each.name
+    last = len(table.columns) - 1
+    columns = [
+        output.Column(each.name, is_right=_is_number(table, at), is_fixed=at < last)
         for at, each in enumerate(table.columns)
     ]
     rows = [[_shown(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows]
-    output.print_rows(columns, rows, fixed=[each.name for each in table.columns[:-1]])
+    output.print_rows(columns, rows)
 
 
 def _is_number(table: Table, at: int) -> bool:

@@ -669,7 +669,8 @@ def test_columns_stand_below_each_other_whatever_signs_are_in_them(
         cut = output.shorten(long, 24)
         assert cut.endswith("…") and 23 <= cell_len(cut) <= 24
     names = (ACCENTED, MARKED, WIDE, "plain")
-    output.print_pages(["NAME", ("SIZE", "right"), "USER"], [[(each, each, "x") for each in names]])
+    columns = [output.Column("NAME"), output.right("SIZE"), output.Column("USER")]
+    output.print_pages(columns, [[(each, each, "x") for each in names]])
     heading, *rows = capsys.readouterr().out.splitlines()
     ends = {cell_len(line[: line.index(" x")]) for line in rows}
     assert ends == {heading.index("USER") - 1}

@@ -25,6 +25,7 @@ from drfd.common.units import show_size
 from drfd_cli import output
 from drfd_cli.demo import private_daemon
 from drfd_cli.options import WithExperiments
+from drfd_cli.output import Column, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
@@ -237,21 +238,23 @@ def demo_view() -> Iterator[Callable[[SharesReply, list[JobView], float], None]]
 
 
 def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> str:
-    headings: list[output.Column] = [
-        "POOL", ("RUN", "right"), ("WAIT", "right"), ("CORES", "right"), ("MEM", "right"),
-        ("IO R/W", "right"), "DOMINANT", "SHARE",
-    ]  # fmt: skip
-    rows = []
-    columns = max(4, min(_BAR, output.width() - _BESIDE))
-    for node in pools(shares):
+    wide = max(4, min(_BAR, output.width() - _BESIDE))
+
+    def bar(node: NodeView) -> str:
         share = node["dominant_share"]
-        bar = ("█" * round(share * columns)).ljust(columns, "·")
-        rows.append([
-            node["path"].removeprefix("root."), node["running"], node["pending"],
-            *output.show_demand(node["usage"]), node["dominant_resource"] or "-",
-            f"{share:4.0%} {bar}",
-        ])  # fmt: skip
-    head, lines = output.table_lines(headings, rows, fixed=("SHARE",))
+        return f"{share:4.0%} {('█' * round(share * wide)).ljust(wide, '·')}"
+
+    columns = [
+        Column("POOL", lambda node: node["path"].removeprefix("root.")),
+        right("RUN", lambda node: node["running"]),
+        right("WAIT", lambda node: node["pending"]),
+        right("CORES", lambda node: output.show_cores_of(node["usage"])),
+        right("MEM", lambda node: show_size(node["usage"]["memory"])),
+        right("IO R/W", lambda node: output.show_io(node["usage"])),
+        Column("DOMINANT", lambda node: node["dominant_resource"] or "-"),
+        Column("SHARE", bar, is_fixed=True),
+    ]
+    head, lines = output.table_lines(columns, output.rows_of(columns, pools(shares)))
     ended = [job for job in jobs if job["ended_at"]]
     caption = f"{at_s:.0f} s, {len(ended)} of {len(jobs)} jobs have ended"
     return "\n".join([*head, *chain(*lines), "", f" {caption}"])

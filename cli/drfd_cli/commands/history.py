@@ -12,7 +12,7 @@ import click
 from drfd.common.units import parse_duration, show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
-from drfd_cli.output import Columns, Csv, Result, fields, pick, size_or_dash
+from drfd_cli.output import Column, Columns, Csv, Result, fields, pick, right, size_or_dash
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
@@ -106,36 +106,34 @@ def print_table(jobs: list[JobView]) -> None:
     is_wide = output.width() >= _WIDE
     # What a narrow screen has no room for is cut from the names first.
     names = _NAME if is_wide else _WIDER_NAME
-    cells: output.Cells[JobView] = {
-        ("ID", "right"): output.label,
-        "NAME": lambda job: output.named(job, names, always=True),
-        "USER": lambda job: output.shorten(job["user"], _NAME if is_wide else _SHORT_USER),
-        "STATE": lambda job: job["state"],
-        "EXIT": lambda job: output.exit_words(job) or "-",
-        "ENDED": lambda job: _ended(job["ended_at"], is_wide=is_wide),
-        ("TIME", "right"): _elapsed,
+    has_users = is_wide or len({job["user"] for job in jobs}) > 1
+    # The cause, or the state, has it.
+    has_exits = not (is_wide or all(output.exit_words(job) in ("", "0") for job in jobs))
+    columns = [
+        right("ID", output.label, is_fixed=True),
+        Column("NAME", lambda job: output.named(job, names, always=True)),
+        Column("USER", lambda job: output.shorten(job["user"], _NAME if is_wide else _SHORT_USER),
+               is_shown=has_users),
+        Column("STATE", lambda job: job["state"], is_fixed=True),
+        Column("EXIT", lambda job: output.exit_words(job) or "-", is_shown=has_exits),
+        Column("ENDED", lambda job: _ended(job["ended_at"], is_wide=is_wide)),
+        right("TIME", _elapsed),
         # Each pair is used/declared.
-        ("CORES", "right"): lambda job: (
+        right("CORES", lambda job: (
             f"{_mean_cores(_used(job))}/{output.show_cores_of(job['demand'])}"
-        ),
-        ("MEM", "right"): lambda job: (
+        )),
+        right("MEM", lambda job: (
             f"{size_or_dash(_used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
-        ),
-        ("GPU MEM", "right"): lambda job: size_or_dash(_used(job).get("gpu_memory_peak")),
-        ("IO R/W", "right"): lambda job: (
+        )),
+        right("GPU MEM", lambda job: size_or_dash(_used(job).get("gpu_memory_peak")),
+              is_shown=any(_used(job).get("gpu_memory_peak") for job in jobs)),
+        right("IO R/W", lambda job: (
             f"{size_or_dash(_used(job)['read_bytes'])}/{size_or_dash(_used(job)['written_bytes'])}"
-        ),
-        "CAUSE": lambda job: "" if job["outcome"] is None else job["outcome"]["text"],
-    }
-    if not is_wide:
-        has_users = len({job["user"] for job in jobs}) > 1
-        cells = output.visible(cells, "IO R/W", "CAUSE", *([] if has_users else ["USER"]))
-    if not any(_used(job).get("gpu_memory_peak") for job in jobs):
-        cells = output.visible(cells, "GPU MEM")
-    if is_wide or all(output.exit_words(job) in ("", "0") for job in jobs):
-        # The cause, or the state, has it.
-        cells = output.visible(cells, "EXIT")
-    output.print_items(cells, jobs, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
+        ), is_shown=is_wide),
+        Column("CAUSE", lambda job: "" if job["outcome"] is None else job["outcome"]["text"],
+               is_shown=is_wide),
+    ]  # fmt: skip
+    output.print_items(columns, jobs, last_width=_WHY if is_wide else 0)
 
 
 def _used(job: JobView) -> UsedView | AllRunsView:
@@ -257,52 +255,45 @@ def _print_table(reply: ReportReply) -> None:
     total = reply["total"]
     curves = _curves_of(reply) if output.width() >= _VERY_WIDE else []
     names = _KEY if is_wide else _SHORT_KEY
+    has_gpus = _GPU in total["gres_ms"] or bool(total[_GPU_PEAK])
     # Rows of all others and of the sum have no keys, and no curves.
-    cells: output.Cells[Any] = {
-        **{
-            (key.upper(), "right" if key == "id" else "left"): partial(_key, key=key, most=names)
+    columns = output.shown([
+        *(
+            Column(key.upper(), partial(_key, key=key, most=names), is_right=key == "id",
+                   is_fixed=key == "id", is_shown=key != "user" or has_users)
             for key in _KEYS[by]
-        },
-        ("JOBS", "right"): lambda row: row["jobs"],
-        ("CORE-H", "right"): lambda row: _core_hours(
-            row["cores"]["declared"] + row["cores"]["unknown"]
         ),
-        ("LENT", "right"): lambda row: _core_hours(row[_LENT]),
+        right("JOBS", lambda row: row["jobs"], is_shown=by != "job"),
+        right("CORE-H",
+              lambda row: _core_hours(row["cores"]["declared"] + row["cores"]["unknown"]),
+              is_fixed=True),
+        right("LENT", lambda row: _core_hours(row[_LENT]),
+              is_shown=_core_hours(total[_LENT]) not in ("-", "0.00")),
         # What was lent makes up for nothing that was booked and not used.
-        ("WASTED", "right"): lambda row: _core_hours(row["cores"]["wasted"] + (row[_LENT] or 0)),
-        ("CPU%", "right"): lambda row: _percent(row["cores"]["efficiency"]),
-        ("MEM", "right"): lambda row: show_size(row["demand_max"]),
-        ("PEAK", "right"): lambda row: show_size(row["peak_max"]) if row["peak_max"] else "-",
-        ("MEM%", "right"): lambda row: _percent(row["memory"]["efficiency"]),
-        **{
-            (f"{what.upper()}%", "right"): partial(_disk, what=what)
+        right("WASTED", lambda row: _core_hours(row["cores"]["wasted"] + (row[_LENT] or 0))),
+        right("CPU%", lambda row: _percent(row["cores"]["efficiency"])),
+        right("MEM", lambda row: show_size(row["demand_max"]), is_fixed=True),
+        right("PEAK", lambda row: show_size(row["peak_max"]) if row["peak_max"] else "-",
+              is_fixed=True),
+        right("MEM%", lambda row: _percent(row["memory"]["efficiency"])),
+        *(
+            right(f"{what.upper()}%", partial(_disk, what=what),
+                  is_shown=bool(total[what]["declared"]))
             for what in _DISK
-            if total[what]["declared"]
-        },
-        **{
-            (f"{name.upper()}-H", "right"): partial(_gres_hours, name=name)
-            for name in total["gres_ms"]
-        },
-        ("GPU%", "right"): lambda row: _percent(row[_GPU]["efficiency"]),
-        ("GPU MEM", "right"): _gpu_memory,
-        ("THROTTLED", "right"): _throttled,
-        **{_CURVES[kind]: partial(_bar, kind=kind) for kind in curves},
-    }
-    hidden = [] if has_users else ["USER"]
-    hidden += ["JOBS"] if by == "job" else []
-    hidden += ["LENT"] if _core_hours(total[_LENT]) in ("-", "0.00") else []
-    hidden += [] if _GPU in total["gres_ms"] or total[_GPU_PEAK] else ["GPU%", "GPU MEM"]
-    hidden += [] if is_wide else ["THROTTLED"]
-    cells = output.visible(cells, *hidden)
-    first = output.parts(next(iter(cells)))[0]
+        ),
+        *(right(f"{name.upper()}-H", partial(_gres_hours, name=name)) for name in total["gres_ms"]),
+        right("GPU%", lambda row: _percent(row[_GPU]["efficiency"]), is_shown=has_gpus),
+        right("GPU MEM", _gpu_memory, is_shown=has_gpus),
+        right("THROTTLED", _throttled, is_shown=is_wide),
+        *(Column(_CURVES[kind], partial(_bar, kind=kind), is_fixed=True) for kind in curves),
+    ])  # fmt: skip
     sums = [("all others", reply["others"])] if reply["others"] is not None else []
     sums += [("in all", total)] if len(reply["rows"]) + len(sums) > 1 else []
     below = (
-        {**{output.parts(column)[0]: show(row) for column, show in cells.items()}, first: name}
+        {**{column.title: column.show(row) for column in columns}, columns[0].title: name}
         for name, row in sums
     )
-    fixed = ("ID", "CORE-H", "MEM", "PEAK", *_CURVES.values())
-    output.print_items(cells, reply["rows"], fixed=fixed, below=below)
+    output.print_items(columns, reply["rows"], below=below)
     for row in reply["rows"]:
         if row["advice"] is not None and (by == "name" or len(reply["rows"]) == 1):
             whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"

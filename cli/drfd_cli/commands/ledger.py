@@ -13,15 +13,22 @@ import click
 from drfd.common.units import parse_duration, short_clock, show_duration
 from drfd_cli import output
 from drfd_cli.options import MOMENT, connect, prints_result
-from drfd_cli.output import Csv, Result, counted, fields, pick, show_machine_time
+from drfd_cli.output import (
+    Column,
+    Csv,
+    Result,
+    counted,
+    fields,
+    pick,
+    right,
+    show_machine_time,
+)
 
 if TYPE_CHECKING:
     from drfd.client.connection import Connection
     from drfd.protocol.replies import (
         LeafView,
         LedgerCheckReply,
-        LedgerPair,
-        LedgerPastStart,
         LedgerReply,
         StretchView,
     )
@@ -92,13 +99,13 @@ def _show(reply: LedgerReply, *, why: bool) -> None:
         output.tell(line)
     if why and reply["pairs"]:
         output.tell("")
-        output.print_items(_PAIRS, reply["pairs"], fixed=("TIME",))
+        output.print_items(_PAIRS, reply["pairs"])
         if reply["pairs_more"]:
             output.tell(f"{reply['pairs_more']} more with less")
         output.tell("whoever held more than promised took what was idle at that time")
         output.tell("")
     if why and reply["past"]:
-        output.print_items(_PAST, reply["past"], fixed=("STARTED", "ID", "FITTED"))
+        output.print_items(_PAST, reply["past"])
         if reply["past_more"]:
             output.tell(f"{reply['past_more']} more before")
         output.tell("")
@@ -118,36 +125,32 @@ def _print_rows(reply: LedgerReply) -> None:
     if total["waited_ms"] < _SHOWN_MS:
         output.tell("nobody has waited")
         return
-    sums: output.Cells[Any] = {
-        ("WAITED", "right"): lambda sums: show_duration(sums["waited_ms"] / 1000),
-        ("PROMISED", "right"): lambda sums: f"{sums['promised'] / 10**9 / sums['waited_ms']:.0%}",
-        ("KEPT", "right"): lambda sums: f"{1 - _short(sums) / (sums['promised'] or 1):.0%}",
-        ("SHORT", "right"): lambda sums: show_machine_time(_short(sums)),
-        **{
-            (title, "right"): partial(_missing, cause=cause)
+    sums = [
+        right("WAITED", lambda sums: show_duration(sums["waited_ms"] / 1000), is_fixed=True),
+        right("PROMISED", lambda sums: f"{sums['promised'] / 10**9 / sums['waited_ms']:.0%}",
+              is_fixed=True),
+        right("KEPT", lambda sums: f"{1 - _short(sums) / (sums['promised'] or 1):.0%}",
+              is_fixed=True),
+        right("SHORT", lambda sums: show_machine_time(_short(sums)), is_fixed=True),
+        *(
+            right(title, partial(_missing, cause=cause),
+                  is_shown=cause == "others" or bool(total[cause]))
             for cause, title in _CAUSES.items()
-            if cause == "others" or total[cause]
-        },
-    }
-    cells: output.Cells[Any] = {
-        "USER": lambda row: output.shorten(row["user"], _NAME),
-        "POOL": lambda row: output.shorten(row["pool"] or "-", _NAME),
-        **sums,
-        "LONGEST BELOW": lambda row: _stretch(row["below"]),
-    }
-    if not any(row["pool"] for row in reply["rows"]):
-        cells = output.visible(cells, "POOL")
+        ),
+    ]  # fmt: skip
+    columns = [
+        Column("USER", lambda row: output.shorten(row["user"], _NAME)),
+        Column("POOL", lambda row: output.shorten(row["pool"] or "-", _NAME),
+               is_shown=any(row["pool"] for row in reply["rows"])),
+        *sums,
+        Column("LONGEST BELOW", lambda row: _stretch(row["below"])),
+    ]  # fmt: skip
     below = [
         {"USER": f"all {reply['leaves']}" if reply["leaves"] > 1 else "all"}
-        | {output.parts(column)[0]: show(total) for column, show in sums.items()}
+        | {column.title: column.show(total) for column in sums}
     ]
-    shown = [row for row in reply["rows"] if row["waited_ms"] >= _SHOWN_MS]
-    output.print_items(
-        cells,
-        shown,
-        fixed=("WAITED", "PROMISED", "KEPT", "SHORT"),
-        below=() if len(shown) == reply["leaves"] == 1 else below,
-    )
+    rows = [row for row in reply["rows"] if row["waited_ms"] >= _SHOWN_MS]
+    output.print_items(columns, rows, below=() if len(rows) == reply["leaves"] == 1 else below)
 
 
 def _short(sums: Any) -> int:
@@ -186,19 +189,19 @@ def _leaf(leaf: LeafView) -> str:
 
 
 #: Who was short because of whom, and the starts past somebody.
-_PAIRS: output.Cells[LedgerPair] = {
-    "SHORT": _leaf,
-    "BECAUSE OF": lambda pair: "others" if pair["by"] is None else _leaf(pair["by"]),
-    ("TIME", "right"): lambda pair: show_machine_time(pair["amount"]),
-}
-_PAST: output.Cells[LedgerPastStart] = {
-    "STARTED": lambda start: output.show_time(start["at"]),
-    ("ID", "right"): lambda start: start["id"],
-    "OF": _leaf,
-    "RULE": lambda start: _RULES.get(start["why"], start["why"]),
-    "FITTED": lambda start: "yes" if start["fits"] else "no",
-    "PAST": lambda start: ", ".join(map(_leaf, start["short"])),
-}
+_PAIRS = (
+    Column("SHORT", _leaf),
+    Column("BECAUSE OF", lambda pair: "others" if pair["by"] is None else _leaf(pair["by"])),
+    right("TIME", lambda pair: show_machine_time(pair["amount"]), is_fixed=True),
+)
+_PAST = (
+    Column("STARTED", lambda start: output.show_time(start["at"]), is_fixed=True),
+    right("ID", lambda start: start["id"], is_fixed=True),
+    Column("OF", _leaf),
+    Column("RULE", lambda start: _RULES.get(start["why"], start["why"])),
+    Column("FITTED", lambda start: "yes" if start["fits"] else "no", is_fixed=True),
+    Column("PAST", lambda start: ", ".join(map(_leaf, start["short"]))),
+)
 
 
 def _csv(reply: LedgerReply) -> Csv:

@@ -10,16 +10,15 @@ import click
 from drfd.common.units import show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
-from drfd_cli.output import NODE_COLUMNS, Columns, Result, fields, pick
+from drfd_cli.output import NODE_COLUMNS, Column, Columns, Result, fields, pick, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import MachineView, NodesReply, NodeView, ResourcesView, SharesReply
 
 
-#: On screens narrower than `_NARROW` columns, or `_FULL` with quotas, those of `_WIDE_ONLY` are
-#: left out; on screens narrower than `_FULL`, the first column has a shorter heading.
+#: On screens narrower than `_NARROW` columns, or `_FULL` with quotas, some columns are left out; on
+#: screens narrower than `_FULL`, the first column has a shorter heading.
 _NARROW, _FULL = 72, 90
-_WIDE_ONLY = {"WEIGHT", "DOMINANT", "IO R/W", "GRES"}
 
 
 @click.command("shares")
@@ -48,24 +47,23 @@ def _print_table(reply: SharesReply) -> None:
     names = list(reply["capacity"]["gres"])
     has_quotas = any("quota" in node for node in reply["nodes"])
     title = "POOL OR USER" if output.width() >= _FULL else "NAME"
-    cells: output.Cells[NodeView] = {
-        title: lambda node: branch(node["path"]),
-        ("WEIGHT", "right"): lambda node: weight_words(node["weight"]),
-        ("ENTITLED", "right"): lambda node: f"{node['entitlement']:.0%}",
-        ("SHARE", "right"): lambda node: f"{node['dominant_share']:.0%}",
-        "DOMINANT": lambda node: node["dominant_resource"] or "-",
-        ("SATISFIED", "right"): lambda node: f"{node['satisfaction']:.0%}",
-        ("CORES", "right"): lambda node: output.show_cores_of(node["usage"]),
-        ("MEM", "right"): lambda node: show_size(node["usage"]["memory"]),
-        ("IO R/W", "right"): lambda node: output.show_io(node["usage"]),
-        "GRES": lambda node: output.show_gres(node["usage"]["gres"]),
-        ("RUN", "right"): lambda node: node["running"],
-        ("WAIT", "right"): lambda node: node["pending"],
-        ("QUOTA", "right"): quota_words,
-    }
-    is_narrow = output.width() < (_FULL if has_quotas else _NARROW)
-    hidden = {*([] if names else ["GRES"]), *([] if has_quotas else ["QUOTA"])}
-    cells = output.visible(cells, *hidden, *(_WIDE_ONLY if is_narrow else ()))
+    is_wide = output.width() >= (_FULL if has_quotas else _NARROW)
+    columns = [
+        Column(title, lambda node: branch(node["path"])),
+        right("WEIGHT", lambda node: weight_words(node["weight"]), is_fixed=True, is_shown=is_wide),
+        right("ENTITLED", lambda node: f"{node['entitlement']:.0%}", is_fixed=True),
+        right("SHARE", lambda node: f"{node['dominant_share']:.0%}", is_fixed=True),
+        Column("DOMINANT", lambda node: node["dominant_resource"] or "-", is_shown=is_wide),
+        right("SATISFIED", lambda node: f"{node['satisfaction']:.0%}"),
+        right("CORES", lambda node: output.show_cores_of(node["usage"]), is_fixed=True),
+        right("MEM", lambda node: show_size(node["usage"]["memory"]), is_fixed=True),
+        right("IO R/W", lambda node: output.show_io(node["usage"]), is_shown=is_wide),
+        Column("GRES", lambda node: output.show_gres(node["usage"]["gres"]),
+               is_shown=is_wide and bool(names)),
+        right("RUN", lambda node: node["running"]),
+        right("WAIT", lambda node: node["pending"]),
+        right("QUOTA", quota_words, is_shown=has_quotas),
+    ]  # fmt: skip
     external = reply.get("external")
     below: list[dict[str, object]] = []
     if external is not None:
@@ -79,8 +77,7 @@ def _print_table(reply: SharesReply) -> None:
         below.append({title: name, **_amounts(amount), "GRES": output.show_gres(counts)})
         for disk, rates in amount.get("disks", {}).items():
             below.append({title: f"  disk {disk}", "IO R/W": output.show_io(rates)})
-    fixed = ("WEIGHT", "ENTITLED", "SHARE", "CORES", "MEM")
-    output.print_items(cells, reply["nodes"], fixed=fixed, below=below)
+    output.print_items(columns, reply["nodes"], below=below)
 
 
 def _amounts(amount: ResourcesView) -> dict[str, object]:
@@ -142,21 +139,22 @@ def nodes() -> Result:
 def _show_nodes(reply: NodesReply) -> None:
     for notice in output.drain_notices(reply):
         output.say(notice)
-    cells: output.Cells[MachineView] = {
-        "NODE": lambda node: output.clean(node["name"]) or "this machine",
-        "STATE": lambda node: node["state"],
-        "SINCE": lambda node: "-" if node["since"] is None else output.show_when(node["since"]),
-        ("CORES", "right"): lambda node: _of(node, lambda amounts: f"{amounts['cores']:g}"),
-        ("MEM", "right"): lambda node: _of(node, lambda amounts: show_size(amounts["memory"])),
-        "GRES": _gres,
-        ("JOBS", "right"): lambda node: node["running"],
-        "FEATURES": lambda node: ",".join(node["features"]) or "-",
-    }
-    if not any(node["capacity"]["gres"] for node in reply["nodes"]):
-        cells = output.visible(cells, "GRES")
-    if not any(node["features"] for node in reply["nodes"]):
-        cells = output.visible(cells, "FEATURES")
-    output.print_items(cells, reply["nodes"], fixed=("STATE", "CORES", "MEM"))
+    found = reply["nodes"]
+    columns = [
+        Column("NODE", lambda node: output.clean(node["name"]) or "this machine"),
+        Column("STATE", lambda node: node["state"], is_fixed=True),
+        Column("SINCE",
+               lambda node: "-" if node["since"] is None else output.show_when(node["since"])),
+        right("CORES", lambda node: _of(node, lambda amounts: f"{amounts['cores']:g}"),
+              is_fixed=True),
+        right("MEM", lambda node: _of(node, lambda amounts: show_size(amounts["memory"])),
+              is_fixed=True),
+        Column("GRES", _gres, is_shown=any(node["capacity"]["gres"] for node in found)),
+        right("JOBS", lambda node: node["running"]),
+        Column("FEATURES", lambda node: ",".join(node["features"]) or "-",
+               is_shown=any(node["features"] for node in found)),
+    ]  # fmt: skip
+    output.print_items(columns, found)
     for node in reply["nodes"]:
         if node["text"]:
             why = output.clean(node["text"], 400)

@@ -20,7 +20,7 @@ from drfd_cli.options import (
     prints_result,
     state_option,
 )
-from drfd_cli.output import JOB_COLUMNS, Result
+from drfd_cli.output import JOB_COLUMNS, Column, Result, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, StatusReply
@@ -99,13 +99,13 @@ def _print_jobs(pages: Iterator[StatusReply]) -> None:
         return
     jobs = reply["jobs"]
     has_groups = any(job.get("group") is not None for job in jobs)
-    cells = _cells(has_gres=bool(reply.get("gres")), has_groups=has_groups)
-    columns, rows = list(cells), output.rows_of(cells, jobs)
+    columns = _columns(has_gres=bool(reply.get("gres")), has_groups=has_groups)
+    rows = output.rows_of(columns, jobs)
     if reply.get("after") is None:
-        output.print_explained_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
+        output.print_explained_rows(columns, rows, last_width=_WHY)
     else:
         # The first page is printed before the others are requested.
-        later = (output.rows_of(cells, page["jobs"]) for page in pages)
+        later = (output.rows_of(columns, page["jobs"]) for page in pages)
         output.print_pages(columns, chain([rows], later))
     if sum(counts[state] for state in counts.keys() - {*output.LIVE}) >= _RECENT:
         told = f"of the ended jobs only the last {_RECENT} are listed; drf history -n 0 lists all"
@@ -126,27 +126,24 @@ def _id(job: JobView) -> str:
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
 
 
-def _cells(*, has_gres: bool, has_groups: bool) -> output.Cells[JobView]:
+def _columns(*, has_gres: bool, has_groups: bool) -> list[Column]:
     """Return the columns for which the screen is wide enough."""
     is_wide, is_narrow = output.width() >= _WIDE, output.width() < _NARROW
     names = _NAME if is_wide else _NARROW_NAME if is_narrow else _SHORT_NAME
-    cells: output.Cells[JobView] = {
-        ("ID", "right"): _id,
-        "NAME": lambda job: output.named(job, names),
-        "USER": lambda job: output.shorten(job["user"], names),
-        "POOL": lambda job: output.shorten(job["pool"], names),
-        "GROUP": lambda job: output.shorten(
-            job.get("group") or "-", names if is_wide else _SHORT_GROUP
-        ),
-        "STATE": lambda job: output.show_state(job["state"]),
-        ("CORES", "right"): lambda job: output.show_cores_of(job["demand"]),
-        ("MEM", "right"): lambda job: show_size(job["demand"]["memory"]),
-        ("IO R/W", "right"): lambda job: output.show_io(job["demand"]),
-        "GRES": lambda job: output.shorten(output.show_held(job), names),
-        ("TIME", "right"): output.show_elapsed,
-        "WHY": output.why_line,
-    }
-    hidden = [] if is_wide else ["POOL", "IO R/W"]
-    hidden += [] if has_groups and not is_narrow else ["GROUP"]
-    hidden += ["CORES", "MEM", "GRES"] if is_narrow else [] if has_gres else ["GRES"]
-    return output.visible(cells, *hidden)
+    groups = names if is_wide else _SHORT_GROUP
+    return output.shown([
+        right("ID", _id, is_fixed=True),
+        Column("NAME", lambda job: output.named(job, names)),
+        Column("USER", lambda job: output.shorten(job["user"], names)),
+        Column("POOL", lambda job: output.shorten(job["pool"], names), is_shown=is_wide),
+        Column("GROUP", lambda job: output.shorten(job.get("group") or "-", groups),
+               is_shown=has_groups and not is_narrow),
+        Column("STATE", lambda job: output.show_state(job["state"]), is_fixed=True),
+        right("CORES", lambda job: output.show_cores_of(job["demand"]), is_shown=not is_narrow),
+        right("MEM", lambda job: show_size(job["demand"]["memory"]), is_shown=not is_narrow),
+        right("IO R/W", lambda job: output.show_io(job["demand"]), is_shown=is_wide),
+        Column("GRES", lambda job: output.shorten(output.show_held(job), names),
+               is_shown=has_gres and not is_narrow),
+        right("TIME", output.show_elapsed),
+        Column("WHY", output.why_line),
+    ])  # fmt: skip

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.color import ColorSystem
-from rich.console import Console
+from rich.console import COLOR_SYSTEMS, Console
 from rich.segment import Segment, Segments
 from rich.style import Style
 
@@ -96,13 +96,6 @@ def save_svg(snapshot: SnapshotView, path: str) -> None:
         file.write(_FONT_FACE.sub("", picture))
 
 
-_SYSTEMS = {
-    "standard": ColorSystem.STANDARD,
-    "256": ColorSystem.EIGHT_BIT,
-    "truecolor": ColorSystem.TRUECOLOR,
-}
-
-
 class AlternateScreen:
     """The alternate screen. A caller that enters it must call `leave` on every way out."""
 
@@ -112,7 +105,7 @@ class AlternateScreen:
         self._shown: list[str] = []
         self._is_entered = False
         name = Console(force_terminal=True, no_color=False).color_system or "standard"
-        self._system = _SYSTEMS.get(name, ColorSystem.STANDARD)
+        self._system = COLOR_SYSTEMS.get(name, ColorSystem.STANDARD)
         self._encoding = sys.stdout.encoding
 
     def enter(self) -> None:
@@ -160,18 +153,10 @@ class AlternateScreen:
 
 def encode(line: Line, system: ColorSystem | None) -> str:
     """Return the line with its styles as escape sequences, merged for neighbours of one style."""
-    found, words = [], ""
-    style = Style.null()
-    for piece in line:
-        its = piece.style or Style.null()
-        if its != style and words:
-            found.append(style.render(words, color_system=system))
-            words = ""
-        style = its
-        words += piece.text
-    if words:
-        found.append(style.render(words, color_system=system))
-    return "".join(found)
+    return "".join(
+        (piece.style or Style.null()).render(piece.text, color_system=system)
+        for piece in Segment.simplify(line)
+    )
 
 
 #: Seconds within which the rest of an escape sequence follows ESC, also over ssh.

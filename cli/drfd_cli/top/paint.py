@@ -14,7 +14,7 @@ from rich.cells import get_character_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from drfd_cli.output import clean
+from drfd_cli.output import clean, wrapped
 
 Line = list[Segment]
 
@@ -131,24 +131,10 @@ def spaces(columns: int, style: Style | None = None) -> Segment:
 
 def wrap(text: str, columns: int, most: int) -> list[str]:
     """Return the text on at most `most` lines, broken between words if possible."""
-    lines: list[str] = []
-    rest = clean(text, 4000)
-    while rest and len(lines) < most:
-        if len(lines) == most - 1:
-            lines.append(fit(rest, columns).rstrip())
-            break
-        cut, used = 0, 0
-        for char in rest:
-            used += get_character_cell_size(char)
-            if used > columns:
-                break
-            cut += 1
-        if cut < len(rest):
-            space = rest.rfind(" ", 0, cut + 1)
-            cut = space if space > cut // 2 else max(1, cut)
-        lines.append(fit(rest[:cut], columns).rstrip())
-        rest = rest[cut:].lstrip(" ")
-    return lines
+    lines = wrapped(clean(text, 4000), columns) if text else []
+    if len(lines) > most:
+        lines = [*lines[: most - 1], " ".join(lines[most - 1 :])] if most > 0 else []
+    return [fit(line, columns).rstrip() for line in lines]
 
 
 def part_of(amount: float, whole: float) -> float:

@@ -89,9 +89,10 @@ def _number(exact: Fraction) -> int | float:
 
 
 def _print(problem: Spec, found: Allocation) -> None:
-    columns: list[output.Column] = [
-        "USER", ("TASKS", "right"), "DOMINANT", ("SHARE", "right"),
-        *((output.shorten(name, 20), "right") for name in problem.capacity),
+    columns = [
+        output.Column("USER"), output.right("TASKS", is_fixed=True), output.Column("DOMINANT"),
+        output.right("SHARE", is_fixed=True),
+        *(output.right(output.shorten(name, 20)) for name in problem.capacity),
     ]  # fmt: skip
     tops = {name: Fraction(top) for name, top in problem.capacity.items()}
     rows: list[list[object]] = []
@@ -111,7 +112,7 @@ def _print(problem: Spec, found: Allocation) -> None:
         for name, top in tops.items()
     ]
     rows.append(["together", "", "", "", *(_held(part, top) for part, top in total)])
-    output.print_rows(columns, rows, fixed=("TASKS", "SHARE"))
+    output.print_rows(columns, rows)
     if found.order:
         output.tell(f"order  {' '.join(found.order)}")
 

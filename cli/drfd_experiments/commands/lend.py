@@ -384,7 +384,10 @@ def _bars(found: Recording, *, is_asleep: bool) -> str:
         bar = ("█" * round(min(1.0, cores) * columns)).ljust(columns, "·")
         memory = f"{_HELD_BYTES[pool] / _MEMORY_BYTES:.0%}"
         rows.append([pool, memory, f"{cores:.2f}", bar])
-    headings: list[output.Column] = ["POOL", "MEMORY", ("CORES", "right"), "OF THE CORE"]
-    head, lines = output.table_lines(headings, rows, fixed=("OF THE CORE",))
+    headings = [
+        output.Column("POOL"), output.Column("MEMORY"), output.right("CORES"),
+        output.Column("OF THE CORE", is_fixed=True),
+    ]  # fmt: skip
+    head, lines = output.table_lines(headings, rows)
     caption = f" {_time(found)}{f', {_SLEEPER} is asleep' if is_asleep else ''}"
     return "\n".join([*head, *chain(*lines), "", caption])

@@ -72,7 +72,8 @@ def command(
     with real processes.
     """
     if not names:
-        output.print_rows(["EXPERIMENT", "WHAT IT SHOWS"], list(EXPERIMENTS.items()), fixed=())
+        columns = [output.Column("EXPERIMENT"), output.Column("WHAT IT SHOWS")]
+        output.print_rows(columns, list(EXPERIMENTS.items()))
         return 0
     for name in names:
         if name not in EXPERIMENTS:
