@@ -31,10 +31,9 @@ from drfd.daemon.config import parse
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
 from drfd_cli.options import WithExperiments
-from drfd_experiments.commands import lend, three_nodes
-from drfd_experiments.commands.cluster import Sharing, figure
+from drfd_experiments.commands import cluster, lend
+from drfd_experiments.commands.cluster import NODES, Crowd, Sharing, Tally, figure
 from drfd_experiments.commands.lend import Recording, Sample, theory
-from drfd_experiments.commands.three_nodes import NODES, Crowd, Tally
 from drfd_experiments.sharing import JOBS, PHASES
 
 # -- alloc -------------------------------------------------------------------------------------
@@ -526,7 +525,7 @@ def test_a_trace_is_used_and_named(drf: Drf, tmp_path: Path) -> None:
 
 MIB = 1 << 20
 PHASE_S = 8
-WAYS = {way.name: way for way in three_nodes.ways()}
+WAYS = {way.name: way for way in cluster.ways()}
 #: (CPU, memory) of both jobs in each phase, as drfd's nodes hold them.
 Levels = tuple[tuple[tuple[float, float], ...], ...]
 LEVELS: Levels = (
@@ -582,19 +581,19 @@ def test_means_are_over_all_runs_and_a_node_is_crowded_while_its_tasks_need_more
     assert sharing.dominant("job 1", 0) == (0.71, pytest.approx(0.81))
     samples = [
         # 7 GB, 6 GB, nothing.
-        three_nodes.Sample({("head", "large"): 3, ("head", "small"): 2, ("n1", "large"): 3}),
-        three_nodes.Sample({("n2", "large"): 4, ("n1", "small"): 12}),
+        cluster.Sample({("head", "large"): 3, ("head", "small"): 2, ("n1", "large"): 3}),
+        cluster.Sample({("n2", "large"): 4, ("n1", "small"): 12}),
     ]
-    found = three_nodes.crowd_of(samples, {"large": Fraction(2), "small": Fraction(1, 2)}, 6)
+    found = cluster.crowd_of(samples, {"large": Fraction(2), "small": Fraction(1, 2)}, 6)
     assert found == Crowd({"large": 5.0, "small": 7.0}, pytest.approx(1 / 3))
 
 
 def test_figure_8_is_simulated_over_three_nodes() -> None:
-    runs = three_nodes.simulated_shares(20, range(3))
+    runs = cluster.simulated_shares(20, range(3))
     found = Sharing(runs[0], runs, 20)
     means = [found.dominant(job, at)[1] for at in range(len(PHASES)) for job in JOBS]
     assert means == pytest.approx([0.714, 0.75, 0.5, 0.49, 0.4, 0.45], abs=0.04)
-    crowd = three_nodes.simulated_crowd(WAYS["3 slots"], 8, range(1))
+    crowd = cluster.simulated_crowd(WAYS["3 slots"], 8, range(1))
     assert (crowd.tasks["large"], crowd.crowded) == (pytest.approx(4.5, abs=0.6), 0.0)
 
 
@@ -610,9 +609,9 @@ def test_the_nodes_of_each_run_are_equal(
 ) -> None:
     scale = Scale(1000, 50 * MIB)
     text = (
-        three_nodes.figure8_config(tmp_path, scale)
+        cluster.figure8_config(tmp_path, scale)
         if way is None
-        else three_nodes.figure9_config(tmp_path, scale, WAYS[way])
+        else cluster.figure9_config(tmp_path, scale, WAYS[way])
     )
     config = parse(tomllib.loads(text), "drfd.toml")
     capacity = Resources(cores_milli=1000 * cores, memory_bytes=gb * scale.gb_bytes)

@@ -11,8 +11,6 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -97,7 +95,7 @@ def _play(client: Connection, directory: Path) -> int:
     for task in first_wave():
         names[_submit(client, task, directory, scale)] = task
     client.request("drain", on=False)
-    with demo_view() as show:
+    with private_daemon.live_view(_table, _Lines().show, transient=False) as show:
         started = time.monotonic()
         later = second_wave()
         peak: dict[str, float] = {}
@@ -222,19 +220,6 @@ def opening(doctor: DoctorReply, scale: float) -> list[str]:
     ]
     lines += [f"warning: {output.clean(text)}" for text in doctor["warnings"]]
     return lines
-
-
-@contextmanager
-def demo_view() -> Iterator[Callable[[SharesReply, list[JobView], float], None]]:
-    """Yield a function that shows the pools and jobs at a time in seconds."""
-    if not output.is_terminal():
-        yield _Lines().show
-        return
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(auto_refresh=False) as live:
-        yield lambda *now: live.update(Text.from_ansi(_table(*now)), refresh=True)
 
 
 def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> str:

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 from drfd.client.autostart import await_daemon, spawn_daemon
 from drfd.client.connection import Connection
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply, SubmitReply
 
 
+P = ParamSpec("P")
 #: The environment variable by which the tasks of a demo are found.
 MARK = "DRF_DEMO"
 #: Timeouts of a client that the start of the daemon may take.
@@ -138,6 +140,43 @@ def _end_jobs(socket_path: Path) -> None:
     except Unavailable:
         # The daemon never answered, so it has started nothing.
         return
+
+
+# -- what goes on, as it goes on ---------------------------------------------------------------
+
+
+@contextmanager
+def live_view(
+    draw: Callable[P, str], tell: Callable[P, None], *, draw_s: float = 0.0, tell_s: float = 0.0,
+    quiet: bool = False, transient: bool = True,
+) -> Iterator[Callable[P, None]]:  # fmt: skip
+    """Yield a function that draws a text on a terminal, over the one before, or else prints lines;
+    each at most once in so many seconds."""
+    if quiet or not output.is_terminal():
+        yield every(inf if quiet else tell_s, tell)
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False, transient=transient) as live:
+
+        def update(*args: P.args, **kwargs: P.kwargs) -> None:
+            live.update(Text.from_ansi(draw(*args, **kwargs)), refresh=True)
+
+        yield every(draw_s, update)
+
+
+def every(period_s: float, show: Callable[P, None]) -> Callable[P, None]:
+    """Return a function that does the same, at most once in so many seconds; with `inf`, never."""
+    next_s = inf if period_s == inf else 0.0
+
+    def show_now(*args: P.args, **kwargs: P.kwargs) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            next_s = time.monotonic() + period_s
+            show(*args, **kwargs)
+
+    return show_now
 
 
 # -- the machines of the DRF paper, scaled to this one -----------------------------------------

@@ -6,10 +6,10 @@ Two jobs of many tasks share the machine. In each of three phases their tasks ha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,8 +33,6 @@ from drfd_experiments.sharing import (
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply
-
-P = ParamSpec("P")
 
 #: Nodes of the demo; the paper has 48.
 _NODES = 2
@@ -210,40 +208,17 @@ def opening(doctor: DoctorReply, scale: Scale, machine: str) -> None:
 Show = Callable[["Scenario", float], None]
 
 
-def every(period_s: float, show: Callable[P, None]) -> Callable[P, None]:
-    """Return a function that does the same, at most once in so many seconds."""
-    next_s = 0.0
-
-    def show_now(*args: P.args, **kwargs: P.kwargs) -> None:
-        nonlocal next_s
-        if time.monotonic() >= next_s:
-            next_s = time.monotonic() + period_s
-            show(*args, **kwargs)
-
-    return show_now
-
-
 def _print_levels(play: Scenario, at_s: float) -> None:
     levels = ", ".join(f"{job} {max(rows[-1]):.0%}" for job, rows in play.shares.items())
     click.echo(f"{at_s:5.1f} s  dominant shares: {levels}")
 
 
-@contextmanager
-def screen(*, quiet: bool) -> Iterator[Show]:
-    """Yield a function that draws the shares on a terminal, and prints lines elsewhere."""
-    if quiet or not output.is_terminal():
-        yield (lambda play, at_s: None) if quiet else every(2, _print_levels)
-        return
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(auto_refresh=False, transient=True) as live:
-        yield every(
-            1,
-            lambda play, at_s: live.update(
-                Text(charts.draw(panels(play.shares)[-1])), refresh=True
-            ),
-        )
+def screen(*, quiet: bool) -> AbstractContextManager[Show]:
+    """Return a context with a function that shows the dominant shares."""
+    return private_daemon.live_view(
+        lambda play, at_s: charts.draw(panels(play.shares)[-1]), _print_levels, draw_s=1, tell_s=2,
+        quiet=quiet,
+    )  # fmt: skip
 
 
 def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:

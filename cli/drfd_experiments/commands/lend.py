@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -32,7 +31,7 @@ from drfd_cli.demo import private_daemon
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 from drfd_experiments.commands import fig9
-from drfd_experiments.commands.fig8 import closing, every
+from drfd_experiments.commands.fig8 import closing
 from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
 
 if TYPE_CHECKING:
@@ -156,7 +155,9 @@ def command(seconds: int, plot_path: str | None) -> Result:
             check_lending(private_daemon.controls_of(client), mode)
             if not found and not quiet:
                 _open()
-            with _screen(quiet=quiet) as show:
+            with private_daemon.live_view(
+                _bars, _print_uses, draw_s=0.5, tell_s=2, quiet=quiet
+            ) as show:
                 found.append(_play(client, place, mode, seconds / 2, show))
     return closing(*figure_of(found), plot_path)
 
@@ -350,25 +351,6 @@ def _now(found: Recording) -> dict[str, float]:
 
 def _time(found: Recording) -> str:
     return f"{_WORDS[found.mode]:<11} {found.samples[-1].at_s:4.0f} s"
-
-
-@contextmanager
-def _screen(*, quiet: bool) -> Iterator[Show]:
-    """Yield a function that now and then draws bars on a terminal, and prints a line elsewhere."""
-    if quiet:
-        yield lambda found, **how: None
-    elif not output.is_terminal():
-        yield every(2, _print_uses)
-    else:
-        from rich.live import Live
-        from rich.text import Text
-
-        with Live(auto_refresh=False, transient=True) as live:
-
-            def draw(found: Recording, *, is_asleep: bool) -> None:
-                live.update(Text.from_ansi(_bars(found, is_asleep=is_asleep)), refresh=True)
-
-            yield every(0.5, draw)
 
 
 def _print_uses(found: Recording, *, is_asleep: bool) -> None:
