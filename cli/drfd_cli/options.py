@@ -280,11 +280,7 @@ def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 
 #: The values of `--state`: the words of the state column.
-STATES = (
-    *output.LIVE,
-    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED"),
-    *("LAUNCH_FAILED", "LOST"),
-)
+STATES = (*output.LIVE, *output.ENDED)
 
 
 #: The fields that choose jobs, unless they hold one of `_NOTHING`.

@@ -53,6 +53,11 @@ NEVER_RAN = 125
 WAITING = ("PENDING", "HELD")
 STARTED = ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
 LIVE = (*WAITING, *STARTED)
+#: How jobs end.
+ENDED = (
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED"),
+    *("LAUNCH_FAILED", "LOST"),
+)
 V = TypeVar("V")
 Reply = TypeVar("Reply")
 #: Seconds below which the run time of an ended job is shown in tenths.

@@ -83,6 +83,11 @@ def show_spans(spans: Iterable[Span]) -> str:
     return ",".join(pieces)
 
 
+def show_numbers(numbers: Iterable[int]) -> str:
+    """Return indices as text, such as `1,3,7-9`."""
+    return show_spans((first, last, 1) for first, last in joined(numbers))
+
+
 def _folded(spans: Iterable[Span]) -> Iterator[Span]:
     """Yield equal spans in which four or more single, evenly spaced indices are one. Such indices
     remain when every second task of a large array has been cancelled."""

@@ -13,7 +13,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.common.errors import BY_KIND, NotPermitted, Refused, Unavailable
-from drfd.common.indices import joined, show_spans
+from drfd.common.indices import show_numbers
 from drfd_cli import output, which_job
 from drfd_cli.options import (
     SIGNAL,
@@ -188,8 +188,7 @@ def _ranges(refs: Iterable[int | str]) -> list[str]:
             numbers.append(int(word))
         else:
             labels.append(word)
-    spans = [(first, last, 1) for first, last in joined(numbers)]
-    return [show_spans(spans)] * bool(spans) + _summed(labels)
+    return [show_numbers(numbers)] * bool(numbers) + _summed(labels)
 
 
 def _summed(labels: list[Any]) -> list[str]:
@@ -205,8 +204,7 @@ def _summed(labels: list[Any]) -> list[str]:
             found[label] = label
     for array, indices in tasks.items():
         if len(indices) > 1:
-            spans = [(first, last, 1) for first, last in joined(indices)]
-            found[f"{array}_"] = f"{array}_[{show_spans(spans)}]"
+            found[f"{array}_"] = f"{array}_[{show_numbers(indices)}]"
     return list(found.values())
 
 

@@ -16,7 +16,7 @@ from drfd.client.option_values import fields_of
 from drfd.client.submission import completed
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused, Unavailable
-from drfd.common.indices import Span, joined, read_array, show_spans
+from drfd.common.indices import Span, read_array, show_numbers
 from drfd.payload.pack import output_fields
 from drfd.protocol.job_options import BY_KEY, OPTIONS, of_field
 from drfd_cli import output
@@ -318,7 +318,7 @@ class Resubmission:
         else:
             # The daemon's own words, unless some tasks are left out.
             all_of = left == expanded(spans)
-            return list(bad.values()) if all_of else [show_indices(left)]
+            return list(bad.values()) if all_of else [show_numbers(left)]
         return []
 
     def _group(self, again: Mapping[str, object]) -> dict[str, object]:
@@ -384,10 +384,6 @@ def _ref(label: str) -> Ref:
 
 def expanded(spans: Iterable[Span]) -> set[int]:
     return {at for first, last, step in spans for at in range(first, last + 1, step)}
-
-
-def show_indices(indices: set[int]) -> str:
-    return show_spans((first, last, 1) for first, last in joined(sorted(indices)))
 
 
 def _all_indices(indices: list[str]) -> set[str]:

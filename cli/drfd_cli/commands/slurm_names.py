@@ -301,7 +301,7 @@ def _just_ended(
     client: Connection, select: Mapping[str, Any], listed: list[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Return the jobs in the chosen states that squeue still knows and that are not listed."""
-    states = [state for state in select["states"] if state in fields.ENDED]
+    states = [state for state in select["states"] if state in output.ENDED]
     if select["states"] and not states:
         return []
     past = {"since_s": time.time() - lookup.KNOWN_S, "states": states, "user": select["user"]}

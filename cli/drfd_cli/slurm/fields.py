@@ -35,11 +35,6 @@ STATES = {
     "LAUNCH_FAILED": ("BOOT_FAIL", "BF"),
     "LOST": ("NODE_FAIL", "NF"),
 }
-#: The states of jobs that have ended.
-ENDED = (
-    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED"),
-    *("LAUNCH_FAILED", "LOST"),
-)
 #: Codes of reasons → Slurm's; others are printed as they are.
 _REASONS = {
     "RESOURCES": "Resources", "EXTERNAL_LOAD": "Resources", "FAIR_SHARE": "Priority",
@@ -291,11 +286,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("", "ElapsedRaw", lambda job: str(int(elapsed_s(job)))),
     ("p PRIORITY priority", "Priority", _of("priority")),
     ("Q PRIORITY prioritylong", "", _of("priority")),
-    (
-        "S START_TIME starttime",
-        "",
-        lambda job: moment(job["started_at"] or job["expected_start_at"]),
-    ),
+    ("S START_TIME starttime", "", _start),
     ("e END_TIME endtime", "", _end),
     ("V SUBMIT_TIME submittime", "", lambda job: moment(job["submitted_at"])),
     ("{eligibletime} ELIGIBLE_TIME", "", lambda job: moment(job["eligible_at"])),

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from drfd.common.errors import Refused
-from drfd.common.indices import joined, show_spans
+from drfd.common.indices import show_numbers
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import branch
 from drfd_cli.output import run_s
@@ -278,8 +278,7 @@ def _gathered(rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
         latest = alike[0]
         if len(alike) > 1:
             array_id = latest["array_id"]
-            indices = joined(row["array_index"] or 0 for row in alike)
-            label = f"{array_id}_[{show_spans((low, high, 1) for low, high in indices)}]"
+            label = f"{array_id}_[{show_numbers(row['array_index'] or 0 for row in alike)}]"
             latest = {**latest, "label": label, "tasks": len(alike)}
             latest["id"] = array_id or latest["id"]
         found.append(latest)
