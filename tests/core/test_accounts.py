@@ -126,7 +126,7 @@ def waited(hours: float, **parts: int) -> Parts:
 # -- promised and kept -----------------------------------------------------------------------------
 
 
-def test_a_clock_that_is_set_back_takes_nothing_away(account: Bench) -> None:
+def test_a_clock_that_is_set_back_takes_nothing_away(account):
     account.advance(HOUR // 2)
     account.advance(HOUR // 4)
     account.advance(HOUR)
@@ -138,7 +138,7 @@ def test_a_clock_that_is_set_back_takes_nothing_away(account: Bench) -> None:
 # -- causes ----------------------------------------------------------------------------------------
 
 
-def test_a_limit_that_stops_each_job_is_the_leafs_own() -> None:
+def test_a_limit_that_stops_each_job_is_the_leafs_own():
     """The pool may hold three cores: one more job of two does not fit beside the first."""
     lab = Pool(users=frozenset({"ann", "bob"}), limit={"cores": 3000})
     account = Bench(machine(pools={"lab": lab}))
@@ -222,7 +222,7 @@ def follow(
 
 @given(HISTORIES)
 @examples(300, quick=12)
-def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(history: Any) -> None:
+def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(history):
     account, _ = follow(history, window_ms=50)
     by: Counter[tuple[int, str]] = Counter()
     for (window, leaf, other), amount in account.counted.pairs.items():
@@ -238,7 +238,7 @@ def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(hist
 
 @given(HISTORIES)
 @examples(300, quick=16)
-def test_what_is_promised_and_kept_is_what_the_tree_of_the_moment_says(history: Any) -> None:
+def test_what_is_promised_and_kept_is_what_the_tree_of_the_moment_says(history):
     account, looked = follow(history, window_ms=70)
     found: Counter[tuple[str, str]] = Counter()
     for (_, leaf), sums in account.counted.sums.items():
@@ -249,7 +249,7 @@ def test_what_is_promised_and_kept_is_what_the_tree_of_the_moment_says(history: 
 
 @given(HISTORIES)
 @examples(100)
-def test_the_length_of_windows_changes_no_sum(history: Any) -> None:
+def test_the_length_of_windows_changes_no_sum(history):
     found = []
     for window_ms in (7, 1 << 40):
         account, _ = follow(history, window_ms)
@@ -326,7 +326,7 @@ def end(hours: float) -> ev.IdsRaised | ev.Configured:
     return ev.Configured(at_s=unix(hours), rules="plain")
 
 
-def test_times_that_a_launcher_tells_later_are_no_clock_set_back() -> None:
+def test_times_that_a_launcher_tells_later_are_no_clock_set_back():
     """A job has ended an hour before the daemon was back and took note of it."""
     events = (
         structs.replace(happened(ev.Launched, 1), at_s=unix(-0.1)),
@@ -357,15 +357,13 @@ def test_times_that_a_launcher_tells_later_are_no_clock_set_back() -> None:
         (ev.LaunchersAway(at_s=unix(1), everywhere=True), started(hours=3, away=2)),
     ],
 )
-def test_without_a_daemon_or_a_launcher_nobody_is_to_blame(
-    pause: tuple[ev.AuditEvent, ...],
-) -> None:
+def test_without_a_daemon_or_a_launcher_nobody_is_to_blame(pause):
     account = folded(started(), *HOLDS, *pause, end(4))
     parts = Parts(4, promised=4 * HALF, away=2 * HALF, others=2 * HALF)
     assert sums_of(account) == {BOBS: parts}
 
 
-def test_nodes_that_are_closed_count_as_far_as_they_go() -> None:
+def test_nodes_that_are_closed_count_as_far_as_they_go():
     """A third of the cores are on the first node."""
     account = folded(
         started("nodes"),
@@ -385,7 +383,7 @@ def test_nodes_that_are_closed_count_as_far_as_they_go() -> None:
     }  # fmt: skip
 
 
-def test_jobs_of_others_on_other_nodes_count_as_far_as_they_go() -> None:
+def test_jobs_of_others_on_other_nodes_count_as_far_as_they_go():
     """A third of the cores are on the first node. Where that is closed, it counts as a whole."""
     few = (("n1", Resources(cores_milli=900)),)
     load = ev.ExternalLoadChanged(at_s=unix(0), kept=Resources(), elsewhere=few)
@@ -415,13 +413,13 @@ def test_jobs_of_others_on_other_nodes_count_as_far_as_they_go() -> None:
 # -- rules -----------------------------------------------------------------------------------------
 
 
-def test_nothing_is_counted_before_there_is_a_record_of_the_rules() -> None:
+def test_nothing_is_counted_before_there_is_a_record_of_the_rules():
     account = folded(*HOLDS, started(hours=5), end(6))
     assert sums_of(account) == {BOBS: Parts(1, promised=HALF, others=HALF)}
     assert account.counted.starts == {}
 
 
-def test_rules_that_are_not_known_are_an_error() -> None:
+def test_rules_that_are_not_known_are_an_error():
     with pytest.raises(KeyError):
         folded(started("others"))
 
@@ -450,7 +448,7 @@ def looked_at(rules: Rules, events: Iterable[ev.Event]) -> Counter[tuple[str, st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
-def test_the_account_of_a_random_history_is_what_its_books_say_at_each_moment(seed: int) -> None:
+def test_the_account_of_a_random_history_is_what_its_books_say_at_each_moment(seed):
     bench = walked(seed)
     fold = EventFold(1000, {"walk": bench.rules}.__getitem__)
     fold.take(started("walk"))
@@ -486,7 +484,7 @@ JOB = Job(
 )
 
 
-def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name() -> None:
+def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name():
     def of(**counts: int) -> Job:
         asks = replace(JOB.spec.demand, gres=tuple(sorted(counts.items())))
         return structs.replace(JOB, spec=spec(asks=asks))
@@ -499,14 +497,14 @@ def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name() -> No
     assert books.total().gres_ms == (("fpga", 10_000), ("gpu", 30_000))
 
 
-def test_a_job_that_never_ran_is_in_no_account() -> None:
+def test_a_job_that_never_ran_is_in_no_account():
     assert account_of(structs.replace(JOB, started_at=None)) is None
     books = UsageAccounts("user")
     books.take([structs.replace(JOB, started_at=None)])
     assert (books.rows, books.total()) == ({}, UsageAccount())
 
 
-def test_evidence_is_the_last_jobs_that_teach_something() -> None:
+def test_evidence_is_the_last_jobs_that_teach_something():
     failed = structs.replace(JOB, outcome=Outcome.FAILED)
     books = UsageAccounts("job")
     books.take([failed, *(structs.replace(JOB, id=at) for at in range(20, 0, -1))])
@@ -535,7 +533,7 @@ SOME_JOBS = some.builds(
 
 
 @given(some.lists(SOME_JOBS, max_size=30), some.sampled_from(sorted(BY)), some.integers(0, 5))
-def test_rows_and_others_add_up_to_the_total_exactly(jobs: list[Job], by: str, limit: int) -> None:
+def test_rows_and_others_add_up_to_the_total_exactly(jobs, by, limit):
     books = UsageAccounts(by)
     books.take(jobs)
     rows, others = books.largest(limit)
@@ -601,7 +599,7 @@ def sums(points: list[Point]) -> tuple[int, ...]:
 
 @STEADY
 @given(readings())
-def test_a_series_has_few_points_in_order_and_loses_nothing(given_: list[Point]) -> None:
+def test_a_series_has_few_points_in_order_and_loses_nothing(given_):
     series = Series()
     for each in given_:
         series.add(each)
@@ -616,7 +614,7 @@ def test_a_series_has_few_points_in_order_and_loses_nothing(given_: list[Point])
 
 @STEADY
 @given(readings())
-def test_the_newest_readings_stay_as_they_were(given_: list[Point]) -> None:
+def test_the_newest_readings_stay_as_they_were(given_):
     series = Series()
     for each in given_:
         series.add(each)
@@ -625,7 +623,7 @@ def test_the_newest_readings_stay_as_they_were(given_: list[Point]) -> None:
 
 @STEADY
 @given(readings(), some.integers(1, 64))
-def test_thinned_points_are_few_in_order_and_lose_nothing(given_: list[Point], most: int) -> None:
+def test_thinned_points_are_few_in_order_and_lose_nothing(given_, most):
     kept = thinned(given_, most)
     assert len(kept) <= most
     assert [each.end_ms for each in kept] == sorted({each.end_ms for each in kept})
@@ -639,7 +637,7 @@ def steady(count: int, *, step_ms: int = 2000) -> list[Point]:
     return [point(at * step_ms, step_ms, at, at, at) for at in range(1, count + 1)]
 
 
-def test_with_a_longest_point_the_oldest_are_dropped() -> None:
+def test_with_a_longest_point_the_oldest_are_dropped():
     series = Series(longest_ms=20_000)
     given_ = steady(8_000)
     for each in given_:
@@ -652,7 +650,7 @@ def test_with_a_longest_point_the_oldest_are_dropped() -> None:
     assert sums(kept) == sums([each for each in given_ if each.end_ms > since_ms])
 
 
-def test_a_series_goes_on_from_points_that_were_kept() -> None:
+def test_a_series_goes_on_from_points_that_were_kept():
     given_ = steady(5000)
     before = Series()
     for each in given_[:4000]:
@@ -666,7 +664,7 @@ def test_a_series_goes_on_from_points_that_were_kept() -> None:
     assert max(each.span_ms for each in old) <= 4 * min(each.span_ms for each in old[:-1])
 
 
-def test_means_are_of_what_is_known() -> None:
+def test_means_are_of_what_is_known():
     known, unknown = point(2000, 2000, 3_000_000, 4096, 1000), point(4000, 2000, None, None, None)
     both = merged(known, unknown)
     assert (both.end_ms, both.span_ms) == (4000, 4000)
@@ -680,7 +678,7 @@ def test_means_are_of_what_is_known() -> None:
 
 @STEADY
 @given(readings())
-def test_a_curve_says_what_the_points_said(given_: list[Point]) -> None:
+def test_a_curve_says_what_the_points_said(given_):
     curve = Curve.of(1, given_)
     assert len(curve) == len(given_)
     for then, after in zip(given_, curve.points(), strict=True):
@@ -699,7 +697,7 @@ def near(after: int | None, then: int | None, unit: int) -> bool:
     return then is after if then is None or after is None else abs(after - then) <= unit
 
 
-def test_a_loan_is_each_use_beyond_the_floor_and_never_taken_back() -> None:
+def test_a_loan_is_each_use_beyond_the_floor_and_never_taken_back():
     """A floor of half a core; readings after one second each."""
     tally, found = LentTally(1, 0, 1000), []
     for cpu_us, mono_ms in ((1_500_000, 2000), (1_500_000, 3000), (2_400_000, 4000)):

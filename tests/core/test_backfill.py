@@ -220,7 +220,7 @@ def tree_streams(draw: some.DrawFn, *, bounds: bool = False, exact: bool = False
 
 @examples(100, quick=3)
 @given(tree_streams(bounds=True))
-def test_each_pass_is_what_the_slow_pass_says(stream: TreeStream) -> None:
+def test_each_pass_is_what_the_slow_pass_says(stream):
     machine = TreeMachine(stream)
     kept: Kept | None = None
     for done in machine.passes():
@@ -240,9 +240,7 @@ def test_each_pass_is_what_the_slow_pass_says(stream: TreeStream) -> None:
 
 @examples(100, quick=5)
 @given(tree_streams(exact=True))
-def test_with_exact_estimates_a_big_job_starts_by_the_time_that_it_was_first_given(
-    stream: TreeStream,
-) -> None:
+def test_with_exact_estimates_a_big_job_starts_by_the_time_that_it_was_first_given(stream):
     machine = TreeMachine(stream)
     promised_s: dict[int, float] = {}
     for done in machine.passes():
@@ -257,7 +255,7 @@ def test_with_exact_estimates_a_big_job_starts_by_the_time_that_it_was_first_giv
 
 @examples(100, quick=5)
 @given(tree_streams())
-def test_with_bad_estimates_a_big_job_starts_within_its_bound(stream: TreeStream) -> None:
+def test_with_bad_estimates_a_big_job_starts_within_its_bound(stream):
     """When it should have started by what it was told first, it is patient for a while; from the
     moment at which it drains, every job that then runs has to end at most."""
     longest_s = max(arrival.run_s for arrival in stream.arrivals)
@@ -280,9 +278,7 @@ def test_with_bad_estimates_a_big_job_starts_within_its_bound(stream: TreeStream
 
 @examples(100, quick=2)
 @given(tree_streams())
-def test_whoever_has_waited_long_enough_is_reserved_for_or_somebody_else_is(
-    stream: TreeStream,
-) -> None:
+def test_whoever_has_waited_long_enough_is_reserved_for_or_somebody_else_is(stream):
     """So there is always a next one, and in a stream that ends every job has started."""
     machine = TreeMachine(stream)
     for done in machine.passes():
@@ -296,7 +292,7 @@ def test_whoever_has_waited_long_enough_is_reserved_for_or_somebody_else_is(
 
 @examples(100, quick=4)
 @given(tree_streams())
-def test_a_reservation_stays_with_its_job_until_that_starts(stream: TreeStream) -> None:
+def test_a_reservation_stays_with_its_job_until_that_starts(stream):
     machine = TreeMachine(stream)
     before: int | None = None
     for done in machine.passes():
@@ -308,7 +304,7 @@ def test_a_reservation_stays_with_its_job_until_that_starts(stream: TreeStream) 
 
 @examples(100, quick=4)
 @given(tree_streams(bounds=True))
-def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream: TreeStream) -> None:
+def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream):
     """What fits, within its limits, would hurt the reservation, or is behind the one job that does
     not fit and has waited too long, and longer than all others."""
     machine = TreeMachine(stream)
@@ -335,7 +331,7 @@ def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream: TreeS
 
 @examples(100, quick=4)
 @given(tree_streams(bounds=True))
-def test_the_same_stream_gives_the_same_schedule_and_all_comes_back(stream: TreeStream) -> None:
+def test_the_same_stream_gives_the_same_schedule_and_all_comes_back(stream):
     first, again = TreeMachine(stream), TreeMachine(stream)
     assert [each.admitted for each in first.passes()] == [each.admitted for each in again.passes()]
     assert first.started_s == again.started_s
@@ -589,19 +585,19 @@ def assert_nothing_is_given_twice(kind: Kind, stream: Stream) -> None:
 @EACH_KIND
 @examples(150, quick=3)
 @given(data=some.data())
-def test_nothing_idles_that_reservations_leave(kind: Kind, data: some.DataObject) -> None:
+def test_nothing_idles_that_reservations_leave(kind, data):
     assert_nothing_idles(kind, data.draw(kind.streams(False)))
 
 
 @EACH_KIND
 @examples(150, quick=4)
 @given(data=some.data())
-def test_nothing_is_given_twice(kind: Kind, data: some.DataObject) -> None:
+def test_nothing_is_given_twice(kind, data):
     assert_nothing_is_given_twice(kind, data.draw(kind.streams(False)))
 
 
 @pytest.mark.parametrize("stream", [DRAIN, BESIDE_TWO])
-def test_what_reserved_gpus_need_is_left_to_them(stream: Stream) -> None:
+def test_what_reserved_gpus_need_is_left_to_them(stream):
     assert_nothing_idles(KINDS["gpus"], stream)
     assert_nothing_is_given_twice(KINDS["gpus"], stream)
 
@@ -609,7 +605,7 @@ def test_what_reserved_gpus_need_is_left_to_them(stream: Stream) -> None:
 @EACH_KIND
 @examples(150, quick=4)
 @given(data=some.data())
-def test_with_exact_estimates_no_reserved_start_slips(kind: Kind, data: some.DataObject) -> None:
+def test_with_exact_estimates_no_reserved_start_slips(kind, data):
     """Of those that were the first when they were made."""
     machine = Machine(data.draw(kind.streams(True)))
     promised_s: dict[int, float] = {}
@@ -625,7 +621,7 @@ def test_with_exact_estimates_no_reserved_start_slips(kind: Kind, data: some.Dat
 
 @examples(150, quick=10)
 @given(some.data())
-def test_a_closed_node_counts_as_none(data: some.DataObject) -> None:
+def test_a_closed_node_counts_as_none(data):
     """Jobs start when and where they would without it."""
     amounts = some.tuples(some.integers(1, 12), some.integers(0, 12))
     first, *others = data.draw(some.lists(amounts, min_size=2, max_size=4))
@@ -654,9 +650,7 @@ def test_a_closed_node_counts_as_none(data: some.DataObject) -> None:
     ),
     demand=some.tuples(some.integers(0, 8), some.integers(0, 8)),
 )
-def test_a_job_starts_when_a_node_has_enough_and_not_when_all_together_have(
-    nodes: list[Vector], ends: list[tuple[float, int, Vector]], demand: Vector
-) -> None:
+def test_a_job_starts_when_a_node_has_enough_and_not_when_all_together_have(nodes, ends, demand):
     free, now_s = node_room(*nodes).without(), 3.0
     coming = [(end_s, Placed(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
     line = [(end_s, 0, held) for end_s, held in sorted(coming)]
@@ -688,7 +682,7 @@ def long_stream(seed: int, depth: int, *, large: float = 0.1) -> Stream:
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.slow
-def test_with_exact_estimates_every_reserved_job_starts_when_it_was_promised(depth: int) -> None:
+def test_with_exact_estimates_every_reserved_job_starts_when_it_was_promised(depth):
     deepest = 0
     for seed in range(20):
         machine = Machine(long_stream(seed, depth))
@@ -703,7 +697,7 @@ def test_with_exact_estimates_every_reserved_job_starts_when_it_was_promised(dep
     assert deepest == min(depth, 3), "there are three leaves, and each has one head"
 
 
-def test_a_job_that_can_never_start_does_not_keep_its_leaf_from_starting_others() -> None:
+def test_a_job_that_can_never_start_does_not_keep_its_leaf_from_starting_others():
     """The machine was larger when it was submitted. Those behind it start, and get a place."""
     arrivals = [Arrival(0, "root.b", (6,), 10, 10)] * 50
     for gap_s, size in ((0, 12), (0, 4), (25, 4), (0, 9)):

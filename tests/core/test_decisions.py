@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,13 +76,13 @@ MIB = 1 << 20
 # -- submit ----------------------------------------------------------------------------------------
 
 
-def test_a_misspelt_resource_is_refused_with_what_there_is() -> None:
+def test_a_misspelt_resource_is_refused_with_what_there_is():
     asked = spec(asks=replace(demand(), gres=(("gpus", 1),)))
     refusal = refused(Bench(with_gpus(2)), st.SubmitAsked(now(), asked))
     assert str(refusal) == "this machine has no resource 'gpus' (it has 2 gpu)"
 
 
-def test_memory_of_what_nobody_measures_is_refused() -> None:
+def test_memory_of_what_nobody_measures_is_refused():
     axes = Axes(gres=("license",), instances=(("license", ("a", "b")),))
     plain = with_gpus(0)
     there = replace(plain, axes=axes, capacity=replace(plain.capacity, gres=(("license", 2),)))
@@ -95,7 +94,7 @@ def test_memory_of_what_nobody_measures_is_refused() -> None:
 # -- hold and release ------------------------------------------------------------------------------
 
 
-def test_what_an_administrator_holds_only_an_administrator_releases(bench: Bench) -> None:
+def test_what_an_administrator_holds_only_an_administrator_releases(bench):
     bench.submit()
     bench.feed(st.HoldAsked(now(), 1, ADMIN))
     refusal = refused(bench, st.ReleaseAsked(now(), 1, ALICE))
@@ -104,7 +103,7 @@ def test_what_an_administrator_holds_only_an_administrator_releases(bench: Bench
     assert bench.feed(st.ReleaseAsked(now(), 1, replace(ADMIN, user="carol"))) != []
 
 
-def test_an_administrators_hold_binds_an_owner_who_had_held_the_job_himself(bench: Bench) -> None:
+def test_an_administrators_hold_binds_an_owner_who_had_held_the_job_himself(bench):
     """Else the owner's own earlier hold would be a way around the administrator's."""
     bench.submit(held=True)
     bench.feed(st.HoldAsked(now(1), 1, ADMIN))
@@ -132,9 +131,7 @@ def is_timed_out(bench: Bench) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("held", [False, True])
-def test_a_requeued_job_keeps_its_id_and_what_waits_for_it_goes_on_waiting(
-    bench: Bench, reach: Callable[[Bench], None], *, held: bool
-) -> None:
+def test_a_requeued_job_keeps_its_id_and_what_waits_for_it_goes_on_waiting(bench, reach, *, held):
     reach(bench)
     waits = bench.submit(spec(after=(Dependency(1),)))
     (event,) = bench.feed(st.RequeueAsked(now(6), 1, ALICE, held))
@@ -164,9 +161,7 @@ def test_a_requeued_job_keeps_its_id_and_what_waits_for_it_goes_on_waiting(
         (S.RUNNING, spec(attach="/x"), "job 1 has a terminal; only a batch job is requeued"),
     ],
 )
-def test_what_cannot_be_requeued_is_refused(
-    bench: Bench, state: JobState, asked: JobSpec, why: str
-) -> None:
+def test_what_cannot_be_requeued_is_refused(bench, state, asked, why):
     if state is S.RUNNING:
         bench.start(asked)
     else:
@@ -174,7 +169,7 @@ def test_what_cannot_be_requeued_is_refused(
     assert refused(bench, st.RequeueAsked(now(), 1, ALICE, False)).text == why
 
 
-def test_a_job_that_is_to_be_requeued_ends_if_it_is_cancelled(bench: Bench) -> None:
+def test_a_job_that_is_to_be_requeued_ends_if_it_is_cancelled(bench):
     bench.bring(S.RUNNING)
     bench.feed(st.RequeueAsked(now(1), 1, ALICE, True))
     bench.feed(st.CancelAsked(now(2), 1, ALICE))
@@ -186,7 +181,7 @@ def test_a_job_that_is_to_be_requeued_ends_if_it_is_cancelled(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
-def test_resuming_twice_changes_nothing(bench: Bench, is_frozen: bool) -> None:
+def test_resuming_twice_changes_nothing(bench, is_frozen):
     bench.bring(S.RUNNING)
     bench.feed(st.SuspendAsked(now(), 1, ALICE))
     if is_frozen:
@@ -196,9 +191,7 @@ def test_resuming_twice_changes_nothing(bench: Bench, is_frozen: bool) -> None:
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
-def test_an_administrators_suspension_outweighs_the_owners_own(
-    bench: Bench, is_frozen: bool
-) -> None:
+def test_an_administrators_suspension_outweighs_the_owners_own(bench, is_frozen):
     """Else the owner's earlier one would be a way around the administrator's."""
     bench.bring(S.RUNNING)
     bench.feed(st.SuspendAsked(now(), 1, ALICE))
@@ -218,8 +211,8 @@ def test_an_administrators_suspension_outweighs_the_owners_own(
 @pytest.mark.parametrize("actor", [ALICE, ADMIN])
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_what_drfd_has_suspended_can_be_kept_so_and_waits_again_when_it_is_resumed(
-    bench: Bench, is_frozen: bool, actor: st.Actor
-) -> None:
+    bench, is_frozen, actor
+):
     bench.bring(S.RUNNING)
     request = happened(ev.SuspendRequested, by=None, text="suspended for job 2")
     bench.befall(request)
@@ -236,7 +229,7 @@ def test_what_drfd_has_suspended_can_be_kept_so_and_waits_again_when_it_is_resum
 # -- disks -----------------------------------------------------------------------------------------
 
 
-def test_a_demand_of_a_disk_that_is_not_there_is_refused() -> None:
+def test_a_demand_of_a_disk_that_is_not_there_is_refused():
     """The configuration may change between a request and the decision."""
     bench = Bench(replace(rules(), axes=Axes(disks=("data",))))
     asks = replace(demand(1), disks=(("data", 1, 1), ("gone", 0, 1)))
@@ -258,7 +251,7 @@ def two_disks() -> Rules:
     return replace(few, capacity=capacity, axes=Axes(disks=("data", "scratch")))
 
 
-def test_the_upper_end_of_a_range_on_a_disk_may_be_changed_while_the_job_runs() -> None:
+def test_the_upper_end_of_a_range_on_a_disk_may_be_changed_while_the_job_runs():
     bench = Bench(two_disks())
     job_id = bench.start(spec(asks=TWO))
 
@@ -273,7 +266,7 @@ def test_the_upper_end_of_a_range_on_a_disk_may_be_changed_while_the_job_runs() 
         set_data(11, 0, 0)
 
 
-def test_of_several_disks_one_must_be_named_and_must_be_there() -> None:
+def test_of_several_disks_one_must_be_named_and_must_be_there():
     bench = Bench(two_disks())
     job_id = bench.submit(spec(asks=TWO))
     for wish, complaint in (
@@ -289,7 +282,7 @@ def test_of_several_disks_one_must_be_named_and_must_be_there() -> None:
 # -- freezing --------------------------------------------------------------------------------------
 
 
-def test_late_news_of_a_freezing_does_not_freeze_a_job_that_has_gone_on(bench: Bench) -> None:
+def test_late_news_of_a_freezing_does_not_freeze_a_job_that_has_gone_on(bench):
     bench.bring(S.SUSPENDED)
     bench.feed(st.ResumeAsked(now(1), 1, ALICE))
     assert bench.schedule(2) == [1]
@@ -342,7 +335,7 @@ OOM: Fields = {"oom_killed": True}
 OVER: Fields = {"oom_killed": True, "over_limit": True}
 
 
-def test_a_job_that_wrote_too_much_is_told_how_much_that_was() -> None:
+def test_a_job_that_wrote_too_much_is_told_how_much_that_was():
     limited = structs.replace(RUNNING, spec=replace(RUNNING.spec, output_max_bytes=1 << 30))
     assert judge_end(limited, ended(**KILLED, output_bytes=3 << 29)) == (
         Outcome.LIMIT_EXCEEDED,
@@ -351,7 +344,7 @@ def test_a_job_that_wrote_too_much_is_told_how_much_that_was() -> None:
     )
 
 
-def test_a_peak_reading_below_the_limit_is_not_believed() -> None:
+def test_a_peak_reading_below_the_limit_is_not_believed():
     """The reading is a sample, and the limit was reached: the kernel has said so."""
     end = ended(**KILLED, **OVER, usage=Usage(memory_peak_bytes=100 * MIB))
     assert judge_end(RUNNING, end) == OWN_LIMIT
@@ -368,7 +361,7 @@ def test_a_peak_reading_below_the_limit_is_not_believed() -> None:
         (UNKNOWN, LOST),
     ],
 )
-def test_an_end_before_the_stop_is_the_jobs_own(seen: Fields, cause: tuple[Outcome, str]) -> None:
+def test_an_end_before_the_stop_is_the_jobs_own(seen, cause):
     """The stop was asked for while the news of the end was on its way."""
     for outcome in (Outcome.CANCELLED, None):
         assert judge_end(stopped(5, outcome), ended(at_s=4.9, **seen)) == cause
@@ -395,7 +388,7 @@ def start_again(bench: Bench, job_id: int, at_s: float) -> None:
     bench.feed(attempt_started(job_id, bench.job(job_id).attempt, at_s))
 
 
-def test_a_clock_that_is_set_back_does_not_hold_a_retry_for_years(bench: Bench) -> None:
+def test_a_clock_that_is_set_back_does_not_hold_a_retry_for_years(bench):
     """The pause was over only when the clock had come there again. The time that a user has set is
     left as it is."""
     years_s = 1e8
@@ -410,7 +403,7 @@ def test_a_clock_that_is_set_back_does_not_hold_a_retry_for_years(bench: Bench) 
     bench.ledger.check()
 
 
-def test_the_pause_before_a_retry_can_be_cut_short(bench: Bench) -> None:
+def test_the_pause_before_a_retry_can_be_cut_short(bench):
     job_id = bench.start(trying())
     fail(bench, job_id)
     (event,) = bench.feed(st.ChangeAsked(now(1), job_id, ALICE, st.Change(begin_s=0)))
@@ -422,7 +415,7 @@ def test_the_pause_before_a_retry_can_be_cut_short(bench: Bench) -> None:
 # -- warnings --------------------------------------------------------------------------------------
 
 
-def test_each_attempt_has_its_warning(bench: Bench) -> None:
+def test_each_attempt_has_its_warning(bench):
     job_id = bench.start(spec(time_limit_s=100, warn=Warn(10, 30), retry=THRICE))
     bench.feed(st.Tick(now(70)))
     fail(bench, job_id, 80)
@@ -431,7 +424,7 @@ def test_each_attempt_has_its_warning(bench: Bench) -> None:
     assert deadline_mono_s(bench.job(job_id), 10) == now(85 + 70).mono_s
 
 
-def test_a_warning_that_could_not_come_in_time_is_refused(bench: Bench) -> None:
+def test_a_warning_that_could_not_come_in_time_is_refused(bench):
     with pytest.raises(Refused, match="no time limit"):
         bench.submit(spec(time_limit_s=None, warn=Warn(10, 30)))
     with pytest.raises(Refused, match="30s before the end of 30s"):
@@ -445,13 +438,13 @@ def test_a_warning_that_could_not_come_in_time_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("state", [each for each in JobState if each is not JobState.RUNNING])
-def test_only_a_running_job_is_sent_a_signal(bench: Bench, state: JobState) -> None:
+def test_only_a_running_job_is_sent_a_signal(bench, state):
     bench.bring(state)
     with pytest.raises(Refused):
         bench.feed(st.SignalAsked(now(), 1, ALICE, 10))
 
 
-def test_what_is_frozen_gets_its_signals_when_it_goes_on(bench: Bench) -> None:
+def test_what_is_frozen_gets_its_signals_when_it_goes_on(bench):
     job_id = bench.start()
     bench.feed(st.SignalAsked(now(), job_id, ALICE, 10))
     bench.suspend(job_id)
@@ -486,7 +479,7 @@ def sample(
 # -- deadlines -------------------------------------------------------------------------------------
 
 
-def test_the_text_of_a_timeout_says_what_to_ask_for() -> None:
+def test_the_text_of_a_timeout_says_what_to_ask_for():
     assert timeout_text(job_at(S.RUNNING, 5400)) == (
         "ran for its whole time limit of 1h30m; ask for more next time: -t 3h00m"
     )
@@ -495,7 +488,7 @@ def test_the_text_of_a_timeout_says_what_to_ask_for() -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def test_two_samples_in_a_row_over_the_memory_limit_are_a_breach() -> None:
+def test_two_samples_in_a_row_over_the_memory_limit_are_a_breach():
     found = judge_samples(
         job_that_declares(1), [sample(0, 0), sample(2, 2 * GIB), sample(4, GIB + 1)]
     )
@@ -515,7 +508,7 @@ def job_on_gpus(declared: int | None = 20 * GIB, count: int = 2) -> Job:
     return Job(id=1, spec=spec(asks=asks), submitted_at=0.0)
 
 
-def test_two_readings_in_a_row_above_the_memory_of_a_gpu_are_a_breach() -> None:
+def test_two_readings_in_a_row_above_the_memory_of_a_gpu_are_a_breach():
     """The limit is of each GPU: what it has on the others does not count."""
     gpus = [GpuMemory("0", (GIB, GIB)), GpuMemory("GPU-b", (21 * GIB, 22 * GIB), 80 * GIB)]
     assert judge_gpu_memory(job_on_gpus(), gpus) == (
@@ -537,23 +530,21 @@ def test_two_readings_in_a_row_above_the_memory_of_a_gpu_are_a_breach() -> None:
         (30 * GIB, 30 * GIB, 1),
     ],
 )
-def test_a_spike_or_an_old_reading_is_no_breach_on_a_gpu(readings: tuple[int, ...]) -> None:
+def test_a_spike_or_an_old_reading_is_no_breach_on_a_gpu(readings):
     job = job_on_gpus()
     assert judge_gpu_memory(job, [GpuMemory("0", readings)]) is None
     # Nor is each of two GPUs once.
     assert judge_gpu_memory(job, [GpuMemory(name, (30 * GIB,)) for name in "01"]) is None
 
 
-def test_a_job_that_declares_no_memory_of_gpus_may_use_all_of_it() -> None:
+def test_a_job_that_declares_no_memory_of_gpus_may_use_all_of_it():
     assert judge_gpu_memory(job_on_gpus(None), [GpuMemory("0", (1 << 50, 1 << 50))]) is None
 
 
 @given(
     some.integers(1, 1 << 40), some.integers(1, 1 << 40), some.none() | some.integers(1, 1 << 41)
 )
-def test_what_is_advised_after_a_breach_is_more_than_was_declared_and_used(
-    declared: int, more: int, total: int | None
-) -> None:
+def test_what_is_advised_after_a_breach_is_more_than_was_declared_and_used(declared, more, total):
     """And no more than the GPU has, unless it was used already."""
     used = declared + more
     found = judge_gpu_memory(job_on_gpus(declared), [GpuMemory("0", (used, used), total)])
@@ -574,7 +565,7 @@ def steady(rate: float, *, seconds: float = IO_WINDOW_S, every_s: float = 2.0) -
     return [sample(1000 + t, 0, int(rate * t), int(rate * t / 2)) for t in times]
 
 
-def test_writing_far_over_the_declared_rate_for_long_is_a_breach() -> None:
+def test_writing_far_over_the_declared_rate_for_long_is_a_breach():
     assert judge_samples(job_that_declares(write=MIB), steady(6 * MIB)) == (
         Outcome.LIMIT_EXCEEDED,
         "wrote 3M/s over 30s, declared 1M/s; ask for more next time with --io",
@@ -585,7 +576,7 @@ def on_disks(*rates: tuple[str, int, int]) -> Job:
     return structs.replace(job_that_declares(), spec=spec(asks=Resources(disks=rates)))
 
 
-def test_what_is_measured_is_the_sum_over_all_disks() -> None:
+def test_what_is_measured_is_the_sum_over_all_disks():
     both = on_disks(("a", MIB, 0), ("b", 2 * MIB, 0))
     assert judge_samples(both, steady(6 * MIB)) is None
     assert judge_samples(both, steady(7 * MIB)) == (
@@ -594,7 +585,7 @@ def test_what_is_measured_is_the_sum_over_all_disks() -> None:
     )
 
 
-def test_without_a_rate_for_one_disk_the_sum_has_no_bound() -> None:
+def test_without_a_rate_for_one_disk_the_sum_has_no_bound():
     assert judge_samples(on_disks(("a", MIB, 0), ("b", 0, 0)), steady(90 * MIB)) is None
 
 
@@ -624,7 +615,7 @@ def test_without_a_rate_for_one_disk_the_sum_has_no_bound() -> None:
     ],
     ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else "",
 )
-def test_what_is_no_breach_of_io(why: str, job: Job, samples: list[Sample]) -> None:
+def test_what_is_no_breach_of_io(why, job, samples):
     assert judge_samples(job, samples) is None
 
 
@@ -633,7 +624,7 @@ def test_what_is_no_breach_of_io(why: str, job: Job, samples: list[Sample]) -> N
 
 @STEADY
 @given(some.integers(1, 1 << 50))
-def test_the_suggestion_is_enough_and_not_far_too_much_and_can_be_typed(peak: int) -> None:
+def test_the_suggestion_is_enough_and_not_far_too_much_and_can_be_typed(peak):
     asked = parse_size(suggest_memory(peak))
     assert asked == parse_memory(suggest_memory(peak))
     assert peak * 3 <= asked * 2
@@ -663,7 +654,7 @@ def reason(bench: Bench, job_id: int, at_s: float) -> Wait:
     return found
 
 
-def test_each_pause_is_twice_as_long_until_a_job_runs(bench: Bench) -> None:
+def test_each_pause_is_twice_as_long_until_a_job_runs(bench):
     for _ in range(3):
         bench.submit()
     bench.schedule()
@@ -681,7 +672,7 @@ def test_each_pause_is_twice_as_long_until_a_job_runs(bench: Bench) -> None:
     assert bench.schedule(at_s + 1) == [2]
 
 
-def test_a_shortage_of_one_user_keeps_back_that_user_alone(bench: Bench) -> None:
+def test_a_shortage_of_one_user_keeps_back_that_user_alone(bench):
     for actor in (ALICE, ALICE, BOB, BOB):
         bench.submit(of(actor))
     bench.schedule()
@@ -696,7 +687,7 @@ def test_a_shortage_of_one_user_keeps_back_that_user_alone(bench: Bench) -> None
     assert sorted(bench.schedule(2)) == [1, 2, 3, 4]
 
 
-def test_one_job_that_fails_again_and_again_gives_others_their_try(bench: Bench) -> None:
+def test_one_job_that_fails_again_and_again_gives_others_their_try(bench):
     """What looks like a shortage may be that job, and the others must not wait for it."""
     bench.submit(of(ALICE))
     bench.submit(of(ALICE))
@@ -717,7 +708,7 @@ def test_one_job_that_fails_again_and_again_gives_others_their_try(bench: Bench)
     assert bench.schedule(at_s) == [1]
 
 
-def test_a_cancellation_before_the_bad_news_wins(bench: Bench) -> None:
+def test_a_cancellation_before_the_bad_news_wins(bench):
     bench.submit()
     bench.schedule()
     bench.feed(st.CancelAsked(now(1), 1, ALICE))
@@ -727,7 +718,7 @@ def test_a_cancellation_before_the_bad_news_wins(bench: Bench) -> None:
     assert isinstance(cleaned, ev.Cleaned)
 
 
-def test_a_cancellation_after_the_bad_news_wins_too(bench: Bench) -> None:
+def test_a_cancellation_after_the_bad_news_wins_too(bench):
     bench.submit()
     bench.schedule()
     bench.feed(st.LaunchShort(now(1), 1, 1, "no process", Whose.MACHINE, "processes"))
@@ -738,7 +729,7 @@ def test_a_cancellation_after_the_bad_news_wins_too(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("whose", [Whose.MACHINE, Whose.USER])
-def test_the_pause_outlives_a_restart(bench: Bench, whose: Whose) -> None:
+def test_the_pause_outlives_a_restart(bench, whose):
     """The books are made anew from the records of the jobs."""
     for _ in range(2):
         bench.submit()
@@ -750,14 +741,14 @@ def test_the_pause_outlives_a_restart(bench: Bench, whose: Whose) -> None:
     assert bench.schedule(1.5) == [1, 2]
 
 
-def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(bench: Bench) -> None:
+def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(bench):
     bench.submit()
     bench.schedule()
     short(bench, 1)
     assert bench.schedule(-10_000) == [1]
 
 
-def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench: Bench) -> None:
+def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench):
     for _ in range(2):
         bench.submit()
     bench.schedule()

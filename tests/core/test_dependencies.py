@@ -110,7 +110,7 @@ def waits_for(
     return WaitsFor(awaited_job, others)
 
 
-def test_of_a_job_that_never_starts_the_conditions_that_are_left_are_told(bench: Bench) -> None:
+def test_of_a_job_that_never_starts_the_conditions_that_are_left_are_told(bench):
     first, other = bench.start(), bench.start()
     awaited = (Dependency(first), Dependency(other, RequiredOutcome.ANY))
     waiting = bench.submit(replace(bench.job(first).spec, after=awaited))
@@ -121,7 +121,7 @@ def test_of_a_job_that_never_starts_the_conditions_that_are_left_are_told(bench:
     )
 
 
-def test_a_hold_does_not_hide_that_a_job_never_starts(bench: Bench) -> None:
+def test_a_hold_does_not_hide_that_a_job_never_starts(bench):
     """A release alone would help nobody."""
     first = bench.start()
     held = bench.submit(after(first), held=True)
@@ -134,9 +134,7 @@ def test_a_hold_does_not_hide_that_a_job_never_starts(bench: Bench) -> None:
     assert reason(bench, held) == never
 
 
-def test_the_reason_names_the_job_that_is_waited_for_and_its_end_at_the_latest(
-    bench: Bench,
-) -> None:
+def test_the_reason_names_the_job_that_is_waited_for_and_its_end_at_the_latest(bench):
     first = bench.start(spec("root.bob", actor=BOB, time_limit_s=60), at_s=10)
     second = bench.submit(after(first))
     third = bench.submit(after(first, second))
@@ -149,14 +147,12 @@ def test_the_reason_names_the_job_that_is_waited_for_and_its_end_at_the_latest(
 
 
 @pytest.mark.parametrize("job_id", [1, 7])
-def test_nobody_waits_for_a_job_that_does_not_exist(bench: Bench, job_id: int) -> None:
+def test_nobody_waits_for_a_job_that_does_not_exist(bench, job_id):
     with pytest.raises(Refused, match=f"there is no job {job_id} to wait for"):
         bench.submit(after(job_id))
 
 
-def test_only_so_many_jobs_wait_for_one_and_others_cannot_take_all_their_places(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_so_many_jobs_wait_for_one_and_others_cannot_take_all_their_places(bench, monkeypatch):
     monkeypatch.setattr(dependencies, "MOST_DEPENDENTS", 4)
     monkeypatch.setattr(dependencies, "MOST_OF_OTHERS", 2)
     job_id = bench.start()
@@ -183,9 +179,7 @@ def _counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_what_the_tasks_of_an_array_wait_for_is_looked_at_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_tasks_of_an_array_wait_for_is_looked_at_once(bench, monkeypatch):
     """Whether it can ever start was found out for each task anew, by who waited for the array."""
     chain = [bench.submit(spec(), held=True)]
     for _ in range(39):
@@ -198,7 +192,7 @@ def test_what_the_tasks_of_an_array_wait_for_is_looked_at_once(
     assert first_stuck([*tasks, broken], bench.ledger) is broken
 
 
-def test_an_arrays_tasks_are_looked_through_once_for_all_that_wait_for_it(bench: Bench) -> None:
+def test_an_arrays_tasks_are_looked_through_once_for_all_that_wait_for_it(bench):
     """In a list they were looked through for each job that waits: nobody's list was told in less
     than a minute while a thousand jobs waited for an array with thousands of records."""
     (submitted,) = bench.feed(st.SubmitAsked(now(), spec(), True, spans=((0, 59, 1),)))
@@ -229,7 +223,7 @@ def unix(at_s: int) -> int:
     return int(now(at_s).at_s)
 
 
-def test_a_job_starts_at_its_begin_time_and_not_before(bench: Bench) -> None:
+def test_a_job_starts_at_its_begin_time_and_not_before(bench):
     job_id = bench.submit(spec(begin_s=unix(60)))
     assert bench.schedule() == []
     assert reason(bench, job_id) == StartsFrom(unix(60), None)
@@ -242,7 +236,7 @@ def test_a_job_starts_at_its_begin_time_and_not_before(bench: Bench) -> None:
 # -- changes ---------------------------------------------------------------------------------------
 
 
-def test_a_circle_is_refused_however_long(bench: Bench) -> None:
+def test_a_circle_is_refused_however_long(bench):
     first = bench.submit(held=True)
     second = bench.submit(after(first))
     third = bench.submit(after(second))
@@ -254,7 +248,7 @@ def test_a_circle_is_refused_however_long(bench: Bench) -> None:
     change(bench, second, after=(Dependency(third),))
 
 
-def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(bench: Bench) -> None:
+def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(bench):
     job_id = bench.submit(held=True)
     before = bench.job(job_id)
     for wish, code in (
@@ -272,9 +266,7 @@ def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(benc
     assert bench.job(job_id) == before
 
 
-def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_administrators(
-    bench: Bench,
-) -> None:
+def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_administrators(bench):
     job_id = bench.start(spec(time_limit_s=60))
     admin = st.Actor(user="root", uid=0, is_admin=True)
     for longer in (61, 0):
@@ -290,7 +282,7 @@ def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_adminis
     assert stop.outcome is Outcome.TIMEOUT
 
 
-def test_ranges_of_rates_are_changed_like_those_of_cores(bench: Bench) -> None:
+def test_ranges_of_rates_are_changed_like_those_of_cores(bench):
     job_id = bench.submit(held=True)
     (event,) = change(bench, job_id, demand=Demand(read_bps=100, write_bps=10, read_max_bps="all"))
     assert bench.job(job_id).spec.most == Resources(read_bps=1000)
@@ -305,15 +297,13 @@ def test_ranges_of_rates_are_changed_like_those_of_cores(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.STOPPING, JobState.CLEANING])
-def test_what_is_about_to_end_cannot_be_changed(bench: Bench, state: JobState) -> None:
+def test_what_is_about_to_end_cannot_be_changed(bench, state):
     bench.bring(state)
     with pytest.raises(Refused, match="nothing can be changed"):
         change(bench, 1, time_limit_s=5)
 
 
-def test_the_dependencies_of_one_users_jobs_are_bounded(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_dependencies_of_one_users_jobs_are_bounded(bench, monkeypatch):
     """Each is an event when what is waited for ends: the cancellation of a thousand jobs for which
     a thousand waited held everybody up for minutes."""
     monkeypatch.setattr(dependencies, "MOST_MORE", 5)
@@ -438,9 +428,7 @@ def life(books: Parts, seed: int, between: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(("most", "lives"), runs([1, 2], steps=30, quick=3))
-def test_told_in_parts_all_jobs_stand_as_if_they_had_been_told_at_once(
-    most: int, lives: int
-) -> None:
+def test_told_in_parts_all_jobs_stand_as_if_they_had_been_told_at_once(most, lives):
     """Whatever happens between two parts, and also if the books are read anew between them."""
     told = untold = 0
     for seed in range(lives):
@@ -486,7 +474,7 @@ def crowd(books: Parts, first: int, *specs: JobSpec) -> list[int]:
     return ids
 
 
-def test_the_end_of_one_users_job_is_told_beside_a_crowd_that_waits_for_anothers() -> None:
+def test_the_end_of_one_users_job_is_told_beside_a_crowd_that_waits_for_anothers():
     books = Parts(4)
     first, other = books.submit(spec()), books.submit(spec("root.bob", actor=BOB))
     crowd(books, first, *(after(first) for _ in range(100)))
@@ -496,7 +484,7 @@ def test_the_end_of_one_users_job_is_told_beside_a_crowd_that_waits_for_anothers
     assert theirs in [event.job_id for event in books.tell()]
 
 
-def test_who_is_not_told_yet_can_be_asked_about_changed_and_cancelled() -> None:
+def test_who_is_not_told_yet_can_be_asked_about_changed_and_cancelled():
     books = Parts(1)
     first = books.submit(spec())
     told, *ids = crowd(books, first, *(after(first) for _ in range(4)))
@@ -521,7 +509,7 @@ def test_who_is_not_told_yet_can_be_asked_about_changed_and_cancelled() -> None:
     books.ledger.check()
 
 
-def test_a_copy_of_the_books_knows_whom_to_tell(bench: Bench) -> None:
+def test_a_copy_of_the_books_knows_whom_to_tell(bench):
     books = Parts(1)
     first = books.submit(spec())
     crowd(books, first, *(after(first) for _ in range(3)))
@@ -554,7 +542,7 @@ def cancelled_for(label: object, outcome: str) -> tuple[Outcome, str]:
     )
 
 
-def test_a_chain_is_cancelled_to_its_end_and_each_names_its_cause(bench: Bench) -> None:
+def test_a_chain_is_cancelled_to_its_end_and_each_names_its_cause(bench):
     first = bench.start()
     second = bench.submit(if_never(first))
     third = bench.submit(if_never(second), held=True)
@@ -569,7 +557,7 @@ def test_a_chain_is_cancelled_to_its_end_and_each_names_its_cause(bench: Bench) 
     assert not bench.ledger.dependents.ended
 
 
-def test_a_dependency_that_is_met_cancels_nobody(bench: Bench) -> None:
+def test_a_dependency_that_is_met_cancels_nobody(bench):
     first = bench.start()
     second = bench.submit(if_never(first))
     end(bench, first)
@@ -577,7 +565,7 @@ def test_a_dependency_that_is_met_cancels_nobody(bench: Bench) -> None:
     assert bench.schedule(2) == [second]
 
 
-def test_a_task_that_failed_is_named_by_its_index(bench: Bench) -> None:
+def test_a_task_that_failed_is_named_by_its_index(bench):
     (array,) = bench.feed(st.SubmitAsked(now(), spec(), spans=((7, 9, 1),)))
     assert isinstance(array, ev.ArraySubmitted)
     task, *_ = bench.schedule()
@@ -589,7 +577,7 @@ def test_a_task_that_failed_is_named_by_its_index(bench: Bench) -> None:
 
 @pytest.mark.parametrize("most", [1, 3, inf])
 @pytest.mark.parametrize("seed", seeds(range(25), quick=5))
-def test_in_any_graph_exactly_those_are_cancelled_that_must_be(seed: int, most: float) -> None:
+def test_in_any_graph_exactly_those_are_cancelled_that_must_be(seed, most):
     """Each by the end of one that it waits for, however many are told at a time, also if the books
     are read anew between two parts."""
     random, books = Random(seed), Parts(most)
@@ -650,7 +638,7 @@ def owes(bench: Bench) -> list[NotifyNever]:
     return [each for each in map(owed, bench.ledger.jobs_to_notify()) if each is not None]  # type: ignore[misc]
 
 
-def test_an_array_that_never_starts_is_one_notification(bench: Bench) -> None:
+def test_an_array_that_never_starts_is_one_notification(bench):
     never(bench, spec(notify=TELL, cancel_if_never=True), spans=((0, 99, 1),))
     assert owes(bench) == [NotifyNever(3, UNSTARTED)]
     kinds = [type(each) for each in bench.feed(st.NeverNotified(now(), 3, "told"))]
@@ -658,7 +646,7 @@ def test_an_array_that_never_starts_is_one_notification(bench: Bench) -> None:
     assert bench.ledger.is_empty
 
 
-def test_new_dependencies_that_can_never_be_met_are_another_notification(bench: Bench) -> None:
+def test_new_dependencies_that_can_never_be_met_are_another_notification(bench):
     never(bench, spec(notify=TELL))
     bench.feed(st.NeverNotified(now(), 2, "told"))
     change = st.ChangeAsked(now(), 2, ALICE, st.Change(after=(Dependency(7),)))
@@ -666,7 +654,7 @@ def test_new_dependencies_that_can_never_be_met_are_another_notification(bench: 
     assert owes(bench) == [NotifyNever(2, UNSTARTED)]
 
 
-def test_the_launchers_file_of_it_stays_until_the_notification_is_recorded(bench: Bench) -> None:
+def test_the_launchers_file_of_it_stays_until_the_notification_is_recorded(bench):
     never(bench, spec(notify=TELL))
     known = {(2, UNSTARTED): owner_of(bench.job(2), "j")}
     assert leftovers(bench.ledger, known, "j", lambda _: None).removals == []
@@ -757,7 +745,7 @@ def submit_all(bench: Bench, fates: dict[int, Fate], random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(SEEDS, quick=1))
-def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> None:
+def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed):
     random = Random(seed)
     fates = draw(random)
     bench = Bench(rules(4, 20))
@@ -798,7 +786,7 @@ def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> N
         assert job.broken is not None or any(each.job_id in left for each in job.awaits)
 
 
-def test_the_webs_have_all_that_they_are_to_prove_something_about() -> None:
+def test_the_webs_have_all_that_they_are_to_prove_something_about():
     fates = [fate for seed in SEEDS for fate in draw(Random(seed)).values()]
     never = [seed for seed in SEEDS if not all(expected_runs(draw(Random(seed))).values())]
     assert len(never) > 20
@@ -829,7 +817,7 @@ def states(bench: Bench, *ids: int) -> list[str | None]:
 # -- ids and indices -------------------------------------------------------------------------------
 
 
-def test_an_index_leads_to_its_task_and_back() -> None:
+def test_an_index_leads_to_its_task_and_back():
     array = array_of((1, 1, 1), (7, 11, 2), (20, 21, 1))
     there = {index: array.id_of(index) for index in range(25)}
     known = {index: job_id for index, job_id in there.items() if job_id is not None}
@@ -843,7 +831,7 @@ def array_of(*spans: Span) -> Array:
 
 
 @pytest.mark.slow
-def test_a_torn_array_of_many_pieces_is_told_in_few_steps() -> None:
+def test_a_torn_array_of_many_pieces_is_told_in_few_steps():
     """For each range of tasks all pieces were counted, and for each task: the line of such an array
     in everybody's `drf status` took ten seconds, in which nobody else was heard."""
     spans = (*((at, at, 1) for at in range(0, 2000, 2)), (10_000, 109_999, 1))
@@ -875,7 +863,7 @@ def test_a_torn_array_of_many_pieces_is_told_in_few_steps() -> None:
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_an_event_that_cannot_be_changes_nothing(event: ev.Event) -> None:
+def test_an_event_that_cannot_be_changes_nothing(event):
     bench = Bench()
     submit_array(bench, (0, 4, 1))
     before = tables(bench.ledger)
@@ -887,7 +875,7 @@ def test_an_event_that_cannot_be_changes_nothing(event: ev.Event) -> None:
 # -- what is asked for of a whole array ------------------------------------------------------------
 
 
-def test_what_one_task_refuses_the_others_take() -> None:
+def test_what_one_task_refuses_the_others_take():
     """A task that runs cannot be held; those that wait can. What is asked is refused only if every
     task refuses it."""
     bench = Bench(rules(cores=1))
@@ -911,7 +899,7 @@ def test_what_one_task_refuses_the_others_take() -> None:
         (3, "alice already has 3 jobs waiting, the most that is allowed"),
     ],
 )
-def test_more_tasks_than_a_user_may_have_waiting_are_refused(waiting: int, words: str) -> None:
+def test_more_tasks_than_a_user_may_have_waiting_are_refused(waiting, words):
     bench = Bench(rules(max_waiting_per_user=3))
     for _ in range(waiting):
         bench.submit()
@@ -926,9 +914,7 @@ def test_more_tasks_than_a_user_may_have_waiting_are_refused(waiting: int, words
 
 
 @pytest.mark.parametrize(("asked", "on"), [(0, 3), (3, 0), (0, 0), (3, 3), (0, 9), (3, 9)])
-def test_no_task_can_wait_for_its_own_array_nor_the_array_for_who_waits_for_it(
-    asked: int, on: int
-) -> None:
+def test_no_task_can_wait_for_its_own_array_nor_the_array_for_who_waits_for_it(asked, on):
     """0 is the array, 3 one of its tasks, 9 a job that waits for another of its tasks: two of them
     cannot wait for each other."""
     bench = Bench()
@@ -942,9 +928,7 @@ def test_no_task_can_wait_for_its_own_array_nor_the_array_for_who_waits_for_it(
 
 
 @pytest.mark.parametrize(("begun", "state"), [(False, JobState.PENDING), (True, JobState.STARTING)])
-def test_who_waits_for_an_array_is_told_how_its_slowest_task_stands(
-    begun: bool, state: JobState
-) -> None:
+def test_who_waits_for_an_array_is_told_how_its_slowest_task_stands(begun, state):
     bench = Bench()
     array_id = submit_array(bench, (0, 1, 1))
     other = bench.submit(after(array_id))
@@ -954,7 +938,7 @@ def test_who_waits_for_an_array_is_told_how_its_slowest_task_stands(
     assert reason == WaitsFor(AwaitedJob("1", "alice", is_array=True, states=((state, 2),)))
 
 
-def test_the_books_of_a_machine_with_other_disks_have_the_same_arrays() -> None:
+def test_the_books_of_a_machine_with_other_disks_have_the_same_arrays():
     disks = (("data", 1, 0), ("gone", 0, 2))
     few = replace(rules(), axes=Axes(disks=("data", "gone")))
     room = replace(few.capacity, read_bps=0, write_bps=0, disks=(("data", 9, 9), ("gone", 9, 9)))
@@ -971,9 +955,7 @@ def test_the_books_of_a_machine_with_other_disks_have_the_same_arrays() -> None:
     assert set(again.jobs) == set(bench.ledger.jobs)
 
 
-def test_what_is_asked_for_of_a_torn_array_leaves_the_line_of_its_tasks_as_it_is(
-    bench: Bench,
-) -> None:
+def test_what_is_asked_for_of_a_torn_array_leaves_the_line_of_its_tasks_as_it_is(bench):
     """Each request about the tasks of an array in thirty thousand pieces built their line anew,
     which kept everybody else waiting for a tenth of a second."""
     array_id = submit_array(bench, (0, 99, 1), held=True)
@@ -1016,7 +998,7 @@ def why_now(bench: Bench, job_id: int) -> Wait | None:
     return explain_wait(bench.ledger.job(job_id), bench.ledger, None, bench.rules)
 
 
-def test_of_the_limits_of_array_and_group_the_one_that_is_reached_is_told() -> None:
+def test_of_the_limits_of_array_and_group_the_one_that_is_reached_is_told():
     """The array might run two at once; its group runs one already."""
     bench = Bench(rules(9, 9))
     first = bench.submit(grouped(at_once=1))
@@ -1030,7 +1012,7 @@ def test_of_the_limits_of_array_and_group_the_one_that_is_reached_is_told() -> N
 # -- the text --------------------------------------------------------------------------------------
 
 
-def test_a_group_has_a_name_and_perhaps_a_number() -> None:
+def test_a_group_has_a_name_and_perhaps_a_number():
     assert read_group("sweep") == ("sweep", None)
     assert read_group("läufe_2.b%12") == ("läufe_2.b", 12)
     assert [str(UserGroup(*read_group(each))) for each in ("a", "a%3")] == ["a", "a%3"]
@@ -1039,7 +1021,7 @@ def test_a_group_has_a_name_and_perhaps_a_number() -> None:
 @pytest.mark.parametrize(
     "text", ["", "%2", "a b", "a%", "a%0", "a%x", "a%-1", "a%2%3", "x" * 65, "a\n", "--", ".a"]
 )
-def test_a_group_that_cannot_be_read_is_refused(text: str) -> None:
+def test_a_group_that_cannot_be_read_is_refused(text):
     with pytest.raises(Refused) as refused:
         read_group(text)
     assert refused.value.text.startswith("--group: ")
@@ -1050,7 +1032,7 @@ def test_a_group_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_unlike_jobs_count_together(policy: str) -> None:
+def test_unlike_jobs_count_together(policy):
     bench = Bench(replace(PATIENT, policy=policy))
     ids = [bench.submit(grouped(cores)) for cores in (1, 2, 1, 2)]
     assert len(bench.schedule()) == 2
@@ -1060,7 +1042,7 @@ def test_unlike_jobs_count_together(policy: str) -> None:
     assert sorted(why_now(bench, each) is None for each in ids) == [False, False, True, True]
 
 
-def test_a_job_that_does_not_fit_keeps_no_other_of_its_group_waiting() -> None:
+def test_a_job_that_does_not_fit_keeps_no_other_of_its_group_waiting():
     bench = Bench(PATIENT)
     bench.start(replace(spec("root.bob", actor=BOB), demand=demand(5)))
     big = [bench.submit(grouped(9)) for _ in range(3)]
@@ -1070,7 +1052,7 @@ def test_a_job_that_does_not_fit_keeps_no_other_of_its_group_waiting() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_room_of_a_job_that_is_left_out_goes_to_others_in_the_same_pass(policy: str) -> None:
+def test_the_room_of_a_job_that_is_left_out_goes_to_others_in_the_same_pass(policy):
     """Also if it waits in another pool."""
     bench = Bench(replace(PATIENT, policy=policy))
     first = bench.submit(grouped(2, at_once=1))
@@ -1085,7 +1067,7 @@ def test_the_room_of_a_job_that_is_left_out_goes_to_others_in_the_same_pass(poli
 # -- changes ---------------------------------------------------------------------------------------
 
 
-def test_the_number_can_be_changed() -> None:
+def test_the_number_can_be_changed():
     bench = Bench(PATIENT)
     ids = [bench.submit(grouped(at_once=1)) for _ in range(4)]
     assert bench.schedule() == ids[:1]
@@ -1107,7 +1089,7 @@ def test_the_number_can_be_changed() -> None:
     bench.ledger.check()
 
 
-def test_too_many_kinds_of_jobs_in_a_group_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_kinds_of_jobs_in_a_group_are_refused(monkeypatch):
     monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
     bench = Bench(PATIENT)
     bench.submit(grouped(1))
@@ -1125,9 +1107,7 @@ def test_too_many_kinds_of_jobs_in_a_group_are_refused(monkeypatch: pytest.Monke
     [({}, {"held": True}), ({"begin_s": now().at_s + 100}, {}), ({}, {"spans": ((0, 5, 1),)})],
     ids=["held", "begins later", "array"],
 )
-def test_jobs_that_cannot_start_yet_count_among_the_kinds(
-    wish: dict[str, Any], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_that_cannot_start_yet_count_among_the_kinds(wish, how, monkeypatch):
     """All of them may become free at once, when nothing can be refused any more."""
     monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
     bench = Bench(PATIENT)
@@ -1145,7 +1125,7 @@ def test_jobs_that_cannot_start_yet_count_among_the_kinds(
     bench.ledger.check()
 
 
-def test_a_change_of_an_array_cannot_bring_too_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_an_array_cannot_bring_too_many_kinds(monkeypatch):
     monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
     bench = Bench(PATIENT)
     alone = replace(grouped(), group=None)
@@ -1162,7 +1142,7 @@ def test_a_change_of_an_array_cannot_bring_too_many_kinds(monkeypatch: pytest.Mo
 # -- forecasts -------------------------------------------------------------------------------------
 
 
-def test_a_forecast_waits_for_the_group() -> None:
+def test_a_forecast_waits_for_the_group():
     bench = Bench(PATIENT)
     ids = [bench.submit(grouped(at_once=1, time_limit_s=100)) for _ in range(3)]
     assert bench.schedule() == ids[:1]
@@ -1189,7 +1169,7 @@ def running(bench: Bench) -> Counter[tuple[str, str]]:
     return Counter((job.spec.user, job.spec.group.name) for job in jobs if job.spec.group)
 
 
-def test_a_job_that_names_no_limit_has_that_of_its_group() -> None:
+def test_a_job_that_names_no_limit_has_that_of_its_group():
     """Of the waiting jobs, then of the running ones; another group and another user have their
     own."""
     bench = Bench()

@@ -74,7 +74,7 @@ FAULT = "it used memory that was not its own: a fault of the program"
 
 
 @pytest.mark.parametrize("outcome", [*Outcome, None])
-def test_of_a_job_that_nobody_has_seen_nothing_is_made_up(outcome: Outcome | None) -> None:
+def test_of_a_job_that_nobody_has_seen_nothing_is_made_up(outcome):
     unseen = structs.replace(ended_job(Outcome.LOST), outcome=outcome, usage=None)
     assert not any("used" in note or "after its start" in note for note in end_notes(unseen))
 
@@ -87,9 +87,7 @@ def test_of_a_job_that_nobody_has_seen_nothing_is_made_up(outcome: Outcome | Non
         (90.0, 80.0, "1m20s of CPU time (0.88 of 2 cores on average) and 100M of 1G of memory"),
     ],
 )
-def test_what_a_job_used_is_told_of_its_last_run_and_of_all(
-    run_s: float, cpu_s: float, said: str
-) -> None:
+def test_what_a_job_used_is_told_of_its_last_run_and_of_all(run_s, cpu_s, said):
     job = ended_job(Outcome.COMPLETED, run_s=run_s, cpu_s=cpu_s)
     span = "1m30s" if run_s > 60 else f"{run_s:.1f}s"
     assert end_notes(job) == [f"it ran for {span} and used {said}"]
@@ -103,7 +101,7 @@ def test_what_a_job_used_is_told_of_its_last_run_and_of_all(
     assert end_notes(unmeasured) == [f"its only run took {span}"]
 
 
-def test_out_of_its_own_memory() -> None:
+def test_out_of_its_own_memory():
     ended = ended_job(
         Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, oom_kills=2, signal=9,
         largest_process_bytes=900 * MIB,
@@ -115,7 +113,7 @@ def test_out_of_its_own_memory() -> None:
     ]
 
 
-def test_out_of_memory_by_many_small_processes_and_a_child_s_fault() -> None:
+def test_out_of_memory_by_many_small_processes_and_a_child_s_fault():
     ended = ended_job(
         Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, oom_kills=1, exit_code=3,
         largest_process_bytes=200 * MIB,
@@ -128,7 +126,7 @@ def test_out_of_memory_by_many_small_processes_and_a_child_s_fault() -> None:
     ]
 
 
-def test_out_of_memory_of_which_no_process_is_known_and_that_never_started_to_be_timed() -> None:
+def test_out_of_memory_of_which_no_process_is_known_and_that_never_started_to_be_timed():
     ended = ended_job(Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, signal=9)
     assert end_notes(structs.replace(ended, started_at=None)) == [
         "it was killed 0.0s after its start, with a peak of 1G and a limit of 1G",
@@ -136,7 +134,7 @@ def test_out_of_memory_of_which_no_process_is_known_and_that_never_started_to_be
     ]
 
 
-def test_out_of_memory_by_measurement_is_no_kill_and_in_no_kernel_s_log() -> None:
+def test_out_of_memory_by_measurement_is_no_kill_and_in_no_kernel_s_log():
     stop = Stop(outcome=Outcome.OUT_OF_MEMORY, text="needed more", at_s=130.0, mono_s=30.0)
     ended = ended_job(
         Outcome.OUT_OF_MEMORY, memory_peak_bytes=3 * GIB, limit_hits=None, oom_kills=None, signal=15
@@ -154,7 +152,7 @@ def test_out_of_memory_by_measurement_is_no_kill_and_in_no_kernel_s_log() -> Non
             "journalctl -u systemd-oomd tells more"),
     ],
 )  # fmt: skip
-def test_the_machines_own_shortage_is_not_the_jobs_fault(kills: int, said: str) -> None:
+def test_the_machines_own_shortage_is_not_the_jobs_fault(kills, said):
     assert end_notes(ended_job(Outcome.OUT_OF_MEMORY, oom_kills=kills, signal=9)) == [
         "it was killed 30.5s after its start, with a peak of 100M and a limit of 1G",
         said,
@@ -172,7 +170,7 @@ def test_the_machines_own_shortage_is_not_the_jobs_fault(kills: int, said: str) 
         (96, ["near its end it used 0.1 cores: it may have waited for something, not computed"]),
     ],
 )
-def test_whether_it_was_at_work_when_its_time_was_up(late: int | None, said: list[str]) -> None:
+def test_whether_it_was_at_work_when_its_time_was_up(late, said):
     notes = end_notes(ended_job(Outcome.TIMEOUT, late_cores_milli=late))
     assert notes == [f"it ran for 30.5s and used {USED}", *said]
 
@@ -198,11 +196,11 @@ def test_whether_it_was_at_work_when_its_time_was_up(late: int | None, said: lis
         ({"exit_code": 1, "memory_peak_bytes": 1000 * MIB}, ["its memory came up to 1000M of 1G"]),
     ],
 )  # fmt: skip
-def test_codes_and_signals_are_named(end: dict[str, int], said: list[str]) -> None:
+def test_codes_and_signals_are_named(end, said):
     assert end_notes(ended_job(Outcome.FAILED, **end)) == [*said, LOG]
 
 
-def test_what_a_job_wrote_is_where_its_errors_went() -> None:
+def test_what_a_job_wrote_is_where_its_errors_went():
     failed = ended_job(Outcome.FAILED, exit_code=1)
     to_one_file = replace(failed.spec, stderr=failed.spec.stdout)
     assert end_notes(structs.replace(failed, spec=to_one_file)) == ["what it said: drf log 7"]
@@ -210,20 +208,20 @@ def test_what_a_job_wrote_is_where_its_errors_went() -> None:
     assert end_notes(structs.replace(failed, spec=to_terminal)) == []
 
 
-def test_a_lost_job_tells_what_was_seen_of_it() -> None:
+def test_a_lost_job_tells_what_was_seen_of_it():
     assert end_notes(ended_job(Outcome.LOST)) == [
         f"until then it had used {USED}",
         "whether its work was done only its output can tell; submit it again if not",
     ]
 
 
-def test_work_that_never_began_is_not_unknown() -> None:
+def test_work_that_never_began_is_not_unknown():
     lost = structs.replace(ended_job(Outcome.LOST), usage=None, loss="SLURM_NOT_STARTED")
     assert end_notes(lost) == []
 
 
 @pytest.mark.parametrize("cause", LAUNCH_REMEDIES)
-def test_each_launch_fault_is_known_by_words_that_the_launcher_says(cause: str) -> None:
+def test_each_launch_fault_is_known_by_words_that_the_launcher_says(cause):
     place = Path(drfd.launcher.__path__[0], "runner")
     sources = [(place / name).read_text() for name in ("failures.py", "identity.py")]
     assert any(cause in source for source in sources)
@@ -271,7 +269,7 @@ def on_gpus(
     return structs.replace(plain, spec=replace(plain.spec, demand=asks))
 
 
-def test_a_job_stopped_for_its_memory_on_a_gpu_gets_more_of_that_alone() -> None:
+def test_a_job_stopped_for_its_memory_on_a_gpu_gets_more_of_that_alone():
     """Neither more memory of the machine nor other rates."""
     stopped = on_gpus(Outcome.LIMIT_EXCEEDED, gpu_memory_single_peak_bytes=22 * GIB, cpu_s=1.0)
     advice = advise([stopped])
@@ -293,8 +291,8 @@ def test_a_job_stopped_for_its_memory_on_a_gpu_gets_more_of_that_alone() -> None
     [((5, 10, 4), 12), ((5, 19, 4), 24), ((5, None, 4), 20), ((None, None, None), 20), ((5,), 20)],
 )
 def test_the_memory_on_a_gpu_is_lowered_only_after_enough_jobs_that_were_measured(
-    peaks: tuple[int | None, ...], needed_gib: int
-) -> None:
+    peaks, needed_gib
+):
     seen = [None if peak is None else peak * GIB for peak in peaks]
     jobs = [on_gpus(gpu_memory_single_peak_bytes=peak) for peak in seen]
     if len(jobs) == 1:
@@ -307,7 +305,7 @@ def test_the_memory_on_a_gpu_is_lowered_only_after_enough_jobs_that_were_measure
 # -- jobs that had too little ----------------------------------------------------------------------
 
 
-def test_one_that_hit_its_time_limit_gets_twice_as_long() -> None:
+def test_one_that_hit_its_time_limit_gets_twice_as_long():
     late = ran(Outcome.TIMEOUT, run_s=600.0, limit_s=600)
     advice = advise([late])
     assert advice is not None
@@ -318,7 +316,7 @@ def test_one_that_hit_its_time_limit_gets_twice_as_long() -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def test_page_cache_up_to_the_limit_does_not_drive_the_demand_up_for_ever() -> None:
+def test_page_cache_up_to_the_limit_does_not_drive_the_demand_up_for_ever():
     full = {"memory_gib": 1, "memory_peak_bytes": GIB, "limit_hits": 500}
     assert one(ran(**full, memory_working_bytes=200 * MIB)).demand.memory_bytes == 240 * MIB
     assert one(ran(**full, memory_working_bytes=1000 * MIB)).demand.memory_bytes == GIB
@@ -356,15 +354,15 @@ def cores_of(*jobs: Job, lends: bool = True) -> tuple[int, int, CoresReason | No
     ],
 )  # fmt: skip
 def test_a_range_keeps_its_upper_end_and_its_lower_end_follows_the_mean(
-    mean: float, lent_us: int | None, floor: int, *, is_raised: bool
-) -> None:
+    mean, lent_us, floor, *, is_raised
+):
     seen = ran(cores=2, most=MOST, cpu_s=mean * 100, lent_us=lent_us, cores_peak_milli=8000)
     reason = CoresReason(is_above_floor=True, mean_milli=round(mean * 1000), declared_milli=2000)
     most = 8000 if floor < 8000 else 0
     assert cores_of(seen) == (floor, most, reason if is_raised else None)
 
 
-def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_asked_for() -> None:
+def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_asked_for():
     wide, plain = ran(cores=2, most=MOST, cpu_s=180.0, lent_us=5), ran(cores=3, cpu_s=250.0)
     assert cores_of(wide, plain)[:2] == cores_of(plain, wide)[:2] == (2500, 8000)
     asked = structs.replace(
@@ -383,7 +381,7 @@ def rates(advice: Advice) -> tuple[str, int, int]:
     return disk, *advice.demand.rate_sums
 
 
-def test_a_rate_that_was_reached_is_not_lowered() -> None:
+def test_a_rate_that_was_reached_is_not_lowered():
     assert one(ran(read=10 * MIB, read_peak_bps=10 * MIB)).demand.read_bps == 10 * MIB
 
 
@@ -413,9 +411,7 @@ PAST = some.builds(
 
 
 @given(some.lists(PAST, max_size=12), some.booleans())
-def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(
-    jobs: list[Job], lends: bool
-) -> None:
+def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(jobs, lends):
     advice = advise(jobs, lends_cores=lends)
     if advice is None:
         return
@@ -442,7 +438,7 @@ def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(
 
 
 @given(some.lists(PAST, min_size=1, max_size=LAST))
-def test_the_order_of_the_jobs_does_not_matter_when_there_are_enough(jobs: list[Job]) -> None:
+def test_the_order_of_the_jobs_does_not_matter_when_there_are_enough(jobs):
     done = [each for each in jobs if each.outcome is Outcome.COMPLETED]
     if len(done) >= 3:
         assert advise(jobs, lends_cores=True) == advise(jobs[::-1], lends_cores=True)
@@ -450,7 +446,7 @@ def test_the_order_of_the_jobs_does_not_matter_when_there_are_enough(jobs: list[
 
 @examples(100, quick=14)
 @given(some.lists(PAST, min_size=3, max_size=LAST - 1), PAST)
-def test_one_more_job_never_makes_the_advice_smaller(jobs: list[Job], more: Job) -> None:
+def test_one_more_job_never_makes_the_advice_smaller(jobs, more):
     before = advise(jobs)
     if before is None or sum(each.outcome is Outcome.COMPLETED for each in jobs) < 3:
         return
@@ -461,7 +457,7 @@ def test_one_more_job_never_makes_the_advice_smaller(jobs: list[Job], more: Job)
     assert after.time_limit_s >= before.time_limit_s
 
 
-def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more() -> None:
+def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more():
     def on(*disks: tuple[str, int, int]) -> Job:
         was = ran(read_bytes=500 * MIB, written_bytes=0)
         asks = replace(was.spec.demand, read_bps=0, write_bps=0, disks=disks)
@@ -497,9 +493,7 @@ def kind(name: str, *argv: str) -> tuple[str, ...]:
         (("train", "./fit", "a"), ("test", "./fit", "a"), False),
     ],
 )
-def test_jobs_are_alike_by_name_and_command(
-    one: tuple[str, ...], other: tuple[str, ...], are_alike: bool
-) -> None:
+def test_jobs_are_alike_by_name_and_command(one, other, are_alike):
     assert (kind(*one) == kind(*other)) is are_alike
 
 
@@ -543,7 +537,7 @@ def either(least: int, most: int) -> int | Range:
 
 
 @given(advices())
-def test_advice_can_be_typed(advice: Advice) -> None:
+def test_advice_can_be_typed(advice):
     words = advice_options(advice)
     given = dict(zip(words[::2], words[1::2], strict=True))
     asks, most = advice.demand, advice.most
@@ -562,7 +556,7 @@ def test_advice_can_be_typed(advice: Advice) -> None:
 # -- changes ---------------------------------------------------------------------------------------
 
 
-def test_why_a_range_is_advised_is_told_with_its_figures() -> None:
+def test_why_a_range_is_advised_is_told_with_its_figures():
     def note(most_milli: int, **reason: Any) -> str | None:
         return cores_note(
             Advice(
@@ -581,7 +575,7 @@ def test_why_a_range_is_advised_is_told_with_its_figures() -> None:
     assert note(0, **above) == "used 1.6 of 0.5 declared on average: asking for 2 guarantees it"
 
 
-def test_what_stays_as_it_was_is_not_said_again() -> None:
+def test_what_stays_as_it_was_is_not_said_again():
     either = spec(asks=demand(8, 16), time_limit_s=7200)
     assert changed_options(either, either) == []
     fewer_cores = replace(either, demand=replace(either.demand, cores_milli=5000))
@@ -593,7 +587,7 @@ def test_what_stays_as_it_was_is_not_said_again() -> None:
     ]
 
 
-def test_a_smaller_range_keeps_its_upper_end() -> None:
+def test_a_smaller_range_keeps_its_upper_end():
     most = Resources(cores_milli=16_000, read_bps=90 * MIB)
     either = spec(asks=demand(8, read=80 * MIB, write=10 * MIB), most=most)
     less = replace(either, demand=demand(2, read=40 * MIB, write=10 * MIB))

@@ -112,7 +112,7 @@ def slow_divide(whole: Fraction, claims: list[AxisClaim]) -> list[Fraction]:
 
 @examples(300, quick=15)
 @given(FRACTIONS.filter(bool), CLAIMS)
-def test_the_parts_are_those_of_a_slow_search(whole: Fraction, claims: list[AxisClaim]) -> None:
+def test_the_parts_are_those_of_a_slow_search(whole, claims):
     found = divide(whole, claims)
     if sum(claim.guarantee for claim in claims) >= whole:
         assert sum(found) == whole
@@ -148,7 +148,7 @@ def holders(draw: some.DrawFn) -> Holders:
 
 @STEADY
 @given(holders())
-def test_keys_order_leaves_as_their_satisfaction_does(machine: Holders) -> None:
+def test_keys_order_leaves_as_their_satisfaction_does(machine):
     capacity, weights, used = machine
     share_tree = flat(capacity, weights).share_tree(used, ())
     for left in used:
@@ -160,7 +160,7 @@ def test_keys_order_leaves_as_their_satisfaction_does(machine: Holders) -> None:
 
 @STEADY
 @given(holders())
-def test_shares_agree_with_plain_fractions(machine: Holders) -> None:
+def test_shares_agree_with_plain_fractions(machine):
     capacity, weights, used = machine
     shares = flat(capacity, weights)
     share_tree = shares.share_tree(used, ())
@@ -180,9 +180,7 @@ def test_shares_agree_with_plain_fractions(machine: Holders) -> None:
 
 @examples(100, quick=3)
 @given(CAPACITIES, some.randoms(use_true_random=False))
-def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(
-    capacity: tuple[int, ...], random: Random
-) -> None:
+def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(capacity, random):
     """Whoever came and went: also where guarantees and limits bind, or bind no more."""
     amounts = some_amounts(random, capacity)
     nodes = ["root.p", "root.p.a", "root.p.b", "root.p.q", "root.p.q.c", "root.d", "root.e"]
@@ -242,9 +240,7 @@ def slow_entitled(shares: FairShare, path: str, active: Iterable[str]) -> tuple[
 
 @STEADY
 @given(some.lists(some.integers(0, 1 << 41), min_size=1, max_size=4), some.integers(0, 999))
-def test_the_rounded_dominant_share_is_the_float_nearest_to_it(
-    capacity: list[int], seed: int
-) -> None:
+def test_the_rounded_dominant_share_is_the_float_nearest_to_it(capacity, seed):
     used = tuple(Random(seed).randint(0, top) for top in capacity)
     shares = FairShare(tuple(capacity))
     assert shares.rounded_dominant_share(used) == float(shares.dominant_share(used))
@@ -276,14 +272,12 @@ RULES = Rules(
         ("carol", "root.carol", "root.carol"),
     ],
 )
-def test_a_job_is_paid_for_by_the_pool_it_names_else_by_its_users(
-    user: str, pool: str | None, leaf: str
-) -> None:
+def test_a_job_is_paid_for_by_the_pool_it_names_else_by_its_users(user, pool, leaf):
     assert RULES.pool_for(user, pool) == leaf
 
 
 @pytest.mark.parametrize(("user", "pool"), [("carol", "lab"), ("carol", "nobody")])
-def test_a_pool_takes_no_jobs_of_those_who_are_not_in_it(user: str, pool: str) -> None:
+def test_a_pool_takes_no_jobs_of_those_who_are_not_in_it(user, pool):
     with pytest.raises(NotPermitted) as caught:
         RULES.pool_for(user, pool)
     assert caught.value.code == "not-in-pool"
@@ -294,7 +288,7 @@ def test_a_pool_takes_no_jobs_of_those_who_are_not_in_it(user: str, pool: str) -
     ("user", "pool"),
     [("open", None), ("open", "open"), ("pi", None), ("night", None), ("nobody", None)],
 )
-def test_a_user_and_a_pool_of_several_cannot_share_a_name(user: str, pool: str | None) -> None:
+def test_a_user_and_a_pool_of_several_cannot_share_a_name(user, pool):
     """The user's own node in the tree would be that of all of them."""
     clashing = Rules(
         capacity=demand(),
@@ -314,7 +308,7 @@ def test_a_user_and_a_pool_of_several_cannot_share_a_name(user: str, pool: str |
     assert clashing.pool_for("alone", None) == "root.alone"
 
 
-def test_rules_get_axes_for_disks_that_are_gone_and_no_capacity_on_them() -> None:
+def test_rules_get_axes_for_disks_that_are_gone_and_no_capacity_on_them():
     plain = Rules(axes=Axes(disks=("a",)), capacity=demand(9, 18, read=10, write=20))
     assert plain.also_for([on("a")]) is plain
     lost = plain.also_for([on("a"), on("z"), on("b")])
@@ -322,7 +316,7 @@ def test_rules_get_axes_for_disks_that_are_gone_and_no_capacity_on_them() -> Non
     assert lost.shares.capacity == (*plain.shares.capacity, 0, 0, 0, 0)
 
 
-def test_rules_get_axes_for_countables_that_are_gone_and_no_capacity_on_them() -> None:
+def test_rules_get_axes_for_countables_that_are_gone_and_no_capacity_on_them():
     axes = Axes(gres=("gpu",), instances=(("gpu", ("0",)),))
     plain = Rules(axes=axes, capacity=replace(demand(9, 18), gres=(("gpu", 1),)))
     asked = [replace(demand(), gres=((name, 1),)) for name in ("gpu", "tape", "fpga")]
@@ -360,14 +354,14 @@ each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: next
 
 
 @each_change
-def test_the_text_can_be_read_again(change: dict[str, object]) -> None:
+def test_the_text_can_be_read_again(change):
     changed: Rules = replace(rules(), **change)  # type: ignore[arg-type]
     found = read_rules(rules_text(changed))
     assert found == changed
     assert (found.shares, found.room) == (changed.shares, changed.room)
 
 
-def test_the_text_of_a_machine_with_everything_can_be_read_again() -> None:
+def test_the_text_of_a_machine_with_everything_can_be_read_again():
     many = Axes(
         gres=("gpu",), disks=("data", "scratch"), lost=("old",), instances=(("gpu", ("0", "1")),),
         shared=("gpu", 16 << 30),
@@ -389,7 +383,7 @@ def test_the_text_of_a_machine_with_everything_can_be_read_again() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"capacity": 7}', "null"])
-def test_anything_else_is_no_text_of_rules(text: str) -> None:
+def test_anything_else_is_no_text_of_rules(text):
     with pytest.raises(ValueError):
         read_rules(text)
 
@@ -407,7 +401,7 @@ def past_usage(*jobs: tuple[str, float, float, float]) -> dict[str, float]:
     return history.past_usage
 
 
-def test_use_from_the_future_counts_as_of_now() -> None:
+def test_use_from_the_future_counts_as_of_now():
     """The clock was ahead for an hour, and who used the machine in that hour lost every tie for ten
     years after it had been set right."""
     history = DecayedUsage(half_life_s=7 * DAY)
@@ -426,7 +420,7 @@ def test_use_from_the_future_counts_as_of_now() -> None:
     assert not history.clamp(now_s + 14 * DAY)
 
 
-def test_a_clock_that_is_set_back_a_little_changes_no_order() -> None:
+def test_a_clock_that_is_set_back_a_little_changes_no_order():
     history = DecayedUsage(half_life_s=7 * DAY)
     history.add("root.a", 0.5, 0, 100)
     history.add("root.b", 0.5, 100, 200)
@@ -435,7 +429,7 @@ def test_a_clock_that_is_set_back_a_little_changes_no_order() -> None:
     assert history.past_usage == before
 
 
-def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_each_pass() -> None:
+def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_each_pass():
     bench = Bench()
     job = bench.job(bench.submit())
     rules, scheduler = bench.rules, Scheduler(half_life_s=7 * DAY)
@@ -501,7 +495,7 @@ def full(path: str, *, waits: bool = False) -> dict[str, QuotaUse]:
 # -- what is used ----------------------------------------------------------------------------------
 
 
-def test_nothing_of_last_week_counts_in_this_one() -> None:
+def test_nothing_of_last_week_counts_in_this_one():
     how = with_quotas({"lab": quota_of(40)})
     week_use, bench = use_of(how), Bench(how)
     job_id = bench.start(in_pool(ALICE, "lab", 9))
@@ -516,7 +510,7 @@ def test_nothing_of_last_week_counts_in_this_one() -> None:
     assert used(afresh, turn + HOUR) == {"root.lab": 1}
 
 
-def test_a_quota_is_used_up_from_the_millisecond_on_at_which_it_is_reached() -> None:
+def test_a_quota_is_used_up_from_the_millisecond_on_at_which_it_is_reached():
     how = with_quotas({"lab": quota_of(2)})
     week_use, bench = use_of(how), Bench(how)
     week_use.note(bench.job(bench.start(in_pool(ALICE, "lab", 9))), now().at_s)
@@ -526,7 +520,7 @@ def test_a_quota_is_used_up_from_the_millisecond_on_at_which_it_is_reached() -> 
     assert week_use.used_up(WEEKS[1]) == {}
 
 
-def test_after_the_clock_was_set_back_all_is_to_be_counted_again() -> None:
+def test_after_the_clock_was_set_back_all_is_to_be_counted_again():
     week_use = use_of(with_quotas({"lab": quota_of(2)}), 10 * DAY)
     assert not week_use.is_outdated(now(10 * DAY - 30).at_s), "a small step"
     assert week_use.is_outdated(now(10 * DAY - HOUR).at_s)
@@ -534,7 +528,7 @@ def test_after_the_clock_was_set_back_all_is_to_be_counted_again() -> None:
     assert week_use.is_outdated(WEEKS[-2]), "no week after it is known"
 
 
-def test_a_launch_that_was_put_off_uses_nothing() -> None:
+def test_a_launch_that_was_put_off_uses_nothing():
     launched, exited = happened(ev.Launched, at_s=5), happened(ev.Exited, at_s=9)
     assert list(stretches([launched, exited])) == [Stretch(now(5).at_s, now(9).at_s)]
     assert list(stretches([launched])) == [Stretch(now(5).at_s, None)]
@@ -549,7 +543,7 @@ def test_a_launch_that_was_put_off_uses_nothing() -> None:
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(range(12), steps=120, quick=25))
-def test_the_sums_are_those_of_a_count_step_by_step(seed: int, steps: int) -> None:
+def test_the_sums_are_those_of_a_count_step_by_step(seed, steps):
     """Over random weeks, with jobs that are frozen, preempted and started again; and a daemon that
     starts then finds the same sums in the journal."""
     random = Random(seed)
@@ -648,7 +642,7 @@ def quota_reason(bench: Bench, job_id: int, used_up: Mapping[str, QuotaUse]) -> 
 
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)
-def test_every_policy_knows_quotas(policy: str) -> None:
+def test_every_policy_knows_quotas(policy):
     """The first job is of a pool that has used up its quota: it comes last, or waits."""
     usual = with_quotas({"lab": quota_of(40), "free": None})
     bench = Bench(replace(usual, policy=policy))
@@ -666,7 +660,7 @@ def test_every_policy_knows_quotas(policy: str) -> None:
 # -- who comes last --------------------------------------------------------------------------------
 
 
-def test_a_job_that_comes_last_says_so_and_names_who_holds_what_it_needs() -> None:
+def test_a_job_that_comes_last_says_so_and_names_who_holds_what_it_needs():
     bench = Bench(with_quotas({"lab": quota_of(40), "free": None}))
     bench.start(in_pool(CAROL, "free", 6))
     theirs = bench.submit(in_pool(ALICE, "lab", 4))
@@ -680,7 +674,7 @@ def test_a_job_that_comes_last_says_so_and_names_who_holds_what_it_needs() -> No
     assert [each.user for each in shortfall.holders] == ["carol"]
 
 
-def test_who_has_used_up_a_quota_is_not_named_as_served_first() -> None:
+def test_who_has_used_up_a_quota_is_not_named_as_served_first():
     """Carol would be the least satisfied, and so be said to go first."""
     bench = Bench(with_quotas({}, {"/carol": quota_of(40)}))
     bench.start(spec(asks=demand(0, 9)))
@@ -692,7 +686,7 @@ def test_who_has_used_up_a_quota_is_not_named_as_served_first() -> None:
     assert quota_reason(bench, theirs, full("root.carol")).code == "QUOTA"
 
 
-def test_a_pool_comes_last_from_the_moment_on_at_which_its_quota_is_used_up() -> None:
+def test_a_pool_comes_last_from_the_moment_on_at_which_its_quota_is_used_up():
     """Its job was the first under fifo, and the next one waited behind it."""
     how = replace(with_quotas({"lab": quota_of(1), "free": None}), policy="fifo")
     bench, scheduler = Bench(how), Scheduler(how.half_life_s)
@@ -707,7 +701,7 @@ def test_a_pool_comes_last_from_the_moment_on_at_which_its_quota_is_used_up() ->
     assert [(type(each), each.job_id) for each in found] == [(ev.Admitted, behind)]
 
 
-def test_nobody_is_preempted_for_who_has_used_up_a_quota() -> None:
+def test_nobody_is_preempted_for_who_has_used_up_a_quota():
     how = replace(
         with_quotas({"lab": quota_of(1, waits=True), "free": None}),
         preempting=Preempting(after_s=0),
@@ -728,7 +722,7 @@ def test_nobody_is_preempted_for_who_has_used_up_a_quota() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
-def test_who_has_used_up_a_quota_starts_nothing_before_siblings_that_could(seed: int) -> None:
+def test_who_has_used_up_a_quota_starts_nothing_before_siblings_that_could(seed):
     """In random trees, whatever the demands: at each launch, no waiting job of a sibling that has
     its quota would fit. Without such a sibling the quota makes no difference, and neither it does
     if all have used theirs up."""
@@ -772,7 +766,7 @@ def test_who_has_used_up_a_quota_starts_nothing_before_siblings_that_could(seed:
     assert pass_over(bench, used_up=everybody).admitted == pass_over(bench).admitted
 
 
-def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:
+def test_an_index_that_is_kept_serves_as_a_new_one_does():
     """Quotas are used up, and restored, between passes that share an index."""
     random = Random(5)
     bench = Bench(with_quotas({"lab": quota_of(40), "free": quota_of(40)}))
@@ -801,7 +795,7 @@ def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:
 # -- forecasts -------------------------------------------------------------------------------------
 
 
-def test_a_job_that_waits_for_its_quota_is_expected_at_the_turn_of_the_week() -> None:
+def test_a_job_that_waits_for_its_quota_is_expected_at_the_turn_of_the_week():
     how = with_quotas({"lab": quota_of(1, waits=True), "free": None})
     bench, week_use = Bench(how), use_of(how)
     first = bench.start(in_pool(ALICE, "lab", 9, time_limit_s=7200))
@@ -852,7 +846,7 @@ def hourly(**steps: tuple[tuple[float, float | None], ...]) -> LimitHours:
 # -- the times -------------------------------------------------------------------------------------
 
 
-def test_it_is_known_how_long_a_limit_holds_and_when_it_rises() -> None:
+def test_it_is_known_how_long_a_limit_holds_and_when_it_rises():
     found = hourly_cores((0, 2), (10, 1), (20, 4), (30, None))
     steps = found.steps[LAB]
     assert [steps.rises_s("cores", unix(at_s)) for at_s in (0, 10, 20, 30)] == [
@@ -876,9 +870,7 @@ SPANS = some.builds(
 
 @given(own=LIMITS, spans=some.lists(SPANS, max_size=5), asked=LIMITS)
 @SOME
-def test_the_steps_are_what_each_moment_says_by_itself(
-    own: dict[str, int], spans: list[LimitSpan], asked: dict[str, int]
-) -> None:
+def test_the_steps_are_what_each_moment_says_by_itself(own, spans, asked):
     """Against a slow oracle that knows neither steps nor bisection."""
 
     def limit(at_s: float) -> dict[str, int]:
@@ -952,7 +944,7 @@ def asks(number: float, path: str = LAB, *, actor: Actor = ALICE, limit_s: int =
     return spec(path, actor=actor, asks=demand(number), time_limit_s=limit_s)
 
 
-def test_a_guarantee_counts_up_to_the_limit_of_the_hour() -> None:
+def test_a_guarantee_counts_up_to_the_limit_of_the_hour():
     """Else a pool that may start nothing would keep others from what it is promised."""
     plain = with_pools(lab=Pool(guarantee={"cores": 6000}, weight=Fraction(1)), free=Pool())
     shut = replace(plain, limits_now={LAB: {"cores": 2000}})
@@ -962,7 +954,7 @@ def test_a_guarantee_counts_up_to_the_limit_of_the_hour() -> None:
     assert plain.shares.rule(LAB).guarantee == (6000, 0, 0, 0)
 
 
-def test_a_drain_for_a_job_ends_at_the_hour_from_which_on_it_may_not_start() -> None:
+def test_a_drain_for_a_job_ends_at_the_hour_from_which_on_it_may_not_start():
     """What is kept free for it would be idle until its limits let it start."""
     patience = replace(rules().patience, patience_s=0.0, drain_after_s=0.0)
     bench = HourBench(replace(with_pools(lab=Pool()), patience=patience))
@@ -987,7 +979,7 @@ def test_a_drain_for_a_job_ends_at_the_hour_from_which_on_it_may_not_start() -> 
 # -- what is refused -------------------------------------------------------------------------------
 
 
-def test_what_the_limits_of_two_nodes_never_allow_together_is_refused() -> None:
+def test_what_the_limits_of_two_nodes_never_allow_together_is_refused():
     """The pool by night and the user in it by day."""
     members = {("lab", "alice"): NodeSettings()}
     bench = HourBench(replace(with_pools(lab=Pool()), members=members))
@@ -1007,13 +999,13 @@ def test_what_the_limits_of_two_nodes_never_allow_together_is_refused() -> None:
 # -- what is said ----------------------------------------------------------------------------------
 
 
-def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench: HourBench) -> None:
+def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench):
     job_id = bench.submit(asks(5))
     bench.ledger.limit_hours = hourly_cores((0, 0), (HOUR, 4), (2 * HOUR, 0))
     assert bench.why(job_id) == BeyondLimit("1", LAB, "cores", 5000, 4000, is_changeable=True)
 
 
-def test_a_forecast_waits_for_the_hour_and_for_the_jobs_before(bench: HourBench) -> None:
+def test_a_forecast_waits_for_the_hour_and_for_the_jobs_before(bench):
     small, next_one = bench.submit(asks(4)), bench.submit(asks(4, limit_s=30 * 60))
     big = bench.submit(asks(5))
     assert bench.ahead().expected_start(small) == ExpectedStart(unix(HOUR), Certainty.LIMITS)
@@ -1021,7 +1013,7 @@ def test_a_forecast_waits_for_the_hour_and_for_the_jobs_before(bench: HourBench)
     assert bench.ahead().start_s(big) == unix(2 * HOUR)
 
 
-def test_nobody_can_say_when_a_job_starts_that_waits_beyond_what_is_known() -> None:
+def test_nobody_can_say_when_a_job_starts_that_waits_beyond_what_is_known():
     bench = HourBench(with_pools(lab=Pool()))
     bench.ledger.limit_hours = replace(
         hourly_cores((0, 1), (HOUR, 0), (9 * HOUR, 1)), until_s=unix(8 * HOUR)
@@ -1036,7 +1028,7 @@ def test_nobody_can_say_when_a_job_starts_that_waits_beyond_what_is_known() -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
-def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed: int) -> None:
+def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed):
     """Jobs run as long as their limits, so that a forecast at the begin is exact."""
     random = Random(seed)
     bench = HourBench(

@@ -62,7 +62,7 @@ def patient(cores: float, memory_gib: float, patience_s: float, *, reserves: boo
 # -- ends and order --------------------------------------------------------------------------------
 
 
-def test_what_is_starting_or_being_cleared_away_is_counted_too() -> None:
+def test_what_is_starting_or_being_cleared_away_is_counted_too():
     """One was admitted a moment ago; of the other only the remains are there, any moment gone."""
     bench = Bench()
     bench.submit(of(BOB, 5, limit_s=100))
@@ -77,7 +77,7 @@ def test_what_is_starting_or_being_cleared_away_is_counted_too() -> None:
     assert start_s(bench, 3, 30) == 130
 
 
-def test_the_users_own_past_is_the_better_guess() -> None:
+def test_the_users_own_past_is_the_better_guess():
     """Bob's last two jobs took 100 and 200 s: his next one is given twice their mean."""
     bench = Bench()
     bench.start(of(BOB, 9, limit_s=86400))
@@ -91,7 +91,7 @@ def test_the_users_own_past_is_the_better_guess() -> None:
 # -- suspended jobs --------------------------------------------------------------------------------
 
 
-def test_a_suspended_job_goes_on_when_its_cores_are_free_and_ends_so_much_later() -> None:
+def test_a_suspended_job_goes_on_when_its_cores_are_free_and_ends_so_much_later():
     """Job 1 has run for 20 s of 60 when job 2 takes its cores, until 130. Then it goes on, and is
     over at 170: a job that needs its memory starts then."""
     for wanted, found_s in ((1, 130), (3, 170)):
@@ -103,7 +103,7 @@ def test_a_suspended_job_goes_on_when_its_cores_are_free_and_ends_so_much_later(
         assert start_s(bench, wanted, 50) == found_s, wanted
 
 
-def test_what_somebody_keeps_suspended_never_ends() -> None:
+def test_what_somebody_keeps_suspended_never_ends():
     """Its cores are free, its memory is not, as far as one can see."""
     for memory_gib, found_s in ((17, 50), (18, None)):
         bench = Bench()
@@ -116,7 +116,7 @@ def test_what_somebody_keeps_suspended_never_ends() -> None:
 # -- not within sight ------------------------------------------------------------------------------
 
 
-def test_who_is_too_far_behind_is_not_looked_for_any_longer() -> None:
+def test_who_is_too_far_behind_is_not_looked_for_any_longer():
     """Hundreds of jobs of the whole machine are ahead: the answer is to come within a moment."""
     bench = Bench()
     for job_id in range(1, 401):
@@ -127,7 +127,7 @@ def test_who_is_too_far_behind_is_not_looked_for_any_longer() -> None:
 # -- what is only supposed -------------------------------------------------------------------------
 
 
-def test_a_submission_that_would_be_refused_cannot_be_supposed() -> None:
+def test_a_submission_that_would_be_refused_cannot_be_supposed():
     bench = Bench(rules(max_waiting_per_user=1))
     bench.submit()
     with pytest.raises(Refused) as too_many:
@@ -137,7 +137,7 @@ def test_a_submission_that_would_be_refused_cannot_be_supposed() -> None:
     assert (too_many.value.code, too_big.value.code) == ("too-many-jobs", "too-big")
 
 
-def test_a_job_starts_in_the_future_at_its_begin_time_if_there_is_room() -> None:
+def test_a_job_starts_in_the_future_at_its_begin_time_if_there_is_room():
     bench = Bench(patient(9, 18, 3600))
     bench.start(of(ALICE, 9, limit_s=100))
     job_id = bench.submit(replace(of(BOB, 1, limit_s=50), begin_s=int(now(300).at_s)))
@@ -155,7 +155,7 @@ def smaller(job: Job, limit_s: int | None = None, **amounts: Any) -> JobSpec:
     return less if limit_s is None else replace(less, time_limit_s=limit_s)
 
 
-def test_of_things_that_are_counted_none_can_be_cut() -> None:
+def test_of_things_that_are_counted_none_can_be_cut():
     bench = Bench(with_gpus(2))
     asks = replace(demand(8, 1), gres=(("gpu", 2),))
     bench.start(spec(asks=asks))
@@ -163,7 +163,7 @@ def test_of_things_that_are_counted_none_can_be_cut() -> None:
     assert suggested(bench, waiting) is None
 
 
-def test_who_may_submit_no_more_hears_of_nothing() -> None:
+def test_who_may_submit_no_more_hears_of_nothing():
     """In the book's place for it, the job itself has gone; yet there are too many others."""
     bench = Bench(rules=rules(max_waiting_per_user=4))
     bench.start(of(ALICE, 4))
@@ -172,7 +172,7 @@ def test_who_may_submit_no_more_hears_of_nothing() -> None:
     assert suggested(bench, waiting[0]) is None
 
 
-def test_what_others_would_get_first_is_not_suggested() -> None:
+def test_what_others_would_get_first_is_not_suggested():
     """Two wait for what is free; bob, who holds nothing, comes before alice."""
     bench = Bench()
     bench.start(of(ALICE, 4))
@@ -182,7 +182,7 @@ def test_what_others_would_get_first_is_not_suggested() -> None:
     assert suggested(bench, waiting) is None
 
 
-def test_a_shorter_time_passes_before_a_place_that_is_kept() -> None:
+def test_a_shorter_time_passes_before_a_place_that_is_kept():
     bench = Bench(
         rules=Rules(
             capacity=rules().capacity,
@@ -201,7 +201,7 @@ def test_a_shorter_time_passes_before_a_place_that_is_kept() -> None:
     assert suggested(bench, waiting, 1790.0, before=(kept,)) is None
 
 
-def test_a_job_that_runs_or_is_held_has_no_need() -> None:
+def test_a_job_that_runs_or_is_held_has_no_need():
     bench = Bench()
     running = bench.start(of(ALICE, 4))
     held = bench.submit(of(ALICE, 4), held=True)
@@ -215,7 +215,7 @@ def test_a_job_that_runs_or_is_held_has_no_need() -> None:
     some.integers(1, 18),
     some.integers(1, 18),
 )
-def test_what_is_suggested_starts(others: list[tuple[int, int]], cores: int, memory: int) -> None:
+def test_what_is_suggested_starts(others, cores, memory):
     bench = Bench()
     for at, (half_cores, gib) in enumerate(others):
         bench.submit(of(BOB if at % 2 else ALICE, half_cores / 2, gib))
@@ -251,7 +251,7 @@ def ran(user: str, *lengths_s: float) -> RunTimes:
 
 
 @pytest.mark.parametrize("run_times", [RunTimes(), ran("bob", 10)])
-def test_without_a_limit_and_an_estimate_it_is_unknown(bench: Bench, run_times: RunTimes) -> None:
+def test_without_a_limit_and_an_estimate_it_is_unknown(bench, run_times):
     bench.start(of(BOB, 9, limit_s=None))
     bench.submit(of(ALICE, 1, limit_s=60))
     assert forecast(bench, 100, run_times).expected_start(2) == NEVER_KNOWN
@@ -311,9 +311,7 @@ def truth(bench: Bench, length_s: Callable[[int], float]) -> dict[int, float]:
 
 @examples(100, quick=3)
 @given(JOBS, some.booleans(), some.integers(1, 50))
-def test_a_start_is_true_under_what_it_rests_on_and_stands_still(
-    jobs: list[tuple[st.Actor, int, int, int]], is_known: bool, later_s: int
-) -> None:
+def test_a_start_is_true_under_what_it_rests_on_and_stands_still(jobs, is_known, later_s):
     """If jobs run to their limits, or as long as estimated, then each starts when foretold, and
     nothing that anybody is told changes as long as nothing happens."""
     bench = crowd(jobs)
@@ -336,9 +334,7 @@ def test_a_start_is_true_under_what_it_rests_on_and_stands_still(
 
 @examples(100, quick=4)
 @given(JOBS, some.lists(some.integers(1, 600), min_size=10, max_size=10))
-def test_who_waits_alone_starts_no_later_than_by_the_limits(
-    jobs: list[tuple[st.Actor, int, int, int]], lengths: list[int]
-) -> None:
+def test_who_waits_alone_starts_no_later_than_by_the_limits(jobs, lengths):
     bench = crowd(jobs)
     waiting = [job.id for job in bench.ledger.jobs.values() if job.state is JobState.PENDING]
     for job_id in waiting[1:]:
@@ -389,7 +385,7 @@ def vast(by: Rules) -> Rules:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_it_is_the_order_in_which_a_machine_with_room_for_all_would_start_them(seed: int) -> None:
+def test_it_is_the_order_in_which_a_machine_with_room_for_all_would_start_them(seed):
     """With pools in pools, those that are level may stand the other way round."""
     chance = Random(seed)
     pools = ["root.alice", "root.bob", "root.lab", "root.zoe"]
@@ -408,7 +404,7 @@ def test_it_is_the_order_in_which_a_machine_with_room_for_all_would_start_them(s
     assert len(found) == 60
 
 
-def test_under_fifo_the_turn_of_a_leaf_is_that_of_its_first_job() -> None:
+def test_under_fifo_the_turn_of_a_leaf_is_that_of_its_first_job():
     ledger = books(
         spec("root.a"), spec("root.b"), spec("root.b", priority=9), spec("root.a", priority=1)
     )
@@ -416,7 +412,7 @@ def test_under_fifo_the_turn_of_a_leaf_is_that_of_its_first_job() -> None:
 
 
 @pytest.mark.parametrize("policy", ["asset", "cpu", "slots"])
-def test_under_other_policies_each_leaf_has_one_turn_after_the_other(policy: str) -> None:
+def test_under_other_policies_each_leaf_has_one_turn_after_the_other(policy):
     ledger = books(*[spec(f"root.{leaf}", asks=demand(9, 18)) for leaf in "aaabbc"])
     found = order_of(ledger, replace(rules(), policy=policy))
     assert sorted(found) == [1, 2, 3, 4, 5, 6]
@@ -471,7 +467,7 @@ def reason_at(bench: Bench, job_id: int, at_s: float = 0.0) -> Wait | None:
 # -- which jobs start ------------------------------------------------------------------------------
 
 
-def test_nothing_starts_while_a_window_is_open(bench: Bench) -> None:
+def test_nothing_starts_while_a_window_is_open(bench):
     job_id = bench.submit(lasting(1))
     assert started(bench, 2 * HOUR) == []
     reason = reason_at(bench, job_id, 2 * HOUR)
@@ -480,14 +476,14 @@ def test_nothing_starts_while_a_window_is_open(bench: Bench) -> None:
     assert reason.is_open
 
 
-def test_a_job_that_is_changed_to_be_short_starts(bench: Bench) -> None:
+def test_a_job_that_is_changed_to_be_short_starts(bench):
     job_id = bench.submit(lasting(3 * HOUR))
     assert started(bench) == []
     bench.feed(st.ChangeAsked(now(), job_id, ALICE, st.Change(time_limit_s=HOUR)))
     assert started(bench) == [job_id]
 
 
-def test_the_tasks_of_an_array_wait_together_and_start_as_many_at_once_as_may(bench: Bench) -> None:
+def test_the_tasks_of_an_array_wait_together_and_start_as_many_at_once_as_may(bench):
     asked = lasting(3 * HOUR)
     bench.feed(st.SubmitAsked(now(), asked, spans=((0, 9, 1),), at_once=2))
     bench.feed(st.SubmitAsked(now(), asked, spans=((0, 1, 1),)))
@@ -499,14 +495,14 @@ def test_the_tasks_of_an_array_wait_together_and_start_as_many_at_once_as_may(be
 # -- what is said ----------------------------------------------------------------------------------
 
 
-def test_a_forecast_knows_the_job_that_waits_for_room_until_too_late(bench: Bench) -> None:
+def test_a_forecast_knows_the_job_that_waits_for_room_until_too_late(bench):
     """It fits before the window now, and no longer when there is room."""
     bench.start(lasting(HOUR, 9))
     job_id = bench.submit(lasting(HOUR + 1, 9))
     assert forecast(bench).start_s(job_id) == now(4 * HOUR).at_s
 
 
-def test_nobody_can_say_when_a_job_starts_that_fits_no_gap_of_a_week(bench: Bench) -> None:
+def test_nobody_can_say_when_a_job_starts_that_fits_no_gap_of_a_week(bench):
     bench.ledger.windows = tuple(
         window(at_s, at_s + HOUR, is_weekly=True) for at_s in (HOUR, 9 * HOUR, 17 * HOUR)
     )
@@ -518,16 +514,14 @@ def test_nobody_can_say_when_a_job_starts_that_fits_no_gap_of_a_week(bench: Benc
     assert reason.from_s is None
 
 
-def test_a_shorter_time_limit_is_found_that_lets_the_job_start_now(bench: Bench) -> None:
+def test_a_shorter_time_limit_is_found_that_lets_the_job_start_now(bench):
     job_id = bench.submit(lasting(3 * HOUR))
     bench.ledger.hold_back(now().at_s)
     found = suggested(bench, job_id)
     assert found == replace(bench.ledger.job(job_id).spec, time_limit_s=2 * HOUR)
 
 
-def test_the_reserved_start_of_a_big_job_is_not_in_a_window_and_keeps_nothing_before_it(
-    bench: Bench,
-) -> None:
+def test_the_reserved_start_of_a_big_job_is_not_in_a_window_and_keeps_nothing_before_it(bench):
     """Until the window nothing is kept for a job that has no room before it."""
     scheduler = Scheduler(7 * 86400)
     patient = replace(bench.rules, patience=replace(bench.rules.patience, patience_s=0.0))
@@ -547,9 +541,7 @@ NAMES = (ALICE, BOB)
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(range(20), steps=50, quick=12))
-def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(
-    seed: int, steps: int
-) -> None:
+def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, steps):
     random = Random(seed)
     bench = Bench(
         rules=replace(rules(), patience=replace(rules().patience, reserves=random.random() < 0.3))

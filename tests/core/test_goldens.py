@@ -95,14 +95,14 @@ PAPER, E1 = machine(9, 18), asks(A=(1, 4), B=(3, 1))
 # -- the paper ----------------------------------------------------------------------------------
 
 
-def test_e1_dominant_shares_are_equal_at_two_thirds() -> None:
+def test_e1_dominant_shares_are_equal_at_two_thirds():
     tasks = theory.drf(PAPER, E1)
     assert tasks == {"A": 3, "B": 2}
     assert holding(E1, tasks) == {"A": [3, 12], "B": [6, 2]}
     assert dominant((9, 18), E1, tasks) == {"A": Fraction(2, 3), "B": Fraction(2, 3)}
 
 
-def test_e2_asset_fairness_spends_equal_sums() -> None:
+def test_e2_asset_fairness_spends_equal_sums():
     """1 GB costs 1 $ and 1 CPU 2 $: A spends 6 $ a task, B 7 $."""
     tasks = theory.asset(PAPER, E1)
     assert tasks == {"A": Fraction("2.52"), "B": Fraction("2.16")}
@@ -111,7 +111,7 @@ def test_e2_asset_fairness_spends_equal_sums() -> None:
     assert to_one_digit(*held["B"]) == [6.5, 2.2]
 
 
-def test_e3_the_market_gives_a_more_and_b_less() -> None:
+def test_e3_the_market_gives_a_more_and_b_less():
     tasks = ceei((9, 18), E1)
     assert abs(tasks["A"] - Fraction(45, 11)) < Fraction(1, 10**11)
     assert abs(tasks["B"] - Fraction(18, 11)) < Fraction(1, 10**11)
@@ -120,7 +120,7 @@ def test_e3_the_market_gives_a_more_and_b_less() -> None:
     assert to_one_digit(*held["B"]) == [4.9, 1.6]
 
 
-def test_e4_asset_fairness_breaks_the_sharing_incentive() -> None:
+def test_e4_asset_fairness_breaks_the_sharing_incentive():
     """Theorem 1: the second user has less than half of both resources."""
     shares, wants = machine(30, 30), asks(one=(1, 3), two=(1, 1))
     tasks = theory.asset(shares, wants)
@@ -131,7 +131,7 @@ def test_e4_asset_fairness_breaks_the_sharing_incentive() -> None:
     assert theory.drf(shares, wants) == {"one": 5, "two": 15}
 
 
-def test_e5_asset_fairness_breaks_bottleneck_fairness() -> None:
+def test_e5_asset_fairness_breaks_bottleneck_fairness():
     """Theorem 2: both want the first resource most, and the first user has three sevenths of it."""
     shares, wants = machine(21, 21), asks(one=(3, 2), two=(4, 1))
     tasks = theory.asset(shares, wants)
@@ -143,14 +143,14 @@ def test_e5_asset_fairness_breaks_bottleneck_fairness() -> None:
     assert set(dominant((21, 21), wants, fair).values()) == {Fraction(1, 2)}
 
 
-def test_e5b_asset_fairness_takes_from_one_when_there_is_more_of_something() -> None:
+def test_e5b_asset_fairness_takes_from_one_when_there_is_more_of_something():
     """Theorem 3: resource monotonicity."""
     wants = asks(one=(4, 2), two=(1, 1))
     assert theory.asset(machine(77, 77), wants) == {"one": 11, "two": 33}
     assert theory.asset(machine(77, 154), wants) == {"one": Fraction("10.5"), "two": 35}
 
 
-def test_e6_a_lie_gains_in_the_market_and_not_under_drf() -> None:
+def test_e6_a_lie_gains_in_the_market_and_not_under_drf():
     """Theorem 4."""
     honest, lie = asks(one=(16, 1), two=(1, 2)), asks(one=(16, 8), two=(1, 2))
     before, after = ceei((100, 100), honest), ceei((100, 100), lie)
@@ -165,7 +165,7 @@ def test_e6_a_lie_gains_in_the_market_and_not_under_drf() -> None:
     assert theory.drf(machine(100, 100), lie) == fair
 
 
-def test_e7_in_the_market_one_may_lose_when_another_leaves() -> None:
+def test_e7_in_the_market_one_may_lose_when_another_leaves():
     """Theorem 5."""
     wants = asks(one=(4, 1), two=(1, 16), three=(16, 1))
     left = {name: wants[name] for name in ("one", "two")}
@@ -177,14 +177,14 @@ def test_e7_in_the_market_one_may_lose_when_another_leaves() -> None:
     assert theory.drf(shares, left) == {"one": 20, "two": 5}
 
 
-def test_e8_drf_may_take_from_one_when_there_is_more_of_something() -> None:
+def test_e8_drf_may_take_from_one_when_there_is_more_of_something():
     """Theorem 6: no policy that keeps the rest of the promises can be resource monotonic."""
     wants = asks(A=(2, 1), B=(1, 2))
     assert theory.drf(machine(1, 1), wants) == {"A": Fraction(1, 3), "B": Fraction(1, 3)}
     assert theory.drf(machine(1, 4), wants) == {"A": Fraction(1, 4), "B": Fraction(1, 2)}
 
 
-def test_e9_who_asks_for_more_kinds_is_bounded_by_the_most_wanted() -> None:
+def test_e9_who_asks_for_more_kinds_is_bounded_by_the_most_wanted():
     others = {f"user{at}": want for at in range(9) for want in asks(x=(0, 1)).values()}
     tasks = theory.drf(machine(1, 1), asks(first=(1, 0)) | others)
     assert tasks.pop("first") == 1
@@ -193,7 +193,7 @@ def test_e9_who_asks_for_more_kinds_is_bounded_by_the_most_wanted() -> None:
     assert set(told.values()) == {Fraction(1, 10)}
 
 
-def test_weights_are_the_ratio_of_dominant_shares() -> None:
+def test_weights_are_the_ratio_of_dominant_shares():
     """Section 4.3: with weights of users A : B = 3 : 1, and with equal ones as without any."""
     wants = asks(A=(1, 4), B=(3, 1))
     tasks = theory.drf(machine(9, 18, weights={"A": "3", "B": "1"}), wants)
@@ -203,7 +203,7 @@ def test_weights_are_the_ratio_of_dominant_shares() -> None:
     assert theory.drf(same, wants) == theory.drf(PAPER, wants)
 
 
-def test_weights_of_single_resources_weigh_each_share() -> None:
+def test_weights_of_single_resources_weigh_each_share():
     """s_i = max_j u_ij / w_ij, with weights that sum to the same on each resource."""
     rules = {
         "A": NodeRule(weights=(Fraction(1), Fraction(3))),
@@ -219,14 +219,14 @@ def test_weights_of_single_resources_weigh_each_share() -> None:
     assert level["A"] == level["B"] == Fraction(1, 4)
 
 
-def test_e10_the_continuous_answer_to_the_yarn_post() -> None:
+def test_e10_the_continuous_answer_to_the_yarn_post():
     wants = asks(A=(1, 5), B=(5, 2))
     tasks = theory.drf(machine(10, 10), wants)
     assert tasks == {"A": Fraction(10, 7), "B": Fraction(10, 7)}
     assert set(dominant((10, 10), wants, tasks).values()) == {Fraction(5, 7)}
 
 
-def test_e11_who_has_less_of_everything_envies_and_under_drf_nobody_does() -> None:
+def test_e11_who_has_less_of_everything_envies_and_under_drf_nobody_does():
     wants = asks(one=(1, 4), two=(2, 6))
     posed = {leaf: list(want.demand) for leaf, want in wants.items()}
     assert runs(wants["one"], posed["two"]) == Fraction(3, 2) > runs(wants["one"], posed["one"])
@@ -246,9 +246,7 @@ E25 = [
 
 
 @pytest.mark.parametrize(("wants", "count", "percent", "whole"), E25, ids=["0-2", "2-4", "4-6 min"])
-def test_e25_figure_8_in_the_aggregate(
-    wants: Wants, count: tuple[float, float], percent: tuple[int, int], whole: Mapping[str, int]
-) -> None:
+def test_e25_figure_8_in_the_aggregate(wants, count, percent, whole):
     tasks = theory.drf(machine(192, 672), wants)
     assert to_one_digit(*tasks.values()) == list(count)
     parts = dominant((192, 672), wants, tasks)
@@ -256,9 +254,7 @@ def test_e25_figure_8_in_the_aggregate(
 
 
 @pytest.mark.parametrize(("wants", "count", "percent", "whole"), E25, ids=["0-2", "2-4", "4-6 min"])
-def test_e25_figure_8_on_one_node(
-    wants: Wants, count: object, percent: object, whole: Mapping[str, int]
-) -> None:
+def test_e25_figure_8_on_one_node(wants, count, percent, whole):
     """Whole tasks: 71 % of the memory and 75 % of the CPUs; 50 % of the CPUs both; and the third
     pair leaves 3 GB that fit nobody, so the second job has less than its half."""
     node = machine(4, 14)
@@ -274,7 +270,7 @@ def test_e25_figure_8_on_one_node(
 # -- the lecture --------------------------------------------------------------------------------
 
 
-def test_e12_first_come_first_served_takes_all_that_the_first_one_wants() -> None:
+def test_e12_first_come_first_served_takes_all_that_the_first_one_wants():
     """100 nodes of 32 CPUs and 64 GB in the aggregate."""
     wants = limited(asks(op1=(1, 4), op2=(10, 1)), op1=1000, op2=500)
     tasks = theory.fifo(machine(3200, 6400), wants)
@@ -287,7 +283,7 @@ OP1, OP2 = (1, 4), (10, 1)
 NODE = machine(32, 64)
 
 
-def test_e12_whole_tasks_in_the_aggregate() -> None:
+def test_e12_whole_tasks_in_the_aggregate():
     """Left are 2200 CPUs and 2400 GB: 220 tasks of the second operation."""
     jobs: Jobs = {"op1": (OP1, 1000), "op2": (OP2, 500)}
     assert ran("fifo", machine(3200, 6400), jobs) == {"op1": 1000, "op2": 220}
@@ -309,7 +305,7 @@ def packed(per_node: list[int]) -> int:
 
 
 @pytest.mark.slow
-def test_e12_with_nodes_it_depends_on_the_packing() -> None:
+def test_e12_with_nodes_it_depends_on_the_packing():
     first_fit, left = [], 1000
     for _ in range(100):
         most = ran("fifo", NODE, {"op1": (OP1, left)})["op1"]
@@ -321,14 +317,14 @@ def test_e12_with_nodes_it_depends_on_the_packing() -> None:
     assert packed([12] * 80 + [2] * 20) == 220
 
 
-def test_e13_node_by_node_and_whole() -> None:
+def test_e13_node_by_node_and_whole():
     assert ran("drf", NODE, {"A": (OP1, 99)}) == {"A": 16}, "320 on 20 nodes"
     assert 30 * ran("drf", NODE, {"B": (OP2, 99)})["B"] == 90
     both = machine(50 * 32, 50 * 64, weights={"A": "0.4", "B": "0.6"})
     assert ran("drf", both, {"A": (OP1, 900), "B": (OP2, 900)}) == {"A": 400, "B": 120}
 
 
-def test_e13_together_two_operations_get_a_quarter_more_than_apart() -> None:
+def test_e13_together_two_operations_get_a_quarter_more_than_apart():
     op1, op2 = asks(A=(1, 4)), asks(B=(10, 1))
     apart = theory.drf(machine(20 * 32, 20 * 64), op1)
     assert apart == {"A": 320}
@@ -338,28 +334,28 @@ def test_e13_together_two_operations_get_a_quarter_more_than_apart() -> None:
     assert theory.drf(both, op1 | op2) == {"A": 400, "B": 120}
 
 
-def test_the_lectures_dominant_resources() -> None:
+def test_the_lectures_dominant_resources():
     """op1 needs 1000 of 3200 CPUs and 4000 of 6400 GB: memory; a task of <10, 1> is about CPU."""
     shares = FairShare((3200, 6400))
     assert shares.dominant_axis((1000, 4000)) == 1
     assert shares.dominant_axis((10, 1)) == 0
 
 
-def test_e14_halves_of_the_other_ones_resource() -> None:
+def test_e14_halves_of_the_other_ones_resource():
     wants = asks(one=(1, 0.5), two=(0.5, 1))
     tasks = theory.drf(machine(1, 1), wants)
     third = Fraction(1, 3)
     assert holding(wants, tasks) == {"one": [2 * third, third], "two": [third, 2 * third]}
 
 
-def test_e15_one_who_needs_both_and_one_who_needs_the_second() -> None:
+def test_e15_one_who_needs_both_and_one_who_needs_the_second():
     wants = asks(one=(1, 1), two=(0, 1))
     half = Fraction(1, 2)
     held = holding(wants, theory.drf(machine(1, 1), wants))
     assert held == {"one": [half, half], "two": [0, half]}
 
 
-def test_e16_two_can_lie_so_that_a_third_gains_and_they_lose_nothing() -> None:
+def test_e16_two_can_lie_so_that_a_third_gains_and_they_lose_nothing():
     """Why only lies from which all liars gain are ruled out."""
     others = asks(three=(0, 1, 0), four=(0, 0.5, 1))
     honest = asks(one=(1, 0, 0), two=(1, 0, 0)) | others
@@ -376,7 +372,7 @@ def test_e16_two_can_lie_so_that_a_third_gains_and_they_lose_nothing() -> None:
     }  # fmt: skip
 
 
-def test_a_night_of_one_users_jobs_leaves_nothing_for_the_others_in_the_morning() -> None:
+def test_a_night_of_one_users_jobs_leaves_nothing_for_the_others_in_the_morning():
     """Three users of 20, 30 and 50 %; A has filled the machine: without preemption B and C wait,
     and come first when something ends."""
     shares = machine(100, weights={"A": "0.2", "B": "0.3", "C": "0.5"})
@@ -385,7 +381,7 @@ def test_a_night_of_one_users_jobs_leaves_nothing_for_the_others_in_the_morning(
     assert ran("drf", shares, jobs, {"A": (92,)}) == {"B": 3, "C": 5}
 
 
-def test_e17_three_levels_on_one_resource() -> None:
+def test_e17_three_levels_on_one_resource():
     """30 % {20 %, 80 % {50, 50}}, 20 %, 50 % {30, 70}: leaves 6, 12, 12, 20, 15, 35 %."""
     weights = {
         "a": "30", "a.x": "20", "a.y": "80", "a.y.p": "50", "a.y.q": "50",
@@ -396,7 +392,7 @@ def test_e17_three_levels_on_one_resource() -> None:
     assert list(tasks.values()) == [6, 12, 12, 20, 15, 35]
 
 
-def test_e18_targets_are_a_half_a_half_and_one() -> None:
+def test_e18_targets_are_a_half_a_half_and_one():
     wants = asks(op1=(1, 0), pool__op2=(1, 0), pool__op3=(0, 1))
     half = Fraction(1, 2)
     targets = {"op1": half, "pool.op2": half, "pool.op3": 1}
@@ -406,9 +402,7 @@ def test_e18_targets_are_a_half_a_half_and_one() -> None:
 @pytest.mark.parametrize(
     ("policy", "cores"), [("hdrf-naive", {"op1": 12, "pool.op2": 0}), ("drf", None)]
 )
-def test_e18_naive_comparison_starves_op2_and_min_satisfaction_does_not(
-    policy: str, cores: Mapping[str, int] | None
-) -> None:
+def test_e18_naive_comparison_starves_op2_and_min_satisfaction_does_not(policy, cores):
     """From the fill, op2's tasks end one by one, and each time the place is given out anew."""
     shares = machine(12, 12)
     used: dict[str, Vector] = {"op1": (6, 0), "pool.op2": (6, 0), "pool.op3": (0, 12)}
@@ -423,13 +417,13 @@ def test_e18_naive_comparison_starves_op2_and_min_satisfaction_does_not(
     assert used["pool.op3"] == (0, 12)
 
 
-def test_e18_the_fill_is_the_same_by_all() -> None:
+def test_e18_the_fill_is_the_same_by_all():
     waits: Jobs = {"op1": ((1, 0), 50), "pool.op2": ((1, 0), 50), "pool.op3": ((0, 1), 50)}
     for policy in ("drf", "hdrf-naive"):
         assert ran(policy, machine(12, 12), waits) == {"op1": 6, "pool.op2": 6, "pool.op3": 12}
 
 
-def test_e19_a_flattened_pool_is_robbed_and_min_satisfaction_keeps_its_promise() -> None:
+def test_e19_a_flattened_pool_is_robbed_and_min_satisfaction_keeps_its_promise():
     """The source gives no vectors; with a hundredth of what is not dominant its 12.7 % come out.
     The pool has that much of each resource; without the hundredths it is an eighth."""
     members = {"x": (1, 0.01, 0.01), "y": (0.01, 1, 0.01), "z": (0.01, 0.01, 1)}
@@ -453,12 +447,12 @@ def test_e19_a_flattened_pool_is_robbed_and_min_satisfaction_keeps_its_promise()
 # -- the walk-through and the references --------------------------------------------------------
 
 
-def test_e21_the_continuous_answer_to_the_mesos_walk_through() -> None:
+def test_e21_the_continuous_answer_to_the_mesos_walk_through():
     tasks = theory.drf(machine(10, 20), asks(A=(3, 2), B=(1, 5)))
     assert tasks == {"A": Fraction(50, 21), "B": Fraction(20, 7)}
 
 
-def test_blocked_nodes_do_not_count_as_in_the_document_of_volcano() -> None:
+def test_blocked_nodes_do_not_count_as_in_the_document_of_volcano():
     """n1, n2 want CPUs; n3 has a child for CPUs and one for GPUs; n4 wants GPUs. Rescaling n3 as
     if its blocked child could go on would give 2/3 and 1/3 of the GPUs."""
     wants = asks(n1=(1, 0), n2=(1, 0), n3__n31=(1, 0), n3__n32=(0, 1), n4=(0, 1))
@@ -468,13 +462,13 @@ def test_blocked_nodes_do_not_count_as_in_the_document_of_volcano() -> None:
     }  # fmt: skip
 
 
-def test_a_blocked_sibling_does_not_hold_up_the_other_in_the_second_example_of_volcano() -> None:
+def test_a_blocked_sibling_does_not_hold_up_the_other_in_the_second_example_of_volcano():
     wants = asks(n1=(0, 1), n2__n21=(1, 0), n2__n22=(0, 1))
     half = Fraction(1, 2)
     assert theory.drf(machine(1, 1), wants) == {"n1": half, "n2.n21": 1, "n2.n22": half}
 
 
-def test_blocked_nodes_do_not_count_for_whole_tasks_either() -> None:
+def test_blocked_nodes_do_not_count_for_whole_tasks_either():
     first: Jobs = {
         "n1": ((1, 0), 99), "n2": ((1, 0), 99), "n3.n31": ((1, 0), 99), "n3.n32": ((0, 1), 99),
         "n4": ((0, 1), 99),

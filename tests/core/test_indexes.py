@@ -231,9 +231,7 @@ def told(done: Plan) -> tuple[Any, ...]:
 @pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))
 @pytest.mark.parametrize("leaves", seeds([DEEP, FLAT], quick=1))
 @pytest.mark.parametrize("lives", seeds([2, 16], quick=1))
-def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
-    leaves: tuple[str, ...], with_rules: bool, lives: int
-) -> None:
+def test_a_line_up_that_is_kept_decides_as_a_fresh_one(leaves, with_rules, lives):
     reserved = deepest = 0
     for seed in range(lives):
         stream = Stream(Random(seed), leaves, with_rules)
@@ -253,7 +251,7 @@ def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
 
 
 @pytest.mark.parametrize("lives", seeds([4, 30], quick=1))
-def test_leaves_that_are_shut_for_a_while_are_read_again(lives: int) -> None:
+def test_leaves_that_are_shut_for_a_while_are_read_again(lives):
     shut_out = 0
     for seed in range(lives):
         stream = Stream(Random(seed), DEEP, with_rules=bool(seed % 2))
@@ -293,9 +291,7 @@ def lines_per_step(shape: Shape, steps: int = 30) -> float:
 @pytest.mark.parametrize("reserved", [False, True])
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.slow
-def test_the_work_of_a_launch_and_an_end_grows_far_less_than_users_and_queues(
-    deep: bool, reserved: bool
-) -> None:
+def test_the_work_of_a_launch_and_an_end_grows_far_less_than_users_and_queues(deep, reserved):
     few = lines_per_step(Shape(users=100, queued=1_000, deep=deep, reserved=reserved))
     longer = lines_per_step(Shape(users=100, queued=10_000, deep=deep, reserved=reserved))
     wider = lines_per_step(Shape(users=3_000, queued=10_000, deep=deep, reserved=reserved))
@@ -309,7 +305,7 @@ def line_of(job_id: int) -> Line:
     return line
 
 
-def test_nobody_is_looked_at_when_nothing_fits() -> None:
+def test_nobody_is_looked_at_when_nothing_fits():
     def lines(users: int) -> int:
         queues: dict[str, LeafQueue] = {}
         for user in range(users):
@@ -323,7 +319,7 @@ def test_nobody_is_looked_at_when_nothing_fits() -> None:
     assert lines(2_000) == lines(10)
 
 
-def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for() -> None:
+def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for():
     """Somebody may submit thousands of jobs of which no two ask for the same."""
 
     def lines(vectors: int) -> int:
@@ -347,9 +343,7 @@ def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for
 
 @examples(100)
 @given(some.lists(some.integers(-2, 2), max_size=12), some.randoms(use_true_random=False))
-def test_the_order_of_arrival_and_what_has_left_do_not_matter(
-    priorities: list[int], random: Random
-) -> None:
+def test_the_order_of_arrival_and_what_has_left_do_not_matter(priorities, random):
     """A rebuilt ledger has the same queues."""
     entries = [(priority, at) for at, priority in enumerate(priorities)]
     random.shuffle(entries)
@@ -368,7 +362,7 @@ def test_the_order_of_arrival_and_what_has_left_do_not_matter(
 
 @examples(100)
 @given(some.lists(some.integers(0, 19), unique=True, max_size=20))
-def test_tasks_leave_ranges_of_ids_one_by_one(gone: list[int]) -> None:
+def test_tasks_leave_ranges_of_ids_one_by_one(gone):
     ids, left = TaskIds([(0, 9), (20, 29)]), [*range(10), *range(20, 30)]
     for job_id in [left[at] for at in gone]:
         ids.take(job_id)

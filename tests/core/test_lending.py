@@ -61,12 +61,12 @@ def parts(node: Node, amount: float) -> list[float]:
     return [round(part, 6) for _, part in sorted(divide(node, amount).items())]
 
 
-def test_those_at_one_level_share_what_raises_none_of_them() -> None:
+def test_those_at_one_level_share_what_raises_none_of_them():
     a, b = leaf(0.5, (1, 0.0, 0.4), held=1.0), leaf(0.5, (2, 0.0, 0.2), held=1.0)
     assert parts(pool(1, a, b), 0.3) == [0.2, 0.1]
 
 
-def test_an_amount_that_only_rounding_keeps_below_what_all_could_use_is_divided() -> None:
+def test_an_amount_that_only_rounding_keeps_below_what_all_could_use_is_divided():
     """Seen with rates of disks, whose bytes are large numbers."""
     entitled = (28611927537.858997, 46165291038.90813, 54894179016.156235, 40296529862.360504)
     most = (31585522590.339573, 54641587837.25303, 11757857238.181955, 6629756420.918114)
@@ -112,7 +112,7 @@ def every_claim(node: Node) -> Iterator[Claim]:
 
 
 @given(trees(), some.integers(0, 200).map(lambda number: number / 10))
-def test_everything_is_given_out_that_can_be_used(root: Node, amount: float) -> None:
+def test_everything_is_given_out_that_can_be_used(root, amount):
     given_out = divide(root, amount)
     for claim in every_claim(root):
         assert claim.least - 1e-6 <= given_out[claim.job_id] <= claim.most + 1e-6
@@ -121,9 +121,7 @@ def test_everything_is_given_out_that_can_be_used(root: Node, amount: float) -> 
 
 
 @given(trees(), some.integers(0, 200).map(lambda number: number / 10))
-def test_nobody_has_more_than_a_sibling_that_wants_and_is_served_first(
-    root: Node, amount: float
-) -> None:
+def test_nobody_has_more_than_a_sibling_that_wants_and_is_served_first(root, amount):
     given_out = divide(root, amount)
 
     def has(node: Node) -> float:
@@ -206,9 +204,7 @@ PLACES = {
 
 
 @given(borrowers(), cores, some.floats(0, 1))
-def test_nobody_is_below_the_floor_or_above_the_most_and_nothing_is_lent_twice(
-    jobs: list[Borrower], outside: float, busy: float
-) -> None:
+def test_nobody_is_below_the_floor_or_above_the_most_and_nothing_is_lent_twice(jobs, outside, busy):
     machine = Machine(capacity=8.0, outside=outside, busy=busy)
     for _ in range(4):
         found = judge(jobs, machine, PLACES)
@@ -225,7 +221,7 @@ def test_nobody_is_below_the_floor_or_above_the_most_and_nothing_is_lent_twice(
 
 @examples(50)
 @given(borrowers())
-def test_the_order_of_the_jobs_makes_no_difference(jobs: list[Borrower]) -> None:
+def test_the_order_of_the_jobs_makes_no_difference(jobs):
     found, again = (judge(each, FULL, PLACES) for each in (jobs, list(reversed(jobs))))
     for job_id, each in found.items():
         assert again[job_id].ceiling == pytest.approx(each.ceiling)
@@ -272,7 +268,7 @@ def after(
     return [round(each.ceiling / MIB, 3) for each in jobs]
 
 
-def test_who_wakes_up_has_its_part_after_few_steps_and_others_give_way_at_once() -> None:
+def test_who_wakes_up_has_its_part_after_few_steps_and_others_give_way_at_once():
     high = on_disk(ceiling=80, used=80)
     low = on_disk(2, "root.b")
     assert step(high, low, places=TWO) == [45, 20]
@@ -294,9 +290,7 @@ def disk_borrowers(draw: some.DrawFn) -> list[Borrower]:
 
 
 @given(disk_borrowers(), rates, some.data())
-def test_ceilings_stay_between_floor_and_most_and_below_the_disk_together(
-    jobs: list[Borrower], fixed: int, data: some.DataObject
-) -> None:
+def test_ceilings_stay_between_floor_and_most_and_below_the_disk_together(jobs, fixed, data):
     disk = replace(DISK, fixed=fixed * MIB)
     bound = max(0.9 * DISK.rate - disk.fixed, sum(each.floor for each in jobs))
     for _ in range(6):
@@ -314,7 +308,7 @@ def test_ceilings_stay_between_floor_and_most_and_below_the_disk_together(
 
 
 @pytest.mark.parametrize("used", [0.0, 0.5, 1.0])
-def test_where_the_floors_alone_are_too_much_nothing_is_lent(used: float) -> None:
+def test_where_the_floors_alone_are_too_much_nothing_is_lent(used):
     jobs = [on_disk(number, floor=35, ceiling=36, used=36 * used, most=200) for number in range(3)]
     assert step(*jobs) == [35, 35, 35]
 
@@ -348,7 +342,7 @@ def rivals(
     return {user: (each.everybody, each.poorer) for (user, _), each in given.items()}
 
 
-def test_who_holds_much_of_something_else_is_told_who_holds_less() -> None:
+def test_who_holds_much_of_something_else_is_told_who_holds_less():
     """Alice holds nine tenths of her share of the memory, and so has one core of her two."""
     found = rivals(("root.alice", 1, True), ("root.lab.bob", 2, True), ("root.lab.bob", 0.5, False))
     assert found == {"alice": (("bob",), ("bob",)), "bob": (("alice",), ())}
@@ -557,7 +551,7 @@ def _phases(random: Random, floor: float, efficiency: float) -> Iterator[Phase]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_no_job_ends_later_than_under_a_quota(seed: int) -> None:
+def test_no_job_ends_later_than_under_a_quota(seed):
     """All of them at once, so that nobody waits for a start."""
     ends: dict[str, dict[int, float]] = {}
     for mode in ("quota", "share"):
@@ -575,7 +569,7 @@ def test_no_job_ends_later_than_under_a_quota(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_more_of_the_machine_is_used_and_more_fairly_than_by_weights(seed: int) -> None:
+def test_more_of_the_machine_is_used_and_more_fairly_than_by_weights(seed):
     found = {}
     for mode in ("quota", "weight", "share"):
         machine = FluidMachine(mode, fluid_queues(seed, burst=4))
@@ -639,7 +633,7 @@ class World:
 # -- who starves -----------------------------------------------------------------------------------
 
 
-def test_with_a_guarantee_half_the_time_suffices() -> None:
+def test_with_a_guarantee_half_the_time_suffices():
     world = World(rules_by_path={"root.b": NodeRule(guarantee=(3000, 0, 0, 0))})
     world.run("a", 10)
     mine = world.wait("b", 2)
@@ -651,7 +645,7 @@ def test_with_a_guarantee_half_the_time_suffices() -> None:
 # -- who must go -----------------------------------------------------------------------------------
 
 
-def test_what_is_being_given_back_keeps_no_promise() -> None:
+def test_what_is_being_given_back_keeps_no_promise():
     """a holds nine of its five cores; seven of them are in a job that is being stopped, or is
     ending, or being frozen."""
     for event in (ev.StopRequested, ev.Exited, ev.SuspendRequested):
@@ -664,7 +658,7 @@ def test_what_is_being_given_back_keeps_no_promise() -> None:
         assert world.victims("b", mine) == []
 
 
-def test_a_pool_that_holds_both_does_not_come_to_starve_by_the_exchange() -> None:
+def test_a_pool_that_holds_both_does_not_come_to_starve_by_the_exchange():
     """lab holds nine of its six cores. It would give six of them for two, and keep five."""
     world = World(cores=12)
     world.run("b", 3, preemptible=False)
@@ -674,7 +668,7 @@ def test_a_pool_that_holds_both_does_not_come_to_starve_by_the_exchange() -> Non
     assert world.victims("lab.y", world.wait("lab.y", 3)) == [big]
 
 
-def test_who_turns_out_not_to_be_needed_is_spared() -> None:
+def test_who_turns_out_not_to_be_needed_is_spared():
     """The small one was started last and is found first; then the big one suffices alone."""
     world = World(cores=12)
     world.run("a", 6, preemptible=False)
@@ -684,7 +678,7 @@ def test_who_turns_out_not_to_be_needed_is_spared() -> None:
     assert world.victims("b", mine) == [big]
 
 
-def test_what_comes_back_anyway_is_waited_for() -> None:
+def test_what_comes_back_anyway_is_waited_for():
     world = World()
     world.run("a", 5)
     leaving = world.run("a", 5)
@@ -701,7 +695,7 @@ def test_what_comes_back_anyway_is_waited_for() -> None:
     assert world.victims("b", mine) == []
 
 
-def test_inside_a_starving_pool_nobody_is_stopped_for_a_neighbour() -> None:
+def test_inside_a_starving_pool_nobody_is_stopped_for_a_neighbour():
     """lab is promised six cores and has four. Of these, one could be spared by lab.one, but
     lab.two has all but its promise, of memory."""
     world = World(cores=12, memory_gib=12)
@@ -714,7 +708,7 @@ def test_inside_a_starving_pool_nobody_is_stopped_for_a_neighbour() -> None:
     assert world.victims("lab.two", mine) == [spare], "if it were lab.two that starves"
 
 
-def test_frozen_victims_give_time_but_no_memory() -> None:
+def test_frozen_victims_give_time_but_no_memory():
     world = World()
     world.run("a", 5, 1)
     last = world.run("a", 5, 1)
@@ -780,7 +774,7 @@ def random_world(seed: int) -> tuple[World, Mapping[str, int]]:
 
 @examples(100, quick=5)
 @given(some.integers(0, 10**6))
-def test_a_preemption_is_never_in_vain_and_breaks_no_kept_promise(seed: int) -> None:
+def test_a_preemption_is_never_in_vain_and_breaks_no_kept_promise(seed):
     world, weights = random_world(seed)
     ledger = world.bench.ledger
     capacity = (12_000, 12 << 30)
@@ -819,7 +813,7 @@ def test_a_preemption_is_never_in_vain_and_breaks_no_kept_promise(seed: int) -> 
 
 @examples(100, quick=5)
 @given(some.integers(0, 10**6))
-def test_the_victim_submitted_again_at_once_preempts_nobody(seed: int) -> None:
+def test_the_victim_submitted_again_at_once_preempts_nobody(seed):
     world, _ = random_world(seed)
     ledger = world.bench.ledger
     waiting = [job for job in ledger.jobs.values() if job.state is JobState.PENDING]
@@ -845,7 +839,7 @@ def eager() -> Preempting:
 
 
 @pytest.mark.slow
-def test_the_random_worlds_have_preemptions_in_them() -> None:
+def test_the_random_worlds_have_preemptions_in_them():
     """Else they would prove nothing."""
     found = 0
     for seed in range(300):
@@ -864,7 +858,7 @@ def external(cores_milli: int) -> ExternalLoad:
     return ExternalLoad(used=used, kept=used, until_s=inf)
 
 
-def test_nobody_is_stopped_for_load_from_outside() -> None:
+def test_nobody_is_stopped_for_load_from_outside():
     """By the books the job fits: only processes outside are in its way."""
     world = World()
     world.run("a", 7)
@@ -872,7 +866,7 @@ def test_nobody_is_stopped_for_load_from_outside() -> None:
     assert preemptions(world.bench, "root.b", job_id, external=external(2000)) == []
 
 
-def test_nobody_is_stopped_in_vain_because_of_load_from_outside() -> None:
+def test_nobody_is_stopped_in_vain_because_of_load_from_outside():
     world = World()
     victims = [world.run("a", 1) for _ in range(10)]
     job_id = world.wait("b", 3)

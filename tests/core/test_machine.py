@@ -110,7 +110,7 @@ def nodes_of(bench: Bench, *jobs: int) -> list[str]:
     return [bench.job(each).node for each in jobs]
 
 
-def test_who_waits_for_a_node_is_passed_by_those_who_do_not() -> None:
+def test_who_waits_for_a_node_is_passed_by_those_who_do_not():
     bench = Bench(with_nodes((4, 8), (4, 8)))
     bench.start(node_job(4, node="n1"))
     bound, free = bench.submit(node_job(2, node="n1")), bench.submit(node_job(2))
@@ -119,7 +119,7 @@ def test_who_waits_for_a_node_is_passed_by_those_who_do_not() -> None:
     assert (short.shortage.axis, short.shortage.needed, short.shortage.free) == ("cores", 2000, 0)
 
 
-def test_the_jobs_of_one_node_make_room_for_who_starves() -> None:
+def test_the_jobs_of_one_node_make_room_for_who_starves():
     bench = Bench(with_nodes((4, 8), (4, 8)))
     for at_s in (0, 10, 20, 30):
         bench.start(node_job(2, preemptible=True), at_s=at_s)
@@ -129,7 +129,7 @@ def test_the_jobs_of_one_node_make_room_for_who_starves() -> None:
     assert len(found) == 2
 
 
-def test_more_than_the_largest_node_has_is_refused() -> None:
+def test_more_than_the_largest_node_has_is_refused():
     bench = Bench(with_nodes((4, 8), (8, 4)))
     for asked, text in (
         (node_job(9), "9 cores, and no node for it has more than 8"),
@@ -147,9 +147,7 @@ def test_more_than_the_largest_node_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("node", "at_s", "certainty"), [("n1", 500, Certainty.LIMITS), ("n0", None, Certainty.UNKNOWN)]
 )
-def test_a_start_beside_the_load_from_outside_is_known(
-    node: str, at_s: float | None, certainty: Certainty
-) -> None:
+def test_a_start_beside_the_load_from_outside_is_known(node, at_s, certainty):
     """The load of the first node, of which nobody knows how long it lasts, says nothing of n1."""
     bench = Bench(with_nodes((4, 8), (4, 8)))
     bench.start(node_job(4, node="n1", time_limit_s=500), at_s=0)
@@ -168,7 +166,7 @@ def drained(bench: Bench, node: str, *, on: bool = True) -> None:
 
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)
-def test_nothing_starts_on_a_closed_node_and_all_goes_on_elsewhere(policy: str) -> None:
+def test_nothing_starts_on_a_closed_node_and_all_goes_on_elsewhere(policy):
     bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
     bench.ledger.nodes_away = {"n0": 50.0}
     jobs = [bench.submit(node_job(2)) for _ in range(3)]
@@ -180,7 +178,7 @@ def test_nothing_starts_on_a_closed_node_and_all_goes_on_elsewhere(policy: str) 
     bench.check()
 
 
-def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd() -> None:
+def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd():
     bench, scheduler = Bench(with_nodes((2, 4), (8, 16))), Scheduler(3600)
     load = scheduler.external_load
     others = {"n1": demand(5, 1), "gone": demand(1, 1)}
@@ -206,7 +204,7 @@ def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd() ->
     bench.check()
 
 
-def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it() -> None:
+def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it():
     """Neither a reservation nor a long wait keeps others from the other node."""
     bench, scheduler = Bench(with_nodes((8, 16), (4, 8))), Scheduler(3600)
     bench.ledger.nodes_away = {"n0": 50.0}
@@ -228,7 +226,7 @@ def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it() -> None
 
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)
-def test_nobody_waits_behind_a_job_of_a_closed_node(policy: str) -> None:
+def test_nobody_waits_behind_a_job_of_a_closed_node(policy):
     bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
     drained(bench, "n1")
     bound = bench.submit(node_job(1, node="n1"))
@@ -247,9 +245,7 @@ def test_nobody_waits_behind_a_job_of_a_closed_node(policy: str) -> None:
 
 
 @pytest.mark.parametrize("rest", [((4, 8),), ()])
-def test_who_waits_for_a_node_that_is_not_configured_any_more_is_told_so(
-    rest: tuple[tuple[float, float], ...],
-) -> None:
+def test_who_waits_for_a_node_that_is_not_configured_any_more_is_told_so(rest):
     bench = Bench(with_nodes((4, 8), (4, 8)))
     bound = bench.submit(node_job(1, node="n1"))
     rules = with_nodes(*rest) if rest else Rules(axes=Axes(), capacity=demand(4, 8))
@@ -258,7 +254,7 @@ def test_who_waits_for_a_node_that_is_not_configured_any_more_is_told_so(
     assert explain_wait(ledger.jobs[bound], ledger, None, rules) == reason
 
 
-def test_a_drained_node_is_told_apart_from_one_that_is_away() -> None:
+def test_a_drained_node_is_told_apart_from_one_that_is_away():
     bench = Bench(with_nodes((4, 8), (4, 8), (2, 4)))
     large, bound = bench.submit(node_job(3)), bench.submit(node_job(1, node="n0"))
     drained(bench, "n0")
@@ -277,7 +273,7 @@ def test_a_drained_node_is_told_apart_from_one_that_is_away() -> None:
     bench.check()
 
 
-def test_a_node_is_drained_by_administrators_and_by_its_name() -> None:
+def test_a_node_is_drained_by_administrators_and_by_its_name():
     bench = Bench(with_nodes((4, 8), (4, 8)))
     with pytest.raises(Refused, match="only an administrator"):
         bench.feed(st.DrainAsked(now(), True, ALICE, node="n0"))
@@ -292,7 +288,7 @@ def test_a_node_is_drained_by_administrators_and_by_its_name() -> None:
     assert bench.ledger.closed_nodes == {"n1"}
 
 
-def test_a_frozen_job_waits_for_its_own_node() -> None:
+def test_a_frozen_job_waits_for_its_own_node():
     bench = Bench(with_nodes((4, 8), (4, 8)))
     frozen = bench.start(node_job(3))
     bench.suspend(frozen)
@@ -305,7 +301,7 @@ def test_a_frozen_job_waits_for_its_own_node() -> None:
     assert bench.schedule() == [frozen]
 
 
-def test_nobody_is_stopped_for_room_on_a_closed_node() -> None:
+def test_nobody_is_stopped_for_room_on_a_closed_node():
     bench = Bench(with_nodes((4, 8), (4, 8)))
     for at_s in (0, 10):
         bench.start(node_job(4, preemptible=True), at_s=at_s)
@@ -315,9 +311,7 @@ def test_nobody_is_stopped_for_room_on_a_closed_node() -> None:
     assert {bench.job(event.job_id).node for event in found} == {"n0"}
 
 
-def test_a_start_is_forecast_for_when_one_node_has_room_though_all_together_have_it_sooner() -> (
-    None
-):
+def test_a_start_is_forecast_for_when_one_node_has_room_though_all_together_have_it_sooner():
     bench = Bench(with_nodes((4, 8), (4, 8)))
     for cores, limit_s, node in ((3, 600, "n0"), (2, 60, "n1"), (2, 1200, "n1")):
         bench.start(node_job(cores, node=node, time_limit_s=limit_s))
@@ -330,7 +324,7 @@ def test_a_start_is_forecast_for_when_one_node_has_room_though_all_together_have
     assert forecast(bench).start_s(bound) == now(1200.0).at_s
 
 
-def test_a_smaller_demand_is_proposed_that_one_node_has_free() -> None:
+def test_a_smaller_demand_is_proposed_that_one_node_has_free():
     bench = Bench(with_nodes((4, 8), (4, 8)))
     bench.start(node_job(2, node="n0"))
     bench.start(node_job(1, node="n1"))
@@ -388,13 +382,11 @@ def chosen_gpus(
         (3, "0146", "235"),
     ],
 )
-def test_instances_of_one_node_are_chosen_and_large_nodes_kept_whole(
-    count: int, taken: str, chosen: str
-) -> None:
+def test_instances_of_one_node_are_chosen_and_large_nodes_kept_whole(count, taken, chosen):
     assert chosen_gpus(count, places(0, 0, 0, 0, 1, 1, 1, 1), taken) == chosen
 
 
-def test_linked_instances_are_chosen_together() -> None:
+def test_linked_instances_are_chosen_together():
     pairs = places(0, 0, 0, 0, links=["02", "13"])
     assert chosen_gpus(2, pairs) == "02"
     assert chosen_gpus(2, pairs, "0") == "13"
@@ -405,12 +397,12 @@ def test_linked_instances_are_chosen_together() -> None:
     assert chosen_gpus(2, places(0, 1, 0, links=["01"])) == "02"
 
 
-def test_more_than_is_free_is_a_bug_of_whoever_admitted_it() -> None:
+def test_more_than_is_free_is_a_bug_of_whoever_admitted_it():
     with pytest.raises(AssertionError, match="2 of gpu were admitted"):
         choose_instances([("gpu", 2)], THERE, {("gpu", "0"), ("gpu", "2")})
 
 
-def test_a_requeued_job_gets_new_ones() -> None:
+def test_a_requeued_job_gets_new_ones():
     bench = Bench(with_gpus(2))
     first = bench.start(of_gpus(1, preemptible=True))
     bench.preempt(first)
@@ -424,7 +416,7 @@ def test_a_requeued_job_gets_new_ones() -> None:
 
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)
-def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(policy: str) -> None:
+def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(policy):
     pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 0})}
     bench = Bench(with_gpus(2, pools=pools, policy=policy))
     bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
@@ -436,7 +428,7 @@ def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(po
     assert share_tree.entitlement("root.lab") == Fraction(1, 2)
 
 
-def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze() -> None:
+def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze():
     bench = Bench(with_gpus(2))
     for at_s in (0, 10):
         last = bench.start(of_gpus(1, preemptible=True), at_s=at_s)
@@ -446,7 +438,7 @@ def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze() -> N
         assert [event.job_id for event in found] == victims
 
 
-def test_a_smaller_demand_that_would_start_keeps_its_gpus() -> None:
+def test_a_smaller_demand_that_would_start_keeps_its_gpus():
     bench = Bench(with_gpus(2))
     bench.start(spec(asks=demand(6, 1)))
     asks = replace(demand(8, 1), gres=(("gpu", 2),))
@@ -465,7 +457,7 @@ def reload(bench: Bench, rules: Rules) -> None:
     bench.ledger = bench.ledger.with_axes(bench.rules.axes)
 
 
-def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_back() -> None:
+def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_back():
     bench = Bench(with_gpus(1))
     waiting = bench.submit(of_gpus(1))
     plain = with_gpus(1)
@@ -487,7 +479,7 @@ def taken(bench: Bench) -> list[int]:
     return [part // GIB for part in held.parts("")] if isinstance(held, Placed) else []
 
 
-def test_a_limit_counts_the_memory() -> None:
+def test_a_limit_counts_the_memory():
     pools = {"lab": Pool(users=frozenset({"alice"}), limit={"memory:gpu": 20 * GIB})}
     bench = Bench(with_shared_gpus(2, pools=pools))
     jobs = [bench.submit(of_gpu_memory(8, pool="root.lab")) for _ in range(3)]
@@ -496,7 +488,7 @@ def test_a_limit_counts_the_memory() -> None:
         bench.submit(of_gpus(1, pool="root.lab"))
 
 
-def test_more_than_a_gpu_has_is_refused() -> None:
+def test_more_than_a_gpu_has_is_refused():
     bench = Bench(with_shared_gpus(2))
     with pytest.raises(Refused, match="30G of a gpu's memory, and each gpu here has 24G"):
         bench.submit(of_gpu_memory(30))
@@ -504,7 +496,7 @@ def test_more_than_a_gpu_has_is_refused() -> None:
         bench.submit(of_gpus(3))
 
 
-def test_the_jobs_on_the_gpu_that_is_free_first_are_named() -> None:
+def test_the_jobs_on_the_gpu_that_is_free_first_are_named():
     """Those on the other one give back as much, and nothing that helps."""
     bench = Bench(with_shared_gpus(2))
     late, first = (
@@ -520,7 +512,7 @@ def test_the_jobs_on_the_gpu_that_is_free_first_are_named() -> None:
     assert (short.more, short.shortage.free) == (0, 2 * GIB)
 
 
-def test_a_wait_for_several_gpus_says_how_much_is_of_free_ones() -> None:
+def test_a_wait_for_several_gpus_says_how_much_is_of_free_ones():
     bench = Bench(with_shared_gpus(4))
     running = [bench.start(of_gpu_memory(memory)) for memory in (14, 12)]
     waiting = bench.submit(of_gpus(3, pool="root.bob", actor=BOB))
@@ -531,7 +523,7 @@ def test_a_wait_for_several_gpus_says_how_much_is_of_free_ones() -> None:
     assert [each.job for each in short.holders] in [[str(each)] for each in running]
 
 
-def test_a_frozen_job_keeps_its_part_and_goes_on_with_it() -> None:
+def test_a_frozen_job_keeps_its_part_and_goes_on_with_it():
     bench = Bench(with_shared_gpus(1))
     frozen = bench.start(of_gpu_memory(14))
     bench.suspend(frozen)
@@ -543,7 +535,7 @@ def test_a_frozen_job_keeps_its_part_and_goes_on_with_it() -> None:
     bench.check()
 
 
-def test_a_gpu_in_use_outside_gets_no_more_jobs_though_some_run_on_it() -> None:
+def test_a_gpu_in_use_outside_gets_no_more_jobs_though_some_run_on_it():
     bench, scheduler = Bench(with_shared_gpus(2)), Scheduler(3600)
     first = submit(bench, scheduler, of_gpu_memory(4), 0)
     assert pass_of(bench, scheduler, 0) == [first]
@@ -564,7 +556,7 @@ def test_a_gpu_in_use_outside_gets_no_more_jobs_though_some_run_on_it() -> None:
     assert gpus_of(bench.job(third)) == ("1",)
 
 
-def test_the_newest_jobs_on_one_gpu_make_room_for_who_starves() -> None:
+def test_the_newest_jobs_on_one_gpu_make_room_for_who_starves():
     bench = Bench(with_shared_gpus(2))
     for at_s in (0, 10, 20, 30):
         bench.start(of_gpu_memory(12, preemptible=True), at_s=at_s)
@@ -575,7 +567,7 @@ def test_the_newest_jobs_on_one_gpu_make_room_for_who_starves() -> None:
     assert len(gone) == 2
 
 
-def test_nobody_is_stopped_on_a_gpu_that_is_in_use_outside() -> None:
+def test_nobody_is_stopped_on_a_gpu_that_is_in_use_outside():
     bench = Bench(with_shared_gpus(2))
     for at_s in (0, 10, 20, 30):
         bench.start(of_gpu_memory(12, preemptible=True), at_s=at_s)
@@ -590,7 +582,7 @@ def test_nobody_is_stopped_on_a_gpu_that_is_in_use_outside() -> None:
     assert (stopped(), stopped("0"), stopped("1")) == (2, 2, 0)
 
 
-def test_a_smaller_demand_keeps_its_part() -> None:
+def test_a_smaller_demand_keeps_its_part():
     bench = Bench(with_shared_gpus(1))
     bench.start(spec(asks=demand(6, 1)))
     asked = of_gpu_memory(8)
@@ -605,7 +597,7 @@ def _with_cores(asked: JobSpec, cores: int) -> JobSpec:
     return replace(asked, demand=replace(asked.demand, cores_milli=cores * 1000))
 
 
-def test_a_gpu_that_is_held_beyond_its_new_size_takes_nothing_from_the_others() -> None:
+def test_a_gpu_that_is_held_beyond_its_new_size_takes_nothing_from_the_others():
     bench = Bench(with_shared_gpus(2))
     small = [bench.start(of_gpu_memory(12)) for _ in range(2)]
     reload(bench, with_shared_gpus(2, size=16 * GIB))
@@ -653,7 +645,7 @@ def leave(gauge: ExternalLoadEstimator, memory_gib: float, *, beside: Resources 
     return gauge.leave(use(0, memory_gib).memory_bytes, machine, now(0).at_s)
 
 
-def test_what_a_job_leaves_in_memory_is_seen_at_once() -> None:
+def test_what_a_job_leaves_in_memory_is_seen_at_once():
     """Before, it took ten seconds, in which the next job was given the same memory."""
     gauge = ExternalLoadEstimator()
     show(gauge, *[use(0, 1)] * SAMPLES)
@@ -666,7 +658,7 @@ def test_what_a_job_leaves_in_memory_is_seen_at_once() -> None:
     assert gauge.kept == use(0, 1)
 
 
-def test_what_is_left_before_the_first_samples_is_seen_too() -> None:
+def test_what_is_left_before_the_first_samples_is_seen_too():
     gauge = ExternalLoadEstimator()
     show(gauge, use(0, 1))
     assert leave(gauge, 3)
@@ -687,7 +679,7 @@ def loaded(cores: float = 0, memory_gib: float = 0, *, until_s: float = inf) -> 
     )
 
 
-def test_under_fifo_too_the_first_job_says_that_it_waits_for_it() -> None:
+def test_under_fifo_too_the_first_job_says_that_it_waits_for_it():
     bench = Bench(replace(rules(9, 18), policy="fifo"))
     bench.submit(spec(asks=demand(9)))
     bench.submit(of(BOB))
@@ -702,7 +694,7 @@ def test_under_fifo_too_the_first_job_says_that_it_waits_for_it() -> None:
 # -- reservations and forecasts --------------------------------------------------------------------
 
 
-def test_for_a_load_without_an_end_in_sight_nothing_is_kept_idle(bench: Bench) -> None:
+def test_for_a_load_without_an_end_in_sight_nothing_is_kept_idle(bench):
     bench.submit(spec(asks=demand(9)))
     bench.submit(of(BOB, limit_s=86400))
     last = pass_over(bench, 200_000, external=loaded(2), patience=PATIENT)
@@ -710,7 +702,7 @@ def test_for_a_load_without_an_end_in_sight_nothing_is_kept_idle(bench: Bench) -
     assert last.admitted == [2]
 
 
-def test_a_forecast_goes_on_when_the_load_is_over_and_jobs_are_not() -> None:
+def test_a_forecast_goes_on_when_the_load_is_over_and_jobs_are_not():
     bench = Bench()
     bench.start(of(BOB, 5, limit_s=600))
     job_id = bench.submit(spec(asks=demand(9), time_limit_s=60))
@@ -722,7 +714,7 @@ def test_a_forecast_goes_on_when_the_load_is_over_and_jobs_are_not() -> None:
 BY = ("carol",)
 
 
-def test_a_gpu_that_others_use_is_given_to_no_job_and_the_reason_names_them() -> None:
+def test_a_gpu_that_others_use_is_given_to_no_job_and_the_reason_names_them():
     bench, scheduler = Bench(with_gpus(2, beside=NOTHING)), Scheduler(half_life_s=3600.0)
     for _ in range(3):
         scheduler.external_load.see_instances({("gpu", "0"): BY}, bench.rules, now().at_s)
@@ -747,7 +739,7 @@ def test_a_gpu_that_others_use_is_given_to_no_job_and_the_reason_names_them() ->
 # -- what comes back when --------------------------------------------------------------------------
 
 
-def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench: Bench) -> None:
+def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench):
     """Until it is stopped, which may be while it is frozen."""
     bench.start()
     bench.suspend(1)
@@ -756,7 +748,7 @@ def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench: Bench)
     assert [held for *_, held in context(bench, 0).ends()] == [(0, GIB, 0, 0)]
 
 
-def test_only_who_waits_has_a_place_in_the_queue(bench: Bench) -> None:
+def test_only_who_waits_has_a_place_in_the_queue(bench):
     bench.start(spec(priority=3))
     bench.start(spec(priority=3))
     bench.start()
@@ -769,9 +761,7 @@ def test_only_who_waits_has_a_place_in_the_queue(bench: Bench) -> None:
     assert places == {1: (-3, 1), 2: None, 3: None, 4: (-5, 4), 5: None, 6: None}
 
 
-def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_memory(
-    bench: Bench,
-) -> None:
+def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_memory(bench):
     """Bob's job needs the memory that alice's holds. She has run for a seventh of an odd limit:
     if her end were rounded by a hair to after the shadow time, both would wait for ever."""
     bench.start(spec(asks=demand(9), time_limit_s=703))
@@ -782,7 +772,7 @@ def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_m
     assert [kept.job_id for kept in plan.reservations] == [2]
 
 
-def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench) -> None:
+def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench):
     """Else both would wait for ever, on an idle machine."""
     bench.start(spec(asks=demand(9), time_limit_s=600))
     bench.suspend(1, by=None, at_s=10)
@@ -805,9 +795,7 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench
     assert schedule(bench.ledger, bench.rules, pass_context=for_2_alone).admitted == []
 
 
-def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_waits_for(
-    bench: Bench,
-) -> None:
+def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_waits_for(bench):
     """Bob's job came first and was held meanwhile. Those of alice's that ask for the same cores as
     hers does to go on still start one by one, when they can."""
     bench.submit(spec("root.bob", actor=BOB, asks=demand(1, 18)), held=True)
@@ -867,7 +855,7 @@ def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec] = some_gpus
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-def test_no_instance_is_ever_shared_and_all_are_given_back(seed: int) -> None:
+def test_no_instance_is_ever_shared_and_all_are_given_back(seed):
     bench, random = Bench(with_gpus(4)), Random(seed)
     seen = set()
     for step in steps(bench, random):
@@ -902,7 +890,7 @@ def some_memory(random: Random, **changes: Any) -> JobSpec:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
-def test_no_gpu_is_ever_given_more_than_it_has_and_nothing_idles(seed: int) -> None:
+def test_no_gpu_is_ever_given_more_than_it_has_and_nothing_idles(seed):
     bench, random = Bench(with_shared_gpus(4)), Random(seed)
     seen = set()
     for step in steps(bench, random, some_memory):

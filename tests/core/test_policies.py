@@ -11,7 +11,6 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import permutations
-from random import Random
 from typing import Any
 
 import pytest
@@ -80,7 +79,7 @@ def outlook_of(world: World, lengths: Callable[[int], float] = float) -> PassCon
 @pytest.mark.parametrize("policy", POLICIES)
 @STEADY
 @given(world=worlds())
-def test_no_policy_gives_more_than_there_is_nor_a_job_twice(policy: str, world: World) -> None:
+def test_no_policy_gives_more_than_there_is_nor_a_job_twice(policy, world):
     done, before = done_by(policy, world, pass_context=outlook_of(world)), start(world)
     now = start(world)
     for job_id in done.admitted:
@@ -97,9 +96,7 @@ def test_no_policy_gives_more_than_there_is_nor_a_job_twice(policy: str, world: 
 @pytest.mark.parametrize("policy", POLICIES)
 @STEADY
 @given(world=worlds(), random=some.randoms(use_true_random=False))
-def test_a_pass_changes_nothing_and_the_order_of_tables_does_not_matter(
-    policy: str, world: World, random: Random
-) -> None:
+def test_a_pass_changes_nothing_and_the_order_of_tables_does_not_matter(policy, world, random):
     jobs, held = list(world.waiting.items()), list(world.held.items())
     random.shuffle(jobs)
     random.shuffle(held)
@@ -116,7 +113,7 @@ def test_a_pass_changes_nothing_and_the_order_of_tables_does_not_matter(
 @pytest.mark.parametrize("policy", POLICIES)
 @STEADY
 @given(world=worlds())
-def test_every_leaf_that_still_waits_is_told_once(policy: str, world: World) -> None:
+def test_every_leaf_that_still_waits_is_told_once(policy, world):
     done = done_by(policy, world)
     left = {ask.leaf for at, ask in world.waiting.items() if at not in done.admitted}
     assert len(done.order) == len(set(done.order))
@@ -126,9 +123,7 @@ def test_every_leaf_that_still_waits_is_told_once(policy: str, world: World) -> 
 @pytest.mark.parametrize("policy", [*SKIPPING, "slots"])
 @STEADY
 @given(world=worlds())
-def test_who_passes_over_what_does_not_fit_leaves_nothing_that_does(
-    policy: str, world: World
-) -> None:
+def test_who_passes_over_what_does_not_fit_leaves_nothing_that_does(policy, world):
     done, state = done_by(policy, world), start(world)
     for job_id in done.admitted:
         carry_on(state, job_id)
@@ -198,9 +193,7 @@ def next_head(path: str, own: Mapping[str, list[int]], key: Callable[[str], Any]
 )
 @STEADY
 @given(world=worlds())
-def test_a_pass_is_what_the_slow_pass_says(
-    policy: str, measure: Callable[[list[Fraction]], Any], world: World
-) -> None:
+def test_a_pass_is_what_the_slow_pass_says(policy, measure, world):
     """Of jobs within their limits: what can never start has its turn here, and not in DRF."""
     within_limits = [world.waiting[at] for at in world.waiting if start(world).could_start(at)]
     world = world._replace(past_usage={}, asks=within_limits)
@@ -208,7 +201,7 @@ def test_a_pass_is_what_the_slow_pass_says(
     assert done_by(policy, world).admitted == expected
 
 
-def test_algorithm_1_goes_on_when_only_a_limit_stops_somebody() -> None:
+def test_algorithm_1_goes_on_when_only_a_limit_stops_somebody():
     tree = Tree((10,), {"root.a": Rule(limit=(3,))})
     world = World(tree, [Ask("root.a", (2,)), Ask("root.b", (1,))] * 10)
     assert tasks("algorithm1", world) == {"a": 1, "b": 8}
@@ -216,9 +209,7 @@ def test_algorithm_1_goes_on_when_only_a_limit_stops_somebody() -> None:
 
 @STEADY
 @given(some.lists(some.integers(5, 60), min_size=1, max_size=3), some.integers(1, 5), some.data())
-def test_algorithm_1_is_within_one_largest_task_of_the_continuous_answer(
-    capacity: list[int], count: int, data: some.DataObject
-) -> None:
+def test_algorithm_1_is_within_one_largest_task_of_the_continuous_answer(capacity, count, data):
     """Theorem 7: and so are any two users of each other. Who goes on after that may go further."""
     vector = some.tuples(*(some.integers(0, max(1, top // 3)) for top in capacity)).filter(any)
     demands = {name: data.draw(vector) for name in "abcde"[:count]}
@@ -242,21 +233,21 @@ def test_algorithm_1_is_within_one_largest_task_of_the_continuous_answer(
 # -- first come, first served ----------------------------------------------------------------------
 
 
-def test_nobody_waits_for_a_job_that_the_machine_cannot_run_any_more() -> None:
+def test_nobody_waits_for_a_job_that_the_machine_cannot_run_any_more():
     """Its configuration was changed while the job waited."""
     for policy in ("fifo", "easy", "algorithm1"):
         world = World(Tree((5,)), [Ask("root.a", (9,)), Ask("root.a", (2,))])
         assert done_by(policy, world).admitted == [2]
 
 
-def test_easy_starts_nothing_where_nobody_knows_when_enough_will_be_free() -> None:
+def test_easy_starts_nothing_where_nobody_knows_when_enough_will_be_free():
     asks = [Ask("root.a", (8,)), Ask("root.b", (1,))]
     world = World(Tree((10,)), asks, held={"root.x": (6,)})
     blind = replace(outlook_of(world), ends=tuple)
     assert done_by("easy", world, pass_context=blind).admitted == []
 
 
-def test_easy_counts_on_the_ends_of_what_it_has_just_started() -> None:
+def test_easy_counts_on_the_ends_of_what_it_has_just_started():
     asks = [Ask(f"root.{leaf}", (size,)) for leaf, size in (("a", 5), ("a", 8), ("b", 5), ("b", 4))]
     world = World(Tree((10,)), asks)
     lengths = {1: 7.0, 3: 8.0, 4: 7.0}
@@ -268,7 +259,7 @@ def test_easy_counts_on_the_ends_of_what_it_has_just_started() -> None:
 
 @STEADY
 @given(worlds())
-def test_easy_starts_all_that_first_come_first_served_would(world: World) -> None:
+def test_easy_starts_all_that_first_come_first_served_would(world):
     first = done_by("fifo", world).admitted
     easy = done_by("easy", world, pass_context=outlook_of(world))
     assert easy.admitted[: len(first)] == first
@@ -276,7 +267,7 @@ def test_easy_starts_all_that_first_come_first_served_would(world: World) -> Non
 
 @STEADY
 @given(some.randoms(use_true_random=False))
-def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random: Random) -> None:
+def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random):
     """A stream under a virtual clock: nobody starts later than at the time first kept for them."""
     jobs = {
         job_id: (Ask("ABC"[job_id % 3], (random.randint(1, 8), random.randint(1, 8))),
@@ -333,7 +324,7 @@ KEYS = some.builds(
 
 @examples(300)
 @given(KEYS, KEYS, KEYS)
-def test_the_comparator_is_a_total_order(one: YarnKey, two: YarnKey, three: YarnKey) -> None:
+def test_the_comparator_is_a_total_order(one, two, three):
     for left, right in permutations((one, two, three), 2):
         assert [before(left, right), left == right, before(right, left)].count(True) == 1
     for a, b, c in permutations((one, two, three)):
@@ -341,7 +332,7 @@ def test_the_comparator_is_a_total_order(one: YarnKey, two: YarnKey, three: Yarn
         assert not (a == b and before(b, c)) or before(a, c)
 
 
-def test_yarn_serves_minimum_shares_first_then_the_longest_wait_then_the_name() -> None:
+def test_yarn_serves_minimum_shares_first_then_the_longest_wait_then_the_name():
     asks = [Ask(f"root.{leaf}", (1, 1)) for leaf in "bac"] * 4
     world = World(Tree((8, 8), {"root.c": Rule(guarantee=(3, 0))}), asks)
     assert launched("yarn", world) == "c c c b a b a b"

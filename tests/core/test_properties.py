@@ -58,7 +58,7 @@ from seeds import examples, runs
 
 @examples(400, quick=5)
 @given(worlds())
-def test_a_pass_over_a_tree_is_what_the_slow_pass_says(world: World) -> None:
+def test_a_pass_over_a_tree_is_what_the_slow_pass_says(world):
     state = start(world)
     for job_id in run(world).admitted:
         assert job_id in state.choices()
@@ -68,9 +68,7 @@ def test_a_pass_over_a_tree_is_what_the_slow_pass_says(world: World) -> None:
 
 @examples(150, quick=11)
 @given(trees(), some.sets(some.sampled_from(LEAVES), min_size=1))
-def test_what_each_node_is_promised_is_what_the_slow_division_says(
-    tree: Tree, leaves: set[str]
-) -> None:
+def test_what_each_node_is_promised_is_what_the_slow_division_says(tree, leaves):
     """By weight, within guarantee and limit, on each resource by itself, level by level."""
     expected = promises(tree, leaves)
     assert entitled(tree, leaves) == expected
@@ -93,7 +91,7 @@ def satisfaction(state: Pass, path: str, leaves: set[str]) -> Level:
 
 @examples(150, quick=5)
 @given(worlds())
-def test_each_launch_is_of_the_least_satisfied_at_every_level(world: World) -> None:
+def test_each_launch_is_of_the_least_satisfied_at_every_level(world):
     """Among those that could launch something in the same phase; promises come first."""
     state = start(world)
     for job_id in run(world).admitted:
@@ -111,7 +109,7 @@ def test_each_launch_is_of_the_least_satisfied_at_every_level(world: World) -> N
 
 @examples(150, quick=3)
 @given(worlds())
-def test_inside_a_leaf_no_job_passes_an_earlier_one_that_could_start(world: World) -> None:
+def test_inside_a_leaf_no_job_passes_an_earlier_one_that_could_start(world):
     state = start(world)
     for job_id in run(world).admitted:
         own = state.jobs(state.waiting[job_id].leaf)
@@ -123,14 +121,14 @@ def test_inside_a_leaf_no_job_passes_an_earlier_one_that_could_start(world: Worl
 
 @examples(150, quick=4)
 @given(worlds())
-def test_after_a_pass_nothing_that_waits_fits_within_its_limits(world: World) -> None:
+def test_after_a_pass_nothing_that_waits_fits_within_its_limits(world):
     state = after(world)
     assert [job_id for job_id in state.waiting if fits_now(state, job_id)] == []
 
 
 @examples(150, quick=4)
 @given(worlds())
-def test_a_pass_gives_no_more_than_there_is_and_no_node_more_than_its_limit(world: World) -> None:
+def test_a_pass_gives_no_more_than_there_is_and_no_node_more_than_its_limit(world):
     done, before, now = run(world), start(world), after(world)
     assert len(set(done.admitted)) == len(done.admitted)
     assert done.free == now.free
@@ -143,7 +141,7 @@ def test_a_pass_gives_no_more_than_there_is_and_no_node_more_than_its_limit(worl
 
 @examples(150, quick=6)
 @given(worlds(), some.randoms(use_true_random=False))
-def test_the_order_of_tables_decides_nothing_in_a_tree(world: World, random: Random) -> None:
+def test_the_order_of_tables_decides_nothing_in_a_tree(world, random):
     """The same jobs give the same pass, whatever order a restart has put them in."""
     jobs, held, lately = list(world.waiting.items()), list(world.held.items()), [*world.past_usage]
     for table in (jobs, held, lately):
@@ -161,7 +159,7 @@ def test_the_order_of_tables_decides_nothing_in_a_tree(world: World, random: Ran
 
 @examples(100, quick=5)
 @given(worlds())
-def test_passes_of_one_launch_each_launch_the_same_in_the_same_order(world: World) -> None:
+def test_passes_of_one_launch_each_launch_the_same_in_the_same_order(world):
     """So nothing depends on how many launches one pass makes."""
     state, order = start(world), []
     while state.waiting:
@@ -203,7 +201,7 @@ def changed(
 
 @examples(100, quick=5)
 @given(worlds())
-def test_names_do_not_matter_but_for_their_order(world: World) -> None:
+def test_names_do_not_matter_but_for_their_order(world):
     def renamed(path: str) -> str:
         return "root" + "".join(f".x{name}-{ord(name)}" for name in path.split(".")[1:])
 
@@ -214,7 +212,7 @@ def test_names_do_not_matter_but_for_their_order(world: World) -> None:
 
 @examples(100, quick=5)
 @given(worlds(), some.integers(2, 1 << 40))
-def test_the_unit_of_a_resource_does_not_matter(world: World, factor: int) -> None:
+def test_the_unit_of_a_resource_does_not_matter(world, factor):
     """Bytes or gibibytes: shares are exact, so the decisions are the same."""
 
     def scaled(given: Sequence[Any]) -> tuple[Any, ...]:
@@ -225,7 +223,7 @@ def test_the_unit_of_a_resource_does_not_matter(world: World, factor: int) -> No
 
 @examples(100, quick=5)
 @given(worlds(), WEIGHT)
-def test_only_the_ratios_of_weights_matter(world: World, factor: Fraction) -> None:
+def test_only_the_ratios_of_weights_matter(world, factor):
     assert run(changed(world, weigh=factor)).admitted == run(world).admitted
 
 
@@ -292,7 +290,7 @@ def flat_worlds(draw: some.DrawFn) -> World:
 
 @examples(100, quick=5)
 @given(flat_worlds())
-def test_no_job_waits_that_its_users_promise_has_room_for(world: World) -> None:
+def test_no_job_waits_that_its_users_promise_has_room_for(world):
     """Filled from empty, users side by side: exactly, and whatever their jobs are."""
     state = after(world)
     for ask in state.waiting.values():
@@ -301,9 +299,7 @@ def test_no_job_waits_that_its_users_promise_has_room_for(world: World) -> None:
 
 @examples(100, quick=13)
 @given(capacities(), some.data())
-def test_nobody_runs_fewer_jobs_than_on_his_own_part_of_the_machine(
-    capacity: Vector, data: some.DataObject
-) -> None:
+def test_nobody_runs_fewer_jobs_than_on_his_own_part_of_the_machine(capacity, data):
     """Sharing incentive. Weights may differ by resource: then each resource is split by its own."""
     users = USERS[: data.draw(some.integers(1, 5))]
     vector = some.tuples(*(some.integers(0, top) for top in capacity)).filter(any)
@@ -320,9 +316,7 @@ def test_nobody_runs_fewer_jobs_than_on_his_own_part_of_the_machine(
 
 @examples(100, quick=11)
 @given(capacities(axes=3), some.data())
-def test_in_a_tree_no_pool_of_users_who_ask_alike_ends_below_its_promise(
-    capacity: Vector, data: some.DataObject
-) -> None:
+def test_in_a_tree_no_pool_of_users_who_ask_alike_ends_below_its_promise(capacity, data):
     """Three levels; each pool has a weight of its own, and its users are equals: below it directly,
     in one group, or each in a group of his own."""
     rule = rules(capacity, bounds=False, open_axes=True)
@@ -340,9 +334,7 @@ def test_in_a_tree_no_pool_of_users_who_ask_alike_ends_below_its_promise(
 
 
 @pytest.mark.parametrize(("seed", "ends"), runs(range(3), steps=400, quick=60))
-def test_after_many_ends_no_promise_is_short_by_more_than_the_largest_job(
-    seed: int, ends: int
-) -> None:
+def test_after_many_ends_no_promise_is_short_by_more_than_the_largest_job(seed, ends):
     """Jobs end one by one; each time a pass gives away what has come back."""
     random = Random(seed)
     capacity = tuple(random.randint(10, 60) for _ in range(random.randint(1, 3)))
@@ -371,25 +363,25 @@ def test_after_many_ends_no_promise_is_short_by_more_than_the_largest_job(
         held = dict(state.held) | {leaf: taken(state.held[leaf], demands[leaf])}
 
 
-def test_a_guarantee_is_a_promise_whatever_the_weights() -> None:
+def test_a_guarantee_is_a_promise_whatever_the_weights():
     """Sixty per cent for one user among four equals: the first phase keeps it."""
     tree = Tree((10,), {"root.a": Rule(guarantee=(6,))})
     ran = tasks(long_queues(tree, {f"root.{user}": (1,) for user in "abcd"}))
     assert (ran["a"], ran.total()) == (6, 10)
 
 
-def test_whoever_comes_when_all_is_held_waits_below_his_promise() -> None:
+def test_whoever_comes_when_all_is_held_waits_below_his_promise():
     """The sharing incentive ends where jobs that run cannot be stopped."""
     world = World(Tree((6,)), [Ask("root.b", (1,))] * 6, held={"root.a": (6,)})
     assert tasks(world) == {}
 
 
-def test_a_pool_with_a_short_queue_stays_below_its_promise() -> None:
+def test_a_pool_with_a_short_queue_stays_below_its_promise():
     world = World(Tree((6,)), [Ask("root.P.a", (1,)), *[Ask("root.b", (1,))] * 6])
     assert tasks(world) == {"P.a": 1, "b": 5}
 
 
-def test_whole_jobs_may_end_below_the_continuous_share() -> None:
+def test_whole_jobs_may_end_below_the_continuous_share():
     """B's continuous share is 40/13 jobs, so three; it runs two, no fewer than half a machine."""
     a, b = Fraction(3, 8), Fraction(1, 5)
     load = max(Fraction(1, 5) / a + Fraction(1, 5) / b, Fraction(3, 8) / a + Fraction(1, 8) / b)
@@ -402,7 +394,7 @@ def test_whole_jobs_may_end_below_the_continuous_share() -> None:
 
 @STEADY
 @given(some.integers(0, 14), some.lists(some.integers(1, 6), min_size=1, max_size=4))
-def test_one_resource_is_shared_max_min(top: int, lengths: list[int]) -> None:
+def test_one_resource_is_shared_max_min(top, lengths):
     """Of all ways to run jobs of size 1, the one whose worst-off has most, then the next, …"""
     ways = product(*(range(length + 1) for length in lengths))
     best = max(sorted(way) for way in ways if sum(way) <= top)
@@ -416,9 +408,7 @@ def test_one_resource_is_shared_max_min(top: int, lengths: list[int]) -> None:
     some.integers(12, 100),
     some.lists(some.tuples(some.integers(1, 12), some.integers(1, 9)), min_size=2, max_size=5),
 )
-def test_one_resource_is_shared_max_min_within_one_job_of_each(
-    top: int, users: list[tuple[int, int]]
-) -> None:
+def test_one_resource_is_shared_max_min_within_one_job_of_each(top, users):
     """Jobs of any size: nobody is more than one job ahead of a user who still waits, but for the
     rest that is smaller than that user's job and goes to whoever fits into it."""
     asks = [Ask(USERS[at], (size,)) for at, (size, count) in enumerate(users) for _ in range(count)]
@@ -457,9 +447,7 @@ def filled_with_water(tree: Tree, wanted: Mapping[str, int]) -> dict[str, Fracti
     some.dictionaries(some.sampled_from(LEAVES), some.integers(1, 150), min_size=2, max_size=8),
     some.dictionaries(some.sampled_from(NODES), WEIGHT.map(lambda weight: Rule([weight]))),
 )
-def test_one_resource_is_shared_max_min_at_every_level_of_a_tree(
-    top: int, wanted: dict[str, int], weights: dict[str, Rule]
-) -> None:
+def test_one_resource_is_shared_max_min_at_every_level_of_a_tree(top, wanted, weights):
     """Jobs of size 1: no node is a whole job per leaf away from the water level."""
     world = World(
         Tree((top,), weights), [Ask(leaf, (1,)) for leaf, n in wanted.items() for _ in range(n)]
@@ -472,9 +460,7 @@ def test_one_resource_is_shared_max_min_at_every_level_of_a_tree(
 
 @STEADY
 @given(some.integers(1, 5), some.integers(1, 4), some.data())
-def test_who_all_need_most_of_the_same_get_equal_parts_of_it(
-    users: int, times: int, data: some.DataObject
-) -> None:
+def test_who_all_need_most_of_the_same_get_equal_parts_of_it(users, times, data):
     """Bottleneck. An n-th of it is a whole number of everybody's jobs."""
     size = 12 * times
     others = data.draw(some.lists(some.integers(1, 50), max_size=4))
@@ -487,7 +473,7 @@ def test_who_all_need_most_of_the_same_get_equal_parts_of_it(
     assert [state.usage(user)[0] for user in demands] == [size] * users
 
 
-def test_e5_the_bottleneck_is_shared_by_halves_as_far_as_whole_jobs_go() -> None:
+def test_e5_the_bottleneck_is_shared_by_halves_as_far_as_whole_jobs_go():
     """Continuous: 7/2 and 21/8 jobs."""
     assert filled((21, 21), a=(3, 2), b=(4, 1)) == {"a": 3, "b": 3}
 
@@ -510,9 +496,7 @@ def until_blocked(world: World) -> Pass:
 
 @examples(100, quick=12)
 @given(capacities(), some.data())
-def test_until_somebody_is_blocked_no_two_users_are_more_than_one_largest_job_apart(
-    capacity: Vector, data: some.DataObject
-) -> None:
+def test_until_somebody_is_blocked_no_two_users_are_more_than_one_largest_job_apart(capacity, data):
     """Theorem 7: in dominant shares."""
     vector = some.tuples(*(some.integers(0, top) for top in capacity)).filter(any)
     demands = {user: data.draw(vector) for user in USERS[: data.draw(some.integers(2, 5))]}
@@ -526,7 +510,7 @@ def test_until_somebody_is_blocked_no_two_users_are_more_than_one_largest_job_ap
 PASSED_OVER: Mapping[str, Vector] = {"a": (4,), "b": (1,)}
 
 
-def test_who_goes_on_past_a_blocked_user_gets_further_ahead_than_one_largest_job() -> None:
+def test_who_goes_on_past_a_blocked_user_gets_further_ahead_than_one_largest_job():
     assert filled((6,), **PASSED_OVER) == {"b": 6}
     state = until_blocked(long_queues(Tree((6,)), {"root.a": (4,), "root.b": (1,)}))
     assert (dominant(state, "root.a"), dominant(state, "root.b")) == (0, Fraction(1, 2))
@@ -535,24 +519,24 @@ def test_who_goes_on_past_a_blocked_user_gets_further_ahead_than_one_largest_job
 # -- envy, lies, and more resources: where whole jobs break the continuous rows --------------------
 
 
-def test_whole_jobs_leave_envy_of_more_than_one_job_of_the_other() -> None:
+def test_whole_jobs_leave_envy_of_more_than_one_job_of_the_other():
     ran = filled((6,), **PASSED_OVER)
     assert could_run((4,), (ran["b"] - 1,)) > ran["a"]
 
 
-def test_whole_jobs_leave_envy_of_more_than_one_job_of_ones_own() -> None:
+def test_whole_jobs_leave_envy_of_more_than_one_job_of_ones_own():
     ran = filled((5,), a=(3,), b=(1,), c=(1,))
     assert ran == {"a": 1, "b": 1, "c": 1}
     assert could_run((1,), (3 * ran["a"],)) > ran["b"] + 1
 
 
-def test_with_whole_jobs_a_lie_can_gain() -> None:
+def test_with_whole_jobs_a_lie_can_gain():
     """A needs 1 each and says 4: two honest jobs, and four places for one lie."""
     assert filled((5,), a=(1,), b=(3,)) == {"a": 2, "b": 1}
     assert filled((5,), a=(4,), b=(3,)) == {"a": 1}
 
 
-def test_e8_more_of_one_resource_makes_a_user_poorer() -> None:
+def test_e8_more_of_one_resource_makes_a_user_poorer():
     """DRF is not resource monotonic: from a third each to a quarter and a half (of twelve jobs)."""
     assert filled((12, 12), a=(2, 1), b=(1, 2)) == {"a": 4, "b": 4}
     assert filled((12, 48), a=(2, 1), b=(1, 2)) == {"a": 3, "b": 6}
@@ -565,9 +549,7 @@ def test_e8_more_of_one_resource_makes_a_user_poorer() -> None:
         ((2, 0, 1), ["1/2 0 1/4", "1/2 0 1/4", "0 3/4 0", "0 1/4 1/2"]),
     ],
 )
-def test_e16_two_who_lie_alike_make_a_third_gain_and_lose_nothing(
-    lied: Vector, shares: Sequence[str]
-) -> None:
+def test_e16_two_who_lie_alike_make_a_third_gain_and_lose_nothing(lied, shares):
     """The collusion of the lecture, to the digit: group strategy-proofness fails."""
     demands = {"root.a": lied, "root.b": lied, "root.c": (0, 2, 0), "root.d": (0, 1, 2)}
     state = after(long_queues(Tree((24, 24, 24)), demands))

@@ -93,7 +93,7 @@ def holder(
 # -- what is not about capacity --------------------------------------------------------------------
 
 
-def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench: Bench) -> None:
+def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench):
     bench.submit()
     soon = NextPass()
     assert explain_wait(bench.job(1), bench.ledger, None, bench.rules) == soon
@@ -104,9 +104,7 @@ def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench: Bench) -> None:
 # -- resources -------------------------------------------------------------------------------------
 
 
-def test_a_shortage_names_what_is_free_and_who_holds_what_is_lacking_and_until_when(
-    bench: Bench,
-) -> None:
+def test_a_shortage_names_what_is_free_and_who_holds_what_is_lacking_and_until_when(bench):
     bench.start(of(BOB, 2), at_s=100)
     bench.start(of(BOB, 4), at_s=200)
     bench.submit(of(ALICE, 7))
@@ -116,7 +114,7 @@ def test_a_shortage_names_what_is_free_and_who_holds_what_is_lacking_and_until_w
     assert why(bench, 4) == too_little("cores", 8000, 3000, small, large)
 
 
-def test_the_holder_whose_end_lets_the_job_start_is_named_and_not_the_largest(bench: Bench) -> None:
+def test_the_holder_whose_end_lets_the_job_start_is_named_and_not_the_largest(bench):
     bench.start(of(BOB, 6))
     bench.start(of(CAROL, 2, limit_s=60))
     bench.start(of(CAROL, 0.5, limit_s=30))
@@ -124,7 +122,7 @@ def test_the_holder_whose_end_lets_the_job_start_is_named_and_not_the_largest(be
     assert why(bench, 4) == too_little("cores", 2000, 500, holder("2", "carol", 2000, 60))
 
 
-def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: Bench) -> None:
+def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench):
     """The pass that is explained from may be a moment older than the books: a job has ended, or
     was frozen."""
     bench.start(of(BOB, 9))
@@ -144,9 +142,7 @@ def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: 
         (9, 4, BeyondMachine("1", "memory", 8 << 30, 4 << 30, is_dispensable=False)),
     ],
 )
-def test_a_job_that_a_smaller_machine_can_never_run_says_so(
-    cores: float, memory_gib: float, evidence: BeyondMachine
-) -> None:
+def test_a_job_that_a_smaller_machine_can_never_run_says_so(cores, memory_gib, evidence):
     bench = Bench()
     bench.submit(of(ALICE, 5, 8))
     smaller = rules(cores, memory_gib)
@@ -155,7 +151,7 @@ def test_a_job_that_a_smaller_machine_can_never_run_says_so(
         assert reason == evidence
 
 
-def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for() -> None:
+def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for():
     """A smaller capacity came with a restart, and reading is overbooked until its holders end."""
     bench = Bench()
     bench.start(spec("root.bob", actor=BOB, asks=demand(1, 1, read=900)))
@@ -172,7 +168,7 @@ def served(shortfall: Shortfall, *leaves: str) -> Wait:
     return ServedFirst((shortfall,), leaves, len(leaves))
 
 
-def test_what_a_limit_would_hold_back_anyway_is_told_as_the_limit(bench: Bench) -> None:
+def test_what_a_limit_would_hold_back_anyway_is_told_as_the_limit(bench):
     bench.rules = altered(bench.rules, pools={"lab": Pool(limit={"cores": 4000})})
     bench.start(spec("root.lab", asks=demand(3)))
     bench.start(of(BOB, 6))
@@ -182,9 +178,7 @@ def test_what_a_limit_would_hold_back_anyway_is_told_as_the_limit(bench: Bench) 
     assert why(bench, 3) == limit
 
 
-def test_a_limit_below_the_demand_is_told_as_one_that_never_lets_the_job_start(
-    bench: Bench,
-) -> None:
+def test_a_limit_below_the_demand_is_told_as_one_that_never_lets_the_job_start(bench):
     """Whatever else it would wait for. The limit was lowered after the submission."""
     bench.start(of(BOB, 8))
     bench.submit(spec("root.lab", asks=demand(5)))
@@ -193,7 +187,7 @@ def test_a_limit_below_the_demand_is_told_as_one_that_never_lets_the_job_start(
     assert why(bench, 2) == never
 
 
-def test_a_start_of_which_nothing_is_known_is_not_told_as_a_time(bench: Bench) -> None:
+def test_a_start_of_which_nothing_is_known_is_not_told_as_a_time(bench):
     """Nobody knows how long bob's job will run, for which the big one waits."""
     bench.start(of(BOB, 5, limit_s=None))
     bench.submit(of(ALICE, 7), at_s=1)
@@ -205,7 +199,7 @@ def test_a_start_of_which_nothing_is_known_is_not_told_as_a_time(bench: Bench) -
     assert kept == replace(FOR_ALICE, start_s=None)
 
 
-def test_within_a_pool_its_users_are_compared(bench: Bench) -> None:
+def test_within_a_pool_its_users_are_compared(bench):
     bench.rules = altered(bench.rules, pools={"lab": Pool()})
     bench.start(spec("root.lab", asks=demand(5)))
     bench.start(spec("root.lab", asks=demand(4)))
@@ -227,8 +221,8 @@ def test_within_a_pool_its_users_are_compared(bench: Bench) -> None:
     ],
 )
 def test_a_job_that_fits_and_is_kept_back_by_a_limit_names_the_pool_and_what_it_holds(
-    bench: Bench, limit: dict[str, int], evidence: PathLimit
-) -> None:
+    bench, limit, evidence
+):
     bench.rules = altered(bench.rules, pools={"lab": Pool(limit=limit)})
     bench.start(spec("root.lab", asks=demand(3, 3)))
     bench.submit(spec("root.lab", actor=BOB, asks=demand(2, 2)))
@@ -236,7 +230,7 @@ def test_a_job_that_fits_and_is_kept_back_by_a_limit_names_the_pool_and_what_it_
     assert why(bench, 2) == replace(evidence, holders=(who,))
 
 
-def test_while_the_launcher_is_away_nothing_else_is_to_blame(bench: Bench) -> None:
+def test_while_the_launcher_is_away_nothing_else_is_to_blame(bench):
     bench.start(of(BOB, 9))
     bench.submit()
     bench.suspend(1, by=None)
@@ -275,7 +269,7 @@ FOR_ALICE = KeptFor(
 )
 
 
-def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
+def test_a_job_with_a_place_is_told_when_it_starts(bench):
     last = crowded(bench)
     expected = {2: (7000, 3600), 3: (8000, 7200)}
     assert {job_id: why(bench, job_id, last) for job_id in expected} == {
@@ -288,13 +282,13 @@ def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
     }
 
 
-def test_nobody_passes_a_job_of_the_same_leaf_that_has_waited_too_long(bench: Bench) -> None:
+def test_nobody_passes_a_job_of_the_same_leaf_that_has_waited_too_long(bench):
     """Erin's second job asks for no cores, so that it is in nobody's way but her first one's."""
     last = crowded(bench, of(ERIN, 6), of(ERIN, 0, 6), at_s=10_100)
     assert why(bench, 5, last) == MayNotPass("4")
 
 
-def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench: Bench) -> None:
+def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench):
     before = crowded(bench, of(DAVE, 4, limit_s=None))
     bench.feed(st.CancelAsked(now(), 3, ADMIN))
     last = look_and_schedule(bench, 100, before)
@@ -305,7 +299,7 @@ def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench: Bench) -
 # -- the list --------------------------------------------------------------------------------------
 
 
-def test_after_a_pass_every_waiting_job_has_a_reason_other_than_starting_soon(bench: Bench) -> None:
+def test_after_a_pass_every_waiting_job_has_a_reason_other_than_starting_soon(bench):
     """A pass places all that fits, so what still waits waits for something."""
     for at in range(12):
         actor = (ALICE, BOB, CAROL)[at % 3]
@@ -325,7 +319,7 @@ def by(policy: str, slots: int | None = None) -> Bench:
     return Bench(altered(rules(), policy=policy, slots=slots))
 
 
-def test_first_come_first_served_names_who_is_waited_for() -> None:
+def test_first_come_first_served_names_who_is_waited_for():
     bench = by("fifo")
     bench.start(of(BOB, 4), at_s=100)
     bench.submit(of(ALICE, 8))
@@ -337,7 +331,7 @@ def test_first_come_first_served_names_who_is_waited_for() -> None:
     assert why(bench, 5) == too_little("cores", 6000, 5000, holder("1", "bob", 4000, 3700))
 
 
-def test_first_come_first_served_says_so_where_a_limit_holds_up_ones_own_jobs() -> None:
+def test_first_come_first_served_says_so_where_a_limit_holds_up_ones_own_jobs():
     limits = {("", "alice"): NodeSettings(limit={"cores": 3000})}
     bench = Bench(altered(rules(), policy="fifo", members=limits))
     bench.start(of(ALICE, 2))
@@ -348,7 +342,7 @@ def test_first_come_first_served_says_so_where_a_limit_holds_up_ones_own_jobs() 
     assert why(bench, 3) == BehindInFifo("2", "alice")
 
 
-def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more() -> None:
+def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more():
     bench = by("fifo")
     bench.start(of(BOB, 2))
     bench.submit(of(ALICE, 9))
@@ -360,7 +354,7 @@ def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more()
     assert why(bench, 4) == too_little("cores", 3000, 2000, holder("1", "bob", 2000, 3600))
 
 
-def test_when_a_slot_is_free_the_shortage_is_of_resources() -> None:
+def test_when_a_slot_is_free_the_shortage_is_of_resources():
     bench = by("slots", 3)
     bench.start(of(BOB, 6), at_s=5)
     bench.submit(of(ALICE, 4))
@@ -381,13 +375,13 @@ def unknown(bench: Bench, job_id: int) -> str | None:
     return unknown_start(reason, bench.ledger, reason_of)
 
 
-def test_an_array_stands_for_its_tasks(bench: Bench) -> None:
+def test_an_array_stands_for_its_tasks(bench):
     bench.feed(st.SubmitAsked(now(), spec(), True, spans=((0, 4, 1),)))
     waiting = bench.submit(spec(after=(Dependency(1),)))
     assert unknown(bench, waiting) == "somebody must release job 1 first"
 
 
-def test_a_suspended_job_gives_nothing_back_until_somebody_resumes_it(bench: Bench) -> None:
+def test_a_suspended_job_gives_nothing_back_until_somebody_resumes_it(bench):
     holder = bench.start(spec("root.bob", actor=BOB, asks=demand(1, 9)))
     waiting = bench.submit(spec(asks=demand(1, 9)))
     assert unknown(bench, waiting) is None
@@ -680,7 +674,7 @@ SENTENCES: list[tuple[Wait, str]] = [
 
 
 @pytest.fixture
-def from_t(monkeypatch: pytest.MonkeyPatch) -> None:
+def from_t(monkeypatch):
     """Times are told as seconds from T on."""
     for name in ("utc_time", "short_utc"):
         monkeypatch.setattr(waits, name, lambda at_s: f"T+{at_s}s")
@@ -688,7 +682,7 @@ def from_t(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("from_t")
 @pytest.mark.parametrize(("reason", "sentence"), SENTENCES)
-def test_the_reason_is_told_in_these_words(reason: Wait, sentence: str) -> None:
+def test_the_reason_is_told_in_these_words(reason, sentence):
     assert reason.text() == sentence
 
 
@@ -746,11 +740,11 @@ COLUMNS: list[tuple[Wait, Columns]] = [
 
 @pytest.mark.usefixtures("from_t")
 @pytest.mark.parametrize(("reason", "columns"), COLUMNS)
-def test_the_reason_has_these_columns(reason: Wait, columns: Columns) -> None:
+def test_the_reason_has_these_columns(reason, columns):
     assert reason.columns() == columns
 
 
-def test_every_reason_has_a_sentence_and_columns_here_and_one_of_the_documented_codes() -> None:
+def test_every_reason_has_a_sentence_and_columns_here_and_one_of_the_documented_codes():
     kinds = [Wait]
     for kind in kinds:
         kinds += kind.__subclasses__()
@@ -791,7 +785,7 @@ def test_every_reason_has_a_sentence_and_columns_here_and_one_of_the_documented_
         (AHEAD, None),
     ],
 )
-def test_an_unknown_start_has_its_own_cause(evidence: Wait, text: str | None) -> None:
+def test_an_unknown_start_has_its_own_cause(evidence, text):
     assert evidence.unknown() == text
 
 
@@ -808,7 +802,7 @@ def test_an_unknown_start_has_its_own_cause(evidence: Wait, text: str | None) ->
         (TooLittleFree((Shortfall(CORES),)), None),
     ],
 )
-def test_an_unknown_start_may_be_another_jobs(evidence: Wait, text: str | None) -> None:
+def test_an_unknown_start_may_be_another_jobs(evidence, text):
     assert evidence.unknown("job 3") == text
 
 
@@ -835,13 +829,11 @@ def loan(
         (4000, 2000, 8000, False, "may use 4 cores now, 2 of them lent"),
     ],
 )
-def test_what_is_lent_is_told_apart_from_the_floor(
-    ceiling: int, floor: int, most: int, is_hungry: bool, text: str
-) -> None:
+def test_what_is_lent_is_told_apart_from_the_floor(ceiling, floor, most, is_hungry, text):
     assert loan_text(loan("cores", ceiling, floor, most, is_hungry=is_hungry), 8000) == text
 
 
-def test_rates_are_told_like_cores() -> None:
+def test_rates_are_told_like_cores():
     mib = 1 << 20
     rates = 40 * mib, 10 * mib, 80 * mib
     bob = loan_text(loan("read:data", *rates, "bob"), 80 * mib, names_disk=True)

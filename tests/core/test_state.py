@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from itertools import combinations
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
 from drfd.common.owner import Owner
-from drfd.common.units import Most
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Kill, owed
@@ -56,18 +54,18 @@ def reached_from(state: JobState) -> set[JobState]:
     return seen
 
 
-def test_every_state_can_be_reached_from_a_new_job() -> None:
+def test_every_state_can_be_reached_from_a_new_job():
     """A job is born PENDING or HELD."""
     assert reached_from(S.PENDING) == set(JobState)
     assert reached_from(S.HELD) == set(JobState)
 
 
 @pytest.mark.parametrize("state", JobState)
-def test_every_state_can_reach_the_end(state: JobState) -> None:
+def test_every_state_can_reach_the_end(state):
     assert S.ENDED in reached_from(state)
 
 
-def test_no_way_leads_out_of_the_states_that_hold_resources_but_by_cleaning() -> None:
+def test_no_way_leads_out_of_the_states_that_hold_resources_but_by_cleaning():
     """Resources come back when the cgroup is gone, and not before: to the end, or to the queue."""
     ways = {
         (state, kind, after)
@@ -82,7 +80,7 @@ def test_no_way_leads_out_of_the_states_that_hold_resources_but_by_cleaning() ->
     }
 
 
-def test_only_admission_leads_into_the_states_that_hold_resources() -> None:
+def test_only_admission_leads_into_the_states_that_hold_resources():
     ways = {
         kind
         for state, moves in TRANSITIONS.items()
@@ -92,7 +90,7 @@ def test_only_admission_leads_into_the_states_that_hold_resources() -> None:
     assert ways == {ev.Admitted}
 
 
-def test_a_job_stopped_while_it_is_frozen_is_owed_its_end_and_no_sigterm() -> None:
+def test_a_job_stopped_while_it_is_frozen_is_owed_its_end_and_no_sigterm():
     job = ledger_at(S.SUSPENDED, 7).apply(happened(ev.StopRequested, 7))
     assert job is not None
     assert owed(job) == Kill(7, 1)
@@ -102,7 +100,7 @@ def test_a_job_stopped_while_it_is_frozen_is_owed_its_end_and_no_sigterm() -> No
 
 
 @pytest.mark.parametrize("kind", ev.KINDS.values(), ids=lambda kind: kind.__name__)
-def test_a_kind_has_no_subclass_and_says_when_it_happened(kind: type) -> None:
+def test_a_kind_has_no_subclass_and_says_when_it_happened(kind):
     assert kind.__subclasses__() == []
     assert "at_s" in kind.__struct_fields__
 
@@ -119,9 +117,7 @@ ONE = (1000, 1 << 30, 0, 0)
 
 @pytest.mark.parametrize("kind", [*KINDS[1:]], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("state", LIVE)
-def test_an_event_moves_the_job_as_the_table_says_or_changes_nothing(
-    state: JobState, kind: type
-) -> None:
+def test_an_event_moves_the_job_as_the_table_says_or_changes_nothing(state, kind):
     ledger = ledger_at(state)
     before = tables(ledger)
     after = TRANSITIONS[state].get(kind)
@@ -138,7 +134,7 @@ def test_an_event_moves_the_job_as_the_table_says_or_changes_nothing(
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_a_job_cannot_be_born_twice(state: JobState) -> None:
+def test_a_job_cannot_be_born_twice(state):
     """The same id again would be counted twice in every table."""
     ledger = ledger_at(state)
     before = tables(ledger)
@@ -147,7 +143,7 @@ def test_a_job_cannot_be_born_twice(state: JobState) -> None:
     assert tables(ledger) == before
 
 
-def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition() -> None:
+def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition():
     ledger = ledger_at(S.ENDED)
     before = tables(ledger)
     with pytest.raises(ev.InvalidTransition):
@@ -188,9 +184,7 @@ def _reuse_ids(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     "spoil", [_miscount, _forget_use, _forget_holder, _queue_twice, _lose_waiter, _reuse_ids]
 )
-def test_check_finds_every_table_that_disagrees_with_the_jobs(
-    spoil: Callable[[Ledger], None],
-) -> None:
+def test_check_finds_every_table_that_disagrees_with_the_jobs(spoil):
     ledger = ledger_at(S.RUNNING)
     ledger.apply(happened(ev.Submitted, 2, spec=spec("root.bob", actor=BOB)))
     ledger.check()
@@ -204,7 +198,7 @@ def test_check_finds_every_table_that_disagrees_with_the_jobs(
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_known_of_an_owner_does_not_differ() -> None:
+def test_what_is_not_known_of_an_owner_does_not_differ():
     owner = Owner(uid=1000, user="ada", journal="j", submitted_us=5)
     assert owner.may_be(owner)
     assert owner.may_be(Owner())
@@ -229,14 +223,14 @@ CAPACITY = demand(16, 64, read=1000, write=500)
         ("write", 50, "--io: a range of writes has no lower end, which is what the job holds"),
     ],
 )
-def test_an_upper_end_below_the_lower_one_is_refused(axis: str, end: Most, error: str) -> None:
+def test_an_upper_end_below_the_lower_one_is_refused(axis, end, error):
     with pytest.raises(Refused) as refused:
         most_of(demand(2, read=100), {axis: end}, CAPACITY)
     assert refused.value.text == error
     assert refused.value.hint.endswith("LEAST..MOST")
 
 
-def test_the_machine_of_the_moment_cuts_the_wish() -> None:
+def test_the_machine_of_the_moment_cuts_the_wish():
     wish = spec(asks=demand(2, read=100), most=Resources(cores_milli=99_000, read_bps=400))
     assert most_cores_milli(wish) == 99_000
     assert most_here(wish, CAPACITY) == Resources(cores_milli=16_000, read_bps=400)
@@ -257,7 +251,7 @@ VECTORS = some.lists(AMOUNTS, min_size=6, max_size=6).map(tuple)
 
 @STEADY
 @given(VECTORS)
-def test_a_vector_becomes_resources_and_the_same_vector_again(vector: tuple[int, ...]) -> None:
+def test_a_vector_becomes_resources_and_the_same_vector_again(vector):
     assert GPUS.vector(GPUS.resources(vector)) == vector
 
 
@@ -269,7 +263,7 @@ NAMED = Resources(
 )
 
 
-def test_several_disks_have_axes_of_their_own() -> None:
+def test_several_disks_have_axes_of_their_own():
     assert TWO.names == (
         *("cores", "memory", "read:data", "write:data", "read:scratch", "write:scratch", "gpu"),
     )
@@ -277,7 +271,7 @@ def test_several_disks_have_axes_of_their_own() -> None:
     assert TWO.resources(TWO.vector(NAMED)) == NAMED
 
 
-def test_a_disk_that_is_gone_has_axes_as_long_as_somebody_names_it() -> None:
+def test_a_disk_that_is_gone_has_axes_as_long_as_somebody_names_it():
     axes = Axes(gres=("gpu",), disks=("data",), lost=("scratch",))
     assert axes.names == (
         "cores",
@@ -313,13 +307,13 @@ def on_gpus(amounts: Vector, *parts: int) -> Placed:
 
 
 @pytest.mark.parametrize("compute", [plus, minus, fits, short_axes])
-def test_vectors_of_different_machines_do_not_mix(compute: object) -> None:
+def test_vectors_of_different_machines_do_not_mix(compute):
     assert callable(compute)
     with pytest.raises(ValueError, match=r"zip|machines"):
         compute((1, 1), (1, 1, 1))
 
 
-def test_parts_of_two_instances_are_not_one_part() -> None:
+def test_parts_of_two_instances_are_not_one_part():
     free = gpu_room(10, 10)
     assert free[1] >= 15
     assert not fits((1, 15), free)
@@ -332,7 +326,7 @@ def test_parts_of_two_instances_are_not_one_part() -> None:
     assert lacking_of((9, 2 * SIZE), gpu_room(24, 24, 9), 0) == (9, 8)
 
 
-def test_what_is_placed_on_an_instance_is_taken_and_comes_back() -> None:
+def test_what_is_placed_on_an_instance_is_taken_and_comes_back():
     free = gpu_room(24, 12)
     held = placed((2, 12), free)
     left = minus(free, held)
@@ -350,7 +344,7 @@ def test_what_is_placed_on_an_instance_is_taken_and_comes_back() -> None:
         placed((1, 13), left.shut(["0"]))
 
 
-def test_instances_are_shut_and_opened_again() -> None:
+def test_instances_are_shut_and_opened_again():
     shut = gpu_room(24, 12).shut(["0"])
     assert (tuple(shut), shut.parts("")) == ((8, 12), (0, 12))
     opened = shut.reopened(on_gpus((0, 12), 0, 12))
@@ -358,7 +352,7 @@ def test_instances_are_shut_and_opened_again() -> None:
     assert gpu_room(24, 12, cores=-1).shut(["0"]) == (-1, 12), "the only machine's own lack stays"
 
 
-def test_vectors_are_equal_if_their_parts_are() -> None:
+def test_vectors_are_equal_if_their_parts_are():
     assert on_gpus((1, 2), 2, 0) == on_gpus((1, 2), 2, 0)
     assert on_gpus((1, 2), 2, 0) != on_gpus((1, 2), 0, 2)
     assert on_gpus((1, 2), 2, 0) == (1, 2)
@@ -369,9 +363,7 @@ parts_of_one = some.integers(0, SIZE)
 
 
 @given(parts=some.lists(parts_of_one, max_size=4), asked=some.integers(0, 4 * SIZE))
-def test_a_demand_is_placed_exactly_if_some_instances_have_enough(
-    parts: list[int], asked: int
-) -> None:
+def test_a_demand_is_placed_exactly_if_some_instances_have_enough(parts, asked):
     if asked > SIZE:
         asked -= asked % SIZE
     free = gpu_room(*parts)
@@ -405,7 +397,7 @@ def on(demand: Vector, node: str) -> Placed:
     return Placed(demand, {node: demand})
 
 
-def test_what_is_placed_on_a_node_is_taken_and_comes_back() -> None:
+def test_what_is_placed_on_a_node_is_taken_and_comes_back():
     free = room(a=(8, 64), b=(4, 32))
     held = placed((4, 8), free)
     left = minus(free, held)
@@ -417,7 +409,7 @@ def test_what_is_placed_on_a_node_is_taken_and_comes_back() -> None:
     assert minus(total([held, held], (0, 0)), held) == held
 
 
-def test_a_closed_node_has_nothing_free_whatever_comes_back_there() -> None:
+def test_a_closed_node_has_nothing_free_whatever_comes_back_there():
     free = minus(room(a=(8, 64), b=(4, 32)), on((8, 8), "a")).without(["a"])
     assert (free, free.nodes) == ((4, 32), {"b": (4, 32)})
     back = plus(free, on((8, 8), "a"))
@@ -435,9 +427,7 @@ amounts = some.tuples(some.integers(-3, 8), some.integers(-3, 8))
 
 @examples(100, quick=11)
 @given(nodes=some.lists(amounts, min_size=1, max_size=4), demand=amounts)
-def test_a_demand_is_placed_exactly_if_a_node_has_enough(
-    nodes: list[Vector], demand: Vector
-) -> None:
+def test_a_demand_is_placed_exactly_if_a_node_has_enough(nodes, demand):
     demand = tuple([max(0, each) for each in demand])
     free = room(**{f"n{at}": each for at, each in enumerate(nodes)}).without()
     assert fits(demand, free) is any(fits(demand, each) for each in nodes)
@@ -453,9 +443,7 @@ def test_a_demand_is_placed_exactly_if_a_node_has_enough(
     nodes=some.lists(amounts, min_size=2, max_size=4),
     moves=some.lists(some.tuples(some.integers(0, 3), amounts, some.booleans()), max_size=6),
 )
-def test_a_room_without_nodes_is_the_room_of_the_others(
-    nodes: list[Vector], moves: list[tuple[int, Vector, bool]]
-) -> None:
+def test_a_room_without_nodes_is_the_room_of_the_others(nodes, moves):
     whole = {f"n{at}": each for at, each in enumerate(nodes)}
     closed = room(**whole).without(["n0"])
     others = room(**{name: free for name, free in whole.items() if name != "n0"}).without()
@@ -468,9 +456,7 @@ def test_a_room_without_nodes_is_the_room_of_the_others(
 
 
 @given(nodes=some.lists(some.sampled_from([(8, 64), (4, 64), (8, 9), (1, 1)]), min_size=1))
-def test_of_many_alike_nodes_the_one_is_taken_that_each_by_itself_would_give(
-    nodes: list[Vector],
-) -> None:
+def test_of_many_alike_nodes_the_one_is_taken_that_each_by_itself_would_give(nodes):
     demand, free = (3, 8), room(**{f"n{at}": each for at, each in enumerate(nodes)})
     rests = [
         (max((cores - 3) / 8, (memory - 8) / 64), name)
@@ -480,7 +466,7 @@ def test_of_many_alike_nodes_the_one_is_taken_that_each_by_itself_would_give(
     assert place(demand, free) == (on(demand, min(rests)[1]) if rests else None)
 
 
-def test_a_part_of_a_core_is_for_nodes_that_give_out_parts() -> None:
+def test_a_part_of_a_core_is_for_nodes_that_give_out_parts():
     own = Node(name="head", capacity=Resources(cores_milli=2500))
     whole = Node(name="n1", capacity=Resources(cores_milli=4000), whole_cores=True)
     axes = Axes(nodes=(own, whole))

@@ -561,7 +561,7 @@ def every_reason(made: Made) -> dict[int, Wait | None]:
 
 @examples(100, quick=3)
 @given(situations())
-def test_every_reason_is_true(situation: Situation) -> None:
+def test_every_reason_is_true(situation):
     made = make(situation)
     oracle = Oracle(made)
     assert made.last.free == oracle.free

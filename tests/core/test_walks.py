@@ -362,7 +362,7 @@ def walk(seed: int, steps: int = STEPS) -> Bench:
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(SEEDS, steps=STEPS, quick=50))
-def test_the_books_stay_right_and_everything_comes_to_its_end(seed: int, steps: int) -> None:
+def test_the_books_stay_right_and_everything_comes_to_its_end(seed, steps):
     bench = deepcopy(walked(seed, steps))
     for job_id in [*sorted(bench.ledger.arrays), *sorted(bench.ledger.jobs)]:
         if job_id not in bench.ledger.jobs and job_id not in bench.ledger.arrays:
@@ -424,12 +424,12 @@ def gone_in(bench: Bench) -> set[int]:
 
 
 @pytest.mark.slow
-def test_a_walk_gives_the_same_events_every_time() -> None:
+def test_a_walk_gives_the_same_events_every_time():
     assert walk(1).events == walked(1).events
 
 
 @pytest.mark.slow
-def test_the_walks_meet_every_kind_of_event_and_every_outcome() -> None:
+def test_the_walks_meet_every_kind_of_event_and_every_outcome():
     """Else they would prove less than they seem to."""
     met: Counter[object] = Counter()
     for seed in SEEDS:
@@ -707,25 +707,25 @@ def digest(life: Life) -> str:
 # -- the claims ------------------------------------------------------------------------------------
 
 
-def test_a_short_stream_comes_to_its_end_without_a_fault() -> None:
+def test_a_short_stream_comes_to_its_end_without_a_fault():
     watch = lived(PATIENT, jobs=200)
     assert +watch.faults == Counter()
     assert (watch.life.ledger.jobs, watch.life.ledger.allocated) == ({}, watch.life.ledger.nothing)
 
 
 @pytest.mark.slow
-def test_big_jobs_start_within_their_bound_and_nothing_idles_without_reason() -> None:
+def test_big_jobs_start_within_their_bound_and_nothing_idles_without_reason():
     assert +lived(PATIENT).faults == Counter()
 
 
 @pytest.mark.slow
-def test_without_reservations_whatever_fits_within_its_limits_starts() -> None:
+def test_without_reservations_whatever_fits_within_its_limits_starts():
     assert +lived(NEVER).faults == Counter()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patience", [PATIENT, NEVER])
-def test_every_job_comes_to_its_end_and_all_comes_back(patience: ReservationSettings) -> None:
+def test_every_job_comes_to_its_end_and_all_comes_back(patience):
     life = lived(patience).life
     born = [event.job_id for event in life.events if isinstance(event, ev.Submitted)]
     gone = [event.job_id for event in life.events if isinstance(event, ev.Cleaned | ev.Cancelled)]
@@ -736,14 +736,14 @@ def test_every_job_comes_to_its_end_and_all_comes_back(patience: ReservationSett
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patience", [PATIENT, NEVER])
-def test_the_log_replays_to_the_books_of_that_moment(patience: ReservationSettings) -> None:
+def test_the_log_replays_to_the_books_of_that_moment(patience):
     life = lived(patience).life
     many, books = life.middle
     assert tables(Ledger.of_events(life.rules.axes, life.events[:many])) == books
 
 
 @pytest.mark.slow
-def test_the_same_stream_gives_the_same_events_in_another_process() -> None:
+def test_the_same_stream_gives_the_same_events_in_another_process():
     """Sets and tables are in another order there."""
     found = subprocess.run(
         [sys.executable, "-c", "from core import test_walks; test_walks.show_digest()"],
@@ -764,7 +764,7 @@ def show_digest() -> None:
 
 
 @pytest.mark.slow
-def test_the_stream_is_a_hard_one() -> None:
+def test_the_stream_is_a_hard_one():
     """Else it would prove less than it seems to."""
     watch = lived(PATIENT)
     met = Counter(type(event) for event in watch.life.events)
@@ -898,7 +898,7 @@ def attempt(bench: Bench, stimulus: st.Stimulus) -> None:
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(range(6), steps=80, quick=15))
-def test_an_array_lives_as_its_tasks_would_one_by_one(seed: int, steps: int) -> None:
+def test_an_array_lives_as_its_tasks_would_one_by_one(seed, steps):
     twins = Twins(seed)
     launched = 0
     for step in range(steps):
@@ -912,7 +912,7 @@ def test_an_array_lives_as_its_tasks_would_one_by_one(seed: int, steps: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_with_a_bound_as_many_run_as_may_and_all_come_to_their_end(seed: int) -> None:
+def test_with_a_bound_as_many_run_as_may_and_all_come_to_their_end(seed):
     random = Random(seed)
     bench = Bench(rules(cores=9))
     most = random.randint(1, 5)
@@ -982,7 +982,7 @@ def array_life(size: int) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_tasks_are_as_cheap_as_ten() -> None:
+def test_a_hundred_thousand_tasks_are_as_cheap_as_ten():
     few, many = list(array_life(10)), list(array_life(100_000))
     assert [name for name, _ in few] == [name for name, _ in many]
     dear = {name: (a, b) for (name, a), (_, b) in zip(few, many, strict=True) if b > a + a // 4}
@@ -993,7 +993,7 @@ def test_a_hundred_thousand_tasks_are_as_cheap_as_ten() -> None:
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(range(40), steps=60, quick=15))
-def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed: int, steps: int) -> None:
+def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed, steps):
     random = Random(seed)
     bench = Bench(replace(rules(), patience=NEVER))
     scheduler = Scheduler(bench.rules.half_life_s, RunTimes())

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import structs
 
-from bench.traces import MACHINES, RESULTS, Block, blocks, run
+from bench.traces import MACHINES, RESULTS, blocks, run
 from core.test_lending import FluidJob, FluidMachine, fluid_queues
 from drfd.common.errors import ConfigError, Refused
 from drfd.core.fairness.rules import Pool, ReservationSettings, Rules, rules_text
@@ -92,7 +92,7 @@ def small(cores: float = 4, memory: int = 64, **others: Any) -> Rules:
 # -- the machine -----------------------------------------------------------------------------------
 
 
-def test_a_capacity_is_written_as_amounts_are_everywhere() -> None:
+def test_a_capacity_is_written_as_amounts_are_everywhere():
     assert machine.parse_capacity("cores=0.5, memory=6T,gpu=4,read=2G,write=1G") == Resources(
         cores_milli=500, memory_bytes=6 << 40, read_bps=2 * GB, write_bps=GB, gres=(("gpu", 4),)
     )
@@ -111,13 +111,13 @@ def test_a_capacity_is_written_as_amounts_are_everywhere() -> None:
         ("g p=1", "'g p=1' is not NAME=AMOUNT"),
     ],
 )
-def test_what_is_no_capacity_is_refused(text: str, said: str) -> None:
+def test_what_is_no_capacity_is_refused(text, said):
     with pytest.raises(Refused) as refusal:
         machine.parse_capacity(text)
     assert f"capacity: {said}" in str(refusal.value)
 
 
-def test_a_kind_of_thing_that_the_machine_lacks_is_a_word_forgotten() -> None:
+def test_a_kind_of_thing_that_the_machine_lacks_is_a_word_forgotten():
     jobs = [job(1), job(2, submit_s=60, demand=replace(job().demand, gres=(("gpu", 2),)))]
     machine.check(jobs, replace(DISK_NODE, gres=(("gpu", 1),)))
     with pytest.raises(Refused, match="jobs of this trace ask for gpu, up to 2 each") as refusal:
@@ -125,7 +125,7 @@ def test_a_kind_of_thing_that_the_machine_lacks_is_a_word_forgotten() -> None:
     assert refusal.value.hint == "add gpu=… to --capacity; on average 1 is in use"
 
 
-def test_the_capacity_that_is_suggested_holds_the_largest_job_and_what_is_held() -> None:
+def test_the_capacity_that_is_suggested_holds_the_largest_job_and_what_is_held():
     jobs = [job(at, submit_s=at * 10, run_s=120) for at in range(1, 100)]
     text = machine.suggestion(jobs)
     assert text == "cores=15,memory=15G"
@@ -152,7 +152,7 @@ respect_external_load = false
 """
 
 
-def test_pools_are_read_from_a_daemons_configuration(tmp_path: Path) -> None:
+def test_pools_are_read_from_a_daemons_configuration(tmp_path):
     path = tmp_path / "drfd.toml"
     path.write_text(TOML)
     rules = configured(rules_of(replace(DISK_NODE, gres=(("gpu", 1),))), path)
@@ -170,9 +170,7 @@ def test_pools_are_read_from_a_daemons_configuration(tmp_path: Path) -> None:
         ("[pools", "is not TOML"),
     ],
 )
-def test_a_bad_file_of_pools_is_refused_with_its_place(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_bad_file_of_pools_is_refused_with_its_place(tmp_path, text, said):
     path = tmp_path / "pools.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refusal:
@@ -180,7 +178,7 @@ def test_a_bad_file_of_pools_is_refused_with_its_place(
     assert str(path) in str(refusal.value) and said in str(refusal.value)
 
 
-def test_a_weight_is_given_to_a_pool_or_to_a_user_wherever_he_is() -> None:
+def test_a_weight_is_given_to_a_pool_or_to_a_user_wherever_he_is():
     pools = of_groups([job(group="lab"), job(group="den"), job()])
     rules = replace(rules_of(DISK_NODE), pools=pools)
     changed = weighted(rules, {"lab": Fraction(2), "ann": Fraction(5)}, ["ann"])
@@ -202,7 +200,7 @@ PROFILES = (
 )
 
 
-def test_disk_rates_are_drawn_by_how_often_a_task_was_measured(tmp_path: Path) -> None:
+def test_disk_rates_are_drawn_by_how_often_a_task_was_measured(tmp_path):
     path = tmp_path / "profiles.csv"
     path.write_text(PROFILES)
     profiles = read_profiles(path)
@@ -228,7 +226,7 @@ def test_disk_rates_are_drawn_by_how_often_a_task_was_measured(tmp_path: Path) -
         (PROFILES + "a,X\n", "line 4: n is missing"),
     ],
 )
-def test_a_bad_table_of_tasks_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_table_of_tasks_is_refused(tmp_path, text, said):
     path = tmp_path / "profiles.csv"
     path.write_text(text)
     with pytest.raises(Refused) as refusal:
@@ -236,20 +234,20 @@ def test_a_bad_table_of_tasks_is_refused(tmp_path: Path, text: str, said: str) -
     assert str(refusal.value).startswith(f"{path}: {said}")
 
 
-def test_a_seed_makes_one_workload_and_another_seed_another() -> None:
+def test_a_seed_makes_one_workload_and_another_seed_another():
     recipe = Recipe(jobs=300, users=8, capacity=DISK_NODE)
     assert generate(recipe) == generate(recipe)
     assert generate(recipe).jobs != generate(replace(recipe, seed=2)).jobs
 
 
-def test_what_is_generated_reads_back_as_it_was() -> None:
+def test_what_is_generated_reads_back_as_it_was():
     made = generate(Recipe(jobs=200, users=5, capacity=DISK_NODE, mix={"io": 1, "big": 1}))
     read = read_lines((f"{line}\n" for line in csv_lines(made)), source="x")
     assert (read.jobs, read.bad) == (made.jobs, ())
     assert any(each.demand.read_bps for each in read.jobs)
 
 
-def test_a_mix_names_habits() -> None:
+def test_a_mix_names_habits():
     assert parse_mix("cpu=2, big=0.5") == {"cpu": 2, "big": 0.5}
     for text in ("cup=2", "cpu", "cpu=0", "cpu=-1", ""):
         with pytest.raises(Refused, match="mix: "):
@@ -268,7 +266,7 @@ def past_job(id: int, **changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
-def test_ended_jobs_are_a_workload() -> None:
+def test_ended_jobs_are_a_workload():
     work = of_history([past_job(3, started_at=None), past_job(2, pool="root.ann"), past_job(1)])
     assert [(each.id, each.name, each.group) for each in work.jobs] == [
         (1, "1", "lab"), (2, "2", None),
@@ -281,14 +279,14 @@ def test_ended_jobs_are_a_workload() -> None:
     assert (work.bad, work.unit) == ((BadLine(number=3, why="it never started"),), "job")
 
 
-def test_what_the_past_leaves_open_is_said() -> None:
+def test_what_the_past_leaves_open_is_said():
     disks = past_job(1)["demand"] | {"disks": {"data": {"read": 5, "write": 6}}}
     notes = of_history([past_job(1, demand=disks, attempt=2)]).notes
     assert "the disks of this machine count as one" in notes[0]
     assert "jobs that were tried again count once" in notes[1]
 
 
-def test_weights_of_the_past_are_those_of_now() -> None:
+def test_weights_of_the_past_are_those_of_now():
     work = of_history(
         [past_job(1), past_job(2, user="bob", pool="root.bob"), past_job(3, user="eve")]
     )
@@ -329,17 +327,17 @@ def asked(cores: float, memory: int, read: int = 0, write: int = 0) -> Resources
 # -- the forms -------------------------------------------------------------------------------------
 
 
-def test_what_a_table_leaves_out_is_nothing() -> None:
+def test_what_a_table_leaves_out_is_nothing():
     job = only("cores,memory,user,run_s,submit_s\n2,1048576,ann,1.5,0\n")
     assert (job.demand, job.limit_s, job.group, job.run_s) == (asked(2, MIB), None, None, 1.5)
 
 
-def test_an_unknown_column_of_our_own_table_is_a_slip() -> None:
+def test_an_unknown_column_of_our_own_table_is_a_slip():
     with pytest.raises(Refused, match="unknown column 'reed'"):
         read(OWN.replace("read", "reed") + "a,ann,lab,3,10,60,0.5,16G,0,0\n")
 
 
-def test_a_log_in_the_standard_format_has_memory_for_each_processor() -> None:
+def test_a_log_in_the_standard_format_has_memory_for_each_processor():
     job = only("; Computer: here\n\n 7 10 5 100 4 -1 -1 8 3600 2048 1 3 2 -1 -1 -1 -1 -1\n")
     assert job == SimJob(
         id=1, name="7", submit_s=10, run_s=100, demand=asked(8, 8 * 2 * MIB), limit_s=3600,
@@ -347,12 +345,12 @@ def test_a_log_in_the_standard_format_has_memory_for_each_processor() -> None:
     )  # fmt: skip
 
 
-def test_a_log_in_the_standard_format_has_processor_time_for_each_processor() -> None:
+def test_a_log_in_the_standard_format_has_processor_time_for_each_processor():
     job = only("7 10 5 100 4 60 -1 8 3600 2048 1 3 2 -1 -1 -1 -1 -1\n")
     assert job.cpu_s == 480
 
 
-def test_where_nothing_was_requested_what_was_used_counts_and_is_said() -> None:
+def test_where_nothing_was_requested_what_was_used_counts_and_is_said():
     work = read("7 10 5 100 4 -1 1024 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n")
     assert work.kind == "Standard Workload Format"
     assert work.jobs[0].demand == asked(4, 4 * MIB)
@@ -360,7 +358,7 @@ def test_where_nothing_was_requested_what_was_used_counts_and_is_said() -> None:
     assert work.notes == ("1 jobs ask for the memory that they used: no other is recorded",)
 
 
-def test_jobs_without_any_memory_are_counted() -> None:
+def test_jobs_without_any_memory_are_counted():
     work = read("7 10 5 100 4 -1 -1 -1 -1 -1 1 3 2 -1 -1 -1 -1 -1\n" * 2)
     assert work.notes == ("2 jobs say nothing of memory, and ask for none here",)
 
@@ -378,13 +376,13 @@ def test_jobs_without_any_memory_are_counted() -> None:
         ("7 nan 5 9 4 -1 -1 8 -1 -1 1 3 2 -1 -1 -1 -1 -1", "the submission is out of all bounds"),
     ],
 )
-def test_a_line_of_a_log_that_is_no_job_says_why(line: str, why: str) -> None:
+def test_a_line_of_a_log_that_is_no_job_says_why(line, why):
     good = "1 0 0 1 1 -1 -1 1 -1 1024 1 1 1 -1 -1 -1 -1 -1"
     work = read(f"; a log\n{good}\n{line}\n")
     assert ([job.name for job in work.jobs], work.bad) == (["1"], (BadLine(number=3, why=why),))
 
 
-def test_a_cluster_log_is_recognised_by_its_header() -> None:
+def test_a_cluster_log_is_recognised_by_its_header():
     cerit = read(
         "job,submit_s,run_s,cores,mem_mb,limit_s,user,group,queue,nodes,exclusive,wait_s\n"
         "0,5,56011,64,65536.0,86400,u62,g1,q_1d,1,1,0\n"
@@ -398,7 +396,7 @@ def test_a_cluster_log_is_recognised_by_its_header() -> None:
     assert (ricc.kind, ricc.jobs[0].group, ricc.jobs[0].limit_s) == ("RICC", "g1", None)
 
 
-def test_pods_have_gpus_and_those_that_never_started_are_named() -> None:
+def test_pods_have_gpus_and_those_that_never_started_are_named():
     work = read(
         "pod,creation_s,scheduled_s,deletion_s,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,phase\n"
         "0000,10,20,50,12000,16384,2,1000,LS,Running\n"
@@ -414,7 +412,7 @@ def test_pods_have_gpus_and_those_that_never_started_are_named() -> None:
 SWIM = "job,submit_s,input_bytes,shuffle_bytes,output_bytes\n"
 
 
-def test_a_job_known_by_its_bytes_runs_as_long_as_they_take() -> None:
+def test_a_job_known_by_its_bytes_runs_as_long_as_they_take():
     """128M of input are two tasks, 100 MB/s together, for 300 MB read and 100 MB written."""
     job = only(f"{SWIM}a,1,{128 << 20},{300_000_000 - (128 << 20)},0\n", (10**10, 10**10))
     written = 300_000_000 - (128 << 20)
@@ -424,7 +422,7 @@ def test_a_job_known_by_its_bytes_runs_as_long_as_they_take() -> None:
     assert (job.demand.read_bps, job.demand.write_bps) == (60_000_000, -(-written // run_s))
 
 
-def test_such_a_job_is_never_faster_than_the_machine() -> None:
+def test_such_a_job_is_never_faster_than_the_machine():
     job = only(f"{SWIM}a,1,{10**12},0,0\n", (10**9, 10**9))
     assert (job.run_s, job.demand.read_bps) == (1000, 10**9)
 
@@ -435,7 +433,7 @@ HISTORY = (
 )
 
 
-def test_what_history_prints_is_a_trace() -> None:
+def test_what_history_prints_is_a_trace():
     work = read(
         HISTORY + "4,a,ann,root.lab,COMPLETED,0,,1,100.5,110,150,3600,2.5,1048576,5,6,10\n"
         "5,b,bob,root.bob,CANCELLED,,,0,101,,120,,1,1048576,0,0,\n"
@@ -452,7 +450,7 @@ def test_what_history_prints_is_a_trace() -> None:
 # -- any file --------------------------------------------------------------------------------------
 
 
-def test_what_history_prints_tells_what_jobs_used_and_could_use() -> None:
+def test_what_history_prints_tells_what_jobs_used_and_could_use():
     header, line = (
         HISTORY.rstrip("\n") + ",cpu_seconds,declared_cores_max\n",
         "4,a,ann,root.lab,COMPLETED,0,,1,100.5,110,150,3600,2.5,1048576,5,6,10,33.25,8\n",
@@ -461,7 +459,7 @@ def test_what_history_prints_tells_what_jobs_used_and_could_use() -> None:
     assert (job.cpu_s, job.most_cores_milli) == (33.25, 8000)
 
 
-def test_every_line_that_is_no_job_is_named_and_none_of_the_others_lost() -> None:
+def test_every_line_that_is_no_job_is_named_and_none_of_the_others_lost():
     lines = (
         "a,ann,,1,1,,1,1M,0,0\n", "too,short\n", "\n", 'q,"ann,,1,1,,1,1M,0,0\n',
         "b,,,1,1,,1,1M,0,0\n", "c,ann,,-1,1,,1,1M,0,0\n", "d,ann,,1,inf,,1,1M,0,0\n",
@@ -480,7 +478,7 @@ def test_every_line_that_is_no_job_is_named_and_none_of_the_others_lost() -> Non
     ]
 
 
-def test_a_gzip_file_reads_like_a_plain_one(tmp_path: Path) -> None:
+def test_a_gzip_file_reads_like_a_plain_one(tmp_path):
     text = OWN + "a,ann,,1,1,,1,1M,0,0\n"
     plain, packed = tmp_path / "plain", tmp_path / "packed"
     plain.write_text("\ufeff" + text, encoding="utf-8")
@@ -502,7 +500,7 @@ def test_a_gzip_file_reads_like_a_plain_one(tmp_path: Path) -> None:
         (gzip.compress(OWN.encode())[:4] + b"zzzzzzzzzzzz", "the gzip file is damaged"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_its_name(tmp_path: Path, data: bytes, said: str) -> None:
+def test_what_is_no_trace_is_refused_with_its_name(tmp_path, data, said):
     path = tmp_path / "trace"
     path.write_bytes(data)
     with pytest.raises(Refused) as refusal:
@@ -510,7 +508,7 @@ def test_what_is_no_trace_is_refused_with_its_name(tmp_path: Path, data: bytes, 
     assert str(refusal.value).startswith(f"{path}: {said}")
 
 
-def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path):
     with pytest.raises(Refused, match="none: cannot be read: No such file"):
         read_trace(tmp_path / "none")
     with pytest.raises(Refused, match="cannot be read: Is a directory"):
@@ -554,7 +552,7 @@ def most_held(ran: Sequence[FinishedJob]) -> int:
     return most
 
 
-def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates() -> None:
+def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates():
     little = [job(id, id, 10, 1, user="bob", limit_s=10) for id in range(1, 200)]
     big = job(200, 20.5, 10, 4, limit_s=10)
     jobs = sorted([*little, big], key=lambda each: each.submit_s)
@@ -571,7 +569,7 @@ def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates(
 
 @pytest.mark.parametrize("estimates", seeds(ESTIMATES, quick=1))
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_runs_all_jobs_within_the_machine(policy: str, estimates: str) -> None:
+def test_every_policy_runs_all_jobs_within_the_machine(policy, estimates):
     jobs = crowd(7, 120)
     run = simulate(jobs, small(), policy=policy, estimates=estimates)
     assert sorted(starts(run)) == [each.id for each in jobs]
@@ -591,7 +589,7 @@ def fifo(*jobs: SimJob) -> Run:
 # -- waits -----------------------------------------------------------------------------------------
 
 
-def test_waits_and_slowdowns_are_those_of_the_jobs() -> None:
+def test_waits_and_slowdowns_are_those_of_the_jobs():
     """The second waits for 100 s and runs for 1 s, which counts as 10 s."""
     found = measure(fifo(job(1, 0, 100, 4), job(2, 0, 1, 4), job(3, 101, 50, 4)))
     assert found["wait_s"]["max"] == 100
@@ -601,21 +599,21 @@ def test_waits_and_slowdowns_are_those_of_the_jobs() -> None:
     assert (found["span_s"], found["jobs_per_hour"]) == (151, 3 / 151 * 3600)
 
 
-def test_use_is_the_mean_over_the_whole_run() -> None:
+def test_use_is_the_mean_over_the_whole_run():
     found = measure(fifo(job(1, 10, 30, 2, memory=8), job(2, 50, 20, 4, memory=0)))
     assert found["use"] == {
         "cores": pytest.approx((30 * 2 + 20 * 4) / (60 * 4)), "memory": pytest.approx(30 / 60),
     }  # fmt: skip
 
 
-def test_a_run_of_nothing_has_no_figures() -> None:
+def test_a_run_of_nothing_has_no_figures():
     found = measure(fifo(job(1, 0, 5, 9)))
     assert (found["jobs"], found["refused"], found["largest_job"]) == (0, 1, None)
     assert found["wait_s"]["mean"] is found["jobs_per_hour"] is None
     assert measure(fifo())["users"] == {}
 
 
-def test_users_are_told_apart() -> None:
+def test_users_are_told_apart():
     found = measure(fifo(job(1, 0, 100, 4), job(2, 1, 50, 2, user="bob")))["users"]
     assert [(leaf, user["jobs"], user["wait_s"]["mean"]) for leaf, user in found.items()] == [
         ("root.ann", 1, 0), ("root.bob", 1, 99),
@@ -626,7 +624,7 @@ def test_users_are_told_apart() -> None:
 # -- promises --------------------------------------------------------------------------------------
 
 
-def test_the_worst_window_is_one_in_which_somebody_waited_long() -> None:
+def test_the_worst_window_is_one_in_which_somebody_waited_long():
     """ann keeps the machine for three hours; for most of the first one, bob does not wait."""
     jobs = (job(1, 0, 10800, 4), job(2, 3500, 100, 1, "bob"), job(3, 3501, 100, 1))
     worst = over_time(fifo(*jobs)).worst
@@ -650,21 +648,21 @@ def value_at(panel: Panel, curve: str, x: float) -> float:
     return [y for place, y in panel.curves[curve] if place <= x][-1]
 
 
-def test_shares_are_dominant_ones_by_user() -> None:
+def test_shares_are_dominant_ones_by_user():
     shares = panels()["Dominant shares by user, fifo"]
     assert list(shares.curves) == ["ann", "bob"], "who held most comes first"
     assert (value_at(shares, "ann", 100), value_at(shares, "bob", 100)) == pytest.approx((1, 0))
     assert (value_at(shares, "ann", 250), value_at(shares, "bob", 250)) == pytest.approx((0, 0.5))
 
 
-def test_only_those_who_held_most_are_drawn_and_the_others_counted() -> None:
+def test_only_those_who_held_most_are_drawn_and_the_others_counted():
     jobs = [job(number, 0, 100 + number, 1, f"u{number}") for number in range(1, 13)]
     run = simulate(jobs, small(4, 8), policy="drf")
     (title,) = [each.title for each in panels_of({"drf": run}) if "shares" in each.title]
     assert title == "Dominant shares by user, drf; 4 others held less"
 
 
-def test_a_run_without_jobs_gives_nothing_to_draw() -> None:
+def test_a_run_without_jobs_gives_nothing_to_draw():
     assert panels_of({"drf": simulate([], small(4, 8))}) == []
 
 
@@ -690,13 +688,13 @@ def told_jobs(*told: tuple[str, float, int, int, float], gpus: int = 0) -> list[
     ]  # fmt: skip
 
 
-def test_who_waits_behind_others_may_be_served_better_alone() -> None:
+def test_who_waits_behind_others_may_be_served_better_alone():
     """Alice's job holds all of the machine when bob comes."""
     found = audit(told_jobs(("alice", 0, 10, 1, 100), ("bob", 1, 1, 1, 9)), OF_TEN)
     assert found.alone[1] == Alone(leaf="root.bob", jobs=1, too_large=0, together_s=99, alone_s=0)
 
 
-def test_more_than_is_needed_brings_nothing_and_halves_may_fit_earlier() -> None:
+def test_more_than_is_needed_brings_nothing_and_halves_may_fit_earlier():
     """One half of bob's job of eight cores fits beside alice's, and the other half after it."""
     found = audit(told_jobs(("alice", 0, 6, 1, 100), ("bob", 1, 8, 1, 50)), OF_TEN)
     assert found.lies == (
@@ -708,7 +706,7 @@ def test_more_than_is_needed_brings_nothing_and_halves_may_fit_earlier() -> None
 
 
 @pytest.mark.parametrize(("alices", "bobs", "false_s"), [(1, 2, 100), (2, 1, 149)])
-def test_an_even_number_of_instances_can_be_halved(alices: int, bobs: int, false_s: float) -> None:
+def test_an_even_number_of_instances_can_be_halved(alices, bobs, false_s):
     first = told_jobs(("alice", 0, 1, 1, 100), gpus=alices)
     second = told_jobs(("alice", 0, 1, 1, 100), ("bob", 1, 2, 2, 50), gpus=bobs)[1:]
     found = audit([*first, *second], OF_TEN)
@@ -717,7 +715,7 @@ def test_an_even_number_of_instances_can_be_halved(alices: int, bobs: int, false
     }  # fmt: skip
 
 
-def test_few_are_tried_those_who_waited_most() -> None:
+def test_few_are_tried_those_who_waited_most():
     users = [(f"u{number}", 1.0, 10, 1, 10.0) for number in range(MOST_LIARS + 2)]
     told = told_jobs(("first", 0, 10, 1, 50), *users)
     calls: list[tuple[int, int, float]] = []
@@ -745,9 +743,7 @@ POOLS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("pools", [{}, POOLS], ids=["flat", "pools"])
-def test_only_places_that_were_kept_go_to_others_than_those_who_are_short(
-    seed: int, pools: Any
-) -> None:
+def test_only_places_that_were_kept_go_to_others_than_those_who_are_short(seed, pools):
     """A start in the order of fair shares, and beyond the own promise, never goes past a job that
     fits and that would keep its user's promise; without that order, most starts do."""
     recipe = Recipe(
@@ -787,7 +783,7 @@ def events_of(run: Run) -> Iterator[ev.Event | ev.AuditEvent]:
 
 
 @pytest.mark.parametrize("policy", seeds(["drf", "fifo"], quick=1))
-def test_a_journal_of_a_run_gives_the_account_of_the_run(policy: str) -> None:
+def test_a_journal_of_a_run_gives_the_account_of_the_run(policy):
     recipe = Recipe(jobs=150, users=7, capacity=NODE, seed=5, load=1.3, burst=10)
     jobs = generate(recipe).jobs
     run = simulate(jobs, Rules(capacity=NODE, pools=POOLS), policy=policy)
@@ -816,8 +812,8 @@ def test_a_journal_of_a_run_gives_the_account_of_the_run(policy: str) -> None:
     ],
 )  # fmt: skip
 def test_two_months_of_an_overloaded_cluster(
-    policy: str, waited_h: int, promised: Any, longest: Any, pairs: int, worst_pair: Any
-) -> None:
+    policy, waited_h, promised, longest, pairs, worst_pair
+):
     """CERIT-SC in January and February 2013, as one machine that is too small on purpose."""
     if FOLDER is None:
         pytest.skip("DRFD_TRACES does not name the folder of the traces")
@@ -844,7 +840,7 @@ def test_two_months_of_an_overloaded_cluster(
 
 
 @pytest.mark.slow
-def test_two_months_of_an_overloaded_cluster_as_a_journal_keeps_them(tmp_path: Path) -> None:
+def test_two_months_of_an_overloaded_cluster_as_a_journal_keeps_them(tmp_path):
     """The same run, entered into a journal and kept by the hour beside it."""
     if FOLDER is None:
         pytest.skip("DRFD_TRACES does not name the folder of the traces")
@@ -882,7 +878,7 @@ BLOCKS = blocks(RESULTS.read_text())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", seeds(BLOCKS), ids=lambda block: block.commands[-1][:60])
-def test_what_is_shown_comes_out_again(block: Block, tmp_path: Path) -> None:
+def test_what_is_shown_comes_out_again(block, tmp_path):
     folder = tmp_path
     if block.trace is not None:
         if FOLDER is None:
@@ -892,7 +888,7 @@ def test_what_is_shown_comes_out_again(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_trace_is_shown() -> None:
+def test_each_trace_is_shown():
     assert {block.trace for block in BLOCKS} == {None, *MACHINES}
 
 
@@ -911,7 +907,7 @@ def big_waits(run: Run) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3])
-def test_a_reservation_cures_starvation_at_hardly_any_loss_of_use(seed: int) -> None:
+def test_a_reservation_cures_starvation_at_hardly_any_loss_of_use(seed):
     """At a fraction of the size: the longest waits of big jobs, and the use of what is scarce."""
     jobs = made_up(seed)
     runs = {each: simulate(jobs, rules_of(NODE), estimates=each) for each in ("none", "predicted")}
@@ -922,7 +918,7 @@ def test_a_reservation_cures_starvation_at_hardly_any_loss_of_use(seed: int) -> 
 
 
 @pytest.mark.slow
-def test_first_come_first_served_makes_all_wait() -> None:
+def test_first_come_first_served_makes_all_wait():
     jobs = made_up(1)
     found = {each: measure(simulate(jobs, rules_of(NODE), policy=each)) for each in ("drf", "fifo")}
     assert found["fifo"]["wait_s"]["mean"] > 2 * found["drf"]["wait_s"]["mean"]
@@ -934,7 +930,7 @@ def test_first_come_first_served_makes_all_wait() -> None:
 @pytest.mark.skipif(FOLDER is None, reason="DRFD_TRACES does not name the folder of the traces")
 @pytest.mark.parametrize("policy", ["drf", "fifo", "easy", "algorithm1", "yarn"])
 @pytest.mark.parametrize("trace", MACHINES)
-def test_a_real_trace_runs_at_reduced_size(trace: str, policy: str) -> None:
+def test_a_real_trace_runs_at_reduced_size(trace, policy):
     """Its first jobs, all of them to the end, and never more at once than there is."""
     assert FOLDER is not None
     machine = parse_capacity(MACHINES[trace])
@@ -969,13 +965,13 @@ def lent(jobs: Sequence[SimJob], rules: Rules, **options: Any) -> dict[int, floa
     return ends(simulate(jobs, rules, speeds=Lender(rules.shares), **options))
 
 
-def test_what_jobs_hold_and_do_not_use_is_lent() -> None:
+def test_what_jobs_hold_and_do_not_use_is_lent():
     idle, active = ranged(1, 100, 6, cpu_s=60), ranged(2, 70, 1, most=8)
     # A core is free and another is held and used, so that seven are there for the second.
     assert lent([idle, active], small(7, 100)) == {1: 100, 2: pytest.approx(70 / 6.4)}
 
 
-def test_what_is_left_goes_by_dominant_shares_and_anew_at_each_end() -> None:
+def test_what_is_left_goes_by_dominant_shares_and_anew_at_each_end():
     """The scene of the demo: a holds six tenths of the memory, b and c a tenth each."""
     sizes = {"a": 60, "b": 10, "c": 10}
     jobs = [
@@ -991,13 +987,13 @@ def test_what_is_left_goes_by_dominant_shares_and_anew_at_each_end() -> None:
     assert found == pytest.approx({2: 250 / 0.375, 3: 250 / 0.375, 1: 750})
 
 
-def test_a_start_takes_back_what_was_lent() -> None:
+def test_a_start_takes_back_what_was_lent():
     jobs = [ranged(1, 100, 4, most=8), ranged(2, 1000, 4, submit_s=25)]
     # 25 s with eight cores are 50 s of its time; the rest it has four.
     assert lent(jobs, small(8, 100)) == {1: 75, 2: 1025}
 
 
-def test_who_used_more_than_declared_takes_longer_without_lending() -> None:
+def test_who_used_more_than_declared_takes_longer_without_lending():
     work = Workload(jobs=[ranged(1, 50, 2, cpu_s=400)], source="here", kind="test")
     ready = for_lending(work, None)
     assert [each.run_s for each in ready.jobs] == [200]
@@ -1008,7 +1004,7 @@ def test_who_used_more_than_declared_takes_longer_without_lending() -> None:
     )
 
 
-def test_measures_tell_busy_cores_from_held_ones() -> None:
+def test_measures_tell_busy_cores_from_held_ones():
     work = Workload(
         jobs=[ranged(1, 100, 4, cpu_s=200), ranged(2, 100, 4)], source="here", kind="test"
     )
@@ -1055,7 +1051,7 @@ def crowds(draw: some.DrawFn) -> list[SimJob]:
 
 @examples(100, quick=4)
 @given(crowds())
-def test_no_job_ends_later_where_none_waits_or_all_wait_in_one_line(jobs: list[SimJob]) -> None:
+def test_no_job_ends_later_where_none_waits_or_all_wait_in_one_line(jobs):
     """Whoever has ranges, and whoever has none. In one line, a job starts as soon as those before
     it have left enough, and these end no later."""
     roomy = small(50, 400)
@@ -1070,7 +1066,7 @@ def test_no_job_ends_later_where_none_waits_or_all_wait_in_one_line(jobs: list[S
 
 
 @pytest.mark.parametrize("seed", seeds(range(40), quick=1))
-def test_no_users_jobs_end_later_on_average_where_all_have_ranges(seed: int) -> None:
+def test_no_users_jobs_end_later_on_average_where_all_have_ranges(seed):
     """Queues under DRF with reservations. Single jobs may: who ends sooner frees other places."""
     work = for_lending(generate(Recipe(jobs=300, users=6, capacity=DISK_NODE, seed=seed)), 4)
     plain, lending = (
@@ -1091,7 +1087,7 @@ def _stays(run: Run) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_it_is_a_fifth_better_at_most_than_the_loop_followed_second_by_second(seed: int) -> None:
+def test_it_is_a_fifth_better_at_most_than_the_loop_followed_second_by_second(seed):
     """The loop's machine knows phases, in which a job uses all its cores or few, at the same time
     as others or not, and ceilings that come a second late."""
 
@@ -1120,7 +1116,7 @@ def test_it_is_a_fifth_better_at_most_than_the_loop_followed_second_by_second(se
     assert 0.8 * there["share"] < sum(here.values()) <= there["share"] < there["quota"]
 
 
-def test_equal_arguments_give_equal_runs() -> None:
+def test_equal_arguments_give_equal_runs():
     random = Random(5)
     jobs = [
         ranged(id, random.randint(1, 99), 1, most=random.choice([1, 4]), user=f"u{id % 9}",
