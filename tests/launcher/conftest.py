@@ -37,14 +37,14 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[AttemptFiles]:
+def files(tmp_path) -> Iterator[AttemptFiles]:
     files = AttemptFiles(tmp_path / "attempts")
     yield files
     files.clean_up()
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
+def work(tmp_path) -> Path:
     """The directory that jobs run in."""
     path = tmp_path / "work"
     path.mkdir()
@@ -65,12 +65,12 @@ def driver() -> Iterator[Driver]:
 
 
 @pytest.fixture
-def runs(driver: Driver, files: AttemptFiles, work: Path) -> Runs:
+def runs(driver, files, work) -> Runs:
     return Runs(driver, files, work)
 
 
 @pytest.fixture
-def make_launcher(tmp_path: Path) -> Iterator[MakeLauncher]:
+def make_launcher(tmp_path) -> Iterator[MakeLauncher]:
     made: list[LauncherProcess] = []
 
     def make(state: Path = tmp_path / "state") -> LauncherProcess:
@@ -83,7 +83,7 @@ def make_launcher(tmp_path: Path) -> Iterator[MakeLauncher]:
 
 
 @pytest.fixture
-def launcher(make_launcher: MakeLauncher) -> LauncherProcess:
+def launcher(make_launcher) -> LauncherProcess:
     """A launcher that runs."""
     launcher = make_launcher()
     launcher.start()
@@ -100,6 +100,6 @@ def terminal() -> Iterator[Terminal]:
 
 
 @pytest.fixture
-def forks_beside_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def forks_beside_threads(monkeypatch):
     """Let the test's process fork though an earlier test has left a thread."""
     monkeypatch.setattr(syscalls, "_require_single_thread", lambda: None)

@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,14 +37,14 @@ RECORDS: list[tuple[str, Record]] = [
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[int]:
+def directory(tmp_path) -> Iterator[int]:
     fd = os.open(tmp_path, os.O_RDONLY)
     yield fd
     os.close(fd)
 
 
 @pytest.fixture
-def attempt_fd(directory: int) -> Iterator[int]:
+def attempt_fd(directory) -> Iterator[int]:
     fd = attempt_files.create(directory, KEY, CREATED)
     yield fd
     os.close(fd)
@@ -65,7 +64,7 @@ def lines_of(records: list[tuple[str, Record]]) -> bytes:
         return file.read()
 
 
-def test_many_signals_take_the_room_of_one(directory: int, attempt_fd: int, tmp_path: Path) -> None:
+def test_many_signals_take_the_room_of_one(directory, attempt_fd, tmp_path):
     """The launcher reads the whole file for each of them, and a user may send very many."""
     attempt_files.note_signals(directory, KEY, 2)
     attempt_files.append(attempt_fd, "ended", {"exit_code": 0})
@@ -78,8 +77,8 @@ def test_many_signals_take_the_room_of_one(directory: int, attempt_fd: int, tmp_
 
 
 def test_an_attempt_file_is_made_only_once_and_for_the_launchers_eyes(
-    tmp_path: Path, directory: int, attempt_fd: int
-) -> None:
+    tmp_path, directory, attempt_fd
+):
     with pytest.raises(FileExistsError):
         attempt_files.create(directory, KEY, {"uid": 0})
     assert attempt_files.read(directory, KEY) == Attempt(CREATED)
@@ -89,7 +88,7 @@ def test_an_attempt_file_is_made_only_once_and_for_the_launchers_eyes(
 
 
 @pytest.mark.parametrize("kept", range(len(lines())))
-def test_a_file_cut_short_anywhere_keeps_its_whole_lines(kept: int) -> None:
+def test_a_file_cut_short_anywhere_keeps_its_whole_lines(kept):
     part = lines()[:kept]
     # A line that lacks nothing but its end says all that it should.
     whole = dict(RECORDS[: lines()[: kept + 1].count(b"\n")])
@@ -100,7 +99,7 @@ DAMAGE = [b"", b"\0\0\0", b"\xff\xfe", b"{", b"[]", b"[1]", b"1", b"null", b"{}"
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, b"[" * 9999], ids=lambda damage: repr(damage[:8]))
-def test_a_damaged_line_is_passed_over_and_may_have_been_anything(damage: bytes) -> None:
+def test_a_damaged_line_is_passed_over_and_may_have_been_anything(damage):
     first, rest = lines().split(b"\n", 1)
     found = attempt_files.parse(b"\n".join([first, damage, rest]))
     assert found == Attempt(**dict(RECORDS), is_damaged=True)
@@ -110,7 +109,7 @@ def test_a_damaged_line_is_passed_over_and_may_have_been_anything(damage: bytes)
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_no_flipped_bit_lets_a_program_go_again_or_tells_another_end(bit: int) -> None:
+def test_no_flipped_bit_lets_a_program_go_again_or_tells_another_end(bit):
     """Of any byte: what is read is what was written, or nothing."""
     records = [*RECORDS[:3], RECORDS[4]]
     for kept in (3, 4):
@@ -126,7 +125,7 @@ def test_no_flipped_bit_lets_a_program_go_again_or_tells_another_end(bit: int) -
 
 
 @given(st.integers(0, len(lines()) - 1), st.binary(max_size=8), st.integers(0, 8))
-def test_no_damage_raises_or_reaches_records_before(at: int, put: bytes, jobs_stop: int) -> None:
+def test_no_damage_raises_or_reaches_records_before(at, put, jobs_stop):
     whole = lines()
     damaged = whole[:at] + put + whole[at + jobs_stop :]
     found = attempt_files.parse(damaged)
@@ -137,7 +136,7 @@ def test_no_damage_raises_or_reaches_records_before(at: int, put: bytes, jobs_st
         assert getattr(found, kind) is not None, (kind, record)
 
 
-def test_a_record_that_does_not_fit_on_the_disk_is_an_error() -> None:
+def test_a_record_that_does_not_fit_on_the_disk_is_an_error():
     """Half a line would hide those after it: whoever writes it must know."""
     out, into = os.pipe()
     os.set_blocking(into, False)
@@ -148,7 +147,7 @@ def test_a_record_that_does_not_fit_on_the_disk_is_an_error() -> None:
     os.close(into)
 
 
-def test_a_file_that_cannot_be_written_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_no_descriptor(tmp_path):
     """On a full disk each job that cannot start would cost the launcher one, and a lock."""
     code = """
 import os, resource
@@ -166,7 +165,7 @@ except OSError as error:
     assert (done.stdout, done.stderr) == ("File too large True\n", "")
 
 
-def test_it_is_read_as_the_unit_writes_it(tmp_path: Path) -> None:
+def test_it_is_read_as_the_unit_writes_it(tmp_path):
     """`echo BOOT_ID $(date +%s.%N)`."""
     (tmp_path / JOBS_STOP_FILE).write_text("0b5b-11 1700000000.123456789\n")
     assert read_jobs_stop(tmp_path) == JobsStopRecord("0b5b-11", 1700000000.123456789)
@@ -212,21 +211,17 @@ SAID = [
 
 @pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize(("attempt", "reports"), SAID)
-def test_what_is_on_record_is_said(
-    attempt: Attempt, reports: list[tuple[str, Message]], oom: tuple[bool, bool]
-) -> None:
+def test_what_is_on_record_is_said(attempt, reports, oom):
     assert news(attempt, alive=True, jobs_stop=None, oom=oom) == reports
 
 
 @pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
-def test_an_end_on_record_stands_when_the_runner_is_gone(
-    attempt: Attempt, reports: list[tuple[str, Message]]
-) -> None:
+def test_an_end_on_record_stands_when_the_runner_is_gone(attempt, reports):
     found = news(attempt, alive=False, jobs_stop=None, oom=(True, True))
     assert found == reports + [DONE] * (attempt.ended is not None)
 
 
-def test_what_the_kernel_has_counted_is_a_part_of_the_end(attempt_fd: int, directory: int) -> None:
+def test_what_the_kernel_has_counted_is_a_part_of_the_end(attempt_fd, directory):
     attempt_files.append(attempt_fd, "ended", {"exit_code": 3})
     attempt_files.add(directory, KEY, "counted", {"counted": {"cpu_us": 7}})
     found = attempt_files.read(directory, KEY)
@@ -235,7 +230,7 @@ def test_what_the_kernel_has_counted_is_a_part_of_the_end(attempt_fd: int, direc
 
 
 @pytest.mark.parametrize("created", [BORN, UNKNOWN])
-def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(created: Record) -> None:
+def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(created):
     """It may have been that of the start: what is missing is launched again."""
     damaged = Attempt(created, runner=RUNNER, is_damaged=True)
     assert news(damaged, alive=True, jobs_stop=None, oom=(False, False)) == []
@@ -244,17 +239,17 @@ def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(creat
 
 
 @pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
-def test_a_runner_that_died_before_the_start_leaves_nothing(attempt: Attempt) -> None:
+def test_a_runner_that_died_before_the_start_leaves_nothing(attempt):
     assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == [MISSING]
 
 
 @pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
-def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom: tuple[bool, bool]) -> None:
+def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom):
     assert news(STARTED, alive=False, jobs_stop=None, oom=oom) == [UP, lost(oom)]
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive: bool) -> None:
+def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive):
     """It may have caught the SIGTERM and exited 0, half done."""
     ended = Attempt(BORN, runner=RUNNER, running=RUNNING, ended=ENDED | {"exit_code": 0})
     kind, facts = lost((False, False), STOPPED)
@@ -278,9 +273,7 @@ WHILE, BEFORE = JobsStopRecord("b", 6.5), JobsStopRecord("b", 4.5)
         ("later", WHILE, SHUTDOWN),
     ],
 )
-def test_of_an_unknown_end_it_is_said_why_it_is_unknown(
-    boot_id: str, jobs_stop: JobsStopRecord | None, loss: str
-) -> None:
+def test_of_an_unknown_end_it_is_said_why_it_is_unknown(boot_id, jobs_stop, loss):
     """Boot ids and the time of the stop tell shutdown, power cut, stop and killed runner apart."""
     said = news(STARTED, alive=False, jobs_stop=jobs_stop, oom=(False, False), boot_id=boot_id)
     assert said == [UP, lost((False, False), loss)]

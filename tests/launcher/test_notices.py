@@ -22,9 +22,6 @@ from launcher.rig import (
     UNTIL_GO,
     Asked,
     Controller,
-    LauncherProcess,
-    MakeLauncher,
-    Start,
     go,
     order,
     pid_in,
@@ -37,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def controller(launcher: LauncherProcess) -> Controller:
+def controller(launcher) -> Controller:
     return launcher.connect()
 
 
@@ -58,35 +55,27 @@ def run(controller: Controller, work: Path) -> None:
     ("script", "notice"),
     [("exit 4", "failed: exit code 4"), ("kill -9 $$", "failed: killed by signal 9")],
 )
-def test_it_is_said_what_became_of_it(
-    controller: Controller, work: Path, script: str, notice: str
-) -> None:
+def test_it_is_said_what_became_of_it(controller, work, script, notice):
     run(controller, work)
     assert notify(controller, shell(f"echo x >> told; {script}", cwd=work)) == notice
     assert (work / "told").read_text() == "x\n"
 
 
-def test_a_failed_launch_is_notified_too_and_a_command_that_is_not_there_named(
-    controller: Controller, work: Path
-) -> None:
+def test_a_failed_launch_is_notified_too_and_a_command_that_is_not_there_named(controller, work):
     controller.launch(order("no-such-thing", cwd=work))
     controller.take("broke")
     absent = "failed: there is no command nosuchcommand in the job's PATH"
     assert notify(controller, shell("", cwd=work, argv=("nosuchcommand",))) == absent
 
 
-def test_a_directory_that_is_gone_does_not_keep_it_from_telling(
-    controller: Controller, work: Path, tmp_path: Path
-) -> None:
+def test_a_directory_that_is_gone_does_not_keep_it_from_telling(controller, work, tmp_path):
     run(controller, work)
     order = shell(f"pwd > {tmp_path}/told", cwd=tmp_path / "gone")
     assert notify(controller, order) == "told"
     assert (tmp_path / "told").read_text() == "/\n"
 
 
-def test_asked_again_it_runs_no_second_time(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_asked_again_it_runs_no_second_time(launcher, controller, work):
     run(controller, work)
     order = shell("echo x >> told; read x < go", cwd=work)
     os.mkfifo(work / "go")
@@ -101,7 +90,7 @@ def test_asked_again_it_runs_no_second_time(
     assert (work / "told").read_text() == "x\n"
 
 
-def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -> None:
+def test_nobody_but_the_job_s_user_is_told(controller, work):
     """The controller may be told what to order: it cannot have anything run as root this way."""
     run(controller, work)
     order = shell("echo x > told", cwd=work, uid=os.getuid() + 1)
@@ -109,7 +98,7 @@ def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -
     assert not (work / "told").exists()
 
 
-def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: Path) -> None:
+def test_one_that_takes_too_long_is_stopped(make_launcher, work):
     prelude = "import drfd.launcher.notices as n; n.NOTICE_S = 3.0"
     controller = make_launcher().serve(prelude=prelude)
     run(controller, work)
@@ -118,9 +107,7 @@ def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: P
     assert state_of(pid_in(work / "pid")) is None
 
 
-def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
-    make_launcher: MakeLauncher, work: Path
-) -> None:
+def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(make_launcher, work):
     """Its owner may do so as soon as it is the owner's: here while its program is being opened."""
     launcher = make_launcher()
     launcher.start(prelude="import drfd.launcher.notices as n; n.NOTICE_S = 4.0")
@@ -151,7 +138,7 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
         process.signal_all([pid], signal.SIGKILL)
 
 
-def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_users_commands_leave_room_for_anothers(monkeypatch):
     """Those of one user took all the places, and others' jobs were not over meanwhile."""
     at_work: set[tuple[int, int]] = set()
 
@@ -197,9 +184,7 @@ def notify_never(controller: Controller, order: Asked) -> str:
     return str(controller.take("told", id=order.id, attempt=UNSTARTED)["notice"])
 
 
-def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(launcher, controller, work):
     """The file stays until the controller has recorded it, and so orders the removal."""
     order = never(work, 'echo "$DRF_STATE" >> told', variables={"DRF_STATE": "DEPENDENCY_NEVER"})
     assert notify_never(controller, order) == "told"
@@ -222,8 +207,8 @@ def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
     ],
 )
 def test_nothing_runs_for_a_job_that_was_never_launched_but_what_its_user_may_run_and_has_signed(
-    make_launcher: MakeLauncher, work: Path, options: tuple[str, ...], uid: int, why: str
-) -> None:
+    make_launcher, work, options, uid, why
+):
     controller = make_launcher().serve(*options)
     work.chmod(0o777)
     assert why in notify_never(controller, never(work, "echo x > told", uid=uid))
@@ -244,7 +229,7 @@ def answer(
     return controller.take("exec", id=job.id, attempt=job.attempt, number=number)["text"]
 
 
-def test_what_does_not_run_has_no_inside(controller: Controller, work: Path) -> None:
+def test_what_does_not_run_has_no_inside(controller, work):
     job = order("true", cwd=work)
     assert answer(controller, job) == "the job does not run any more"
     controller.launch(job)
@@ -253,7 +238,7 @@ def test_what_does_not_run_has_no_inside(controller: Controller, work: Path) -> 
     assert answer(controller, job, number=2) == "the job does not run any more"
 
 
-def test_without_cgroups_there_is_none(controller: Controller, work: Path, start: Start) -> None:
+def test_without_cgroups_there_is_none(controller, work, start):
     job = shell(UNTIL_GO, cwd=work)
     controller.launch(job)
     controller.take("up")

@@ -14,7 +14,7 @@ import pytest
 from drfd.launcher import port as module
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import KeyOrder, Message, Order, decode
-from launcher.rig import WAIT_S, Start, python
+from launcher.rig import WAIT_S, python
 
 Call = Callable[[], "Caller"]
 
@@ -126,7 +126,7 @@ def door() -> Iterator[Door]:
 
 
 @pytest.fixture
-def call(door: Door) -> Iterator[Call]:
+def call(door) -> Iterator[Call]:
     callers: list[Caller] = []
 
     def call() -> Caller:
@@ -140,14 +140,14 @@ def call(door: Door) -> Iterator[Call]:
 
 
 @pytest.fixture
-def caller(call: Call) -> Caller:
+def caller(call) -> Caller:
     """One that has been greeted."""
     caller = call()
     assert caller.heard() == [HELLO]
     return caller
 
 
-def test_an_order_may_come_in_pieces(caller: Caller, door: Door) -> None:
+def test_an_order_may_come_in_pieces(caller, door):
     line = said(1)
     for at in range(len(line)):
         assert door.orders == []
@@ -157,9 +157,7 @@ def test_an_order_may_come_in_pieces(caller: Caller, door: Door) -> None:
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"\n", b"\xff\n", b'{"cmd":"fly"}\n'])
-def test_garbage_ends_the_connection_and_all_that_came_with_it(
-    caller: Caller, door: Door, line: bytes
-) -> None:
+def test_garbage_ends_the_connection_and_all_that_came_with_it(caller, door, line):
     caller.say(said(1) + line + said(2) + said(3)[:7])
     door.turn()
     assert door.orders == [KEY_OF_1]
@@ -168,8 +166,8 @@ def test_garbage_ends_the_connection_and_all_that_came_with_it(
 
 @pytest.mark.parametrize("half", [b"nonsense\n" + said(2)[:7], said(2)[:12]])
 def test_garbage_and_half_an_order_of_one_caller_are_not_begun_for_the_next(
-    caller: Caller, door: Door, call: Call, half: bytes
-) -> None:
+    caller, door, call, half
+):
     caller.say(half)
     door.turn()
     second = call()
@@ -180,9 +178,7 @@ def test_garbage_and_half_an_order_of_one_caller_are_not_begun_for_the_next(
     assert door.orders == [KEY_OF_1]
 
 
-def test_a_caller_that_leaves_is_forgotten_and_its_orders_before_are_obeyed(
-    caller: Caller, door: Door
-) -> None:
+def test_a_caller_that_leaves_is_forgotten_and_its_orders_before_are_obeyed(caller, door):
     caller.say(said(1))
     caller.close()
     door.turn()
@@ -190,9 +186,7 @@ def test_a_caller_that_leaves_is_forgotten_and_its_orders_before_are_obeyed(
     door.report({"report": "up"})
 
 
-def test_a_controller_that_takes_nothing_is_dropped(
-    door: Door, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_takes_nothing_is_dropped(door, call, monkeypatch):
     """Else one that hangs would hang the launcher."""
     monkeypatch.setattr(module, "_SEND_WAIT_S", 0.01)
     caller = call()
@@ -205,7 +199,7 @@ def test_a_controller_that_takes_nothing_is_dropped(
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root is always let in")
-def test_a_caller_of_another_uid_is_turned_away() -> None:
+def test_a_caller_of_another_uid_is_turned_away():
     door = Door(os.getuid() + 1)
     caller = Caller(door)
     door.turn()
@@ -217,7 +211,7 @@ def test_a_caller_of_another_uid_is_turned_away() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot call as somebody else")
 @pytest.mark.parametrize(("controller", "greeting"), [(64321, b'{"report":"hello"}\n'), (1, b"")])
-def test_the_uid_at_the_socket_decides(start: Start, controller: int, greeting: bytes) -> None:
+def test_the_uid_at_the_socket_decides(start, controller, greeting):
     door = Door(controller)
     code = """
 import os, socket
@@ -240,7 +234,7 @@ print(caller.recv(99).decode(), end="")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root")
-def test_root_may_call_a_launcher_of_any_controller() -> None:
+def test_root_may_call_a_launcher_of_any_controller():
     door = Door(64321)
     caller = Caller(door)
     door.turn()
@@ -249,7 +243,7 @@ def test_root_may_call_a_launcher_of_any_controller() -> None:
     door.close()
 
 
-def test_a_controller_that_reads_slowly_gets_everything(caller: Caller, door: Door) -> None:
+def test_a_controller_that_reads_slowly_gets_everything(caller, door):
     """More than fits into the socket: the door waits, and obeys orders as before."""
     report: Message = {"report": "x" * 3_000_000}
     heard: list[Message] = []
@@ -267,7 +261,7 @@ def test_a_controller_that_reads_slowly_gets_everything(caller: Caller, door: Do
 NOBODY = 65534
 
 
-def test_root_and_system_accounts_are_refused_by_number_unless_they_are_named() -> None:
+def test_root_and_system_accounts_are_refused_by_number_unless_they_are_named():
     """The bound is the administrator's."""
     policy = Policy(min_uid=1000, allowed_uids=frozenset())
     for uid in (0, 1, 100, 999, NOBODY):

@@ -115,12 +115,12 @@ ORDERS: dict[str, Order] = {
 
 
 @pytest.mark.parametrize(("command", "order"), ORDERS.items(), ids=ORDERS.keys())
-def test_an_order_comes_out_as_it_went_in(command: str, order: Order) -> None:
+def test_an_order_comes_out_as_it_went_in(command, order):
     assert read_order(decode(encode(message_of(command, order)))) == (command, order)
 
 
 @pytest.mark.parametrize(("command", "order"), ORDERS.items(), ids=ORDERS.keys())
-def test_a_field_missing_or_too_many_is_refused_in_any_order(command: str, order: Order) -> None:
+def test_a_field_missing_or_too_many_is_refused_in_any_order(command, order):
     sent = decode(encode(message_of(command, order)))
     refused({**sent, "more": 1})
     for name in sent.keys() - {"cmd"}:
@@ -137,13 +137,13 @@ def test_a_field_missing_or_too_many_is_refused_in_any_order(command: str, order
     ],
     ids=short,
 )
-def test_what_is_no_json_or_no_object_is_a_bad_message(line: bytes) -> None:
+def test_what_is_no_json_or_no_object_is_a_bad_message(line):
     with pytest.raises(BadMessage):
         decode(line)
 
 
 @given(st.binary(max_size=200))
-def test_no_line_raises_anything_but_bad_message(line: bytes) -> None:
+def test_no_line_raises_anything_but_bad_message(line):
     try:
         assert isinstance(decode(line), dict)
     except BadMessage:
@@ -152,7 +152,7 @@ def test_no_line_raises_anything_but_bad_message(line: bytes) -> None:
 
 @pytest.mark.parametrize("field", ["id", "attempt"])
 @pytest.mark.parametrize("value", [0, 10**18, 10**400])
-def test_a_number_that_no_attempt_can_be_called_by_is_refused(field: str, value: int) -> None:
+def test_a_number_that_no_attempt_can_be_called_by_is_refused(field, value):
     """Its file would not be found again, or could not be made at all; the highest one can."""
     refused(put(field, value=value))
     for command in ("kill", "signal"):
@@ -170,13 +170,13 @@ def test_a_number_that_no_attempt_can_be_called_by_is_refused(field: str, value:
     ],
     ids=str,
 )
-def test_an_order_with_a_field_missing_is_refused(path: tuple[str | int, ...]) -> None:
+def test_an_order_with_a_field_missing_is_refused(path):
     """A limit that nobody named would be one that nobody enforces."""
     refused(put(*path, value=GONE))
 
 
 @pytest.mark.parametrize("path", [(), ("limits",), ("limits", "disks", 0)], ids=str)
-def test_a_field_that_nobody_knows_is_refused(path: tuple[str | int, ...]) -> None:
+def test_a_field_that_nobody_knows_is_refused(path):
     refused(put(*path, "nice", value=1))
 
 
@@ -231,7 +231,7 @@ REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
     [(path, value) for path, values in REFUSED for value in values],
     ids=lambda each: repr(each)[:40],
 )
-def test_what_may_not_be_in_an_order_is_refused(path: tuple[str | int, ...], value: object) -> None:
+def test_what_may_not_be_in_an_order_is_refused(path, value):
     refused(put(*path, value=value))
 
 
@@ -253,9 +253,7 @@ PLACES = st.sampled_from(
 
 
 @given(PLACES, JSON)
-def test_no_value_anywhere_raises_anything_but_bad_message(
-    place: tuple[str | int, ...], value: object
-) -> None:
+def test_no_value_anywhere_raises_anything_but_bad_message(place, value):
     """What is taken is the order that was sent, not something near it."""
     sent = put(*place, value=value)
     try:
@@ -297,11 +295,11 @@ WRONG: dict[str, list[Message]] = {
     [(command, change) for command, changes in WRONG.items() for change in changes],
     ids=repr,
 )
-def test_an_order_with_anything_wrong_is_refused(command: str, change: Message) -> None:
+def test_an_order_with_anything_wrong_is_refused(command, change):
     refused({**decode(encode(message_of(command, ORDERS[command]))), **change})
 
 
 @pytest.mark.parametrize("name", [None, "", "hello", 1, ["kill"], {"kill": 1}])
-def test_an_unknown_command_is_refused(name: object) -> None:
+def test_an_unknown_command_is_refused(name):
     with pytest.raises(BadMessage, match="unknown command"):
         read_order({"cmd": name, "id": 1, "attempt": 1})

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,6 @@ from launcher.rig import (
     WAIT_S,
     Controller,
     LauncherProcess,
-    MakeLauncher,
-    Terminal,
     go,
     lives,
     order,
@@ -46,7 +44,7 @@ NOTHING_KNOWN = [{"report": "listed", "known": []}]
 
 
 @pytest.fixture
-def controller(launcher: LauncherProcess) -> Controller:
+def controller(launcher) -> Controller:
     return launcher.connect()
 
 
@@ -74,9 +72,7 @@ def kinds(reports: list[Message]) -> list[str]:
 # -- a job's life ---------------------------------------------------------------------------
 
 
-def test_a_job_is_reported_from_its_start_to_its_removal(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_a_job_is_reported_from_its_start_to_its_removal(launcher, controller, work):
     before = time.time(), time.monotonic()
     controller.launch(shell(UNTIL_GO, cwd=work))
     up = controller.take("up", id=1, attempt=1)
@@ -103,9 +99,7 @@ def test_a_job_is_reported_from_its_start_to_its_removal(
 
 
 @pytest.mark.parametrize("other", [{"uid": 4711}, {"user": "x"}, {"journal": "f" * 32}])
-def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(
-    launcher: LauncherProcess, controller: Controller, work: Path, other: dict[str, Any]
-) -> None:
+def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(launcher, controller, work, other):
     """It was reported as the job's own, and a cancellation of the job killed its processes."""
     begin(controller, work)
     pid = pid_in(work / "pid")
@@ -120,9 +114,7 @@ def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(
     remove(controller)
 
 
-def test_what_cannot_be_run_is_reported_and_leaves_no_trace(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_what_cannot_be_run_is_reported_and_leaves_no_trace(launcher, controller, work):
     """Without cgroups no device can be hidden, so no job begins from which one should be."""
     devices = Devices(hidden=frozenset({DeviceNode("c", 1, 7)}))
     uid = 1 if os.getuid() == 0 else 0
@@ -143,7 +135,7 @@ def test_what_cannot_be_run_is_reported_and_leaves_no_trace(
     assert controller.list() == NOTHING_KNOWN
 
 
-def test_an_order_that_is_repeated_starts_one_job(controller: Controller, work: Path) -> None:
+def test_an_order_that_is_repeated_starts_one_job(controller, work):
     """While it starts, while it runs, and after its end."""
     asked = shell("echo ran >> runs; " + UNTIL_GO, cwd=work)
     for _ in range(3):
@@ -162,9 +154,7 @@ def test_an_order_that_is_repeated_starts_one_job(controller: Controller, work: 
     assert (work / "runs").read_text() == "ran\n"
 
 
-def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(
-    make_launcher: MakeLauncher, work: Path
-) -> None:
+def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(make_launcher, work):
     """Each runner costs the launcher one; the usual soft limit of 1024 is not meant for it."""
     few = "(30, r.getrlimit(r.RLIMIT_NOFILE)[1])"
     prelude = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, {few})"
@@ -182,7 +172,7 @@ def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(
 # -- stopping -------------------------------------------------------------------------------
 
 
-def test_terminate_asks_the_whole_job_to_leave(controller: Controller, work: Path) -> None:
+def test_terminate_asks_the_whole_job_to_leave(controller, work):
     script = (
         "sh -c 'trap \"echo told > b; exit\" TERM; echo > c; while :; do sleep 0.01; done' & "
         "trap 'wait; exit 9' TERM; until [ -s c ]; do :; done; echo up; wait"
@@ -194,9 +184,7 @@ def test_terminate_asks_the_whole_job_to_leave(controller: Controller, work: Pat
     assert written(work / "b") == "told\n"
 
 
-def test_a_job_that_is_told_to_leave_before_its_program_begins_leaves(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_a_job_that_is_told_to_leave_before_its_program_begins_leaves(launcher, controller, work):
     """Until then its process takes no notice of signals."""
     (launcher.failpoints / "runner.before-running-record").write_text("stop")
     controller.launch(shell("sleep 300", cwd=work))
@@ -209,7 +197,7 @@ def test_a_job_that_is_told_to_leave_before_its_program_begins_leaves(
     assert ended(controller) == (None, signal.SIGTERM)
 
 
-def test_a_program_long_in_coming_counts_as_begun(make_launcher: MakeLauncher, work: Path) -> None:
+def test_a_program_long_in_coming_counts_as_begun(make_launcher, work):
     """From a mount that hangs, or because its user keeps it: else no time limit would count."""
     controller = make_launcher().serve(prelude="a.EXEC_S = 1.0")
     program = work / "program"
@@ -238,9 +226,7 @@ def test_a_program_long_in_coming_counts_as_begun(make_launcher: MakeLauncher, w
     ],
     ids=["deaf to TERM", "stopped"],
 )
-def test_kill_ends_what_terminate_does_not(
-    controller: Controller, work: Path, script: str, state: str
-) -> None:
+def test_kill_ends_what_terminate_does_not(controller, work, script, state):
     os.mkfifo(work / "pipe")
     begin(controller, work, script)
     job = pid_in(work / "pid")
@@ -258,7 +244,7 @@ def signals(controller: Controller, count: int, *numbers: int) -> None:
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "freeze", "thaw"])
-def test_an_attempt_that_nobody_knows_is_missing(controller: Controller, command: str) -> None:
+def test_an_attempt_that_nobody_knows_is_missing(controller, command):
     """But removing what is not there is done: a repeated order is answered as the first one."""
     controller.ask(command, (9, 9))
     controller.take("missing", id=9, attempt=9)
@@ -269,9 +255,7 @@ def test_an_attempt_that_nobody_knows_is_missing(controller: Controller, command
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "freeze", "thaw"])
-def test_an_attempt_that_is_over_is_not_signalled(
-    controller: Controller, work: Path, command: str
-) -> None:
+def test_an_attempt_that_is_over_is_not_signalled(controller, work, command):
     begin(controller, work, "exit 3")
     assert ended(controller) == (3, None)
     controller.ask(command)
@@ -281,9 +265,7 @@ def test_an_attempt_that_is_over_is_not_signalled(
     assert reports[1]["exit_code"] == 3
 
 
-def test_an_order_to_launch_while_the_same_is_removed_waits_for_that(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_an_order_to_launch_while_the_same_is_removed_waits_for_that(launcher, controller, work):
     """A runner that is stopped cannot leave, until it goes on."""
     asked = shell("echo ran >> runs; sleep 60", cwd=work)
     controller.launch(asked)
@@ -300,8 +282,8 @@ def test_an_order_to_launch_while_the_same_is_removed_waits_for_that(
 
 
 def test_what_cannot_be_ended_is_reported_stuck_and_a_runner_that_was_stopped_goes_on(
-    make_launcher: MakeLauncher, work: Path
-) -> None:
+    make_launcher, work
+):
     """Its user has stopped it; or else it would be a process that the kernel does not let go."""
     prelude = "import drfd.launcher.signalling as e; e._STUCK_S = 0.1"
     controller = make_launcher().serve(prelude=prelude)
@@ -347,9 +329,7 @@ def goes_on(work: Path) -> None:
     until("new beats", lambda: {"a", "b"} <= set((work / "out").read_text()[before:].split()))
 
 
-def test_a_frozen_job_stands_still_with_all_it_has_started_until_it_is_thawed(
-    controller: Controller, work: Path
-) -> None:
+def test_a_frozen_job_stands_still_with_all_it_has_started_until_it_is_thawed(controller, work):
     pids = beating(controller, work)
     controller.ask("freeze")
     controller.take("frozen", id=1, attempt=1)
@@ -374,12 +354,12 @@ SLOW = (
 
 
 @pytest.fixture
-def slow(make_launcher: MakeLauncher, work: Path) -> Controller:
+def slow(make_launcher, work) -> Controller:
     """Of a launcher on such a machine; the file is `at-last` in `work`."""
     return make_launcher().serve(prelude=SLOW.format(path=str(work / "at-last")))
 
 
-def test_a_job_is_reported_frozen_when_it_is_and_not_before(slow: Controller, work: Path) -> None:
+def test_a_job_is_reported_frozen_when_it_is_and_not_before(slow, work):
     """Meanwhile others are served."""
     beating(slow, work)
     slow.ask("freeze")
@@ -393,8 +373,8 @@ def test_a_job_is_reported_frozen_when_it_is_and_not_before(slow: Controller, wo
 
 @pytest.mark.parametrize("command", ["thaw", "terminate", "kill"])
 def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked(
-    slow: Controller, work: Path, command: str
-) -> None:
+    slow, work, command
+):
     beating(slow, work)
     slow.ask("freeze")
     assert kinds(slow.list()) == ["up", "listed"]
@@ -409,7 +389,7 @@ def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "remove"])
-def test_a_frozen_job_ends_like_any_other(controller: Controller, work: Path, command: str) -> None:
+def test_a_frozen_job_ends_like_any_other(controller, work, command):
     """A SIGTERM thaws it, so that it can leave in order."""
     pids = beating(controller, work)
     controller.ask("freeze")
@@ -424,9 +404,7 @@ def test_a_frozen_job_ends_like_any_other(controller: Controller, work: Path, co
 # -- bad orders -----------------------------------------------------------------------------
 
 
-def test_garbage_ends_the_connection_and_nothing_else(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_garbage_ends_the_connection_and_nothing_else(launcher, controller, work):
     begin(controller, work)
     pid_in(work / "pid")
     controller.send_raw(b'{"cmd":"launch","id":1}\n')
@@ -453,8 +431,8 @@ LINGERING = {
 
 @pytest.mark.parametrize("said", LINGERING.values(), ids=LINGERING.keys())
 def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
-    launcher: LauncherProcess, controller: Controller, work: Path, said: Callable[[Path], Any]
-) -> None:
+    launcher, controller, work, said
+):
     """Closed in the loop, it stopped the launcher for as long as its other end liked."""
     data, count, rest = said(work)
     with ExitStack() as stack:
@@ -473,8 +451,8 @@ def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
 
 
 def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_next(
-    launcher: LauncherProcess, controller: Controller, work: Path, terminal: Terminal
-) -> None:
+    launcher, controller, work, terminal
+):
     """Nobody hears its runner's bell: it would look unborn, and have no time limit."""
     asked = shell(UNTIL_GO, cwd=work, attach=str(terminal.path))
     controller.launch(asked)
@@ -494,9 +472,7 @@ def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_nex
 # -- runners die ----------------------------------------------------------------------------
 
 
-def test_an_attempt_file_that_a_power_cut_has_emptied_is_missing(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_an_attempt_file_that_a_power_cut_has_emptied_is_missing(launcher, controller, work):
     """Else a job that was running would seem to run for ever."""
     (launcher.files.path / "1.1").touch()
     missing = {"report": "missing", "id": 1, "attempt": 1}
@@ -505,9 +481,7 @@ def test_an_attempt_file_that_a_power_cut_has_emptied_is_missing(
     assert controller.list() == NOTHING_KNOWN
 
 
-def test_what_was_ended_with_all_jobs_has_an_unknown_end(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
+def test_what_was_ended_with_all_jobs_has_an_unknown_end(launcher, controller, work):
     """The jobs' unit was stopped, as at a shutdown; how its jobs took that is not their own end."""
     runner = begin(controller, work, "trap 'exit 0' TERM; echo $$ > pid; sleep 60 & wait")
     job = pid_in(work / "pid")
@@ -549,12 +523,12 @@ MAIN = "from drfd.launcher.main import main; main(sys.argv[1:])"
         (("--state", "/tmp", "--controller", "0", "--nice"), "--nice"),
     ],
 )
-def test_options_that_are_wrong_are_named(options: tuple[str, ...], said: str) -> None:
+def test_options_that_are_wrong_are_named(options, said):
     done = subprocess.run(python(MAIN, *options), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True)
 
 
-def test_its_rooms_are_closed_to_others(launcher: LauncherProcess) -> None:
+def test_its_rooms_are_closed_to_others(launcher):
     launcher.connect()
     modes = {
         name: (launcher.state / name).stat().st_mode & 0o777
@@ -563,16 +537,14 @@ def test_its_rooms_are_closed_to_others(launcher: LauncherProcess) -> None:
     assert modes == {"attempts": 0o700, "launcher.sock": 0o600, "launcher.lock": 0o600}
 
 
-def test_a_long_path_does_not_keep_it_from_listening(
-    make_launcher: MakeLauncher, tmp_path: Path
-) -> None:
+def test_a_long_path_does_not_keep_it_from_listening(make_launcher, tmp_path):
     """An address holds 107 bytes."""
     launcher = make_launcher(tmp_path / ("x" * 100) / ("y" * 100))
     assert launcher.serve().hello["kind"] == "none"
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may have real cgroups, see tests/system")
-def test_an_ordinary_user_is_told_why_there_are_no_cgroups(make_launcher: MakeLauncher) -> None:
+def test_an_ordinary_user_is_told_why_there_are_no_cgroups(make_launcher):
     hello = make_launcher().serve(cgroups=True).hello
     assert hello["kind"] == "none"
     told = hello["controls"]["memory"]
@@ -583,7 +555,7 @@ def test_an_ordinary_user_is_told_why_there_are_no_cgroups(make_launcher: MakeLa
     assert any(reason in told for reason in reasons), told
 
 
-def test_uids_are_refused_and_allowed_by_options(make_launcher: MakeLauncher, work: Path) -> None:
+def test_uids_are_refused_and_allowed_by_options(make_launcher, work):
     """The tests' own uid is allowed by the rig, and others by their number."""
     controller = make_launcher().serve("--min-uid", "3000000000")
     begin(controller, work, "exit 3")
@@ -598,7 +570,7 @@ def test_uids_are_refused_and_allowed_by_options(make_launcher: MakeLauncher, wo
 # -- one at a time --------------------------------------------------------------------------
 
 
-def test_jobs_have_outputs_where_its_own_were_shut(make_launcher: MakeLauncher, work: Path) -> None:
+def test_jobs_have_outputs_where_its_own_were_shut(make_launcher, work):
     """The file that was opened as 1 could not be put there."""
     controller = make_launcher().serve(prelude="import os; os.closerange(0, 3)\n")
     begin(controller, work, "echo there; echo errors >&2")
@@ -606,7 +578,7 @@ def test_jobs_have_outputs_where_its_own_were_shut(make_launcher: MakeLauncher, 
     assert ((work / "out").read_text(), (work / "err").read_text()) == ("there\n", "errors\n")
 
 
-def test_a_second_launcher_waits_until_the_first_is_gone(launcher: LauncherProcess) -> None:
+def test_a_second_launcher_waits_until_the_first_is_gone(launcher):
     first = launcher.connect()
     old = launcher.process
     launcher.start()
@@ -616,9 +588,7 @@ def test_a_second_launcher_waits_until_the_first_is_gone(launcher: LauncherProce
     assert launcher.connect().peer_pid == launcher.process.pid != old.pid
 
 
-def test_a_second_launcher_gives_up_when_the_first_stays(
-    make_launcher: MakeLauncher, launcher: LauncherProcess
-) -> None:
+def test_a_second_launcher_gives_up_when_the_first_stays(make_launcher, launcher):
     first = launcher.connect()
     second = launcher.start(prelude="import drfd.launcher.main as m; m._PREDECESSOR_WAIT_S = 0.1")
     assert second.wait(WAIT_S) == 1
@@ -630,7 +600,7 @@ def test_a_second_launcher_gives_up_when_the_first_stays(
 # -- signals --------------------------------------------------------------------------------
 
 
-def test_interrupt_from_a_terminal_is_not_for_it(launcher: LauncherProcess) -> None:
+def test_interrupt_from_a_terminal_is_not_for_it(launcher):
     controller = launcher.connect()
     launcher.process.send_signal(signal.SIGINT)
     assert controller.list() == NOTHING_KNOWN
@@ -655,14 +625,14 @@ class Kept:
 
 
 @pytest.fixture
-def kept(make_launcher: MakeLauncher) -> Iterator[Kept]:
+def kept(make_launcher) -> Iterator[Kept]:
     kept = Kept(make_launcher())
     yield kept
     kept.let_go()
     kept.supervisor.wait(WAIT_S)
 
 
-def test_a_launcher_whose_supervisor_was_killed_ends_with_the_controller(kept: Kept) -> None:
+def test_a_launcher_whose_supervisor_was_killed_ends_with_the_controller(kept):
     controller = kept.launcher.connect()
     kept.supervisor.kill()
     kept.supervisor.wait(WAIT_S)
@@ -671,7 +641,7 @@ def test_a_launcher_whose_supervisor_was_killed_ends_with_the_controller(kept: K
     until("an end of the launcher", lambda: not lives(controller.peer_pid))
 
 
-def test_no_job_holds_the_supervisors_pipe(kept: Kept, work: Path) -> None:
+def test_no_job_holds_the_supervisors_pipe(kept, work):
     """Whoever holds an end of it keeps the other side waiting for its close."""
     controller = kept.launcher.connect()
     runner = begin(controller, work, "echo $$ > pid; sleep 60")

@@ -32,7 +32,7 @@ from drfd.launcher.protocol import (
     message_of,
 )
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
-from launcher.rig import LauncherProcess, order
+from launcher.rig import order
 
 # -- a cgroup may need several tries until it is gone -------------------------------------
 
@@ -51,14 +51,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     return clock
 
 
 @pytest.fixture
-def endings(clock: Clock) -> Endings:
+def endings(clock) -> Endings:
     return Endings()
 
 
@@ -71,9 +71,7 @@ def ending_of(endings: Endings, key: tuple[int, int]) -> Ending:
     return found
 
 
-def test_a_removal_outweighs_a_killing_and_an_order_to_launch_is_kept(
-    endings: Endings,
-) -> None:
+def test_a_removal_outweighs_a_killing_and_an_order_to_launch_is_kept(endings):
     endings.add(A, remove=False)
     endings.add(A, remove=True)
     endings.add(B, remove=True)
@@ -85,7 +83,7 @@ def test_a_removal_outweighs_a_killing_and_an_order_to_launch_is_kept(
     assert ending_of(endings, A).relaunch == again
 
 
-def test_asked_again_or_hurried_by_news_it_is_tried_at_once_and_no_other(endings: Endings) -> None:
+def test_asked_again_or_hurried_by_news_it_is_tried_at_once_and_no_other(endings):
     for key in (A, B):
         endings.add(key, remove=True)
         endings.put_off(ending_of(endings, key))
@@ -97,7 +95,7 @@ def test_asked_again_or_hurried_by_news_it_is_tried_at_once_and_no_other(endings
     assert due(endings) == [A, B]
 
 
-def test_after_ten_seconds_it_is_called_stuck_and_only_once(endings: Endings, clock: Clock) -> None:
+def test_after_ten_seconds_it_is_called_stuck_and_only_once(endings, clock):
     endings.add(A, remove=True)
     (ending,) = (ending for _, ending in endings.due())
     told = []
@@ -107,7 +105,7 @@ def test_after_ten_seconds_it_is_called_stuck_and_only_once(endings: Endings, cl
     assert [at for at, is_stuck in told if is_stuck] == [110]
 
 
-def test_all_that_are_due_can_be_finished_while_they_are_walked(endings: Endings) -> None:
+def test_all_that_are_due_can_be_finished_while_they_are_walked(endings):
     for key in (A, B):
         endings.add(key, remove=True)
     for key, _ in endings.due():
@@ -119,7 +117,7 @@ def test_all_that_are_due_can_be_finished_while_they_are_walked(endings: Endings
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[int]:
+def directory(tmp_path) -> Iterator[int]:
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     for key in (A, B):
         file = attempt_files.create(
@@ -140,14 +138,14 @@ def sent() -> Sent:
 
 
 @pytest.fixture
-def signals(directory: int, sent: Sent) -> Signalling:
+def signals(directory, sent) -> Signalling:
     place: Any = SimpleNamespace(
         signal=lambda key, attempt, number: sent.append((key, signal.Signals(number).name))
     )
     return Signalling(place, directory)
 
 
-def test_what_is_told_again_is_not_sent_again(signals: Signalling, sent: Sent) -> None:
+def test_what_is_told_again_is_not_sent_again(signals, sent):
     for told in ((1, (10,)), (1, (10,)), (3, (10, 12, 10))):
         signals.add(A, *told)
         signals.run_due()
@@ -156,8 +154,8 @@ def test_what_is_told_again_is_not_sent_again(signals: Signalling, sent: Sent) -
 
 
 def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
-    signals: Signalling, sent: Sent, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+    signals, sent, monkeypatch, clock
+):
     """A user's thousands of signals kept the launches of all others waiting."""
     signal_slowly = signals.confinement.signal
 
@@ -179,9 +177,7 @@ def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
     assert (sent[2:], signals.pause_s()) == ([(A, "SIGUSR1")], None)
 
 
-def test_what_was_asked_for_before_the_end_is_sent_before_it(
-    signals: Signalling, sent: Sent, directory: int
-) -> None:
+def test_what_was_asked_for_before_the_end_is_sent_before_it(signals, sent, directory):
     signals.add(A, 1, (10,))
     attempt = attempt_files.read(directory, A)
     assert attempt is not None
@@ -192,8 +188,8 @@ def test_what_was_asked_for_before_the_end_is_sent_before_it(
 
 
 def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
-    signals: Signalling, sent: Sent, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+    signals, sent, monkeypatch, clock
+):
     note = attempt_files.note_signals
 
     def full(dir_fd: int, key: attempt_files.Key, count: int) -> None:
@@ -231,7 +227,7 @@ def freezing_of(directory: int, stands: Any, is_ending: Any) -> tuple[Freezing, 
     return Freezing(place, directory, lambda *report: told.append(report), is_ending), told
 
 
-def test_pauses_double_up_to_a_second_until_all_stands_still(directory: int, clock: Clock) -> None:
+def test_pauses_double_up_to_a_second_until_all_stands_still(directory, clock):
     still: set[Any] = set()
     freezing, told = freezing_of(directory, still.__contains__, lambda key: False)
     assert freezing.pause_s() is None
@@ -256,7 +252,7 @@ def test_pauses_double_up_to_a_second_until_all_stands_still(directory: int, clo
     assert freezing.pause_s() is None
 
 
-def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: int) -> None:
+def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory):
     freezing, told = freezing_of(directory, lambda key: False, A.__eq__)
     freezing.freeze(A)
     freezing.freeze((3, 1))
@@ -264,7 +260,7 @@ def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: in
     assert freezing.pause_s() is None
 
 
-def test_the_floor_is_in_the_attempt_file(tmp_path: Path) -> None:
+def test_the_floor_is_in_the_attempt_file(tmp_path):
     disks = (DiskLimit(device="8:0", read_bps=10, write_bps=0),)
     limits = AttemptLimits(cores_milli=500, memory_bytes=1, pids=1, cores_by=SHARE, disks=disks)
     asked = order(cwd=tmp_path, limits=limits).order
@@ -285,9 +281,7 @@ def test_the_floor_is_in_the_attempt_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(
-    launcher: LauncherProcess, work: Path
-) -> None:
+def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(launcher, work):
     controller = launcher.connect()
     limits = AttemptLimits(cores_milli=500, memory_bytes=64 << 20, pids=1000, cores_by=SHARE)
     most = Ceilings(cores_milli=2000)

@@ -47,7 +47,7 @@ def holes(size: int, flags: int = 0) -> int:
 
 
 @pytest.mark.parametrize("size", [1, (256 << 10) - 1, 256 << 10, (1 << 20) + 7])
-def test_a_file_read_in_pieces_has_the_digest_of_its_bytes(size: int, fds: list[int]) -> None:
+def test_a_file_read_in_pieces_has_the_digest_of_its_bytes(size, fds):
     data = (os.urandom(1 << 16) * (size // (1 << 16) + 1))[:size]
     fds.append(seal(data))
     # Whoever shares the descriptor may have read on.
@@ -55,7 +55,7 @@ def test_a_file_read_in_pieces_has_the_digest_of_its_bytes(size: int, fds: list[
     assert sealed_digest(fds[0]) == digest_of(data)
 
 
-def test_looking_at_a_hole_makes_no_memory_of_it(fds: list[int]) -> None:
+def test_looking_at_a_hole_makes_no_memory_of_it(fds):
     """Mapped pages were charged to the launcher and its runners, which the kernel killed."""
     size = 8 << 20
     fds.append(holes(size))
@@ -63,7 +63,7 @@ def test_looking_at_a_hole_makes_no_memory_of_it(fds: list[int]) -> None:
     assert os.fstat(fds[0]).st_blocks == 0
 
 
-def test_a_file_of_huge_pages_needs_none(fds: list[int]) -> None:
+def test_a_file_of_huge_pages_needs_none(fds):
     """To map it failed where the machine has no huge pages, and ended the launcher."""
     try:
         fds.append(holes(2 << 20, os.MFD_HUGETLB))
@@ -73,7 +73,7 @@ def test_a_file_of_huge_pages_needs_none(fds: list[int]) -> None:
     assert sealed_digest(fds[0]) == digest_of(bytes(size))
 
 
-def test_a_descriptor_that_cannot_be_read_is_refused(fds: list[int]) -> None:
+def test_a_descriptor_that_cannot_be_read_is_refused(fds):
     """The failure to read it came later, where nobody expected one, and ended the launcher."""
     fds.append(seal(b"x"))
     fds.append(os.open(f"/proc/self/fd/{fds[0]}", os.O_WRONLY))
@@ -85,8 +85,8 @@ def test_a_descriptor_that_cannot_be_read_is_refused(fds: list[int]) -> None:
 @pytest.mark.parametrize("proof", [None, "0" * 64])
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_only_what_its_user_has_signed_is_accepted_if_anything_is_signed(
-    proof: str | None, has_keys: bool, tmp_path: Path, fds: list[int]
-) -> None:
+    proof, has_keys, tmp_path, fds
+):
     keys, asked = SigningKeys(tmp_path), order(cwd=Path("/"), payload=b"x" * 1000)
     if proof is None:
         proof = proof_of(keys.key_of(asked.uid, asked.user), digest_of(asked.data))
@@ -99,7 +99,7 @@ def test_only_what_its_user_has_signed_is_accepted_if_anything_is_signed(
     assert found.is_signed == is_signed
 
 
-def test_the_payload_of_the_longest_request_is_accepted(fds: list[int]) -> None:
+def test_the_payload_of_the_longest_request_is_accepted(fds):
     fields = {"op": "submit", "v": 1, "argv": ["x"], "cwd": "/", "script": ""}
     fields["script"] = "x" * (MAX_REQUEST_BYTES - len(encode_request(fields)))
     assert len(encode_request(fields)) == MAX_REQUEST_BYTES
@@ -147,7 +147,7 @@ SILENT = 61001
 
 
 @pytest.fixture
-def writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
+def writers(tmp_path, monkeypatch) -> Iterator[Writers]:
     if ME != 0:
         pytest.skip("not root: only root gives keys")
     tmp_path.chmod(0o711)
@@ -160,9 +160,7 @@ def writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers
 as_root = pytest.mark.skipif(ME != 0, reason="not root: only root gives keys")
 
 
-def test_a_key_file_is_its_users_alone_in_a_directory_of_roots(
-    writers: Writers,
-) -> None:
+def test_a_key_file_is_its_users_alone_in_a_directory_of_roots(writers):
     writers.write(ME, 61002)
     assert writers.key("me") == writers.keys.key_of(ME, "me")
     seen = [(writers.place / name).stat() for name in writers.names()]
@@ -173,7 +171,7 @@ def test_a_key_file_is_its_users_alone_in_a_directory_of_roots(
     assert (place.st_uid, place.st_mode) == (0, stat.S_IFDIR | 0o711)
 
 
-def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers: Writers) -> None:
+def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers):
     writers.name_of = lambda uid: "grace"
     writers.write(ME)
     old = writers.key("grace")
@@ -184,7 +182,7 @@ def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers
     assert writers.key("hopper") not in (None, old)
 
 
-def test_each_launcher_writes_them_anew(writers: Writers) -> None:
+def test_each_launcher_writes_them_anew(writers):
     """Secret and accounts may have changed, and a killed process may have left half a file."""
     writers.write(ME)
     (writers.place / f"{ME}-new-1").touch()
@@ -198,18 +196,14 @@ def _fails(uid: int) -> str | None:
 
 
 @pytest.mark.parametrize("name_of", [lambda uid: None, _fails])
-def test_without_an_account_there_is_no_key(
-    writers: Writers, name_of: Callable[[int], str | None]
-) -> None:
+def test_without_an_account_there_is_no_key(writers, name_of):
     """Nor while the directory does not say whether there is one."""
     writers.name_of = name_of
     writers.write(61002)
     assert writers.names() == []
 
 
-def test_on_a_full_disk_nothing_is_left_half_done(
-    writers: Writers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_full_disk_nothing_is_left_half_done(writers, monkeypatch):
     def full(fd: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -222,9 +216,7 @@ def test_on_a_full_disk_nothing_is_left_half_done(
 
 
 @pytest.mark.slow
-def test_a_directory_that_says_nothing_of_a_user_keeps_no_other_waiting(
-    writers: Writers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_says_nothing_of_a_user_keeps_no_other_waiting(writers, monkeypatch):
     """And is waited for only so long."""
 
     def name_of(uid: int) -> str:
@@ -243,7 +235,7 @@ def test_a_directory_that_says_nothing_of_a_user_keeps_no_other_waiting(
 
 
 @pytest.fixture
-def key_file(tmp_path: Path) -> Path:
+def key_file(tmp_path) -> Path:
     place = tmp_path / "keys"
     place.mkdir(mode=0o711)
     (place / "key").write_bytes(bytes(range(KEY_BYTES)))
@@ -273,9 +265,7 @@ def _linked(file: Path) -> None:
         _linked,
     ],
 )
-def test_only_a_file_as_root_writes_it_is_a_key(
-    key_file: Path, spoil: Callable[[Path], object]
-) -> None:
+def test_only_a_file_as_root_writes_it_is_a_key(key_file, spoil):
     """The controller names the file, and could name one that it knows, or a terminal."""
     assert read_key(str(key_file)) == bytes(range(KEY_BYTES))
     spoil(key_file)
@@ -285,8 +275,8 @@ def test_only_a_file_as_root_writes_it_is_a_key(
 @as_root
 @pytest.mark.parametrize(("uid", "is_users"), [(0, False), (61002, True)])
 def test_a_file_of_a_file_system_that_a_user_has_mounted_is_no_key(
-    key_file: Path, monkeypatch: pytest.MonkeyPatch, uid: int, is_users: bool
-) -> None:
+    key_file, monkeypatch, uid, is_users
+):
     """Its server says that root owns it all."""
     device = os.stat(key_file).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"

@@ -18,7 +18,7 @@ __all__ = ["idle", "instance", "lend"]
 
 
 @pytest.fixture
-def extra(tmp_path: Path) -> Iterator[Path]:
+def extra(tmp_path) -> Iterator[Path]:
     """A file system of our own, on a loop device."""
     if shutil.which("mkfs.ext4") is None or not os.path.exists("/dev/loop-control"):
         pytest.skip("no loop devices, or no ext4, to make a second disk of")
@@ -38,7 +38,7 @@ def extra(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def open_python() -> None:
+def open_python():
     """Other users must be able to run this environment's programs."""
     try:
         subprocess.run(
@@ -49,7 +49,7 @@ def open_python() -> None:
 
 
 @pytest.fixture(scope="session")
-def users(open_python: None) -> Iterator[Accounts]:
+def users(open_python) -> Iterator[Accounts]:
     """Accounts that exist while the tests run, each in one more group of its own."""
     names = [f"drfdt{os.getpid()}{letter}" for letter in "ab"]
     made: list[Callable[[], object]] = []

@@ -24,7 +24,7 @@ Start = Lend
 
 
 @pytest.fixture
-def start(lend: Lend) -> Start:
+def start(lend) -> Start:
     """A daemon that gives out all CPUs of this machine, in that mode."""
     if len(CPUS) < 2:
         pytest.skip("one CPU is everybody's")
@@ -105,7 +105,7 @@ def both_s(jobs: list[dict[str, Any]]) -> tuple[float, float]:
 # -- weight -----------------------------------------------------------------------------------
 
 
-def test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared(start: Start) -> None:
+def test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared(start):
     instance = start("weight")
     jobs = [run(instance, cores, *python(BURN_ON, CPUS[0])) for cores in (1.5, 0.5)]
     assert not any(map(has_quota, jobs))
@@ -118,7 +118,7 @@ def test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared(start: Start)
 
 
 @pytest.mark.parametrize("mode", ["weight", "quota"])
-def test_only_with_weights_a_job_takes_what_nobody_else_wants(start: Start, mode: str) -> None:
+def test_only_with_weights_a_job_takes_what_nobody_else_wants(start, mode):
     """So little is declared that even a machine that is busy otherwise has several times that."""
     instance = start(mode)
     job = run(instance, 0.02, *python(BURN))
@@ -137,7 +137,7 @@ def test_only_with_weights_a_job_takes_what_nobody_else_wants(start: Start, mode
 # -- pin --------------------------------------------------------------------------------------
 
 
-def test_whole_cores_are_cpus_that_nobody_else_runs_on(start: Start) -> None:
+def test_whole_cores_are_cpus_that_nobody_else_runs_on(start):
     instance = start("pin")
     parts = [run(instance, 0.5, *python(BURN)) for _ in range(2)]
     whole = run(instance, len(CPUS) - 1, *python(f"import os\nos.fork()\n{BURN}"))
@@ -163,7 +163,7 @@ def last_cpu(pid: int) -> int:
     return int(stat_of(pid)[36])
 
 
-def test_pins_outlive_launcher_and_daemon(start: Start) -> None:
+def test_pins_outlive_launcher_and_daemon(start):
     """kill -9 of both: the next ones know from the kernel who has what."""
     instance = start("pin")
     whole, part = run(instance, 1, "sleep", "600"), run(instance, 0.5, "sleep", "600")
@@ -181,7 +181,7 @@ def test_pins_outlive_launcher_and_daemon(start: Start) -> None:
     assert not allowed(second) & allowed(third)
 
 
-def test_a_suspended_jobs_cpus_are_for_others_and_it_gets_some_again(start: Start) -> None:
+def test_a_suspended_jobs_cpus_are_for_others_and_it_gets_some_again(start):
     """Its own mask of CPUs does not keep it on those that it had."""
     instance = start("pin")
     bound = "import os\nos.sched_setaffinity(0, os.sched_getaffinity(0))\n" + BURN
@@ -202,9 +202,7 @@ def test_a_suspended_jobs_cpus_are_for_others_and_it_gets_some_again(start: Star
     assert {last_cpu(pid) for pid in pids(first)} == allowed(first)
 
 
-def test_jobs_that_run_when_pinning_begins_keep_quotas_and_leave_the_pinned(
-    start: Start,
-) -> None:
+def test_jobs_that_run_when_pinning_begins_keep_quotas_and_leave_the_pinned(start):
     instance = start("quota")
     old = run(instance, 1, *python(BURN))
     assert allowed(old) == set(CPUS) and has_quota(old)
@@ -220,7 +218,7 @@ def test_jobs_that_run_when_pinning_begins_keep_quotas_and_leave_the_pinned(
     assert allowed(light) == set(CPUS) - allowed(new) and not has_quota(light)
 
 
-def test_where_more_is_given_out_than_there_is_the_last_ones_have_quotas(start: Start) -> None:
+def test_where_more_is_given_out_than_there_is_the_last_ones_have_quotas(start):
     instance = start("pin")
     instance.config.write_text(config("pin", cores=len(CPUS) + 2))
     instance.drf("reload")
@@ -235,7 +233,7 @@ def test_where_more_is_given_out_than_there_is_the_last_ones_have_quotas(start: 
 # -- share ------------------------------------------------------------------------------------
 
 
-def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start: Start) -> None:
+def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start):
     """Other tests may load the machine: then it is full, but nobody's jobs of this daemon are."""
     instance, most = start("share"), len(CPUS)
     said = instance.drf("doctor").stdout

@@ -28,7 +28,7 @@ from drfd.launcher.gpu_meter.reading import encode, process_reading
 from drfd.linux.service import has_systemd
 from fakes import spec
 from gpu_machines import CONTROLLER, unfold
-from instance import CONFIG, Accounts, Instance, Lend, wait_for
+from instance import CONFIG, Instance, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -74,7 +74,7 @@ try_all "$@"
 
 
 @pytest.fixture
-def granting(lend: Lend, nodes: Path) -> Instance:
+def granting(lend, nodes) -> Instance:
     """A daemon that gives out two of the nodes. The other one is /dev/null, which all jobs need."""
     listed = json.dumps([str(nodes / name) for name in LISTED])
     instance = lend(f"{CONFIG}\n[gres.fpga]\ndevices = {listed}\n")
@@ -137,14 +137,14 @@ def check_reach(
 
 
 def test_each_job_reaches_the_devices_that_it_was_given_and_no_others_whatever_dies(
-    granting: Instance, nodes: Path, users: Accounts
-) -> None:
+    granting, nodes, users
+):
     uid, one = users[0].pw_uid, ("--gres", "fpga=1")
     jobs = [(one, uid, {FREE, LISTED[0]}), (one, 0, {FREE, LISTED[1]}), ((), uid, {FREE})]
     check_reach(granting, [nodes / name for name in MINORS], jobs, lambda: granting.strike("both"))
 
 
-def test_a_job_does_not_start_on_a_device_that_has_gone(granting: Instance, nodes: Path) -> None:
+def test_a_job_does_not_start_on_a_device_that_has_gone(granting, nodes):
     first, second = LISTED
     (nodes / second).unlink()
     words = ("-m", "64M", "-c", "1", "--gres", "fpga")
@@ -159,7 +159,7 @@ def test_a_job_does_not_start_on_a_device_that_has_gone(granting: Instance, node
 
 
 @pytest.mark.anew
-def test_a_reload_changes_no_device_under_jobs_that_run(granting: Instance, nodes: Path) -> None:
+def test_a_reload_changes_no_device_under_jobs_that_run(granting, nodes):
     """They have theirs by number: other devices take a restart."""
     words = ("-m", "64M", "-c", "1")
     new = nodes / OTHER
@@ -212,7 +212,7 @@ class GpuMachine:
 
 
 @pytest.fixture
-def with_gpus(nodes: Path) -> Iterator[GpuMachine]:
+def with_gpus(nodes) -> Iterator[GpuMachine]:
     config = CONFIG.replace("[enforcement]", "[gres]\ngpu = [0, 1]\n[enforcement]")
     machine = GpuMachine(Instance(f'{config}\n[daemon]\nsystem_users = ["root"]\n'), nodes)
     try:
@@ -226,17 +226,15 @@ def with_gpus(nodes: Path) -> Iterator[GpuMachine]:
 
 
 def test_each_job_reaches_the_nodes_of_its_own_gpus_and_of_no_others_whatever_dies(
-    with_gpus: GpuMachine, users: Accounts
-) -> None:
+    with_gpus, users
+):
     uid, one = users[0].pw_uid, ("--gres", "gpu=1")
     jobs = [(one, uid, {"nvidia0", "render0"}), (one, 0, {"nvidia1", "render1"})]
     jobs += [((), uid, set()), ((), 0, set())]
     check_reach(with_gpus.instance, with_gpus.paths, jobs, with_gpus.kill)
 
 
-def test_a_gpu_in_use_stays_hidden_when_none_is_configured_any_more(
-    with_gpus: GpuMachine, users: Accounts
-) -> None:
+def test_a_gpu_in_use_stays_hidden_when_none_is_configured_any_more(with_gpus, users):
     instance, first = with_gpus.instance, with_gpus.paths[0]
     holder = instance.running("-m", "64M", "--gres", "gpu", "--", "sleep", "1000")["id"]
     instance.config.write_text(instance.configured.replace("gpu = [0, 1]", ""))
@@ -248,9 +246,7 @@ def test_a_gpu_in_use_stays_hidden_when_none_is_configured_any_more(
     assert instance.ended(*tries)["state"] == "COMPLETED"
 
 
-def test_a_process_of_a_job_and_its_children_are_found_by_the_jobs_cgroup(
-    instance: Instance, users: Accounts
-) -> None:
+def test_a_process_of_a_job_and_its_children_are_found_by_the_jobs_cgroup(instance, users):
     """Which job a process on a GPU belongs to, as what measures reads it."""
     instance.work.chmod(0o777)
     pids = instance.work / "pids"
@@ -369,9 +365,7 @@ grep -q '/inner$' /proc/self/cgroup && echo inside
 
 
 @pytest.mark.parametrize("asks", [(), ("--gres", "fpga=2")])
-def test_not_even_root_makes_a_way_to_a_hidden_device_in_a_job(
-    granting: Instance, nodes: Path, asks: tuple[str, ...]
-) -> None:
+def test_not_even_root_makes_a_way_to_a_hidden_device_in_a_job(granting, nodes, asks):
     words = ("-m", "64M", *asks, "-e", "/dev/null", "--", "sh", "-c", _ROOTS_WAYS, "sh")
     job = granting.ended(*words, nodes / HIDDEN, nodes / FREE)
     ways = ["by a node", "inside", "in an inner cgroup", "end"]
@@ -381,7 +375,7 @@ def test_not_even_root_makes_a_way_to_a_hidden_device_in_a_job(
 @pytest.mark.skipif(
     Kernel().v2 is None or not has_systemd(), reason="no systemd with cgroup v2 here"
 )
-def test_a_reload_of_systemd_changes_nothing_for_a_job(granting: Instance, nodes: Path) -> None:
+def test_a_reload_of_systemd_changes_nothing_for_a_job(granting, nodes):
     """It attaches the device programs of its units again, from which containers lose their GPUs."""
     script = f"until [ -e gate ]; do sleep 0.1; done; (exec 3< {nodes / HIDDEN}) || exit 7"
     job_id = granting.running("-m", "64M", "--", "sh", "-c", script)["id"]
@@ -391,9 +385,7 @@ def test_a_reload_of_systemd_changes_nothing_for_a_job(granting: Instance, nodes
 
 
 @pytest.mark.parametrize(("count", "ways"), [(0, []), (2, ["plain", "by_a_link"])])
-def test_no_way_of_a_user_leads_to_a_hidden_device(
-    granting: Instance, nodes: Path, users: Accounts, count: int, ways: list[str]
-) -> None:
+def test_no_way_of_a_user_leads_to_a_hidden_device(granting, nodes, users, count, ways):
     """What is given to the job is reached by the same program, so that the ways are ways."""
     home = granting.home_for(users[0])
     asked = ("--gres", f"fpga={count}") if count else ()

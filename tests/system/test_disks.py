@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from instance import CONFIG, Instance, MakeInstance, wait_for
+from instance import CONFIG, Instance, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -27,7 +27,7 @@ write = "50M"
 
 
 @pytest.fixture
-def instance(make_instance: MakeInstance, extra: Path) -> Instance:
+def instance(make_instance, extra) -> Instance:
     """Its first disk is that of the usual configuration, and cores are given by quota."""
     text = CONFIG.replace('"test"', '"main"') + EXTRA.format(extra=extra)
     made = make_instance(text).start()
@@ -53,14 +53,14 @@ def seconds(instance: Instance, *words: str, where: Path, most_s: float) -> floa
     return min(took_s)
 
 
-def test_a_rate_holds_on_the_disk_that_it_names_only(instance: Instance, extra: Path) -> None:
+def test_a_rate_holds_on_the_disk_that_it_names_only(instance, extra):
     slow = seconds(instance, "--io", "extra=4M", where=extra, most_s=20)
     assert slow > LEAST_S
     seconds(instance, "--io", "main=4M", where=extra, most_s=slow / 2)
     assert seconds(instance, "--io", "main=4M", where=instance.work, most_s=20) > LEAST_S
 
 
-def test_a_rate_without_name_is_for_the_directorys_disk(instance: Instance, extra: Path) -> None:
+def test_a_rate_without_name_is_for_the_directorys_disk(instance, extra):
     assert seconds(instance, "--io", "4M", where=extra, most_s=20) > LEAST_S
     job_id = instance.submit("--io", "40M/20M", "--", "true", cwd=extra)
     demand: dict[str, Any] = instance.show(job_id)["demand"]
@@ -69,9 +69,7 @@ def test_a_rate_without_name_is_for_the_directorys_disk(instance: Instance, extr
     assert "io 40M/20M on disk extra\n" in instance.drf("show", job_id).stdout
 
 
-def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(
-    instance: Instance, extra: Path
-) -> None:
+def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(instance, extra):
     holder = instance.running("--io", "extra=1M/40M", "--", "sleep", "600")["id"]
     waits = instance.submit("--io", "extra=1M/20M", "--", "true")
     other = instance.submit("--io", "main=1M/20M", "--", "true")
@@ -94,7 +92,7 @@ def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(
     assert instance.wait_end(waits)["state"] == "COMPLETED"
 
 
-def test_calibrate_finds_the_rate_of_the_kernels_limit(instance: Instance, tmp_path: Path) -> None:
+def test_calibrate_finds_the_rate_of_the_kernels_limit(instance, tmp_path):
     """A job's limit is its disk's speed. Others disturb: one of three is right, none above."""
     free = os.statvfs(instance.work)
     if free.f_bavail * free.f_frsize < 512 * MIB:
@@ -155,9 +153,7 @@ class Reader:
         return int(text.split()[1].removeprefix("rbps=")) / MIB
 
 
-def test_what_nobody_declares_is_lent_until_somebody_who_holds_less_wants_more(
-    instance: Instance, extra: Path
-) -> None:
+def test_what_nobody_declares_is_lent_until_somebody_who_holds_less_wants_more(instance, extra):
     """The first pool holds two thirds of the memory: the other gets all but what is promised."""
     first = Reader(instance, extra, "10M..40M/1M", "-p", "A", "-m", "12G")
     wait_for("all that it asked for", lambda: first.limit() == 40)
@@ -190,8 +186,8 @@ def test_what_nobody_declares_is_lent_until_somebody_who_holds_less_wants_more(
 
 
 def test_a_loan_outlives_the_controller_and_is_given_back_by_a_job_that_stands_or_loses_its_range(
-    instance: Instance, extra: Path
-) -> None:
+    instance, extra
+):
     job = Reader(instance, extra, "10M..40M/1M")
     wait_for("a loan", lambda: job.limit() == 40)
     instance.kill()

@@ -16,7 +16,7 @@ import pytest
 from drfd.core.model.job import Usage
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from instance import CONFIG, PATIENCE, Instance, Lend, is_alive, parent_of, wait_for
+from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -38,7 +38,7 @@ def used(instance: Instance, job_id: int) -> Usage:
     return job.usage
 
 
-def test_a_tenth_of_a_core_is_a_tenth_of_a_core(instance: Instance) -> None:
+def test_a_tenth_of_a_core_is_a_tenth_of_a_core(instance):
     """A busy machine disturbs the measurement: one of three has to be right, and none above."""
     burn = (
         "import time; start, used = time.time(), time.process_time()\n"
@@ -65,9 +65,7 @@ BURN = (
 )
 
 
-def test_a_job_that_wants_more_cores_than_it_has_is_held_back(
-    instance: Instance,
-) -> None:
+def test_a_job_that_wants_more_cores_than_it_has_is_held_back(instance):
     job = instance.ended("-c", "0.1", "--", *python(BURN, seconds=0.2))
     usage = used(instance, job["id"])
     assert 0.4 <= usage.cpu_s < 5 * PATIENCE
@@ -78,7 +76,7 @@ def test_a_job_that_wants_more_cores_than_it_has_is_held_back(
     assert usage.throttled_us > 200_000
 
 
-def test_memory_over_the_limit_kills_the_whole_tree_and_is_on_record(instance: Instance) -> None:
+def test_memory_over_the_limit_kills_the_whole_tree_and_is_on_record(instance):
     """The child that is not to blame dies too, and what it started in a session of its own."""
     program = (
         "import os, subprocess, sys, time\n"
@@ -131,11 +129,11 @@ for _ in range(256):
 
 
 @pytest.mark.parametrize("code", HOARDS.values(), ids=HOARDS.keys())
-def test_memory_that_the_kernel_holds_for_a_job_is_the_jobs(instance: Instance, code: str) -> None:
+def test_memory_that_the_kernel_holds_for_a_job_is_the_jobs(instance, code):
     assert instance.ended("-m", "64M", "--", sys.executable, "-c", code)["state"] == "OUT_OF_MEMORY"
 
 
-def test_what_nobody_reads_from_sockets_is_within_the_limit(instance: Instance) -> None:
+def test_what_nobody_reads_from_sockets_is_within_the_limit(instance):
     """A job of 64 MiB held gigabytes of datagrams, with cgroup v1."""
     code = """
 import resource, socket, struct
@@ -163,7 +161,7 @@ print(held)
     assert 8 << 20 < int(instance.output(job["id"])) < 80 << 20
 
 
-def test_the_mean_is_of_what_it_held_while_it_ran(instance: Instance) -> None:
+def test_the_mean_is_of_what_it_held_while_it_ran(instance):
     """It holds it for most of its life, however long its interpreter takes to start."""
     hold = (
         "import time; block = bytearray(100 << 20)\n"
@@ -177,7 +175,7 @@ def test_the_mean_is_of_what_it_held_while_it_ran(instance: Instance) -> None:
     assert 50 << 20 < usage.memory_mean_bytes <= usage.memory_working_bytes < 160 << 20
 
 
-def test_what_a_job_used_while_drfd_was_away_is_on_record(instance: Instance) -> None:
+def test_what_a_job_used_while_drfd_was_away_is_on_record(instance):
     code = "import time\nwhile not __import__('os').path.exists('go'): time.sleep(0.05)\n" + BURN
     job_id = instance.submit("-c", "0.1", "-m", "256M", "--", *python(code, seconds=0.2))
     instance.wait_state(job_id, "RUNNING")
@@ -212,7 +210,7 @@ def held_to_its_rate(instance: Instance, command: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("direction", ["read", "write"])
-def test_disk_bandwidth_is_what_was_declared(instance: Instance, direction: str) -> None:
+def test_disk_bandwidth_is_what_was_declared(instance, direction):
     data = instance.work / "data"
     with data.open("wb") as file:
         file.write(bytes(50 << 20))
@@ -226,7 +224,7 @@ def test_disk_bandwidth_is_what_was_declared(instance: Instance, direction: str)
     assert job["usage"][{"read": "read_bytes", "write": "written_bytes"}[direction]] >= 50 << 20
 
 
-def test_writes_that_the_kernel_does_later_are_held_to_the_rate_too(instance: Instance) -> None:
+def test_writes_that_the_kernel_does_later_are_held_to_the_rate_too(instance):
     """On version 2 they are attributed to who wrote. The sync at the end waits for them."""
     if Kernel().v2 is None:
         pytest.skip("cgroup v1 does not attribute buffered writes")
@@ -235,7 +233,7 @@ def test_writes_that_the_kernel_does_later_are_held_to_the_rate_too(instance: In
     assert job["usage"]["written_bytes"] >= 50 << 20
 
 
-def test_a_fork_bomb_stops_at_the_process_limit(instance: Instance) -> None:
+def test_a_fork_bomb_stops_at_the_process_limit(instance):
     bomb = (
         "import os, time\n"
         "count = 0\n"
@@ -256,7 +254,7 @@ def test_a_fork_bomb_stops_at_the_process_limit(instance: Instance) -> None:
     assert instance.cgroups() == []
 
 
-def test_a_bomb_that_forks_for_ever_is_killed_whole(instance: Instance) -> None:
+def test_a_bomb_that_forks_for_ever_is_killed_whole(instance):
     """Every process forks as fast as it can; a walk over pids would never catch up."""
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
     job_id = instance.submit("-c", "2", "--", sys.executable, "-c", bomb)
@@ -267,7 +265,7 @@ def test_a_bomb_that_forks_for_ever_is_killed_whole(instance: Instance) -> None:
     assert instance.cgroups() == []
 
 
-def test_whatever_a_job_leaves_behind_ends_before_its_resources_return(instance: Instance) -> None:
+def test_whatever_a_job_leaves_behind_ends_before_its_resources_return(instance):
     """Also in cgroups of its own making, of which only root's jobs make any on version 1."""
     script = (
         "(setsid nohup env -i sleep 1000 >/dev/null 2>&1 & echo $!); "
@@ -285,7 +283,7 @@ def test_whatever_a_job_leaves_behind_ends_before_its_resources_return(instance:
     assert instance.cgroups() == []
 
 
-def test_wall_time_ends_by_term_then_grace_then_kill(lend: Lend) -> None:
+def test_wall_time_ends_by_term_then_grace_then_kill(lend):
     """Both are so long that the job can set and run its trap also where it is kept waiting."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
     stubborn = "trap 'echo term' TERM; echo ready; while :; do sleep 0.1; done"
@@ -301,7 +299,7 @@ def test_wall_time_ends_by_term_then_grace_then_kill(lend: Lend) -> None:
     assert 3.9 < job["ended_at"] - asked_at_s < 30 * PATIENCE
 
 
-def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(lend: Lend) -> None:
+def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(lend):
     """The grace time ran while nobody could send SIGTERM: the job was killed without a warning."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
     polite = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
@@ -327,7 +325,7 @@ def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(lend: Len
     assert instance.output(job_id) == "ready\nterm\n"
 
 
-def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance: Instance) -> None:
+def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance):
     ids = [instance.submit("-c", "1.5", "-m", "1G", "--", "sleep", "600") for _ in range(8)]
     for job_id in ids[:6]:
         instance.wait_state(job_id, "RUNNING")
@@ -341,7 +339,7 @@ def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance: I
     assert len(ids) == 8
 
 
-def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance: Instance) -> None:
+def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance):
     """Fail closed, and say why."""
     first = instance.running("--", "sleep", "600")
     instance.drf("cancel", first["id"])
@@ -354,9 +352,7 @@ def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance: Instan
     assert instance.cgroups() == []
 
 
-def test_a_cgroup_goes_before_the_end_is_recorded_and_not_the_attempt(
-    instance: Instance,
-) -> None:
+def test_a_cgroup_goes_before_the_end_is_recorded_and_not_the_attempt(instance):
     """So the job's resources are free with its end: the next start waits for one commit."""
     attempts = instance.state / "launcher/attempts"
     # The file of an earlier test's job may be removed a moment after its end.
@@ -378,14 +374,14 @@ def test_a_cgroup_goes_before_the_end_is_recorded_and_not_the_attempt(
 # -- how a process enters ---------------------------------------------------------------------
 
 
-def test_the_doctor_tells_how_jobs_enter(instance: Instance) -> None:
+def test_the_doctor_tells_how_jobs_enter(instance):
     reply = json.loads(instance.drf("doctor", "--json").stdout)
     expected = "forked" if Kernel().v2 is not None else "written"
     assert reply["entry"]["way"] == expected
     assert reply["entry"]["text"] in instance.drf("doctor").stdout
 
 
-def test_every_process_of_a_job_is_in_its_cgroup_in_every_hierarchy(instance: Instance) -> None:
+def test_every_process_of_a_job_is_in_its_cgroup_in_every_hierarchy(instance):
     job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 600 & wait")
     job = instance.wait_state(job_id, "RUNNING")
     path = job["cgroup"].strip("/")

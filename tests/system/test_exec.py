@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from emulator import Emulator
-from instance import BIN, CONFIG, Accounts, Instance, Lend, is_alive, wait_for
+from instance import BIN, CONFIG, Instance, is_alive, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -67,7 +67,7 @@ def pid_written(path: Path) -> int:
     return int(wait_for("its pid", lambda: path.exists() and path.read_text().strip()))
 
 
-def test_it_is_what_the_job_is(instance: Instance, users: Accounts) -> None:
+def test_it_is_what_the_job_is(instance, users):
     """User, groups, directory, variables, cgroup, limits, capabilities: all the same."""
     user = users[0]
     job = running(instance, user, f"{{ {SELF}; }} > mine; echo > ready; exec sleep 1000")
@@ -80,7 +80,7 @@ def test_it_is_what_the_job_is(instance: Instance, users: Accounts) -> None:
     assert "MARK=ü\n" in done.stdout
 
 
-def test_its_end_is_the_commands(instance: Instance, users: Accounts) -> None:
+def test_its_end_is_the_commands(instance, users):
     job = running(instance, users[0], "exec sleep 1000")
     script = "cat; echo err >&2; exit 7"
     done = inside(instance, users[0], job, "sh", "-c", script, input="in\n")
@@ -93,7 +93,7 @@ def test_its_end_is_the_commands(instance: Instance, users: Accounts) -> None:
     assert instance.show(job)["state"] == "RUNNING"
 
 
-def test_on_a_terminal_it_is_a_shell_of_the_users(instance: Instance, users: Accounts) -> None:
+def test_on_a_terminal_it_is_a_shell_of_the_users(instance, users):
     """^C and ^Z are the terminal's, as for any program."""
     user = users[0]
     job = running(instance, user, "exec sleep 1000")
@@ -123,7 +123,7 @@ def pids_in(instance: Instance, job: int) -> list[str]:
     return found
 
 
-def test_nobody_else_may_not_even_an_administrator(instance: Instance, users: Accounts) -> None:
+def test_nobody_else_may_not_even_an_administrator(instance, users):
     owner, other = users
     job = running(instance, owner, "exec sleep 1000")
     text = f"job {job} belongs to {owner.pw_name}"
@@ -133,14 +133,14 @@ def test_nobody_else_may_not_even_an_administrator(instance: Instance, users: Ac
     assert not (instance.home_for(owner) / "seen").exists()
 
 
-def test_what_runs_in_a_job_is_moved_into_no_other(instance: Instance, users: Accounts) -> None:
+def test_what_runs_in_a_job_is_moved_into_no_other(instance, users):
     """What it has taken of memory would be counted in the first one, which it would outlive."""
     first, second = (running(instance, users[0], "exec sleep 1000") for _ in range(2))
     done = inside(instance, users[0], first, DRF, "exec", second, "--", "true")
     assert (done.returncode, "is in a job already" in done.stderr) == (1, True), done.stderr
 
 
-def test_only_a_running_job_has_an_inside(instance: Instance, users: Accounts) -> None:
+def test_only_a_running_job_has_an_inside(instance, users):
     user = users[0]
     job = running(instance, user, "exec sleep 1000")
     instance.drf("suspend", job, user=user.pw_uid, env=ENV)
@@ -160,7 +160,7 @@ def test_only_a_running_job_has_an_inside(instance: Instance, users: Accounts) -
     assert "no job 4711" in inside(instance, user, 4711, "true").stderr
 
 
-def test_a_job_ends_with_its_own_process_and_takes_it(instance: Instance, users: Accounts) -> None:
+def test_a_job_ends_with_its_own_process_and_takes_it(instance, users):
     user = users[0]
     home = instance.home_for(user)
     job = running(instance, user, "while ! [ -e go ]; do sleep 0.05; done; exit 5")
@@ -175,7 +175,7 @@ def test_a_job_ends_with_its_own_process_and_takes_it(instance: Instance, users:
     assert not is_alive(pid)
 
 
-def test_its_memory_is_the_jobs(instance: Instance, users: Accounts) -> None:
+def test_its_memory_is_the_jobs(instance, users):
     job = running(instance, users[0], "exec sleep 1000", "-m", "64M")
     hog = "b = bytearray(200 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1"
     done = inside(instance, users[0], job, sys.executable, "-I", "-c", hog)
@@ -184,7 +184,7 @@ def test_its_memory_is_the_jobs(instance: Instance, users: Accounts) -> None:
 
 
 @pytest.mark.anew
-def test_daemons_may_die_beside_it(instance: Instance, users: Accounts) -> None:
+def test_daemons_may_die_beside_it(instance, users):
     user = users[0]
     home = instance.home_for(user)
     job = running(instance, user, "exec sleep 1000")
@@ -198,7 +198,7 @@ def test_daemons_may_die_beside_it(instance: Instance, users: Accounts) -> None:
     assert inside(instance, user, job, "true").returncode == 0
 
 
-def test_a_job_with_a_tmp_of_its_own_takes_no_command(lend: Lend, users: Accounts) -> None:
+def test_a_job_with_a_tmp_of_its_own_takes_no_command(lend, users):
     """The command would see another /tmp than the job, and leave files there."""
     instance = lend(f"{CONFIG}private_tmp = true\n")
     user = users[0]
@@ -208,7 +208,7 @@ def test_a_job_with_a_tmp_of_its_own_takes_no_command(lend: Lend, users: Account
     assert (done.returncode, "the job has a /tmp of its own" in done.stderr) == (1, True)
 
 
-def test_it_takes_over_what_the_job_is_now(instance: Instance, users: Accounts) -> None:
+def test_it_takes_over_what_the_job_is_now(instance, users):
     """Directory, mask, limit and environment of its first process, not of the submission."""
     user = users[0]
     home = instance.home_for(user)

@@ -12,7 +12,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -22,7 +22,7 @@ import pytest
 
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused
-from instance import CONFIG, Accounts, Instance, MakeInstance, resident_bytes, wait_for
+from instance import CONFIG, Instance, resident_bytes, wait_for
 
 #: Asks on many connections at once, again as soon as it is answered, until it is killed.
 FLOOD = """
@@ -99,7 +99,7 @@ PYTHON = "/usr/bin/python3"
 
 
 @pytest.fixture
-def homes(instance: Instance, users: Accounts) -> Homes:
+def homes(instance, users) -> Homes:
     """A closed directory for each of the two."""
     return instance.home_for(users[0]), instance.home_for(users[1])
 
@@ -115,8 +115,8 @@ def goes_on(instance: Instance, other: pwd.struct_passwd, home: Path) -> None:
 
 
 def test_output_through_a_link_goes_where_the_user_may_write_and_nowhere_else(
-    instance: Instance, users: Accounts, homes: Homes
-) -> None:
+    instance, users, homes
+):
     attacker, other = users
     secret = homes[1] / "thesis"
     secret.write_text("all of it")
@@ -142,9 +142,7 @@ def test_output_through_a_link_goes_where_the_user_may_write_and_nowhere_else(
     goes_on(instance, other, homes[1])
 
 
-def test_output_into_pipes_devices_and_directories_holds_nobody_up(
-    instance: Instance, users: Accounts, homes: Homes
-) -> None:
+def test_output_into_pipes_devices_and_directories_holds_nobody_up(instance, users, homes):
     attacker, home = users[0].pw_uid, homes[0]
     os.mkfifo(home / "pipe", 0o666)
     os.chown(home / "pipe", attacker, -1)
@@ -177,8 +175,8 @@ def test_output_into_pipes_devices_and_directories_holds_nobody_up(
 
 @pytest.mark.parametrize("target", ["the other's home", "/etc", "/", "nowhere"])
 def test_a_directory_that_is_swapped_before_the_start_gives_no_rights(
-    instance: Instance, users: Accounts, homes: Homes, target: str
-) -> None:
+    instance, users, homes, target
+):
     attacker, work = users[0].pw_uid, homes[0] / "work"
     work.mkdir()
     os.chown(work, attacker, -1)
@@ -196,9 +194,7 @@ def test_a_directory_that_is_swapped_before_the_start_gives_no_rights(
 # -- words on other people's screens -----------------------------------------------------------
 
 
-def test_no_word_of_a_job_reaches_a_terminal_as_it_is(
-    instance: Instance, users: Accounts, homes: Homes
-) -> None:
+def test_no_word_of_a_job_reaches_a_terminal_as_it_is(instance, users, homes):
     """Names, arguments, directories and errors with all that a terminal obeys."""
     attacker, home = users[0].pw_uid, homes[0]
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m[/red][bold]x\r\n\t\u202e"
@@ -262,9 +258,7 @@ for _ in range({count}):
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_a_flood_of_one_user_leaves_the_others_latency_bounded(
-    instance: Instance, users: Accounts, kind: str
-) -> None:
+def test_a_flood_of_one_user_leaves_the_others_latency_bounded(instance, users, kind):
     """The bound is wide, for a busy machine: `python -m tests.bench.scale` has the figures."""
     attacker, other = users
     instance.drf("drain")
@@ -304,8 +298,8 @@ def reply_to(client: Connection, fields: dict[str, Any]) -> object:
     ids=["arguments", "empty arguments", "dependencies", "paths", "nothing"],
 )
 def test_memory_grows_by_no_more_than_three_times_what_is_charged(
-    make_instance: MakeInstance, most_bytes: int, request_of: Callable[[int], dict[str, Any]]
-) -> None:
+    make_instance, most_bytes, request_of
+):
     """400 waiting jobs with 100,000 arguments took 2.8 GB and were charged 40 MB."""
     instance = make_instance(CONFIG + LIMITS.format(most_bytes)).start()
     with closing(Connection(instance.socket)) as client:
@@ -373,8 +367,8 @@ time.sleep(1000)
     ids=["slow ones", "more than are allowed", "huge requests"],
 )  # fmt: skip
 def test_connections_that_never_finish_hold_nobody_up_and_cost_little(
-    instance: Instance, users: Accounts, homes: Homes, count: int, size: int
-) -> None:
+    instance, users, homes, count, size
+):
     goes_on(instance, users[1], homes[1])
     before = memory_of(instance)
     process = as_user(users[0].pw_uid, HOLD, instance.socket, count, size)
@@ -431,9 +425,7 @@ os._exit(7)
 """
 
 
-def test_a_job_has_no_power_over_its_runner_nor_over_any_record(
-    instance: Instance, users: Accounts, homes: Homes
-) -> None:
+def test_a_job_has_no_power_over_its_runner_nor_over_any_record(instance, users, homes):
     launcher = instance.state / "launcher"
     paths = [
         *(launcher / "attempts", launcher / "launcher.lock"),
@@ -468,9 +460,7 @@ AT_EXIT = 0x40
     reason="users trace only what they have started here",
 )
 @pytest.mark.parametrize("options", [0, AT_EXIT])
-def test_a_debugger_outside_keeps_no_job_beyond_its_time(
-    instance: Instance, users: Accounts, homes: Homes, options: int
-) -> None:
+def test_a_debugger_outside_keeps_no_job_beyond_its_time(instance, users, homes, options):
     """The killed process waited for its tracer, and its resources stayed taken for ever."""
     attacker = users[0]
     job_id = instance.submit(
@@ -572,9 +562,7 @@ def sleepers(uid: int) -> list[int]:
     return found
 
 
-def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(
-    instance: Instance, users: Accounts, homes: Homes
-) -> None:
+def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(instance, users, homes):
     attacker = users[0].pw_uid
     job = instance.ended(*("-o", "out", "--", PYTHON, "-c", ESCAPE), user=attacker, cwd=homes[0])
     assert job["state"] == "COMPLETED", job
@@ -583,9 +571,7 @@ def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(
     assert instance.cgroups() == []
 
 
-def test_a_fork_bomb_of_one_user_leaves_another_users_job_alone(
-    instance: Instance, users: Accounts, homes: Homes
-) -> None:
+def test_a_fork_bomb_of_one_user_leaves_another_users_job_alone(instance, users, homes):
     """Inside its limit of processes, and killed whole."""
     attacker, other = users
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
@@ -605,7 +591,7 @@ def test_a_fork_bomb_of_one_user_leaves_another_users_job_alone(
     assert instance.cgroups() == []
 
 
-def test_a_runner_that_is_stopped_or_killed_harms_its_own_job_alone(instance: Instance) -> None:
+def test_a_runner_that_is_stopped_or_killed_harms_its_own_job_alone(instance):
     """As its user can do it where drfd runs as that user."""
     jobs = [instance.submit("-c", "1", "--", "sleep", "600") for _ in range(3)]
     for job_id in jobs:

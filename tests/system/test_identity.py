@@ -22,9 +22,7 @@ import pytest
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Unavailable
 from instance import (
-    Accounts,
     Instance,
-    MakeInstance,
     add_account,
     delete_account,
     is_alive,
@@ -65,7 +63,7 @@ def probe(instance: Instance, user: pwd.struct_passwd, home: Path, umask: int) -
     return {**json.loads(output.read_text()), "job": job}
 
 
-def test_each_job_is_its_submitters_altogether(instance: Instance, users: Accounts) -> None:
+def test_each_job_is_its_submitters_altogether(instance, users):
     for user, umask in zip(users, (0o027, 0o077), strict=True):
         home = instance.home_for(user)
         seen = probe(instance, user, home, umask)
@@ -89,12 +87,12 @@ def test_each_job_is_its_submitters_altogether(instance: Instance, users: Accoun
         assert not {"SOME_TOKEN", "SSH_TTY"} & set(env)
 
 
-def test_no_signal_is_ignored_that_python_or_a_service_manager_ignores(instance: Instance) -> None:
+def test_no_signal_is_ignored_that_python_or_a_service_manager_ignores(instance):
     job = instance.ended("--", "grep", "SigIgn", "/proc/self/status")
     assert int(instance.output(job["id"]).split()[1], 16) == 0
 
 
-def test_the_submitters_present_group_is_kept(instance: Instance, users: Accounts) -> None:
+def test_the_submitters_present_group_is_kept(instance, users):
     user = users[0]
     home = instance.home_for(user)
     second = next(gid for gid in os.getgrouplist(user.pw_name, user.pw_gid) if gid != user.pw_gid)
@@ -104,9 +102,7 @@ def test_the_submitters_present_group_is_kept(instance: Instance, users: Account
     assert instance.output(int(done.stdout)).strip() == str(second)
 
 
-def test_another_user_can_neither_stop_nor_read_nor_wait_for_a_job(
-    instance: Instance, users: Accounts
-) -> None:
+def test_another_user_can_neither_stop_nor_read_nor_wait_for_a_job(instance, users):
     owner, other = users
     home = instance.home_for(owner)
     secret = ("--", "sh", "-c", "echo private; exec sleep 1000")
@@ -132,7 +128,7 @@ def test_another_user_can_neither_stop_nor_read_nor_wait_for_a_job(
     assert instance.wait_end(job_id)["state"] == "CANCELLED"
 
 
-def test_the_state_is_closed_to_users(instance: Instance, users: Accounts) -> None:
+def test_the_state_is_closed_to_users(instance, users):
     """No environment, no attempt file and no launcher is within a user's reach."""
     instance.submit("--", "sleep", "600")
     script = f"cat {instance.state}/controller/*; cat {instance.state}/launcher/attempts/*"
@@ -162,9 +158,7 @@ def strays(instance: Instance) -> list[dict[str, object]]:
 
 @pytest.mark.anew
 @pytest.mark.parametrize("way", ["restored from a copy", "begun anew"])
-def test_an_earlier_users_process_is_not_taken_for_a_new_job(
-    instance: Instance, users: Accounts, way: str
-) -> None:
+def test_an_earlier_users_process_is_not_taken_for_a_new_job(instance, users, way):
     """An old journal gave a running job's id to a new one, whose end killed the other's process."""
     alice, bob = users
     instance.stop()
@@ -217,9 +211,7 @@ def is_open(instance: Instance) -> bool:
 
 
 @pytest.mark.anew
-def test_a_job_submitted_before_the_launcher_was_heard_does_not_get_a_strays_place(
-    instance: Instance, users: Accounts
-) -> None:
+def test_a_job_submitted_before_the_launcher_was_heard_does_not_get_a_strays_place(instance, users):
     """Its id is that of a running attempt; it ended as LAUNCH_FAILED, or was taken for running."""
     alice, bob = users
     pid_file = instance.home_for(alice) / "pid"
@@ -255,7 +247,7 @@ def test_a_job_submitted_before_the_launcher_was_heard_does_not_get_a_strays_pla
 
 
 @pytest.mark.anew
-def test_cgroups_without_a_record_are_no_jobs_place(instance: Instance, users: Accounts) -> None:
+def test_cgroups_without_a_record_are_no_jobs_place(instance, users):
     """The first job with such an id ended as LAUNCH_FAILED: File exists."""
     alice, bob = users
     old = submit(instance, alice, "--", "sleep", "1000")
@@ -286,7 +278,7 @@ HEIRLOOM = 3_200_000_000 + os.getpid()
 
 
 @pytest.fixture
-def short_lived(open_python: None) -> Iterator[Callable[[str], pwd.struct_passwd]]:
+def short_lived(open_python) -> Iterator[Callable[[str], pwd.struct_passwd]]:
     """Makes an account with that uid, in place of the one that it made before."""
     made: list[str] = []
 
@@ -303,9 +295,7 @@ def short_lived(open_python: None) -> Iterator[Callable[[str], pwd.struct_passwd
 
 
 @pytest.mark.anew
-def test_the_job_of_a_deleted_account_is_not_its_heirs(
-    instance: Instance, short_lived: Callable[[str], pwd.struct_passwd]
-) -> None:
+def test_the_job_of_a_deleted_account_is_not_its_heirs(instance, short_lived):
     """It ran as who got the uid next, and read her file; she saw and could cancel its jobs."""
     old = short_lived(f"drfdt{os.getpid()}o")
     place = instance.root / "place"
@@ -377,7 +367,7 @@ class Directory:
 
 
 @pytest.fixture
-def stage(make_instance: MakeInstance, users: Accounts) -> tuple[Instance, Directory]:
+def stage(make_instance, users) -> tuple[Instance, Directory]:
     instance = make_instance()
     directory = Directory(instance)
     return instance.start(), directory
@@ -415,9 +405,7 @@ def is_told_to_try_again(answer: object) -> bool:
 
 
 @with_compiler
-def test_a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out(
-    stage: tuple[Instance, Directory], users: Accounts
-) -> None:
+def test_a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out(stage, users):
     """Users new to the daemon were told for a quarter of an hour that they have no account."""
     instance, directory = stage
     assert ask(instance, users[0].pw_uid) == users[0].pw_name
@@ -439,9 +427,7 @@ def test_a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out(
 
 
 @with_compiler
-def test_a_directory_that_takes_long_stalls_nobody_but_whom_it_is_asked_about(
-    stage: tuple[Instance, Directory],
-) -> None:
+def test_a_directory_that_takes_long_stalls_nobody_but_whom_it_is_asked_about(stage):
     instance, directory = stage
     directory.answers_after(15.0)
     with closing(connected(instance, DISTANT)) as line:
@@ -458,9 +444,7 @@ def test_a_directory_that_takes_long_stalls_nobody_but_whom_it_is_asked_about(
 
 
 @with_compiler
-def test_a_directory_that_does_not_run_means_try_again_and_never_no_account(
-    stage: tuple[Instance, Directory], users: Accounts
-) -> None:
+def test_a_directory_that_does_not_run_means_try_again_and_never_no_account(stage, users):
     instance, directory = stage
     directory.does_not_run()
     for uid in (DISTANT, NOBODY):
@@ -480,9 +464,7 @@ def test_a_directory_that_does_not_run_means_try_again_and_never_no_account(
 
 
 @with_compiler
-def test_a_queued_job_waits_for_a_directory_that_does_not_run(
-    stage: tuple[Instance, Directory], users: Accounts
-) -> None:
+def test_a_queued_job_waits_for_a_directory_that_does_not_run(stage, users):
     """It ended as LAUNCH_FAILED, as if its user's account had been deleted."""
     instance, directory = stage
     words = ("-o", "/dev/null", "-e", "/dev/null", "--hold", "--", "true")

@@ -16,7 +16,7 @@ import pytest
 
 from drfd.launcher.runner import inheritance
 from drfd.linux import syscalls
-from instance import CONFIG, Accounts, Instance, MakeInstance, children_of, wait_for
+from instance import CONFIG, Instance, children_of, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -73,7 +73,7 @@ NAMES = [*inheritance.LIMITS, *inheritance._threads()]
 
 
 @pytest.fixture
-def odd(make_instance: MakeInstance, users: Accounts) -> Instance:
+def odd(make_instance, users) -> Instance:
     """A daemon that was started from a strange shell."""
     instance = make_instance(CONFIG)
     instance.before = [sys.executable, "-c", ODD]
@@ -81,7 +81,7 @@ def odd(make_instance: MakeInstance, users: Accounts) -> Instance:
 
 
 @pytest.fixture
-def home(odd: Instance, users: Accounts) -> Path:
+def home(odd, users) -> Path:
     return odd.home_for(users[0])
 
 
@@ -113,9 +113,7 @@ def check(found: dict[str, Any], user: pwd.struct_passwd, instance: Instance) ->
     assert found["capabilities"] == ["0" * 16] * 4
 
 
-def test_a_job_inherits_the_policy_and_not_the_shell_of_who_started_drfd(
-    odd: Instance, users: Accounts, home: Path
-) -> None:
+def test_a_job_inherits_the_policy_and_not_the_shell_of_who_started_drfd(odd, users, home):
     """It had the shell's limits, CPUs and priorities. The second job has a used runner."""
     for _ in range(2):
         job_id = odd.submit(
@@ -126,9 +124,7 @@ def test_a_job_inherits_the_policy_and_not_the_shell_of_who_started_drfd(
 
 
 @pytest.mark.parametrize("event", ["start", "end"])
-def test_so_does_a_command_that_tells_of_it(
-    odd: Instance, users: Accounts, home: Path, event: str
-) -> None:
+def test_so_does_a_command_that_tells_of_it(odd, users, home, event):
     (home / "look.py").write_text(LOOK % NAMES)
     command = f"{sys.executable} look.py > told.new; mv told.new told"
     # What tells of a start ends with the job.
@@ -142,9 +138,7 @@ def test_so_does_a_command_that_tells_of_it(
     check(found, users[0], odd)
 
 
-def test_drfds_own_processes_are_spared_by_the_oom_killer_and_leave_no_core(
-    odd: Instance, users: Accounts, home: Path
-) -> None:
+def test_drfds_own_processes_are_spared_by_the_oom_killer_and_leave_no_core(odd, users, home):
     """Without systemd they were killed as soon as any job, and with a runner its job is lost."""
     if not may(_CAP_SYS_RESOURCE) and int(Path("/proc/self/oom_score_adj").read_text()) > -500:
         try:
@@ -172,9 +166,7 @@ print(subprocess.run(["./as-root", "-u"], capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_set_uid_programs_have_no_effect_where_the_site_says_so(
-    make_instance: MakeInstance, users: Accounts, given_up: bool
-) -> None:
+def test_set_uid_programs_have_no_effect_where_the_site_says_so(make_instance, users, given_up):
     words = f"no_new_privs = {str(given_up).lower()}\n"
     instance = make_instance(CONFIG.replace("[enforcement]\n", f"[enforcement]\n{words}")).start()
     home = instance.home_for(users[0])
@@ -254,7 +246,7 @@ ABSENT = "Required key not available"
 
 
 @pytest.fixture
-def in_session(make_instance: MakeInstance, users: Accounts) -> Instance:
+def in_session(make_instance, users) -> Instance:
     """A daemon that root starts from a session with keys. `users`: that they can run Python."""
     if os.uname().machine not in ("x86_64", "aarch64"):
         pytest.skip("keyctl's numbers are known here for two machines")
@@ -264,7 +256,7 @@ def in_session(make_instance: MakeInstance, users: Accounts) -> Instance:
 
 
 @pytest.fixture
-def homes(in_session: Instance, users: Accounts) -> Homes:
+def homes(in_session, users) -> Homes:
     return in_session.home_for(users[0]), in_session.home_for(users[1])
 
 
@@ -280,9 +272,7 @@ def use(
     return dict(json.loads(out.read_text()))
 
 
-def test_jobs_share_no_key_with_each_other_nor_with_the_daemons_session(
-    in_session: Instance, users: Accounts, homes: Homes
-) -> None:
+def test_jobs_share_no_key_with_each_other_nor_with_the_daemons_session(in_session, users, homes):
     """In the launcher's keyring one user read another's ticket, and root's passphrase."""
     alice = use(in_session, homes[0], users[0].pw_uid, ["a", "of-root"])
     bob = use(in_session, homes[1], users[1].pw_uid, ["b", "a", "deep-a", "of-root"])
@@ -308,9 +298,7 @@ TELL = USE.replace(
 
 
 @pytest.mark.parametrize("event", ["start", "end"])
-def test_the_commands_that_tell_an_owner_have_their_own(
-    in_session: Instance, users: Accounts, homes: Homes, event: str
-) -> None:
+def test_the_commands_that_tell_an_owner_have_their_own(in_session, users, homes, event):
     """They had the launcher's, like jobs."""
     (homes[0] / "gate").touch()
     (homes[1] / "tell.py").write_text(TELL)

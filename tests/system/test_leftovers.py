@@ -19,7 +19,7 @@ from drfd.core.scheduling.kept_free import SAMPLES
 from drfd.daemon.monitoring.meter import PERIOD_S
 from drfd.launcher.system import cleanup
 from drfd.linux import syscalls
-from instance import CONFIG, Accounts, Instance, Lend, wait_for
+from instance import CONFIG, Instance, wait_for
 from kernel import Kernel, is_removed
 
 pytestmark = pytest.mark.system
@@ -56,21 +56,21 @@ def remove(user: pwd.struct_passwd) -> None:
 
 
 @pytest.fixture(autouse=True)
-def clean(users: Accounts) -> Iterator[None]:
+def clean(users) -> Iterator[None]:
     yield
     for user in users:
         remove(user)
 
 
 @pytest.fixture
-def instance(lend: Lend) -> Instance:
+def instance(lend) -> Instance:
     """In whose directory all may work."""
     made = lend(CONFIG)
     made.work.chmod(0o777)
     return made
 
 
-def test_what_is_left_goes_with_the_users_last_job(instance: Instance, users: Accounts) -> None:
+def test_what_is_left_goes_with_the_users_last_job(instance, users):
     """Without it all of this stays until the machine is started again."""
     alice, bob = users
     last = instance.submit("--", "sleep", "600", user=alice.pw_uid)
@@ -89,7 +89,7 @@ def test_what_is_left_goes_with_the_users_last_job(instance: Instance, users: Ac
     wait_for("nothing left", lambda: left_by(bob) == 0)
 
 
-def test_a_user_who_has_another_process_keeps_all(instance: Instance, users: Accounts) -> None:
+def test_a_user_who_has_another_process_keeps_all(instance, users):
     alice, bob = users
     session = subprocess.Popen(["sleep", "600"], user=alice.pw_uid)
     try:
@@ -104,7 +104,7 @@ def test_a_user_who_has_another_process_keeps_all(instance: Instance, users: Acc
         session.wait()
 
 
-def test_what_another_user_has_attached_stays(instance: Instance, users: Accounts) -> None:
+def test_what_another_user_has_attached_stays(instance, users):
     alice, bob = users
     words = ("--", "sh", "-c", "ipcmk -M 1000000 -p 0666 >id; ipcmk -Q")
     instance.work.joinpath("id").touch(mode=0o666)
@@ -131,7 +131,7 @@ def test_what_another_user_has_attached_stays(instance: Instance, users: Account
         other.stdout.close()
 
 
-def test_it_can_be_turned_off(lend: Lend, users: Accounts) -> None:
+def test_it_can_be_turned_off(lend, users):
     instance = lend(f"{CONFIG}remove_ipc = false\n")
     instance.work.chmod(0o777)
     alice, bob = users
@@ -141,7 +141,7 @@ def test_it_can_be_turned_off(lend: Lend, users: Accounts) -> None:
     assert "files in /dev/shm stay" in instance.drf("doctor").stdout
 
 
-def test_roots_own_is_never_removed(instance: Instance) -> None:
+def test_roots_own_is_never_removed(instance):
     """Nor that of system accounts: databases live on it."""
     place = Path(tempfile.mkdtemp(prefix="drfdt-", dir="/dev/shm"))
     try:
@@ -152,9 +152,7 @@ def test_roots_own_is_never_removed(instance: Instance) -> None:
         shutil.rmtree(place)
 
 
-def test_a_file_system_of_another_user_keeps_nothing_from_being_removed(
-    users: Accounts,
-) -> None:
+def test_a_file_system_of_another_user_keeps_nothing_from_being_removed(users):
     """FUSE tells only its user whose a directory is, or asks a program that need not answer."""
     alice, bob = users
     if not Path("/dev/fuse").exists():
@@ -251,9 +249,7 @@ def external(instance: Instance) -> int:
     return 0 if load is None else int(load["kept"]["memory"])
 
 
-def test_a_file_in_memory_keeps_the_next_job_waiting_until_it_is_gone(
-    small: Instance, users: Accounts
-) -> None:
+def test_a_file_in_memory_keeps_the_next_job_waiting_until_it_is_gone(small, users):
     """The next job was started at once, with limits that add up to more than there is."""
     uid = users[0].pw_uid
     file = Path(f"/dev/shm/{NAME}")
@@ -287,7 +283,7 @@ def test_a_file_in_memory_keeps_the_next_job_waiting_until_it_is_gone(
         file.unlink(missing_ok=True)
 
 
-def test_what_goes_with_the_job_is_not_missed(small: Instance, users: Accounts) -> None:
+def test_what_goes_with_the_job_is_not_missed(small, users):
     """Memory of processes, page cache, and files that the job has removed itself."""
     uid = users[0].pw_uid
     script = (

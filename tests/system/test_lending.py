@@ -18,7 +18,7 @@ import pytest
 
 from drfd.daemon.monitoring.lender import Reading, read_counters
 from drfd.host.measurements import niced_between
-from instance import ALONE, CONFIG, Accounts, Instance, Lend, wait_for
+from instance import ALONE, CONFIG, Accounts, Instance, wait_for
 from kernel import Kernel
 from wakes import counter, introduce, lend_all, neighbour, sleeper, wakes
 
@@ -84,7 +84,7 @@ def run(instance: Instance, cores: str, command: Sequence[str], *words: str) -> 
     return instance.running("-c", cores, *(words or ("-m", "100M")), "--", *command)
 
 
-def test_who_wakes_up_has_the_floor_at_once_with_drfd_and_without(lend: Lend) -> None:
+def test_who_wakes_up_has_the_floor_at_once_with_drfd_and_without(lend):
     """Three sleepers and a busy job on one full CPU, also after a kill -9 with all lent to all."""
     instance, cpu, most = lend(config(len(CPUS))), CPUS[-1:], f"..{len(CPUS)}"
     floors, out = (0.15, 0.2, 0.3), instance.work / "wakes"
@@ -114,9 +114,7 @@ def test_who_wakes_up_has_the_floor_at_once_with_drfd_and_without(lend: Lend) ->
     assert len(short) <= len(found) // 20, short
 
 
-def test_what_is_idle_goes_to_who_holds_least_and_nobody_has_more_than_the_ceiling(
-    lend: Lend,
-) -> None:
+def test_what_is_idle_goes_to_who_holds_least_and_nobody_has_more_than_the_ceiling(lend):
     """One core for three pools, of which A holds most memory: DRF gives the parts."""
     instance = lend(config(1))
     (instance.work / "busy").touch()
@@ -136,7 +134,7 @@ def test_what_is_idle_goes_to_who_holds_least_and_nobody_has_more_than_the_ceili
     comes_to(jobs, (0.25, 0.375, 0.375))
 
 
-def test_a_program_outside_has_as_much_beside_what_is_lent_as_without(lend: Lend) -> None:
+def test_a_program_outside_has_as_much_beside_what_is_lent_as_without(lend):
     most = len(CPUS)
     texts = [
         config(most, mode=mode, scheduling="[scheduling]\nrespect_external_load = true\n")
@@ -172,7 +170,7 @@ def cpu_ns(pid: int) -> int:
         return int(file.read().split()[0])
 
 
-def test_what_niced_jobs_use_is_told_from_what_others_use(lend: Lend) -> None:
+def test_what_niced_jobs_use_is_told_from_what_others_use(lend):
     """So it hides no load from outside, of which the machine's use is known without niced ones."""
     instance, kernel = lend(config(1)), Kernel()
     jobs = {
@@ -238,7 +236,7 @@ def lengths(instance: Instance, users: Accounts) -> dict[str, float]:
     return {name: job["ended_at"] - job["started_at"] for name, job in found.items()}
 
 
-def test_nobodys_jobs_end_later_than_under_a_quota(lend: Lend, users: Accounts) -> None:
+def test_nobodys_jobs_end_later_than_under_a_quota(lend, users):
     """What else the machine does delays some rounds; lending would delay jobs in each."""
     quota, share = (lend(config(len(CPUS), mode=mode)) for mode in ("quota", "share"))
     seen = []

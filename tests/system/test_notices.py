@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from instance import Accounts, Instance, is_alive, wait_for
+from instance import is_alive, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -25,7 +25,7 @@ def note(job: dict[str, Any]) -> str:
     return str(event["text"])
 
 
-def test_the_command_runs_as_the_job_s_user_there(instance: Instance, users: Accounts) -> None:
+def test_the_command_runs_as_the_job_s_user_there(instance, users):
     alice, _ = users
     home = instance.home_for(alice)
     job_id = instance.submit(
@@ -43,7 +43,7 @@ def test_the_command_runs_as_the_job_s_user_there(instance: Instance, users: Acc
     assert instance.cgroups() == []
 
 
-def test_it_is_told_why_a_limit_ended_the_job(instance: Instance) -> None:
+def test_it_is_told_why_a_limit_ended_the_job(instance):
     command = 'echo "$DRF_STATE $DRF_SIGNAL $DRF_REASON" > told'
     words = ("--notify", "fail", "--notify-command", command)
     job_id = instance.submit(*words, "-t", "1s", "--", "sleep", "600")
@@ -60,7 +60,7 @@ def test_it_is_told_why_a_limit_ended_the_job(instance: Instance) -> None:
         ("head -c 300m /dev/zero | tail", "notification failed: "),
     ],
 )
-def test_a_failure_is_told_and_changes_nothing(instance: Instance, command: str, told: str) -> None:
+def test_a_failure_is_told_and_changes_nothing(instance, command, told):
     words = ("-m", "64M", "--notify-command", command)
     job = instance.ended(*words, "--", "true")
     assert (job["state"], job["exit_code"]) == ("COMPLETED", 0)
@@ -68,7 +68,7 @@ def test_a_failure_is_told_and_changes_nothing(instance: Instance, command: str,
     assert instance.cgroups() == []
 
 
-def test_what_it_leaves_behind_is_ended_with_the_job(instance: Instance) -> None:
+def test_what_it_leaves_behind_is_ended_with_the_job(instance):
     words = ("--notify-command", "setsid sleep 1000 & echo $! > pid")
     job = instance.ended(*words, "--", "true")
     pid = int((instance.work / "pid").read_text())
@@ -79,7 +79,7 @@ def test_what_it_leaves_behind_is_ended_with_the_job(instance: Instance) -> None
 
 
 @pytest.mark.parametrize("point", ["notice.before-fork", "notice.after-fork"])
-def test_an_end_is_told_once_at_most_whoever_dies_meanwhile(instance: Instance, point: str) -> None:
+def test_an_end_is_told_once_at_most_whoever_dies_meanwhile(instance, point):
     """Of launchers: the next one finds the mark in the attempt file, or none yet."""
     instance.launcher_pid()
     instance.arm(point, "self")
@@ -94,7 +94,7 @@ def test_an_end_is_told_once_at_most_whoever_dies_meanwhile(instance: Instance, 
     assert instance.cgroups() == []
 
 
-def test_an_end_that_drfd_has_not_seen_is_told_when_it_is_back(instance: Instance) -> None:
+def test_an_end_that_drfd_has_not_seen_is_told_when_it_is_back(instance):
     words = ("--notify-command", "echo $DRF_STATE >> told")
     wait = "while [ ! -e go ]; do sleep 0.05; done"
     job_id = instance.running(*words, "--", "sh", "-c", wait)["id"]

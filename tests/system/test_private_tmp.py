@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Accounts, Instance, Lend, MakeInstance, children_of, stat_of, wait_for
+from instance import CONFIG, Instance, children_of, stat_of, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -25,7 +25,7 @@ EMPTY = ["/tmp", "/var/tmp", "/dev/shm"]
 
 
 @pytest.fixture
-def instance(lend: Lend) -> Instance:
+def instance(lend) -> Instance:
     return lend(PRIVATE)
 
 
@@ -45,7 +45,7 @@ def work() -> Iterator[Path]:
 
 
 @pytest.fixture
-def spaces(instance: Instance) -> Path:
+def spaces(instance) -> Path:
     """Where they are; none is left of an earlier test."""
     place = instance.state / "launcher" / "private"
     wait_for("the end of earlier ones", lambda: not place.exists() or is_empty(place))
@@ -56,9 +56,7 @@ def is_empty(spaces: Path) -> bool:
     return list(spaces.iterdir()) == []
 
 
-def test_jobs_of_two_users_see_nothing_of_each_other(
-    instance: Instance, users: Accounts, work: Path, spaces: Path
-) -> None:
+def test_jobs_of_two_users_see_nothing_of_each_other(instance, users, work, spaces):
     """Without it they share all three places, and what they leave there stays."""
     marks = [Path(place, f"drfd-test-{os.getpid()}") for place in EMPTY]
     jobs = []
@@ -80,9 +78,7 @@ def test_jobs_of_two_users_see_nothing_of_each_other(
     wait_for("the directories gone", lambda: is_empty(spaces))
 
 
-def test_nobody_else_can_enter_a_jobs_space(
-    instance: Instance, users: Accounts, work: Path, spaces: Path
-) -> None:
+def test_nobody_else_can_enter_a_jobs_space(instance, users, work, spaces):
     alice, bob = users
     job_id = instance.running("--", "sleep", "600", user=alice.pw_uid, cwd=work)["id"]
     (place,) = spaces.iterdir()
@@ -95,9 +91,7 @@ def test_nobody_else_can_enter_a_jobs_space(
     instance.wait_end(job_id)
 
 
-def test_shared_memory_is_charged_to_its_job_and_gone_with_it(
-    instance: Instance, users: Accounts, work: Path
-) -> None:
+def test_shared_memory_is_charged_to_its_job_and_gone_with_it(instance, users, work):
     alice, _ = users
     fill = f"dd if=/dev/zero of=/dev/shm/drfd-test-{os.getpid()} bs=1M count=700"
     words = ("-m", "300M", "--", "sh", "-c", f"{fill}; sleep 600")
@@ -112,9 +106,7 @@ def test_shared_memory_is_charged_to_its_job_and_gone_with_it(
     assert not os.path.exists(f"/dev/shm/drfd-test-{os.getpid()}")
 
 
-def test_links_in_a_space_lead_to_no_harm(
-    instance: Instance, users: Accounts, work: Path, spaces: Path
-) -> None:
+def test_links_in_a_space_lead_to_no_harm(instance, users, work, spaces):
     """Neither as root nor as the user: the victim is the user's own."""
     alice, _ = users
     victim = work / "victim"
@@ -131,9 +123,7 @@ def test_links_in_a_space_lead_to_no_harm(
     assert (victim / "inner" / "file").read_text() == "kept\n"
 
 
-def test_output_files_and_terminals_are_those_of_the_machine(
-    instance: Instance, users: Accounts, work: Path
-) -> None:
+def test_output_files_and_terminals_are_those_of_the_machine(instance, users, work):
     alice, _ = users
     outside = Path(tempfile.mkdtemp(prefix="drfd-test-", dir="/tmp"))
     os.chown(outside, alice.pw_uid, alice.pw_gid)
@@ -161,7 +151,7 @@ def test_output_files_and_terminals_are_those_of_the_machine(
         shutil.rmtree(outside)
 
 
-def test_a_program_that_only_the_machine_has_is_explained(instance: Instance, work: Path) -> None:
+def test_a_program_that_only_the_machine_has_is_explained(instance, work):
     refused = instance.drf("submit", "--", "true", cwd=instance.work, check=False)
     assert refused.returncode == 1
     assert "private_tmp" in refused.stderr
@@ -173,9 +163,7 @@ def test_a_program_that_only_the_machine_has_is_explained(instance: Instance, wo
     assert (work / "out").read_text() == "/tmp\n"
 
 
-def test_owners_commands_see_what_the_job_sees(
-    instance: Instance, users: Accounts, work: Path, spaces: Path
-) -> None:
+def test_owners_commands_see_what_the_job_sees(instance, users, work, spaces):
     alice, _ = users
     told = f"cat /tmp/note >>{work}/told; echo $DRF_STATE >>{work}/told"
     words = ("--notify", "start,end")
@@ -190,9 +178,7 @@ def test_owners_commands_see_what_the_job_sees(
 
 
 @pytest.mark.anew
-def test_spaces_survive_drfd_and_not_their_jobs(
-    instance: Instance, users: Accounts, work: Path, spaces: Path
-) -> None:
+def test_spaces_survive_drfd_and_not_their_jobs(instance, users, work, spaces):
     alice, _ = users
     script = (
         f"touch /tmp/here; while ! [ -e {work}/go ]; do sleep .1; done; ls -A /tmp; touch /tmp/x"
@@ -212,9 +198,7 @@ def test_spaces_survive_drfd_and_not_their_jobs(
 
 
 @pytest.mark.anew
-def test_a_million_files_hold_up_nobody(
-    instance: Instance, users: Accounts, work: Path, spaces: Path
-) -> None:
+def test_a_million_files_hold_up_nobody(instance, users, work, spaces):
     """They are removed beside the launcher's loop, and a cleaner that is killed has a successor."""
     alice, _ = users
     count = int(os.environ.get("DRFD_TEST_FILES", "60000"))
@@ -234,7 +218,7 @@ def test_a_million_files_hold_up_nobody(
     wait_for("all files gone", lambda: is_empty(spaces), seconds=300)
 
 
-def test_it_can_be_said_where_they_are_kept(lend: Lend, work: Path) -> None:
+def test_it_can_be_said_where_they_are_kept(lend, work):
     home = work / "spaces"
     work.chmod(0o755)
     instance = lend(f'{PRIVATE}private_tmp_dir = "{home}"\n')
@@ -245,7 +229,7 @@ def test_it_can_be_said_where_they_are_kept(lend: Lend, work: Path) -> None:
     instance.wait_end(job_id)
 
 
-def test_a_home_that_others_can_change_is_refused(make_instance: MakeInstance, work: Path) -> None:
+def test_a_home_that_others_can_change_is_refused(make_instance, work):
     """Else a user could have root bind, or delete, another directory."""
     made = make_instance(f'{PRIVATE}private_tmp_dir = "{work}/spaces"\n')
     made.launch()
@@ -253,7 +237,7 @@ def test_a_home_that_others_can_change_is_refused(make_instance: MakeInstance, w
     assert not (work / "spaces").exists()
 
 
-def test_a_daemon_of_ones_own_refuses_it(users: Accounts, work: Path) -> None:
+def test_a_daemon_of_ones_own_refuses_it(users, work):
     """Only root may make mount namespaces in which set-user-id programs still work."""
     alice, _ = users
     home = work / "home"

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from drfd.launcher.runner.starter import program
-from instance import CONFIG, Accounts, Instance, Lend, MakeInstance, patient, status_of, wait_for
+from instance import CONFIG, Instance, patient, status_of, wait_for
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-def dropped(lend: Lend, users: Accounts) -> Instance:
+def dropped(lend, users) -> Instance:
     return lend(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n')
 
 
-def test_the_controller_is_a_process_of_that_user(dropped: Instance, users: Accounts) -> None:
+def test_the_controller_is_a_process_of_that_user(dropped, users):
     assert dropped.process is not None
     status = status_of(dropped.process.pid)
     assert set(status["Uid"].split()) == {str(users[0].pw_uid)}
@@ -31,7 +31,7 @@ def test_the_controller_is_a_process_of_that_user(dropped: Instance, users: Acco
     assert set(status_of(dropped.launcher_pid())["Uid"].split()) == {"0"}
 
 
-def test_it_has_no_way_back_to_the_launchers_files(dropped: Instance, users: Accounts) -> None:
+def test_it_has_no_way_back_to_the_launchers_files(dropped, users):
     """The state directory stays root's, so the two rooms cannot be exchanged."""
     owners = {path: path.stat().st_uid for path in (dropped.state, dropped.state / "launcher")}
     assert set(owners.values()) == {0}
@@ -40,9 +40,7 @@ def test_it_has_no_way_back_to_the_launchers_files(dropped: Instance, users: Acc
         assert (path.stat().st_uid, path.stat().st_mode & 0o077) == (users[0].pw_uid, 0)
 
 
-def test_jobs_run_as_their_users_and_survive_the_death_of_both(
-    dropped: Instance, users: Accounts
-) -> None:
+def test_jobs_run_as_their_users_and_survive_the_death_of_both(dropped, users):
     home = dropped.home_for(users[1])
     script = "id -u; while ! [ -e gate ]; do sleep 0.05; done; exit 6"
     job_id = dropped.running("--", "sh", "-c", script, user=users[1].pw_uid, cwd=home)["id"]
@@ -57,7 +55,7 @@ def test_jobs_run_as_their_users_and_survive_the_death_of_both(
     assert (job["exit_code"], dropped.output(job_id)) == (6, f"{users[1].pw_uid}\n")
 
 
-def test_a_user_that_does_not_exist_is_a_configuration_error(make_instance: MakeInstance) -> None:
+def test_a_user_that_does_not_exist_is_a_configuration_error(make_instance):
     instance = make_instance(CONFIG + '[daemon]\nuser = "no-such-user"\n')
     instance.launch()
     assert instance.process is not None
@@ -65,9 +63,7 @@ def test_a_user_that_does_not_exist_is_a_configuration_error(make_instance: Make
     assert "daemon.user: there is no user no-such-user" in instance.log.read_text()
 
 
-def test_root_follows_no_link_out_of_the_controllers_room(
-    dropped: Instance, users: Accounts
-) -> None:
+def test_root_follows_no_link_out_of_the_controllers_room(dropped, users):
     """A controller that was taken over must not become root at the next start."""
     victim = dropped.root / "victim"
     victim.write_text("precious")
@@ -84,9 +80,7 @@ def test_root_follows_no_link_out_of_the_controllers_room(
     assert victim.read_text() == "precious"
 
 
-def test_it_works_whatever_the_umask_of_whoever_starts_it(
-    make_instance: MakeInstance, users: Accounts
-) -> None:
+def test_it_works_whatever_the_umask_of_whoever_starts_it(make_instance, users):
     instance = make_instance(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n')
     before = os.umask(0o077)
     try:
@@ -98,7 +92,7 @@ def test_it_works_whatever_the_umask_of_whoever_starts_it(
     assert instance.wait_end(job_id)["state"] == "COMPLETED"
 
 
-def test_nobody_runs_the_controller_as_root_by_accident(make_instance: MakeInstance) -> None:
+def test_nobody_runs_the_controller_as_root_by_accident(make_instance):
     """It reads what every user sends. A warning is easily missed in a log."""
     instance = make_instance()
     # No user drfd can come in here, where there is one.
@@ -124,7 +118,7 @@ def test_nobody_runs_the_controller_as_root_by_accident(make_instance: MakeInsta
 
 
 @pytest.fixture
-def home(instance: Instance, users: Accounts) -> Path:
+def home(instance, users) -> Path:
     return instance.home_for(users[0])
 
 
@@ -136,9 +130,7 @@ def restricted_runner(home: Path) -> int:
     return pid
 
 
-def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
-    instance: Instance, users: Accounts, home: Path
-) -> None:
+def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(instance, users, home):
     """It had all rights of root. Its job is not restricted: set-user-id programs work there."""
     script = (
         "grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status; echo $PPID > runner; sleep 600"
@@ -152,9 +144,7 @@ def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
     assert theirs == {name: mine[name] for name in ("NoNewPrivs", "Seccomp", "CapBnd")}
 
 
-def test_the_process_that_waits_for_a_notification_can_do_no_more(
-    instance: Instance, users: Accounts, home: Path
-) -> None:
+def test_the_process_that_waits_for_a_notification_can_do_no_more(instance, users, home):
     """It had all of root's rights beside the user's command, for half a minute."""
     command = "echo $PPID > runner; until [ -e go ]; do sleep 0.05; done"
     words = ("--notify", "end", "--notify-command", command, "--", "true")
@@ -169,9 +159,7 @@ def test_the_process_that_waits_for_a_notification_can_do_no_more(
     assert text == "notification told"
 
 
-def test_a_runner_without_privileges_sweeps_after_a_cancel_and_keeps_the_record(
-    lend: Lend, users: Accounts
-) -> None:
+def test_a_runner_without_privileges_sweeps_after_a_cancel_and_keeps_the_record(lend, users):
     """With so long a grace time that its trap is run also where it is kept waiting."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "30s"'))
     home = instance.home_for(users[0])
@@ -199,9 +187,7 @@ time.sleep(600)
 """
 
 
-def test_a_runner_without_privileges_ends_a_job_that_is_out_of_memory(
-    instance: Instance, users: Accounts, home: Path
-) -> None:
+def test_a_runner_without_privileges_ends_a_job_that_is_out_of_memory(instance, users, home):
     """The kernel kills one process; the runner takes the rest, and tells why."""
     (home / "greedy.py").write_text(GREEDY)
     job_id = instance.running(
@@ -212,9 +198,7 @@ def test_a_runner_without_privileges_ends_a_job_that_is_out_of_memory(
     assert instance.wait_end(job_id)["state"] == "OUT_OF_MEMORY"
 
 
-def test_jobs_go_on_one_after_the_other_when_each_takes_its_runner_along(
-    instance: Instance, users: Accounts, home: Path
-) -> None:
+def test_jobs_go_on_one_after_the_other_when_each_takes_its_runner_along(instance, users, home):
     for number in range(3):
         job = instance.ended(
             "--", "sh", "-c", f"sleep 1.5; exit {number}", user=users[0].pw_uid, cwd=home

@@ -22,9 +22,7 @@ import pytest
 from drfd.daemon.spawn import group_for
 from instance import (
     CONFIG,
-    Accounts,
     Instance,
-    Lend,
     MakeShelter,
     Sheltered,
     as_root,
@@ -126,9 +124,7 @@ def all_completed(instance: Instance, ids: list[int]) -> None:
         assert "LaunchFailed" not in events(instance, job_id)
 
 
-def test_jobs_wait_while_no_process_can_be_forked_and_then_all_complete(
-    instance: Instance, users: Accounts
-) -> None:
+def test_jobs_wait_while_no_process_can_be_forked_and_then_all_complete(instance, users):
     """Each job that was launched meanwhile ended as LAUNCH_FAILED: the queue burned."""
     bob = users[1].pw_uid
     with no_new_processes(instance):
@@ -154,7 +150,7 @@ def test_jobs_wait_while_no_process_can_be_forked_and_then_all_complete(
     assert instance.cgroups() == []
 
 
-def test_jobs_wait_without_room_for_attempt_files(small_disks: Instance, users: Accounts) -> None:
+def test_jobs_wait_without_room_for_attempt_files(small_disks, users):
     instance, bob = small_disks, users[1].pw_uid
     fillers = fill(inside(instance, instance.state / "launcher" / "attempts"))
     assert fillers
@@ -165,7 +161,7 @@ def test_jobs_wait_without_room_for_attempt_files(small_disks: Instance, users: 
     all_completed(instance, ids)
 
 
-def test_a_job_waits_alone_for_room_for_its_output(small_disks: Instance, users: Accounts) -> None:
+def test_a_job_waits_alone_for_room_for_its_output(small_disks, users):
     instance, bob = small_disks, users[1].pw_uid
     (filler,) = fill(inside(instance, instance.work / "full"))
     waits = instance.submit(*SMALL, "-o", "full/out", "--", "echo", "fine", user=bob)
@@ -182,7 +178,7 @@ def test_a_job_waits_alone_for_room_for_its_output(small_disks: Instance, users:
     assert (inside(instance, instance.work / "full" / "out")).read_text() == "fine\n"
 
 
-def test_only_the_first_run_empties_the_output(instance: Instance, users: Accounts) -> None:
+def test_only_the_first_run_empties_the_output(instance, users):
     """An attempt that was put off counted as the first one, so old output was kept."""
     home = instance.home_for(users[1])
     (home / "out").write_text("old\n")
@@ -229,7 +225,7 @@ def hog(instance: Instance, user: pwd.struct_passwd) -> tuple[int, int]:
     return job_id, int(count)
 
 
-def test_processes_of_one_user_keep_nobody_elses_jobs_back(lend: Lend, users: Accounts) -> None:
+def test_processes_of_one_user_keep_nobody_elses_jobs_back(lend, users):
     """Three jobs of one user took all processes of the kernel: others' launches failed."""
     instance = lend(BOUND)
     alice, bob = users
@@ -250,7 +246,7 @@ def test_processes_of_one_user_keep_nobody_elses_jobs_back(lend: Lend, users: Ac
     all_completed(instance, [waits])
 
 
-def test_all_jobs_together_have_no_more_processes_than_said(lend: Lend, users: Accounts) -> None:
+def test_all_jobs_together_have_no_more_processes_than_said(lend, users):
     instance = lend(f"{CONFIG}processes_total = 50\nprocesses_per_user = 50\n")
     (alice, bob), found = users, []
     for user in (alice, bob, alice):
@@ -280,7 +276,7 @@ def shelter() -> Iterator[MakeShelter]:
 
 
 @pytest.fixture(params=DISKS)
-def full(request: pytest.FixtureRequest, shelter: MakeShelter) -> Sheltered:
+def full(request, shelter) -> Sheltered:
     if request.param == "ext4" and not _has_loop():
         pytest.skip("no loop device here")
     return shelter(DISKS[request.param])
@@ -318,9 +314,7 @@ def reserve_bytes(instance: Sheltered) -> int:
 
 
 @as_root
-def test_on_a_full_disk_ends_are_kept_and_cancelling_works_and_the_daemon_starts(
-    full: Sheltered, users: Accounts
-) -> None:
+def test_on_a_full_disk_ends_are_kept_and_cancelling_works_and_the_daemon_starts(full, users):
     """Waiting jobs ended, root could not cancel, and a stopped daemon did not start."""
     instance = full
     alice, bob = (user.pw_uid for user in users)
@@ -383,7 +377,7 @@ def test_on_a_full_disk_ends_are_kept_and_cancelling_works_and_the_daemon_starts
 
 
 @as_root
-def test_a_daemon_that_died_on_a_disk_full_to_the_last_block_starts(shelter: MakeShelter) -> None:
+def test_a_daemon_that_died_on_a_disk_full_to_the_last_block_starts(shelter):
     """Its log cannot go into the journal's file, nor can the file beside it be made."""
     instance = shelter(DISKS["tmpfs"]).start()
     wait_for("the reserve", lambda: reserve_bytes(instance))

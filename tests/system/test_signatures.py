@@ -21,9 +21,7 @@ from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, exec_digest, key_file_name, proof_of
 from instance import (
     CONFIG,
-    Accounts,
     Instance,
-    Lend,
     add_account,
     children_of,
     delete_account,
@@ -43,7 +41,7 @@ def controller() -> Iterator[pwd.struct_passwd]:
 
 
 @pytest.fixture(scope="module")
-def idle(controller: pwd.struct_passwd) -> Iterator[dict[str, Instance]]:
+def idle(controller) -> Iterator[dict[str, Instance]]:
     """As elsewhere; all of them are gone before the account."""
     found: dict[str, Instance] = {}
     yield found
@@ -52,7 +50,7 @@ def idle(controller: pwd.struct_passwd) -> Iterator[dict[str, Instance]]:
 
 
 @pytest.fixture
-def instance(lend: Lend, controller: pwd.struct_passwd) -> Instance:
+def instance(lend, controller) -> Instance:
     return lend(f'{CONFIG}\n[daemon]\nuser = "{controller.pw_name}"\n')
 
 
@@ -95,7 +93,7 @@ def signed(key: bytes, fields: dict[str, object]) -> dict[str, object]:
     return {**fields, "proof": proof_of(key, digest_of(of_request(fields)))}
 
 
-def test_what_users_submit_runs_in_every_way(instance: Instance, users: Accounts) -> None:
+def test_what_users_submit_runs_in_every_way(instance, users):
     """The short way of drf, the whole one, arrays, and the command that tells of an end."""
     for user in users:
         home = instance.home_for(user)
@@ -114,7 +112,7 @@ def test_what_users_submit_runs_in_every_way(instance: Instance, users: Accounts
         assert (home / "told").read_text() == f"COMPLETED {home}/whole\n"
 
 
-def test_a_user_signs_again_only_what_was_signed(instance: Instance, users: Accounts) -> None:
+def test_a_user_signs_again_only_what_was_signed(instance, users):
     """drf retry takes environment and script from the daemon, which may have been taken over."""
     alice = users[0]
     home = instance.home_for(alice)
@@ -149,7 +147,7 @@ def test_a_user_signs_again_only_what_was_signed(instance: Instance, users: Acco
     assert f"what drfd has kept of job {first} is not what you have signed" in refused.stderr
 
 
-def test_a_submission_without_signature_is_refused(instance: Instance, users: Accounts) -> None:
+def test_a_submission_without_signature_is_refused(instance, users):
     reply = ask(instance, users[0], job(instance.home_for(users[0]), "true"))
     assert reply["ok"] is False
     error = reply["error"]
@@ -157,7 +155,7 @@ def test_a_submission_without_signature_is_refused(instance: Instance, users: Ac
     assert error["code"] == "not-signed" and "drf doctor" in error["hint"]
 
 
-def test_what_another_has_signed_does_not_run(instance: Instance, users: Accounts) -> None:
+def test_what_another_has_signed_does_not_run(instance, users):
     user, other = users
     home = instance.home_for(user)
     asked = job(home, "touch", "ran")
@@ -177,8 +175,8 @@ def test_what_another_has_signed_does_not_run(instance: Instance, users: Account
 
 
 def test_who_has_the_controllers_uid_cannot_run_anything_as_somebody_else(
-    instance: Instance, users: Accounts, controller: pwd.struct_passwd
-) -> None:
+    instance, users, controller
+):
     """The launcher took its word for who asked: it could run any command as any user."""
     home = instance.home_for(users[0])
     code = """
@@ -255,9 +253,7 @@ def _answers(door: Path) -> bool:
         return False
 
 
-def test_a_key_is_its_owners_alone(
-    instance: Instance, users: Accounts, controller: pwd.struct_passwd
-) -> None:
+def test_a_key_is_its_owners_alone(instance, users, controller):
     """Nobody else reads, lists, replaces or removes one, and nobody but root the secret."""
     keys = {key_of(instance, user) for user in (*users, controller)}
     assert len(keys) == 3
@@ -288,7 +284,7 @@ for attempt in (
         assert (done.stdout, done.stderr) == ("32\n", "")
 
 
-def test_a_key_outlives_its_file_and_the_launcher(instance: Instance, users: Accounts) -> None:
+def test_a_key_outlives_its_file_and_the_launcher(instance, users):
     """What was signed before still starts."""
     key = key_of(instance, users[0])
     (file,) = (instance.state / "launcher" / "keys").glob(f"{users[0].pw_uid}-*")
@@ -298,7 +294,7 @@ def test_a_key_outlives_its_file_and_the_launcher(instance: Instance, users: Acc
     assert key_of(instance, users[0]) == key
 
 
-def test_the_next_owner_of_a_uid_has_another_key(instance: Instance, users: Accounts) -> None:
+def test_the_next_owner_of_a_uid_has_another_key(instance, users):
     """The old owner's is no use for it: by then the uid has another name."""
     names = [f"drfdt{os.getpid()}{each}" for each in "gh"]
     old = add_account(names[0])
@@ -323,7 +319,7 @@ def test_the_next_owner_of_a_uid_has_another_key(instance: Instance, users: Acco
         delete_account(names[1])
 
 
-def test_no_root_process_holds_what_a_user_has_written(instance: Instance, users: Accounts) -> None:
+def test_no_root_process_holds_what_a_user_has_written(instance, users):
     """The launcher and each runner parsed arguments, environment and script of every user."""
     user = users[0]
     home = instance.home_for(user)
@@ -368,9 +364,7 @@ def inside(
     return instance.drf(*asked, user=user.pw_uid, cwd="/", check=False, env=ENV)
 
 
-def test_a_process_that_its_user_has_not_signed_for_this_attempt_is_not_moved(
-    instance: Instance, users: Accounts
-) -> None:
+def test_a_process_that_its_user_has_not_signed_for_this_attempt_is_not_moved(instance, users):
     """The controller could put any process of a user's into the user's job, and kill it there."""
     owner, other = users
     home = instance.home_for(owner)

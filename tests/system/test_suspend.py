@@ -69,9 +69,7 @@ def goes_on(job: dict[str, Any]) -> None:
     wait_for("work", lambda: cpu_us(job) > before + 100_000)
 
 
-def test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice(
-    instance: Instance,
-) -> None:
+def test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice(instance):
     job = heavy(instance, "-c", "9")
     other = instance.submit("-c", "9", "-m", "1G", "--", "true")
     suspend(instance, job)
@@ -89,9 +87,7 @@ def test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice(
     assert instance.cgroups() == []
 
 
-def test_a_job_cancelled_while_frozen_is_killed_whole_without_a_word(
-    instance: Instance,
-) -> None:
+def test_a_job_cancelled_while_frozen_is_killed_whole_without_a_word(instance):
     job = heavy(instance)
     pids = [int(word) for word in instance.output(job["id"]).split() if word.isdecimal()]
     suspend(instance, job)
@@ -104,7 +100,7 @@ def test_a_job_cancelled_while_frozen_is_killed_whole_without_a_word(
 
 
 @pytest.mark.parametrize("blow", ["launcher", "both"])
-def test_a_frozen_job_stays_frozen_through_every_crash(instance: Instance, blow: str) -> None:
+def test_a_frozen_job_stays_frozen_through_every_crash(instance, blow):
     job = heavy(instance)
     suspend(instance, job)
     before = cpu_us(job)
@@ -118,7 +114,7 @@ def test_a_frozen_job_stays_frozen_through_every_crash(instance: Instance, blow:
     assert instance.wait_end(job["id"])["exit_code"] == 7
 
 
-def test_a_bomb_that_forks_for_ever_is_frozen_whole(instance: Instance) -> None:
+def test_a_bomb_that_forks_for_ever_is_frozen_whole(instance):
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
     job = instance.running("-c", "2", "--", sys.executable, "-c", bomb)
     time.sleep(0.3)

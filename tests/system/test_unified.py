@@ -15,7 +15,7 @@ import pytest
 
 from drfd.daemon.spawn import group_for
 from drfd.linux import service
-from instance import ALONE, BIN, Accounts, Instance, is_alive, wait_for
+from instance import ALONE, BIN, Instance, is_alive, wait_for
 from kernel import Kernel, scope
 from launcher.rig import WAIT_S, LauncherProcess, pid_in, shell
 
@@ -51,7 +51,7 @@ def show(unit: str, name: str) -> str:
 # -- a scope of our own -----------------------------------------------------------------------
 
 
-def test_jobs_live_in_a_scope_outside_of_the_daemons_own_cgroup(instance: Instance) -> None:
+def test_jobs_live_in_a_scope_outside_of_the_daemons_own_cgroup(instance):
     job = instance.running("--", "sleep", "600")
     assert job["cgroup"] == f"drfd.slice/{top(instance).name}/jobs/job-{job['id']}-1"
     assert show(top(instance).name, "ActiveState") == "active"
@@ -60,7 +60,7 @@ def test_jobs_live_in_a_scope_outside_of_the_daemons_own_cgroup(instance: Instan
     assert "drfd.slice" not in own
 
 
-def test_the_scope_goes_with_the_daemon_when_no_job_is_left(instance: Instance) -> None:
+def test_the_scope_goes_with_the_daemon_when_no_job_is_left(instance):
     assert instance.ended("--", "true")["state"] == "COMPLETED"
     (keeper,) = pids(top(instance) / "keeper")
     instance.stop()
@@ -69,7 +69,7 @@ def test_the_scope_goes_with_the_daemon_when_no_job_is_left(instance: Instance) 
     wait_for("its unit's end", lambda: show(top(instance).name, "LoadState") == "not-found")
 
 
-def test_the_next_daemon_takes_over_scope_and_limits_as_they_are(instance: Instance) -> None:
+def test_the_next_daemon_takes_over_scope_and_limits_as_they_are(instance):
     """kill -9 of everything but the job: its limits are the kernel's."""
     device = json.loads(instance.drf("doctor", "--json").stdout)["disks"][0]["device"]
     io = ("--io", "10M") if device else ()
@@ -87,7 +87,7 @@ def test_the_next_daemon_takes_over_scope_and_limits_as_they_are(instance: Insta
     assert instance.wait_end(job["id"])["exit_code"] == 3
 
 
-def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance: Instance) -> None:
+def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance):
     job = instance.running("-c", "0.5", "--", "sleep", "600")
     before = Kernel().limits(job)
     subprocess.run(["systemctl", "daemon-reload"], check=True)
@@ -96,9 +96,7 @@ def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance: Instance) -
     assert instance.wait_end(second)["state"] == "COMPLETED"
 
 
-def test_when_the_scope_is_stopped_jobs_end_and_later_ones_get_another(
-    instance: Instance,
-) -> None:
+def test_when_the_scope_is_stopped_jobs_end_and_later_ones_get_another(instance):
     job_id = instance.running("--", "sleep", "600")["id"]
     subprocess.run(["systemctl", "stop", top(instance).name], check=True)
     job = instance.wait_end(job_id)
@@ -108,7 +106,7 @@ def test_when_the_scope_is_stopped_jobs_end_and_later_ones_get_another(
     assert later["attempt"] == 1
 
 
-def test_when_the_keeper_is_killed_the_next_launcher_starts_another(instance: Instance) -> None:
+def test_when_the_keeper_is_killed_the_next_launcher_starts_another(instance):
     """Jobs keep the scope alive meanwhile."""
     job_id = instance.running("--", "sleep", "600")["id"]
     (keeper,) = pids(top(instance) / "keeper")
@@ -121,9 +119,7 @@ def test_when_the_keeper_is_killed_the_next_launcher_starts_another(instance: In
     assert instance.show(job_id)["state"] == "RUNNING"
 
 
-def test_a_users_job_cannot_leave_its_cgroup_nor_lift_its_limits(
-    instance: Instance, users: Accounts
-) -> None:
+def test_a_users_job_cannot_leave_its_cgroup_nor_lift_its_limits(instance, users):
     home = instance.home_for(users[0])
     escape = (
         "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup); "
@@ -146,7 +142,7 @@ def test_a_users_job_cannot_leave_its_cgroup_nor_lift_its_limits(
 
 
 @pytest.fixture
-def start_holder(tmp_path: Path) -> Iterator[Callable[..., None]]:
+def start_holder(tmp_path) -> Iterator[Callable[..., None]]:
     def start_holder(*properties: str, pause_s: float = 0) -> None:
         """A unit with a keeper that moves into its own cgroup after a while."""
         keep = tmp_path / "keep"
@@ -162,22 +158,22 @@ def start_holder(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[LauncherProcess]:
+def launcher(tmp_path) -> Iterator[LauncherProcess]:
     launcher = LauncherProcess(tmp_path / "state")
     yield launcher
     launcher.clean_up()
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
+def work(tmp_path) -> Path:
     path = tmp_path / "work"
     path.mkdir()
     return path
 
 
 def test_jobs_live_below_the_holder_also_when_its_keeper_takes_its_time(
-    start_holder: Callable[..., None], launcher: LauncherProcess, work: Path
-) -> None:
+    start_holder, launcher, work
+):
     start_holder("Delegate=yes", pause_s=3)
     launcher.start("--holder", UNIT, cgroups=True)
     controller = launcher.connect()
@@ -209,11 +205,8 @@ def test_jobs_live_below_the_holder_also_when_its_keeper_takes_its_time(
     ],
 )  # fmt: skip
 def test_a_holder_that_cannot_have_jobs_ends_the_launcher_in_one_line(
-    start_holder: Callable[..., None],
-    launcher: LauncherProcess,
-    properties: tuple[str, ...] | None,
-    said: str,
-) -> None:
+    start_holder, launcher, properties, said
+):
     if properties is not None:
         start_holder(*properties)
     process = launcher.start("--holder", UNIT, cgroups=True)
@@ -270,7 +263,7 @@ class Own:
 
 
 @pytest.fixture
-def place(instance: Instance) -> Path:
+def place(instance) -> Path:
     """A directory that all may enter."""
     place = instance.root / "users"
     place.mkdir(mode=0o755)
@@ -278,7 +271,7 @@ def place(instance: Instance) -> Path:
 
 
 @pytest.fixture
-def lingering(users: Accounts) -> Iterator[pwd.struct_passwd]:
+def lingering(users) -> Iterator[pwd.struct_passwd]:
     name = users[0].pw_name
     subprocess.run(["loginctl", "enable-linger", name], check=True)
     try:
@@ -290,7 +283,7 @@ def lingering(users: Accounts) -> Iterator[pwd.struct_passwd]:
         wait_for("its end", lambda: show(manager, "ActiveState") == "inactive")
 
 
-def test_a_lingering_user_has_limits_enforced(lingering: pwd.struct_passwd, place: Path) -> None:
+def test_a_lingering_user_has_limits_enforced(lingering, place):
     own = Own(lingering, place / "home")
     try:
         doctor = own.doctor()
@@ -314,7 +307,7 @@ def test_a_lingering_user_has_limits_enforced(lingering: pwd.struct_passwd, plac
         own.stop()
 
 
-def test_a_user_whose_manager_ends_with_the_login_is_told_so(users: Accounts, place: Path) -> None:
+def test_a_user_whose_manager_ends_with_the_login_is_told_so(users, place):
     """And has jobs that outlive it, with limits measured."""
     own = Own(users[1], place / "home")
     try:

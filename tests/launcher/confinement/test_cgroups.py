@@ -48,7 +48,7 @@ from drfd.launcher.system.files import Plain, get
 from drfd.linux import syscalls
 from drfd.linux.device_nodes import DeviceNode
 from kernel import enter
-from launcher.rig import WAIT_S, Start, pid_in, until
+from launcher.rig import WAIT_S, pid_in, until
 
 Key = tuple[int, int]
 KEY = (41, 2)
@@ -382,9 +382,7 @@ KERNELS: dict[str, type[Kernel]] = {"v1": KernelV1, "v2": KernelV2}
 
 
 @pytest.fixture(params=KERNELS)
-def kernel(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Kernel:
+def kernel(request, tmp_path, monkeypatch) -> Kernel:
     kernel = KERNELS[request.param](tmp_path)
     for module in (cgroup_v1, cgroup_v2, processes):
         monkeypatch.setattr(module, "os", kernel)
@@ -407,7 +405,7 @@ on_v2 = pytest.mark.parametrize("kernel", ["v2"], indirect=True)
 # -- the group, and what is said of it ------------------------------------------------------
 
 
-def test_closing_leaves_what_is_in_use(kernel: Kernel) -> None:
+def test_closing_leaves_what_is_in_use(kernel):
     kernel.create()
     kernel.place.close()
     assert (kernel.names(), kernel.released) == (["job-41-2"], [])
@@ -429,7 +427,7 @@ def kinds(kernel: Kernel) -> list[str]:
     return [controls[name].split(":")[0] for name in RESOURCES]
 
 
-def test_it_says_what_it_enforces_and_where(kernel: Kernel) -> None:
+def test_it_says_what_it_enforces_and_where(kernel):
     assert kinds(kernel) == ["enforced"] * 5
     if isinstance(kernel, KernelV1):
         assert (kernel.place.kind, kernel.place.mounts()) == ("cgroup-v1", kernel.mounts())
@@ -443,7 +441,7 @@ def test_it_says_what_it_enforces_and_where(kernel: Kernel) -> None:
 
 
 @on_v1
-def test_without_blkio_it_does_not_claim_to_limit_disks(kernel: KernelV1) -> None:
+def test_without_blkio_it_does_not_claim_to_limit_disks(kernel):
     kernel.open("blkio")
     assert kinds(kernel)[2:4] == ["not controlled"] * 2
     assert kernel.place.lendable() == ("cores",)
@@ -453,7 +451,7 @@ def test_without_blkio_it_does_not_claim_to_limit_disks(kernel: KernelV1) -> Non
 
 
 @on_v2
-def test_what_an_ordinary_user_is_not_given_is_measured(kernel: KernelV2) -> None:
+def test_what_an_ordinary_user_is_not_given_is_measured(kernel):
     """And the rest is limited all the same."""
     kernel.open("cpu", "cpuset", "io")
     assert kinds(kernel) == ["measured", "enforced", "measured", "measured", "enforced"]
@@ -501,7 +499,7 @@ IN_FILES = {
 
 
 @each("found", v1=[(IN_FILES["v1"],)], v2=[(IN_FILES["v2"],)])
-def test_all_limits_are_in_the_kernels_files(kernel: Kernel, found: dict[str, str]) -> None:
+def test_all_limits_are_in_the_kernels_files(kernel, found):
     kernel.create(WITH_DISK)
     assert kernel.names() == ["job-41-2"]
     assert kernel.values(*found) == found
@@ -515,20 +513,20 @@ def test_all_limits_are_in_the_kernels_files(kernel: Kernel, found: dict[str, st
         (2000, "200000", "200"), (500_000, "50000000", "10000")],
 )  # fmt: skip
 def test_cores_become_a_quota_and_a_weight_that_the_kernel_takes(
-    kernel: Kernel, cores_milli: int, quota: str, weight: str
-) -> None:
+    kernel, cores_milli, quota, weight
+):
     """It takes no quota below a millisecond, no shares below 2, and weights from 1 to 10000."""
     kernel.create(limits(cores_milli))
     found = kernel.read(kernel.QUOTA_FILE).removesuffix(" 100000")
     assert (found, kernel.read(kernel.WEIGHT_FILE)) == (quota, weight)
 
 
-def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel: Kernel) -> None:
+def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel):
     kernel.create(replace(LIMITS, memory_bytes=5 * PAGE + 1))
     assert kernel.read(kernel.MEMORY_FILE) == str(5 * PAGE)
 
 
-def test_without_swap_accounting_the_memory_limit_stands_alone(kernel: Kernel) -> None:
+def test_without_swap_accounting_the_memory_limit_stands_alone(kernel):
     del kernel.fresh["memory"][kernel.SWAP_FILE]
     kernel.create()
     assert kernel.read(kernel.MEMORY_FILE) == str(64 << 20)
@@ -545,9 +543,7 @@ def test_without_swap_accounting_the_memory_limit_stands_alone(kernel: Kernel) -
          [["259:1 rbps=1000 wbps=max riops=max wiops=max",
            "8:0 rbps=1000 wbps=max riops=max wiops=max"]])],
 )  # fmt: skip
-def test_each_disk_is_limited_in_the_directions_that_are_declared(
-    kernel: Kernel, disks: list[tuple[str, int, int]], lines: list[list[str]]
-) -> None:
+def test_each_disk_is_limited_in_the_directions_that_are_declared(kernel, disks, lines):
     """One line is written at a time; the kernel's file then has a line for each. (cgroupspy 0.2.3
     has a blank at the end of the name of the write throttle.)"""
     wanted = [DiskLimit(device=name, read_bps=read, write_bps=wr) for name, read, wr in disks]
@@ -586,7 +582,7 @@ def test_each_disk_is_limited_in_the_directions_that_are_declared(
         ("io.max", "8:16 rbps=1000 wbps=2000"),
     ],
 )
-def test_a_limit_that_reads_otherwise_is_no_limit(kernel: Kernel, name: str, reads: str) -> None:
+def test_a_limit_that_reads_otherwise_is_no_limit(kernel, name, reads):
     """The job does not start, and nothing of its cgroup stays."""
     kernel.insists[name] = reads
     with pytest.raises(LimitFailed) as raised:
@@ -603,7 +599,7 @@ LIMIT_FILES = {
 
 
 @each("name", v1=[(name,) for name in LIMIT_FILES["v1"]], v2=[(x,) for x in LIMIT_FILES["v2"]])
-def test_a_limit_that_the_kernel_refuses_is_named(kernel: Kernel, name: str) -> None:
+def test_a_limit_that_the_kernel_refuses_is_named(kernel, name):
     """A partition in io.max, for one, is no device to it."""
     kernel.fails[name] = errno.ENODEV
     with pytest.raises(LimitFailed) as raised:
@@ -615,7 +611,7 @@ def test_a_limit_that_the_kernel_refuses_is_named(kernel: Kernel, name: str) -> 
 # -- lending --------------------------------------------------------------------------------
 
 
-def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(kernel: Kernel) -> None:
+def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(kernel):
     names = LIMIT_FILES["v1" if isinstance(kernel, KernelV1) else "v2"]
     assert kernel.place.lendable() == ("cores", "disks")
     assert kernel.place.cores()[SHARE].startswith("enforced: ")
@@ -639,9 +635,7 @@ def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(kernel: Kernel) -> 
 
 
 @on_v1
-def test_a_period_that_the_kernel_doubles_halves_nobodys_quota(
-    kernel: KernelV1, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_period_that_the_kernel_doubles_halves_nobodys_quota(kernel, monkeypatch):
     """As it does for a group whose timer comes late: before the change, and during it."""
     kernel.create(limits(1500, SHARE))
     kernel.file("cpu.cfs_period_us").write_text("200000\n")
@@ -663,7 +657,7 @@ def test_a_period_that_the_kernel_doubles_halves_nobodys_quota(
 # -- cgroups that cannot be had -------------------------------------------------------------
 
 
-def test_a_device_that_cannot_be_hidden_keeps_the_job_from_starting(kernel: Kernel) -> None:
+def test_a_device_that_cannot_be_hidden_keeps_the_job_from_starting(kernel):
     """A plain directory can have no device program, just as a cgroup of some containers."""
     assert kernel.place.hiding()[0] == "none"
     with pytest.raises(LimitFailed, match=r"device|bpf"):
@@ -672,7 +666,7 @@ def test_a_device_that_cannot_be_hidden_keeps_the_job_from_starting(kernel: Kern
 
 
 @on_v1
-def test_where_devices_share_a_hierarchy_each_job_has_one_cgroup_there(kernel: KernelV1) -> None:
+def test_where_devices_share_a_hierarchy_each_job_has_one_cgroup_there(kernel):
     """A process can be in one cgroup of a hierarchy only, wherever the launcher itself is."""
     line = f"36 32 0:31 / {kernel.root}/freezer rw - cgroup cgroup rw,freezer,devices\n"
     shared = str(kernel.root / "freezer")
@@ -690,7 +684,7 @@ ONE_GPU = {"memory": (("0000:03:00.0", 1 << 30),)}
 
 
 @on_v2
-def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel: KernelV2) -> None:
+def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel):
     """In whole pages. A card of two regions has no limit of their sum, and NVIDIA's has no region:
     of these the use is measured alone."""
     kernel.open(and_="dmem")
@@ -712,7 +706,7 @@ def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel: KernelV2) ->
 
 
 @on_v2
-def test_a_limit_of_a_gpu_that_the_kernel_does_not_take_stops_the_launch(kernel: KernelV2) -> None:
+def test_a_limit_of_a_gpu_that_the_kernel_does_not_take_stops_the_launch(kernel):
     kernel.open(and_="dmem")
     kernel.insists["dmem.max"] = "drm/0000:03:00.0/vram0 max"
     with pytest.raises(LimitFailed, match="was set to 1073741824 and reads None"):
@@ -724,7 +718,7 @@ def test_a_limit_of_a_gpu_that_the_kernel_does_not_take_stops_the_launch(kernel:
 
 
 @each("making", v1=[(name,) for name in KernelV1.HIERARCHIES], v2=[("mkdir",)])
-def test_a_cgroup_that_cannot_be_made_leaves_no_others(kernel: Kernel, making: str) -> None:
+def test_a_cgroup_that_cannot_be_made_leaves_no_others(kernel, making):
     kernel.fails[making] = errno.EACCES
     with pytest.raises(LimitFailed, match="Permission denied"):
         kernel.create()
@@ -735,7 +729,7 @@ def test_a_cgroup_that_cannot_be_made_leaves_no_others(kernel: Kernel, making: s
 
 
 @on_v2
-def test_a_parent_that_has_vanished_is_no_fault_of_the_job(kernel: KernelV2) -> None:
+def test_a_parent_that_has_vanished_is_no_fault_of_the_job(kernel):
     """Its unit was stopped: the launcher has to make a new kernel.place."""
     kernel.rmdir(str(kernel.parent))
     with pytest.raises(JobGroupGone, match=kernel.GROUP):
@@ -743,7 +737,7 @@ def test_a_parent_that_has_vanished_is_no_fault_of_the_job(kernel: KernelV2) -> 
     assert kernel.place.leftovers() == []
 
 
-def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel) -> None:
+def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel):
     """Its limits and peaks would be an earlier run's, and its processes."""
     kernel.create()
     kernel.inhabit(1)
@@ -756,7 +750,7 @@ def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel) -> Non
 
 
 @on_v1
-def test_a_process_enters_every_hierarchy_once(kernel: KernelV1) -> None:
+def test_a_process_enters_every_hierarchy_once(kernel):
     kernel.create()
     enter(kernel.place, KEY, LIMITS, 0)
     found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/tasks")}
@@ -765,9 +759,7 @@ def test_a_process_enters_every_hierarchy_once(kernel: KernelV1) -> None:
 
 @on_v2
 @pytest.mark.parametrize("why", [None, "clone3: Function not implemented"])
-def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
-    kernel: KernelV2, monkeypatch: pytest.MonkeyPatch, why: str | None
-) -> None:
+def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(kernel, monkeypatch, why):
     monkeypatch.setattr(syscalls, "why_no_fork_into", lambda: why)
     kernel.open("cpuset", "io")
     kernel.create()
@@ -777,7 +769,7 @@ def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
     assert procs.read_text() == "", "a plan moves nobody"
 
 
-def test_a_process_is_moved_into_every_hierarchy_unless_the_job_is_full(kernel: Kernel) -> None:
+def test_a_process_is_moved_into_every_hierarchy_unless_the_job_is_full(kernel):
     """The kernel looks at the limit only when a process is forked, and counts all the same: those
     that a user moves would keep other jobs from forking."""
     kernel.create()
@@ -801,7 +793,7 @@ def test_a_process_is_moved_into_every_hierarchy_unless_the_job_is_full(kernel: 
 # -- pinning --------------------------------------------------------------------------------
 
 
-def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(kernel: Kernel) -> None:
+def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(kernel):
     kernel.open("cpuset")
     kernel.create(limits(2000, PIN))
     assert kernel.read(kernel.QUOTA_FILE).removesuffix(" 100000") == "200000"
@@ -814,7 +806,7 @@ def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(kernel: Kernel)
 
 
 @on_v1
-def test_cpusets_that_we_cannot_have_are_done_without(kernel: KernelV1) -> None:
+def test_cpusets_that_we_cannot_have_are_done_without(kernel):
     kernel.furnish(kernel.root / "cpuset/drfd")
     kernel.fails["cpuset.cpus"] = errno.EACCES
     kernel.open()
@@ -825,7 +817,7 @@ def test_cpusets_that_we_cannot_have_are_done_without(kernel: KernelV1) -> None:
 
 
 @each("name", v1=[("cpuset.memory_migrate",)], v2=[("cpuset.cpus",), ("cpuset.mems",)])
-def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(kernel: Kernel, name: str) -> None:
+def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(kernel, name):
     kernel.fails[name] = errno.EACCES
     with pytest.raises(LimitFailed, match=f"{name}: Permission denied"):
         kernel.create(limits(2000, PIN))
@@ -844,7 +836,7 @@ def wake(kernel: Kernel, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["thaw", "signal"])
-def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(kernel: Kernel, how: str) -> None:
+def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(kernel, how):
     """The sum of what is given out stays what it is."""
     kernel.create(limits(2000, PIN), (1, 1))
     kernel.place.freeze((1, 1), None)
@@ -854,7 +846,7 @@ def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(kernel: Kernel, how:
 
 
 @each("reads", v1=[("FREEZING",)], v2=[("0",)])
-def test_a_job_that_is_slow_to_freeze_keeps_its_cpus(kernel: Kernel, reads: str) -> None:
+def test_a_job_that_is_slow_to_freeze_keeps_its_cpus(kernel, reads):
     kernel.create(limits(2000, PIN), (1, 1))
     kernel.insists[kernel.FREEZE[0]] = reads
     assert not kernel.place.freeze((1, 1), None)
@@ -862,7 +854,7 @@ def test_a_job_that_is_slow_to_freeze_keeps_its_cpus(kernel: Kernel, reads: str)
     assert kernel.cores((2, 1))[0] == "2-3"
 
 
-def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(kernel: Kernel) -> None:
+def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(kernel):
     for number in (1, 2):
         kernel.create(limits(2000, PIN), (number, 1))
     kernel.place.freeze((1, 1), None)
@@ -881,7 +873,7 @@ def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(kernel: Kernel)
 
 
 @on_v1
-def test_news_of_oom_kills_are_ordered(kernel: KernelV1) -> None:
+def test_news_of_oom_kills_are_ordered(kernel):
     kernel.create()
     event_fd = kernel.place.oom_descriptor(KEY)
     assert event_fd is not None
@@ -909,9 +901,7 @@ def test_news_of_oom_kills_are_ordered(kernel: KernelV1) -> None:
     ],
     ids=["quiet", "full", "over", "nearly", "the machine's own shortage"],
 )
-def test_a_kill_is_blamed_on_the_limit_only_if_it_was_reached(
-    kernel: Kernel, kills: int, peak: int, found: tuple[bool, bool]
-) -> None:
+def test_a_kill_is_blamed_on_the_limit_only_if_it_was_reached(kernel, kills, peak, found):
     kernel.create()
     control = kernel.file("memory.oom_control")
     control.write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
@@ -948,12 +938,7 @@ def memory_events(oom: int, kills: int) -> str:
         "a kernel before 5.2, without memory.events.local",
     ],
 )
-def test_a_kill_is_blamed_on_the_limit_of_the_whole_job_only(
-    kernel: Kernel,
-    own: tuple[int, int] | None,
-    everywhere: tuple[int, int],
-    found: tuple[bool, bool],
-) -> None:
+def test_a_kill_is_blamed_on_the_limit_of_the_whole_job_only(kernel, own, everywhere, found):
     kernel.create()
     kernel.file("memory.events.local").unlink()
     if own is not None:
@@ -966,9 +951,7 @@ def test_a_kill_is_blamed_on_the_limit_of_the_whole_job_only(
 @pytest.mark.parametrize(
     ("mark", "found"), [(b"1", True), (b"12", True), (b"0", False), (b"?", False)]
 )
-def test_systemds_killer_leaves_a_mark_and_not_the_limits(
-    kernel: Kernel, mark: bytes, found: bool
-) -> None:
+def test_systemds_killer_leaves_a_mark_and_not_the_limits(kernel, mark, found):
     kernel.create()
     kernel.xattrs["user.oomd_ooms"] = mark
     assert kernel.place.oom_kills(KEY) == (found, False)
@@ -977,7 +960,7 @@ def test_systemds_killer_leaves_a_mark_and_not_the_limits(
 # -- freezing and signals -------------------------------------------------------------------
 
 
-def test_processes_are_signalled_while_they_cannot_fork(kernel: Kernel, start: Start) -> None:
+def test_processes_are_signalled_while_they_cannot_fork(kernel, start):
     kernel.create()
     gone = start("true")
     gone.wait(WAIT_S)
@@ -989,9 +972,7 @@ def test_processes_are_signalled_while_they_cannot_fork(kernel: Kernel, start: S
 
 
 @on_v2
-def test_processes_in_cgroups_further_in_are_signalled_too(
-    kernel: Kernel, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_in_cgroups_further_in_are_signalled_too(kernel, start, monkeypatch):
     """Threads in a cgroup of their own are with their process: the kernel refuses to list them.
     Of those that it cannot name here it says 0."""
     kernel.create()
@@ -1012,9 +993,7 @@ def test_processes_in_cgroups_further_in_are_signalled_too(
 
 
 @each("reads", v1=[("FREEZING",)], v2=[("0",)])
-def test_a_freezer_that_takes_long_does_not_stop_the_signal(
-    kernel: Kernel, start: Start, reads: str
-) -> None:
+def test_a_freezer_that_takes_long_does_not_stop_the_signal(kernel, start, reads):
     """A process in uninterruptible sleep delays it; it goes on in the background, and nobody is
     kept waiting for it."""
     kernel.create()
@@ -1030,7 +1009,7 @@ def test_a_freezer_that_takes_long_does_not_stop_the_signal(
 # -- ending ---------------------------------------------------------------------------------
 
 
-def test_killing_is_done_when_the_cgroup_is_empty(kernel: Kernel, start: Start) -> None:
+def test_killing_is_done_when_the_cgroup_is_empty(kernel, start):
     """Kernels before 5.14 have no cgroup.kill: all is frozen, and each process is killed."""
     kernel.create()
     if isinstance(kernel, KernelV2):
@@ -1047,7 +1026,7 @@ def test_killing_is_done_when_the_cgroup_is_empty(kernel: Kernel, start: Start) 
 
 
 @on_v2
-def test_the_kernel_kills_all_at_once(kernel: Kernel) -> None:
+def test_the_kernel_kills_all_at_once(kernel):
     kernel.create()
     kernel.inhabit(os.getpid())
     assert not kernel.place.kill_pass(KEY, Attempt(created={"boot_id": "x"})), (
@@ -1062,8 +1041,8 @@ def test_the_kernel_kills_all_at_once(kernel: Kernel) -> None:
 
 @on_v2
 def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
-    kernel: Kernel, start: Start, tmp_path: Path
-) -> None:
+    kernel, start, tmp_path
+):
     """systemd moves processes for their user. That of another process with the runner's number,
     which was a runner once, is nobody of ours."""
     kernel.create()
@@ -1088,7 +1067,7 @@ def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
     os.kill(sleeper, signal.SIGKILL)
 
 
-def test_a_cgroup_that_is_gone_needs_nothing(kernel: Kernel) -> None:
+def test_a_cgroup_that_is_gone_needs_nothing(kernel):
     kernel.place.signal(KEY, None, signal.SIGTERM)
     kernel.place.thaw(KEY, None)
     assert not kernel.place.freeze(KEY, None)
@@ -1098,9 +1077,7 @@ def test_a_cgroup_that_is_gone_needs_nothing(kernel: Kernel) -> None:
 
 
 @on_v2
-def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(kernel, monkeypatch):
     kernel.create()
 
     def vanish(*words: object) -> str:
@@ -1112,7 +1089,7 @@ def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(
 
 
 @on_v2
-def test_cgroups_that_a_job_has_made_in_its_own_go_with_it(kernel: Kernel) -> None:
+def test_cgroups_that_a_job_has_made_in_its_own_go_with_it(kernel):
     kernel.create()
     for inner in ("a", "a/b", "a/b/c", "d"):
         kernel.mkdir(str(kernel.file(inner)))
@@ -1145,7 +1122,7 @@ V2 = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path) -> Path:
     return tmp_path
 
 
@@ -1159,14 +1136,12 @@ def v1(place: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("limit", "hits"), [("4096\n", None), ("8192\n", 0)])
-def test_a_limit_that_was_reached_and_never_hit_is_not_believed(
-    place: Path, limit: str, hits: int | None
-) -> None:
+def test_a_limit_that_was_reached_and_never_hit_is_not_believed(place, limit, hits):
     fill(place, {**V1, "memory.failcnt": "0\n", "memory.limit_in_bytes": limit})
     assert v1(place).get("limit_hits") == hits
 
 
-def test_what_has_vanished_is_unknown_and_not_zero(place: Path) -> None:
+def test_what_has_vanished_is_unknown_and_not_zero(place):
     assert v1(place / "gone") == {}
     assert count_v1({}) == {}
     assert count_v2(str(place / "gone")) == {}
@@ -1183,9 +1158,7 @@ def test_what_has_vanished_is_unknown_and_not_zero(place: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("text", [None, "what is this?\n", ""])
-def test_a_file_that_is_missing_or_strange_hides_only_its_own(
-    place: Path, name: str, lost: set[str], text: str | None
-) -> None:
+def test_a_file_that_is_missing_or_strange_hides_only_its_own(place, name, lost, text):
     fill(place, V2)
     whole = count_v2(str(place))
     (place / name).unlink()

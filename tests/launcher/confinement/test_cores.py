@@ -34,7 +34,6 @@ from drfd.launcher.confinement.cores import (
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.protocol import PIN, QUOTA, WEIGHT, AttemptLimits
 from drfd.launcher.system.files import Plain
-from launcher.rig import Start
 from seeds import examples
 
 # -- on cpusets; the machine has two nodes of four CPUs, 0 to 3 and 4 to 7 ----------------
@@ -123,20 +122,18 @@ class Kernel:
 
 
 @pytest.fixture(params=["v1", "v2"])
-def kernel(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Kernel:
+def kernel(request, tmp_path, monkeypatch) -> Kernel:
     kernel = Kernel(tmp_path / "jobs", is_v1=request.param == "v1")
     monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
     return kernel
 
 
 @pytest.fixture
-def pins(kernel: Kernel) -> Pins:
+def pins(kernel) -> Pins:
     return kernel.open()
 
 
-def test_a_pinned_job_is_alone_and_the_others_have_the_rest(kernel: Kernel, pins: Pins) -> None:
+def test_a_pinned_job_is_alone_and_the_others_have_the_rest(kernel, pins):
     """They leave before it has its CPUs. Before that, version 2 is not even written to."""
     kernel.share(pins, 1)
     assert bool(kernel.writes) == kernel.is_v1
@@ -150,7 +147,7 @@ def test_a_pinned_job_is_alone_and_the_others_have_the_rest(kernel: Kernel, pins
     assert kernel.nodes((1, 1)) == {0, 1}
 
 
-def test_a_launcher_that_was_killed_half_way_is_made_good(kernel: Kernel, pins: Pins) -> None:
+def test_a_launcher_that_was_killed_half_way_is_made_good(kernel, pins):
     """The others had left already when it died, and the job that they had left for never came."""
     kernel.share(pins, 1)
     kernel.pin(pins, 2, 2)
@@ -160,9 +157,7 @@ def test_a_launcher_that_was_killed_half_way_is_made_good(kernel: Kernel, pins: 
     assert kernel.cpus((1, 1)) == ALL
 
 
-def test_a_job_whose_cpus_are_taken_when_it_is_thawed_gets_others_and_their_memory(
-    kernel: Kernel, pins: Pins
-) -> None:
+def test_a_job_whose_cpus_are_taken_when_it_is_thawed_gets_others_and_their_memory(kernel, pins):
     kernel.pin(pins, 1, 4)
     pins.park((1, 1))
     kernel.pin(pins, 2, 3)
@@ -175,7 +170,7 @@ def test_a_job_whose_cpus_are_taken_when_it_is_thawed_gets_others_and_their_memo
     assert kernel.nodes((1, 1)) == {1}
 
 
-def test_more_cpus_than_there_are_cannot_be_pinned(kernel: Kernel, pins: Pins) -> None:
+def test_more_cpus_than_there_are_cannot_be_pinned(kernel, pins):
     """Somebody must stay with something, when more was given out than there is."""
     kernel.pin(pins, 1, 6)
     kernel.make((2, 1))
@@ -186,9 +181,7 @@ def test_more_cpus_than_there_are_cannot_be_pinned(kernel: Kernel, pins: Pins) -
     assert kernel.cpus((2, 1)) == {6, 7}
 
 
-def test_a_processor_that_goes_offline_is_neither_pinned_nor_shared(
-    kernel: Kernel, pins: Pins
-) -> None:
+def test_a_processor_that_goes_offline_is_neither_pinned_nor_shared(kernel, pins):
     (kernel.root / kernel.names["cpus"]).write_text("1-7\n")
     assert kernel.pin(pins, 1, 3) == {1, 2, 3}
     kernel.share(pins, 2)
@@ -197,9 +190,7 @@ def test_a_processor_that_goes_offline_is_neither_pinned_nor_shared(
     assert not pins.pin((3, 1), 5)
 
 
-def test_when_the_place_of_all_jobs_is_gone_there_is_nobody_to_give_back_to(
-    kernel: Kernel, pins: Pins
-) -> None:
+def test_when_the_place_of_all_jobs_is_gone_there_is_nobody_to_give_back_to(kernel, pins):
     kernel.pin(pins, 1, 3)
     shutil.rmtree(kernel.root)
     pins.forget((1, 1))
@@ -209,8 +200,8 @@ def test_when_the_place_of_all_jobs_is_gone_there_is_nobody_to_give_back_to(
 
 @pytest.mark.parametrize(("asks", "nodes"), [(10, {0}), (11, {0, 1})])
 def test_memory_stays_on_the_jobs_node_only_if_all_it_may_use_can_be_had_there(
-    kernel: Kernel, pins: Pins, asks: int, nodes: set[int]
-) -> None:
+    kernel, pins, asks, nodes
+):
     """Else it would be killed for memory while another node has some."""
     kernel.memory = {(1, 1): 6 * GIB, (2, 1): asks * GIB}
     kernel.room[0] = 16 * GIB
@@ -219,9 +210,7 @@ def test_memory_stays_on_the_jobs_node_only_if_all_it_may_use_can_be_had_there(
     assert kernel.nodes((2, 1)) == nodes
 
 
-def test_a_job_that_cannot_be_moved_off_keeps_another_from_starting(
-    kernel: Kernel, pins: Pins
-) -> None:
+def test_a_job_that_cannot_be_moved_off_keeps_another_from_starting(kernel, pins):
     kernel.share(pins, 1)
     kernel.make((2, 1))
     kernel.fails[1, 1] = errno.EACCES
@@ -234,15 +223,13 @@ def test_a_job_that_cannot_be_moved_off_keeps_another_from_starting(
     assert len(kernel.cpus((1, 1))) == 1
 
 
-def test_another_that_is_just_leaving_is_no_hindrance(kernel: Kernel, pins: Pins) -> None:
+def test_another_that_is_just_leaving_is_no_hindrance(kernel, pins):
     kernel.share(pins, 1)
     (kernel.root / "job-1-1" / kernel.names["cpus"]).unlink()
     assert kernel.pin(pins, 2, 2) == {0, 1}
 
 
-def test_what_the_kernel_makes_otherwise_is_no_limit(
-    kernel: Kernel, pins: Pins, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_kernel_makes_otherwise_is_no_limit(kernel, pins, monkeypatch):
     kernel.make((1, 1))
     monkeypatch.setattr(
         Plain, "set_property", lambda one, name, value: kernel.write(one, name, "0-1,7")
@@ -277,7 +264,7 @@ class Life(RuleBasedStateMachine):
         return (self.last, 1)
 
     @rule(count=st.integers(1, 8))
-    def pin(self, count: int) -> None:
+    def pin(self, count):
         if count <= self._room():
             key = self._new()
             assert self.pins.pin(key, count)
@@ -285,13 +272,13 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self._room() > 0)
     @rule()
-    def share(self) -> None:
+    def share(self):
         key = self._new()
         self.pins.share(key)
         self.sharing.add(key)
 
     @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
+    def end(self, data):
         known = sorted({*self.running, *self.sharing, *self.frozen, *self.frozen_sharing})
         if known:
             key = data.draw(st.sampled_from(known))
@@ -305,14 +292,14 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
-    def freeze(self, data: st.DataObject) -> None:
+    def freeze(self, data):
         key = data.draw(st.sampled_from(sorted(self.running)))
         self.kernel.frozen.add(key)
         self.pins.park(key)
         self.frozen[key] = self.running.pop(key)
 
     @rule(data=st.data())
-    def thaw(self, data: st.DataObject) -> None:
+    def thaw(self, data):
         fitting = sorted(key for key, count in self.frozen.items() if count <= self._room())
         if fitting:
             key = data.draw(st.sampled_from(fitting))
@@ -322,7 +309,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.sharing)
     @rule(data=st.data())
-    def freeze_one_who_shares(self, data: st.DataObject) -> None:
+    def freeze_one_who_shares(self, data):
         key = data.draw(st.sampled_from(sorted(self.sharing)))
         self.kernel.frozen.add(key)
         self.pins.park(key)
@@ -331,7 +318,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.frozen_sharing and self._room() > 0)
     @rule(data=st.data())
-    def thaw_one_who_shares(self, data: st.DataObject) -> None:
+    def thaw_one_who_shares(self, data):
         key = data.draw(st.sampled_from(sorted(self.frozen_sharing)))
         assert self.pins.unpark(key) == 0
         self.kernel.frozen.discard(key)
@@ -339,11 +326,11 @@ class Life(RuleBasedStateMachine):
         self.sharing.add(key)
 
     @rule()
-    def kill_the_launcher(self) -> None:
+    def kill_the_launcher(self):
         self.pins = self.kernel.open()
 
     @invariant()
-    def nobody_is_where_another_is_pinned(self) -> None:
+    def nobody_is_where_another_is_pinned(self):
         held = {key: self.kernel.cpus(key) for key in self.running}
         assert {key: len(cpus) for key, cpus in held.items()} == self.running
         taken = frozenset[int]().union(*held.values())
@@ -354,9 +341,7 @@ class Life(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_v1", [True, False], ids=["v1", "v2"])
-def test_whatever_happens_every_cpu_is_one_jobs_or_everybodys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_v1: bool
-) -> None:
+def test_whatever_happens_every_cpu_is_one_jobs_or_everybodys(tmp_path, monkeypatch, is_v1):
     made: list[Kernel] = []
 
     def fresh() -> Kernel:
@@ -399,13 +384,13 @@ def kept(affinity: Affinity, cores_milli: int, cpus: list[int], by: str = QUOTA)
      (1_000_000, PIN, 99), (1000, WEIGHT, 99)],
 )  # fmt: skip
 def test_cores_are_rounded_up_to_whole_cpus_and_who_has_a_weight_may_run_everywhere(
-    cpus: list[int], cores_milli: int, by: str, count: int
-) -> None:
+    cpus, cores_milli, by, count
+):
     assert len(kept(Affinity(), cores_milli, cpus, by)) == min(count, len(cpus))
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Affinity:
+def machine(monkeypatch) -> Affinity:
     """Eight CPUs, whatever this machine has."""
     monkeypatch.setattr(module, "usable_cpus", lambda: frozenset(range(8)))
     return Affinity()
@@ -415,7 +400,7 @@ Place = Callable[[int, int], Cpus]
 
 
 @pytest.fixture
-def place(machine: Affinity, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(machine, monkeypatch) -> Place:
     """Where a job of this number, of so many cores, is put."""
 
     def place(number: int, cores_milli: int) -> Cpus:
@@ -427,7 +412,7 @@ def place(machine: Affinity, monkeypatch: pytest.MonkeyPatch) -> Place:
     return place
 
 
-def test_jobs_of_whole_cores_are_alone_and_parts_together(machine: Affinity, place: Place) -> None:
+def test_jobs_of_whole_cores_are_alone_and_parts_together(machine, place):
     whole = [place(1, 3000), place(2, 2000)]
     parts = [place(3, 500), place(4, 250), place(5, 1500)]
     assert [len(cpus) for cpus in (*whole, *parts)] == [3, 2, 1, 1, 2]
@@ -438,7 +423,7 @@ def test_jobs_of_whole_cores_are_alone_and_parts_together(machine: Affinity, pla
     assert place(6, 3000) == whole[0]
 
 
-def test_nobody_is_put_beside_a_job_of_an_earlier_launcher(cpus: list[int], start: Start) -> None:
+def test_nobody_is_put_beside_a_job_of_an_earlier_launcher(cpus, start):
     if len(cpus) < 2:
         pytest.skip("one CPU is everybody's")
     job = start("sleep", "60")
@@ -480,9 +465,7 @@ def free_by_node(machine: tuple[LogicalCpu, ...], free: Cpus) -> dict[int, int]:
 
 
 @given(machines(), st.integers(1, 40))
-def test_it_is_as_many_free_cpus_as_asked_or_nothing(
-    given_: tuple[tuple[LogicalCpu, ...], Cpus], count: int
-) -> None:
+def test_it_is_as_many_free_cpus_as_asked_or_nothing(given_, count):
     machine, free = given_
     chosen = choose_cpus(count, free, machine)
     if count > len(free):
@@ -492,9 +475,7 @@ def test_it_is_as_many_free_cpus_as_asked_or_nothing(
 
 
 @given(machines(), st.data())
-def test_no_choice_needs_fewer_nodes(
-    given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
-) -> None:
+def test_no_choice_needs_fewer_nodes(given_, data):
     """So a job that fits on one node is on one."""
     machine, free = given_
     count = data.draw(st.integers(1, max(1, len(free))))
@@ -508,8 +489,8 @@ def test_no_choice_needs_fewer_nodes(
 
 @given(machines(), st.data())
 def test_whole_cores_come_first_and_one_is_broken_only_if_nothing_else_is_left_on_its_node(
-    given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
-) -> None:
+    given_, data
+):
     """At most one of a node's whole cores is taken in part, and then no CPU of a core that others
     have begun on is left free there."""
     machine, free = given_
@@ -539,7 +520,7 @@ def test_whole_cores_come_first_and_one_is_broken_only_if_nothing_else_is_left_o
 
 
 @pytest.mark.parametrize(("avoid", "chosen"), [((), {0, 1}), ((0,), {1, 2}), ((0, 1, 2), {0, 3})])
-def test_what_is_to_be_avoided_comes_last(avoid: tuple[int, ...], chosen: set[int]) -> None:
+def test_what_is_to_be_avoided_comes_last(avoid, chosen):
     machine = built(1, 4, 1)
     assert choose_cpus(2, frozenset(range(4)), machine, avoid=frozenset(avoid)) == chosen
 
@@ -549,9 +530,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_a_machine_is_read_as_the_kernel_describes_it_and_as_one_node_where_it_does_not(
-    tmp_path: Path,
-) -> None:
+def test_a_machine_is_read_as_the_kernel_describes_it_and_as_one_node_where_it_does_not(tmp_path):
     assert read_machine({0, 1}, tmp_path) == (LogicalCpu(0, 0, 0), LogicalCpu(1, 0, 1))
     assert available_bytes(0, tmp_path) == 0
     # Two nodes, of two threads a core.
@@ -581,7 +560,7 @@ def test_a_machine_is_read_as_the_kernel_describes_it_and_as_one_node_where_it_d
     assert available_bytes(1, tmp_path) == 7 * 1024
 
 
-def test_this_machine_can_be_read() -> None:
+def test_this_machine_can_be_read():
     machine = read_machine(usable_cpus())
     assert {cpu.number for cpu in machine} == os.sched_getaffinity(0)
     assert sum(available_bytes(node) for node in {cpu.node for cpu in machine}) > 0

@@ -46,7 +46,7 @@ def mounted(kind: str, place: Path, options: str) -> str:
 
 
 @pytest.fixture
-def v1(tmp_path: Path) -> str:
+def v1(tmp_path) -> str:
     """Lines of mountinfo with all controllers of version 1."""
     for name in USED:
         (tmp_path / name).mkdir()
@@ -54,7 +54,7 @@ def v1(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def v2(tmp_path: Path) -> str:
+def v2(tmp_path) -> str:
     """A line of mountinfo with a version 2 that has all controllers."""
     return unified(tmp_path / "unified", "cpuset cpu io memory pids")
 
@@ -66,12 +66,12 @@ def unified(place: Path, controllers: str) -> str:
 
 
 @pytest.fixture
-def no_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_systemd(monkeypatch):
     monkeypatch.setattr(detect, "has_systemd", lambda: False)
 
 
 @pytest.fixture
-def silent_systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def silent_systemd(monkeypatch, tmp_path):
     """It is there, and its programs are not."""
     monkeypatch.setattr(detect, "has_systemd", lambda: True)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -85,7 +85,7 @@ def why(mountinfo: str, delegated_unit: str | None = None) -> str:
 
 
 @pytest.mark.usefixtures("no_systemd")
-def test_version_1_is_used_alone_and_where_it_has_the_controllers(v1: str, tmp_path: Path) -> None:
+def test_version_1_is_used_alone_and_where_it_has_the_controllers(v1, tmp_path):
     """As on a hybrid machine, with systemd or without; a holder is for version 2."""
     assert choose(GROUP, None, v1).kind == "cgroup-v1"
     assert (tmp_path / "memory" / GROUP).is_dir()
@@ -94,7 +94,7 @@ def test_version_1_is_used_alone_and_where_it_has_the_controllers(v1: str, tmp_p
 
 
 @pytest.mark.usefixtures("no_systemd")
-def test_a_machine_with_nothing_has_all_reasons(tmp_path: Path) -> None:
+def test_a_machine_with_nothing_has_all_reasons(tmp_path):
     assert why("") == (
         "no cgroup v2 is mounted; no cgroup v1 controller cpu, memory, pids, freezer is mounted"
     )
@@ -106,21 +106,21 @@ def test_a_machine_with_nothing_has_all_reasons(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_systemd")
-def test_a_tree_that_is_closed_to_us_is_named(v1: str, tmp_path: Path) -> None:
+def test_a_tree_that_is_closed_to_us_is_named(v1, tmp_path):
     (tmp_path / "pids/drfd").write_text("in the way")
     who = "root" if os.getuid() == 0 else f"uid {os.getuid()}"
     assert why(v1) == (f"no cgroup v2 is mounted; cannot make cgroups as {who}: Not a directory")
 
 
 @pytest.mark.usefixtures("no_systemd")
-def test_where_version_2_is_alone_version_1_is_not_spoken_of(v2: str, tmp_path: Path) -> None:
+def test_where_version_2_is_alone_version_1_is_not_spoken_of(v2, tmp_path):
     """A plain file can be no cgroup: that it has no subtree_control stands for a refusal."""
     (tmp_path / "unified/cgroup.subtree_control").mkdir()
     assert why(v2) == f"{tmp_path}/unified/cgroup.subtree_control: Is a directory"
 
 
 @pytest.mark.usefixtures("silent_systemd")
-def test_with_systemd_nothing_is_made_below_the_root(v2: str, tmp_path: Path) -> None:
+def test_with_systemd_nothing_is_made_below_the_root(v2, tmp_path):
     """Its rule, whether it answers or not."""
     # An ordinary user's manager is not even asked unless it lingers.
     reason = "No such file or directory" if os.getuid() == 0 else "loginctl enable-linger"
@@ -129,13 +129,13 @@ def test_with_systemd_nothing_is_made_below_the_root(v2: str, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("silent_systemd")
-def test_a_holder_that_fails_is_no_reason_to_run_jobs_elsewhere(v2: str) -> None:
+def test_a_holder_that_fails_is_no_reason_to_run_jobs_elsewhere(v2):
     with pytest.raises(DelegationFailed, match="systemctl: No such file"):
         choose(GROUP, "drfd-jobs.service", v2)
 
 
 @pytest.mark.usefixtures("silent_systemd")
-def test_who_cannot_move_into_a_users_manager_stays(v2: str, v1: str) -> None:
+def test_who_cannot_move_into_a_users_manager_stays(v2, v1):
     """And `choose` says why."""
     detect.move_to_users_manager(v2)
     detect.move_to_users_manager(v1)
@@ -238,7 +238,7 @@ def tree(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+def kernel(tmp_path, monkeypatch) -> Kernel:
     kernel = Kernel(tmp_path / "cgroup")
 
     class KernelPath(PosixPath):
@@ -324,7 +324,7 @@ class Systemd:
 
 
 @pytest.fixture
-def systemd(kernel: Kernel) -> Iterator[Systemd]:
+def systemd(kernel) -> Iterator[Systemd]:
     systemd = Systemd(kernel)
     yield systemd
     for keeper in systemd.started:
@@ -336,7 +336,7 @@ def systemd(kernel: Kernel) -> Iterator[Systemd]:
 
 
 @pytest.fixture
-def service(systemd: Systemd) -> Systemd:
+def service(systemd) -> Systemd:
     systemd.have()
     return systemd
 
@@ -344,9 +344,7 @@ def service(systemd: Systemd) -> Systemd:
 @pytest.mark.parametrize(
     "given", ["cpu cpuset io memory pids", "cpu cpuset dmem io memory pids", "memory pids"]
 )
-def test_jobs_live_one_level_below_a_delegated_unit(
-    kernel: Kernel, systemd: Systemd, given: str
-) -> None:
+def test_jobs_live_one_level_below_a_delegated_unit(kernel, systemd, given):
     """The unit's own files stay systemd's. (Linux 6.14 has a controller of device memory; systemd
     gives it only to units whose slices have been given it.) A place that is there already is taken
     as it is."""
@@ -368,17 +366,15 @@ def test_jobs_live_one_level_below_a_delegated_unit(
         ({"Delegate": "no"}, "Delegate=yes"),
     ],
 )
-def test_a_unit_that_cannot_have_jobs_is_refused_with_the_cure(
-    service: Systemd, unit: dict[str, str], said: str
-) -> None:
+def test_a_unit_that_cannot_have_jobs_is_refused_with_the_cure(service, unit, said):
     service.unit |= unit
     with pytest.raises(NoJobGroup, match=f"^{UNIT}.*{said}"):
         in_unit(str(service.kernel.root), UNIT, service)
 
 
 def test_an_optional_controller_that_is_refused_is_done_without_and_a_required_one_is_the_end(
-    service: Systemd,
-) -> None:
+    service,
+):
     """cpu cannot be had where real-time processes live."""
     kernel = service.kernel
     kernel.refuses = {"+cpu": errno.EINVAL, "+pids": errno.EINVAL}
@@ -389,7 +385,7 @@ def test_an_optional_controller_that_is_refused_is_done_without_and_a_required_o
 
 
 @pytest.mark.parametrize("given", ["cpu io memory", "cpu io pids", ""])
-def test_without_memory_or_pids_it_does_not(kernel: Kernel, systemd: Systemd, given: str) -> None:
+def test_without_memory_or_pids_it_does_not(kernel, systemd, given):
     kernel.controllers = given
     systemd.have()
     with pytest.raises(NoJobGroup, match=r"has no controller (memory|pids)"):
@@ -399,7 +395,7 @@ def test_without_memory_or_pids_it_does_not(kernel: Kernel, systemd: Systemd, gi
 # -- a scope of our own ---------------------------------------------------------------------
 
 
-def test_a_scope_is_started_around_a_keeper_in_its_own_cgroup(systemd: Systemd) -> None:
+def test_a_scope_is_started_around_a_keeper_in_its_own_cgroup(systemd):
     systemd.births = [systemd.live]
     place = in_scope(str(systemd.kernel.root), SCOPE, systemd)
     (keeper,) = systemd.started
@@ -416,9 +412,7 @@ def test_a_scope_is_started_around_a_keeper_in_its_own_cgroup(systemd: Systemd) 
     assert len(systemd.started) == 1
 
 
-def test_released_it_loses_its_keeper_and_systemd_takes_it_away(
-    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_released_it_loses_its_keeper_and_systemd_takes_it_away(systemd, monkeypatch):
     monkeypatch.setattr(detect, "_END_S", 0.01)
     systemd.births = [systemd.live]
     place = in_scope(str(systemd.kernel.root), SCOPE, systemd)
@@ -428,7 +422,7 @@ def test_released_it_loses_its_keeper_and_systemd_takes_it_away(
     assert "populated 0" in (systemd.top / "cgroup.events").read_text()
 
 
-def test_a_scope_without_processes_is_about_to_go_and_is_waited_for(systemd: Systemd) -> None:
+def test_a_scope_without_processes_is_about_to_go_and_is_waited_for(systemd):
     """The launcher before us has just released it."""
     systemd.have()
     looks = iter(range(5))
@@ -443,7 +437,7 @@ def test_a_scope_without_processes_is_about_to_go_and_is_waited_for(systemd: Sys
     assert len(systemd.started) == 1
 
 
-def test_a_scope_that_jobs_alone_keep_alive_gets_another_keeper(systemd: Systemd) -> None:
+def test_a_scope_that_jobs_alone_keep_alive_gets_another_keeper(systemd):
     systemd.births = [systemd.live]
     in_scope(str(systemd.kernel.root), SCOPE, systemd)
     systemd.kernel.mkdir(systemd.top / "jobs/job-1-1")
@@ -457,9 +451,7 @@ def test_a_scope_that_jobs_alone_keep_alive_gets_another_keeper(systemd: Systemd
     assert len(systemd.started) == 1
 
 
-def test_a_scope_that_is_lost_at_birth_is_started_again(
-    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scope_that_is_lost_at_birth_is_started_again(systemd, monkeypatch):
     """systemd/systemd#36781: declared dead at once, while its process lives."""
     monkeypatch.setattr(detect, "_START_S", 0.01)
     systemd.births = [systemd.be_lost, systemd.live]
@@ -468,7 +460,7 @@ def test_a_scope_that_is_lost_at_birth_is_started_again(
     assert (lost.has_failed(), living.has_failed()) == (True, False)
 
 
-def test_a_scope_that_dies_while_it_is_furnished_is_started_again(systemd: Systemd) -> None:
+def test_a_scope_that_dies_while_it_is_furnished_is_started_again(systemd):
     """Directory and state are looked at once more when all is done."""
 
     def die_later(keeper: Keeper) -> None:
@@ -488,7 +480,7 @@ def test_a_scope_that_dies_while_it_is_furnished_is_started_again(systemd: Syste
     assert pids(systemd.top / "keeper") == [systemd.started[1].process.pid]
 
 
-def test_what_systemd_says_against_a_scope_is_told(systemd: Systemd) -> None:
+def test_what_systemd_says_against_a_scope_is_told(systemd):
     systemd.births = [systemd.fail] * 3
     with pytest.raises(NoJobGroup) as raised:
         in_scope(str(systemd.kernel.root), SCOPE, systemd)
@@ -496,9 +488,7 @@ def test_what_systemd_says_against_a_scope_is_told(systemd: Systemd) -> None:
     assert len(systemd.started) == 3
 
 
-def test_a_scope_that_never_comes_up_is_given_up(
-    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scope_that_never_comes_up_is_given_up(systemd, monkeypatch):
     """And no keeper is left that would sleep for nothing."""
     monkeypatch.setattr(detect, "_SCOPE_S", 0.02)
     monkeypatch.setattr(detect, "_START_S", 0.03)
@@ -529,9 +519,7 @@ def test_a_scope_that_never_comes_up_is_given_up(
         ),
     ],
 )
-def test_a_container_that_forbids_it_is_left_as_it_was(
-    kernel: Kernel, file: str, number: int, said: str
-) -> None:
+def test_a_container_that_forbids_it_is_left_as_it_was(kernel, file, number, said):
     """Its own processes live at its top, where they stay: nothing of others is moved."""
     kernel.fails[file] = number
     with pytest.raises(NoJobGroup) as raised:
@@ -547,7 +535,7 @@ Program = Callable[[str, str], Path]
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+def program(tmp_path, monkeypatch) -> Program:
     """Put a shell script of this name first on PATH; the file that has the words it was given."""
 
     def program(name: str, script: str) -> Path:
@@ -567,9 +555,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 SYSTEM, USERS = Manager(is_users=False), Manager(is_users=True)
 
 
-def test_a_users_manager_is_found_where_nobody_says_it_is(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_manager_is_found_where_nobody_says_it_is(program, monkeypatch):
     """After sudo -u, or from cron; but who says otherwise is believed."""
     program("systemctl", 'echo "A=$XDG_RUNTIME_DIR"')
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -579,8 +565,8 @@ def test_a_users_manager_is_found_where_nobody_says_it_is(
 
 
 def test_root_runs_its_own_programs_with_nothing_of_the_callers_environment(
-    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    program, monkeypatch, tmp_path
+):
     """`drfd serve` may be started from anybody's shell, by sudo for example."""
     program("systemctl", 'echo "A=$DBUS_SYSTEM_BUS_ADDRESS$LD_PRELOAD"')
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/tmp/evil")
@@ -600,9 +586,7 @@ def test_root_runs_its_own_programs_with_nothing_of_the_callers_environment(
         ("exec sleep 60", "systemctl: no answer within 0 s"),
     ],
 )  # fmt: skip
-def test_a_manager_that_does_not_answer_is_told(
-    program: Program, monkeypatch: pytest.MonkeyPatch, script: str, said: str
-) -> None:
+def test_a_manager_that_does_not_answer_is_told(program, monkeypatch, script, said):
     monkeypatch.setattr(detect, "_ANSWER_S", 0.3 if "sleep" in script else 20.0)
     program("systemctl", script)
     with pytest.raises(NoAnswer) as raised:
@@ -610,9 +594,7 @@ def test_a_manager_that_does_not_answer_is_told(
     assert str(raised.value) == said
 
 
-def test_a_machine_without_systemd_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_systemd_does_not_answer(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(detect, "PROGRAMS", str(tmp_path))
     with pytest.raises(NoAnswer, match="systemctl: No such file or directory"):
@@ -623,9 +605,7 @@ def test_a_machine_without_systemd_does_not_answer(
         USERS.become_scope(["true"])
 
 
-def test_lingering_is_what_logind_has_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lingering_is_what_logind_has_written_down(tmp_path, monkeypatch):
     monkeypatch.setattr(detect, "LINGER", str(tmp_path))
     assert not detect.lingers(os.getuid())
     (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
@@ -633,7 +613,7 @@ def test_lingering_is_what_logind_has_written_down(
     assert not detect.lingers(4_000_000_000), "nobody's"
 
 
-def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program: Program) -> None:
+def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program):
     """A session of its own: what ends ours does not end it."""
     given = program("systemd-run", 'shift 4; while [ "$1" != sleep ]; do shift; done; exec "$@"')
     keeper = SYSTEM.start_scope("x.scope", "Words")
@@ -651,7 +631,7 @@ def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program: Pro
         os.close(keeper.said_fd)
 
 
-def test_a_keeper_is_where_the_kernel_says(program: Program) -> None:
+def test_a_keeper_is_where_the_kernel_says(program):
     program("systemd-run", "exec sleep 60")
     keeper = SYSTEM.start_scope("x.scope", "Words")
     try:
@@ -665,7 +645,7 @@ def test_a_keeper_is_where_the_kernel_says(program: Program) -> None:
     assert not keeper.is_in(name)
 
 
-def test_why_a_scope_did_not_come_up_can_be_read(program: Program) -> None:
+def test_why_a_scope_did_not_come_up_can_be_read(program):
     program("systemd-run", "echo first >&2; echo 'Access denied' >&2; exit 1")
     keeper = USERS.start_scope("x.scope", "Words")
     until("its end", keeper.has_failed)
@@ -673,7 +653,7 @@ def test_why_a_scope_did_not_come_up_can_be_read(program: Program) -> None:
     os.close(keeper.said_fd)
 
 
-def test_a_process_goes_on_in_a_scope_with_its_pid_and_descriptors(program: Program) -> None:
+def test_a_process_goes_on_in_a_scope_with_its_pid_and_descriptors(program):
     given = program("systemd-run", 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"')
     out, into = os.pipe()
     pid = os.fork()
@@ -691,7 +671,7 @@ def test_a_process_goes_on_in_a_scope_with_its_pid_and_descriptors(program: Prog
     assert given.read_text().splitlines()[0] == f"{scope} true", "tried out first"
 
 
-def test_where_no_scope_can_be_had_a_process_goes_on_as_it_was(program: Program) -> None:
+def test_where_no_scope_can_be_had_a_process_goes_on_as_it_was(program):
     program("systemd-run", "echo 'Access denied' >&2; exit 1")
     with pytest.raises(NoAnswer, match="systemd-run: Access denied"):
         USERS.become_scope(["false"])
@@ -727,7 +707,7 @@ V2_ONLY = """\
 """
 
 
-def test_controllers_are_found_where_they_are_mounted_also_if_they_share_a_hierarchy() -> None:
+def test_controllers_are_found_where_they_are_mounted_also_if_they_share_a_hierarchy():
     names = ("cpu", "cpuacct", "memory", "freezer", "blkio", "pids")
     assert find_mounts(SEPARATE, USED) == {name: f"/sys/fs/cgroup/{name}" for name in names}
     shared = dict.fromkeys(("cpu", "cpuacct"), "/sys/fs/cgroup/cpu,cpuacct")

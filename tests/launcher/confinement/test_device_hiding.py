@@ -85,7 +85,7 @@ def group() -> Iterator[Path]:
 
 
 @pytest.fixture
-def by_bpf(group: Path) -> HiddenByBpf:
+def by_bpf(group) -> HiddenByBpf:
     return HiddenByBpf(str(group.parent), group.name)
 
 
@@ -110,9 +110,7 @@ def attach(
 
 @pytest.mark.slow
 @has_bpf
-def test_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
-    group: Path, by_bpf: HiddenByBpf
-) -> None:
+def test_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(group, by_bpf):
     hidden, other = make_job(group), make_job(group, "job-42-1")
     by_bpf.hide(str(hidden), frozenset({ZERO, FULL}))
     paths = ("/dev/null", "/dev/zero", "/dev/full")
@@ -124,9 +122,7 @@ def test_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
 
 
 @has_bpf
-def test_hiding_is_tried_also_after_a_kill_and_leaves_nothing(
-    group: Path, by_bpf: HiddenByBpf
-) -> None:
+def test_hiding_is_tried_also_after_a_kill_and_leaves_nothing(group, by_bpf):
     make_job(group, "device-trial")
     how, said = by_bpf.hiding()
     assert (how, "hidden" in said) == ("bpf", True)
@@ -135,8 +131,8 @@ def test_hiding_is_tried_also_after_a_kill_and_leaves_nothing(
 
 @has_bpf
 def test_jobs_that_hide_the_same_share_a_program_and_only_so_many_are_kept(
-    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    group, by_bpf, monkeypatch
+):
     monkeypatch.setattr(device_hiding, "_MOST_PROGRAMS", 3)
     by_bpf.hiding()
     before = len(os.listdir("/proc/self/fd"))
@@ -161,9 +157,7 @@ def test_jobs_that_hide_the_same_share_a_program_and_only_so_many_are_kept(
 
 
 @has_bpf
-def test_a_process_that_was_forked_loads_programs_of_its_own(
-    group: Path, by_bpf: HiddenByBpf
-) -> None:
+def test_a_process_that_was_forked_loads_programs_of_its_own(group, by_bpf):
     """It has closed the descriptors of the launcher, whose numbers may be taken."""
     first, second = make_job(group), make_job(group, "job-42-1")
     by_bpf.hide(str(first), frozenset({FULL}))
@@ -177,9 +171,7 @@ def test_a_process_that_was_forked_loads_programs_of_its_own(
 
 
 @has_bpf
-def test_devices_stay_hidden_when_the_process_that_hid_them_is_gone(
-    group: Path, by_bpf: HiddenByBpf, tmp_path: Path
-) -> None:
+def test_devices_stay_hidden_when_the_process_that_hid_them_is_gone(group, by_bpf, tmp_path):
     """Also from root, who cannot make another node of the same number either."""
     job = make_job(group)
     assert forked(lambda: by_bpf.hide(str(job), frozenset({ZERO}))) == "ok"
@@ -195,9 +187,7 @@ def test_devices_stay_hidden_when_the_process_that_hid_them_is_gone(
 
 
 @has_bpf
-def test_an_attempt_begins_with_its_devices_hidden(
-    group: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_begins_with_its_devices_hidden(group, monkeypatch):
     """On a machine that has version 2 without the controllers that limit jobs."""
     monkeypatch.setattr(CgroupV2, "_limit", lambda *words: None)
     place = CgroupV2(str(group.parent), group.name, frozenset({"cpu"}), lambda: None)
@@ -217,9 +207,7 @@ def test_an_attempt_begins_with_its_devices_hidden(
 
 
 @has_bpf
-def test_nobodys_refusal_is_lifted(
-    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobodys_refusal_is_lifted(group, by_bpf, monkeypatch):
     """Of a program with BPF_F_ALLOW_OVERRIDE the kernel would not ask any more."""
     attach(group, BPF_F_ALLOW_OVERRIDE, ZERO, monkeypatch)
     how, said = by_bpf.hiding()
@@ -232,9 +220,7 @@ def test_nobodys_refusal_is_lifted(
 
 
 @has_bpf
-def test_a_program_that_comes_later_and_admits_no_other_is_named(
-    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_comes_later_and_admits_no_other_is_named(group, by_bpf, monkeypatch):
     """And below it nothing can be hidden, which is said."""
     assert by_bpf.hiding()[0] == "bpf"
     attach(group, 0, ZERO, monkeypatch)
@@ -247,9 +233,7 @@ def test_a_program_that_comes_later_and_admits_no_other_is_named(
 
 @pytest.mark.slow
 @has_bpf
-def test_what_others_refuse_and_what_they_refuse_later_holds_too(
-    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_refuse_and_what_they_refuse_later_holds_too(group, by_bpf, monkeypatch):
     """As systemd's programs do, which come again with each daemon-reload."""
     attach(group, BPF_F_ALLOW_MULTI, ZERO, monkeypatch)
     job = make_job(group)
@@ -261,9 +245,7 @@ def test_what_others_refuse_and_what_they_refuse_later_holds_too(
 
 
 @has_bpf
-def test_a_program_that_the_kernel_does_not_report_fails_the_launch(
-    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_the_kernel_does_not_report_fails_the_launch(group, by_bpf, monkeypatch):
     by_bpf.hiding()
     job = make_job(group)
     monkeypatch.setattr(syscalls, "device_programs", lambda fd: AttachedPrograms(2, ()))
@@ -272,9 +254,7 @@ def test_a_program_that_the_kernel_does_not_report_fails_the_launch(
 
 
 @has_bpf
-def test_a_shortage_during_the_trial_is_not_the_last_word(
-    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shortage_during_the_trial_is_not_the_last_word(group, by_bpf, monkeypatch):
     def fail(instructions: bytes) -> int:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "bpf")
 
@@ -292,9 +272,7 @@ def test_a_shortage_during_the_trial_is_not_the_last_word(
     assert by_bpf.hiding()[0] == "bpf"
 
 
-def test_without_the_right_to_programs_it_is_said_whose_right_that_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_right_to_programs_it_is_said_whose_right_that_is(tmp_path, monkeypatch):
     def refuse(*values: object) -> AttachedPrograms:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), "bpf")
 
@@ -326,8 +304,8 @@ def by_controller() -> Iterator[HiddenByController]:
 @pytest.mark.slow
 @has_devices
 def test_on_version_1_a_hidden_device_is_refused_in_the_cgroup_that_only_such_jobs_have(
-    by_controller: HiddenByController,
-) -> None:
+    by_controller,
+):
     by_controller.hide(KEY, {ZERO, FULL})
     (directory,) = by_controller.entrance(KEY)
     tasks = Path(directory, "tasks")
@@ -340,9 +318,7 @@ def test_on_version_1_a_hidden_device_is_refused_in_the_cgroup_that_only_such_jo
 
 
 @has_devices
-def test_on_version_1_hiding_is_tried_and_leaves_nothing(
-    by_controller: HiddenByController,
-) -> None:
+def test_on_version_1_hiding_is_tried_and_leaves_nothing(by_controller):
     how, said = by_controller.hiding()
     assert (how, "hidden" in said) == ("devices", True)
     assert not Path(by_controller.parent or "").exists()
@@ -350,9 +326,7 @@ def test_on_version_1_hiding_is_tried_and_leaves_nothing(
 
 @pytest.mark.slow
 @has_devices
-def test_a_launcher_in_another_cgroup_finds_where_the_last_one_has_hidden_devices(
-    by_controller: HiddenByController,
-) -> None:
+def test_a_launcher_in_another_cgroup_finds_where_the_last_one_has_hidden_devices(by_controller):
     """A command that the user runs inside the job must not see them either."""
     by_controller.hide(KEY, {FULL})
     (directory,) = by_controller.entrance(KEY)
@@ -390,8 +364,8 @@ def make_denying(directory: Path, listed: str) -> None:
 
 @pytest.mark.parametrize("line", ["c 1:7 r", "c 1:* rwm", "c *:* m", "a *:7 rw"])
 def test_a_wildcard_of_the_surrounding_cgroup_that_still_allows_the_device_fails_the_launch(
-    tmp_path: Path, line: str
-) -> None:
+    tmp_path, line
+):
     """The kernel takes back equal permissions alone."""
     make_denying(tmp_path / "job", f"b 1:7 rwm\n{line}\n")
     with pytest.raises(LimitFailed) as raised:
@@ -402,13 +376,13 @@ def test_a_wildcard_of_the_surrounding_cgroup_that_still_allows_the_device_fails
     )
 
 
-def test_where_only_other_devices_are_allowed_the_refusal_holds(tmp_path: Path) -> None:
+def test_where_only_other_devices_are_allowed_the_refusal_holds(tmp_path):
     make_denying(tmp_path / "job", "b 1:7 rwm\nc 1:3 rwm\nc 5:* rwm\n")
     device_hiding._deny(str(tmp_path / "job"), {FULL})
     assert (tmp_path / "job/devices.deny").read_text() == "c 1:7 rwm"
 
 
-def test_a_machine_without_the_devices_controller_is_told_so() -> None:
+def test_a_machine_without_the_devices_controller_is_told_so():
     place = HiddenByController("", "", "drfd/test", "")
     sentence = "devices cannot be hidden from jobs: drfd sees no devices controller of cgroup v1"
     assert place.hiding() == ("none", sentence)
@@ -432,14 +406,12 @@ MOUNT = "36 32 0:31 {root} /cg/devices rw - cgroup cgroup rw,devices\n"
         ("/..", "/", None),
     ],
 )
-def test_our_own_cgroup_is_found_below_what_is_mounted(
-    root: str, own: str, found: str | None
-) -> None:
+def test_our_own_cgroup_is_found_below_what_is_mounted(root, own, found):
     memberships = f"9:memory:/other\n3:devices:{own}\n0::/\n"
     assert find_own(MOUNT.format(root=root), memberships, "devices") == found
 
 
-def test_what_another_process_has_mounted_or_joined_is_not_ours() -> None:
+def test_what_another_process_has_mounted_or_joined_is_not_ours():
     assert find_own("", "3:devices:/\n", "devices") is None
     assert find_own(MOUNT.format(root="/"), "3:memory:/\n", "devices") is None
 
@@ -491,9 +463,7 @@ def length(program: bytes) -> int:
 
 
 @given(hidden=some.frozensets(NODES, max_size=8), other=NODES, access=ACCESSES)
-def test_exactly_the_listed_devices_are_refused_whatever_the_access(
-    hidden: frozenset[DeviceNode], other: DeviceNode, access: int
-) -> None:
+def test_exactly_the_listed_devices_are_refused_whatever_the_access(hidden, other, access):
     program = device_program(hidden)
     refused = {node for node in {*hidden, other} if run(program, node, access) == 0}
     assert refused == hidden
@@ -501,20 +471,20 @@ def test_exactly_the_listed_devices_are_refused_whatever_the_access(
 
 
 @given(hidden=some.lists(NODES, max_size=8))
-def test_the_program_depends_on_the_set_alone(hidden: list[DeviceNode]) -> None:
+def test_the_program_depends_on_the_set_alone(hidden):
     """So that one loaded program serves all jobs from which the same devices are hidden."""
     program = device_program(hidden)
     assert program == device_program([*reversed(hidden), *hidden])
     assert length(program) == 4 + 5 * len(set(hidden)) + 2
 
 
-def test_the_other_kind_and_the_other_numbers_of_a_device_are_others() -> None:
+def test_the_other_kind_and_the_other_numbers_of_a_device_are_others():
     program = device_program([GPU])
     near = [GPU._replace(kind=BLOCK), GPU._replace(major=1), GPU._replace(minor=1)]
     assert [run(program, node, 7) for node in (GPU, *near)] == [0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("numbers", [(-1, 0), (0, -1), (1 << 12, 0), (0, 1 << 20)])
-def test_numbers_that_no_device_has_are_refused(numbers: tuple[int, int]) -> None:
+def test_numbers_that_no_device_has_are_refused(numbers):
     with pytest.raises(ValueError, match=f"^no device has the numbers {numbers[0]}:{numbers[1]}$"):
         device_program([DeviceNode(CHARACTER, *numbers)])

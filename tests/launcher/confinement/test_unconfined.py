@@ -35,7 +35,7 @@ from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import NO_SHARE, AttemptLimits, Devices, LaunchOrder
 from drfd.launcher.system import process
 from drfd.linux.device_nodes import DeviceNode
-from launcher.rig import WAIT_S, MakeLauncher, Start, lives, order, pid_in, python, state_of, until
+from launcher.rig import WAIT_S, Start, lives, order, pid_in, python, state_of, until
 
 KEY = (1, 1)
 CREATED = {"uid": os.getuid(), "boot_id": process.boot_id(), "cgroup": None}
@@ -79,7 +79,7 @@ def place() -> Unconfined:
     return Unconfined("cgroups are off")
 
 
-def test_it_says_what_is_left_of_each_limit_and_why(place: Unconfined) -> None:
+def test_it_says_what_is_left_of_each_limit_and_why(place):
     controls, cores = place.controls(), place.cores()
     assert {name: text.split(":")[0] for name, text in (controls | cores).items()} == {
         **dict.fromkeys(("cores", "memory", "read", "write"), "measured"),
@@ -96,7 +96,7 @@ def test_it_says_what_is_left_of_each_limit_and_why(place: Unconfined) -> None:
 # -- freezing -------------------------------------------------------------------------------
 
 
-def test_nothing_is_made_lent_or_hidden(place: Unconfined) -> None:
+def test_nothing_is_made_lent_or_hidden(place):
     place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
     assert (place.oom_descriptor(KEY), place.oom_kills(KEY)) == (None, (False, False))
@@ -108,9 +108,7 @@ def test_nothing_is_made_lent_or_hidden(place: Unconfined) -> None:
         place.create(KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
 
 
-def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(
-    start: Start, tmp_path: Path, place: Unconfined
-) -> None:
+def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(start, tmp_path, place):
     script = "sleep 60 & echo $! > a; setsid sleep 60 & echo $! > b; wait"
     runner = start("sh", "-c", script, cwd=tmp_path)
     jobs = [pid_in(tmp_path / "a"), pid_in(tmp_path / "b")]
@@ -145,9 +143,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_what_is_said_to_be_frozen_stands_still_however_it_forks(
-    start: Start, tmp_path: Path, place: Unconfined
-) -> None:
+def test_what_is_said_to_be_frozen_stands_still_however_it_forks(start, tmp_path, place):
     """A walk through the processes can miss a chain of short-lived ones again and again."""
     beats = tmp_path / "beats"
     runner = start(*python(CHAIN, beats))
@@ -182,8 +178,8 @@ open("gone-on", "w").close()
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [0, 1])
 def test_who_waits_for_a_stopped_child_to_become_its_program_stands_still(
-    start: Start, tmp_path: Path, place: Unconfined, threads: int
-) -> None:
+    start, tmp_path, place, threads
+):
     """It cannot be stopped before its child has gone on, and looks busy with a disk."""
     beside = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
     command = shlex.join(python(beside * threads + HELD_BY_ITS_CHILD))
@@ -201,8 +197,8 @@ def test_who_waits_for_a_stopped_child_to_become_its_program_stands_still(
 
 
 def test_of_an_attempt_without_a_runner_of_this_boot_there_is_nothing_to_freeze_or_to_end(
-    start: Start, place: Unconfined
-) -> None:
+    start, place
+):
     job = sleeper(start)
     earlier = attempt_of(os.getpid(), job.pid, boot_id="an earlier one")
     until("a process that sleeps", lambda: state_of(job.pid) == "S")
@@ -217,9 +213,7 @@ def test_of_an_attempt_without_a_runner_of_this_boot_there_is_nothing_to_freeze_
 # -- ending ---------------------------------------------------------------------------------
 
 
-def test_killing_goes_on_until_none_is_left(
-    start: Start, tmp_path: Path, place: Unconfined
-) -> None:
+def test_killing_goes_on_until_none_is_left(start, tmp_path, place):
     script = "trap '' TERM; sleep 60 & echo $! > a; sh -c 'kill -STOP $$' & wait"
     runner = start("sh", "-c", script + "; sleep 60", cwd=tmp_path)
     pid_in(tmp_path / "a")
@@ -234,9 +228,7 @@ def test_killing_goes_on_until_none_is_left(
     until("an end of all", none_is_left)
 
 
-def test_a_runners_number_that_somebody_else_has_now_is_not_the_runner(
-    start: Start, place: Unconfined
-) -> None:
+def test_a_runners_number_that_somebody_else_has_now_is_not_the_runner(start, place):
     attempt = stranger(start)
     assert attempt.runner is not None
     below = process.descendants(attempt.runner["pid"])
@@ -249,9 +241,7 @@ def test_a_runners_number_that_somebody_else_has_now_is_not_the_runner(
         process.signal_all(below, signal.SIGKILL)
 
 
-def test_when_the_runner_was_killed_its_jobs_session_is_found(
-    start: Start, tmp_path: Path, place: Unconfined
-) -> None:
+def test_when_the_runner_was_killed_its_jobs_session_is_found(start, tmp_path, place):
     script = "sleep 60 & echo $! > a; exec sleep 60"
     job = start("sh", "-c", script, cwd=tmp_path, start_new_session=True)
     a = pid_in(tmp_path / "a")
@@ -270,8 +260,8 @@ def test_when_the_runner_was_killed_its_jobs_session_is_found(
     ],
 )
 def test_without_runner_and_leader_a_session_is_the_jobs_if_its_members_say_so(
-    start: Start, tmp_path: Path, place: Unconfined, variables: dict[str, str], is_mine: bool
-) -> None:
+    start, tmp_path, place, variables, is_mine
+):
     """The number of a session that has ended may be given to another, which has lost its leader,
     too."""
     script = "sleep 60 & echo $! > a; env -i sleep 60 & echo $! > b"
@@ -291,7 +281,7 @@ def test_without_runner_and_leader_a_session_is_the_jobs_if_its_members_say_so(
         assert states == ["S", "S"]
 
 
-def test_variables_of_another_user_make_nobody_a_member(start: Start, place: Unconfined) -> None:
+def test_variables_of_another_user_make_nobody_a_member(start, place):
     mine = {"DRF_JOB_ID": "1"}
     job = start("sleep", "60", env=os.environ | mine)
     until("an exec", lambda: process.has_in_environment(job.pid, os.getuid(), mine))
@@ -299,9 +289,7 @@ def test_variables_of_another_user_make_nobody_a_member(start: Start, place: Unc
     assert not process.has_in_environment(job.pid, os.getuid(), mine | {"DRF_ATTEMPT": "1"})
 
 
-def test_a_killed_runner_that_nobody_reaps_does_not_hide_its_job(
-    start: Start, place: Unconfined
-) -> None:
+def test_a_killed_runner_that_nobody_reaps_does_not_hide_its_job(start, place):
     """Not every container's first process reaps the orphans it is given."""
     job, runner = sleeper(start), start("sleep", "60")
     attempt = attempt_of(runner.pid, job.pid)
@@ -311,9 +299,7 @@ def test_a_killed_runner_that_nobody_reaps_does_not_hide_its_job(
     assert job.wait(WAIT_S) == -signal.SIGKILL
 
 
-def test_a_session_that_is_younger_than_the_job_is_somebody_elses(
-    start: Start, place: Unconfined
-) -> None:
+def test_a_session_that_is_younger_than_the_job_is_somebody_elses(start, place):
     """Its number was given out again: the runner was killed, the job ended, months went by."""
     other = sleeper(start)
     long_ago = {"at_s": time.time() - 9e6, "mono_s": time.monotonic() - 9e6, "start_ticks": 1}
@@ -385,7 +371,7 @@ def end(tracer: subprocess.Popen[bytes]) -> None:
 
 
 @as_root
-def test_the_users_own_is_ended(victim: int) -> None:
+def test_the_users_own_is_ended(victim):
     tracer = traced_by(MINE, victim)
     assert process.tracers(victim) == {tracer.pid}
     assert end_tracers([victim], MINE) == [tracer.pid]
@@ -396,7 +382,7 @@ def test_the_users_own_is_ended(victim: int) -> None:
 
 @as_root
 @pytest.mark.parametrize(("of", "job_of"), [(0, MINE), (MINE, OTHERS), (MINE, 0), (MINE, None)])
-def test_nobody_elses_is(victim: int, of: int, job_of: int | None) -> None:
+def test_nobody_elses_is(victim, of, job_of):
     """An administrator's, above all."""
     tracer = traced_by(of, victim)
     assert end_tracers([victim], job_of) == []
@@ -424,14 +410,12 @@ MIB = 1 << 20
         (1, None, None, ProcessBounds(1, 1)),
     ],
 )
-def test_jobs_leave_an_eighth_of_all_processes_to_the_system(
-    limit: int, total: int | None, per_user: int | None, found: ProcessBounds
-) -> None:
+def test_jobs_leave_an_eighth_of_all_processes_to_the_system(limit, total, per_user, found):
     """Eight jobs, each within its own limit, could use up all of the kernel's."""
     assert process_bounds(limit, total, per_user) == found
 
 
-def test_the_launcher_takes_what_its_descriptors_and_processes_allow() -> None:
+def test_the_launcher_takes_what_its_descriptors_and_processes_allow():
     assert launcher_bounds(1024, 32768) == LauncherBounds(running=320, notifiers=80, known=1280)
     assert launcher_bounds(1 << 20, 32768) == LauncherBounds(
         running=8192, notifiers=256, known=32768
@@ -442,7 +426,7 @@ def test_the_launcher_takes_what_its_descriptors_and_processes_allow() -> None:
     assert launcher_bounds(10, 10) == LauncherBounds(running=1, notifiers=1, known=4)
 
 
-def test_the_limits_of_all_cgroups_around_count(tmp_path: Path) -> None:
+def test_the_limits_of_all_cgroups_around_count(tmp_path):
     (tmp_path / "drfd").mkdir()
     assert ancestors(str(tmp_path), "drfd/system") == [str(tmp_path), str(tmp_path / "drfd")]
     whole = kernel_limit(ancestors(str(tmp_path), "drfd/system"))
@@ -462,9 +446,7 @@ def resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(
-    make_launcher: MakeLauncher, work: Path
-) -> None:
+def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(make_launcher, work):
     """The root process forked for whatever it was told to start, until root had no more."""
     launcher = make_launcher()
     few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))"

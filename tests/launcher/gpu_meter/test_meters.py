@@ -35,7 +35,7 @@ from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from gpu_machines import Nvml, a_library, as_answers, needs_nvml, recorded, without_gpus
-from launcher.rig import WAIT_S, LauncherProcess, MakeLauncher, lives, state_of, until
+from launcher.rig import WAIT_S, LauncherProcess, lives, state_of, until
 
 # -- AMD's and Intel's --------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path) -> Machine:
     return Machine(tmp_path)
 
 
@@ -92,7 +92,7 @@ def amdgpu(client: int, vram_kib: int, compute_ns: int = 0) -> str:
     )
 
 
-def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(machine: Machine) -> None:
+def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(machine):
     """A descriptor that was duplicated is the same client."""
     machine.amd()
     machine.fdinfo(JOB, 3, amdgpu(7, 100))
@@ -104,9 +104,7 @@ def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(machin
     assert gpu["processes"] == [process(JOB, 101 << 10)]
 
 
-def test_a_client_that_several_processes_have_open_counts_once_for_the_first_of_them(
-    machine: Machine,
-) -> None:
+def test_a_client_that_several_processes_have_open_counts_once_for_the_first_of_them(machine):
     """As after a fork, which inherits descriptors. What each opened itself is its own."""
     machine.amd()
     workers = range(OTHER, OTHER + 10)
@@ -125,9 +123,7 @@ def test_a_client_that_several_processes_have_open_counts_once_for_the_first_of_
 
 
 @pytest.mark.parametrize("processes", [1, 40])
-def test_a_flood_of_one_user_hides_no_use_by_others(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, processes: int
-) -> None:
+def test_a_flood_of_one_user_hides_no_use_by_others(machine, monkeypatch, processes):
     """Its own use counts as far as it was seen, so the sum for Intel's GPU is not known."""
     monkeypatch.setattr(drm, "_MOST_LOOKS", 50)
     machine.gpu(128, "0x8086", INTEL)
@@ -148,7 +144,7 @@ def test_a_flood_of_one_user_hides_no_use_by_others(
         assert 0 < sum(each or 0 for each in by_pid.values()) <= 50 << 10
 
 
-def test_a_process_that_computes_has_the_memory_that_kfd_counts(machine: Machine) -> None:
+def test_a_process_that_computes_has_the_memory_that_kfd_counts(machine):
     """`location_id` is the bus, the device and the function, as bits."""
     machine.amd()
     machine.put("sys/class/kfd/kfd/topology/nodes/0/gpu_id", "0\n")
@@ -169,7 +165,7 @@ def xe(client: int, vram_kib: int, busy: int, total: int) -> str:
     )
 
 
-def test_of_intels_gpu_the_memory_in_use_is_what_processes_have(machine: Machine) -> None:
+def test_of_intels_gpu_the_memory_in_use_is_what_processes_have(machine):
     """The kernel tells no total. Utilisation is in the GPU's own cycles."""
     machine.gpu(128, "0x8086", INTEL)
     machine.fdinfo(JOB, 3, xe(1, 10, busy=100, total=1000))
@@ -182,7 +178,7 @@ def test_of_intels_gpu_the_memory_in_use_is_what_processes_have(machine: Machine
     assert gpu["processes"] == [process(JOB, 10 << 10, 50), process(OTHER, 5 << 10, None)]
 
 
-def test_a_process_that_opens_a_node_later_is_found_within_five_readings(machine: Machine) -> None:
+def test_a_process_that_opens_a_node_later_is_found_within_five_readings(machine):
     """Between, only those are looked at that had one: a search reads the files of everybody."""
     machine.amd()
     gpus = DrmGpus(machine.root)
@@ -194,9 +190,7 @@ def test_a_process_that_opens_a_node_later_is_found_within_five_readings(machine
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
-def test_where_files_of_processes_are_closed_nobody_uses_it_alone(
-    machine: Machine,
-) -> None:
+def test_where_files_of_processes_are_closed_nobody_uses_it_alone(machine):
     machine.gpu(128, "0x8086", INTEL)
     machine.fdinfo(OTHER, 3, xe(1, 10, busy=1, total=2))
     (machine.root / f"proc/{OTHER}/fdinfo").chmod(0)
@@ -206,7 +200,7 @@ def test_where_files_of_processes_are_closed_nobody_uses_it_alone(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has something to give up")
-def test_its_process_keeps_no_right_of_roots_but_to_look_at_processes() -> None:
+def test_its_process_keeps_no_right_of_roots_but_to_look_at_processes():
     command = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter", "drm"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/") as process:
         assert process.stdout is not None
@@ -222,7 +216,7 @@ def test_its_process_keeps_no_right_of_roots_but_to_look_at_processes() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has something to give up")
-def test_nvidias_package_is_not_loaded_by_root() -> None:
+def test_nvidias_package_is_not_loaded_by_root():
     with TemporaryDirectory(prefix="drfd-test-", dir="/var/tmp") as name:
         os.chmod(name, 0o755)
         Path(name, "pynvml.py").write_text("import os\nraise OSError(f'uid {os.getuid()}')\n")
@@ -253,7 +247,7 @@ Measure = Callable[[], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def measure(nvml: Nvml) -> Iterator[Measure]:
+def measure(nvml) -> Iterator[Measure]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
@@ -289,7 +283,7 @@ def cgroups(pid: int) -> list[str]:
 
 @needs_nvml
 @in_first_pids
-def test_each_gpu_tells_its_memory_and_who_uses_it(nvml: Nvml, measure: Measure) -> None:
+def test_each_gpu_tells_its_memory_and_who_uses_it(nvml, measure):
     """One that computes and draws counts once; of one that has done nothing the share is 0."""
     me = os.getpid()
     nvml.answer(
@@ -325,7 +319,7 @@ recording.main("nvml", sys.argv[1])
 @needs_nvml
 @pytest.mark.slow
 @pytest.mark.parametrize("label", ["idle", "busy", "shared"])
-def test_the_library_that_stands_in_answers_as_a_real_one_did(nvml: Nvml, label: str) -> None:
+def test_the_library_that_stands_in_answers_as_a_real_one_did(nvml, label):
     calls = recorded(label)
     nvml.answer(*as_answers(calls))
     done = subprocess.run(
@@ -349,7 +343,7 @@ def test_the_library_that_stands_in_answers_as_a_real_one_did(nvml: Nvml, label:
 
 @needs_nvml
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
-def test_a_figure_that_the_driver_refuses_is_null(nvml: Nvml, measure: Measure, code: int) -> None:
+def test_a_figure_that_the_driver_refuses_is_null(nvml, measure, code):
     nvml.answer(
         "gpu 0000:01:00 GPU-a 1000 400 -1 0",
         *(f"lacks nvmlDeviceGet{name} {code}" for name in (
@@ -364,7 +358,7 @@ def test_a_figure_that_the_driver_refuses_is_null(nvml: Nvml, measure: Measure, 
 
 
 @needs_nvml
-def test_an_older_driver_tells_by_its_older_functions(nvml: Nvml, measure: Measure) -> None:
+def test_an_older_driver_tells_by_its_older_functions(nvml, measure):
     """Its memory in use includes what the driver keeps."""
     names = ("MemoryInfo_v2", "ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3")
     nvml.answer(
@@ -377,9 +371,7 @@ def test_an_older_driver_tells_by_its_older_functions(nvml: Nvml, measure: Measu
 @needs_nvml
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [LOST, UNKNOWN])
-def test_a_gpu_that_is_lost_keeps_its_name_and_leaves_the_others_measured(
-    nvml: Nvml, measure: Measure, code: int
-) -> None:
+def test_a_gpu_that_is_lost_keeps_its_name_and_leaves_the_others_measured(nvml, measure, code):
     second = "gpu 0000:02:00 GPU-b 1000 400 35 0"
     nvml.answer("gpu 0000:01:00 GPU-a 1000 400 35 0", second)
     process = measure()
@@ -399,7 +391,7 @@ def _if_lost(reading: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 
 @needs_nvml
-def test_the_slices_of_a_divided_gpu_stand_in_its_place(nvml: Nvml, measure: Measure) -> None:
+def test_the_slices_of_a_divided_gpu_stand_in_its_place(nvml, measure):
     nvml.answer(
         "gpu 0000:01:00 GPU-a 1000 400 35 0",
         "mig 0 MIG-x 3 0 500 200",
@@ -424,9 +416,7 @@ def test_the_slices_of_a_divided_gpu_stand_in_its_place(nvml: Nvml, measure: Mea
 @needs_nvml
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["start", "later"])
-def test_a_driver_that_was_replaced_ends_the_process_which_says_so(
-    nvml: Nvml, measure: Measure, where: str
-) -> None:
+def test_a_driver_that_was_replaced_ends_the_process_which_says_so(nvml, measure, where):
     """The library that it has loaded is of no use any more; another process loads the new one."""
     nvml.answer("gpu 0000:01:00 GPU-a 1000 400 35 0", f"init {MISMATCH if where == 'start' else 0}")
     process = measure()
@@ -442,7 +432,7 @@ def test_a_driver_that_was_replaced_ends_the_process_which_says_so(
 
 @without_gpus
 @needs_nvml
-def test_without_the_drivers_library_it_says_so(nvml: Nvml, tmp_path: Path) -> None:
+def test_without_the_drivers_library_it_says_so(nvml, tmp_path):
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run(_MEASURE, capture_output=True, env=environ, cwd="/", timeout=WAIT_S)
     found = json.loads(done.stdout)
@@ -451,7 +441,7 @@ def test_without_the_drivers_library_it_says_so(nvml: Nvml, tmp_path: Path) -> N
 
 
 @needs_nvml
-def test_it_runs_without_roots_rights_and_cannot_gain_them(nvml: Nvml, measure: Measure) -> None:
+def test_it_runs_without_roots_rights_and_cannot_gain_them(nvml, measure):
     nvml.answer("gpu 0000:01:00 GPU-a 1000 400 35 0")
     process = measure()
     line(process)
@@ -483,7 +473,7 @@ def used_by(uid: int, pids: range, cgroup: str, **changes: Any) -> list[ProcessR
 
 
 @pytest.mark.slow
-def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user() -> None:
+def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user():
     """The flood is summed up by its jobs, and its largest processes are named."""
     flood = used_by(1001, range(1000, 9000), "/job-1-1") + used_by(1001, range(9000, 9999), "/b")
     big = used_by(1001, range(1, 2), "/job-1-1", memory=5000)
@@ -567,9 +557,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks_beside_threads: None
-) -> Iterator[Stage]:
+def stage(tmp_path, monkeypatch, forks_beside_threads) -> Iterator[Stage]:
     made = Stage(tmp_path, monkeypatch)
     yield made
     made.end()
@@ -581,9 +569,7 @@ def hang(into: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_silent_process_is_killed_and_replaced(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_process_is_killed_and_replaced(stage, monkeypatch, caplog):
     """It is logged once."""
     monkeypatch.setattr(supervision, "SILENT_S", 0.05)
     stage.begin(hang)
@@ -603,21 +589,21 @@ def test_a_silent_process_is_killed_and_replaced(
     ],
     ids=["endless", "closed", "dead"],
 )
-def test_a_process_of_no_use_is_replaced(stage: Stage, work: Callable[[int], object]) -> None:
+def test_a_process_of_no_use_is_replaced(stage, work):
     stage.begin(work)
     stage.run_until(lambda: len(stage.pids) >= 3)
     stage.run_until(lambda: not lives(stage.pids[0]))
     assert stage.reports == []
 
 
-def test_the_last_line_of_a_process_that_ends_is_reported(stage: Stage) -> None:
+def test_the_last_line_of_a_process_that_ends_is_reported(stage):
     stage.begin(lambda into: os.write(into, b'{"gpus":[],"why":"no driver"}\n'))
     stage.run_until(lambda: stage.reports)
     assert stage.reports[0]["line"] == '{"gpus":[],"why":"no driver"}'
 
 
 @pytest.mark.slow
-def test_a_flood_of_lines_costs_one_report_a_second(stage: Stage) -> None:
+def test_a_flood_of_lines_costs_one_report_a_second(stage):
     def flood(into: int) -> None:
         while True:
             os.write(into, b"{}\n" * 1000)
@@ -631,9 +617,7 @@ def test_a_flood_of_lines_costs_one_report_a_second(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_cannot_be_killed_are_left_and_no_more_than_three(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_cannot_be_killed_are_left_and_no_more_than_three(stage, monkeypatch):
     """A driver's call that does not return: the kill stays without effect until it does."""
     monkeypatch.setattr(supervision, "SILENT_S", 0.02)
     kills: list[int] = []
@@ -649,8 +633,8 @@ def test_processes_that_cannot_be_killed_are_left_and_no_more_than_three(
 
 @pytest.mark.slow
 def test_when_it_is_turned_off_reports_end_at_once_and_the_process_a_while_later(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    stage, monkeypatch
+):
     """A controller that restarts finds the process that it left."""
 
     def talk(into: int) -> None:
@@ -687,7 +671,7 @@ _PRESENT = (
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
+def answers(monkeypatch) -> Iterator[Nvml]:
     with a_library() as nvml:
         for name, value in nvml.environ.items():
             monkeypatch.setenv(name, value)
@@ -695,7 +679,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
 
 
 @pytest.fixture
-def launcher(make_launcher: MakeLauncher, tmp_path: Path, answers: Nvml) -> LauncherProcess:
+def launcher(make_launcher, tmp_path, answers) -> LauncherProcess:
     made = make_launcher(tmp_path / "state")
     made.start(prelude=_PRESENT)
     return made
@@ -703,7 +687,7 @@ def launcher(make_launcher: MakeLauncher, tmp_path: Path, answers: Nvml) -> Laun
 
 @needs_nvml
 @pytest.mark.slow
-def test_a_launcher_measures_for_who_asks(launcher: LauncherProcess, answers: Nvml) -> None:
+def test_a_launcher_measures_for_who_asks(launcher, answers):
     answers.answer("gpu 0000:01:00 GPU-a 1000 400 35 0")
     controller = launcher.connect()
     controller.send({"cmd": "measure-gpus", "on": True})
@@ -714,9 +698,7 @@ def test_a_launcher_measures_for_who_asks(launcher: LauncherProcess, answers: Nv
 
 @needs_nvml
 @pytest.mark.slow
-def test_a_hanging_driver_does_not_delay_the_launcher_and_ends_with_it(
-    launcher: LauncherProcess, answers: Nvml
-) -> None:
+def test_a_hanging_driver_does_not_delay_the_launcher_and_ends_with_it(launcher, answers):
     answers.answer("hang nvmlInitWithFlags")
     controller = launcher.connect()
     controller.send({"cmd": "measure-gpus", "on": True})

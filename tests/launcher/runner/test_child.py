@@ -35,8 +35,6 @@ from launcher.rig import (
     Asked,
     AttemptFiles,
     Driver,
-    Runs,
-    Terminal,
     order,
     parent_of,
     shell,
@@ -53,7 +51,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become a
 
 
 @pytest.fixture
-def run(runs: Runs) -> Run:
+def run(runs) -> Run:
     """Run an order to its end."""
 
     def run(order: LaunchOrder, **how: Any) -> Attempt:
@@ -74,7 +72,7 @@ def succeeded(attempt: Attempt) -> None:
 
 
 @pytest.fixture
-def out(run: Run) -> Callable[..., str]:
+def out(run) -> Callable[..., str]:
     """Run an order that succeeds, and return what is in `out` in its directory."""
 
     def out(order: Asked) -> str:
@@ -97,7 +95,7 @@ def broke(attempt: Attempt, text: str, *, let_go: bool) -> None:
 # -- what it inherits, and what not ---------------------------------------------------------
 
 
-def test_standard_input_is_empty_and_output_goes_to_the_files(out: Out, work: Path) -> None:
+def test_standard_input_is_empty_and_output_goes_to_the_files(out, work):
     found = out(shell("cat; readlink /proc/self/fd/0; echo oops >&2", cwd=work))
     assert (found, (work / "err").read_text()) == ("/dev/null\n", "oops\n")
 
@@ -109,14 +107,14 @@ def targets(listing: str) -> list[str]:
     return [each for each in found if not each.endswith("/fd")]
 
 
-def test_a_job_has_no_other_descriptors(out: Out, work: Path) -> None:
+def test_a_job_has_no_other_descriptors(out, work):
     """The driver leaves one open, and the launcher's own are not for jobs either."""
     found = targets(out(order("ls", "-l", "/proc/self/fd", cwd=work)))
     assert found == ["/dev/null", str(work / "out"), str(work / "err")]
 
 
 @pytest.mark.parametrize("head", ["#!/bin/sh\n", "#!/usr/bin/env python3\nimport os\n", ""])
-def test_a_script_has_one_more_descriptor_its_own_text(out: Out, work: Path, head: str) -> None:
+def test_a_script_has_one_more_descriptor_its_own_text(out, work, head):
     """The interpreter opens it by its name in /proc, so it cannot be closed at exec."""
     python = "os.execvp('ls', ['ls', '-l', '/proc/self/fd'])"
     listing = python if "python" in head else "ls -l /proc/self/fd"
@@ -125,7 +123,7 @@ def test_a_script_has_one_more_descriptor_its_own_text(out: Out, work: Path, hea
     assert script.startswith("/memfd:script")
 
 
-def test_signals_scores_and_limits_are_as_for_a_fresh_program(out: Out, work: Path) -> None:
+def test_signals_scores_and_limits_are_as_for_a_fresh_program(out, work):
     """Python ignores SIGPIPE and SIGXFSZ, the runner more, and the driver blocks one."""
     script = "grep '^Sig[BI]' /proc/self/status; cat /proc/self/oom_score_adj"
     script += "; ulimit -Sc; ulimit -c unlimited; ulimit -Sc"
@@ -134,7 +132,7 @@ def test_signals_scores_and_limits_are_as_for_a_fresh_program(out: Out, work: Pa
     ]
 
 
-def test_a_job_leads_a_session_without_terminal(out: Out, work: Path) -> None:
+def test_a_job_leads_a_session_without_terminal(out, work):
     found = out(shell("cat /proc/$$/stat; (: </dev/tty) || echo none", cwd=work))
     stat, none = found.splitlines()
     pid, (_, _, group, session, terminal) = stat.split()[0], stat.rpartition(")")[2].split()[:5]
@@ -142,27 +140,25 @@ def test_a_job_leads_a_session_without_terminal(out: Out, work: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
-def test_the_umask_is_the_submitters_and_holds_for_the_output_files(
-    out: Out, work: Path, umask: int
-) -> None:
+def test_the_umask_is_the_submitters_and_holds_for_the_output_files(out, work, umask):
     assert int(out(shell("umask; : > made", cwd=work, umask=umask)), 8) == umask
     modes = {name: (work / name).stat().st_mode & 0o777 for name in ("out", "err", "made")}
     assert modes == dict.fromkeys(modes, 0o666 & ~umask)
 
 
-def test_the_job_runs_in_its_directory_under_the_name_that_was_given(out: Out, work: Path) -> None:
+def test_the_job_runs_in_its_directory_under_the_name_that_was_given(out, work):
     (work / "real").mkdir()
     (work / "link").symlink_to("real")
     found = out(shell('pwd; pwd -P; echo "$PWD"', cwd=work / "link"))
     assert found.splitlines() == [str(work / "link"), str(work / "real"), str(work / "link")]
 
 
-def test_arguments_arrive_byte_for_byte(out: Out, work: Path) -> None:
+def test_arguments_arrive_byte_for_byte(out, work):
     words = ["", " ", "a\nb", "'$HOME'", "\udcff", "ü", "--"]
     assert out(order("printf", "<%s>", *words, cwd=work)) == "".join(f"<{word}>" for word in words)
 
 
-def test_until_exec_a_process_leaves_no_core(runs: Runs, work: Path, terminal: Terminal) -> None:
+def test_until_exec_a_process_leaves_no_core(runs, work, terminal):
     """It holds what its runner holds: as root's own job it left a core with all of that."""
     resource.prlimit(runs.driver.pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
     runner = runs.start(order("true", cwd=work, attach=str(terminal.path)))
@@ -175,9 +171,7 @@ def test_until_exec_a_process_leaves_no_core(runs: Runs, work: Path, terminal: T
 
 
 @as_root
-def test_until_exec_a_jobs_process_is_out_of_its_users_sight(
-    runs: Runs, work: Path, terminal: Terminal
-) -> None:
+def test_until_exec_a_jobs_process_is_out_of_its_users_sight(runs, work, terminal):
     terminal.listen_as(65534)
     nobody = pwd.getpwuid(65534)
     waiting = order("true", cwd=Path("/"), attach=str(terminal.path), uid=65534, gid=nobody.pw_gid)
@@ -197,8 +191,8 @@ def test_until_exec_a_jobs_process_is_out_of_its_users_sight(
 
 @as_root
 def test_until_it_becomes_its_user_a_jobs_process_has_the_rights_of_its_runner_and_no_more(
-    runs: Runs, work: Path
-) -> None:
+    runs, work
+):
     """A program that root executes has every capability first."""
 
     def rights(pid: int) -> list[str]:
@@ -221,7 +215,7 @@ def test_until_it_becomes_its_user_a_jobs_process_has_the_rights_of_its_runner_a
 # -- output files ---------------------------------------------------------------------------
 
 
-def test_one_file_can_take_both_outputs_in_order_and_is_begun_anew(run: Run, work: Path) -> None:
+def test_one_file_can_take_both_outputs_in_order_and_is_begun_anew(run, work):
     """What others append meanwhile is not overwritten."""
     for name in ("both", "out", "err"):
         (work / name).write_text("old\n" * 100)
@@ -232,7 +226,7 @@ def test_one_file_can_take_both_outputs_in_order_and_is_begun_anew(run: Run, wor
     assert ((work / "out").read_text(), (work / "err").read_text()) == ("new\n", "")
 
 
-def test_the_output_of_an_attempt_that_was_preempted_is_kept(run: Run, work: Path) -> None:
+def test_the_output_of_an_attempt_that_was_preempted_is_kept(run, work):
     """The next one writes below it."""
     script = "echo $DRF_ATTEMPT; echo $DRF_ATTEMPT >&2"
     for attempt in (1, 2, 3):
@@ -242,18 +236,18 @@ def test_the_output_of_an_attempt_that_was_preempted_is_kept(run: Run, work: Pat
     assert ((work / "out").read_text(), (work / "err").read_text()) == ("1\n2\n3\n",) * 2
 
 
-def test_later_output_is_made_where_earlier_output_was_cleared_away(out: Out, work: Path) -> None:
+def test_later_output_is_made_where_earlier_output_was_cleared_away(out, work):
     assert out(shell("echo 2; echo 3 >&2", cwd=work, attempt=2, stderr="out")) == "2\n3\n"
 
 
-def test_output_to_standard_input_is_to_the_jobs_own(run: Run, work: Path) -> None:
+def test_output_to_standard_input_is_to_the_jobs_own(run, work):
     """Not to the launcher's, which the driver reads its orders from."""
     script = 'seen=$(readlink /proc/$$/fd/1 /proc/$$/fd/2); echo "$seen" >seen'
     succeeded(run(shell(script, cwd=work, stdout="/dev/stdin", stderr="/proc/self/fd/0")))
     assert (work / "seen").read_text() == "/dev/null\n" * 2
 
 
-def test_a_pipe_that_somebody_reads_is_written_to(run: Run, work: Path) -> None:
+def test_a_pipe_that_somebody_reads_is_written_to(run, work):
     os.mkfifo(work / "pipe")
     reader = os.open(work / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     succeeded(run(shell("echo through", cwd=work, stdout="pipe")))
@@ -261,7 +255,7 @@ def test_a_pipe_that_somebody_reads_is_written_to(run: Run, work: Path) -> None:
         assert file.read() == "through\n"
 
 
-def test_directories_of_output_files_have_the_submitters_umask(run: Run, work: Path) -> None:
+def test_directories_of_output_files_have_the_submitters_umask(run, work):
     files = {"stdout": "made/%j/out", "stderr": "made/%j/err"}
     succeeded(run(shell("echo 1; echo 2 >&2", cwd=work, umask=0o027, **files)))
     assert [(each.name, each.read_text()) for each in sorted(work.glob("made/1/*"))] == [
@@ -283,9 +277,7 @@ def test_directories_of_output_files_have_the_submitters_umask(run: Run, work: P
     ],
     ids=["pipe", "missing", "file", "directory", "long", "closed"],
 )
-def test_an_output_file_that_cannot_be_written_is_named_at_once(
-    run: Run, work: Path, path: str, why: str, which: str
-) -> None:
+def test_an_output_file_that_cannot_be_written_is_named_at_once(run, work, path, why, which):
     os.mkfifo(work / "pipe")
     (work / "file").write_text("")
     (work / "dangling").symlink_to("nowhere")
@@ -300,8 +292,8 @@ def test_an_output_file_that_cannot_be_written_is_named_at_once(
 )
 @pytest.mark.parametrize("pattern", ["drf-%j.out", "%A_%a"])
 def test_a_name_that_others_can_guess_is_not_written_where_they_have_put_something(
-    run: Run, work: Path, what: str, pattern: str
-) -> None:
+    run, work, what, pattern
+):
     """The output went where a link led, or to another user's file, who read it."""
     name, own = {"drf-%j.out": "drf-1.out", "%A_%a": "1_0"}[pattern], work / "thesis"
     own.write_text("mine")
@@ -326,7 +318,7 @@ def test_a_name_that_others_can_guess_is_not_written_where_they_have_put_somethi
         os.close(reader)
 
 
-def test_the_users_own_file_of_that_name_is_begun_anew(run: Run, work: Path) -> None:
+def test_the_users_own_file_of_that_name_is_begun_anew(run, work):
     (work / "drf-1.out").write_text("old\n" * 100)
     for attempt in (1, 2):
         asked = shell("echo x", cwd=work, attempt=attempt, stdout="drf-%j.out")
@@ -345,9 +337,7 @@ def test_the_users_own_file_of_that_name_is_begun_anew(run: Run, work: Path) -> 
         pytest.param("closed", "Permission denied", marks=not_root),
     ],
 )
-def test_a_directory_that_cannot_be_entered_is_named(
-    run: Run, work: Path, name: str, why: str
-) -> None:
+def test_a_directory_that_cannot_be_entered_is_named(run, work, name, why):
     (work / "file").write_text("")
     (work / "closed").mkdir(mode=0)
     broke(run(order(cwd=work / name)), f"{me()} cannot enter {work / name}: {why}", let_go=False)
@@ -359,7 +349,7 @@ def program(path: Path, text: str, mode: int = 0o755) -> Path:
     return path
 
 
-def test_a_program_is_looked_for_in_the_jobs_own_path_and_directory(out: Out, work: Path) -> None:
+def test_a_program_is_looked_for_in_the_jobs_own_path_and_directory(out, work):
     (work / "bin").mkdir()
     for path in (work / "bin" / "mine", work / "mine"):
         program(path, "#!/bin/sh\necho $0\n")
@@ -385,16 +375,14 @@ BY_HAND = "{} is not a program: a script needs a first line such as #!/bin/sh"
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_a_program_that_cannot_be_run_is_explained(
-    run: Run, work: Path, argv: tuple[str, ...], text: str
-) -> None:
+def test_a_program_that_cannot_be_run_is_explained(run, work, argv, text):
     program(work / "lost", "#!/no/such/interpreter\n")
     program(work / "plain", "#!/bin/sh\n", mode=0o644)
     program(work / "bare", "echo hello\n")
     broke(run(order(*argv, cwd=work)), text, let_go=True)
 
 
-def test_limits_that_cannot_be_applied_keep_the_program_from_starting(run: Run, work: Path) -> None:
+def test_limits_that_cannot_be_applied_keep_the_program_from_starting(run, work):
     attempt = run(order("touch", "ran", cwd=work), place="closed")
     text = "it could not be set up: /dev/full: No space left on device"
     broke(attempt, text, let_go=False)
@@ -415,9 +403,7 @@ def test_limits_that_cannot_be_applied_keep_the_program_from_starting(run: Run, 
     ],
     ids=["shell", "without first line", "another interpreter", "long"],
 )
-def test_a_script_runs_from_memory_with_its_interpreter_and_arguments(
-    out: Out, work: Path, script: str, found: str
-) -> None:
+def test_a_script_runs_from_memory_with_its_interpreter_and_arguments(out, work, script, found):
     assert out(order("train.sh", "a b", "c", cwd=work, script=script)) == found
 
 
@@ -461,9 +447,7 @@ def _script_at(work: Path, text: str, name: str = "train") -> tuple[Path, dict[s
         ("node", "2 a b {dir} true", "{path}:6"),
     ],
 )
-def test_a_script_sees_its_own_path(
-    run: Run, work: Path, kind: str, said: str, complaint: str, is_changed: bool
-) -> None:
+def test_a_script_sees_its_own_path(run, work, kind, said, complaint, is_changed):
     """And runs as it was submitted, also if it was changed since."""
     if shutil.which(kind if kind in ("perl", "node") else "bash") is None:
         pytest.skip(f"no {kind} here")
@@ -477,7 +461,7 @@ def test_a_script_sees_its_own_path(
     assert re.search(complaint.format(path=re.escape(str(path))), (work / "err").read_text())
 
 
-def test_only_the_submitter_says_where_a_script_came_from(run: Run, work: Path) -> None:
+def test_only_the_submitter_says_where_a_script_came_from(run, work):
     """Modules are imported from there. The process believes no order that names a place."""
     text = "#!/usr/bin/env python3\nimport sys\nprint(sys.argv[0])\n"
     path, variables = _script_at(work, text)
@@ -486,7 +470,7 @@ def test_only_the_submitter_says_where_a_script_came_from(run: Run, work: Path) 
     assert (work / "out").read_text() == f"{path}\n"
 
 
-def test_the_error_of_a_python_script_is_its_own(run: Run, work: Path) -> None:
+def test_the_error_of_a_python_script_is_its_own(run, work):
     """Without an import of sys, drfd's own lines failed after it, and were told last."""
     text = "#!/usr/bin/env python3\nint('x')\n"
     path, variables = _script_at(work, text)
@@ -504,9 +488,7 @@ _GUARDED = (
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_script_that_asks_for_bash_source_runs_as_stored_and_sees_its_path(
-    run: Run, work: Path, is_there: bool
-) -> None:
+def test_a_script_that_asks_for_bash_source_runs_as_stored_and_sees_its_path(run, work, is_there):
     path, variables = _script_at(work, _GUARDED)
     path.write_text("echo changed\n")
     if not is_there:
@@ -518,7 +500,7 @@ def test_a_script_that_asks_for_bash_source_runs_as_stored_and_sees_its_path(
     assert f"{path}: line 5: nosuch1: command not found" in (work / "err").read_text()
 
 
-def test_bash_source_tells_libraries_and_functions_who_calls(run: Run, work: Path) -> None:
+def test_bash_source_tells_libraries_and_functions_who_calls(run, work):
     text = (
         '#!/usr/bin/env bash\nfrom() {\n  echo "${BASH_SOURCE[@]##*/} ${BASH_LINENO[0]}"\n}\n'
         '. "$(dirname "${BASH_SOURCE[0]}")/lib"\nfrom\n'
@@ -535,7 +517,7 @@ def test_bash_source_tells_libraries_and_functions_who_calls(run: Run, work: Pat
 
 
 @pytest.mark.parametrize("head", ["#!/bin/bash", "#!/usr/bin/env bash"])
-def test_the_file_of_a_script_is_never_read(out: Out, work: Path, head: str) -> None:
+def test_the_file_of_a_script_is_never_read(out, work, head):
     """It may be another one a moment later. A script of bash is not read by another."""
     text = f'{head}\n(return 0 2>/dev/null) && echo read || echo "run: $0"\n'
     path, variables = _script_at(work, text)
@@ -544,7 +526,7 @@ def test_the_file_of_a_script_is_never_read(out: Out, work: Path, head: str) -> 
     assert path.stat().st_atime == 1
 
 
-def test_a_script_that_is_changed_while_it_runs_goes_on_as_it_was(out: Out, work: Path) -> None:
+def test_a_script_that_is_changed_while_it_runs_goes_on_as_it_was(out, work):
     text = '#!/bin/bash\necho "echo changed; exit 3" > "$0"\n' + ": x\n" * 9999 + "echo same\n"
     path, variables = _script_at(work, text)
     assert out(order("train", cwd=work, script=text, env=variables)) == "same\n"
@@ -555,9 +537,7 @@ def test_a_script_that_is_changed_while_it_runs_goes_on_as_it_was(out: Out, work
     ("head", "is_named"),
     [("#!/no/such/bash", 1), ("#!/no/such/python3 -u", 1), ("#!/no/such/x", 0)],
 )
-def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(
-    run: Run, work: Path, head: str, is_named: int
-) -> None:
+def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(run, work, head, is_named):
     """Not as /proc/self/fd/7, which the user never wrote; whether or not it is a known one."""
     env = _script_at(work, head)[1] if is_named else {}
     attempt = run(order("train", cwd=work, script=f"{head}\n", env=env))
@@ -569,9 +549,7 @@ def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(
 # -- attached -------------------------------------------------------------------------------
 
 
-def test_an_attached_job_has_the_submitters_descriptors_and_no_others(
-    runs: Runs, work: Path, terminal: Terminal
-) -> None:
+def test_an_attached_job_has_the_submitters_descriptors_and_no_others(runs, work, terminal):
     (work / "in").write_text("hello\n")
     fds = [os.open(work / name, os.O_RDWR | os.O_CREAT) for name in ("in", "o", "e")]
     script = "cat; echo oops >&2; ls /proc/self/fd | wc -w"
@@ -588,7 +566,7 @@ GONE = "the terminal that waited for this job is gone"
 
 
 @as_root
-def test_descriptors_of_others_are_not_taken(runs: Runs, work: Path, terminal: Terminal) -> None:
+def test_descriptors_of_others_are_not_taken(runs, work, terminal):
     """A client's path is free for anybody when it has left."""
     terminal.listen_as(65534)
     runs.start(order("touch", "ran", cwd=work, attach=str(terminal.path)))
@@ -602,7 +580,7 @@ def test_descriptors_of_others_are_not_taken(runs: Runs, work: Path, terminal: T
     assert list(work.iterdir()) == []
 
 
-def test_a_terminal_that_has_left_is_gone(run: Run, work: Path, terminal: Terminal) -> None:
+def test_a_terminal_that_has_left_is_gone(run, work, terminal):
     terminal.close()
     attempt = run(order("touch", "ran", cwd=work, attach=str(terminal.path)))
     assert attempt.failed is not None
@@ -613,13 +591,13 @@ def test_a_terminal_that_has_left_is_gone(run: Run, work: Path, terminal: Termin
 # -- limits ---------------------------------------------------------------------------------
 
 
-def test_a_job_is_kept_on_as_many_cpus_as_it_declares(out: Out, work: Path) -> None:
+def test_a_job_is_kept_on_as_many_cpus_as_it_declares(out, work):
     mask = out(order("grep", "^Cpus_allowed:", "/proc/self/status", cwd=work)).split()[1]
     assert int(mask.replace(",", ""), 16).bit_count() == 1
 
 
 @as_root
-def test_processes_are_counted_for_the_user_of_the_job(out: Out) -> None:
+def test_processes_are_counted_for_the_user_of_the_job(out):
     """Not for root, who starts it: a user who runs more than root could not start anything."""
     limits = AttemptLimits(cores_milli=1000, memory_bytes=1 << 30, pids=64)
     # A place that the other user can enter.
@@ -634,7 +612,7 @@ def test_processes_are_counted_for_the_user_of_the_job(out: Out) -> None:
 
 
 @pytest.fixture
-def cgroup(work: Path) -> Iterator[Path]:
+def cgroup(work) -> Iterator[Path]:
     """An empty cgroup, which needs no controllers, and which the driver begins jobs in."""
     with empty_cgroup("starter") as made:
         (work / "cgroup").write_text(str(made))
@@ -642,7 +620,7 @@ def cgroup(work: Path) -> Iterator[Path]:
 
 
 @pytest.mark.system
-def test_a_job_begins_in_its_cgroup_below_its_runner(runs: Runs, work: Path, cgroup: Path) -> None:
+def test_a_job_begins_in_its_cgroup_below_its_runner(runs, work, cgroup):
     runner = runs.start(f"cat /proc/self/cgroup; {UNTIL_GO}", place="unified")
     job = runs.pid()
     assert parent_of(job) == runner
@@ -657,9 +635,7 @@ def test_a_job_begins_in_its_cgroup_below_its_runner(runs: Runs, work: Path, cgr
 
 @pytest.mark.system
 @pytest.mark.parametrize("place", ["unified", "old"])
-def test_what_is_left_in_its_cgroup_is_killed_before_the_end_is_on_record(
-    runs: Runs, cgroup: Path, place: str
-) -> None:
+def test_what_is_left_in_its_cgroup_is_killed_before_the_end_is_on_record(runs, cgroup, place):
     """By the runner, which may not be the parent of all."""
     runner = runs.start(place=place)
     runs.pid()
@@ -672,7 +648,7 @@ def test_what_is_left_in_its_cgroup_is_killed_before_the_end_is_on_record(
 
 
 @pytest.mark.system
-def test_a_cgroup_that_is_gone_keeps_it_from_starting(run: Run, work: Path, cgroup: Path) -> None:
+def test_a_cgroup_that_is_gone_keeps_it_from_starting(run, work, cgroup):
     cgroup.rmdir()
     attempt = run(order("touch", "ran", cwd=work), place="unified")
     broke(attempt, f"it could not be set up: {cgroup}: No such file or directory", let_go=False)
@@ -680,7 +656,7 @@ def test_a_cgroup_that_is_gone_keeps_it_from_starting(run: Run, work: Path, cgro
 
 
 @pytest.mark.system
-def test_a_cgroup_that_is_frozen_keeps_no_runner(run: Run, work: Path, cgroup: Path) -> None:
+def test_a_cgroup_that_is_frozen_keeps_no_runner(run, work, cgroup):
     (cgroup / "cgroup.freeze").write_text("1")
     attempt = run(order("touch", "ran", cwd=work), place="frozen")
     text = "entering its directory and opening its output files took longer than 1 s"
@@ -689,9 +665,7 @@ def test_a_cgroup_that_is_frozen_keeps_no_runner(run: Run, work: Path, cgroup: P
 
 
 @pytest.mark.system
-def test_a_process_that_is_killed_before_it_can_say_its_id_has_died(
-    runs: Runs, work: Path, cgroup: Path
-) -> None:
+def test_a_process_that_is_killed_before_it_can_say_its_id_has_died(runs, work, cgroup):
     """As the kernel does where the job's memory is not enough for a first page."""
     (cgroup / "cgroup.freeze").write_text("1")
     runner = runs.start(order("touch", "ran", cwd=work), place="unified")
@@ -733,7 +707,7 @@ def _with_tests(commands: str, work: Path) -> str:
 @pytest.mark.system
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot mount")
 @pytest.mark.parametrize("machine", MACHINES)
-def test_nothing_of_the_machines_is_seen(machine: str) -> None:
+def test_nothing_of_the_machines_is_seen(machine):
     commands, is_one = MACHINES[machine]
     with tempfile.TemporaryDirectory(prefix="drfd-test-", dir="/opt") as place:
         work = Path(place)

@@ -57,7 +57,7 @@ def without_account(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- accounts -------------------------------------------------------------------------------
 
 
-def test_an_account_whose_name_is_not_utf_8_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_account_whose_name_is_not_utf_8_is_found(monkeypatch):
     """The daemon knows it as it writes it; the system is asked with the name as it is."""
     entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
     raw = os.fsdecode(b"m\xfcller")
@@ -67,7 +67,7 @@ def test_an_account_whose_name_is_not_utf_8_is_found(monkeypatch: pytest.MonkeyP
     assert identity.groups_of(user) == ([entry.pw_gid] if os.getuid() == 0 else [])
 
 
-def test_an_account_that_has_another_name_by_now_is_denied() -> None:
+def test_an_account_that_has_another_name_by_now_is_denied():
     """The queued jobs of a deleted account ran as whoever got its uid next."""
     entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
     with pytest.raises(Denied, match=f"the account gone no longer has uid {entry.pw_uid}"):
@@ -75,13 +75,13 @@ def test_an_account_that_has_another_name_by_now_is_denied() -> None:
 
 
 @pytest.mark.parametrize("uid", [3_999_999_999, (1 << 32) - 1, 1 << 32, 1 << 64])
-def test_a_uid_without_account_is_denied(uid: int) -> None:
+def test_a_uid_without_account_is_denied(uid):
     """Among them the number that setresuid(2) takes for "leave it as it is"."""
     with pytest.raises(Denied, match=f"no user with uid {uid} any more"):
         identity.account(uid, "alice")
 
 
-def test_a_directory_that_cannot_say_does_not_deny(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_say_does_not_deny(monkeypatch):
     """Python's `pwd` says the same of it as of a uid without an account."""
     without_account(monkeypatch)
 
@@ -93,7 +93,7 @@ def test_a_directory_that_cannot_say_does_not_deny(monkeypatch: pytest.MonkeyPat
         identity.account(os.getuid() + 1, "alice")
 
 
-def test_our_own_bare_uid_will_do_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_bare_uid_will_do_and_nobody_elses(monkeypatch):
     """In a container there may be no name for it."""
     without_account(monkeypatch)
     mine = identity.account(os.getuid(), "alice")
@@ -127,7 +127,7 @@ class Accounts:
 
 
 @pytest.mark.usefixtures("forks_beside_threads")
-def test_a_directory_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_hangs_is_given_up(monkeypatch):
     """It is another process that waits for it; the launcher goes on."""
     monkeypatch.setattr(identity, "_ANSWER_S", 1)
     monkeypatch.setattr(identity, "account", lambda uid, name: time.sleep(60))
@@ -136,9 +136,7 @@ def test_a_directory_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("forks_beside_threads")
-def test_a_launcher_asks_again_when_the_password_file_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_asks_again_when_the_password_file_has_changed(tmp_path, monkeypatch):
     """For up to a second it started the next job of a deleted account as who has the uid now."""
     uid = 1001
     bob = pwd.struct_passwd(("bob", *alice()[1:]))
@@ -161,9 +159,7 @@ def test_a_launcher_asks_again_when_the_password_file_has_changed(
 
 @as_root
 @pytest.mark.usefixtures("forks_beside_threads")
-def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(monkeypatch):
     """The C library says of a directory that does not answer only that there are no groups."""
     told: list[int] = [1001, 50]
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
@@ -189,9 +185,7 @@ def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(
 @as_root
 @pytest.mark.usefixtures("forks_beside_threads")
 @pytest.mark.parametrize("is_there", [True, False])
-def test_who_has_left_a_group_runs_without_it(
-    monkeypatch: pytest.MonkeyPatch, is_there: bool
-) -> None:
+def test_who_has_left_a_group_runs_without_it(monkeypatch, is_there):
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
     monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [1001])
     monkeypatch.setattr(syscalls, "has_group", lambda gid: is_there)
@@ -202,14 +196,14 @@ def test_who_has_left_a_group_runs_without_it(
 
 
 @not_root
-def test_an_ordinary_user_becomes_nobody_else() -> None:
+def test_an_ordinary_user_becomes_nobody_else():
     other = pwd.struct_passwd(("x", "x", os.getuid() + 1, os.getgid(), "", "/", "/bin/sh"))
     with pytest.raises(Denied, match=f"cannot become {os.getuid() + 1}"):
         identity.become(other, [], os.getgid())
 
 
 @not_root
-def test_an_ordinary_user_stays_what_it_is() -> None:
+def test_an_ordinary_user_stays_what_it_is():
     mine = identity.account(os.getuid(), "alice")
     before = (os.getresuid(), os.getresgid(), os.getgroups())
     identity.become(mine, [], mine.pw_gid + 1)
@@ -241,7 +235,7 @@ print(json.dumps({
     [(64320, 64320), (54322, 54322), (0, 64320), (12345, 64320)],
     ids=["own", "member", "root's", "stranger's"],
 )
-def test_root_drops_all_and_prefers_only_groups_of_the_user(preferred: int, gid: int) -> None:
+def test_root_drops_all_and_prefers_only_groups_of_the_user(preferred, gid):
     assert run(BECOME, preferred) == {
         "ids": [["64321"] * 4, [str(gid)] * 4],
         "groups": [54321, 54322, 64320],
@@ -275,7 +269,7 @@ print(json.dumps([codes, os.getresuid(), os.getresgid()]))
 
 
 @as_root
-def test_at_no_moment_may_its_user_trace_a_process_that_becomes_the_user() -> None:
+def test_at_no_moment_may_its_user_trace_a_process_that_becomes_the_user():
     assert run(TRACED) == [[0], [64321] * 3, [64320] * 3]
 
 
@@ -296,7 +290,7 @@ else: print(json.dumps(os.getresuid()))
 
 @pytest.mark.slow
 @as_root
-def test_where_capabilities_outlive_root_nobody_becomes_anybody() -> None:
+def test_where_capabilities_outlive_root_nobody_becomes_anybody():
     no_set_uid_fix_up = 1 << 2
     said = run(KEEP, no_set_uid_fix_up)
     assert said == "root's rights could be had back after they were dropped"
@@ -305,14 +299,14 @@ def test_where_capabilities_outlive_root_nobody_becomes_anybody() -> None:
 @pytest.mark.slow
 @as_root
 @pytest.mark.parametrize("bits", [1 << 4, -1], ids=["kept, but not in use", "not told"])
-def test_rights_that_cannot_be_had_back_are_in_nobodys_way(bits: int) -> None:
+def test_rights_that_cannot_be_had_back_are_in_nobodys_way(bits):
     assert run(KEEP, bits) == [64321] * 3
 
 
 # -- the environment ------------------------------------------------------------------------
 
 
-def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters() -> None:
+def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters():
     asked = order(
         cwd=Path("/data"),
         env={
@@ -340,7 +334,7 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters() -
     }
 
 
-def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not() -> None:
+def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not():
     asked = order(
         cwd=Path("/"),
         env={"GOMAXPROCS": "7", "ROCR_VISIBLE_DEVICES": "5", "DRF_GRES_TAPE": "5", "A": "b"},
@@ -353,7 +347,7 @@ def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not() -> N
 
 
 @pytest.mark.parametrize(("most", "count"), [(2000, 3), (1000, 0)])
-def test_who_may_be_lent_cores_waits_without_spinning(most: int, count: int) -> None:
+def test_who_may_be_lent_cores_waits_without_spinning(most, count):
     limits = AttemptLimits(cores_milli=1000, memory_bytes=1, pids=1, cores_by=SHARE)
     asked = order(cwd=Path("/"), limits=limits, most=Ceilings(cores_milli=most), threads=2)
     found = surroundings(asked)
@@ -364,7 +358,7 @@ def test_who_may_be_lent_cores_waits_without_spinning(most: int, count: int) -> 
     assert found["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in found
 
 
-def test_what_describes_a_service_does_not_reach_a_job() -> None:
+def test_what_describes_a_service_does_not_reach_a_job():
     names = (
         *("INVOCATION_ID", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"),
         *("WATCHDOG_PID", "WATCHDOG_USEC", "JOURNAL_STREAM", "MAINPID"),
@@ -384,7 +378,7 @@ def show(limit: int) -> str:
     return f"{limit >> 20}M" if limit and limit % (1 << 20) == 0 else str(limit)
 
 
-def test_the_manual_has_the_limits_of_the_policy() -> None:
+def test_the_manual_has_the_limits_of_the_policy():
     free = (resource.RLIM_INFINITY,) * 2
     text = ", ".join(name for name, limits in inheritance.LIMITS.items() if limits == free)
     parts = [f"{text}: none"]
@@ -396,7 +390,7 @@ def test_the_manual_has_the_limits_of_the_policy() -> None:
     assert f"timer slack {inheritance.TIMER_SLACK_NS // 1000} µs" in manual
 
 
-def test_the_policy_knows_every_limit_of_the_kernel() -> None:
+def test_the_policy_knows_every_limit_of_the_kernel():
     """RLIMIT_OFILE is another name of NOFILE; LOCKS has no effect since Linux 2.4.25."""
     known = {name.removeprefix("RLIMIT_") for name in dir(resource) if name.startswith("RLIMIT_")}
     assert {*inheritance.LIMITS, *inheritance._threads()} == known - {"OFILE", "LOCKS"}

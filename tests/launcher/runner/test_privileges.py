@@ -7,14 +7,13 @@ import os
 import shutil
 import subprocess
 from itertools import count
-from pathlib import Path
 
 import pytest
 
 from drfd.launcher.runner.starter import program
 from drfd.launcher.runner.starter.sources import HERE
 from instance import status_of
-from launcher.rig import UNTIL_GO, Runs, python, until
+from launcher.rig import UNTIL_GO, python, until
 
 pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
@@ -46,7 +45,7 @@ ALLOWED = "read pread64 write lseek fstat statx ppoll restart_syscall wait4 kill
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
-def test_a_process_that_waits_makes_a_dozen_system_calls_and_no_other(tmp_path: Path) -> None:
+def test_a_process_that_waits_makes_a_dozen_system_calls_and_no_other(tmp_path):
     (tmp_path / "try.c").write_text(TRY)
     command = ["cc", "-std=gnu11", f"-I{HERE}", "-o", tmp_path / "try", tmp_path / "try.c"]
     subprocess.run(command, check=True)
@@ -64,7 +63,7 @@ def test_a_process_that_waits_makes_a_dozen_system_calls_and_no_other(tmp_path: 
 # -- in a runner ----------------------------------------------------------------------------
 
 
-def test_a_runner_drops_its_privileges_once_its_job_runs(runs: Runs) -> None:
+def test_a_runner_drops_its_privileges_once_its_job_runs(runs):
     """It kept root's rights for the life of the job. The rights before: see test_child."""
     runner = runs.start(f"(setsid sleep 60 &); {UNTIL_GO}")
     job = runs.files.running().running
@@ -150,7 +149,7 @@ def run_as(code: str, uid: int = 0) -> str:
 
 
 @as_root
-def test_the_launcher_and_each_job_have_one_of_their_own_or_do_not_start() -> None:
+def test_the_launcher_and_each_job_have_one_of_their_own_or_do_not_start():
     code = """
 before = kernel_calls.session_keyring()
 assert inheritance.why_no_keyrings() is None and inheritance.keyring_warning() is None
@@ -175,7 +174,7 @@ except identity.Denied as error:
     assert run_as(code) == denied
 
 
-def test_where_there_are_no_keyrings_jobs_run_without_and_a_refusal_is_said() -> None:
+def test_where_there_are_no_keyrings_jobs_run_without_and_a_refusal_is_said():
     code = "refuse(errno.EPERM); take(); print(inheritance.keyring_warning())"
     assert run_as(code) == "jobs have no keyrings: keyctl is not permitted here, to jobs neither"
     code = """
@@ -188,7 +187,7 @@ print(inheritance.why_no_keyrings(), inheritance.keyring_warning())
 
 @pytest.mark.parametrize("name", ["ENOMEM", "EDQUOT"])
 @as_root
-def test_a_shortage_is_told_from_a_refusal(name: str) -> None:
+def test_a_shortage_is_told_from_a_refusal(name):
     """It may pass: the job need not be lost to it."""
     code = f"""
 inheritance.why_no_keyrings()
@@ -202,7 +201,7 @@ except OSError as error:
 
 
 @as_root
-def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys() -> None:
+def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys():
     """The kernel allows an ordinary user 200 keys (keys/maxkeys)."""
     code = """
 os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
@@ -239,14 +238,14 @@ inheritance.why_no_keyrings()
 
 
 @as_root
-def test_what_a_user_can_fill_is_counted_against_the_user() -> None:
+def test_what_a_user_can_fill_is_counted_against_the_user():
     """Counted against root, the keyrings of ten thousand jobs kept every job from starting."""
     uid = next(_uids)
     assert run_as(BECOME + "become(); describe()", uid) == f"{uid} True True"
 
 
 @as_root
-def test_who_has_used_half_the_room_gets_one_that_cannot_be_filled_nor_kept() -> None:
+def test_who_has_used_half_the_room_gets_one_that_cannot_be_filled_nor_kept():
     code = """
 if os.fork() == 0:
     os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)

@@ -20,7 +20,6 @@ from drfd.launcher.confinement.unconfined import Unconfined
 from launcher.rig import (
     ROOT,
     UNTIL_GO,
-    AttemptFiles,
     Driver,
     Runs,
     lives,
@@ -79,14 +78,12 @@ def how(runs: Runs) -> tuple[int | None, int | None]:
         *((f"kill -{number:d} $$", (None, number)) for number in (9, 15, 11, 1)),
     ],
 )
-def test_exit_code_and_signal_are_on_record(
-    runs: Runs, script: str, end: tuple[object, object]
-) -> None:
+def test_exit_code_and_signal_are_on_record(runs, script, end):
     runs.start(script)
     assert how(runs) == end
 
 
-def test_the_whole_life_is_on_record(runs: Runs) -> None:
+def test_the_whole_life_is_on_record(runs):
     before = time.time(), time.monotonic()
     runner = runs.start("echo $$; exit 3")
     attempt = runs.files.over()
@@ -106,7 +103,7 @@ def test_the_whole_life_is_on_record(runs: Runs) -> None:
     assert 0 < ended["peak_bytes"] < 50 << 20, "its shell's"
 
 
-def test_what_the_job_and_its_children_used_is_on_record(runs: Runs) -> None:
+def test_what_the_job_and_its_children_used_is_on_record(runs):
     """Children that the job did not wait for as well."""
     python = f"{sys.executable} -I -S -c"
     script = (
@@ -124,7 +121,7 @@ def test_what_the_job_and_its_children_used_is_on_record(runs: Runs) -> None:
     assert ended["written_bytes"] == 0 or 4 << 20 <= ended["written_bytes"] < 64 << 20
 
 
-def test_the_end_waits_until_it_can_be_written_down(runs: Runs) -> None:
+def test_the_end_waits_until_it_can_be_written_down(runs):
     """Nobody else knows it."""
     runner = runs.start()
     job = runs.pid()
@@ -137,7 +134,7 @@ def test_the_end_waits_until_it_can_be_written_down(runs: Runs) -> None:
     assert how(runs) == (7, None)
 
 
-def test_the_end_is_that_of_the_first_process(runs: Runs) -> None:
+def test_the_end_is_that_of_the_first_process(runs):
     """Orphans that the runner reaps meanwhile end in their own ways."""
     script = "(sh -c 'exit 3' &); (sh -c 'kill -9 $$' &); sleep 0.05; exit 7"
     runs.start(script)
@@ -147,7 +144,7 @@ def test_the_end_is_that_of_the_first_process(runs: Runs) -> None:
 # -- while it lives -------------------------------------------------------------------------
 
 
-def test_the_runner_is_out_of_the_launchers_session_and_of_its_fate(runs: Runs) -> None:
+def test_the_runner_is_out_of_the_launchers_session_and_of_its_fate(runs):
     """^C at the terminal and TERM to the service are for others."""
     runner = runs.start()
     runs.pid()
@@ -158,7 +155,7 @@ def test_the_runner_is_out_of_the_launchers_session_and_of_its_fate(runs: Runs) 
     assert how(runs) == (7, None)
 
 
-def test_the_runner_keeps_no_descriptor_of_the_launcher(runs: Runs) -> None:
+def test_the_runner_keeps_no_descriptor_of_the_launcher(runs):
     runner = runs.start("echo up; sleep 60")
     written(runs.work / "out")
 
@@ -179,7 +176,7 @@ def test_the_runner_keeps_no_descriptor_of_the_launcher(runs: Runs) -> None:
     assert others == ["anon_inode:[signalfd]"]
 
 
-def test_the_bell_rings_at_the_start_alone(runs: Runs, tmp_path: Path) -> None:
+def test_the_bell_rings_at_the_start_alone(runs, tmp_path):
     """The file has the news already."""
     bell = Bell(tmp_path / "bell")
     runner = runs.start(bell=bell.path)
@@ -195,7 +192,7 @@ def test_the_bell_rings_at_the_start_alone(runs: Runs, tmp_path: Path) -> None:
     bell.close()
 
 
-def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(runs: Runs, tmp_path: Path) -> None:
+def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(runs, tmp_path):
     """The launcher's pipe does not block: it has been made so."""
     bell = Bell(tmp_path / "bell")
     full = os.open(bell.path, os.O_WRONLY | os.O_NONBLOCK)
@@ -208,7 +205,7 @@ def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(runs: Runs, tmp_
     bell.close()
 
 
-def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(runs: Runs) -> None:
+def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(runs):
     flood = shell("yes & wait", cwd=runs.work, output_max_bytes=1 << 20)
     attempt = runs.over(runs.start(flood))
     assert how(runs) == (None, signal.SIGKILL)
@@ -216,7 +213,7 @@ def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(runs: Runs) 
     assert attempt.ended["output_bytes"] > 1 << 20
 
 
-def test_root_asks_nothing_of_the_file_system_that_an_output_is_on(runs: Runs) -> None:
+def test_root_asks_nothing_of_the_file_system_that_an_output_is_on(runs):
     """The close of an ordinary descriptor waits for the user's own file system (FUSE), for ever."""
     runner = runs.start(shell(UNTIL_GO, cwd=runs.work, output_max_bytes=1 << 20))
     runs.files.running()
@@ -243,7 +240,7 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
-def test_nothing_of_a_job_outlives_it(runs: Runs, escape: str) -> None:
+def test_nothing_of_a_job_outlives_it(runs, escape):
     """The end is on record only when all of it is gone: then its memory is free."""
     runs.start(f"{escape}; until [ -s pid ]; do sleep 0.01; done; exit 8")
     left = runs.pid()
@@ -255,7 +252,7 @@ def test_nothing_of_a_job_outlives_it(runs: Runs, escape: str) -> None:
 # -- killed from outside --------------------------------------------------------------------
 
 
-def test_a_killed_runner_leaves_no_end_and_no_lock(runs: Runs) -> None:
+def test_a_killed_runner_leaves_no_end_and_no_lock(runs):
     """And its job, which is found by its session."""
     runner = runs.start("sleep 60 & echo $! > pid; wait")
     child = runs.pid()
@@ -276,7 +273,7 @@ def test_a_killed_runner_leaves_no_end_and_no_lock(runs: Runs) -> None:
 
 
 @pytest.fixture
-def short(work: Path) -> Callable[..., None]:
+def short(work) -> Callable[..., None]:
     """Make the place of the running job be short of memory; `kills`: the kernel has killed."""
     os.mkfifo(work / "shortage")
     (work / "killed").write_text("oom_kill 0\n")
@@ -290,7 +287,7 @@ def short(work: Path) -> Callable[..., None]:
     return strike
 
 
-def test_when_the_kernel_kills_one_the_rest_follows(runs: Runs, short: Callable[..., None]) -> None:
+def test_when_the_kernel_kills_one_the_rest_follows(runs, short):
     """Half a job does no good, and waits for ever."""
     script = "(setsid sleep 60 & echo $! > pid); echo up; sleep 60"
     runs.start(script, place="short")
@@ -301,7 +298,7 @@ def test_when_the_kernel_kills_one_the_rest_follows(runs: Runs, short: Callable[
     assert state_of(left) is None
 
 
-def test_a_process_that_hangs_before_its_program_begins_is_given_up(runs: Runs) -> None:
+def test_a_process_that_hangs_before_its_program_begins_is_given_up(runs):
     """Its time limit does not count yet: it would keep what is given to it for ever."""
     attempt = runs.over(runs.start("echo up", place="stopped"))
     text = "entering its directory and opening its output files took longer than 1 s"
@@ -333,9 +330,7 @@ os.execv(sys.argv[3], sys.argv[3:])
     ],
     ids=["clone3", "CAP_KILL"],
 )
-def test_jobs_run_where_a_container_refuses(
-    files: AttemptFiles, work: Path, before: tuple[str, ...]
-) -> None:
+def test_jobs_run_where_a_container_refuses(files, work, before):
     driver = Driver(before=before)
     try:
         runs = Runs(driver, files, work)
@@ -345,7 +340,7 @@ def test_jobs_run_where_a_container_refuses(
         driver.close()
 
 
-def test_a_shortage_without_a_kill_ends_nothing(runs: Runs, short: Callable[..., None]) -> None:
+def test_a_shortage_without_a_kill_ends_nothing(runs, short):
     """The kernel also tells when it could reclaim enough."""
     runs.start(place="short")
     runs.pid()

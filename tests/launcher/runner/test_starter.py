@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ THEIRS = "belongs to uid 65534"
 
 
 @pytest.fixture
-def program(starter: Path, tmp_path: Path) -> Path:
+def program(starter, tmp_path) -> Path:
     return Path(shutil.copy(starter, tmp_path / "drfd-starter"))
 
 
@@ -75,7 +75,7 @@ def refused(program: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_program_of_these_sources_is_used(program: Path) -> None:
+def test_a_program_of_these_sources_is_used(program):
     program.parent.chmod(0o1777)
     fd = open_starter(program).program_fd
     assert os.readlink(f"/proc/self/fd/{fd}") == str(program)
@@ -84,7 +84,7 @@ def test_a_program_of_these_sources_is_used(program: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_is_a_file(tmp_path: Path) -> None:
+def test_a_program_is_a_file(tmp_path):
     assert refused(tmp_path / "none").endswith("none is missing: install drfd again")
     (tmp_path / "drfd-starter").mkdir()
     assert refused(tmp_path / "drfd-starter").endswith("is no file")
@@ -103,15 +103,13 @@ def test_a_program_is_a_file(tmp_path: Path) -> None:
         pytest.param(lambda program: os.chown(program.parent, 65534, -1), THEIRS, marks=as_root),
     ],
 )
-def test_a_program_that_others_could_replace_is_not_used(
-    program: Path, spoil: Callable[[Path], object], why: str
-) -> None:
+def test_a_program_that_others_could_replace_is_not_used(program, spoil, why):
     spoil(program)
     assert refused(program).endswith(f"{why}, who could replace the program")
 
 
 @pytest.mark.slow
-def test_what_does_not_run_is_not_used(program: Path) -> None:
+def test_what_does_not_run_is_not_used(program):
     program.chmod(0o644)
     assert refused(program).endswith("cannot be used: Permission denied")
     program.chmod(0o755)
@@ -123,7 +121,7 @@ def test_what_does_not_run_is_not_used(program: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
-def test_a_program_of_other_sources_is_not_used(tmp_path: Path) -> None:
+def test_a_program_of_other_sources_is_not_used(tmp_path):
     for name in SOURCES:
         shutil.copy(HERE / name, tmp_path / name)
     with (tmp_path / "calls.h").open("a") as file:
@@ -133,9 +131,7 @@ def test_a_program_of_other_sources_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_only_a_launcher_under_test_takes_the_word_of_its_environment(
-    starter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_launcher_under_test_takes_the_word_of_its_environment(starter, monkeypatch):
     monkeypatch.setattr(main, "open_starter", lambda *named: ("opened", *named))
     monkeypatch.setenv(VARIABLE, str(starter))
     assert main._starter(argparse.Namespace(failpoints=None)) == ("opened",)
@@ -261,13 +257,13 @@ def changed(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
 
 
 @pytest.mark.slow
-def test_it_is_told_apart_by_its_sources(starter: Path) -> None:
+def test_it_is_told_apart_by_its_sources(starter):
     said = subprocess.run([starter], capture_output=True, text=True, check=True).stdout
     assert said == f"{fingerprint()}\n"
 
 
 @pytest.mark.slow
-def test_an_unchanged_plan_is_carried_out(checked: Path, usual: tuple[bytes, bytes]) -> None:
+def test_an_unchanged_plan_is_carried_out(checked, usual):
     records = run(checked, *usual)
     assert [each["record"] for each in records] == ["runner", "running", "ended"]
     assert (records[-1]["exit_code"], records[-1]["signal"]) == (0, None)
@@ -276,9 +272,7 @@ def test_an_unchanged_plan_is_carried_out(checked: Path, usual: tuple[bytes, byt
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(changes=_changes)
-def test_no_plan_makes_it_crash(
-    checked: Path, usual: tuple[bytes, bytes], changes: list[tuple[int, int, bytes]]
-) -> None:
+def test_no_plan_makes_it_crash(checked, usual, changes):
     given_plan, payload = usual
     run(checked, changed(given_plan, changes), payload)
 
@@ -287,9 +281,7 @@ def test_no_plan_makes_it_crash(
 @settings(max_examples=80)
 @given(changes=_changes)
 @example(changes=[(399, 0, b"1"), (145, 0, b"f")])  # two faults
-def test_it_refuses_the_payloads_that_python_refuses(
-    checked: Path, usual: tuple[bytes, bytes], changes: list[tuple[int, int, bytes]]
-) -> None:
+def test_it_refuses_the_payloads_that_python_refuses(checked, usual, changes):
     given_plan, payload = usual
     payload = changed(payload, changes)
     report = report_in(run(checked, given_plan, payload))
@@ -314,9 +306,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: there are no rights to drop")
 @pytest.mark.parametrize(("bits", "expected"), [(0, b""), (syscalls.NO_SETUID_FIXUP, b"regained")])
-def test_rights_that_are_not_dropped_are_noticed(
-    checked: Path, usual: tuple[bytes, bytes], bits: int, expected: bytes
-) -> None:
+def test_rights_that_are_not_dropped_are_noticed(checked, usual, bits, expected):
     words = usual[0].split(b"\0")
     every = b"%x" % syscalls.capabilities().permitted
     words[1:4] = b"%x" % plan.DROPS, every, every
@@ -336,9 +326,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_root", [False, pytest.param(True, marks=as_root)])
-def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle(
-    checked: Path, usual: tuple[bytes, bytes], by_root: bool
-) -> None:
+def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle(checked, usual, by_root):
     """An ordinary user's are that user's own: a job may raise the soft one to it."""
     words = usual[0].split(b"\0")
     if by_root:
@@ -355,7 +343,7 @@ def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 3, 4, 50])
-def test_a_plan_that_is_cut_ends_it(starter: Path, usual: tuple[bytes, bytes], cut: int) -> None:
+def test_a_plan_that_is_cut_ends_it(starter, usual, cut):
     go = os.pipe()
     data = len(usual[0]).to_bytes(4, "little") + usual[0]
     os.write(go[1], data[:cut])
@@ -369,9 +357,7 @@ def test_a_plan_that_is_cut_ends_it(starter: Path, usual: tuple[bytes, bytes], c
 
 
 @pytest.mark.slow
-def test_without_a_c_compiler_that_of_a_package_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_c_compiler_that_of_a_package_is_used(tmp_path, monkeypatch):
     pytest.importorskip("ziglang", reason="the package ziglang is not installed")
     monkeypatch.setenv("CC", "/none")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -381,7 +367,7 @@ def test_without_a_c_compiler_that_of_a_package_is_used(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
-def test_where_nothing_can_be_written_nothing_is_compiled(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_nothing_is_compiled(tmp_path):
     """drfd is installed all the same: pip builds a user's in a directory that may be another's."""
     with pytest.raises(NotCompiled, match="cannot be compiled"):
         compile_starter(tmp_path / "none" / "drfd-starter")
@@ -415,13 +401,13 @@ def facts(record: dict[str, object]) -> tuple[object, ...] | None:
         (errno.ENOMEM, "memory"),
     ],
 )
-def test_a_job_waits_for_room_for_its_output_and_names_no_path(number: int, resource: str) -> None:
+def test_a_job_waits_for_room_for_its_output_and_names_no_path(number, resource):
     record = describe_in_job(raised(StepFailed, number))
     assert facts(record) == ("job", resource, errno.errorcode[number])
     assert "what the user named" not in record["text"]
 
 
-def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage() -> None:
+def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage():
     record = describe_in_job(raised(ExecFailed, errno.EAGAIN))
     assert facts(record) == ("user", "processes", "EAGAIN")
     assert report.of_root(said("cgroup", errno.ENOMEM, "/tasks")) == {
@@ -449,18 +435,18 @@ def said(step: str, number: int = 0, what: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("step", ["cgroup", "plan", "none", ""])
-def test_no_user_can_report_what_only_root_can(step: str) -> None:
+def test_no_user_can_report_what_only_root_can(step):
     assert report.of_job(said(step, errno.ENOMEM, "/tasks"), job()) == DIED
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"output", b"output\x00x\x00", b"output\x00-1\x00", b"output\x005000\x00"]
 )
-def test_what_is_no_report_is_a_death(data: bytes) -> None:
+def test_what_is_no_report_is_a_death(data):
     assert report.of_job(data, job()) == DIED
 
 
-def test_what_the_runner_itself_has_met_has_its_sentence() -> None:
+def test_what_the_runner_itself_has_met_has_its_sentence():
     hung = "entering its directory and opening its output files took longer than 120 s"
     assert report.of_root(said("hung", 0, "120")) == {"text": hung}
     unseen = report.of_root(said("unseen", errno.EACCES))["text"]
@@ -469,7 +455,7 @@ def test_what_the_runner_itself_has_met_has_its_sentence() -> None:
     assert facts(full) == ("machine", "space", "ENOSPC")
 
 
-def test_a_record_says_who_reports() -> None:
+def test_a_record_says_who_reports():
     lie = said("setting", errno.ENOMEM).hex()
     for by_root, whose in ((1, "machine"), (0, "job")):
         found = report.failure_of({"by_root": by_root, "report": lie}, job())
@@ -477,7 +463,7 @@ def test_a_record_says_who_reports() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_are_a_shortage_of_the_machine(data: bytes) -> None:
+def test_no_bytes_are_a_shortage_of_the_machine(data):
     record = report.of_job(data, job())
     assert record.get("shortage", {"whose": "job"})["whose"] in ("job", "user")
 
@@ -515,7 +501,7 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("data", SENTENCES, ids=[repr(data) for data in SENTENCES])
-def test_each_failure_has_its_sentence(data: bytes) -> None:
+def test_each_failure_has_its_sentence(data):
     assert report.of_job(data, job()) == {"text": SENTENCES[data]}
 
 
@@ -531,13 +517,13 @@ SHORTAGES = {
 
 
 @pytest.mark.parametrize("data", SHORTAGES, ids=[repr(data) for data in SHORTAGES])
-def test_a_shortage_is_the_users_or_the_jobs(data: bytes) -> None:
+def test_a_shortage_is_the_users_or_the_jobs(data):
     record = report.of_job(data, job())
     assert tuple(record["shortage"].values()) == SHORTAGES[data]
     assert "/x" not in record["text"], "every user can see it"
 
 
-def test_a_place_of_the_jobs_own_is_a_hint_and_a_text_is_cut_to_what_a_record_takes() -> None:
+def test_a_place_of_the_jobs_own_is_a_hint_and_a_text_is_cut_to_what_a_record_takes():
     data = said("directory", errno.ENOENT, "/tmp/x")
     assert report.of_job(data, job("/private/1"))["text"].endswith(
         "; each job has a /tmp of its own here ([enforcement] private_tmp)"

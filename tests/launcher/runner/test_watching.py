@@ -6,7 +6,6 @@ import errno
 import os
 import selectors
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
-from launcher.rig import WAIT_S, AttemptFiles, Driver, Start, Terminal, lives, shell
+from launcher.rig import WAIT_S, AttemptFiles, lives, shell
 
 KEY = (1, 1)
 CREATED = {"boot_id": process.boot_id(), "cgroup": None}
@@ -47,7 +46,7 @@ class Watch:
 
 
 @pytest.fixture
-def watch(files: AttemptFiles) -> Iterator[Watch]:
+def watch(files) -> Iterator[Watch]:
     watch = Watch(files)
     yield watch
     watch.close()
@@ -61,9 +60,7 @@ def attempt_file(files: AttemptFiles, **runner: int | None) -> int:
     return fd
 
 
-def test_a_runner_is_watched_until_it_is_gone_and_then_reaped(
-    start: Start, files: AttemptFiles, watch: Watch
-) -> None:
+def test_a_runner_is_watched_until_it_is_gone_and_then_reaped(start, files, watch):
     """Or the launcher would collect one zombie for each job."""
     runner = start("sleep", "60")
     me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
@@ -83,9 +80,7 @@ def test_a_runner_is_watched_until_it_is_gone_and_then_reaped(
     os.close(fd)
 
 
-def test_a_runner_that_cannot_be_watched_is_ended(
-    driver: Driver, files: AttemptFiles, watch: Watch, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runner_that_cannot_be_watched_is_ended(driver, files, watch, work, monkeypatch):
     """Its job is reported as not started, and would be started once more."""
     asked = shell("sleep 60", cwd=work)
     assignment = Assignment(asked.order, seal(asked.data))
@@ -113,8 +108,8 @@ def test_a_runner_that_cannot_be_watched_is_ended(
 
 
 def test_one_whose_job_has_not_started_is_looked_at_until_it_has_or_is_gone(
-    driver: Driver, files: AttemptFiles, watch: Watch, work: Path, terminal: Terminal
-) -> None:
+    driver, files, watch, work, terminal
+):
     """Its bell rings at the launcher that is gone."""
     asked = shell("exit 0", cwd=work, attach=str(terminal.path))
     runner = driver.start(asked, files)
@@ -127,9 +122,7 @@ def test_one_whose_job_has_not_started_is_looked_at_until_it_has_or_is_gone(
     assert driver.reap(runner) == 0
 
 
-def test_a_pid_that_somebody_else_has_now_is_not_the_runner(
-    start: Start, files: AttemptFiles, watch: Watch
-) -> None:
+def test_a_pid_that_somebody_else_has_now_is_not_the_runner(start, files, watch):
     """The lock is held by a child of the runner that was killed, say."""
     other = start("sleep", "60")
     fd = attempt_file(files, pid=other.pid, start_ticks=1)
@@ -141,9 +134,7 @@ def test_a_pid_that_somebody_else_has_now_is_not_the_runner(
     os.close(fd)
 
 
-def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(
-    start: Start, files: AttemptFiles, watch: Watch
-) -> None:
+def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(start, files, watch):
     """It has the lock, and may be stopped: a second runner would let the job go once more."""
     runner = start("sleep", "60")
     fd = attempt_file(files)
@@ -164,9 +155,7 @@ def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(
     os.close(fd)
 
 
-def test_a_runner_that_dies_before_it_has_written_its_pid_is_seen_to_be_gone(
-    files: AttemptFiles, watch: Watch
-) -> None:
+def test_a_runner_that_dies_before_it_has_written_its_pid_is_seen_to_be_gone(files, watch):
     fd = attempt_file(files)
     watch.runners.adopt(KEY)
     os.close(fd)

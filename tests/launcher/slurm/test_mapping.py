@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,7 +40,7 @@ def slurm_job(
     return SlurmJob(number, 1000, state, status, None, has_node, "drfd-7", NAME)
 
 
-def test_a_list_has_drfds_jobs_alone() -> None:
+def test_a_list_has_drfds_jobs_alone():
     text = (
         f"12|1000|CANCELLED by 1000|15|1795477560|1795477564|n1|drfd-7|{NAME}|\n"
         f"18|1000|CANCELLED|5:0|N/A|1795477564|n1|drfd-7|{NAME}|\n"
@@ -59,7 +58,7 @@ def test_a_list_has_drfds_jobs_alone() -> None:
     ]
 
 
-def test_a_list_into_which_somebody_has_written_lines_is_none() -> None:
+def test_a_list_into_which_somebody_has_written_lines_is_none():
     """The name of a job may hold line ends: a user had root cancel another's job."""
     forged = f"x\n12|1000|RUNNING|0|NONE|NONE|n1|drfd-7|{NAME}"
     text = (
@@ -78,13 +77,13 @@ def test_a_list_into_which_somebody_has_written_lines_is_none() -> None:
         *(("0:53", 4021), ("0:36", 4004), ("0:63", 4031)),
     ],
 )
-def test_a_status_is_a_number_or_its_parts(shown: str, status: int) -> None:
+def test_a_status_is_a_number_or_its_parts(shown, status):
     [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|drfd-7|{NAME}|\n") or []
     assert job.wait_status == status
 
 
 @pytest.mark.parametrize("shown", ["", ":", "7:", ":9", "x:0", "0:0:0", "-1:0"])
-def test_a_line_without_a_status_is_no_job(shown: str) -> None:
+def test_a_line_without_a_status_is_no_job(shown):
     assert read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|drfd-7|{NAME}|\n") == []
 
 
@@ -107,9 +106,7 @@ def test_a_line_without_a_status_is_no_job(shown: str) -> None:
         ("PREEMPTED", 0, None, None, False, "SLURM_ENDED"),
     ],
 )
-def test_the_state_tells_how_a_job_ended(
-    state: str, status: int, code: int | None, number: int | None, oom: bool, loss: str | None
-) -> None:
+def test_the_state_tells_how_a_job_ended(state, status, code, number, oom, loss):
     job = slurm_job(state, status=status)
     assert job.is_over
     end = end_of(job, 100.0, 5.0, 50.0)
@@ -130,9 +127,7 @@ def test_the_state_tells_how_a_job_ended(
         ({"started_at_s": None}, None),
     ],
 )
-def test_a_job_that_ends_at_once_by_no_signal_was_not_started(
-    changed: dict[str, Any], loss: str | None
-) -> None:
+def test_a_job_that_ends_at_once_by_no_signal_was_not_started(changed, loss):
     """As Slurm shows one whose Prolog fails on the node."""
     job = replace(slurm_job("CANCELLED"), started_at_s=60.0, ended_at_s=60.0)
     end = end_of(replace(job, **changed), 100.0, 5.0, 50.0)
@@ -155,21 +150,19 @@ def test_a_job_that_ends_at_once_by_no_signal_was_not_started(
         ("", ""),
     ],
 )
-def test_the_first_line_of_a_complaint_is_told_that_names_a_cause(
-    complaint: str, line: str
-) -> None:
+def test_the_first_line_of_a_complaint_is_told_that_names_a_cause(complaint, line):
     assert mapping.first_line(complaint) == line
 
 
 @pytest.mark.parametrize("status", [1, 1 << 8])
-def test_a_job_that_no_node_has_room_for_was_not_started(status: int) -> None:
+def test_a_job_that_no_node_has_room_for_was_not_started(status):
     """As Slurm shows one that asks for more than its node has: the number is none of a signal."""
     end = end_of(slurm_job("FAILED", status=status, has_node=False), 100.0, 5.0, 50.0)
     assert (end["exit_code"], end["signal"], end["loss"]) == (None, None, "SLURM_NOT_STARTED")
 
 
 @pytest.mark.parametrize(("told", "taken"), [(60.0, 60.0), (40.0, 100.0), (200.0, 100.0)])
-def test_an_end_outside_the_attempts_life_is_not_believed(told: float, taken: float) -> None:
+def test_an_end_outside_the_attempts_life_is_not_believed(told, taken):
     job = replace(slurm_job("COMPLETED"), ended_at_s=told)
     assert end_of(job, 100.0, 5.0, 50.0)["at_s"] == taken
 
@@ -184,13 +177,11 @@ def test_an_end_outside_the_attempts_life_is_not_believed(told: float, taken: fl
         ("", None),
     ],
 )
-def test_when_slurmctld_started_and_how_long_it_waits_for_jobs_that_nodes_lack(
-    text: str, said: tuple[int, float] | None
-) -> None:
+def test_when_slurmctld_started_and_how_long_it_waits_for_jobs_that_nodes_lack(text, said):
     assert read_boot(read_settings(text)) == said
 
 
-def test_what_slurm_shows_of_itself_is_read() -> None:
+def test_what_slurm_shows_of_itself_is_read():
     shown = "SlurmctldParameters = (null)\nSlurmctldPidFile        = /run/a b.pid\nX = 1\n"
     assert read_settings(shown)[PID_FILE] == "/run/a b.pid"
     assert PID_FILE not in read_settings("SlurmdPidFile = /run/slurmd.pid\n")
@@ -205,7 +196,7 @@ def test_what_slurm_shows_of_itself_is_read() -> None:
     assert without_slurms(env) == {"SLURMX": "y"}
 
 
-def test_of_several_with_one_name_the_running_one_is_the_attempt_or_one_that_ended_itself() -> None:
+def test_of_several_with_one_name_the_running_one_is_the_attempt_or_one_that_ended_itself():
     over, waits, runs = slurm_job("FAILED", 1), slurm_job("PENDING", 2), slurm_job("RUNNING", 3)
     assert choose([over, waits, runs]) == (runs, [waits])
     assert choose([over]) == (over, [])
@@ -219,7 +210,7 @@ def test_of_several_with_one_name_the_running_one_is_the_attempt_or_one_that_end
     assert choose([waited, ran]) == (ran, [])
 
 
-def test_an_order_in_sbatchs_words() -> None:
+def test_an_order_in_sbatchs_words():
     asked = replace(
         order(cwd=Path("/w"), id=7, attempt=2, journal=JOURNAL, empties_output=False),
         node="n1",
@@ -241,7 +232,7 @@ def test_an_order_in_sbatchs_words() -> None:
     assert submit_env("/w/50%", "/w/e") == {"SBATCH_OUTPUT": "/w/50%%", "SBATCH_ERROR": "/w/e"}
 
 
-def test_the_comment_ends_with_the_disk_rates_of_each_disk() -> None:
+def test_the_comment_ends_with_the_disk_rates_of_each_disk():
     asked = order(cwd=Path("/w"), id=7, attempt=2, journal=JOURNAL).order
 
     def comment(*disks: DiskLimit) -> str:
@@ -301,7 +292,7 @@ RESUME = " (scontrol update NodeName=n1 State=RESUME ends that)"
         ("something", "none", "Slurm says that it is something"),
     ],
 )
-def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault: str) -> None:
+def test_a_node_starts_jobs_or_it_is_said_why_not(state, reason, fault):
     node = SlurmNode(cores=4, memory_bytes=4000 << 20, fault=fault)
     assert read_nodes(f"n1|{state}|4|4000|1|4|{reason}\n") == {"n1": node}
     assert node.answers == (not state.startswith("down") and not state.endswith("*"))
@@ -310,7 +301,7 @@ def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault
 OWN, OTHER = "a" * 32, "b" * 32
 
 
-def test_what_others_have_on_nodes_is_counted_without_the_own_jobs() -> None:
+def test_what_others_have_on_nodes_is_counted_without_the_own_jobs():
     nodes = mapping.read_nodes("n1|idle|8|8000|8|1|none\nn2|idle|8|8000|8|1|none\n")
     text = "\n".join(
         [

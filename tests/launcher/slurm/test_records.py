@@ -36,7 +36,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(time, "monotonic", lambda: made.now)
     return made
@@ -54,9 +54,7 @@ def asked(times: ListTimes, clock: Clock, *, seconds: float) -> list[float]:
     return found
 
 
-def test_a_list_is_asked_for_at_times_after_events_and_at_moments_of_its_own(
-    clock: Clock,
-) -> None:
+def test_a_list_is_asked_for_at_times_after_events_and_at_moments_of_its_own(clock):
     times = ListTimes(poll_s=30.0)
     assert asked(times, clock, seconds=100) == [0, 30, 60, 90]
     assert times.count == 4
@@ -128,11 +126,11 @@ def wish_for(*names: str) -> Wish:
         (protocol.TERMINATE, "COMPLETING", []),
     ],
 )
-def test_each_order_has_its_command(clock: Clock, name: str, state: str, done: list[str]) -> None:
+def test_each_order_has_its_command(clock, name, state, done):
     assert pursue(wish_for(name), state) == done
 
 
-def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock: Clock) -> None:
+def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock):
     wish = wish_for(protocol.KILL)
     assert pursue(wish, "RUNNING") == [KILL]
     clock.pass_s(1)
@@ -144,7 +142,7 @@ def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock: Clock) ->
     assert not wish.is_fulfilled
 
 
-def test_the_last_of_freeze_and_thaw_counts_and_a_kill_comes_before_all(clock: Clock) -> None:
+def test_the_last_of_freeze_and_thaw_counts_and_a_kill_comes_before_all(clock):
     assert pursue(wish_for(protocol.FREEZE, protocol.THAW), "SUSPENDED") == [RESUME]
     assert pursue(wish_for(protocol.THAW, protocol.FREEZE), "RUNNING") == [SUSPEND]
     # A job that is to end must be able to.
@@ -174,13 +172,11 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, clock: Clock) -> Rig:
+def rig(tmp_path, clock) -> Rig:
     return Rig(tmp_path)
 
 
-def test_one_that_was_found_again_has_all_its_time_when_it_is_missing_again(
-    rig: Rig, clock: Clock
-) -> None:
+def test_one_that_was_found_again_has_all_its_time_when_it_is_missing_again(rig, clock):
     rig.missing.is_gone(KEY)
     rig.orders.pop()(GOOD)
     clock.pass_s(9)
@@ -194,7 +190,7 @@ def test_one_that_was_found_again_has_all_its_time_when_it_is_missing_again(
     assert rig.missing.is_gone(KEY)
 
 
-def test_an_order_that_slurm_refuses_does_not_count(rig: Rig, clock: Clock) -> None:
+def test_an_order_that_slurm_refuses_does_not_count(rig, clock):
     rig.missing.is_gone(KEY)
     rig.orders.pop()(BAD)
     clock.pass_s(10)
@@ -203,7 +199,7 @@ def test_an_order_that_slurm_refuses_does_not_count(rig: Rig, clock: Clock) -> N
     assert len(rig.orders) == 1, "they are told again"
 
 
-def test_the_next_launcher_waits_for_what_is_left(rig: Rig, clock: Clock, tmp_path: Path) -> None:
+def test_the_next_launcher_waits_for_what_is_left(rig, clock, tmp_path):
     rig.missing.is_gone(KEY)
     rig.orders.pop()(GOOD)
     clock.pass_s(6)
@@ -225,10 +221,7 @@ def test_the_next_launcher_waits_for_what_is_left(rig: Rig, clock: Clock, tmp_pa
         ("b", [KEY], '{"boot_id": "b", "since": {"1.1": "soon"}}'),
     ],
 )
-def test_a_file_that_says_nothing_is_left_alone(
-    rig: Rig, clock: Clock, tmp_path: Path, boot_id: str, known: list[tuple[int, int]],
-    text: str | None,
-) -> None:  # fmt: skip
+def test_a_file_that_says_nothing_is_left_alone(rig, clock, tmp_path, boot_id, known, text):
     rig.missing.is_gone(KEY)
     rig.orders.pop()(GOOD)
     if text is not None:
@@ -247,7 +240,7 @@ DAY_S = 24 * 3600.0
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> StartNotes:
+def notes(tmp_path) -> StartNotes:
     notes = StartNotes(tmp_path / "started")
     notes.prepare(os.getuid())
     notes.prepare(os.getuid())
@@ -260,9 +253,7 @@ def note(notes: StartNotes, name: str, target: str, at_s: float = 0.0) -> None:
     os.utime(path, (at_s, at_s), follow_symlinks=False)
 
 
-def test_nothing_is_known_of_an_attempt_without_a_note_or_without_the_directory(
-    notes: StartNotes, tmp_path: Path
-) -> None:
+def test_nothing_is_known_of_an_attempt_without_a_note_or_without_the_directory(notes, tmp_path):
     assert notes.first_start(FIRST) is None
     assert not notes.is_refused(FIRST, 7)
     assert not notes.is_anothers(FIRST, 7)
@@ -274,7 +265,7 @@ def test_nothing_is_known_of_an_attempt_without_a_note_or_without_the_directory(
     assert [*nowhere.forget_old(set())] == []
 
 
-def test_an_id_that_was_another_attempts_is_known_until_it_is_free(notes: StartNotes) -> None:
+def test_an_id_that_was_another_attempts_is_known_until_it_is_free(notes):
     note(notes, str(FIRST), "7")
     note(notes, "7", str(FIRST))
     assert not notes.is_anothers(FIRST, 7)
@@ -288,7 +279,7 @@ def test_an_id_that_was_another_attempts_is_known_until_it_is_free(notes: StartN
     assert notes.first_start(FIRST) == 7
 
 
-def test_only_an_attempt_that_has_not_started_can_be_kept_from_it(notes: StartNotes) -> None:
+def test_only_an_attempt_that_has_not_started_can_be_kept_from_it(notes):
     # Nothing says that Slurm runs the script.
     assert not notes.close(RETRY)
     note(notes, str(FIRST), "7")
@@ -306,12 +297,12 @@ def test_only_an_attempt_that_has_not_started_can_be_kept_from_it(notes: StartNo
 
 
 @pytest.mark.parametrize("said", ["FAILED", "FAILED:3", "FAILED:x:0", "failed:3:0", "FAILED:3:0:0"])
-def test_a_note_of_an_end_that_cannot_be_read_says_nothing(notes: StartNotes, said: str) -> None:
+def test_a_note_of_an_end_that_cannot_be_read_says_nothing(notes, said):
     note(notes, f"{FIRST}.ended", said)
     assert notes.end(FIRST) is None
 
 
-def test_old_notes_of_unknown_attempts_are_removed(notes: StartNotes) -> None:
+def test_old_notes_of_unknown_attempts_are_removed(notes):
     note(notes, str(FIRST), "7")
     note(notes, "7", str(FIRST))
     note(notes, f"{FIRST}.8", "refused")
@@ -326,7 +317,7 @@ def test_old_notes_of_unknown_attempts_are_removed(notes: StartNotes) -> None:
 
 
 @pytest.mark.slow
-def test_many_old_notes_are_removed_in_parts(notes: StartNotes) -> None:
+def test_many_old_notes_are_removed_in_parts(notes):
     """The loop of the launcher goes on meanwhile."""
     for number in range(1, 2501):
         note(notes, f"{'b' * 32}.{number}.1", "7")

@@ -87,7 +87,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cluster(place: Path) -> Iterator[Cluster]:
+def cluster(place) -> Iterator[Cluster]:
     # All launchers of this module have the same state, and so the same socket for events.
     (place / "cluster").mkdir()
     state = place / "state"
@@ -100,7 +100,7 @@ def cluster(place: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def slurm(cluster: Cluster, place: Path) -> Iterator[SlurmLauncher]:
+def slurm(cluster, place) -> Iterator[SlurmLauncher]:
     launcher = SlurmLauncher(place / "state", cluster)
     launcher.start()
     yield launcher
@@ -143,7 +143,7 @@ def remove(controller: Controller, key: tuple[int, int]) -> None:
     controller.take("removed", id=key[0])
 
 
-def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(slurm: SlurmLauncher) -> None:
+def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(slurm):
     controller = slurm.connect()
     asked = job(
         'id -u; pwd; echo "$SLURMD_NODENAME $A $DRF_JOB_ID"; umask; exit 7', slurm.jobs,
@@ -160,7 +160,7 @@ def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(slurm: Slurm
     assert controller.list()[-1]["known"] == []
 
 
-def test_a_job_gets_the_signals_that_are_ordered(slurm: SlurmLauncher) -> None:
+def test_a_job_gets_the_signals_that_are_ordered(slurm):
     traps = "trap 'echo usr' USR1; trap 'echo term; exit 3' TERM; echo up > up"
     script = f"{traps}; while :; do sleep 0.1; done"
     controller, asked = begun(slurm, script)
@@ -174,7 +174,7 @@ def test_a_job_gets_the_signals_that_are_ordered(slurm: SlurmLauncher) -> None:
     assert (slurm.jobs / "out").read_text() == "usr\nterm\n"
 
 
-def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncher) -> None:
+def test_kill_ends_a_job_that_ignores_sigterm(slurm):
     controller, asked = begun(slurm, "trap '' TERM; touch trapped; while :; do sleep 0.1; done")
     until("its trap", (slurm.jobs / "trapped").exists)
     controller.ask("kill", (asked.id, 1))
@@ -182,9 +182,7 @@ def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncher) -> None:
 
 
 @pytest.mark.parametrize("point", failpoints.SLURM)
-def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(
-    slurm: SlurmLauncher, point: str
-) -> None:
+def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(slurm, point):
     controller = slurm.connect()
     (slurm.failpoints / point).write_text("self")
     asked = job("echo once >> runs", slurm.jobs)
@@ -209,8 +207,8 @@ def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(
 
 @pytest.mark.parametrize("command", ["terminate", "kill"])
 def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_starts(
-    slurm: SlurmLauncher, command: str
-) -> None:
+    slurm, command
+):
     """Its controller orders no launch of it any more, and waits for its end."""
     controller = slurm.connect()
     ran(slurm, controller)
@@ -237,9 +235,7 @@ def restart_with(cluster: Cluster, line: str) -> None:
     until("idle nodes", lambda: "idle" in cluster.ask("sinfo", "-h", "-o", "%T"), cluster.log)
 
 
-def test_a_job_that_slurmctld_has_no_room_for_waits_for_some(
-    slurm: SlurmLauncher,
-) -> None:
+def test_a_job_that_slurmctld_has_no_room_for_waits_for_some(slurm):
     """It keeps no more jobs than MaxJobCount, those that have ended lately included."""
     controller = slurm.connect()
     restart_with(slurm.cluster, f"MaxJobCount={len(slurm.cluster.jobs()) + 2}\n")
@@ -260,7 +256,7 @@ def test_a_job_that_slurmctld_has_no_room_for_waits_for_some(
     controller.take("ended", id=last.id)
 
 
-def test_a_submission_that_got_no_answer_is_found_and_not_repeated(slurm: SlurmLauncher) -> None:
+def test_a_submission_that_got_no_answer_is_found_and_not_repeated(slurm):
     """slurmctld hangs between the list and sbatch, which is killed, and reads it afterwards."""
     controller = slurm.connect()
     (slurm.failpoints / "slurm.before-submission").write_text("stop")
@@ -282,9 +278,7 @@ def test_a_submission_that_got_no_answer_is_found_and_not_repeated(slurm: SlurmL
     assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
-def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(
-    slurm: SlurmLauncher, tmp_path: Path
-) -> None:
+def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(slurm, tmp_path):
     """Its job may run as another attempt by then."""
     ran(slurm, slurm.connect())
     slurm.kill()
@@ -311,9 +305,7 @@ def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(
     assert not (slurm.jobs / "runs").exists()
 
 
-def test_a_job_of_another_user_with_an_attempts_name_says_nothing(
-    slurm: SlurmLauncher,
-) -> None:
+def test_a_job_of_another_user_with_an_attempts_name_says_nothing(slurm):
     controller, asked = begun(slurm, "while [ ! -e go ]; do sleep 0.05; done; exit 5")
     name = f"{JOURNAL}.{asked.id}.1"
     small = ("-c1", "--mem=10", "-o", "/dev/null")
@@ -334,7 +326,7 @@ def is_refused(cluster: Cluster, state: Path, name: str) -> bool:
     return any((state / "started").glob(f"{name}.*"))
 
 
-def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(slurm: SlurmLauncher) -> None:
+def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(slurm):
     """slurmctld is killed before it has written the start, and takes the job for a waiting one."""
     controller = slurm.connect()
     slurm.cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
@@ -361,7 +353,7 @@ def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(slurm: SlurmLa
     remove(controller, (asked.id, 1))
 
 
-def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(slurm: SlurmLauncher) -> None:
+def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(slurm):
     """Killed at once, slurmctld has not written what it took: its next process knows nothing."""
     controller, asked = begun(slurm, "echo once >> runs; sleep 1000")
     until("its first line", (slurm.jobs / "runs").exists)
@@ -410,9 +402,7 @@ def ran(slurm: SlurmLauncher, controller: Controller, **where: str) -> int:
     return asked.id
 
 
-def test_a_job_that_slurmctld_forgets_before_its_start_waits_for_another_submission(
-    slurm: SlurmLauncher,
-) -> None:
+def test_a_job_that_slurmctld_forgets_before_its_start_waits_for_another_submission(slurm):
     controller = slurm.connect()
     first = ran(slurm, controller)
     before = saved(slurm.cluster, f"{JOURNAL}.{first}.1")
@@ -441,9 +431,7 @@ def is_open(cluster: Cluster, node: str) -> bool:
         return False
 
 
-def test_a_job_that_slurm_lets_wait_is_taken_back_and_starts_no_more(
-    slurm: SlurmLauncher,
-) -> None:
+def test_a_job_that_slurm_lets_wait_is_taken_back_and_starts_no_more(slurm):
     """It can be tried elsewhere meanwhile, and its user sees why it waits."""
     # Slurm is known to note starts then.
     ran(slurm, slurm.connect())
@@ -467,7 +455,7 @@ def test_a_job_that_slurm_lets_wait_is_taken_back_and_starts_no_more(
     runs_once(controller, replace(asked, attempt=2))
 
 
-def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(slurm: SlurmLauncher) -> None:
+def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(slurm):
     """Under the same id, slurmctld would take the end of one for that of the other."""
     controller = slurm.connect()
     first = ran(slurm, controller)
@@ -497,8 +485,8 @@ def taken(controller: Controller, *wanted: tuple[str, int]) -> list[Message] | N
 
 @pytest.mark.parametrize("is_noted", [True, False])
 def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_is_lost(
-    slurm: SlurmLauncher, is_noted: bool
-) -> None:
+    slurm, is_noted
+):
     """slurmctld takes up the job as one that runs, and would not miss it for hours."""
     controller, asked = begun(slurm, "touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 4")
     until("its first line", (slurm.jobs / "begun").exists)
@@ -530,7 +518,7 @@ def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_i
     until("an idle cluster", slurm.cluster.are_idle, slurm.cluster.log)
 
 
-def test_a_slurm_that_takes_jobs_of_others_is_given_none(slurm: SlurmLauncher) -> None:
+def test_a_slurm_that_takes_jobs_of_others_is_given_none(slurm):
     """Their names can hold lines, with which they write into the lists that root reads."""
     gate = slurm.cluster.directory / GATE_FILE
     text = gate.read_text()

@@ -69,13 +69,13 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(tmp_path) -> Iterator[Rig]:
     made = Rig(tmp_path)
     yield made
     made.close()
 
 
-def test_each_node_is_asked_for_its_jobs_after_a_start_of_slurmctld(rig: Rig) -> None:
+def test_each_node_is_asked_for_its_jobs_after_a_start_of_slurmctld(rig):
     rig.show()
     assert rig.ask() == []
     assert rig.census.see_start(1000, 0.0, rig.lists)
@@ -90,7 +90,7 @@ def test_each_node_is_asked_for_its_jobs_after_a_start_of_slurmctld(rig: Rig) ->
     assert rig.absent == []
 
 
-def test_a_job_is_absent_when_its_node_lacks_it_and_a_later_list_still_shows_it(rig: Rig) -> None:
+def test_a_job_is_absent_when_its_node_lacks_it_and_a_later_list_still_shows_it(rig):
     rig.say(n1="12.batch\n", n2="13.batch\n")
     rig.census.see_start(1000, 0.0, rig.lists)
     rig.show()
@@ -105,7 +105,7 @@ def test_a_job_is_absent_when_its_node_lacks_it_and_a_later_list_still_shows_it(
     assert rig.ask() == []
 
 
-def test_an_answer_with_a_complaint_says_nothing(rig: Rig) -> None:
+def test_an_answer_with_a_complaint_says_nothing(rig):
     """As sstat gives it, with exit code 0, of a node that is not reached."""
     complaint = (
         "sstat: error: slurm_job_step_stat: unknown return given from n1: 9001 rc = "
@@ -122,7 +122,7 @@ def test_an_answer_with_a_complaint_says_nothing(rig: Rig) -> None:
     assert rig.ask() == []
 
 
-def test_another_start_of_slurmctld_begins_it_again(rig: Rig) -> None:
+def test_another_start_of_slurmctld_begins_it_again(rig):
     rig.say()
     rig.census.see_start(1000, 0.0, rig.lists)
     rig.show()
@@ -147,7 +147,7 @@ def begun() -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_process_is_the_same_until_it_ends_and_another_after_that(tmp_path: Path) -> None:
+def test_a_process_is_the_same_until_it_ends_and_another_after_that(tmp_path):
     pid_file = tmp_path / "pid"
     first, second = begun(), begun()
     try:
@@ -169,7 +169,7 @@ def test_a_process_is_the_same_until_it_ends_and_another_after_that(tmp_path: Pa
             process.wait()
 
 
-def test_of_what_is_no_pid_file_nothing_is_said(tmp_path: Path) -> None:
+def test_of_what_is_no_pid_file_nothing_is_said(tmp_path):
     for text in ("", "0", "-1", "x", "9" * 30, "\xff"):
         (tmp_path / "pid").write_bytes(text.encode("latin-1"))
         assert running_process(str(tmp_path / "pid"), "sleep") is None

@@ -63,9 +63,7 @@ def freezer() -> Iterator[Path]:
 
 @pytest.mark.slow
 @alone
-def test_work_that_cannot_end_yet_keeps_nobody_waiting(
-    selector: selectors.DefaultSelector, freezer: Path
-) -> None:
+def test_work_that_cannot_end_yet_keeps_nobody_waiting(selector, freezer):
     """SIGKILL does not end who waits for a user's own file system (FUSE), as long as he likes."""
     background, ended = BackgroundWork(selector), list[str]()
     pid = background.start(lambda: time.sleep(600), lambda: ended.append("done"))
@@ -86,9 +84,7 @@ def test_work_that_cannot_end_yet_keeps_nobody_waiting(
 
 
 @alone
-def test_work_has_only_the_descriptors_that_it_was_given(
-    selector: selectors.DefaultSelector, tmp_path: Path
-) -> None:
+def test_work_has_only_the_descriptors_that_it_was_given(selector, tmp_path):
     """Not the launcher's lock, above all."""
     background, ended = BackgroundWork(selector), list[int]()
     told = tmp_path / "told"
@@ -108,9 +104,7 @@ def test_work_has_only_the_descriptors_that_it_was_given(
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root")
 @alone
-def test_who_becomes_a_user_keeps_nothing_and_shows_nothing(
-    selector: selectors.DefaultSelector, tmp_path: Path
-) -> None:
+def test_who_becomes_a_user_keeps_nothing_and_shows_nothing(selector, tmp_path):
     """The process is a copy of the launcher, in which are the orders of all users."""
     background, ended = BackgroundWork(selector), list[int]()
     told = os.open(tmp_path / "told", os.O_RDWR | os.O_CREAT)
@@ -173,14 +167,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sweeps(background: RecordedWork, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> IpcSweeps:
+def sweeps(background, clock, monkeypatch) -> IpcSweeps:
     monkeypatch.setattr(cleanup, "is_anything_there", lambda: True)
     return IpcSweeps(background, min_uid=1000, mono=clock)  # type: ignore[arg-type]
 
 
-def test_a_sweep_begins_a_moment_after_the_last_attempt(
-    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
-) -> None:
+def test_a_sweep_begins_a_moment_after_the_last_attempt(sweeps, background, clock):
     sweeps.begun((1, 1), 1000)
     sweeps.begun((2, 1), 1000)
     # A launcher that starts finds each once more.
@@ -196,9 +188,7 @@ def test_a_sweep_begins_a_moment_after_the_last_attempt(
     assert (background.started, sweeps.pause_s()) == ([1000], None)
 
 
-def test_a_job_that_starts_ends_the_sweep_first(
-    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
-) -> None:
+def test_a_job_that_starts_ends_the_sweep_first(sweeps, background, clock):
     sweeps.begun((1, 1), 1000)
     sweeps.gone((1, 1))
     clock.now_s += 1.5
@@ -211,9 +201,7 @@ def test_a_job_that_starts_ends_the_sweep_first(
     assert background.killed == [1]
 
 
-def test_a_sweep_that_does_not_end_is_the_only_one(
-    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
-) -> None:
+def test_a_sweep_that_does_not_end_is_the_only_one(sweeps, background, clock):
     """A user whose sweeps hang could have any number of them."""
     for number in range(1, 4):
         sweeps.begun((number, 1), 1000)
@@ -229,9 +217,7 @@ def test_a_sweep_that_does_not_end_is_the_only_one(
 
 
 @pytest.mark.parametrize("uid", [0, 999])
-def test_root_and_system_accounts_are_never_swept(
-    sweeps: IpcSweeps, background: RecordedWork, uid: int
-) -> None:
+def test_root_and_system_accounts_are_never_swept(sweeps, background, uid):
     sweeps.begun((1, 1), uid)
     sweeps.gone((1, 1))
     assert sweeps.pause_s() is None
@@ -263,7 +249,7 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path) -> Path:
     if os.getuid() != 0:
         pytest.skip("not root")
     return tmp_path / "home"
@@ -273,7 +259,7 @@ def names(home: Path) -> list[str]:
     return sorted(os.listdir(home))
 
 
-def test_the_home_is_made_for_root_alone(home: Path) -> None:
+def test_the_home_is_made_for_root_alone(home):
     real, fd = open_home(str(home))
     os.close(fd)
     assert real == os.path.realpath(home)
@@ -291,8 +277,8 @@ def test_the_home_is_made_for_root_alone(home: Path) -> None:
     ],
 )
 def test_a_home_that_is_not_roots_alone_or_whose_way_others_may_change_is_refused(
-    home: Path, owner: int, mode: int, above: int, why: str
-) -> None:
+    home, owner, mode, above, why
+):
     home.mkdir(mode=mode)
     os.chown(home, owner, -1)
     home.parent.chmod(above)
@@ -300,7 +286,7 @@ def test_a_home_that_is_not_roots_alone_or_whose_way_others_may_change_is_refuse
         os.close(open_home(str(home))[1])
 
 
-def test_an_empty_space_is_removed_at_once(loop: Loop, home: Path) -> None:
+def test_an_empty_space_is_removed_at_once(loop, home):
     spaces = loop.spaces(home)
     place = spaces.place_for((7, 1), 1000)
     assert place == f"{os.path.realpath(home)}/7.1.1000"
@@ -314,7 +300,7 @@ def test_an_empty_space_is_removed_at_once(loop: Loop, home: Path) -> None:
 
 @pytest.mark.slow
 @alone
-def test_what_is_in_it_is_removed_by_another_process(loop: Loop, home: Path) -> None:
+def test_what_is_in_it_is_removed_by_another_process(loop, home):
     spaces = loop.spaces(home)
     for number in (1, 2):
         spaces.make((number, 1), spaces.place_for((number, 1), 60_000 + number))
@@ -334,7 +320,7 @@ def test_what_is_in_it_is_removed_by_another_process(loop: Loop, home: Path) -> 
 
 
 @alone
-def test_a_start_removes_what_no_attempt_has(loop: Loop, home: Path) -> None:
+def test_a_start_removes_what_no_attempt_has(loop, home):
     loop.spaces(home)
     for name in ("1.1.1000", "2.1.1000", "gone-0a-1000", "notes"):
         (home / name / "tmp").mkdir(parents=True)
@@ -350,7 +336,7 @@ def test_a_start_removes_what_no_attempt_has(loop: Loop, home: Path) -> None:
 
 
 @alone
-def test_attempts_keep_their_space_where_the_option_is_off_by_now(loop: Loop, home: Path) -> None:
+def test_attempts_keep_their_space_where_the_option_is_off_by_now(loop, home):
     before = loop.spaces(home)
     place = before.place_for((1, 1), 1000)
     before.make((1, 1), place)
@@ -368,9 +354,7 @@ def test_attempts_keep_their_space_where_the_option_is_off_by_now(loop: Loop, ho
 
 
 @alone
-def test_a_space_that_cannot_be_renamed_is_removed_all_the_same(
-    loop: Loop, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_space_that_cannot_be_renamed_is_removed_all_the_same(loop, home, monkeypatch):
     def refuse(*names: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "the disk is full")
 
@@ -384,9 +368,7 @@ def test_a_space_that_cannot_be_renamed_is_removed_all_the_same(
 
 
 @alone
-def test_who_fills_a_space_keeps_others_waiting_for_one_turn(
-    loop: Loop, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_who_fills_a_space_keeps_others_waiting_for_one_turn(loop, home, monkeypatch, tmp_path):
     """A thousand slow spaces of one user left those of others on the disk for a day."""
     turns, become_rm = tmp_path / "turns", private_tmp._become_rm
 
@@ -413,9 +395,7 @@ def test_who_fills_a_space_keeps_others_waiting_for_one_turn(
     assert len({name for name in order if name.endswith("-61777")}) == 3
 
 
-def test_a_home_of_earlier_attempts_that_is_not_roots_alone_is_left_as_it_is(
-    loop: Loop, home: Path, tmp_path: Path
-) -> None:
+def test_a_home_of_earlier_attempts_that_is_not_roots_alone_is_left_as_it_is(loop, home, tmp_path):
     """Root worked on files wherever an attempt of an earlier configuration had its space."""
     other = tmp_path / "other"
     (other / "8.1.1000" / "tmp").mkdir(parents=True)
@@ -433,7 +413,7 @@ def test_a_home_of_earlier_attempts_that_is_not_roots_alone_is_left_as_it_is(
 
 
 @pytest.fixture
-def filled(home: Path) -> Path:
+def filled(home) -> Path:
     """What an attempt has left."""
     top = home / "gone-0a-61777"
     top.mkdir(parents=True)
@@ -448,9 +428,7 @@ def remove_all(loop: Loop, home: Path) -> None:
 
 
 @alone
-def test_files_of_every_kind_are_deleted_and_what_links_lead_to_stays(
-    loop: Loop, home: Path, filled: Path, tmp_path: Path
-) -> None:
+def test_files_of_every_kind_are_deleted_and_what_links_lead_to_stays(loop, home, filled, tmp_path):
     victim = tmp_path / "victim"
     (victim / "inner").mkdir(parents=True)
     (victim / "inner" / "file").write_text("kept")
@@ -471,9 +449,7 @@ def test_files_of_every_kind_are_deleted_and_what_links_lead_to_stays(
 
 
 @alone
-def test_what_is_mounted_there_is_not_touched(
-    loop: Loop, home: Path, filled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_mounted_there_is_not_touched(loop, home, filled, monkeypatch):
     """In a mount namespace of this test's own."""
     monkeypatch.setattr(private_tmp, "_MOST_TURNS", 2)
     pid = os.fork()
@@ -494,7 +470,7 @@ def test_what_is_mounted_there_is_not_touched(
 
 @pytest.mark.slow
 @alone
-def test_a_tree_deeper_than_paths_or_stack_is_deleted(loop: Loop, home: Path, filled: Path) -> None:
+def test_a_tree_deeper_than_paths_or_stack_is_deleted(loop, home, filled):
     fd = os.open(filled, os.O_RDONLY)
     for _ in range(20_000):
         os.mkdir("directory", dir_fd=fd)

@@ -15,11 +15,11 @@ import pytest
 from drfd.launcher.system import process
 from drfd.launcher.system.files import exchange, get, put
 from instance import stat_of
-from launcher.rig import WAIT_S, Start, pid_in, python, state_of, until
+from launcher.rig import WAIT_S, pid_in, python, state_of, until
 
 
 @pytest.mark.parametrize("name", [") R 1 1 (", "a b) S 9 9 9", "((("])
-def test_a_programs_name_cannot_pass_for_numbers(start: Start, tmp_path: Path, name: str) -> None:
+def test_a_programs_name_cannot_pass_for_numbers(start, tmp_path, name):
     """The second field of /proc/PID/stat is whatever the user calls it."""
     script = "printf '%s' \"$1\" > /proc/$$/comm; echo $$ > named; read line"
     odd = start("sh", "-c", script, "sh", name, cwd=tmp_path, stdin=subprocess.PIPE)
@@ -35,8 +35,8 @@ def test_a_programs_name_cannot_pass_for_numbers(start: Start, tmp_path: Path, n
     [(100, 100, True), (100, 9000, True), (100, 99, False), (100, 32000, False), (200, 100, False)],
 )
 def test_a_pid_that_comes_round_again_soon_is_not_that_of_a_new_process(
-    monkeypatch: pytest.MonkeyPatch, pid: int, latest: int, is_new: bool
-) -> None:
+    monkeypatch, pid, latest, is_new
+):
     """A user who forks up to just before it could have another's process take its place."""
     child = os.posix_spawn("/bin/true", ["true"], {})
     assert process.is_new(child)
@@ -46,7 +46,7 @@ def test_a_pid_that_comes_round_again_soon_is_not_that_of_a_new_process(
     assert process.is_new(pid) is is_new
 
 
-def test_a_process_lives_when_only_its_main_thread_has_left(start: Start, tmp_path: Path) -> None:
+def test_a_process_lives_when_only_its_main_thread_has_left(start, tmp_path):
     """pthread_exit(3) in main: the kernel shows a zombie, and the other threads run on."""
     code = (
         "import ctypes, os, threading, time\n"
@@ -71,7 +71,7 @@ def test_a_process_lives_when_only_its_main_thread_has_left(start: Start, tmp_pa
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot mount a /proc for a test")
 @pytest.mark.parametrize("hidepid", [1, 2])
-def test_processes_that_are_hidden_are_passed_over(start: Start, hidepid: int) -> None:
+def test_processes_that_are_hidden_are_passed_over(start, hidepid):
     """An ordinary user's drfd on a machine whose /proc shows nobody the others' (proc(5))."""
     # No other run on this machine has a process of this one's.
     uid = 1_000_000 + os.getpid()
@@ -91,7 +91,7 @@ def test_processes_that_are_hidden_are_passed_over(start: Start, hidepid: int) -
     assert (out, err) == (b"[] [] None\n1\n", b"")
 
 
-def test_one_that_may_not_be_signalled_saves_no_other(start: Start, tmp_path: Path) -> None:
+def test_one_that_may_not_be_signalled_saves_no_other(start, tmp_path):
     """A user's job can start a setuid program, which only root may kill. Signal 0 hurts nobody."""
     theirs = start("sleep", "60").pid if os.getuid() == 0 else 1
     code = (
@@ -105,9 +105,7 @@ def test_one_that_may_not_be_signalled_saves_no_other(start: Start, tmp_path: Pa
     assert (out, err) == (b"went on\n", b"")
 
 
-def test_of_an_environment_only_the_first_part_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_an_environment_only_the_first_part_is_looked_at(monkeypatch):
     """All of it was read at once: a process may give itself one as large as its memory."""
     monkeypatch.setattr(process, "_MOST_ENVIRON_BYTES", 100)
     for names, is_seen in ((["A"], True), (["B" * 200, "A"], False)):
@@ -123,7 +121,7 @@ def test_of_an_environment_only_the_first_part_is_looked_at(
         assert found is is_seen
 
 
-def test_who_has_the_number_of_one_that_has_left_is_not_signalled() -> None:
+def test_who_has_the_number_of_one_that_has_left_is_not_signalled():
     """Root killed somebody else's process, where a job was slow to be frozen."""
     with subprocess.Popen(["sleep", "60"]) as member, subprocess.Popen(["sleep", "60"]) as other:
         listed = [member.pid, other.pid, 1 << 22]
@@ -148,7 +146,7 @@ def name() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("write", [exchange, put])
-def test_a_value_that_is_refused_is_an_error_that_names_the_file(write: object) -> None:
+def test_a_value_that_is_refused_is_an_error_that_names_the_file(write):
     assert callable(write)
     with pytest.raises(OSError, match="'/proc/self/oom_score_adj'"):
         write("/proc/self/oom_score_adj", "5000")
