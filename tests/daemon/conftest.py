@@ -27,7 +27,7 @@ from fakes import FakeHost, now, rules
 
 
 @pytest.fixture
-def make_shell(tmp_path: Path) -> Iterator[MakeShell]:
+def make_shell(tmp_path) -> Iterator[MakeShell]:
     """Shells on one journal file: a second one is the daemon after its restart."""
     opened: list[Shell] = []
 
@@ -54,7 +54,7 @@ def make_shell(tmp_path: Path) -> Iterator[MakeShell]:
 
 
 @pytest.fixture
-def shell(make_shell: MakeShell) -> Shell:
+def shell(make_shell) -> Shell:
     return make_shell()
 
 
@@ -66,7 +66,7 @@ def short() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
+def make_desk(make_shell, tmp_path) -> MakeDesk:
     def make(
         *,
         config: Config | None = None,
@@ -105,7 +105,7 @@ def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
 
 
 @pytest.fixture
-def desk(make_desk: MakeDesk) -> Iterator[Desk]:
+def desk(make_desk) -> Iterator[Desk]:
     """A desk whose effects nobody looks at."""
     desk = make_desk()
     yield desk

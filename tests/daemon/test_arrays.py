@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk
+from daemon.desk import Desk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.model.job import Outcome
@@ -44,7 +44,7 @@ async def listed(desk: Desk, **fields: Any) -> list[tuple[Any, ...]]:
 # -- submit ------------------------------------------------------------------------------------
 
 
-async def test_a_key_of_another_account_that_had_the_uid_is_no_key_of_this_one(desk: Desk) -> None:
+async def test_a_key_of_another_account_that_had_the_uid_is_no_key_of_this_one(desk):
     """Who got the uid of a deleted account was answered with that one's job, and had none."""
     asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "key": "k"}
     heir = replace(ALICE, user="heir")
@@ -54,12 +54,12 @@ async def test_a_key_of_another_account_that_had_the_uid_is_no_key_of_this_one(d
 
 
 @pytest.mark.parametrize("indices", ["", "5-1", "x", "0-1000000"])
-async def test_bad_indices_are_refused_and_nothing_is_queued(desk: Desk, indices: str) -> None:
+async def test_bad_indices_are_refused_and_nothing_is_queued(desk, indices):
     assert "is wrong" in await refused(submit(desk, indices))
     assert desk.shell.engine.ledger.is_empty
 
 
-async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -> None:
+async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk):
     await submit(desk, "5-11:3")
     ledger = desk.shell.engine.ledger
     settings = LaunchSettings([], 64, "quota")
@@ -85,7 +85,7 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -
 # -- looking -----------------------------------------------------------------------------------
 
 
-async def test_waiting_tasks_are_one_row_and_counted_each(desk: Desk) -> None:
+async def test_waiting_tasks_are_one_row_and_counted_each(desk):
     await submit(desk, "0-99", demand={"cores_milli": 4000})
     assert await listed(desk) == [
         (2, 0, "STARTING"), (3, 1, "STARTING"), (1, "2-99", "PENDING"),
@@ -102,7 +102,7 @@ async def test_waiting_tasks_are_one_row_and_counted_each(desk: Desk) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 50])
 @pytest.mark.parametrize("tasks", [False, True], ids=["listed", "tasks"])
-async def test_the_pages_of_a_list_are_the_list(desk: Desk, limit: int, tasks: bool) -> None:
+async def test_the_pages_of_a_list_are_the_list(desk, limit, tasks):
     for _ in range(4):
         await desk.submit(ALICE, demand={"cores_milli": 1000})
         await submit(desk, "0-9", demand={"cores_milli": 1000})
@@ -124,7 +124,7 @@ async def test_the_pages_of_a_list_are_the_list(desk: Desk, limit: int, tasks: b
     assert sum(counts.values()) == 44
 
 
-async def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk: Desk) -> None:
+async def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk):
     for _ in range(6):
         await desk.submit(ALICE, demand={"cores_milli": 9000})
     first = await desk.ask(ALICE, op="status", limit=3)
@@ -138,7 +138,7 @@ async def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk: Des
 
 
 @pytest.mark.slow
-async def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk: MakeDesk) -> None:
+async def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk):
     desk = make_desk(by=rules(max_waiting_per_user=50_000))
     await submit(desk, "0-20000", held=True)
     text = "the list has more than 20000 rows, the most that one reply may have"
@@ -150,7 +150,7 @@ async def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk: Ma
     )  # fmt: skip
 
 
-async def test_what_is_private_of_an_array_is_hidden_from_others(desk: Desk) -> None:
+async def test_what_is_private_of_an_array_is_hidden_from_others(desk):
     array_id = await submit(desk, "0-99")
     (*_, row) = (await desk.ask(BOB, op="status"))["jobs"]
     assert (row["id"], row["argv"], row["cwd"], row["stdout"]) == (array_id, None, None, None)
@@ -173,7 +173,7 @@ async def test_what_is_private_of_an_array_is_hidden_from_others(desk: Desk) -> 
         (7, "there is no job 7"),
     ],
 )
-async def test_what_there_is_not_is_refused_by_name(desk: Desk, ref: int | str, words: str) -> None:
+async def test_what_there_is_not_is_refused_by_name(desk, ref, words):
     await submit(desk, "0-1")
     for op in ("show", "why"):
         assert await refused(desk.ask(ALICE, op=op, id=ref)) == words
@@ -182,7 +182,7 @@ async def test_what_there_is_not_is_refused_by_name(desk: Desk, ref: int | str, 
     assert [each["id"] for each in reply["failed"]] == [ref]
 
 
-async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Desk) -> None:
+async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk):
     await submit(desk, "0-99%2")
     why = (await desk.ask(ALICE, op="why", id=1))["job"]
     assert (why["array_index"], why["reason"]["code"]) == (2, "LIMIT")
@@ -194,7 +194,7 @@ async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Desk
     assert (why["array_index"], why["outcome"]["code"]) == (0, "CANCELLED")
 
 
-async def test_why_counts_the_tasks_of_an_array_for_its_owner(desk: Desk) -> None:
+async def test_why_counts_the_tasks_of_an_array_for_its_owner(desk):
     await submit(desk, "1-4")
     for job_id, code in ((2, 3), (3, 0), (4, 3)):
         await desk.finish(job_id, exit_code=code)
@@ -207,7 +207,7 @@ async def test_why_counts_the_tasks_of_an_array_for_its_owner(desk: Desk) -> Non
     assert "array" not in await desk.ask(ALICE, op="why", id="1_2")
 
 
-async def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk: Desk) -> None:
+async def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk):
     await submit(desk, "0-2")
     for job_id in (2, 3, 4):
         assert (job_id, job_id - 2, "STARTING") in await listed(desk, select={"ids": [1]})
@@ -226,8 +226,8 @@ async def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk:
     [(None, Outcome.CANCELLED), (0, Outcome.FAILED), (1, Outcome.CANCELLED)],
 )
 async def test_the_outcome_of_an_array_is_that_of_its_first_task_that_has_not_completed(
-    desk: Desk, failed: int | None, outcome: Outcome
-) -> None:
+    desk, failed, outcome
+):
     array = await desk.submit(ALICE, array="0-3", held=True)
     if failed is not None:
         await desk.ask(ALICE, op="release", select={"ids": [f"{array}_{failed}"]})
@@ -249,8 +249,8 @@ async def test_the_outcome_of_an_array_is_that_of_its_first_task_that_has_not_co
     ],
 )
 async def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
-    desk: Desk, exits: tuple[int, ...], status: int, text: str
-) -> None:
+    desk, exits, status, text
+):
     await submit(desk, "0-2")
     waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
     # The last one first: it goes by index, and not by time.
@@ -264,7 +264,7 @@ async def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
     assert told["outcome"]["text"] == text
 
 
-async def test_a_wait_names_the_first_of_very_many_bad_tasks(desk: Desk) -> None:
+async def test_a_wait_names_the_first_of_very_many_bad_tasks(desk):
     squares = [str(at * at) for at in range(21)]
     await submit(desk, ",".join(squares), held=True)
     waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
@@ -279,14 +279,14 @@ async def test_a_wait_names_the_first_of_very_many_bad_tasks(desk: Desk) -> None
 # -- acting ------------------------------------------------------------------------------------
 
 
-async def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk: Desk) -> None:
+async def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk):
     await submit(desk, "0-99")
     assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
     await desk.ask(ADMIN, op="cancel", select={"everything": True})
     assert {state for _, _, state in await listed(desk)} == {"STOPPING"}
 
 
-async def test_a_task_may_be_waited_for_by_its_name(desk: Desk) -> None:
+async def test_a_task_may_be_waited_for_by_its_name(desk):
     await submit(desk, "0-1", demand={"cores_milli": 9000})
     other = await desk.submit(ALICE, after=[{"id": "1_1"}])
     assert desk.shell.engine.ledger.jobs[other].spec.after[0].job_id == 3
@@ -300,7 +300,7 @@ def asked(size: int = 100, at_once: int | None = None) -> st.SubmitAsked:
     return st.SubmitAsked(now(), spec(), spans=((0, size - 1, 1),), at_once=at_once)
 
 
-async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Desk) -> None:
+async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk):
     """Also when they, and their array, are over."""
     await desk.submit(ALICE, array="7-8")
     waiting = await desk.submit(ALICE, after=[{"id": "1_7"}])
@@ -322,7 +322,7 @@ async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: D
     assert changed["text"] == "after 1_7:ok → 5_1:ok, by alice"
 
 
-async def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk: Desk) -> None:
+async def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk):
     """Those that run. One that waits alone, or with the others, is changed."""
     await submit(desk, "0-11", demand={"cores_milli": 3000})
     await desk.ask(ALICE, op="hold", select={"ids": ["1_7"]})
@@ -350,9 +350,7 @@ def slowed(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[threading.Event,
     return is_read, may_go_on
 
 
-async def test_what_ends_while_the_journal_is_read_for_a_list_is_in_it_once(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_ends_while_the_journal_is_read_for_a_list_is_in_it_once(desk, monkeypatch):
     """It was in neither half: not over when the journal was read, and not live afterwards."""
     ids = [await desk.submit(ALICE, held=True) for _ in range(3)]
     ids.append((await desk.ask(ALICE, **FOUR_TASKS))["id"])
@@ -394,7 +392,7 @@ async def queue(desk: Desk) -> None:
     await desk.submit(BOB, cores=9, name="sweep", array="0-99")
 
 
-async def test_a_text_is_looked_for_in_all_that_a_row_shows(desk: Desk) -> None:
+async def test_a_text_is_looked_for_in_all_that_a_row_shows(desk):
     await queue(desk)
     assert await found(desk, text="fit") == (["2", "3"], 0, 2)
     assert await found(desk, text="bob") == (["5", "8_[0-99]", "6"], 0, 3)
@@ -405,21 +403,21 @@ async def test_a_text_is_looked_for_in_all_that_a_row_shows(desk: Desk) -> None:
     assert await found(desk, text="nothing_like_it") == ([], 0, 0)
 
 
-async def test_jobs_of_a_group_are_found_by_its_name_in_order_of_their_start(desk: Desk) -> None:
+async def test_jobs_of_a_group_are_found_by_its_name_in_order_of_their_start(desk):
     await desk.submit(ALICE, cores=9)
     for priority in (0, 3, 7):
         await desk.submit(ALICE, group="media%1", priority=priority)
     assert await found(desk, text="media") == (["4", "3", "2"], 0, 3)
 
 
-async def test_rows_are_those_of_one_user_or_one_node(desk: Desk) -> None:
+async def test_rows_are_those_of_one_user_or_one_node(desk):
     await queue(desk)
     assert (await found(desk, user="bob"))[0] == ["5", "8_[0-99]", "6"]
     assert (await found(desk, below="root.alice"))[0] == ["2", "3", "4", "7"]
     assert (await found(desk, below="root.ali"))[0] == []
 
 
-async def test_the_order_is_that_of_the_start_and_others_can_be_asked_for(desk: Desk) -> None:
+async def test_the_order_is_that_of_the_start_and_others_can_be_asked_for(desk):
     await queue(desk)
     by_turn, _, total = await found(desk)
     assert total == 7

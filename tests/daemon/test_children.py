@@ -63,7 +63,7 @@ async def failure(asking: Awaitable[Any]) -> tuple[str, str]:
 # -- whose work it is --------------------------------------------------------------------------
 
 
-async def test_a_child_holds_nothing_and_comes_after_everybody() -> None:
+async def test_a_child_holds_nothing_and_comes_after_everybody():
     """A client whose connection is closed must not wait for the child, too."""
 
     def facts() -> Iterator[dict[str, Any]]:
@@ -85,7 +85,7 @@ async def test_a_child_holds_nothing_and_comes_after_everybody() -> None:
     }  # fmt: skip
 
 
-async def test_a_child_may_take_a_bounded_amount_of_memory_more() -> None:
+async def test_a_child_may_take_a_bounded_amount_of_memory_more():
     def take() -> Iterator[int]:
         bytearray(64 << 20)
         yield 1
@@ -96,7 +96,7 @@ async def test_a_child_may_take_a_bounded_amount_of_memory_more() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root drops its rights")
-def test_a_child_of_a_controller_that_was_root_is_killed_first_all_the_same() -> None:
+def test_a_child_of_a_controller_that_was_root_is_killed_first_all_the_same():
     """The controller's own score, which it has inherited, spares it."""
     pid = os.fork()
     if pid == 0:
@@ -111,7 +111,7 @@ def test_a_child_of_a_controller_that_was_root_is_killed_first_all_the_same() ->
 
 
 @pytest.mark.slow
-def test_a_child_ends_with_a_controller_that_is_killed() -> None:
+def test_a_child_ends_with_a_controller_that_is_killed():
     program = (
         "import asyncio, time; from daemon.test_children import children, computed, sleep\n"
         "async def main():\n"
@@ -134,9 +134,7 @@ def test_a_child_ends_with_a_controller_that_is_killed() -> None:
 # -- when it is gone, slow or cannot be --------------------------------------------------------
 
 
-async def test_a_killed_child_is_an_error_in_the_log_and_the_next_one_answers(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_killed_child_is_an_error_in_the_log_and_the_next_one_answers(caplog):
     by = children()
     asking = asyncio.ensure_future(computed(by, sleep))
     (pid,) = await begun(by)
@@ -150,7 +148,7 @@ async def test_a_killed_child_is_an_error_in_the_log_and_the_next_one_answers(
     assert "ZeroDivisionError" in caplog.messages[-1]
 
 
-async def test_who_waits_too_long_is_told_so_and_the_child_is_killed() -> None:
+async def test_who_waits_too_long_is_told_so_and_the_child_is_killed():
     """Else who asks again and again would keep all turns from others."""
     by = children(patience_s=0.05)
     asking = asyncio.ensure_future(computed(by, sleep))
@@ -169,7 +167,7 @@ async def test_who_waits_too_long_is_told_so_and_the_child_is_killed() -> None:
     assert await failure(computed(by, sleep)) == ("ending", "the daemon ends")
 
 
-async def test_two_compute_at_a_time_and_a_third_waits_for_its_turn() -> None:
+async def test_two_compute_at_a_time_and_a_third_waits_for_its_turn():
     by = children()
     long = [asyncio.ensure_future(computed(by, sleep)) for _ in range(2)]
     pids = await begun(by, 2)
@@ -185,7 +183,7 @@ async def test_two_compute_at_a_time_and_a_third_waits_for_its_turn() -> None:
 
 
 @pytest.mark.slow
-async def test_work_that_takes_too_long_is_answered_as_far_as_it_goes() -> None:
+async def test_work_that_takes_too_long_is_answered_as_far_as_it_goes():
     def endless() -> Iterator[int]:
         yield 1
         yield 2
@@ -199,8 +197,8 @@ async def test_work_that_takes_too_long_is_answered_as_far_as_it_goes() -> None:
     ("call", "number"), [("fork", errno.EAGAIN), ("fork", errno.ENOMEM), ("pipe", errno.EMFILE)]
 )
 async def test_where_there_can_be_no_process_the_estimate_is_missing_alone(
-    desk: Desk, call: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    desk, call, number, monkeypatch
+):
     job_id = await waiting_job(desk)
     with monkeypatch.context() as patched:
 
@@ -242,7 +240,7 @@ async def waiting_job(desk: Desk) -> int:
     return await desk.submit(ALICE, 9)
 
 
-async def test_a_forecast_is_one_of_the_moment_of_its_fork(desk: Desk) -> None:
+async def test_a_forecast_is_one_of_the_moment_of_its_fork(desk):
     job_id = await waiting_job(desk)
     parts = desk.requests.forecasts
     asking = asyncio.ensure_future(parts.ask(lambda: StartQuestion(job_id, smaller=False)))
@@ -254,7 +252,7 @@ async def test_a_forecast_is_one_of_the_moment_of_its_fork(desk: Desk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-async def test_answers_are_those_of_a_look_ahead_in_one_process(desk: Desk, seed: int) -> None:
+async def test_answers_are_those_of_a_look_ahead_in_one_process(desk, seed):
     random = Random(seed)
     live, starts = list[int](), set[float | None]()
     for _ in range(6):
@@ -281,7 +279,7 @@ async def test_answers_are_those_of_a_look_ahead_in_one_process(desk: Desk, seed
     assert len(starts) > 2
 
 
-async def test_why_a_submission_would_wait_is_known_before_when_it_would_start(desk: Desk) -> None:
+async def test_why_a_submission_would_wait_is_known_before_when_it_would_start(desk):
     await waiting_job(desk)
     question = TrialQuestion(SubmitAsked(now(), spec("root.bob", actor=BOB, asks=demand(9))), {})
     found = [*answers(question, lambda: look_ahead(desk.shell.engine))]

@@ -119,7 +119,7 @@ DISKS = "".join(f'[[disk]]\nname = "{each}"\npath = "/{each}"\n' for each in ("d
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path) -> Path:
     return tmp_path / "drfd.toml"
 
 
@@ -140,7 +140,7 @@ def complaint(path: Path, text: str) -> str:
     return said.replace(str(path), "FILE")
 
 
-def test_every_documented_key_is_read(path: Path) -> None:
+def test_every_documented_key_is_read(path):
     config = load(written(path, EVERYTHING))
     assert config == Config(
         capacity=Resources(cores_milli=16000, memory_bytes=120 << 30),
@@ -187,7 +187,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
     )  # fmt: skip
 
 
-def test_the_defaults_of_rates_may_be_ranges(path: Path) -> None:
+def test_the_defaults_of_rates_may_be_ranges(path):
     lines = '[defaults]\nread = "50M..200M"\nwrite = "20M.."\n'
     found = load(written(path, lines)).defaults
     assert (found.read_bps, found.read_max_bps) == (50 << 20, 200 << 20)
@@ -211,9 +211,7 @@ def test_the_defaults_of_rates_may_be_ranges(path: Path) -> None:
         ),
     ],
 )
-def test_nobody_is_preempted_unless_it_is_switched_on(
-    path: Path, lines: str, preempting: Preempting | None
-) -> None:
+def test_nobody_is_preempted_unless_it_is_switched_on(path, lines, preempting):
     assert load(written(path, f"[scheduling]\n{lines}")).scheduling.preempting == preempting
 
 
@@ -314,11 +312,11 @@ MISTAKES: dict[str, str] = {
 
 
 @pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=MISTAKES.values())
-def test_a_mistake_is_a_line_with_its_place_and_the_cure(path: Path, text: str, said: str) -> None:
+def test_a_mistake_is_a_line_with_its_place_and_the_cure(path, text, said):
     assert complaint(path, text) == f"FILE: {said}"
 
 
-def test_all_mistakes_of_a_file_are_told_in_one_run(path: Path) -> None:
+def test_all_mistakes_of_a_file_are_told_in_one_run(path):
     """Each with its file, place and cure; none follows from another."""
     text = """
     [capacity]
@@ -353,12 +351,12 @@ def test_all_mistakes_of_a_file_are_told_in_one_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ['"a.b"', '"a b"', '""', '"a/b"', '"a\\nb"'])
-def test_a_pools_name_is_letters_digits_dash_and_underscore(path: Path, name: str) -> None:
+def test_a_pools_name_is_letters_digits_dash_and_underscore(path, name):
     """It becomes a path in the fair-share tree, whose parts are joined with dots."""
     assert "use letters, digits, - and _" in complaint(path, f"[pools.{name}]\nweight = 1\n")
 
 
-def test_the_tree_is_read_to_any_depth(path: Path) -> None:
+def test_the_tree_is_read_to_any_depth(path):
     text = """
     [pools.lab]
     weight = {cores = 2, memory = 0.5}
@@ -426,7 +424,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("key", "values"), WRONG.items())
-def test_a_wrong_value_is_told_with_its_key(path: Path, key: str, values: list[str]) -> None:
+def test_a_wrong_value_is_told_with_its_key(path, key, values):
     table, _, name = key.rpartition(".")
     for value in values:
         said = complaint(path, f"[{table}]\n{name} = {value}\n")
@@ -502,12 +500,12 @@ WRONG_TABLES = {
 
 
 @pytest.mark.parametrize(("key", "texts"), WRONG_TABLES.items())
-def test_a_wrong_table_is_an_error_that_names_it(path: Path, key: str, texts: list[str]) -> None:
+def test_a_wrong_table_is_an_error_that_names_it(path, key, texts):
     for text in texts:
         assert complaint(path, text).startswith(f"FILE: {key}: "), text
 
 
-def test_one_device_is_one_instance_of_one_resource(path: Path, tmp_path: Path) -> None:
+def test_one_device_is_one_instance_of_one_resource(path, tmp_path):
     link, a = tmp_path / "link", tmp_path / "a"
     link.symlink_to(a)
     for text, place, other in (
@@ -524,7 +522,7 @@ def test_one_device_is_one_instance_of_one_resource(path: Path, tmp_path: Path) 
         )
 
 
-def test_quotas_of_pools_and_users_are_read(path: Path) -> None:
+def test_quotas_of_pools_and_users_are_read(path):
     text = """
     [pools.lab]
     quota = {share_hours = 40}
@@ -555,14 +553,14 @@ UPGRADE_S = time.mktime((2026, 12, 1, 22, 0, 0, 0, 0, -1))
         *((text, Weekly(5, 2, 5)) for text in ("'sat 2:05'", "'Saturday 02:05'", "'SAT  02:05'")),
     ],
 )  # fmt: skip
-def test_a_window_begins_at_a_local_time_or_weekly(path: Path, start: str, found: object) -> None:
+def test_a_window_begins_at_a_local_time_or_weekly(path, start, found):
     text = f"[[window]]\nname = 'a'\nstart = {start}\nlength = '4h'\n"
     (window,) = load(written(path, text)).windows
     assert window.start == found
 
 
 @pytest.mark.parametrize("kind", ["not UTF-8", "absent", "a directory"])
-def test_what_cannot_be_read_is_an_error_that_names_the_file(path: Path, kind: str) -> None:
+def test_what_cannot_be_read_is_an_error_that_names_the_file(path, kind):
     if kind == "not UTF-8":
         path.write_bytes(b"# K\xf6ln\n")
         said = f"{path} is not TOML"
@@ -575,7 +573,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(path: Path, kind: s
         load(path)
 
 
-def test_a_resource_may_have_device_nodes(path: Path) -> None:
+def test_a_resource_may_have_device_nodes(path):
     text = """
     [gres]
     gpu = "auto"
@@ -599,7 +597,7 @@ def test_a_resource_may_have_device_nodes(path: Path) -> None:
 # -- drop-ins ----------------------------------------------------------------------------------
 
 
-def test_the_launchers_read_their_part_as_the_daemon_does_and_nothing_else(path: Path) -> None:
+def test_the_launchers_read_their_part_as_the_daemon_does_and_nothing_else(path):
     gpus = "[gres.gpu]\ninstances = 'auto'\n[gres.fpga]\ndevices = ['/dev/xdma0']\n"
     nodes = "[nodes.a]\nengine = 'local'\n[nodes.b]\nengine = 'slurm'\ncores = 1\nmemory = '1G'\n"
     more = "[enforcement]\nprocesses_total = 90\nprivate_tmp = true\n[slurm]\npartition = 'p'\n"
@@ -617,7 +615,7 @@ def test_the_launchers_read_their_part_as_the_daemon_does_and_nothing_else(path:
     assert load_settings(path.with_name("none.toml")) == load_settings(None) == LauncherSettings()
 
 
-def test_a_user_of_the_configuration_without_an_account_is_an_error() -> None:
+def test_a_user_of_the_configuration_without_an_account_is_an_error():
     names = sorted(account.pw_name for account in pwd.getpwall()[:2])
     expected = [pwd.getpwnam(name).pw_uid for name in names]
     assert system_uids(LauncherSettings(system_users=frozenset(names))) == expected
@@ -625,7 +623,7 @@ def test_a_user_of_the_configuration_without_an_account_is_an_error() -> None:
         system_uids(LauncherSettings(system_users=frozenset({"no-such-user"})))
 
 
-def test_a_list_in_a_drop_in_replaces_the_earlier_one_and_tables_are_one(path: Path) -> None:
+def test_a_list_in_a_drop_in_replaces_the_earlier_one_and_tables_are_one(path):
     """It may name what the main file counts, its disks among them, and count more."""
     written(path, f"{DISKS}[gres]\ngpu = [0, 1]\n[pools.p]\nusers = ['al']\nlimit = {{gpu = 1}}\n")
     more = "[gres]\ntape = [0]\n[pools.p]\nusers = ['bo']\nguarantee = {'read:data' = '2M'}\n"
@@ -639,7 +637,7 @@ def test_a_list_in_a_drop_in_replaces_the_earlier_one_and_tables_are_one(path: P
     assert load(path).disks == (DiskConfig(name="b", path="/b"),)
 
 
-def test_drop_ins_that_cannot_be_listed_are_a_complaint(path: Path) -> None:
+def test_drop_ins_that_cannot_be_listed_are_a_complaint(path):
     """drfd went on without them, as if nothing stood there."""
     written(path, "")
     place = path.parent / "drfd.d"
@@ -649,7 +647,7 @@ def test_drop_ins_that_cannot_be_listed_are_a_complaint(path: Path) -> None:
     assert str(caught.value) == f"cannot read {place}: Too many levels of symbolic links"
 
 
-def test_drop_ins_belong_to_drfd_toml_alone(tmp_path: Path) -> None:
+def test_drop_ins_belong_to_drfd_toml_alone(tmp_path):
     """A file that somebody names on the command line is the whole configuration."""
     mine = written(tmp_path / "mine.toml", "")
     written(tmp_path / "drfd.d" / "x.toml", "[capacity]\ncores = 8\n")
@@ -664,7 +662,7 @@ def test_drop_ins_belong_to_drfd_toml_alone(tmp_path: Path) -> None:
         ("[capacity]\ncores = -1\n", "capacity.cores: "),
     ],
 )
-def test_a_mistake_in_a_drop_in_names_the_drop_in(path: Path, text: str, words: str) -> None:
+def test_a_mistake_in_a_drop_in_names_the_drop_in(path, text, words):
     written(path, "[capacity]\ncores = 4\n")
     extra = written(path.parent / "drfd.d" / "90-mistake.toml", text)
     with pytest.raises(ConfigError) as error:
@@ -683,11 +681,11 @@ def test_a_mistake_in_a_drop_in_names_the_drop_in(path: Path, text: str, words: 
         (DISKS.replace('"data"', '"my=data"'), "FILE: disk[0].name: 'my=data' is not a name of"),
     ],
 )
-def test_a_disk_that_cannot_be_meant_is_an_error(path: Path, text: str, said: str) -> None:
+def test_a_disk_that_cannot_be_meant_is_an_error(path, text, said):
     assert said in complaint(path, text)
 
 
-def test_gpus_may_be_shared_by_their_memory(path: Path) -> None:
+def test_gpus_may_be_shared_by_their_memory(path):
     text = """
     [gres.gpu]
     instances = [0, 1]
@@ -711,7 +709,7 @@ def test_gpus_may_be_shared_by_their_memory(path: Path) -> None:
     assert shared_memory(alone.countables) is None
 
 
-def test_metrics_are_given_where_the_table_says(path: Path) -> None:
+def test_metrics_are_given_where_the_table_says(path):
     assert not Config().metrics.is_on
     text = """
     [metrics]
@@ -739,7 +737,7 @@ SATURDAYS = WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=4 * HO
 
 
 @berlin
-def test_windows_are_in_order_and_those_that_are_over_are_left_out() -> None:
+def test_windows_are_in_order_and_those_that_are_over_are_left_out():
     def once(name: str, start: str) -> WindowSettings:
         return WindowSettings(name=name, start=at(start), length_s=HOUR, reason="why")
 
@@ -752,7 +750,7 @@ def test_windows_are_in_order_and_those_that_are_over_are_left_out() -> None:
 
 
 @berlin
-def test_a_window_that_is_over_and_jobs_that_never_start_are_warned_of() -> None:
+def test_a_window_that_is_over_and_jobs_that_never_start_are_warned_of():
     over = WindowSettings(name="old", start=at("2026-11-01 10:00"), length_s=HOUR)
     now_s = at("2026-11-23 12:00")
     assert list(window_warnings([over, SATURDAYS], now_s, 86400)) == [
@@ -769,7 +767,7 @@ MACHINE = Machine(cores_milli=8000, memory_bytes=64 * GIB)
 DISK = DiskConfig(name="data", path="/", read_bps=2000, write_bps=1000)
 
 
-def test_what_is_configured_counts(tmp_path: Path) -> None:
+def test_what_is_configured_counts(tmp_path):
     pools = {"lab": Pool(weight=Fraction(2))}
     config = Config(
         capacity=Resources(cores_milli=4000, memory_bytes=16 * GIB), reserve_memory_bytes=GIB,
@@ -794,7 +792,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         Config(capacity=Resources(memory_bytes=GIB), reserve_memory_bytes=GIB),
     ],
 )
-def test_a_reserve_that_leaves_nothing_is_refused(tmp_path: Path, config: Config) -> None:
+def test_a_reserve_that_leaves_nothing_is_refused(tmp_path, config):
     with pytest.raises(ConfigError) as error:
         survey(config, MACHINE, tmp_path)
     assert error.value.hint == "lower capacity.reserve_memory"
@@ -805,9 +803,7 @@ def gpu(number: int, **fields: Any) -> Gpu:
     return Gpu(name=str(number), pci=f"0000:0{number}:00.0", nodes=frozenset(), **plain | fields)
 
 
-def test_all_gpus_are_given_out_that_can_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_gpus_are_given_out_that_can_be_used(tmp_path, monkeypatch):
     gpus = (gpu(0), gpu(1, fault="it is lost"), gpu(2), gpu(3, is_integrated=True))
     monkeypatch.setattr(countable, "find_gpus", lambda **_: gpus)
     every = CountableResource(name="gpu", is_auto=True)
@@ -837,7 +833,7 @@ def test_all_gpus_are_given_out_that_can_be_used(
     assert survey(Config(disks=(DISK,), countables=named), MACHINE, tmp_path).gpus == ()
 
 
-def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
+def test_more_than_the_machine_has_is_possible_and_said(tmp_path):
     config = Config(capacity=Resources(cores_milli=16000, memory_bytes=128 * GIB))
     assert survey(config, MACHINE, tmp_path).warnings == (
         "capacity.cores is 16, but the machine has 8: jobs will not get the cores they declare",
@@ -845,7 +841,7 @@ def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
     )
 
 
-def test_a_history_shorter_than_the_week_of_a_quota_is_warned_of(tmp_path: Path) -> None:
+def test_a_history_shorter_than_the_week_of_a_quota_is_warned_of(tmp_path):
     quota = WeekQuota(share_hours=Fraction(40))
     config = Config(
         pools={"lab": Pool(quota=quota), "free": Pool()},
@@ -874,7 +870,7 @@ def check(path: Path) -> int:
     return 0
 
 
-def test_limits_by_hour_are_shown_as_they_are_now(tmp_path: Path, capsys: Captured) -> None:
+def test_limits_by_hour_are_shown_as_they_are_now(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     text = "[gres]\ngpu = [0]\n[pools.lab]\nlimit = {gpu = 1}\n"
     path.write_text(text + '[[pools.lab.hours]]\nwhen = "Mon-Sun"\nlimit = {cores = 0}\n')
@@ -888,7 +884,7 @@ def test_limits_by_hour_are_shown_as_they_are_now(tmp_path: Path, capsys: Captur
     assert "2 cores, 1 gpu" in line
 
 
-def test_doubtful_users_and_bounds_are_warned_of(tmp_path: Path, capsys: Captured) -> None:
+def test_doubtful_users_and_bounds_are_warned_of(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     path.write_text(
         """
@@ -917,9 +913,7 @@ def test_doubtful_users_and_bounds_are_warned_of(tmp_path: Path, capsys: Capture
     ]
 
 
-def test_a_mistake_is_one_line_and_78_and_no_file_at_all_a_usage_error(
-    tmp_path: Path, capsys: Captured
-) -> None:
+def test_a_mistake_is_one_line_and_78_and_no_file_at_all_a_usage_error(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     path.write_text("[capacity]\ncors = 4\n")
     assert (check(path), check(tmp_path / "none.toml")) == (78, 78)
@@ -933,7 +927,7 @@ def test_a_mistake_is_one_line_and_78_and_no_file_at_all_a_usage_error(
     assert (end.value.code, capsys.readouterr().out) == (2, "")
 
 
-def test_devices_that_are_not_there_are_named(tmp_path: Path, capsys: Captured) -> None:
+def test_devices_that_are_not_there_are_named(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     nodes = ["/dev/full", f"{tmp_path}/none", str(path)]
     path.write_text(f"[gres.fpga]\ndevices = {nodes}\n")
@@ -945,7 +939,7 @@ def test_devices_that_are_not_there_are_named(tmp_path: Path, capsys: Captured) 
     assert [line for line in capsys.readouterr().err.splitlines() if "fpga" in line] == warnings
 
 
-def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
+def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path):
     def config(text: str) -> Config:
         path = tmp_path / "drfd.toml"
         path.write_text(text)
@@ -975,9 +969,7 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
     ]
 
 
-def test_metrics_without_their_library_are_warned_of(
-    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypatch):
     path = tmp_path / "drfd.toml"
     path.write_text("[metrics]\nport = 9477\n")
     assert check(path) == 0
@@ -998,7 +990,7 @@ def test_metrics_without_their_library_are_warned_of(
 
 
 @pytest.mark.parametrize(("owner", "told"), [(0, "after a reboot"), (1000, "for you alone")])
-def test_a_daemon_that_root_started_is_roots_whoever_it_runs_as(owner: int, told: str) -> None:
+def test_a_daemon_that_root_started_is_roots_whoever_it_runs_as(owner, told):
     install = install_context(owner, is_system=False, is_service=False)
     found = cures(install, has_launcher=True, enforcement="cgroup-v2", guessed=[], lacks_pins=False)
     assert [told in line for line in found if "daemon" in line] == [True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -54,7 +53,7 @@ def of(given: str = "", others: str = "", name: str = "gpu") -> list[Grant]:
     return [Grant(name=name, given=tuple(given.split()), others=tuple(others.split()))]
 
 
-def test_a_job_opens_its_own_gpus_and_none_else_that_is_given_out() -> None:
+def test_a_job_opens_its_own_gpus_and_none_else_that_is_given_out():
     found = table([gpu(0), gpu(1), gpu(2)]).look_up(of("1", "0 2"))
     assert found.devices.hidden == gpu(0).nodes | gpu(2).nodes
     assert found.devices.numa_nodes == {1}
@@ -72,7 +71,7 @@ def test_a_job_opens_its_own_gpus_and_none_else_that_is_given_out() -> None:
     assert (found.devices.hidden, dict(found.variables)) == (frozenset(), {})
 
 
-def test_a_gpu_that_is_not_listed_is_hidden_if_it_may_be_given_out() -> None:
+def test_a_gpu_that_is_not_listed_is_hidden_if_it_may_be_given_out():
     gpus = [gpu(0), gpu(1), gpu(2)]
     assert not table(gpus).look_up(of("0 1")).devices.hidden
     hidden = table(gpus, hides_all=True).look_up(of("0 1")).devices.hidden
@@ -101,9 +100,7 @@ def test_a_gpu_that_is_not_listed_is_hidden_if_it_may_be_given_out() -> None:
         ("MIG-GPU-0/1/0", [gpu(0, uuid="GPU-0")]),
     ],
 )
-def test_a_listed_gpu_is_hidden_also_when_mig_divides_it_otherwise(
-    listed: str, now: list[Gpu]
-) -> None:
+def test_a_listed_gpu_is_hidden_also_when_mig_divides_it_otherwise(listed, now):
     hidden = table([*now, gpu(1)]).look_up(of("", listed)).devices.hidden
     assert hidden == {node for each in now for node in each.nodes}
     # What is listed of a divided GPU is no reason to hide the rest of it.
@@ -112,7 +109,7 @@ def test_a_listed_gpu_is_hidden_also_when_mig_divides_it_otherwise(
 
 
 @pytest.mark.parametrize(("given", "others"), [("0", f"{gpu(0).uuid} 1"), (gpu(0).uuid, "1 0")])
-def test_a_gpu_under_two_names_is_not_given_to_two_jobs(given: str, others: str) -> None:
+def test_a_gpu_under_two_names_is_not_given_to_two_jobs(given, others):
     """As after a change of the list from numbers to UUIDs, while a job has one by its number."""
     gpus = table([gpu(0), gpu(1)])
     with pytest.raises(DevicesTaken, match="under another name"):
@@ -120,7 +117,7 @@ def test_a_gpu_under_two_names_is_not_given_to_two_jobs(given: str, others: str)
     assert gpus.look_up(of("1", f"0 {gpu(0).uuid}")).devices.hidden == gpu(0).nodes
 
 
-def test_one_device_of_two_resources_is_given_to_no_job() -> None:
+def test_one_device_of_two_resources_is_given_to_no_job():
     node = DeviceNode("c", 1, 5)
     gpus = [gpu(0, nodes=frozenset({node})), gpu(1)]
     both = table(gpus, card=[["/dev/zero"], ["/dev/full"]])
@@ -131,7 +128,7 @@ def test_one_device_of_two_resources_is_given_to_no_job() -> None:
     assert both.look_up([*of("1", "0"), *cards]).devices.hidden == {node, node_at("/dev/full")}
 
 
-def test_a_slice_keeps_the_node_that_it_shares() -> None:
+def test_a_slice_keeps_the_node_that_it_shares():
     gpus = [part(0, 1), part(0, 2), gpu(1)]
     hidden = table(gpus).look_up(of("0:1:0", "0:2:0 1")).devices.hidden
     assert hidden == {DeviceNode("c", CAP_MAJOR, 32)} | gpu(1).nodes
@@ -140,7 +137,7 @@ def test_a_slice_keeps_the_node_that_it_shares() -> None:
 
 
 @pytest.mark.parametrize("gone", [[gpu(0)], [gpu(0), gpu(1, fault="it is lost")]])
-def test_a_job_does_not_start_on_a_gpu_that_has_gone(gone: list[Gpu]) -> None:
+def test_a_job_does_not_start_on_a_gpu_that_has_gone(gone):
     with pytest.raises(DevicesFailed, match="GPU 1: "):
         table(gone).look_up(of("1", "0"))
     # Other jobs go on, and the nodes that are still there are hidden from them.
@@ -148,7 +145,7 @@ def test_a_job_does_not_start_on_a_gpu_that_has_gone(gone: list[Gpu]) -> None:
     assert found.devices.hidden == (gone[1].nodes if len(gone) > 1 else set())
 
 
-def test_a_slice_that_cannot_be_hidden_keeps_jobs_from_the_other_slices() -> None:
+def test_a_slice_that_cannot_be_hidden_keeps_jobs_from_the_other_slices():
     blind = replace(part(0, 2), nodes=gpu(0).nodes, fault="gi2/access: Input/output error")
     devices = table([part(0, 1), blind, gpu(1)])
     with pytest.raises(DevicesFailed, match=r"GPU 0:2:0 cannot be hidden .*: gi2/access: Input"):
@@ -161,7 +158,7 @@ def test_a_slice_that_cannot_be_hidden_keeps_jobs_from_the_other_slices() -> Non
     assert hidden == gone.nodes - part(0, 1).nodes
 
 
-def test_named_nodes_are_looked_up_at_each_launch(tmp_path: Path) -> None:
+def test_named_nodes_are_looked_up_at_each_launch(tmp_path):
     first, second = tmp_path / "a0", tmp_path / "a1"
     first.symlink_to("/dev/null")
     second.symlink_to("/dev/zero")
@@ -177,7 +174,7 @@ def test_named_nodes_are_looked_up_at_each_launch(tmp_path: Path) -> None:
     assert devices.look_up(of("0", "1", name="fpga")).devices.hidden == {node_at("/dev/full")}
 
 
-def test_named_devices_are_hidden_with_all_their_nodes_whoever_asks() -> None:
+def test_named_devices_are_hidden_with_all_their_nodes_whoever_asks():
     """It was started before the configuration was changed, and this launcher afterwards."""
     devices = table(fpga=[["/dev/null"], ["/dev/zero"]], card=[["/dev/full"]])
     hidden = devices.look_up(of("0", name="fpga")).devices.hidden
@@ -188,7 +185,7 @@ def test_named_devices_are_hidden_with_all_their_nodes_whoever_asks() -> None:
     assert hidden == {node_at("/dev/null"), node_at("/dev/zero")}
 
 
-def test_what_is_no_device_or_one_device_twice_is_given_to_nobody(tmp_path: Path) -> None:
+def test_what_is_no_device_or_one_device_twice_is_given_to_nobody(tmp_path):
     devices = table(fpga=[[str(tmp_path)]])
     with pytest.raises(DevicesFailed, match="is no device node"):
         devices.look_up(of("0", name="fpga"))
@@ -202,7 +199,7 @@ def test_what_is_no_device_or_one_device_twice_is_given_to_nobody(tmp_path: Path
     assert devices.look_up(of("", "0 1", name="fpga")).devices.hidden == {node_at("/dev/null")}
 
 
-def test_a_job_waits_for_what_it_was_given_and_is_configured_no_more() -> None:
+def test_a_job_waits_for_what_it_was_given_and_is_configured_no_more():
     devices = table(fpga=[["/dev/null"], ["/dev/zero"]])
     for name, instance in (("fpga", "2"), ("card", "0")):
         with pytest.raises(DevicesTaken, match=f"{name} {instance} is not configured any more"):
@@ -210,13 +207,13 @@ def test_a_job_waits_for_what_it_was_given_and_is_configured_no_more() -> None:
     assert devices.look_up(of("", "0", name="card")) == devices.look_up([])
 
 
-def test_a_notification_opens_nothing_that_is_given_out() -> None:
+def test_a_notification_opens_nothing_that_is_given_out():
     devices = table([gpu(0), gpu(1)], fpga=[["/dev/null"]])
     grants = [*of("0", "1 7"), *of("0", name="fpga")]
     assert devices.hide_all(grants).hidden == gpu(0).nodes | gpu(1).nodes | {node_at("/dev/null")}
 
 
-def test_gpus_are_named_and_limited_by_their_addresses() -> None:
+def test_gpus_are_named_and_limited_by_their_addresses():
     """Whether or not anything can be hidden. The slices of a GPU have one address together."""
     gpus = [gpu(0), gpu(1), part(2, 3), part(2, 4)]
     for can_hide in (True, False):

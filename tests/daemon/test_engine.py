@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import FullDisk, MakeDesk, MakeShell, Shell, look_ahead
+from daemon.desk import FullDisk, MakeShell, Shell, look_ahead
 from drfd.common.errors import HostError
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, Now, Tick
@@ -61,7 +61,7 @@ def turns() -> list[list[Work]]:
 
 
 @pytest.fixture
-def inbox(turns: list[list[Work]]) -> Inbox:
+def inbox(turns) -> Inbox:
     def turn(works: list[Work]) -> Work | None:
         turns.append(works)
         return TICK if CUT in works else None
@@ -69,7 +69,7 @@ def inbox(turns: list[list[Work]]) -> Inbox:
     return Inbox(turn)
 
 
-async def test_the_rest_of_a_turn_waits_not_alone(inbox: Inbox, turns: list[list[Work]]) -> None:
+async def test_the_rest_of_a_turn_waits_not_alone(inbox, turns):
     inbox.add(CUT)
     asyncio.get_running_loop().call_soon(inbox.add, UP)
     await asyncio.sleep(0)
@@ -94,7 +94,7 @@ def states(shell: Shell) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("spans", [(), ((0, 9, 1),)], ids=["job", "array"])
-def test_a_submission_that_comes_twice_in_one_turn_is_one(shell: Shell, spans: Spans) -> None:
+def test_a_submission_that_comes_twice_in_one_turn_is_one(shell, spans):
     """Its client has lost the connection, and asks again before the first is answered."""
     answers: list[Any] = []
     asked = replace(asks(held=True), spans=spans)
@@ -125,9 +125,7 @@ def of_lab(cores: float = 1) -> st.SubmitAsked:
     return st.SubmitAsked(now(), spec("root.lab", asks=demand(cores), time_limit_s=86400))
 
 
-def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(
-    make_shell: MakeShell, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(make_shell, caplog):
     """By a timer alone, and the clock is looked at each minute: it may be set."""
     caplog.set_level("INFO", logger="drfd")
     times = [now()]
@@ -159,7 +157,7 @@ def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(
     assert caplog.messages[0] == "event=limits path=lab cores=4"
 
 
-def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell: MakeShell) -> None:
+def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell):
     """Each time the rules of the hour are one record for a later audit."""
     by = replace(rules(), pools={"lab": Pool()})
     shell = make_shell(by=by, clock=lambda: now(5000))
@@ -179,7 +177,7 @@ def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell: MakeShell)
     assert shell.engine.due_s() is None
 
 
-def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell: MakeShell) -> None:
+def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell):
     by = replace(rules(), pools={"lab": Pool(), "lab.night": Pool()})
     shell = make_shell(by=by)
     shell.turn(of_lab(), st.SubmitAsked(now(), spec()))
@@ -189,7 +187,7 @@ def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell: MakeShel
     shell.host.take()
 
 
-def test_nodes_that_jobs_name_and_that_are_gone_are_known(make_shell: MakeShell) -> None:
+def test_nodes_that_jobs_name_and_that_are_gone_are_known(make_shell):
     several = tuple(Node(name=name, capacity=demand(4, 8)) for name in ("atlas", "n1", "n2"))
     by = Rules(axes=Axes(nodes=several), capacity=demand(12, 24))
     shell = make_shell(by=by)
@@ -205,7 +203,7 @@ def test_nodes_that_jobs_name_and_that_are_gone_are_known(make_shell: MakeShell)
     shell.host.take()
 
 
-def test_a_pass_over_very_many_demands_is_cut_and_goes_on_in_the_next_turn(shell: Shell) -> None:
+def test_a_pass_over_very_many_demands_is_cut_and_goes_on_in_the_next_turn(shell):
     """In the order of one that is not; what comes between has its turn."""
     shell.engine.scheduler.limits = PassLimits(examined=8)
     shell.turn(st.DrainAsked(now(), True, ADMIN))
@@ -223,7 +221,7 @@ def test_a_pass_over_very_many_demands_is_cut_and_goes_on_in_the_next_turn(shell
     assert len(begun) > 10
 
 
-def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell: Shell) -> None:
+def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell):
     """Each change of one among thousands of unlike waiting jobs asked for a pass of a tenth of a
     second, and nobody else had his turn."""
     mono_s, passes = [1000.0], []
@@ -268,7 +266,7 @@ def preemptible(cores: float = 1) -> st.SubmitAsked:
     return st.SubmitAsked(now(), spec(asks=demand(cores), preemptible=True))
 
 
-def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell: MakeShell) -> None:
+def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell):
     """Somebody else makes room then, and the place that was kept for bob is open meanwhile."""
     at_s = [0.0]
     how = Preempting(suspends=True, after_s=0)
@@ -313,7 +311,7 @@ def promised(make_shell: MakeShell, clock: Any, **how: Any) -> Shell:
 PROMISED = {1: "RUNNING", 2: "PENDING", 3: "PENDING"}
 
 
-def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell: MakeShell) -> None:
+def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell):
     shell = promised(make_shell, now, journal=FullDisk)
     shell.journal.is_full = True
     shell.turn(asks(1, held=True))
@@ -329,7 +327,7 @@ def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell: MakeS
 
 
 @pytest.fixture(params=[None, ev.Admitted, ev.Submitted], ids=["commit", "admit", "submit"])
-def full(make_shell: MakeShell, request: pytest.FixtureRequest) -> Shell:
+def full(make_shell, request) -> Shell:
     """A shell with one launched job, whose disk is then full."""
     shell = make_shell(journal=FullDisk)
     shell.turn(asks())
@@ -340,7 +338,7 @@ def full(make_shell: MakeShell, request: pytest.FixtureRequest) -> Shell:
     return shell
 
 
-def test_a_turn_that_cannot_be_written_has_not_happened(full: Shell) -> None:
+def test_a_turn_that_cannot_be_written_has_not_happened(full):
     before = tables(full.engine.ledger)
     answers = full.turn((asks(), PAYLOAD), asks(99), asks())
     assert [(type(answer), answer.code) for answer in answers] == [(HostError, "journal")] * 3
@@ -365,7 +363,7 @@ class WithoutMemory(FullDisk):
 
 
 @pytest.mark.parametrize("kind", [ev.Submitted, ev.Admitted])
-def test_a_turn_without_memory_has_not_happened(make_shell: MakeShell, kind: type) -> None:
+def test_a_turn_without_memory_has_not_happened(make_shell, kind):
     shell = make_shell(journal=WithoutMemory)
     shell.turn(asks())
     shell.host.take()
@@ -379,7 +377,7 @@ def test_a_turn_without_memory_has_not_happened(make_shell: MakeShell, kind: typ
     assert submitted.job_id == 2 and shell.host.take() == [Launch(2, 1)]
 
 
-def test_a_commit_without_memory_is_left_to_a_successor(make_shell: MakeShell) -> None:
+def test_a_commit_without_memory_is_left_to_a_successor(make_shell):
     """Whether it is written, only the file says: nobody is told anything."""
     shell = make_shell(journal=WithoutMemory)
     shell.journal.is_full = True
@@ -388,7 +386,7 @@ def test_a_commit_without_memory_is_left_to_a_successor(make_shell: MakeShell) -
     assert (shell.host.take(), shell.changed) == ([], [])
 
 
-def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Shell) -> None:
+def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell):
     shell.journal._db.execute("pragma busy_timeout = 0")
     with closing(sqlite3.connect(shell.journal.path, isolation_level=None)) as other:
         other.execute("begin immediate")
@@ -403,8 +401,8 @@ def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Shell)
 
 
 def test_a_load_from_outside_is_heeded_by_the_next_pass_and_forgotten_when_it_does_not_matter(
-    make_shell: MakeShell,
-) -> None:
+    make_shell,
+):
     by = replace(rules(9, 18), beside=demand(1, 0))
     shell = make_shell(by=by)
     seen = [shell.engine.see_external(demand(4, 0)) for _ in range(5)]
@@ -421,7 +419,7 @@ def test_a_load_from_outside_is_heeded_by_the_next_pass_and_forgotten_when_it_do
     assert [effect.job_id for effect in shell.host.take()] == [1]
 
 
-def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(make_shell: MakeShell) -> None:
+def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(make_shell):
     """Its own samples take ten seconds, in which it gave out all of the capacity."""
     by = replace(rules(9, 18), beside=demand(0, 1))
     shell = make_shell(by=by)
@@ -462,7 +460,7 @@ def untold(shell: Shell, ids: list[int]) -> list[int]:
     return [each for each in ids if shell.engine.ledger.jobs[each].awaits]
 
 
-def test_work_that_is_due_before_the_timer_is_set_still_has_a_turn(make_shell: MakeShell) -> None:
+def test_work_that_is_due_before_the_timer_is_set_still_has_a_turn(make_shell):
     """A daemon that stood still between a turn and the next timer took the rest of the dependents
     for told, and a begin time that had come in between for served: both waited for another event,
     perhaps for ever."""
@@ -487,9 +485,7 @@ def test_work_that_is_due_before_the_timer_is_set_still_has_a_turn(make_shell: M
     assert shell.engine.due_s() == pytest.approx(0.001)
 
 
-def test_after_a_restart_jobs_are_told_of_tasks_and_arrays_that_ended_in_any_way(
-    make_shell: MakeShell,
-) -> None:
+def test_after_a_restart_jobs_are_told_of_tasks_and_arrays_that_ended_in_any_way(make_shell):
     shell = make_shell()
     shell.engine.turn([Work(st.DrainAsked(now(), True, ADMIN))])
     spans = ((0, 3, 1),)
@@ -514,7 +510,7 @@ def test_after_a_restart_jobs_are_told_of_tasks_and_arrays_that_ended_in_any_way
     assert {shell.engine.ledger.jobs[each].eligible_at for each in ids} == {now(7).at_s}
 
 
-def test_a_job_whose_end_nobody_knows_any_more_ended_as_a_lost_one(make_shell: MakeShell) -> None:
+def test_a_job_whose_end_nobody_knows_any_more_ended_as_a_lost_one(make_shell):
     """Its record was removed from the history before all were told: they do not wait for ever."""
     shell = make_shell()
     job_id, ids = with_dependents(shell, 2)
@@ -529,7 +525,7 @@ def test_a_job_whose_end_nobody_knows_any_more_ended_as_a_lost_one(make_shell: M
     assert [shell.engine.ledger.jobs[each].broken for each in ids] == [Broken(1, Outcome.LOST)] * 2
 
 
-def test_what_could_not_be_written_is_told_after_a_pause(make_shell: MakeShell) -> None:
+def test_what_could_not_be_written_is_told_after_a_pause(make_shell):
     """And not again and again, as fast as the processor can."""
     full = make_shell(journal=FullDisk)
     job_id, ids = with_dependents(full, 2)
@@ -567,7 +563,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(in_berlin: None) -> Clock:
+def clock(in_berlin) -> Clock:
     return Clock()
 
 
@@ -611,7 +607,7 @@ def why(shell: Shell, job_id: int) -> object:
     )  # fmt: skip
 
 
-def test_jobs_wait_for_next_week_over_the_daemons_end(make_shell: MakeShell, clock: Clock) -> None:
+def test_jobs_wait_for_next_week_over_the_daemons_end(make_shell, clock):
     shell = make_shell(by=with_quota(), clock=clock)
     shell.turn(of_pool(clock))
     assert shell.host.take() == [Launch(1, 1)]
@@ -642,7 +638,7 @@ def test_jobs_wait_for_next_week_over_the_daemons_end(make_shell: MakeShell, clo
     assert used_hours(later) == 1
 
 
-def test_attempts_and_breaks_count_in_the_next_daemon(make_shell: MakeShell, clock: Clock) -> None:
+def test_attempts_and_breaks_count_in_the_next_daemon(make_shell, clock):
     """They are in the job's events, not in its record."""
     shell = make_shell(by=with_quota(30), clock=clock)
     asked = of_pool(clock)
@@ -673,9 +669,7 @@ def test_attempts_and_breaks_count_in_the_next_daemon(make_shell: MakeShell, clo
     assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3
 
 
-def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(
-    make_shell: MakeShell, clock: Clock
-) -> None:
+def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(make_shell, clock):
     shell = make_shell(by=with_quota(), clock=clock)
     shell.turn(of_pool(clock))
     runs(shell, clock, 1, 2 * HOUR)
@@ -689,7 +683,7 @@ def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(
     assert shell.host.take() == [Launch(1, 1)]
 
 
-async def test_shares_show_how_much_of_a_quota_is_used(make_desk: MakeDesk, clock: Clock) -> None:
+async def test_shares_show_how_much_of_a_quota_is_used(make_desk, clock):
     desk = make_desk(by=with_quota(waits=False), clock=clock)
     shell = desk.shell
     shell.turn((of_pool(clock, 4.5), Payload()))

@@ -50,7 +50,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch) -> Path:
     """The /proc and /sys of another machine, below which the command looks."""
     monkeypatch.setattr(tools, "find_gpus", partial(find_gpus, tmp_path))
     monkeypatch.setattr(tools, "other_displays", partial(other_displays, root=tmp_path))
@@ -65,7 +65,7 @@ def run(*words: str) -> int:
     return 0
 
 
-def test_the_table_has_what_the_machine_has(root: Path, capsys: Captured) -> None:
+def test_the_table_has_what_the_machine_has(root, capsys):
     """Nothing is printed in columns that would be empty, nor at the ends of lines."""
     unfold("two-nvidia-desktop", root)
     assert run() == 0
@@ -92,8 +92,8 @@ def test_the_table_has_what_the_machine_has(root: Path, capsys: Captured) -> Non
     ],
 )
 def test_the_lines_are_a_configuration_and_so_is_the_list_behind_them(
-    root: Path, capsys: Captured, machine: str, instances: tuple[str, ...]
-) -> None:
+    root, capsys, machine, instances
+):
     """Both mean the same GPUs, and the list stays as it is when a GPU is added."""
     unfold(machine, root)
     assert run() == 0
@@ -106,7 +106,7 @@ def test_the_lines_are_a_configuration_and_so_is_the_list_behind_them(
         assert instances_of(countables, find_gpus(root)) == (("gpu", instances),)
 
 
-def test_there_are_no_lines_where_auto_would_find_nothing(root: Path, capsys: Captured) -> None:
+def test_there_are_no_lines_where_auto_would_find_nothing(root, capsys):
     unfold("dangling", root)
     assert run() == 0
     said = capsys.readouterr()
@@ -116,7 +116,7 @@ def test_there_are_no_lines_where_auto_would_find_nothing(root: Path, capsys: Ca
     )
 
 
-def test_a_graphics_device_with_another_driver_is_named(root: Path, capsys: Captured) -> None:
+def test_a_graphics_device_with_another_driver_is_named(root, capsys):
     unfold("driver-without-gpu", root)
     for address, vendor, kind in (
         ("0000:01:00.0", "0x10de", "0x030000"),
@@ -142,7 +142,7 @@ def test_a_graphics_device_with_another_driver_is_named(root: Path, capsys: Capt
     ]
 
 
-def test_programs_get_all_that_is_known(root: Path, capsys: Captured) -> None:
+def test_programs_get_all_that_is_known(root, capsys):
     unfold("two-amd-linked", root)
     assert run("--json") == 0
     said = capsys.readouterr()
@@ -154,7 +154,7 @@ def test_programs_get_all_that_is_known(root: Path, capsys: Captured) -> None:
     }  # fmt: skip
 
 
-def test_a_list_that_cannot_be_read_is_one_line(root: Path, capsys: Captured) -> None:
+def test_a_list_that_cannot_be_read_is_one_line(root, capsys):
     (root / "proc/driver/nvidia").mkdir(parents=True)
     (root / "proc/driver/nvidia/gpus").symlink_to("gpus")
     assert run() == 1
@@ -175,7 +175,7 @@ def resource(
     return CountableResource(name=name, instances=instances, devices=devices)
 
 
-def test_named_nodes_stay_as_the_launcher_was_told_them() -> None:
+def test_named_nodes_stay_as_the_launcher_was_told_them():
     """By number 0 it means the first node of the list that it has."""
     card = resource("card", "0", "1", devices=BEFORE)
     other = resource("card", "0", "1", "2", devices=NOW)
@@ -185,14 +185,14 @@ def test_named_nodes_stay_as_the_launcher_was_told_them() -> None:
     assert with_devices_of((card,), (resource("card", "0"),)) == (card,)
 
 
-def test_nothing_is_given_out_of_nodes_that_the_launcher_does_not_know() -> None:
+def test_nothing_is_given_out_of_nodes_that_the_launcher_does_not_know():
     other = resource("card", "0", "1", "2", devices=NOW)
     assert with_devices_of((), (other,)) == (resource("card"),)
     plain = resource("card", "left")
     assert with_devices_of((plain,), (other,)) == (plain,)
 
 
-def test_gpus_are_late_that_were_open_to_jobs_before_they_were_given_out() -> None:
+def test_gpus_are_late_that_were_open_to_jobs_before_they_were_given_out():
     one, two = (("gpu", ("0",)),), (("gpu", ("0", "1")), ("tape", ("0",)))
     gpu = resource("gpu", "0")
     assert late_gpus((gpu,), one, two) == ("1",)
@@ -229,7 +229,7 @@ def seen(ordered: LaunchOrder) -> dict[str, str]:
     return {name: env[name] for name in FOREIGN if name in env}
 
 
-def test_a_job_is_told_its_own_gpus_and_no_other_word_of_any() -> None:
+def test_a_job_is_told_its_own_gpus_and_no_other_word_of_any():
     assert seen(ordered((("gpu", ("1", "3")),), "gpu")) == {
         "CUDA_VISIBLE_DEVICES": "1,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "HIP_VISIBLE_DEVICES": "1,3", "DRF_GRES_GPU": "1,3", "A": "b",
@@ -237,7 +237,7 @@ def test_a_job_is_told_its_own_gpus_and_no_other_word_of_any() -> None:
     assert seen(ordered((("gpu", ("1",)),)))["CUDA_VISIBLE_DEVICES"] == "1", "configured no more"
 
 
-def test_a_job_is_kept_from_what_others_may_have() -> None:
+def test_a_job_is_kept_from_what_others_may_have():
     """Also what was taken out of the configuration while a job has it."""
     taken = [("gpu", "7"), ("gpu", "0"), ("tape", "left"), ("gpu", "1"), ("tape", "right")]
     job = structs.replace(STARTED, instances=(("gpu", ("1",)), ("tape", ("right",))))
@@ -276,7 +276,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def meter(clock: Clock, tmp_path: Path) -> Meter:
+def meter(clock, tmp_path) -> Meter:
     """Both jobs are watched; the cgroup of one is the beginning of the other's name."""
     meter = Meter(clock, mounts={"memory": str(tmp_path)})
     meter.watch((1, 2), 0, "drfd/system/1.2")
@@ -285,7 +285,7 @@ def meter(clock: Clock, tmp_path: Path) -> Meter:
 
 
 @pytest.fixture
-def use(meter: Meter) -> GpuUse:
+def use(meter) -> GpuUse:
     return GpuUse(meter)
 
 
@@ -296,7 +296,7 @@ def take(use: GpuUse, *gpus: View, why: str | None = None, driver: str = "any") 
 OURS, THEIRS = "/drfd/system/1.2", "/drfd/system/1.23"
 
 
-def test_a_process_belongs_to_the_job_of_its_cgroup_or_one_above(use: GpuUse, meter: Meter) -> None:
+def test_a_process_belongs_to_the_job_of_its_cgroup_or_one_above(use, meter):
     """Not of a cgroup that is only called so, which a user may make elsewhere."""
     take(
         use,
@@ -319,8 +319,8 @@ def test_a_process_belongs_to_the_job_of_its_cgroup_or_one_above(use: GpuUse, me
 
 
 def test_of_a_gpu_that_tells_no_processes_the_job_that_has_it_is_not_measured(
-    use: GpuUse, meter: Meter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    use, meter, monkeypatch
+):
     """Jobs that were given another GPU, or none, cannot be there."""
     has_it = structs.replace(JOB, instances=(("gpu", ("GPU-a",)),))
     has_another = structs.replace(OTHER, instances=(("gpu", ("1",)),))
@@ -334,7 +334,7 @@ def test_of_a_gpu_that_tells_no_processes_the_job_that_has_it_is_not_measured(
     assert view["outside_uids"] is None
 
 
-def test_where_only_the_whole_is_known_a_job_alone_has_it_all(use: GpuUse, meter: Meter) -> None:
+def test_where_only_the_whole_is_known_a_job_alone_has_it_all(use, meter):
     """So it is with the slices of a divided GPU."""
     unknown = process(11, OURS, memory=None, utilisation=None)
     take(use, gpu(unknown, memory_used=400, utilisation=None))
@@ -349,9 +349,7 @@ def test_where_only_the_whole_is_known_a_job_alone_has_it_all(use: GpuUse, meter
     ["", "x", "[]", '{"gpus":[]}', '{"gpus":[{}],"why":null}', '{"gpus":1,"why":null}', "[" * 9999],
     ids=str,
 )
-def test_nonsense_changes_nothing_and_is_logged_once(
-    use: GpuUse, meter: Meter, caplog: pytest.LogCaptureFixture, line: str
-) -> None:
+def test_nonsense_changes_nothing_and_is_logged_once(use, meter, caplog, line):
     take(use, gpu(process(11, OURS)))
     use.take("any", line, JOBS)
     use.take("any", line, JOBS)
@@ -361,8 +359,8 @@ def test_nonsense_changes_nothing_and_is_logged_once(
 
 
 def test_the_usage_of_a_job_has_the_peak_of_its_memory_and_its_mean_utilisation(
-    use: GpuUse, meter: Meter, clock: Clock, tmp_path: Path, has_two: Job
-) -> None:
+    use, meter, clock, tmp_path, has_two
+):
     """They stay known when the readings end."""
     cgroup = tmp_path / "drfd/system/1.2"
     cgroup.mkdir(parents=True)
@@ -391,7 +389,7 @@ def of_each(meter: Meter, job: Job) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.fixture
-def has_two(monkeypatch: pytest.MonkeyPatch) -> Job:
+def has_two(monkeypatch) -> Job:
     """The first job has the GPUs that the configuration calls "0" and "GPU-b"."""
     job = structs.replace(JOB, instances=(("gpu", ("0", "GPU-b")),))
     monkeypatch.setitem(JOBS, 1, job)
@@ -405,9 +403,7 @@ def has_two(monkeypatch: pytest.MonkeyPatch) -> Job:
         [gpu(is_lost=True, processes=None, memory_total=None)], None,
     ],
 )  # fmt: skip
-def test_readings_around_a_gap_do_not_follow_each_other(
-    use: GpuUse, meter: Meter, clock: Clock, has_two: Job, gap: list[View] | None
-) -> None:
+def test_readings_around_a_gap_do_not_follow_each_other(use, meter, clock, has_two, gap):
     """What the whole GPU has says nothing sure of the job, also if nobody else is there."""
     take(use, gpu(process(1, OURS, memory=500)))
     if gap is None:
@@ -419,7 +415,7 @@ def test_readings_around_a_gap_do_not_follow_each_other(
     assert of_each(meter, has_two) == {"0": (600,)}
 
 
-def test_readings_are_of_the_attempt_that_has_the_gpus(use: GpuUse, meter: Meter) -> None:
+def test_readings_are_of_the_attempt_that_has_the_gpus(use, meter):
     later = structs.replace(JOB, attempt=3, instances=(("gpu", ("0",)),))
     use.take("any", gpu_line(gpu(process(1, OURS))), {1: later})
     assert of_each(meter, later) == {}
@@ -433,7 +429,7 @@ def _gpu_fields(usage: Usage) -> tuple[int | None, ...]:
     )  # fmt: skip
 
 
-def test_without_cgroups_a_process_belongs_to_the_runner_it_descends_from(clock: Clock) -> None:
+def test_without_cgroups_a_process_belongs_to_the_runner_it_descends_from(clock):
     """This process stands for the runner, and has a child."""
     meter = Meter(clock)
     meter.watch((1, 2), os.getpid(), None)
@@ -454,12 +450,12 @@ def test_without_cgroups_a_process_belongs_to_the_runner_it_descends_from(clock:
 GIB = 1 << 30
 
 
-def test_a_lost_gpu_is_kept_from_jobs_and_has_no_users(use: GpuUse) -> None:
+def test_a_lost_gpu_is_kept_from_jobs_and_has_no_users(use):
     take(use, gpu(is_lost=True, processes=None, memory_used=None))
     assert use.used_outside(["0", "1"]) == {"0": ()}
 
 
-def test_who_uses_a_gpu_outside_is_named(use: GpuUse, clock: Clock) -> None:
+def test_who_uses_a_gpu_outside_is_named(use, clock):
     alike = {"memory": 3 * GIB}
     others = [process(5, uid=0, **alike), process(6, uid=123_456_789, **alike)]
     take(use, gpu(*others, memory_total=24 * GIB, memory_used=6 * GIB))
@@ -500,12 +496,12 @@ LOST = MeasuredGpu(
         (MeasuredGpu(READING, None), "its driver does not say which processes use it"),
     ],
 )
-def test_memory_is_kept_where_it_is_told_of_each_process(gpu: MeasuredGpu, why_not: str) -> None:
+def test_memory_is_kept_where_it_is_told_of_each_process(gpu, why_not):
     """By whichever of its names the configuration calls the GPU."""
     assert keepings(["0", "GPU-a"], [gpu], {}) == dict.fromkeys(["0", "GPU-a"], Keeping(why_not))
 
 
-def test_what_the_kernel_limits_needs_no_reading() -> None:
+def test_what_the_kernel_limits_needs_no_reading():
     found = keepings(["0", "1"], [LOST], {}, by_kernel=["0", "GPU-a"])
     assert keepings_text(found) == "0 kernel (dmem); 1 not kept: its driver says that it is lost"
     assert unkept_text({"0": found["0"]}) is None
@@ -518,7 +514,7 @@ def read_of(pci: str, uuid: str | None = None, ids: str | None = None) -> View:
     return {**gpu(pci=pci, uuid=uuid), "slice": ids, "name": None}
 
 
-def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(use: GpuUse) -> None:
+def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(use):
     """NVML calls a slice otherwise than the kernel's files do, by which GPUs are given out."""
     known = (
         Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a"),
@@ -539,7 +535,7 @@ def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(use: GpuU
     ]  # fmt: skip
 
 
-def test_a_gpu_that_has_gone_is_lost_although_the_driver_does_not_list_it(use: GpuUse) -> None:
+def test_a_gpu_that_has_gone_is_lost_although_the_driver_does_not_list_it(use):
     """Else jobs would be given it, and end at once."""
     known = (
         Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a", fault="it is another one"),

@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,9 +97,7 @@ JOB = Job(
         ({"stdout": "/dev/null"}, {"stdout": "/dev/null"}, True),
     ],
 )  # fmt: skip
-def test_an_output_that_is_another_running_jobs_is_not_emptied(
-    changes: dict[str, Any], other: dict[str, Any], empties: bool
-) -> None:
+def test_an_output_that_is_another_running_jobs_is_not_emptied(changes, other, empties):
     usual = replace(JOB.spec, name="train", stdout="%j.out", stderr="%j.out")
     job = structs.replace(JOB, attempt=1, spec=replace(usual, **changes))
     beside = [job, structs.replace(JOB, id=43, attempt=1, spec=replace(usual, **other))]
@@ -117,9 +114,7 @@ def test_an_output_that_is_another_running_jobs_is_not_emptied(
         (demand(2.5, 0, read=1), None),
     ],
 )
-def test_what_a_job_may_be_lent_is_never_below_its_demand(
-    most: Resources, found: tuple[int, int, int] | None
-) -> None:
+def test_what_a_job_may_be_lent_is_never_below_its_demand(most, found):
     settings = LaunchSettings([DISK], 512, protocol.SHARE)
     plain = order_for(JOB, JOURNAL_ID, settings)
     order = order_for(JOB, JOURNAL_ID, settings, most=most)
@@ -198,12 +193,12 @@ ENDED: dict[str, Any] = {
     ],
     ids=["up", "up unconfined", "broke", "frozen", "missing", "removed", "told", "ended", "unseen"],
 )  # fmt: skip
-def test_a_report_becomes_a_stimulus(report: dict[str, Any], stimulus: st.Stimulus) -> None:
+def test_a_report_becomes_a_stimulus(report, stimulus):
     assert stimulus_for(decode_report(report), now(), None) == stimulus
     assert read_report(protocol.encode(report)) == decode_report(report)
 
 
-def test_other_lines_are_read_as_well_and_what_is_unknown_is_an_error() -> None:
+def test_other_lines_are_read_as_well_and_what_is_unknown_is_an_error():
     hello = {"report": "hello", "controls": {}, "mounts": {"memory": "/m"}}
     assert read_report(protocol.encode(hello)) == decode_report(hello)
     with pytest.raises(HostError, match="the launcher's report 'exploded' cannot be understood"):
@@ -241,16 +236,14 @@ def launch(job: Job = TOLD_JOB) -> Any:
         ((), Outcome.FAILED, False),
     ],
 )
-def test_only_such_ends_are_told_of_as_were_asked_for(
-    on: tuple[str, ...], outcome: Outcome | None, is_told: bool
-) -> None:
+def test_only_such_ends_are_told_of_as_were_asked_for(on, outcome, is_told):
     notify = Notify(on, Words.of(["x"])) if on else None
     job = structs.replace(TOLD_JOB, outcome=outcome, spec=replace(TOLD_SPEC, notify=notify))
     assert (notice_for(job, launch(job)) is not None) is is_told
     assert launch(job).tells_start is ("start" in on)
 
 
-def test_an_attempt_that_is_tried_again_is_no_end() -> None:
+def test_an_attempt_that_is_tried_again_is_no_end():
     trying = replace(
         TOLD_SPEC, notify=Notify(("end",), Words.of(["x"])), retry=Retry(1, (Outcome.FAILED,))
     )
@@ -265,7 +258,7 @@ NEVER = structs.replace(
 )  # fmt: skip
 
 
-def test_an_array_of_which_no_task_ever_starts_is_named_as_a_whole() -> None:
+def test_an_array_of_which_no_task_ever_starts_is_named_as_a_whole():
     array = Array(common=structs.replace(NEVER, array_id=7), spans=((0, 9, 1),), at_once=None)
     order = order_for(array.common, JOURNAL_ID, LaunchSettings((), 64, QUOTA), array)
     order = with_slurm_variables(order, {"DRF_SLURM": "1"})
@@ -330,7 +323,7 @@ OpenBench = Callable[..., AbstractAsyncContextManager[LinkBench]]
 
 
 @pytest.fixture
-def bench(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenBench:
+def bench(short, tmp_path, monkeypatch) -> OpenBench:
     """A context: an engine whose host is a link to a fake launcher, started unless told not to."""
     for name in ("RETRY_S", "FAULT_RETRY_S"):
         monkeypatch.setattr(link_module, name, 0.005)
@@ -416,7 +409,7 @@ def ceilings(cores_milli: int) -> Message:
     return {"cores_milli": cores_milli, "disks": []}
 
 
-async def test_nothing_is_lent_below_the_floor(bench: OpenBench) -> None:
+async def test_nothing_is_lent_below_the_floor(bench):
     async with bench() as b:
         b.launcher.hello = LENDS
         b.link.settings = replace(b.link.settings, cores_by=protocol.SHARE)
@@ -442,7 +435,7 @@ async def test_nothing_is_lent_below_the_floor(bench: OpenBench) -> None:
         await until(lambda: set(b.link.borrowers) == {(2, 1)}, lambda: str(b.link.borrowers))
 
 
-async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> None:
+async def test_disk_rates_are_lent_in_any_mode_of_cores(bench):
     async with bench() as b:
         b.launcher.hello = LENDS
         disk = Disk(name="test", path="/", read_bps=1000, write_bps=1000, devices=("8:0",))
@@ -482,9 +475,7 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> Non
     ("version", "restart"),
     [(protocol.VERSION + 1, "drfd"), (0, "drfd-launcher"), (None, "drfd-launcher")],
 )
-async def test_a_launcher_of_another_version_gets_no_order(
-    bench: OpenBench, caplog: pytest.LogCaptureFixture, version: object, restart: str
-) -> None:
+async def test_a_launcher_of_another_version_gets_no_order(bench, caplog, version, restart):
     """Its hello may lack everything else; a line says which side to restart."""
     async with bench(present=False) as b:
         live_through(b.engine, [asks()])
@@ -504,9 +495,7 @@ async def test_a_launcher_of_another_version_gets_no_order(
 # -- a life ------------------------------------------------------------------------------------
 
 
-async def test_files_of_ended_attempts_are_removed_by_one_order(
-    bench: OpenBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_files_of_ended_attempts_are_removed_by_one_order(bench, monkeypatch):
     monkeypatch.setattr(link_module, "_FORGET_S", 0.5)
     async with bench() as b:
         await b.ready()
@@ -525,9 +514,7 @@ async def test_files_of_ended_attempts_are_removed_by_one_order(
     [({"notify": NOTIFY}, {}), ({}, {"counted": {"left_bytes": 1 << 20}})],
     ids=["notification", "memory left in use"],
 )
-async def test_resources_are_kept_while_something_of_the_job_is_left(
-    bench: OpenBench, changes: dict[str, Any], facts: dict[str, Any]
-) -> None:
+async def test_resources_are_kept_while_something_of_the_job_is_left(bench, changes, facts):
     async with bench() as b:
         await b.ready()
         await b.ask(st.SubmitAsked(now(), replace(spec(asks=demand(1)), **changes)))
@@ -536,7 +523,7 @@ async def test_resources_are_kept_while_something_of_the_job_is_left(
         assert b.job(1).shown_state == "CLEANING"
 
 
-async def test_a_launch_that_found_nothing_to_adopt_is_ordered_again(bench: OpenBench) -> None:
+async def test_a_launch_that_found_nothing_to_adopt_is_ordered_again(bench):
     """The runner died before it let its job go: as good as never launched."""
     async with bench() as b:
         await b.ready()
@@ -556,9 +543,7 @@ async def test_a_launch_that_found_nothing_to_adopt_is_ordered_again(bench: Open
         [ended(1, gone=True)],
     ],
 )
-async def test_processes_that_cannot_be_killed_are_remembered_until_they_are_gone(
-    bench: OpenBench, reports: list[Message]
-) -> None:
+async def test_processes_that_cannot_be_killed_are_remembered_until_they_are_gone(bench, reports):
     async with bench() as b:
         await b.ready()
         await b.ask(asks())
@@ -576,8 +561,8 @@ async def test_processes_that_cannot_be_killed_are_remembered_until_they_are_gon
     [(-1, False, "UNKNOWN"), (1, False, "MACHINE_CRASH"), (1, True, "MACHINE_CRASH")],
 )
 async def test_one_that_began_before_the_boot_went_down_with_the_machine(
-    bench: OpenBench, monkeypatch: pytest.MonkeyPatch, booted_s: float, reports: bool, loss: str
-) -> None:
+    bench, monkeypatch, booted_s, reports, loss
+):
     """Its attempt file had not reached the disk, or is empty there, which the launcher reports."""
     monkeypatch.setattr(link_module, "booted_at_s", lambda: UP_1.at_s + booted_s)
     seen: Message = {"known": [(1, 1)], "news": [about("missing", 1)]} if reports else {}
@@ -586,7 +571,7 @@ async def test_one_that_began_before_the_boot_went_down_with_the_machine(
         assert (b.job(1).outcome, b.job(1).loss) == (Outcome.LOST, loss)
 
 
-async def test_strays_are_removed_but_nothing_that_was_never_ours(bench: OpenBench) -> None:
+async def test_strays_are_removed_but_nothing_that_was_never_ours(bench):
     """An id beyond our last one may mean that the journal is an old copy: hands off."""
     gone = [asks(), st.CancelAsked(now(), 1, ALICE)]
     history = [*gone, st.LaunchAborted(now(), 1, 1, "x"), st.AttemptRemoved(now(), 1, 1)]
@@ -596,7 +581,7 @@ async def test_strays_are_removed_but_nothing_that_was_never_ours(bench: OpenBen
         assert b.taken() == [LIST, order("remove", 1, 1), order("remove", 1, 2)]
 
 
-async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
+async def test_news_of_a_stray_is_not_kept_for_ever(bench):
     """Every restart would leak a little, and live use would be sampled for nobody."""
     async with bench() as b:
         await b.ready()
@@ -607,7 +592,7 @@ async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
 # -- news and a journal that says no -----------------------------------------------------------
 
 
-async def test_news_that_could_not_be_written_is_not_lost(bench: OpenBench) -> None:
+async def test_news_that_could_not_be_written_is_not_lost(bench):
     """The launcher tells it once. A disk that was full for a moment must not make a job run for
     ever in the books: it is told again, or asked for again, without a restart."""
     async with bench(kind=FullDisk) as b:
@@ -623,7 +608,7 @@ async def test_news_that_could_not_be_written_is_not_lost(bench: OpenBench) -> N
         await b.quiet()
 
 
-async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench: OpenBench) -> None:
+async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench):
     """It was admitted while the launcher was away, and then the configuration was changed."""
     disks = (("data", 1, 1), ("gone", 1, 0))
     async with bench(present=False) as b:
@@ -652,7 +637,7 @@ def _never(count: int, **more: Any) -> list[st.Stimulus]:
     return [st.SubmitAsked(now(), asked, ended={9_000: Outcome.FAILED})] * count
 
 
-async def test_one_notification_of_each_user_is_on_its_way(bench: OpenBench) -> None:
+async def test_one_notification_of_each_user_is_on_its_way(bench):
     """Those of ten thousand jobs would take all the launcher's descriptors."""
     async with bench(present=False) as b:
         b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
@@ -678,7 +663,7 @@ def measured(*gpus: Message) -> Message:
 _MEASURE = {"cmd": "measure-gpus", "on": True}
 
 
-async def test_gpus_are_measured_where_the_configuration_has_some(bench: OpenBench) -> None:
+async def test_gpus_are_measured_where_the_configuration_has_some(bench):
     """A reload may bring GPUs, and take them away."""
     async with bench(present=False) as b:
         b.engine.adopt(with_gpus(0, 1))
@@ -692,9 +677,7 @@ async def test_gpus_are_measured_where_the_configuration_has_some(bench: OpenBen
         assert b.taken() == [{**_MEASURE, "on": False}]
 
 
-async def test_a_user_who_keeps_asking_has_the_launcher_write_keys_seldom(
-    bench: OpenBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_user_who_keeps_asking_has_the_launcher_write_keys_seldom(bench, monkeypatch):
     """Each order is a process of root's."""
     async with bench() as b:
         await b.ready()
@@ -706,7 +689,7 @@ async def test_a_user_who_keeps_asking_has_the_launcher_write_keys_seldom(
         assert b.taken() == [LIST, *({"cmd": "key", "uid": uid} for uid in (1000, 1001, 1000))]
 
 
-async def test_a_gpu_that_somebody_outside_uses_is_not_given_out(bench: OpenBench) -> None:
+async def test_a_gpu_that_somebody_outside_uses_is_not_given_out(bench):
     async with bench() as b:
         b.engine.adopt(with_gpus(0, 1, beside=NOTHING))
         await b.ready()
@@ -724,7 +707,7 @@ async def test_a_gpu_that_somebody_outside_uses_is_not_given_out(bench: OpenBenc
         assert b.job(2).instances == (("gpu", ("0",)),)
 
 
-async def test_a_job_over_its_memory_on_a_gpu_is_stopped_by_two_readings(bench: OpenBench) -> None:
+async def test_a_job_over_its_memory_on_a_gpu_is_stopped_by_two_readings(bench):
     async with bench() as b:
         b.engine.adopt(with_gpus(0, 1))
         await b.ready()
@@ -774,8 +757,8 @@ _TWO = tuple(
     ],
 )
 async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
-    bench: OpenBench, monkeypatch: pytest.MonkeyPatch, more: Message, memory: list[object]
-) -> None:
+    bench, monkeypatch, more, memory
+):
     async with bench(present=False) as b:
         b.launcher.hello = {**HELLO, **more}
         b.engine.adopt(with_gpus(0, 1))
@@ -792,9 +775,7 @@ async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
         assert order["variables"]["CUDA_VISIBLE_DEVICES"] == "GPU-0"
 
 
-async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
-    bench: OpenBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(bench, monkeypatch):
     """A driver may take seconds, and other requests are answered meanwhile."""
     may_answer = threading.Event()
 
@@ -823,9 +804,8 @@ async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
     ],
 )
 async def test_a_job_whose_gpu_cannot_be_given_to_it_ends_with_the_reason(
-    bench: OpenBench, monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...] | None,
-    outcome: Outcome, text: str,
-) -> None:  # fmt: skip
+    bench, monkeypatch, gpus, outcome, text
+):
     def look_up(roster: Roster) -> tuple[Gpu, ...]:
         if gpus is None:
             raise HostError("gpus", "cannot read the list")

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import MakeShell
 from drfd.common.errors import ConfigError, HostError
 from drfd.core.decisions.stimuli import DrainAsked
 from drfd.daemon import controller, tools
@@ -45,7 +44,7 @@ from fakes import ADMIN, Bench, demand, now, spec
 # -- before the loop runs: directories, the lock, and whose uids are taken ---------------------
 
 
-def test_one_state_directory_has_one_daemon(tmp_path: Path) -> None:
+def test_one_state_directory_has_one_daemon(tmp_path):
     places = Places(tmp_path / "state")
     lock = prepare(places)
     with pytest.raises(HostError) as error:
@@ -65,8 +64,8 @@ def test_one_state_directory_has_one_daemon(tmp_path: Path) -> None:
 
 
 def test_a_daemon_starts_on_a_full_disk_and_writes_into_no_file_of_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -86,7 +85,7 @@ def test_a_daemon_starts_on_a_full_disk_and_writes_into_no_file_of_another_name(
     assert other.read_text() == "theirs"
 
 
-def test_the_lock_is_not_followed_to_where_it_points(tmp_path: Path) -> None:
+def test_the_lock_is_not_followed_to_where_it_points(tmp_path):
     """The controller's own user could have put a link there, for root to make a file."""
     places = Places(tmp_path / "state")
     os.close(prepare(places))
@@ -98,7 +97,7 @@ def test_the_lock_is_not_followed_to_where_it_points(tmp_path: Path) -> None:
     assert not (tmp_path / "target").exists()
 
 
-def test_the_unit_and_not_the_configuration_says_who_the_controller_is(tmp_path: Path) -> None:
+def test_the_unit_and_not_the_configuration_says_who_the_controller_is(tmp_path):
     me = pwd.getpwuid(os.getuid()).pw_name
     other = next(each.pw_name for each in pwd.getpwall() if each.pw_uid != os.getuid())
     places = Places(tmp_path, tmp_path / "launcher")
@@ -111,14 +110,14 @@ def test_the_unit_and_not_the_configuration_says_who_the_controller_is(tmp_path:
     assert not places.launcher.exists(), "the other unit makes it"
 
 
-def test_a_state_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_state_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path):
     tmp_path.joinpath("file").write_text("")
     places = Places(tmp_path / "file" / "state")
     with pytest.raises(HostError, match=str(places.state)):
         prepare(places)
 
 
-def test_one_state_directory_has_one_cgroup_by_whatever_path(tmp_path: Path) -> None:
+def test_one_state_directory_has_one_cgroup_by_whatever_path(tmp_path):
     """After a restart the jobs' cgroups must be found again."""
     state = tmp_path / "state"
     state.mkdir()
@@ -129,9 +128,7 @@ def test_one_state_directory_has_one_cgroup_by_whatever_path(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root")
-def test_only_what_was_looked_at_is_handed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_was_looked_at_is_handed_over(tmp_path, monkeypatch):
     """Between the look and the change of owner the room's own user could put a link to a file of
     root's in the place of the lock, where the kernel lets users link to files of others."""
     room, secret = tmp_path / "controller", tmp_path / "secret"
@@ -163,7 +160,7 @@ def test_only_what_was_looked_at_is_handed_over(
 
 
 @pytest.fixture
-def ear(short: Path) -> Iterator[socket.socket]:
+def ear(short) -> Iterator[socket.socket]:
     """The manager's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(short / "notify"))
@@ -175,7 +172,7 @@ MakePulse = Callable[..., ServiceNotifier]
 
 
 @pytest.fixture
-def make_pulse(make_shell: MakeShell, short: Path) -> MakePulse:
+def make_pulse(make_shell, short) -> MakePulse:
     def make(
         *,
         watchdog_s: float | None = None,
@@ -214,9 +211,7 @@ def heard(ear: socket.socket) -> list[bytes]:
             return words
 
 
-def test_ready_reloading_and_stopping_are_said(
-    make_pulse: MakePulse, ear: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ready_reloading_and_stopping_are_said(make_pulse, ear, monkeypatch):
     """A reload with the time at which it began."""
     clocks = {time.CLOCK_MONOTONIC: 7_654_321}
     monkeypatch.setattr(time, "clock_gettime_ns", clocks.__getitem__)
@@ -231,7 +226,7 @@ def test_ready_reloading_and_stopping_are_said(
     ]
 
 
-def test_the_watchdog_is_fed_again_and_again(make_pulse: MakePulse, ear: socket.socket) -> None:
+def test_the_watchdog_is_fed_again_and_again(make_pulse, ear):
     said: list[bytes] = []
 
     def three() -> bool:
@@ -244,8 +239,8 @@ def test_the_watchdog_is_fed_again_and_again(make_pulse: MakePulse, ear: socket.
 
 @pytest.mark.parametrize("watchdog_s", [None, 0.04])
 def test_without_a_watchdog_there_are_no_beats_and_without_the_end_of_a_turn_is_silence(
-    make_pulse: MakePulse, ear: socket.socket, watchdog_s: float | None
-) -> None:
+    make_pulse, ear, watchdog_s
+):
     """The loop itself still runs: that alone is no sign of life."""
     taken: list[Work] = []
     pauses = iter(range(5))
@@ -256,9 +251,7 @@ def test_without_a_watchdog_there_are_no_beats_and_without_the_end_of_a_turn_is_
     assert (taken == []) is (watchdog_s is None)
 
 
-async def test_the_status_is_told_when_it_has_changed(
-    make_shell: MakeShell, short: Path, ear: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_status_is_told_when_it_has_changed(make_shell, short, ear, monkeypatch):
     monkeypatch.setattr(controller, "STATUS_S", 0.01)
     shell = make_shell()
     manager = Service(notify_socket=str(short / "notify"))
@@ -278,13 +271,7 @@ async def test_the_status_is_told_when_it_has_changed(
 
 
 @pytest.mark.parametrize(("away_s", "asks"), [(None, False), (0.005, False), (0.02, True)])
-async def test_a_launcher_that_stays_away_is_asked_for(
-    make_pulse: MakePulse,
-    ear: socket.socket,
-    monkeypatch: pytest.MonkeyPatch,
-    away_s: float | None,
-    asks: bool,
-) -> None:
+async def test_a_launcher_that_stays_away_is_asked_for(make_pulse, ear, monkeypatch, away_s, asks):
     """systemd looks for what the unit upholds when the state of that changes, and not again when
     it could not start it then: a reload of nothing is such a change."""
     monkeypatch.setattr(controller, "STATUS_S", 0.01)
@@ -302,7 +289,7 @@ async def test_a_launcher_that_stays_away_is_asked_for(
     assert asked[:2] == [b"RELOADING=1", b"READY=1"] * asks
 
 
-def test_the_status_counts_jobs() -> None:
+def test_the_status_counts_jobs():
     bench = Bench()
     for _ in range(3):
         bench.start()
@@ -333,7 +320,7 @@ def survivors(count: int) -> list[Any]:
 
 
 @pytest.mark.usefixtures("gc_as_before")
-def test_young_objects_that_refer_to_each_other_are_still_found() -> None:
+def test_young_objects_that_refer_to_each_other_are_still_found():
     controller.defer_full_collections()
     thing = Thing()
     thing.me = thing
@@ -346,7 +333,7 @@ def test_young_objects_that_refer_to_each_other_are_still_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("gc_as_before")
-def test_old_ones_are_found_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_ones_are_found_now_and_then(monkeypatch):
     controller.defer_full_collections()
     thing = Thing()
     gc.collect(1)
@@ -385,7 +372,7 @@ leave(7)
 
 
 @pytest.mark.slow
-def test_a_daemon_that_ends_does_not_wait_for_what_its_threads_compute() -> None:
+def test_a_daemon_that_ends_does_not_wait_for_what_its_threads_compute():
     """While a hundred forecasts were computed, a daemon that was told to end, or whose supervisor
     had died, stayed for two minutes, and those who connected meanwhile were not answered."""
     begun = time.monotonic()
@@ -446,7 +433,7 @@ def told(locked: Path, *words: str, **env: str) -> tuple[int, str]:
         ("uninstall --dry-run --root {}/state", 77),
     ],
 )  # fmt: skip
-def test_a_place_out_of_reach_is_a_line_that_names_it(locked: Path, words: str, code: int) -> None:
+def test_a_place_out_of_reach_is_a_line_that_names_it(locked, words, code):
     """Half of the commands ended with a traceback."""
     found, err = told(locked, *words.format(locked).split())
     assert (found, err.count("\n")) == (code, 1), err
@@ -457,7 +444,7 @@ def test_a_place_out_of_reach_is_a_line_that_names_it(locked: Path, words: str, 
 @pytest.mark.parametrize(
     ("words", "variable"), [("serve --idle-exit 0", "XDG_CONFIG_HOME"), ("calibrate", "HOME")]
 )
-def test_a_home_out_of_reach_is_one_line_too(locked: Path, words: str, variable: str) -> None:
+def test_a_home_out_of_reach_is_one_line_too(locked, words, variable):
     found, err = told(locked, *words.split(), **{variable: str(locked)})
     assert (found, err.count("\n")) == (78, 1), err
     assert f"drfd: cannot read {locked}" in err
@@ -471,7 +458,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def fast_disk(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def fast_disk(monkeypatch) -> list[Path]:
     """A disk of known speed, measured at once; where it was measured."""
     seen: list[Path] = []
 
@@ -484,7 +471,7 @@ def fast_disk(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 @pytest.fixture
-def two_disks(tmp_path: Path) -> Path:
+def two_disks(tmp_path) -> Path:
     for name in ("data", "scratch"):
         (tmp_path / name).mkdir()
     path = tmp_path / "drfd.toml"
@@ -503,9 +490,7 @@ def calibrate(*words: object) -> int:
     return 0
 
 
-def test_what_it_prints_is_a_configuration(
-    fast_disk: list[Path], two_disks: Path, tmp_path: Path, capsys: Captured
-) -> None:
+def test_what_it_prints_is_a_configuration(fast_disk, two_disks, tmp_path, capsys):
     assert calibrate("--config", two_disks) == 0
     said = capsys.readouterr()
     copied = tmp_path / "copied.toml"
@@ -520,9 +505,7 @@ def test_what_it_prints_is_a_configuration(
     assert f"in place of the [[disk]] lines of {two_disks}" in said.err
 
 
-def test_a_disk_may_be_chosen_and_a_path_be_named(
-    fast_disk: list[Path], two_disks: Path, tmp_path: Path, capsys: Captured
-) -> None:
+def test_a_disk_may_be_chosen_and_a_path_be_named(fast_disk, two_disks, tmp_path, capsys):
     odd = tmp_path / "an odd one"
     odd.mkdir()
     assert calibrate("--config", two_disks, "--disk", "fast", "--path", odd, "--json") == 0
@@ -533,7 +516,7 @@ def test_a_disk_may_be_chosen_and_a_path_be_named(
     assert [each["direct"] for each in found] == [True, False]
 
 
-def test_a_file_stands_for_its_directory(fast_disk: list[Path], two_disks: Path) -> None:
+def test_a_file_stands_for_its_directory(fast_disk, two_disks):
     assert calibrate("--config", two_disks, "--path", two_disks) == 0
     assert fast_disk == [two_disks.parent]
 
@@ -546,8 +529,8 @@ def test_a_file_stands_for_its_directory(fast_disk: list[Path], two_disks: Path)
     ],
 )
 def test_what_is_not_there_is_one_line_and_nothing_is_measured(
-    fast_disk: list[Path], two_disks: Path, capsys: Captured, words: tuple[str, ...], said: str
-) -> None:
+    fast_disk, two_disks, capsys, words, said
+):
     assert calibrate("--config", two_disks, *words) == 1
     error = capsys.readouterr().err
     assert error.startswith(said)
@@ -556,7 +539,7 @@ def test_what_is_not_there_is_one_line_and_nothing_is_measured(
 
 
 @pytest.fixture
-def roomy(tmp_path: Path) -> Iterator[Path]:
+def roomy(tmp_path) -> Iterator[Path]:
     system = os.statvfs(tmp_path)
     if system.f_bavail * system.f_frsize < NEEDED_BYTES:
         pytest.skip("the tests' own disk is nearly full")
@@ -567,7 +550,7 @@ def roomy(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_stopped_half_way_it_leaves_nothing_behind(roomy: Path) -> None:
+def test_stopped_half_way_it_leaves_nothing_behind(roomy):
     program = [sys.executable, "-I", "-m", "drfd.daemon", "calibrate", "--path", str(roomy)]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 from prometheus_client import CollectorRegistry, Metric
 
-from daemon.desk import MakeShell, Shell
+from daemon.desk import Shell
 from drfd.core.decisions.stimuli import Actor, SubmitAsked
 from drfd.core.fairness.rules import Pool
 from drfd.core.fairness.week_quotas import QuotaUse
@@ -49,9 +49,7 @@ def starts(registry: CollectorRegistry) -> tuple[float | None, float | None]:
     return registry.get_sample_value(f"{name}_count"), registry.get_sample_value(f"{name}_sum")
 
 
-def test_starts_that_an_earlier_daemon_has_seen_are_not_counted_again(
-    registry: CollectorRegistry,
-) -> None:
+def test_starts_that_an_earlier_daemon_has_seen_are_not_counted_again(registry):
     tally = Tally(registry)
     requeued = structs.replace(WAITING, id=8, attempt=1)
     starting = structs.replace(WAITING, id=9, attempt=1, state=JobState.STARTING)
@@ -68,7 +66,7 @@ def test_starts_that_an_earlier_daemon_has_seen_are_not_counted_again(
 # -- what is made of a snapshot ----------------------------------------------------------------
 
 
-def test_each_state_of_a_live_job_has_its_number() -> None:
+def test_each_state_of_a_live_job_has_its_number():
     rest = ("PENDING", "HELD", "STARTING", "SUSPENDED", "STOPPING", "CLEANING")
     assert with_all_states({"RUNNING": 2}) == dict.fromkeys(rest, 0) | {"RUNNING": 2}
 
@@ -87,7 +85,7 @@ def held_back_now(shell: Shell, used_up: Mapping[str, QuotaUse]) -> frozenset[st
     return held_back_leaves(shell.engine.ledger, shell.engine.rules, used_up)
 
 
-def test_who_has_used_a_quota_up_is_held_back_and_whose_jobs_do_not_fit_not(shell: Shell) -> None:
+def test_who_has_used_a_quota_up_is_held_back_and_whose_jobs_do_not_fit_not(shell):
     """Nothing is promised to those who are served last, either."""
     submit(shell, BOB, 9)
     submit(shell, ALICE, 1)
@@ -97,7 +95,7 @@ def test_who_has_used_a_quota_up_is_held_back_and_whose_jobs_do_not_fit_not(shel
         assert held_back_now(shell, {LEAF: use}) == {LEAF}
 
 
-def test_who_is_at_a_limit_is_held_back(make_shell: MakeShell) -> None:
+def test_who_is_at_a_limit_is_held_back(make_shell):
     limited = replace(rules(), members={("", "alice"): Pool(limit={"cores": 3000})})
     shell = make_shell(by=limited)
     submit(shell, BOB, 7)
@@ -151,7 +149,7 @@ def by(label: str, **values: float) -> dict[Labels, float]:
     return {frozenset({(label, name)}): value for name, value in values.items()}
 
 
-def test_users_beyond_the_number_are_one_row() -> None:
+def test_users_beyond_the_number_are_one_row():
     found = users(1)
     other = frozenset({("pool", "/"), ("user", "(other)")})
     bob = frozenset({("pool", "/"), ("user", "bob")})
@@ -166,7 +164,7 @@ def test_users_beyond_the_number_are_one_row() -> None:
         ("(other", "(other"),
     ],
 )  # fmt: skip
-def test_no_user_has_the_label_of_another_row(name: str, label: str) -> None:
+def test_no_user_has_the_label_of_another_row(name, label):
     named = node(f"root.{name}", running=1)
     found = users(2, named)
     assert {dict(each)["user"] for each in found["drfd_user_running_jobs"]} >= {"(other)"}
@@ -174,7 +172,7 @@ def test_no_user_has_the_label_of_another_row(name: str, label: str) -> None:
     assert frozenset({("pool", "/"), ("user", label)}) in found["drfd_user_running_jobs"]
 
 
-def test_a_gpu_is_named_by_its_number_and_what_is_not_measured_is_left_out() -> None:
+def test_a_gpu_is_named_by_its_number_and_what_is_not_measured_is_left_out():
     gpu: Any = {
         "name": "0", "pci": "0000:01:00.0", "memory_used": 10, "memory_total": 20,
         "utilisation": None, "is_lost": False,
@@ -193,7 +191,7 @@ TARGETS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"])
-def test_each_line_names_its_machine(target: dict[str, Any]) -> None:
+def test_each_line_names_its_machine(target):
     assert "{{instance}}" in target["legendFormat"]
     for labels in re.findall(r"\bby \(([^)]*)\)", target["expr"]):
         assert "instance" in labels.split(", "), "the sum is over all machines"
@@ -245,16 +243,14 @@ def endpoint(text: Callable[[str], tuple[bytes, str]] = page) -> Iterator[Callab
         (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: x\r\n\r\n", b"403 Forbidden"),
     ],
 )  # fmt: skip
-def test_only_this_machine_by_its_own_name_reads_the_metrics(
-    request_text: bytes, status: bytes
-) -> None:
+def test_only_this_machine_by_its_own_name_reads_the_metrics(request_text, status):
     with endpoint() as ask:
         answer = ask(request_text)
     assert status in answer.partition(b"\r\n\r\n")[0]
     assert answer.endswith(b"page\n") is (status == b"200 OK" and b"HEAD" not in request_text)
 
 
-def test_without_figures_the_service_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_figures_the_service_is_unavailable(caplog):
     def fails(accept: str) -> tuple[bytes, str]:
         raise RuntimeError("no figures\ntoday")
 
@@ -266,7 +262,7 @@ def test_without_figures_the_service_is_unavailable(caplog: pytest.LogCaptureFix
     ], "once for one error in a row"
 
 
-def test_idle_clients_keep_nobody_out_and_have_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_clients_keep_nobody_out_and_have_few_threads(monkeypatch):
     """The oldest of them makes room."""
     monkeypatch.setattr(publication, "ACCEPT_PAUSE_S", 0.001)
     with endpoint() as ask:
@@ -275,7 +271,7 @@ def test_idle_clients_keep_nobody_out_and_have_few_threads(monkeypatch: pytest.M
         assert threading.active_count() <= threads + MOST_CONNECTIONS + 1
 
 
-def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_says_nothing_is_let_go(monkeypatch):
     monkeypatch.setattr(publication._Handler, "timeout", 0.01)
     with endpoint() as ask:
         assert b"page" not in ask(b"GET /met")

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from daemon.desk import Desk, MakeShell
 from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.reconciliation import AttemptKey
@@ -78,7 +77,7 @@ true"""
 
 
 @pytest.fixture
-def meter(tmp_path: Path) -> Meter:
+def meter(tmp_path) -> Meter:
     """A meter over plain files; its clock goes on by two seconds with each look."""
     times = iter(range(1000, 100_000, 2))
     return Meter(
@@ -95,7 +94,7 @@ def write(tmp_path: Path, cpu_ns: int, rss: int, peak: int = 0) -> None:
     (directory / "memory.max_usage_in_bytes").write_text(f"{peak}\n")
 
 
-def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> None:
+def test_use_comes_from_the_two_latest_samples(meter, tmp_path):
     assert (meter.sample(JOB), meter.usage(JOB)) == (None, None), "nobody watches"
     meter.watch(KEY, 99, "drfd/1.1")
     for cpu_ns, rss, peak in ((0, 9, 9), (1_000_000_000, 100, 700), (4_000_000_000, 50, 600)):
@@ -118,7 +117,7 @@ def lent_us(meter: Meter, job: Job = LENDING) -> int | None:
     return None if usage is None else usage.lent_us
 
 
-def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(meter: Meter) -> None:
+def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(meter):
     """It was too short, or has run and ended while there was no daemon."""
     usage = meter.finish(LENDING, 30.0, 1000.0)
     assert usage == Usage(lent_us=20_000_000)
@@ -128,9 +127,7 @@ def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(me
     assert meter.finish(undated, 30.0, 1000.0) == Usage(lent_us=0)
 
 
-def test_that_it_may_not_look_is_in_the_log_once(
-    meter: Meter, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_that_it_may_not_look_is_in_the_log_once(meter, tmp_path, caplog):
     """All jobs seemed to use nothing, and what they used counted as a load from outside drfd."""
     write(tmp_path, 0, 1, 1)
     for number in (1, 2):
@@ -161,8 +158,8 @@ def runner_pid() -> Iterator[int]:
 
 @pytest.mark.parametrize(("gib", "is_over"), [(1, False), (1 / 128, True)])
 def test_an_unconfined_job_is_stopped_after_two_samples_over_its_memory(
-    meter: Meter, runner_pid: int, gib: float, is_over: bool
-) -> None:
+    meter, runner_pid, gib, is_over
+):
     job = structs.replace(JOB, cgroup=None, spec=spec(asks=demand(1, gib)))
     meter.watch(KEY, runner_pid, None)
     assert meter.sample(job) is None
@@ -221,9 +218,7 @@ class BusyWriter:
         return SimpleNamespace(read_bytes=0, write_bytes=BusyWriter.written)
 
 
-def test_disk_rates_that_the_kernel_is_not_given_are_judged(
-    meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_rates_that_the_kernel_is_not_given_are_judged(meter, tmp_path, monkeypatch):
     """An ordinary user has no io controller: memory is enforced, rates are measured."""
     job = structs.replace(JOB, spec=spec(asks=demand(1, 1, write=1_000_000)))
     monkeypatch.setattr(measurements.psutil, "Process", BusyWriter)
@@ -240,7 +235,7 @@ def test_disk_rates_that_the_kernel_is_not_given_are_judged(
     assert (found.memory_bytes, found.cpu_s) == (1 << 40, 0.0), "these are the cgroup's"
 
 
-def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter: Meter, tmp_path: Path) -> None:
+def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter, tmp_path):
     job = structs.replace(JOB, spec=spec(asks=demand(1, 1, write=1)))
     configure(meter, hello(tmp_path))
     meter.watch(KEY, 99, "drfd/1.1")
@@ -256,7 +251,7 @@ def write_cpuset(directory: Path, **files: str) -> None:
         (directory / f"cpuset.{name}").write_text(f"{text}\n")
 
 
-def test_a_pinned_jobs_cpus_are_read_from_either_version(meter: Meter, tmp_path: Path) -> None:
+def test_a_pinned_jobs_cpus_are_read_from_either_version(meter, tmp_path):
     """On version 1 its memory follows it, on version 2 it has memory nodes of its own."""
     write_cpuset(tmp_path / "drfd/1.1", cpus="0-3,8", mems="0", memory_migrate="1")
     assert meter.pinned_cpus(JOB) is None, "the launcher has no cpusets"
@@ -279,7 +274,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def watching(tmp_path: Path) -> Meter:
+def watching(tmp_path) -> Meter:
     """Over plain files, watching one job."""
     watching = Meter(time.monotonic, mounts={"cpuacct": str(tmp_path), "memory": str(tmp_path)})
     watching.watch(KEY, 1, JOB.cgroup)
@@ -295,8 +290,8 @@ def update(external: ExternalUsage, now: MachineUse) -> Resources | None:
 
 
 def test_a_niced_job_hides_no_load_from_outside_and_niced_programs_are_none(
-    watching: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    watching, tmp_path, monkeypatch
+):
     """The machine's use is without that of niced processes."""
     niced = {7: 10.0}
     monkeypatch.setattr(measurements, "niced_processes", lambda mounts, cgroup: dict(niced))
@@ -321,7 +316,7 @@ def test_a_niced_job_hides_no_load_from_outside_and_niced_programs_are_none(
     assert not watching.finds_niced
 
 
-def test_the_time_of_jobs_gone_between_two_looks_is_theirs(watching: Meter, tmp_path: Path) -> None:
+def test_the_time_of_jobs_gone_between_two_looks_is_theirs(watching, tmp_path):
     """Else a stream of short jobs would keep others from starting."""
     external = ExternalUsage(watching)
     update(external, used(100, 5000))
@@ -373,7 +368,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(tmp_path) -> Iterator[Machine]:
     journal = Journal(tmp_path / "curves.sqlite")
     yield Machine(tmp_path / "cgroup", journal)
     journal.close()
@@ -394,7 +389,7 @@ def run(machine: Machine, curves: Curves, each: Job, rounds: int, *, cores: floa
         machine.sample(curves, each)
 
 
-def test_points_are_means_of_the_time_between_two_samples_in_unix_time(machine: Machine) -> None:
+def test_points_are_means_of_the_time_between_two_samples_in_unix_time(machine):
     curves = machine.curves()
     run(machine, curves, job(), 3, cores=0.5)
     curve = curves.of_job(job())
@@ -422,7 +417,7 @@ def on_gpus(machine: Machine, curves: Curves, each: Job, *readings: GpuShare | N
         run(machine, curves, each, 1)
 
 
-def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(machine: Machine) -> None:
+def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(machine):
     curves = machine.curves()
     with_gpu, plain = job(1, spec=of_gpus(1)), job(2)
     run(machine, curves, with_gpu, 1)
@@ -434,7 +429,7 @@ def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(machine:
         assert (view.get("gpu_memory"), view.get("gpu_utilisation")) == (shown, shown)
 
 
-def test_a_users_jobs_add_up_and_an_idle_user_is_forgotten_later(machine: Machine) -> None:
+def test_a_users_jobs_add_up_and_an_idle_user_is_forgotten_later(machine):
     curves = machine.curves()
     one, other, bobs = job(1), job(2), job(3, spec=spec("root.bob", actor=BOB))
     for _ in range(3):
@@ -459,7 +454,7 @@ def test_a_users_jobs_add_up_and_an_idle_user_is_forgotten_later(machine: Machin
 
 
 @pytest.mark.slow
-def test_a_restart_goes_on_with_the_peak_and_the_mean_of_gpus(machine: Machine) -> None:
+def test_a_restart_goes_on_with_the_peak_and_the_mean_of_gpus(machine):
     """The peak is saved within ten seconds, and everything else not before five minutes."""
     before = machine.curves()
     on_gpus(machine, before, job(), GpuShare(5 * MIB, 90))
@@ -496,7 +491,7 @@ def lending(machine: Machine, **changes: Any) -> Job:
     return job(spec=RANGED, started_mono_s=machine.clock().mono_s, **changes)
 
 
-def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine: Machine) -> None:
+def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine):
     curves, each, plain = machine.curves(), lending(machine), job(2)
     for cpu_s in (2, 8, 9, 11):
         machine.use(each, cpu_s=cpu_s)
@@ -512,7 +507,7 @@ def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine: M
     assert single is not None and "cores_lent" not in curve_view(single, plain.spec.demand)
 
 
-def test_a_restart_goes_on_with_what_was_lent_and_came_meanwhile(machine: Machine) -> None:
+def test_a_restart_goes_on_with_what_was_lent_and_came_meanwhile(machine):
     """The journal has what was saved before; what came later is known as a whole."""
     before, each = machine.curves(), lending(machine)
     run(machine, before, each, 5, cores=3.0)
@@ -536,7 +531,7 @@ def test_a_restart_goes_on_with_what_was_lent_and_came_meanwhile(machine: Machin
     assert last.meter.finish(each, 3.0 * machine.at_s, mono_s) == Usage(lent_us=36_000_000)
 
 
-def test_running_jobs_are_saved_now_and_then_some_at_a_time(machine: Machine) -> None:
+def test_running_jobs_are_saved_now_and_then_some_at_a_time(machine):
     curves = machine.curves()
     jobs = [job(each) for each in range(1, 21)]
     for _ in range(2):
@@ -554,9 +549,7 @@ def test_running_jobs_are_saved_now_and_then_some_at_a_time(machine: Machine) ->
 
 
 @pytest.mark.slow
-def test_an_end_is_kept_in_few_points_with_the_same_sums(
-    machine: Machine, make_shell: MakeShell
-) -> None:
+def test_an_end_is_kept_in_few_points_with_the_same_sums(machine, make_shell):
     shell = make_shell(clock=machine.clock)
     curves = replace(machine.curves(), journal=shell.journal)
     shell.engine.curve_of = curves.final_curve
@@ -580,7 +573,7 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(
     shell.host.take()
 
 
-async def test_anybody_may_ask_for_the_use_of_a_job_or_a_user(desk: Desk) -> None:
+async def test_anybody_may_ask_for_the_use_of_a_job_or_a_user(desk):
     await desk.submit(Actor("bob", 1002, False), argv=["secret"], cwd="/secret", name="plain")
     empty = {"at": [], "cores": [], "memory": [], "read": [], "write": []}
     reply = await desk.ask(ALICE, op="usage", id=1)
@@ -621,7 +614,7 @@ def reserves(
     )
 
 
-def test_below_the_reserve_of_disk_users_submit_and_change_nothing(tmp_path: Path) -> None:
+def test_below_the_reserve_of_disk_users_submit_and_change_nothing(tmp_path):
     """They could fill the disk under the journal, and other people's jobs were lost to it."""
     kept = reserves(tmp_path, reserve_disk_bytes=ALL)
     for refuse, what in (
@@ -647,9 +640,7 @@ def test_below_the_reserve_of_disk_users_submit_and_change_nothing(tmp_path: Pat
         (MemoryHeadroom("the cgroup /x", 4 * MIB, 256 * MIB), False),
     ],
 )
-def test_below_the_reserve_of_memory_users_submit_nothing(
-    tmp_path: Path, spare: MemoryHeadroom, is_short: bool
-) -> None:
+def test_below_the_reserve_of_memory_users_submit_nothing(tmp_path, spare, is_short):
     kept = reserves(tmp_path, spare)
     kept.refuse_change(ALICE)
     kept.refuse_submission(ADMIN)
@@ -663,7 +654,7 @@ def test_below_the_reserve_of_memory_users_submit_nothing(
     assert [each.code for each in kept.shortages()] == [MEMORY]
 
 
-def test_it_looks_again_after_a_moment_and_not_at_each_request(tmp_path: Path) -> None:
+def test_it_looks_again_after_a_moment_and_not_at_each_request(tmp_path):
     now_s, looks = [0.0], [0]
 
     def memory() -> list[MemoryHeadroom]:
@@ -688,13 +679,11 @@ def test_it_looks_again_after_a_moment_and_not_at_each_request(tmp_path: Path) -
         (1000 * GIB, GIB),
     ],
 )  # fmt: skip
-def test_what_is_kept_of_a_disk_unless_configured(total: int, kept: int) -> None:
+def test_what_is_kept_of_a_disk_unless_configured(total, kept):
     assert default_reserve_disk(total) == kept
 
 
-def test_a_reserve_that_is_not_there_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reserve_that_is_not_there_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "free_bytes", lambda path: 1 << 40)
     reserve = Reserve(tmp_path / "journal.reserve", most_bytes=1 << 16)
     kept = Reserves(reserve, lambda: UserLimits(reserve_disk_bytes=0), memory=list)
@@ -807,7 +796,7 @@ def world() -> World:
     return World()
 
 
-def test_rivals_are_found_once_when_somebody_asks(world: World) -> None:
+def test_rivals_are_found_once_when_somebody_asks(world):
     mine, other = world.start(2, 9), world.start(2, 9, leaf="root.bob")
     for _ in range(5):
         world.second((mine, 4.5, True), (other, 4.5, True))
@@ -815,7 +804,7 @@ def test_rivals_are_found_once_when_somebody_asks(world: World) -> None:
     assert first.rivals.everybody and first.rivals is again.rivals
 
 
-def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some() -> None:
+def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some():
     world = World(Bench(replace(rules(), beside=Resources())))
     job, other = world.start(2, 9), world.start(1)
     for _ in range(6):
@@ -825,7 +814,7 @@ def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some() -
     assert world.ceiling(job) > 8000
 
 
-def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside() -> None:
+def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside():
     world = World(Bench(replace(rules(), beside=Resources())))
     job = world.start(2, 9)
     for _ in range(4):
@@ -841,7 +830,7 @@ def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside() -> None:
     assert world.ceiling(job) == 9000
 
 
-def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world: World) -> None:
+def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world):
     """Even if nobody else runs, or nothing is known of its use: what it does until it is killed
     needs no more than its floor."""
     job = world.start(2, 8)
@@ -855,7 +844,7 @@ def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world: World) -
     assert world.second((job, 2, True)) == {}
 
 
-def test_loans_are_taken_back_when_nothing_is_lent_any_more(world: World) -> None:
+def test_loans_are_taken_back_when_nothing_is_lent_any_more(world):
     job, quiet = world.start(2, 8), world.start(1)
     world.step()
     for _ in range(3):
@@ -866,9 +855,7 @@ def test_loans_are_taken_back_when_nothing_is_lent_any_more(world: World) -> Non
 
 
 @pytest.mark.parametrize("kinds", [frozenset({CORES}), frozenset[str]()])
-def test_a_new_launcher_or_controller_orders_all_that_run_what_they_may_use(
-    kinds: frozenset[str],
-) -> None:
+def test_a_new_launcher_or_controller_orders_all_that_run_what_they_may_use(kinds):
     """What the kernel has is not known: an earlier controller may have lent them something."""
     world = World(kinds=kinds)
     jobs = [world.start(2, 8), world.start(1, leaf="root.bob"), world.start(1, 8)]
@@ -880,7 +867,7 @@ def test_a_new_launcher_or_controller_orders_all_that_run_what_they_may_use(
     assert world.step() == []
 
 
-def test_while_no_order_reaches_the_launcher_all_stays(world: World) -> None:
+def test_while_no_order_reaches_the_launcher_all_stays(world):
     job = world.start(2, 8)
     for _ in range(3):
         world.second((job, 2, True))
@@ -888,7 +875,7 @@ def test_while_no_order_reaches_the_launcher_all_stays(world: World) -> None:
     assert world.step() == [] and world.ceiling(job) == 8000
 
 
-def test_counters_and_bytes_are_read_of_both_versions_of_cgroups(tmp_path: Path) -> None:
+def test_counters_and_bytes_are_read_of_both_versions_of_cgroups(tmp_path):
     job = tmp_path / "drfd/1.1"
     job.mkdir(parents=True)
     (job / "cpu.stat").write_text("usage_usec 2500000\nnr_periods 9\nnr_throttled 4\n")
@@ -929,7 +916,7 @@ def io() -> World:
     return World(Bench(ONE), frozenset({DISKS}), (DATA,))
 
 
-def test_who_gives_back_is_told_before_who_is_lent_more(io: World) -> None:
+def test_who_gives_back_is_told_before_who_is_lent_more(io):
     mine = io.start(1, read=(10, 90))
     for mib in (10, 10, 20, 40, 80):
         io.reads((mine, mib))
@@ -947,14 +934,14 @@ def test_who_gives_back_is_told_before_who_is_lent_more(io: World) -> None:
     assert io.lender.of(io.bench.job(mine.id)) == []
 
 
-def test_what_was_read_before_a_pause_tells_nothing(io: World) -> None:
+def test_what_was_read_before_a_pause_tells_nothing(io):
     job = io.start(1, read=(10, 80))
     io.reads((job, 10))
     io.mono_s += 60
     assert io.reads((job, 10)) == []
 
 
-def test_all_is_given_back_when_disks_are_lent_no_more(io: World) -> None:
+def test_all_is_given_back_when_disks_are_lent_no_more(io):
     job, quiet = io.start(1, read=(10, 80)), io.start(1, read=(1, 0))
     io.step()
     for mib in (10, 10, 20):
@@ -964,7 +951,7 @@ def test_all_is_given_back_when_disks_are_lent_no_more(io: World) -> None:
     assert io.step() == [] and io.lender.of(job) == io.lender.of(quiet) == []
 
 
-def test_two_disks_on_one_device_share_what_was_measured_there() -> None:
+def test_two_disks_on_one_device_share_what_was_measured_there():
     disks = DATA, replace(SCRATCH, devices=DATA.devices)
     io = World(Bench(TWO), frozenset({DISKS}), disks)
     asks = replace(demand(1, 1), disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 0)))
@@ -1009,14 +996,12 @@ RANGE = spec(asks=demand(2, read=10), most=Resources(cores_milli=8000, read_bps=
          "cores what others leave idle"),
     ],
 )  # fmt: skip
-def test_an_owner_is_told_what_of_a_range_does_not_count(
-    hello: Message, mode: str, text: str | None
-) -> None:
+def test_an_owner_is_told_what_of_a_range_does_not_count(hello, mode, text):
     assert unlent_text(RANGE, hello, mode) == text
     assert unlent_text(spec(asks=demand(2)), hello, mode) is None
 
 
-def test_of_a_disk_whose_rates_cannot_be_limited_nothing_is_lent() -> None:
+def test_of_a_disk_whose_rates_cannot_be_limited_nothing_is_lent():
     """Another one of the machine may take limits."""
     fast, slow = (
         Disk(name=name, path=f"/{name}", read_bps=100, write_bps=100, devices=devices, why_none=why)

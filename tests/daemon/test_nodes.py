@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ def read(text: str) -> Config:
     return parse(tomllib.loads(text), "FILE")
 
 
-def test_pools_may_be_limited_in_what_other_machines_have() -> None:
+def test_pools_may_be_limited_in_what_other_machines_have():
     config = read(f"{TOML}[pools.lab]\nlimit = {{gpu = 1, tape = 1}}\n")
     assert config.pools["lab"].limit == {"gpu": 1, "tape": 1}
 
@@ -144,13 +143,13 @@ def test_pools_may_be_limited_in_what_other_machines_have() -> None:
         (f"{LOCAL}{N7}core = 3\n", "nodes.n7.core: unknown key (did you mean cores?)"),
     ],
 )  # fmt: skip
-def test_a_mistake_names_its_place_and_the_cure(text: str, said: str) -> None:
+def test_a_mistake_names_its_place_and_the_cure(text, said):
     with pytest.raises(ConfigError) as error:
         read(text)
     assert str(error.value) == f"FILE: {said}"
 
 
-def test_the_capacity_is_that_of_all_machines_together(tmp_path: Path) -> None:
+def test_the_capacity_is_that_of_all_machines_together(tmp_path):
     text = '[capacity]\nreserve_memory = 0\n[gres]\ngpu = [0]\n[[disk]]\nname = "d"\n'
     text += f'path = "/"\nread = "1G"\nwrite = "1G"\n{TOML}'
     machine = Machine(cores_milli=8000, memory_bytes=64 * GIB)
@@ -190,7 +189,7 @@ def test_the_capacity_is_that_of_all_machines_together(tmp_path: Path) -> None:
     assert (rules.lost_gres, rules.own_capacity) == ((), own)
 
 
-def test_what_slurms_launcher_would_not_find_is_warned_of(tmp_path: Path) -> None:
+def test_what_slurms_launcher_would_not_find_is_warned_of(tmp_path):
     missing = SlurmSettings(
         conf=f"{tmp_path}/slurm.conf", programs=str(tmp_path), user="drfd-ghost"
     )
@@ -202,7 +201,7 @@ def test_what_slurms_launcher_would_not_find_is_warned_of(tmp_path: Path) -> Non
     assert slurm_warnings((HEAD,), missing) == []
 
 
-def test_changes_that_take_a_restart_are_said_at_a_reload() -> None:
+def test_changes_that_take_a_restart_are_said_at_a_reload():
     plain = SlurmSettings()
     (first,) = late_node_changes(((HEAD,), plain), ((HEAD, N1), plain))
     assert first.startswith("nodes: these are the first ones of Slurm's")
@@ -278,7 +277,7 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def links(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+def links(short, tmp_path, monkeypatch) -> Open:
     monkeypatch.setattr(link_module, "RETRY_S", 0.005)
     monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
 
@@ -320,7 +319,7 @@ def links(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     return run
 
 
-async def test_a_launcher_may_be_away_while_the_other_goes_on(links: Open) -> None:
+async def test_a_launcher_may_be_away_while_the_other_goes_on(links):
     async with links() as b:
         await b.submit("n1")
         b.n1.send(up(1))
@@ -348,7 +347,7 @@ async def test_a_launcher_may_be_away_while_the_other_goes_on(links: Open) -> No
         assert await b.orders(b.atlas) == []
 
 
-async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(links: Open) -> None:
+async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(links):
     """As after a journal was restored from an old copy: it is not known whose work it is."""
     history = [asked("n1"), st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)]
     async with links(history=history, known=[(1, 1)], known_n1=[(1, 1)]) as b:
@@ -364,7 +363,7 @@ async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(links: Open
         assert await b.orders(b.n1) == []
 
 
-async def test_the_controller_s_own_node_may_get_another_name_while_jobs_run(links: Open) -> None:
+async def test_the_controller_s_own_node_may_get_another_name_while_jobs_run(links):
     async with links() as b:
         await b.submit("atlas")
         b.atlas.send(up(1))
@@ -381,7 +380,7 @@ async def test_the_controller_s_own_node_may_get_another_name_while_jobs_run(lin
         await until(lambda: b.job(1).outcome is not None, lambda: b.job(1))
 
 
-async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(links: Open) -> None:
+async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(links):
     """Its order has gone to the launcher of the node that was."""
     async with links() as b:
         await b.submit("n1")
@@ -407,7 +406,7 @@ def nodes(fault: str = "", away: str | None = None) -> Message:
     return {"report": "nodes", "away": away, "nodes": {"n1": facts}}
 
 
-async def test_what_others_jobs_have_stays_while_nobody_can_tell(links: Open) -> None:
+async def test_what_others_jobs_have_stays_while_nobody_can_tell(links):
     async with links() as b:
         await b.both()
         has = {"cores": 4, "memory_bytes": 8 << 30, "fault": "", "outside_cores": 3}
@@ -428,9 +427,7 @@ async def test_what_others_jobs_have_stays_while_nobody_can_tell(links: Open) ->
         assert [each.elsewhere for each in loads] == [others]
 
 
-async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(
-    links: Open,
-) -> None:
+async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(links):
     async with links() as b:
         await b.both()
         b.n1.send(nodes("Slurm says that it is down"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk
+from daemon.desk import Desk
 from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.model.job import Usage
@@ -26,7 +26,7 @@ async def history(desk: Desk, actor: Any, **fields: Any) -> list[int]:
     return [job["id"] for job in (await desk.ask(actor, op="history", **fields))["jobs"]]
 
 
-async def test_a_page_says_where_the_next_one_begins(desk: Desk) -> None:
+async def test_a_page_says_where_the_next_one_begins(desk):
     for _ in range(5):
         await desk.finish(await desk.submit(ALICE))
     found, after = [], None
@@ -37,7 +37,7 @@ async def test_a_page_says_where_the_next_one_begins(desk: Desk) -> None:
     assert (found, after) == ([[5, 4], [3, 2], [1]], None)
 
 
-async def test_what_is_asked_for_is_what_comes(desk: Desk) -> None:
+async def test_what_is_asked_for_is_what_comes(desk):
     await desk.finish(await desk.submit(ALICE, name="train"))
     await desk.finish(await desk.submit(BOB), exit_code=1)
     assert await history(desk, ALICE, past={"user": "alice"}) == [1]
@@ -56,7 +56,7 @@ async def test_what_is_asked_for_is_what_comes(desk: Desk) -> None:
     assert await history(desk, ALICE, past={"since_s": 1e11}) == []
 
 
-async def test_the_past_of_an_array_is_that_of_its_tasks_and_a_task_has_its_own(desk: Desk) -> None:
+async def test_the_past_of_an_array_is_that_of_its_tasks_and_a_task_has_its_own(desk):
     await desk.submit(ALICE, array="5-7")
     for job_id in (2, 3, 4, await desk.submit(ALICE)):
         await desk.finish(job_id)
@@ -77,7 +77,7 @@ def used(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["quota", "share"])
-async def test_a_range_is_advised_where_cores_are_lent_alone(desk: Desk, mode: str) -> None:
+async def test_a_range_is_advised_where_cores_are_lent_alone(desk, mode):
     """Two cores were used at times, and a quarter of one on average."""
     desk.link.hello = {"lendable": ["cores", "disks"]}
     desk.link.settings = replace(desk.link.settings, cores_by=mode)
@@ -95,7 +95,7 @@ async def test_a_range_is_advised_where_cores_are_lent_alone(desk: Desk, mode: s
     )
 
 
-async def test_rows_beyond_the_limit_are_summed_up_and_jobs_are_the_latest(desk: Desk) -> None:
+async def test_rows_beyond_the_limit_are_summed_up_and_jobs_are_the_latest(desk):
     for actor in (ALICE, BOB, ADMIN):
         await desk.finish(await desk.submit(actor), **used())
     by_user = await desk.ask(ALICE, op="report", by="user", limit=1)
@@ -123,7 +123,7 @@ async def run_twice(desk: Desk, job_id: int) -> None:
     )
 
 
-async def test_all_runs_of_a_retried_job_count_wherever_it_is_told_what_it_used(desk: Desk) -> None:
+async def test_all_runs_of_a_retried_job_count_wherever_it_is_told_what_it_used(desk):
     job_id = await desk.submit(ALICE, retry={"times": 1})
     await run_twice(desk, job_id)
     runs = {
@@ -144,7 +144,7 @@ async def test_all_runs_of_a_retried_job_count_wherever_it_is_told_what_it_used(
     ]
 
 
-async def test_a_report_shows_how_the_last_job_of_each_row_went(desk: Desk) -> None:
+async def test_a_report_shows_how_the_last_job_of_each_row_went(desk):
     """Where a row is of one kind of jobs."""
     used = {"cores_milli": (2_000_000, 2000), "memory_bytes": (4096, 1)}
     points = [Point.of(2000 * at, 2000, **used) for at in range(1, 41)]
@@ -172,7 +172,7 @@ async def test_a_report_shows_how_the_last_job_of_each_row_went(desk: Desk) -> N
 
 
 @pytest.mark.slow
-async def test_a_report_is_made_by_a_program_in_a_child(desk: Desk) -> None:
+async def test_a_report_is_made_by_a_program_in_a_child(desk):
     await desk.finish(await desk.submit(ALICE, name="train"), **used())
     expected = await desk.ask(ALICE, op="report")
     desk.requests.history.children = Children(desk.requests.history.children.kind, patience_s=60)
@@ -208,7 +208,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def start(make_desk: MakeDesk, clock: Clock) -> Iterator[Start]:
+def start(make_desk, clock) -> Iterator[Start]:
     """Start a daemon whose rules are on record."""
     started: list[Desk] = []
 
@@ -235,7 +235,7 @@ async def busy(start: Start, clock: Clock) -> Desk:
 
 
 @pytest.mark.slow
-async def test_what_one_lacks_because_of_another_is_for_the_two(start: Start, clock: Clock) -> None:
+async def test_what_one_lacks_because_of_another_is_for_the_two(start, clock):
     desk = await busy(start, clock)
     pair = {
         "user": "bob", "pool": None, "by": {"user": "alice", "pool": None},
@@ -249,7 +249,7 @@ async def test_what_one_lacks_because_of_another_is_for_the_two(start: Start, cl
 
 
 @pytest.mark.slow
-async def test_only_hours_of_the_asked_time_count(start: Start, clock: Clock) -> None:
+async def test_only_hours_of_the_asked_time_count(start, clock):
     desk = await busy(start, clock)
 
     async def hours(**asked: float) -> tuple[float | None, float | None, int]:
@@ -267,8 +267,8 @@ async def test_only_hours_of_the_asked_time_count(start: Start, clock: Clock) ->
 
 @pytest.mark.slow
 async def test_an_administrator_checks_the_account_and_is_told_the_first_hour_that_differs(
-    start: Start, clock: Clock
-) -> None:
+    start, clock
+):
     desk = await busy(start, clock)
     clock.hours = 2.5
     await desk.submit(EVE)
@@ -287,7 +287,7 @@ async def test_an_administrator_checks_the_account_and_is_told_the_first_hour_th
 
 
 @pytest.mark.slow
-async def test_a_file_not_to_be_read_is_an_error_with_its_cure(start: Start, clock: Clock) -> None:
+async def test_a_file_not_to_be_read_is_an_error_with_its_cure(start, clock):
     desk = await busy(start, clock)
     path = desk.shell.journal.path.with_name(NAME)
     await desk.submit(EVE)
@@ -307,7 +307,7 @@ async def test_a_file_not_to_be_read_is_an_error_with_its_cure(start: Start, clo
 
 
 @pytest.mark.slow
-async def test_who_asks_an_account_with_much_to_do_is_told_so(start: Start, clock: Clock) -> None:
+async def test_who_asks_an_account_with_much_to_do_is_told_so(start, clock):
     desk = await busy(start, clock)
     keeper = desk.requests.accountant
     keeper.patience_s = 0.0
@@ -319,7 +319,7 @@ async def test_who_asks_an_account_with_much_to_do_is_told_so(start: Start, cloc
 
 
 @pytest.mark.slow
-async def test_a_long_check_goes_on_and_is_asked_for_again(start: Start, clock: Clock) -> None:
+async def test_a_long_check_goes_on_and_is_asked_for_again(start, clock):
     desk = await busy(start, clock)
     keeper = desk.requests.accountant
     keeper.patience_s = 0.0

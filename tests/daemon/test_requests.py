@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk, NeverWalked, View, gpu_line, gpu_process, gpu_reading
+from daemon.desk import Desk, NeverWalked, View, gpu_line, gpu_process, gpu_reading
 from drfd import __version__
 from drfd.common.errors import DrfdError, NotPermitted, Refused
 from drfd.common.units import utc_time
@@ -81,7 +81,7 @@ async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
 # -- hello, submit, also without submitting ----------------------------------------------------
 
 
-async def test_hello_tells_version_and_who_is_asking(desk: Desk) -> None:
+async def test_hello_tells_version_and_who_is_asking(desk):
     assert await desk.ask(BOB, op="hello") == {
         "version": __version__, "user": "bob", "admin": False, "key_file": None,
     }  # fmt: skip
@@ -89,9 +89,7 @@ async def test_hello_tells_version_and_who_is_asking(desk: Desk) -> None:
     assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
 
 
-async def test_hello_has_a_key_written_for_a_user_who_has_none(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hello_has_a_key_written_for_a_user_who_has_none(desk, tmp_path, monkeypatch):
     """Under a name that the next owner of the uid does not ask for; and for no stranger."""
     ordered: list[int] = []
     monkeypatch.setattr(desk.link, "order_key", ordered.append)
@@ -110,7 +108,7 @@ async def test_hello_has_a_key_written_for_a_user_who_has_none(
 
 
 @pytest.mark.parametrize("array", [None, "0-3"])
-async def test_nobody_repeats_another_users_job(desk: Desk, array: str | None) -> None:
+async def test_nobody_repeats_another_users_job(desk, array):
     """Its user's retries would wait for the stranger's job, and leave out what seems repeated."""
     fields: View = {} if array is None else {"array": array}
     job_id = await desk.submit(ALICE, held=True, **fields)
@@ -133,7 +131,7 @@ async def dry(desk: Desk, cores: float = 1, **fields: Any) -> View:
     return await desk.ask(ALICE, op="submit", dry_run=True, **asked)
 
 
-async def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk: MakeDesk) -> None:
+async def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk):
     desk = make_desk(by=rules(max_waiting_per_user=1), takes_root=False)
     asks: list[tuple[dict[str, Any], tuple[type, str]]] = [
         ({"cores": 10}, (Refused, "too-big")),
@@ -155,7 +153,7 @@ async def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk: Mak
 
 
 @pytest.mark.parametrize("verb", ["show", "why"])
-async def test_of_others_jobs_no_more_is_shown_than_lists_show(desk: Desk, verb: str) -> None:
+async def test_of_others_jobs_no_more_is_shown_than_lists_show(desk, verb):
     """And no less: whose sentence `status` prints to everybody is no secret of `why`."""
     await desk.submit(ALICE)
     waiting = await desk.submit(ALICE, after=[{"id": 1}], begin_s=4_000_000_000)
@@ -187,7 +185,7 @@ async def test_of_others_jobs_no_more_is_shown_than_lists_show(desk: Desk, verb:
 # -- waiting and acting ------------------------------------------------------------------------
 
 
-async def test_wait_returns_when_all_have_ended_with_their_exit_codes(desk: Desk) -> None:
+async def test_wait_returns_when_all_have_ended_with_their_exit_codes(desk):
     for _ in range(2):
         await desk.submit(ALICE)
     waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[2, 1]))
@@ -205,13 +203,13 @@ async def test_wait_returns_when_all_have_ended_with_their_exit_codes(desk: Desk
     ]
 
 
-async def test_nobody_waits_for_others_jobs_or_for_none(desk: Desk) -> None:
+async def test_nobody_waits_for_others_jobs_or_for_none(desk):
     await desk.submit(ALICE)
     assert await refusal(desk.ask(BOB, op="wait", ids=[1])) == (NotPermitted, "not-yours")
     assert await refusal(desk.ask(BOB, op="wait", ids=[7])) == (Refused, "no-such-job")
 
 
-async def test_a_job_is_shown_with_all_its_options_but_to_its_owner_alone(desk: Desk) -> None:
+async def test_a_job_is_shown_with_all_its_options_but_to_its_owner_alone(desk):
     notify = {"on": ["end"], "argv": ["sh", "-c", "echo"]}
     asked = {"append": True, "priority": 3, "umask": 0o27, "notify": notify}
     for job_id in (await desk.submit(ALICE, **asked), await desk.submit(ALICE, array="1", **asked)):
@@ -223,7 +221,7 @@ async def test_a_job_is_shown_with_all_its_options_but_to_its_owner_alone(desk: 
     assert "options" not in other["job"]
 
 
-async def test_suspend_and_resume(desk: Desk) -> None:
+async def test_suspend_and_resume(desk):
     await desk.submit(ALICE, 5)
     await desk.submit(BOB, 5)
     await desk.feed(attempt_started(1))
@@ -263,7 +261,7 @@ async def seen(desk: Desk, *states: str) -> list[str | None]:
 # -- conditions and changes --------------------------------------------------------------------
 
 
-async def test_how_jobs_ended_long_ago_is_known(desk: Desk) -> None:
+async def test_how_jobs_ended_long_ago_is_known(desk):
     good, bad = await desk.submit(ALICE), await desk.submit(ALICE)
     await desk.finish(good)
     await desk.finish(bad, exit_code=1)
@@ -287,7 +285,7 @@ async def test_how_jobs_ended_long_ago_is_known(desk: Desk) -> None:
         ({"demand": {"cores_milli": 99_000}}, "too-big"),
     ],
 )
-async def test_a_wrong_change_is_refused(desk: Desk, change: dict[str, Any], code: str) -> None:
+async def test_a_wrong_change_is_refused(desk, change, code):
     job_id = await desk.submit(ALICE, held=True)
     asked = desk.ask(ALICE, op="set", select={"ids": [job_id]}, **change)
     if code == "bad-request":
@@ -303,7 +301,7 @@ def gpus(count: int) -> dict[str, Any]:
     return {"demand": {"cores_milli": 1000, "memory_bytes": GIB, "gres": {"gpu": count}}}
 
 
-async def test_show_tells_the_memory_nodes_of_the_gpus_of_a_job(make_desk: MakeDesk) -> None:
+async def test_show_tells_the_memory_nodes_of_the_gpus_of_a_job(make_desk):
     by = with_gpus(4)
     places = [(("gpu", str(number)), InstancePlace(number // 2)) for number in range(4)]
     desk = make_desk(by=replace(by, axes=replace(by.axes, places=tuple(places))))
@@ -315,7 +313,7 @@ async def test_show_tells_the_memory_nodes_of_the_gpus_of_a_job(make_desk: MakeD
     desk.shell.host.take()
 
 
-async def test_a_job_that_began_before_cores_were_lent_is_lent_none(make_desk: MakeDesk) -> None:
+async def test_a_job_that_began_before_cores_were_lent_is_lent_none(make_desk):
     desk = make_desk()
     ranged = {"cores_milli": 1000, "cores_max_milli": 4000}
     fields = {"argv": ["true"], "cwd": "/", "demand": ranged}
@@ -339,7 +337,7 @@ async def test_a_job_that_began_before_cores_were_lent_is_lent_none(make_desk: M
     assert await unlent() is None
 
 
-async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk: MakeDesk) -> None:
+async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk):
     desk = make_desk()
     rates = {"read_bps": 100, "read_max_bps": 400, "write_bps": 1}
     job_id = await desk.submit(ALICE, demand={"cores_milli": 1000, **rates})
@@ -360,7 +358,7 @@ async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk:
         assert text in (await desk.ask(who, op="why", id=job_id))["notes"]
 
 
-async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk: MakeDesk) -> None:
+async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk):
     """What is not named stays: another number keeps the memory, none takes it away."""
     desk = make_desk(by=with_gpus(2))
     asked = {**gpus(1)["demand"], "gres_memory": {"gpu": 20 * GIB}}
@@ -387,7 +385,7 @@ async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk:
     ]
 
 
-async def test_doctor_says_what_is_measured_of_gpus(make_desk: MakeDesk) -> None:
+async def test_doctor_says_what_is_measured_of_gpus(make_desk):
     desk = make_desk(by=with_gpus(2))
 
     async def said() -> str | None:
@@ -414,9 +412,7 @@ async def test_doctor_says_what_is_measured_of_gpus(make_desk: MakeDesk) -> None
     assert (shown["uuid"], shown["memory_used"], shown["memory_outside"]) == ("GPU-a", 900, 900)
 
 
-async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
-    make_desk: MakeDesk,
-) -> None:
+async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(make_desk):
     """At the submission and while the job lives, and nobody else's demand is refused for it."""
     desk = make_desk(by=with_gpus(2))
     link = desk.requests.link
@@ -471,7 +467,7 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
     desk.shell.host.take()
 
 
-async def test_names_may_be_patterns_and_stay_names(desk: Desk) -> None:
+async def test_names_may_be_patterns_and_stay_names(desk):
     for name in ("train-1", "train-2", "eval", "[red]", "e"):
         await desk.submit(ALICE, held=True, name=name)
     for pattern, ids in (("train-*", [1, 2]), ("[red]", [4, 5]), ("eval", [3])):
@@ -484,7 +480,7 @@ async def test_names_may_be_patterns_and_stay_names(desk: Desk) -> None:
 # -- groups that users make of their jobs ----------------------------------------------------
 
 
-async def test_jobs_of_a_group_are_submitted_listed_changed_and_cancelled(desk: Desk) -> None:
+async def test_jobs_of_a_group_are_submitted_listed_changed_and_cancelled(desk):
     ids = [await desk.submit(ALICE, group="sweep%1") for _ in range(3)]
     other = await desk.submit(ALICE, group="other")
     plain = await desk.submit(BOB)
@@ -513,7 +509,7 @@ async def test_jobs_of_a_group_are_submitted_listed_changed_and_cancelled(desk: 
     assert nothing["done"] == []
 
 
-async def test_a_group_that_cannot_be_read_is_refused(desk: Desk) -> None:
+async def test_a_group_that_cannot_be_read_is_refused(desk):
     for text in ("a b", "%2", "a%0"):
         with pytest.raises(Refused, match="--group"):
             await desk.submit(ALICE, group=text)
@@ -525,7 +521,7 @@ async def test_a_group_that_cannot_be_read_is_refused(desk: Desk) -> None:
 # -- drain, shares, doctor ---------------------------------------------------------------------
 
 
-async def test_drain_and_shutdown_are_for_administrators(desk: Desk) -> None:
+async def test_drain_and_shutdown_are_for_administrators(desk):
     for asked in (
         {"op": "drain", "on": True},
         {"op": "shutdown"},
@@ -557,8 +553,8 @@ AWAY = "the launcher has been away for 12s: no job starts or is stopped until it
     ],
 )
 async def test_while_the_launcher_is_away_whoever_asks_for_the_queue_is_told(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, is_service: bool, cure: str
-) -> None:
+    desk, monkeypatch, is_service, cure
+):
     """With running jobs alone nothing said so but drf doctor."""
     desk.requests.install = replace(desk.requests.install, is_service=is_service)
     await desk.submit(ALICE)
@@ -571,7 +567,7 @@ async def test_while_the_launcher_is_away_whoever_asks_for_the_queue_is_told(
         assert {key: reply[key] for key in THERE} == told
 
 
-async def test_a_maintenance_window_is_announced_a_day_before_and_while_open(desk: Desk) -> None:
+async def test_a_maintenance_window_is_announced_a_day_before_and_while_open(desk):
     def window(name: str, from_s: float) -> Window:
         at_s = now(from_s).at_s
         return Window(name=name, start_s=at_s, end_s=at_s + 7200, reason="new kernel")
@@ -604,7 +600,7 @@ async def test_a_maintenance_window_is_announced_a_day_before_and_while_open(des
     assert pending["pending"] == 1
 
 
-async def test_limits_by_hour_are_shown_with_the_next_change(desk: Desk) -> None:
+async def test_limits_by_hour_are_shown_with_the_next_change(desk):
     assert "limit_hours" not in await desk.ask(BOB, op="shares")
     plain = replace(rules(), pools={"lab": Pool(limit={"cores": 4000})})
     times = tuple(now(at_s).at_s for at_s in (0, 3600, 7200))
@@ -631,9 +627,7 @@ async def test_limits_by_hour_are_shown_with_the_next_change(desk: Desk) -> None
 
 
 @pytest.mark.parametrize("op", ["cancel", "suspend"])
-async def test_what_waits_for_the_launcher_is_said_to_wait_and_nothing_else(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, op: str
-) -> None:
+async def test_what_waits_for_the_launcher_is_said_to_wait_and_nothing_else(desk, monkeypatch, op):
     """A cancellation was said to be done, and nothing happened."""
     await desk.submit(ALICE)
     await desk.submit(ALICE, 9)
@@ -645,7 +639,7 @@ async def test_what_waits_for_the_launcher_is_said_to_wait_and_nothing_else(
     assert await desk.ask(ALICE, op="cancel", select={"ids": [2]}) == {"done": [2], "failed": []}
 
 
-async def test_a_shutdown_leaves_jobs_alone(desk: Desk) -> None:
+async def test_a_shutdown_leaves_jobs_alone(desk):
     await desk.submit(ALICE)
     await desk.submit(BOB, 9)
     reply = await desk.ask(ADMIN, op="shutdown")
@@ -655,7 +649,7 @@ async def test_a_shutdown_leaves_jobs_alone(desk: Desk) -> None:
     assert states == ["STARTING", "PENDING"]
 
 
-async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing(desk: Desk) -> None:
+async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing(desk):
     await desk.submit(ALICE, 9)
     await desk.submit(BOB, 9)
     await desk.feed(attempt_started(1))
@@ -667,7 +661,7 @@ async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing(desk: De
     assert (await desk.ask(ADMIN, op="show", id=2))["job"]["state"] == "PENDING"
 
 
-async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Desk) -> None:
+async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk):
     away = await desk.ask(BOB, op="doctor")
     assert away == {
         "version": __version__, "enforcement": None, "controls": {},
@@ -698,7 +692,7 @@ async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Desk) -> No
     assert pinned["controls"] == {"cores": "enforced: whole cores"}
 
 
-async def test_an_asker_who_has_left_does_not_disturb_the_turn(desk: Desk) -> None:
+async def test_an_asker_who_has_left_does_not_disturb_the_turn(desk):
     left = asyncio.create_task(desk.submit(ALICE, held=True))
     stays = asyncio.create_task(desk.submit(ALICE, held=True))
     await asyncio.sleep(0)
@@ -707,7 +701,7 @@ async def test_an_asker_who_has_left_does_not_disturb_the_turn(desk: Desk) -> No
     assert [job["id"] for job in (await desk.ask(ALICE, op="status"))["jobs"]] == [1, 2]
 
 
-async def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk: MakeDesk) -> None:
+async def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk):
     by = replace(rules(), patience=ReservationSettings(patience_s=0, drain_after_s=9999, depth=2))
     desk = make_desk(by=by)
     first = await desk.submit(ALICE, 6, time_limit_s=600)
@@ -723,7 +717,7 @@ async def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk
 # -- waiting in vain ---------------------------------------------------------------------------
 
 
-async def test_what_can_never_start_is_not_waited_for(desk: Desk) -> None:
+async def test_what_can_never_start_is_not_waited_for(desk):
     """It may become so while somebody waits; an array with such a task, too. With others to wait
     for, these are waited for first."""
     bad = await desk.submit(ALICE)
@@ -747,7 +741,7 @@ async def test_what_can_never_start_is_not_waited_for(desk: Desk) -> None:
     assert (await one)["done"]
 
 
-async def test_what_waits_for_what_can_never_start_is_not_waited_for_either(desk: Desk) -> None:
+async def test_what_waits_for_what_can_never_start_is_not_waited_for_either(desk):
     """Over a chain, and over an array; it is said what is behind it. It may become so by the end of
     another, or by a change."""
 
@@ -779,9 +773,7 @@ async def test_what_waits_for_what_can_never_start_is_not_waited_for_either(desk
     assert [job["id"] for job in again["never"]] == [last]
 
 
-async def test_who_has_used_up_the_bytes_stores_no_more_and_makes_room_by_cancelling(
-    desk: Desk,
-) -> None:
+async def test_who_has_used_up_the_bytes_stores_no_more_and_makes_room_by_cancelling(desk):
     desk.shell.engine.rules = replace(desk.shell.engine.rules, max_kept_bytes_per_user=20_000)
     most = desk.shell.engine.rules.max_kept_bytes_per_user
     long = {"stdout": "/" + "x" * 4000, "held": True}
@@ -802,9 +794,7 @@ async def test_who_has_used_up_the_bytes_stores_no_more_and_makes_room_by_cancel
     await desk.submit(ALICE, **long)
 
 
-async def test_all_users_have_a_bound_together_and_each_has_a_little_in_any_case(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_users_have_a_bound_together_and_each_has_a_little_in_any_case(desk, monkeypatch):
     """Many users together could exhaust the daemon's memory, each within a bound of his own."""
     monkeypatch.setattr(engine, "ALWAYS_BYTES", 5000)
     desk.shell.engine.rules = replace(desk.shell.engine.rules, max_kept_bytes=20_000)
@@ -820,7 +810,7 @@ async def test_all_users_have_a_bound_together_and_each_has_a_little_in_any_case
 
 
 @pytest.mark.slow
-async def test_who_has_too_many_ended_tasks_kept_submits_no_more(make_desk: MakeDesk) -> None:
+async def test_who_has_too_many_ended_tasks_kept_submits_no_more(make_desk):
     """Their records cannot be removed and were in no budget: with the last task of each array held,
     one user could fill the disk below the journal with them."""
     desk = make_desk(config=Config(history=HistorySettings(max_bytes=100_000)), ready=False)
@@ -836,9 +826,7 @@ async def test_who_has_too_many_ended_tasks_kept_submits_no_more(make_desk: Make
     await desk.submit(ALICE)
 
 
-async def test_of_many_names_in_vain_the_reply_has_the_first_and_their_count(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_many_names_in_vain_the_reply_has_the_first_and_their_count(desk, monkeypatch):
     """Each took a kilobyte of the daemon's memory, and a client may name 100,000."""
     monkeypatch.setattr(batch, "_MOST_REFUSALS", 3)
     over, live = await desk.submit(ALICE, array="0-4", held=True), await desk.submit(ALICE)
@@ -869,8 +857,8 @@ def largest(names: list[Any], waited: int) -> dict[str, View]:
 
 @pytest.mark.parametrize("verb", largest(["1_1"], 1))
 async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
-    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+    make_desk, monkeypatch, verb
+):
     """However many there are, and of however many arrays in turn: each array is decoded a few times
     for a request, and in between come other users' requests."""
     named = {
@@ -938,9 +926,7 @@ def no_full_collections() -> Iterator[None]:
 
 
 @pytest.mark.slow
-async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(
-    make_desk: MakeDesk, no_full_collections: None
-) -> None:
+async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, no_full_collections):
     """Each verb is asked about as much as there is. What counts is the processor time between two
     rounds of the loop, from the text of the request to that of the reply."""
     desk = make_desk(ready=False, by=rules(max_waiting_per_user=200_000))
@@ -1009,7 +995,7 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(
     assert not {verb: pause_s for verb, pause_s in pauses.items() if pause_s > 0.05}
 
 
-async def test_the_end_of_an_array_wakes_who_waits_for_its_tasks_alone(make_desk: MakeDesk) -> None:
+async def test_the_end_of_an_array_wakes_who_waits_for_its_tasks_alone(make_desk):
     """All ids that anybody waited for were looked at, up to 200,000 of each user, whenever what
     waited of an array was cancelled."""
     desk = make_desk(ready=False)
@@ -1032,7 +1018,7 @@ async def test_the_end_of_an_array_wakes_who_waits_for_its_tasks_alone(make_desk
 
 
 @pytest.mark.parametrize(("outside", "code"), [(0, "RESOURCES"), (4, "EXTERNAL_LOAD")])
-async def test_it_is_told_what_would_start_now(desk: Desk, outside: int, code: str) -> None:
+async def test_it_is_told_what_would_start_now(desk, outside, code):
     """Beside processes outside, too; and of one that is held, runs or is another's nothing."""
     engine = desk.shell.engine
     if outside:
@@ -1090,14 +1076,12 @@ def hello_of(read: str, write: str) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_a_disk_is_controlled_as_far_as_launcher_and_file_system_allow(
-    said: tuple[str, str], changes: dict[str, Any], found: tuple[str, str]
-) -> None:
+def test_a_disk_is_controlled_as_far_as_launcher_and_file_system_allow(said, changes, found):
     control = disk_control(replace(DATA_DISK, **changes), hello_of(*said))
     assert control == {"read": found[0], "write": found[1]}
 
 
-def test_what_jobs_have_for_themselves_is_told_as_the_launcher_says() -> None:
+def test_what_jobs_have_for_themselves_is_told_as_the_launcher_says():
     assert private_view({}) == {}
     on = private_view({"private_tmp": "/x", "removes_ipc": True})
     assert on["tmp"] == "each job has /tmp, /var/tmp and /dev/shm of its own, on disk in /x"
@@ -1120,7 +1104,7 @@ def look(standing: InstallContext, **given: Any) -> list[str]:
     return cures(standing, **usual | given)
 
 
-def test_of_a_launcher_of_another_version_it_is_said_what_to_restart() -> None:
+def test_of_a_launcher_of_another_version_it_is_said_what_to_restart():
     fault = "drfd-launcher speaks another version: restart it"
     found = cures(
         SERVICE, has_launcher=False, fault=fault, enforcement=None, guessed=[], lacks_pins=False
@@ -1129,7 +1113,7 @@ def test_of_a_launcher_of_another_version_it_is_said_what_to_restart() -> None:
     assert away_text(5.0, is_service=True, fault=fault) == f"no job starts or is stopped: {fault}"
 
 
-def test_who_does_not_linger_is_told_what_a_log_out_does() -> None:
+def test_who_does_not_linger_is_told_what_a_log_out_does():
     linger, _ = look(replace(OWN, lingers=False))
     assert "loginctl enable-linger" in linger
     for other in (replace(OWN, uid=0, lingers=False), replace(OWN, has_systemd=False)):
@@ -1149,12 +1133,12 @@ def test_who_does_not_linger_is_told_what_a_log_out_does() -> None:
         ({"guessed": ("data",)}, "the speed of disk data is a guess", "drfd calibrate"),
     ],
 )  # fmt: skip
-def test_who_lacks_something_is_told_the_cure(lacks: dict[str, Any], begin: str, cure: str) -> None:
+def test_who_lacks_something_is_told_the_cure(lacks, begin, cure):
     (found,) = look(SERVICE, **lacks)
     assert found.startswith(begin) and cure in found
 
 
-def test_a_resource_is_controlled_as_far_as_its_devices_can_be_hidden(tmp_path: Path) -> None:
+def test_a_resource_is_controlled_as_far_as_its_devices_can_be_hidden(tmp_path):
     countables = (
         CountableResource(name="fpga", instances=("0",), devices=(("/dev/a",),)),
         CountableResource(name="gpu", instances=("0",)),
@@ -1175,7 +1159,7 @@ def test_a_resource_is_controlled_as_far_as_its_devices_can_be_hidden(tmp_path: 
     assert countable_controls(there, {"hiding": [True, "so"]})["gpu"] == "enforced: so"
 
 
-def test_what_other_nodes_alone_have_is_not_told_of_the_own_machine(tmp_path: Path) -> None:
+def test_what_other_nodes_alone_have_is_not_told_of_the_own_machine(tmp_path):
     nodes = (
         NodeConfig(name="head", engine="local"),
         NodeConfig(
@@ -1231,14 +1215,12 @@ LOOKS = [
 
 
 @pytest.fixture
-def audit_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def audit_log(caplog) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, "drfd.audit")
     return caplog
 
 
-def test_what_changes_something_has_a_verb_and_what_only_looks_leaves_nothing(
-    audit_log: pytest.LogCaptureFixture,
-) -> None:
+def test_what_changes_something_has_a_verb_and_what_only_looks_leaves_nothing(audit_log):
     """A verb that is new must not slip through."""
     found = [VERBS[type(request)].audit(request) for request, _ in CHANGES]
     assert found == [name for _, name in CHANGES]
@@ -1279,9 +1261,7 @@ def failed(code: str, *refs: int | str) -> list[View]:
     ],
     ids=["some", "tasks", "submission", "refusal", "unknown", "many", "flood"],
 )  # fmt: skip
-def test_the_line_says_who_what_which_and_how_it_went(
-    audit_log: pytest.LogCaptureFixture, request_: msg.Request, reply: Any, line: str
-) -> None:
+def test_the_line_says_who_what_which_and_how_it_went(audit_log, request_, reply, line):
     record(ALICE, request_, reply)
     assert audit_log.messages == [f"event=audit {line}"]
     fields = vars(audit_log.records[0])["fields"]
@@ -1290,7 +1270,7 @@ def test_the_line_says_who_what_which_and_how_it_went(
     assert fields == [*jobs[:100], ("DRFD_USER", "alice")], "no more than fit an entry"
 
 
-def test_a_name_with_blanks_cannot_forge_words(audit_log: pytest.LogCaptureFixture) -> None:
+def test_a_name_with_blanks_cannot_forge_words(audit_log):
     eve = Actor(user="eve verb=cancel", uid=1002, is_admin=False)
     record(eve, msg.DrainRequest(v=1, on=True), {"draining": True})
     assert '"eve verb=cancel" result=done' in audit_log.messages[0]

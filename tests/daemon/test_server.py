@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk
+from daemon.desk import Desk
 from drfd import __version__
 from drfd.common.errors import HostError
 from drfd.core.model.job import Actor
@@ -137,7 +137,7 @@ class Pauses:
 
 
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+def pauses(monkeypatch) -> Pauses:
     """Without a burst, each request that comes after another one waits."""
     monkeypatch.setattr(quotas_module, "BURST_S", 0.0)
     return Pauses()
@@ -152,7 +152,7 @@ def encoded(**fields: Any) -> bytes:
 
 
 @pytest.fixture
-def front(make_desk: MakeDesk, short: Path) -> OpenFront:
+def front(make_desk, short) -> OpenFront:
     @asynccontextmanager
     async def run(
         *,
@@ -194,9 +194,7 @@ def front(make_desk: MakeDesk, short: Path) -> OpenFront:
     return run
 
 
-async def test_a_user_whose_name_is_not_utf_8_submits_like_others(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_user_whose_name_is_not_utf_8_submits_like_others(front, monkeypatch):
     """The name goes to the journal and into each reply, which are UTF-8."""
     raw = os.fsdecode(b"m\xfcller")
     me = pwd.getpwuid(os.getuid())
@@ -215,7 +213,7 @@ async def test_a_user_whose_name_is_not_utf_8_submits_like_others(
 # -- a day at the front ------------------------------------------------------------------------
 
 
-async def test_the_asker_is_who_the_kernel_says(front: OpenFront) -> None:
+async def test_the_asker_is_who_the_kernel_says(front):
     async with front(admins=frozenset()) as f:
         assert (await f.ask(op="hello"))["admin"] is False
         reply = await f.ask(op="drain", on=True)
@@ -225,14 +223,14 @@ async def test_the_asker_is_who_the_kernel_says(front: OpenFront) -> None:
         assert (spec.user, spec.uid, spec.gid) == (ME, os.getuid(), os.getgid())
 
 
-async def test_no_field_of_a_message_says_who_asks(front: OpenFront) -> None:
+async def test_no_field_of_a_message_says_who_asks(front):
     async with front() as f:
         for field in ("uid", "user", "gid"):
             reply = await f.ask(**SUBMIT, **{field: 0})
             assert (reply["ok"], reply["error"]["code"]) == (False, "bad-request")
 
 
-async def test_a_refused_request_leaves_the_connection_usable(front: OpenFront) -> None:
+async def test_a_refused_request_leaves_the_connection_usable(front):
     async with front() as f:
         c = await f.client()
         for line in (b"nonsense\n", b"\n", b"[]\n", b"\xff\n", b'{"op":"hello","v":99}\n'):
@@ -248,8 +246,8 @@ def listed(*lines: bytes) -> bytes:
 
 
 async def test_submissions_of_a_list_share_commits_and_each_has_its_own_reply(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    front, monkeypatch, caplog
+):
     caplog.set_level(logging.INFO, "drfd.audit")
     async with front() as f:
         commits = []
@@ -274,9 +272,7 @@ async def test_submissions_of_a_list_share_commits_and_each_has_its_own_reply(
     ]
 
 
-async def test_a_turn_takes_few_submissions_of_one_user(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_turn_takes_few_submissions_of_one_user(front, monkeypatch):
     """On 200 connections they made turns during which nobody else was served."""
     async with front() as f:
         sizes: list[int] = []
@@ -290,9 +286,7 @@ async def test_a_turn_takes_few_submissions_of_one_user(
         assert max(sizes) <= AT_ONCE
 
 
-async def test_who_leaves_after_a_list_of_submissions_has_submitted_them(
-    front: OpenFront, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_who_leaves_after_a_list_of_submissions_has_submitted_them(front, caplog):
     """And they are in the log."""
     caplog.set_level(logging.INFO, "drfd.audit")
     async with front() as f:
@@ -306,7 +300,7 @@ async def test_who_leaves_after_a_list_of_submissions_has_submitted_them(
         assert sum("verb=submit" in each.getMessage() for each in caplog.records) == 50
 
 
-async def test_requests_that_were_sent_ahead_are_answered_in_their_order(front: OpenFront) -> None:
+async def test_requests_that_were_sent_ahead_are_answered_in_their_order(front):
     """And what is refused among them is told in its place."""
     async with front() as f:
         c = await f.client()
@@ -330,9 +324,7 @@ async def test_requests_that_were_sent_ahead_are_answered_in_their_order(front: 
         pytest.param(b'"' + b"x" * (10 << 20) + b'"\n', id="10 MB in one line"),
     ],
 )
-async def test_ten_megabytes_of_garbage_are_one_refusal_and_the_end(
-    front: OpenFront, garbage: bytes
-) -> None:
+async def test_ten_megabytes_of_garbage_are_one_refusal_and_the_end(front, garbage):
     async with front() as f:
         c = await f.client()
         sending = asyncio.create_task(c.send(garbage))
@@ -348,9 +340,7 @@ async def test_ten_megabytes_of_garbage_are_one_refusal_and_the_end(
         await f.idle()
 
 
-async def test_a_drop_now_and_then_does_not_keep_a_frame_open(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_drop_now_and_then_does_not_keep_a_frame_open(front, monkeypatch):
     monkeypatch.setattr(server_module, "FRAME_S", 0.05)
     async with front() as f:
         loop = asyncio.get_running_loop()
@@ -373,7 +363,7 @@ async def test_a_drop_now_and_then_does_not_keep_a_frame_open(
     ],
     ids=["nothing", "half a request", "garbage", "a request", "a thousand requests", "a watch"],
 )  # fmt: skip
-async def test_who_vanishes_leaves_nothing_behind(front: OpenFront, last_words: bytes) -> None:
+async def test_who_vanishes_leaves_nothing_behind(front, last_words):
     async with front() as f:
         for _ in range(20):
             c = await f.client()
@@ -383,9 +373,7 @@ async def test_who_vanishes_leaves_nothing_behind(front: OpenFront, last_words: 
         assert await f.is_well()
 
 
-async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(front, monkeypatch):
     """Else 256 of them lock their user out until the job ends."""
     monkeypatch.setattr(server_module, "HANGUP_CHECK_S", 0.02)
     async with front() as f:
@@ -398,7 +386,7 @@ async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(
         await f.idle()
 
 
-async def test_a_reader_that_does_not_read_does_not_hold_up_others(front: OpenFront) -> None:
+async def test_a_reader_that_does_not_read_does_not_hold_up_others(front):
     async with front() as f:
         c = await f.client()
         await c.send(encoded(**SUBMIT, held=True, name="n" * 256) * 100)
@@ -416,9 +404,7 @@ async def test_a_reader_that_does_not_read_does_not_hold_up_others(front: OpenFr
 
 
 @pytest.mark.parametrize("last_words", [b"", encoded(op="wait", ids=[1])], ids=["idle", "waiting"])
-def test_stopping_does_not_wait_for_those_who_are_connected(
-    front: OpenFront, caplog: pytest.LogCaptureFixture, last_words: bytes
-) -> None:
+def test_stopping_does_not_wait_for_those_who_are_connected(front, caplog, last_words):
     """From Python 3.12.1 on, asyncio's own server waits for every client (cpython #123720): a
     restart would last as long as somebody's `drf wait`. Nor is a stop worth a traceback."""
 
@@ -439,7 +425,7 @@ def test_stopping_does_not_wait_for_those_who_are_connected(
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
-async def test_one_user_has_a_bounded_number_of_connections(front: OpenFront) -> None:
+async def test_one_user_has_a_bounded_number_of_connections(front):
     async with front(config=Config(limits=UserLimits(connections=3))) as f:
         held = [await f.client() for _ in range(3)]
         for client in held:
@@ -455,7 +441,7 @@ async def test_one_user_has_a_bounded_number_of_connections(front: OpenFront) ->
                 is_let_in = (await f.ask(op="hello"))["ok"]
 
 
-async def test_long_requests_without_end_are_bounded_over_all_connections(front: OpenFront) -> None:
+async def test_long_requests_without_end_are_bounded_over_all_connections(front):
     """Two megabytes each, and hundreds of connections: the daemon would keep it all."""
     async with front() as f:
         loop, refusals = asyncio.get_running_loop(), []
@@ -479,9 +465,7 @@ async def test_long_requests_without_end_are_bounded_over_all_connections(front:
         assert (await c.reply())["ok"] is True
 
 
-async def test_a_submission_too_early_waits_and_holds_nothing_else_up(
-    front: OpenFront, pauses: Pauses
-) -> None:
+async def test_a_submission_too_early_waits_and_holds_nothing_else_up(front, pauses):
     config = Config(limits=UserLimits(submissions_per_s=2))
     async with front(config=config, admins=frozenset(), pauses=pauses) as f:
         clients = [await f.client() for _ in range(19)]
@@ -498,8 +482,8 @@ async def test_a_submission_too_early_waits_and_holds_nothing_else_up(
 
 
 async def test_a_loop_of_changes_is_slowed_down_then_refused_and_a_cancellation_is_not(
-    front: OpenFront, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    front, pauses, monkeypatch
+):
     """No verb but submit had a rate: one user grew the journal by 72 MB a second."""
     monkeypatch.setattr(quotas_module, "MAX_CANCEL_DELAY_S", 0.0)
     config = Config(limits=UserLimits(changes_per_s=1))
@@ -526,9 +510,7 @@ async def test_a_loop_of_changes_is_slowed_down_then_refused_and_a_cancellation_
 
 
 @pytest.mark.parametrize("count", [1, 30], ids=["single", "list"])
-async def test_submissions_that_wait_for_their_turn_are_not_kept_decoded(
-    front: OpenFront, pauses: Pauses, count: int
-) -> None:
+async def test_submissions_that_wait_for_their_turn_are_not_kept_decoded(front, pauses, count):
     """Decoded, one takes twenty times the memory, and hundreds may wait."""
     config = Config(limits=UserLimits(submissions_per_s=1))
     async with front(config=config, admins=frozenset(), pauses=pauses) as f:
@@ -543,9 +525,7 @@ async def test_submissions_that_wait_for_their_turn_are_not_kept_decoded(
 
 
 @pytest.mark.parametrize("op", ["drain", "reload", "shutdown", "end_stray"])
-async def test_what_only_administrators_may_is_slow_to_be_refused(
-    front: OpenFront, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, op: str
-) -> None:
+async def test_what_only_administrators_may_is_slow_to_be_refused(front, pauses, monkeypatch, op):
     """Each refusal has a line in the log, and there could be thousands a second: a log with a
     bound on them drops those of others' acts, too."""
     monkeypatch.setattr(quotas_module, "MAX_DELAY_S", 0.0)
@@ -558,7 +538,7 @@ async def test_what_only_administrators_may_is_slow_to_be_refused(
         assert pauses.lengths_s == [quotas_module.MAX_CANCEL_DELAY_S]
 
 
-async def test_commands_inside_jobs_count_as_many_changes(front: OpenFront, pauses: Pauses) -> None:
+async def test_commands_inside_jobs_count_as_many_changes(front, pauses):
     """The launcher moves the process of each on its one thread: twelve connections made other
     users' jobs start seven times as late."""
     config = Config(limits=UserLimits(changes_per_s=100))
@@ -573,9 +553,7 @@ async def test_commands_inside_jobs_count_as_many_changes(front: OpenFront, paus
         await other.reply()
 
 
-async def test_one_user_waits_for_a_bounded_number_of_ids(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_user_waits_for_a_bounded_number_of_ids(front, monkeypatch):
     """Each costs memory for as long as it is waited for, on every one of many connections."""
     monkeypatch.setattr(quotas_module, "MAX_AWAITED", 3)
     async with front() as f:
@@ -595,9 +573,7 @@ async def test_one_user_waits_for_a_bounded_number_of_ids(
             assert "ok" in await listener.reply()
 
 
-async def test_what_one_user_does_not_read_is_bounded_over_all_connections(
-    front: OpenFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_one_user_does_not_read_is_bounded_over_all_connections(front, monkeypatch):
     """A list may be long; hundreds that nobody reads must not fill the daemon's memory."""
     monkeypatch.setattr(quotas_module, "MAX_UNREAD_BYTES", 3 << 20)
     # All rows are one piece of the stream, however long they take.
@@ -629,7 +605,7 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(
 # -- accounts ----------------------------------------------------------------------------------
 
 
-async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front: OpenFront) -> None:
+async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front):
     """Anybody may have 65,536 of them, and would have as many times what one user may have."""
     config = Config(limits=UserLimits(connections=3))
     async with front(admins=frozenset(), look_up=lambda _: None, config=config) as f:
@@ -670,7 +646,7 @@ class Directory:
 
 
 @pytest.fixture
-def come_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def come_as(monkeypatch) -> Callable[[int], None]:
     """Who connects from now on has this uid, whoever runs the test."""
 
     def come(uid: int) -> None:
@@ -679,9 +655,7 @@ def come_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return come
 
 
-async def test_who_has_hung_up_is_not_looked_up_any_more(
-    front: OpenFront, come_as: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_has_hung_up_is_not_looked_up_any_more(front, come_as, monkeypatch):
     """Thousands of connections that were gone kept the directory busy for minutes."""
     monkeypatch.setattr(server_module, "HANGUP_CHECK_LOOKING_S", 0.01)
     directory = Directory()
@@ -702,9 +676,7 @@ async def test_who_has_hung_up_is_not_looked_up_any_more(
         assert len(directory.asked) == asked + 1
 
 
-def test_a_directory_that_hangs_does_not_keep_the_server_from_ending(
-    front: OpenFront, come_as: Callable[[int], None]
-) -> None:
+def test_a_directory_that_hangs_does_not_keep_the_server_from_ending(front, come_as):
     directory = Directory()
     directory.is_open.clear()
 
@@ -723,7 +695,7 @@ def test_a_directory_that_hangs_does_not_keep_the_server_from_ending(
     directory.is_open.set()
 
 
-async def test_a_peer_has_a_while_to_read_what_is_unsent() -> None:
+async def test_a_peer_has_a_while_to_read_what_is_unsent():
     for flush_s, reads in ((0.01, False), (60, True)):
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
@@ -737,7 +709,7 @@ async def test_a_peer_has_a_while_to_read_what_is_unsent() -> None:
         writer.close()
 
 
-async def test_a_snapshot_more_than_once_a_second_is_refused(front: OpenFront) -> None:
+async def test_a_snapshot_more_than_once_a_second_is_refused(front):
     async with front() as f:
         reply = await f.ask(op="snapshots", every_s=0.5)
         assert (reply["ok"], reply["error"]["code"]) == (False, "bad-request")
@@ -745,7 +717,7 @@ async def test_a_snapshot_more_than_once_a_second_is_refused(front: OpenFront) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [b"", encoded(op="wait", ids=[1])], ids=["first", "unread"])
-async def test_a_descriptor_with_a_request_stops_nobody(front: OpenFront, before: bytes) -> None:
+async def test_a_descriptor_with_a_request_stops_nobody(front, before):
     """Reading past it, or closing the connection, closed it in the loop: one user's socket, which
     the kernel closes as slowly as that user wishes, stopped the daemon for everybody."""
     async with front() as f:
@@ -775,8 +747,8 @@ def listening(path: Path) -> socket.socket:
 
 
 async def test_a_crowd_is_let_in_by_small_numbers_and_who_has_left_costs_nobody_a_turn(
-    short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    short, monkeypatch
+):
     """Four a round were let in, with all that a conversation costs, those who had left among them:
     behind hundreds of these everybody else waited in one line."""
     # However slow this machine is.
@@ -804,9 +776,7 @@ async def test_a_crowd_is_let_in_by_small_numbers_and_who_has_left_costs_nobody_
         each.close()
 
 
-async def test_who_brings_descriptors_first_is_not_taken(
-    short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_brings_descriptors_first_is_not_taken(short, monkeypatch):
     """A task and a transport were made for him before that was seen."""
     # The thread that closes his connection waits no longer for others.
     monkeypatch.setattr(descriptor_guard, "_STAYS_S", 0.1)
@@ -827,9 +797,7 @@ async def test_who_brings_descriptors_first_is_not_taken(
         each.close()
 
 
-async def test_a_shortage_of_descriptors_is_told_once_and_who_knocks_waits(
-    short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_shortage_of_descriptors_is_told_once_and_who_knocks_waits(short, monkeypatch):
     monkeypatch.setattr(server_module, "RETRY_S", 0.01)
 
     class Short(socket.socket):
@@ -860,7 +828,7 @@ async def test_a_shortage_of_descriptors_is_told_once_and_who_knocks_waits(
         each.close()
 
 
-def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
     path = tmp_path / "precious"
     path.write_text("data")
     with pytest.raises(HostError, match="it is not a socket"):
@@ -868,7 +836,7 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "data"
 
 
-def test_a_socket_that_is_answered_is_left_to_its_owner(tmp_path: Path) -> None:
+def test_a_socket_that_is_answered_is_left_to_its_owner(tmp_path):
     first = ListeningSocket(tmp_path / "s", is_open=False)
     with pytest.raises(HostError, match="another program listens"):
         ListeningSocket(tmp_path / "s", is_open=False)
@@ -878,7 +846,7 @@ def test_a_socket_that_is_answered_is_left_to_its_owner(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_socket_with_a_full_backlog_is_left_to_its_owner_at_once(tmp_path: Path) -> None:
+def test_a_socket_with_a_full_backlog_is_left_to_its_owner_at_once(tmp_path):
     """A blocking connect(2) would wait for the other program to accept."""
     path = tmp_path / "s"
     with ExitStack() as stack:
@@ -889,7 +857,7 @@ def test_a_socket_with_a_full_backlog_is_left_to_its_owner_at_once(tmp_path: Pat
     assert path.is_socket()
 
 
-def test_a_dead_daemons_socket_is_taken_over(tmp_path: Path) -> None:
+def test_a_dead_daemons_socket_is_taken_over(tmp_path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "s"))
     door = ListeningSocket(tmp_path / "s", is_open=True)
@@ -897,7 +865,7 @@ def test_a_dead_daemons_socket_is_taken_over(tmp_path: Path) -> None:
     door.close()
 
 
-def test_at_the_end_another_ones_socket_stays(tmp_path: Path) -> None:
+def test_at_the_end_another_ones_socket_stays(tmp_path):
     first = ListeningSocket(tmp_path / "s", is_open=False)
     (tmp_path / "s").rename(tmp_path / "old")
     second = ListeningSocket(tmp_path / "s", is_open=False)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import convert
 
-from daemon.desk import Desk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Spans, read_array
 from drfd.core.fairness.rules import Pool, Rules
@@ -71,7 +69,7 @@ def refused(actor: Actor = ALICE, **asked: Any) -> Refused:
     return refusal.value
 
 
-def test_a_directory_that_jobs_do_not_see_is_refused() -> None:
+def test_a_directory_that_jobs_do_not_see_is_refused():
     for cwd in ("/tmp/x", "/var/tmp/a/b", "/dev/shm/../shm/x"):
         refusal = refused(cwd=cwd, hides=True)
         assert refusal.code == "private-tmp"
@@ -81,7 +79,7 @@ def test_a_directory_that_jobs_do_not_see_is_refused() -> None:
         assert made(cwd=cwd, hides=True).cwd == cwd
 
 
-def test_more_memory_than_the_largest_gpu_has_is_refused_where_the_sizes_of_all_are_known() -> None:
+def test_more_memory_than_the_largest_gpu_has_is_refused_where_the_sizes_of_all_are_known():
     def of(asked: int) -> Demand:
         return Demand(gres={"gpu": 1}, gres_memory={"gpu": asked * GIB})
 
@@ -106,7 +104,7 @@ def test_more_memory_than_the_largest_gpu_has_is_refused_where_the_sizes_of_all_
         (BOB, "root.open", "root.open"), (BOB, "bob", "root.bob"),
     ],
 )  # fmt: skip
-def test_the_leaf_that_pays(actor: Actor, pool: str | None, leaf: str) -> None:
+def test_the_leaf_that_pays(actor, pool, leaf):
     assert made(actor, pool=pool).pool == leaf
 
 
@@ -130,12 +128,12 @@ def test_the_leaf_that_pays(actor: Actor, pool: str | None, leaf: str) -> None:
         (ALICE, {"env": {"A=B": "1"}}, Refused, "bad-request"),
     ],
 )  # fmt: skip
-def test_it_is_refused(actor: Actor, asked: dict[str, Any], kind: type[Refused], code: str) -> None:
+def test_it_is_refused(actor, asked, kind, code):
     refusal = refused(actor, **asked)
     assert (type(refusal), refusal.code) == (kind, code)
 
 
-def test_a_refusal_has_the_cure() -> None:
+def test_a_refusal_has_the_cure():
     assert refused(pool="opne").hint == "did you mean open?"
     assert refused(argv=[]).hint == "drf submit -- COMMAND"
     refusal = refused(system=True)
@@ -157,9 +155,7 @@ def test_a_refusal_has_the_cure() -> None:
     ],
     ids=["one argument", "many arguments", "bytes, not signs", "environment", "script"],
 )
-def test_what_a_job_carries_is_bounded_to_the_byte(
-    most: int, asked: Callable[[int], dict[str, Any]]
-) -> None:
+def test_what_a_job_carries_is_bounded_to_the_byte(most, asked):
     made(**asked(most))
     assert refused(**asked(most + 8)).code == "too-long"
 
@@ -167,7 +163,7 @@ def test_what_a_job_carries_is_bounded_to_the_byte(
 # -- disks -------------------------------------------------------------------------------------
 
 
-def test_rates_are_of_the_disk_that_is_named_or_of_the_working_directory() -> None:
+def test_rates_are_of_the_disk_that_is_named_or_of_the_working_directory():
     disks = (PROC_DISK, ROOT_DISK)
     asked = Demand(read_bps=5, write_bps=6)
     here = made(demand=asked, disks=disks, cwd="/no/such/directory").demand
@@ -192,14 +188,14 @@ def test_rates_are_of_the_disk_that_is_named_or_of_the_working_directory() -> No
         ),
     ],
 )
-def test_a_disk_that_is_not_there_or_there_twice_is_refused(asked: Demand, said: str) -> None:
+def test_a_disk_that_is_not_there_or_there_twice_is_refused(asked, said):
     assert refused(demand=asked, disks=(PROC_DISK, ROOT_DISK)).text.startswith(said)
 
 
 BIG = replace(POOLED, capacity=replace(POOLED.capacity, cores_milli=8000))
 
 
-def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() -> None:
+def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores():
     ranged = replace(DEFAULTS, cores_milli=1000, cores_max_milli=4000)
     terms = SubmitTerms(rules=BIG, defaults=ranged, limits=LIMITS, disks=(), takes_root=False)
 
@@ -224,7 +220,7 @@ def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() 
         (Demand(disks={"data": Rates(1, 2, 3)}), True),
     ],
 )  # fmt: skip
-def test_a_request_declares_a_range_by_an_upper_end(asked: Demand, declares: bool) -> None:
+def test_a_request_declares_a_range_by_an_upper_end(asked, declares):
     assert any(asked.ends.values()) is declares
 
 
@@ -257,7 +253,7 @@ def spec_of(asked: dict[str, Any]) -> JobSpec:
     return spec_for(convert({"op": "submit", "v": 1, **asked}, SubmitRequest), ALICE, 100, terms)
 
 
-def test_the_same_job_comes_of_it() -> None:
+def test_the_same_job_comes_of_it():
     spec, payload = spec_of(ASKED), Payload(env=ASKED["env"], script=ASKED["script"])
     again = submission_fields(spec, payload)
     assert spec_of(again) == spec
@@ -267,16 +263,14 @@ def test_the_same_job_comes_of_it() -> None:
     assert set(ASKED) == set(again) == {*SubmitRequest.__struct_fields__} - ONCE - APART
 
 
-def test_conditions_of_the_start_are_left_out() -> None:
+def test_conditions_of_the_start_are_left_out():
     spec = spec_of({**ASKED, "after": [{"id": 3}], "begin_s": 4_000_000_000})
     again = spec_of(submission_fields(spec, Payload()))
     assert again == replace(spec, after=(), begin_s=None)
     assert {*JobSpec.__struct_fields__} >= {"after", "begin_s"}
 
 
-async def test_the_search_for_repeats_of_repeats_comes_to_an_end(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_search_for_repeats_of_repeats_comes_to_an_end(desk, monkeypatch):
     """One user's chain of large arrays, each cancelled and retried, is followed while the daemon
     answers nobody else."""
     ids = [await desk.submit(ALICE, held=True, array="0-999")]
@@ -294,7 +288,7 @@ async def test_the_search_for_repeats_of_repeats_comes_to_an_end(
 
 
 @pytest.mark.parametrize("seed", seeds(range(20)))
-def test_an_array_has_all_of_these_indices_if_it_has_each_of_them(seed: int) -> None:
+def test_an_array_has_all_of_these_indices_if_it_has_each_of_them(seed):
     chance = random.Random(seed)
 
     def some() -> Spans:
@@ -320,7 +314,7 @@ def rows(reply: dict[str, Any]) -> list[tuple[int, str, str, bool]]:
     return [(each["id"], each["name"], each["state"], each["live"]) for each in reply["recent"]]
 
 
-async def test_own_jobs_and_arrays_come_newest_first(desk: Desk) -> None:
+async def test_own_jobs_and_arrays_come_newest_first(desk):
     first = await desk.submit(ALICE, name="train")
     await desk.submit(BOB, name="other")
     array = await desk.submit(ALICE, name="fit", array="1-3", held=True)
@@ -339,7 +333,7 @@ async def test_own_jobs_and_arrays_come_newest_first(desk: Desk) -> None:
     assert reply["users"] == ["alice", "bob"]
 
 
-async def test_ended_tasks_of_an_array_are_one_row(desk: Desk) -> None:
+async def test_ended_tasks_of_an_array_are_one_row(desk):
     array = await desk.submit(ALICE, cores=0.1, array="1-2", name="fit")
     await desk.finish(array + 1)
     assert rows(await desk.ask(ALICE, op="recent")) == [(array, "fit", "STARTING", True)]
@@ -347,7 +341,7 @@ async def test_ended_tasks_of_an_array_are_one_row(desk: Desk) -> None:
     assert rows(await desk.ask(ALICE, op="recent")) == [(array, "fit", "array", False)]
 
 
-async def test_a_submission_is_for_its_user_alone(desk: Desk) -> None:
+async def test_a_submission_is_for_its_user_alone(desk):
     job_id = await desk.submit(ALICE, name="train", env={"A": "1"}, script="#!/bin/sh\n")
     for live in (True, False):
         reply = await desk.ask(ALICE, op="submission", id=job_id)
@@ -362,7 +356,7 @@ async def test_a_submission_is_for_its_user_alone(desk: Desk) -> None:
             await desk.finish(job_id)
 
 
-async def test_tasks_share_the_submission_of_their_array(desk: Desk) -> None:
+async def test_tasks_share_the_submission_of_their_array(desk):
     array = await desk.submit(ALICE, cores=0.1, array="1,5-7:2%1", env={"A": "1"})
     whole = await desk.ask(ALICE, op="submission", id=array)
     assert (whole["label"], whole["submission"]["array"]) == (str(array), "1,5-7:2%1")
@@ -375,14 +369,14 @@ async def test_tasks_share_the_submission_of_their_array(desk: Desk) -> None:
     assert (await desk.ask(ALICE, op="submission", id=array))["live"] is False
 
 
-async def test_who_else_holds_a_job_is_told_with_its_submission(desk: Desk) -> None:
+async def test_who_else_holds_a_job_is_told_with_its_submission(desk):
     job_id = await desk.submit(ALICE, held=True)
     assert "held_by" not in await desk.ask(ALICE, op="submission", id=job_id)
     await desk.ask(ADMIN, op="hold", select={"ids": [job_id]})
     assert (await desk.ask(ALICE, op="submission", id=job_id))["held_by"] == "root"
 
 
-async def test_what_is_not_kept_any_more_is_said(desk: Desk) -> None:
+async def test_what_is_not_kept_any_more_is_said(desk):
     job_id = await desk.submit(ALICE)
     await desk.finish(job_id)
     desk.shell.journal.payloads.drop(job_id)
@@ -395,7 +389,7 @@ async def test_what_is_not_kept_any_more_is_said(desk: Desk) -> None:
     )
 
 
-async def test_of_a_live_job_its_conditions_are_told_too(desk: Desk) -> None:
+async def test_of_a_live_job_its_conditions_are_told_too(desk):
     first = await desk.submit(ALICE)
     second = await desk.submit(ALICE, after=[{"id": first}], begin_s=4_000_000_000, held=True)
     reply = await desk.ask(ALICE, op="submission", id=second)

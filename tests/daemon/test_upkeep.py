@@ -32,7 +32,7 @@ from fakes import BOB, apply_and_append, demand, happened, now, replace, rules, 
 DAY_S = 86400.0
 
 
-def test_a_journal_that_cannot_be_written_hinders_nothing() -> None:
+def test_a_journal_that_cannot_be_written_hinders_nothing():
     def keep(at_s: float) -> None:
         raise HostError("journal", "the disk is full")
 
@@ -40,7 +40,7 @@ def test_a_journal_that_cannot_be_written_hinders_nothing() -> None:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(tmp_path) -> Iterator[Journal]:
     journal = Journal(tmp_path / "journal.sqlite")
     yield journal
     journal.close()
@@ -87,7 +87,7 @@ async def to_the_end(retention: Retention) -> int:
     return steps
 
 
-def test_what_is_older_than_configured_goes_and_nothing_else(journal: Journal) -> None:
+def test_what_is_older_than_configured_goes_and_nothing_else(journal):
     fill(journal, 300)
     assert asyncio.run(to_the_end(keeping(journal, 0))) == 0
     assert there(journal, 300) == list(range(1, 301))
@@ -96,7 +96,7 @@ def test_what_is_older_than_configured_goes_and_nothing_else(journal: Journal) -
     assert there(journal, 300) == list(range(201, 301))
 
 
-def test_a_journal_of_live_jobs_alone_is_left_as_it_is(journal: Journal) -> None:
+def test_a_journal_of_live_jobs_alone_is_left_as_it_is(journal):
     ledger = Ledger(Axes())
     for job_id in range(1, 50):
         apply_and_append(journal, happened(ev.Submitted, job_id), ledger)
@@ -105,7 +105,7 @@ def test_a_journal_of_live_jobs_alone_is_left_as_it_is(journal: Journal) -> None
     assert there(journal, 49) == list(range(1, 50))
 
 
-def test_a_flood_of_arrays_removes_nothing_of_others(journal: Journal) -> None:
+def test_a_flood_of_arrays_removes_nothing_of_others(journal):
     """Arrays did not count as anybody's: all that others had done went before them."""
     ledger = fill(journal, 100)
     before = journal.used_bytes()
@@ -121,7 +121,7 @@ def test_a_flood_of_arrays_removes_nothing_of_others(journal: Journal) -> None:
     assert there(journal, 100) == list(range(1, 101))
 
 
-def test_ended_tasks_of_an_array_that_goes_on_remove_nobodys_history(journal: Journal) -> None:
+def test_ended_tasks_of_an_array_that_goes_on_remove_nobodys_history(journal):
     """They cannot be removed before their array is over, and were taken for what can be: whoever
     had much of it, and held the last task, had the history of all others removed, to the last
     job."""
@@ -144,14 +144,14 @@ def test_ended_tasks_of_an_array_that_goes_on_remove_nobodys_history(journal: Jo
     assert there(journal, 100) == list(range(1, 101))
 
 
-def test_too_much_goes_also_where_all_ended_by_a_clock_that_was_ahead(journal: Journal) -> None:
+def test_too_much_goes_also_where_all_ended_by_a_clock_that_was_ahead(journal):
     fill(journal, 300)
     most = journal.used_bytes() // 2
     asyncio.run(to_the_end(keeping(journal, most, now_s=0.0)))
     assert journal.used_bytes() <= most
 
 
-def test_a_clock_that_is_ten_years_ahead_for_an_hour_removes_no_history(journal: Journal) -> None:
+def test_a_clock_that_is_ten_years_ahead_for_an_hour_removes_no_history(journal):
     """All that had ended before went within seconds, for ever."""
     fill(journal, 50)
     at_s, mono_s = 51 * DAY_S, 0.0
@@ -198,11 +198,11 @@ class AuditBench:
 
 
 @pytest.fixture
-def bench(journal: Journal) -> AuditBench:
+def bench(journal) -> AuditBench:
     return AuditBench(journal)
 
 
-def test_a_start_names_the_rules_in_force_and_only_other_rules_are_news(bench: AuditBench) -> None:
+def test_a_start_names_the_rules_in_force_and_only_other_rules_are_news(bench):
     bench.records.started(rules(), seen_alive_s=50.0)
     bench.records.adopted(rules())
     (start,) = bench.written()
@@ -221,8 +221,8 @@ def test_a_start_names_the_rules_in_force_and_only_other_rules_are_news(bench: A
 
 @pytest.mark.parametrize(("seen_alive_s", "away_since_s"), [(90.0, 90.0), (10.0, 60.0)])
 def test_the_time_without_a_daemon_begins_with_its_last_sign_of_life(
-    bench: AuditBench, seen_alive_s: float, away_since_s: float
-) -> None:
+    bench, seen_alive_s, away_since_s
+):
     """Its last event, or the mark that it leaves from time to time: whichever is later."""
     bench.time_s = 60.0
     bench.records.stopped()
@@ -234,7 +234,7 @@ def test_the_time_without_a_daemon_begins_with_its_last_sign_of_life(
     assert start.away_since_s == away_since_s
 
 
-def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench: AuditBench) -> None:
+def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench):
     assert not bench.see(0, 0), "no load, as before"
     assert bench.see(1, 100)
     assert not bench.see(1.4, 200), "less than a twentieth of the capacity more"
@@ -263,7 +263,7 @@ def compact(state: Path) -> int:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Path:
+def state(tmp_path) -> Path:
     """One whose journal is mostly room that was used once."""
     (tmp_path / "controller").mkdir()
     journal = Journal(tmp_path / "controller" / "journal.sqlite")
@@ -278,7 +278,7 @@ def state(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_as_short_as_it_can_be_and_holds_what_it_did(state: Path, capsys: Captured) -> None:
+def test_it_is_as_short_as_it_can_be_and_holds_what_it_did(state, capsys):
     path = state / "controller" / "journal.sqlite"
     before = path.stat().st_size / (1 << 20)
     assert before > 19
@@ -292,7 +292,7 @@ def test_it_is_as_short_as_it_can_be_and_holds_what_it_did(state: Path, capsys: 
     journal.close()
 
 
-def test_not_while_a_daemon_runs(state: Path, capsys: Captured) -> None:
+def test_not_while_a_daemon_runs(state, capsys):
     lock = spawn.prepare(spawn.Places(state))
     before = (state / "controller" / "journal.sqlite").stat().st_size
     assert compact(state) != 0
@@ -301,7 +301,7 @@ def test_not_while_a_daemon_runs(state: Path, capsys: Captured) -> None:
     os.close(lock)
 
 
-def test_not_where_there_is_none(tmp_path: Path, capsys: Captured) -> None:
+def test_not_where_there_is_none(tmp_path, capsys):
     assert compact(tmp_path / "none") != 0
     assert capsys.readouterr().err.startswith("drfd: there is no journal ")
     assert not (tmp_path / "none").exists()

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk
 from drfd.common.errors import Refused, Unavailable
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, JobState
@@ -63,14 +62,14 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(tmp_path) -> Iterator[Rig]:
     made = Rig(tmp_path)
     yield made
     made.is_open.set()
     made.accounts.close()
 
 
-async def test_refreshes_that_hang_keep_no_unknown_user_waiting(rig: Rig) -> None:
+async def test_refreshes_that_hang_keep_no_unknown_user_waiting(rig):
     rig.names = {uid: f"user{uid}" for uid in range(2000, 2004)}
     for uid in rig.names:
         await rig.user(uid)
@@ -88,9 +87,7 @@ async def test_refreshes_that_hang_keep_no_unknown_user_waiting(rig: Rig) -> Non
 
 
 @pytest.mark.parametrize(("is_local", "fresh_s"), [(True, 60), (False, 5)])
-async def test_a_name_is_asked_for_once_and_again_when_it_is_old(
-    rig: Rig, is_local: bool, fresh_s: float
-) -> None:
+async def test_a_name_is_asked_for_once_and_again_when_it_is_old(rig, is_local, fresh_s):
     rig.names[7] = "grace"
     if is_local:
         rig.add_local(grace=7)
@@ -109,7 +106,7 @@ async def test_a_name_is_asked_for_once_and_again_when_it_is_old(
     assert rig.asked == [7, 7]
 
 
-async def test_a_uid_that_is_given_to_somebody_else_is_theirs_at_once(rig: Rig) -> None:
+async def test_a_uid_that_is_given_to_somebody_else_is_theirs_at_once(rig):
     """The new owner counted as the deleted account for up to ten minutes, and saw its jobs."""
     rig.add_local(grace=7, alan=8)
     assert (await rig.user(7), await rig.user(8)) == ("grace", "alan")
@@ -123,8 +120,8 @@ async def test_a_uid_that_is_given_to_somebody_else_is_theirs_at_once(rig: Rig) 
 
 
 async def test_a_slow_directory_does_not_bring_back_a_name_that_the_file_has_dropped(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    rig, monkeypatch
+):
     """A known name is used where the directory does not answer, but not one that is wrong."""
     monkeypatch.setattr(accounts_module, "PATIENCE_S", 0.01)
     rig.add_local(grace=7)
@@ -138,7 +135,7 @@ async def test_a_slow_directory_does_not_bring_back_a_name_that_the_file_has_dro
         await rig.user(7)
 
 
-async def test_an_answer_from_before_a_change_of_the_file_is_asked_for_again(rig: Rig) -> None:
+async def test_an_answer_from_before_a_change_of_the_file_is_asked_for_again(rig):
     rig.add_local(grace=7)
     rig.is_open.clear()
     asking = asyncio.create_task(rig.user(7))
@@ -151,7 +148,7 @@ async def test_an_answer_from_before_a_change_of_the_file_is_asked_for_again(rig
     assert rig.asked == [7, 7]
 
 
-async def test_a_name_from_a_directory_service_is_not_used_unasked_after_seconds(rig: Rig) -> None:
+async def test_a_name_from_a_directory_service_is_not_used_unasked_after_seconds(rig):
     """Nothing but a new answer tells that the uid has become another's."""
     rig.names[7] = "grace"
     await rig.user(7)
@@ -160,7 +157,7 @@ async def test_a_name_from_a_directory_service_is_not_used_unasked_after_seconds
     assert await rig.user(7) == "hopper"
 
 
-def test_the_accounts_of_the_file_are_those_of_getpwuid(tmp_path: Path) -> None:
+def test_the_accounts_of_the_file_are_those_of_getpwuid(tmp_path):
     file = tmp_path / "passwd"
     local = LocalAccounts(file)
     assert local.name_of(0) is None
@@ -172,9 +169,7 @@ def test_the_accounts_of_the_file_are_those_of_getpwuid(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("age_s", [61, 86400])
 @pytest.mark.parametrize("trouble", ["slow", "broken"])
-async def test_a_known_user_is_not_kept_waiting(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, age_s: float, trouble: str
-) -> None:
+async def test_a_known_user_is_not_kept_waiting(rig, monkeypatch, age_s, trouble):
     monkeypatch.setattr(accounts_module, "PATIENCE_S", 0.01)
     rig.names[7] = "grace"
     await rig.user(7)
@@ -190,9 +185,7 @@ async def test_a_known_user_is_not_kept_waiting(
 
 
 @pytest.mark.parametrize("uid", [1, 7])
-async def test_silence_is_not_the_word_that_there_is_no_account(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, uid: int
-) -> None:
+async def test_silence_is_not_the_word_that_there_is_no_account(rig, monkeypatch, uid):
     monkeypatch.setattr(accounts_module, "WAIT_S", 0.05)
     rig.is_open.clear()
     for _ in range(2):
@@ -207,7 +200,7 @@ async def test_silence_is_not_the_word_that_there_is_no_account(
     assert await rig.user(uid) == "late"
 
 
-async def test_an_error_is_not_kept(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_is_not_kept(rig, caplog):
     rig.error = OSError("no route to the directory")
     for _ in range(3):
         with pytest.raises(Unavailable, match="no route"):
@@ -220,15 +213,13 @@ async def test_an_error_is_not_kept(rig: Rig, caplog: pytest.LogCaptureFixture) 
     assert len(caplog.records) == 1, "one line a minute tells the administrator enough"
 
 
-async def test_the_owner_of_a_daemon_is_served_where_the_directory_does_not_run(rig: Rig) -> None:
+async def test_the_owner_of_a_daemon_is_served_where_the_directory_does_not_run(rig):
     """A container may name a directory that is only outside of it."""
     rig.error = ConnectionRefusedError("no directory")
     assert await rig.accounts.actor(1) == Actor("1", 1, is_admin=True)
 
 
-async def test_answers_in_memory_are_bounded_and_names_outlast_uids_without_one(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answers_in_memory_are_bounded_and_names_outlast_uids_without_one(rig, monkeypatch):
     monkeypatch.setattr(accounts_module, "MAX_CACHED", 10)
     rig.names |= {uid: f"user{uid}" for uid in range(100, 108)}
     for uid in (*range(100, 108), *range(5000, 5020)):
@@ -236,9 +227,7 @@ async def test_answers_in_memory_are_bounded_and_names_outlast_uids_without_one(
     assert [*rig.accounts.cached] == [*range(100, 108), 5018, 5019]
 
 
-async def test_too_many_questions_are_refused_and_unwanted_ones_dropped(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_questions_are_refused_and_unwanted_ones_dropped(rig, monkeypatch):
     """Those that nobody waits for any more would keep the directory busy."""
     monkeypatch.setattr(accounts_module, "MAX_QUESTIONS", 8)
     rig.is_open.clear()
@@ -255,7 +244,7 @@ async def test_too_many_questions_are_refused_and_unwanted_ones_dropped(
     assert sorted(rig.asked) == [*asking]
 
 
-async def test_subordinate_uids_are_not_looked_up_unless_the_file_has_an_account(rig: Rig) -> None:
+async def test_subordinate_uids_are_not_looked_up_unless_the_file_has_an_account(rig):
     """One user may have 65,536 of them, and kept the directory busy."""
     rig.subuid.write_text("alice:100000:65536\n")
     rig.is_open.clear()
@@ -267,7 +256,7 @@ async def test_subordinate_uids_are_not_looked_up_unless_the_file_has_an_account
     assert rig.asked == [100_008]
 
 
-def test_subordinate_uids_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+def test_subordinate_uids_are_those_of_the_file_as_it_is_now(tmp_path):
     file = tmp_path / "subuid"
     known = Subordinates(file)
     assert not known.has(100_000)
@@ -297,7 +286,7 @@ def quotas(clock: Clock | None = None, **limits: int) -> Quotas:
     return Quotas(lambda: UserLimits(**limits), clock or Clock())
 
 
-def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is() -> None:
+def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is():
     clock = Clock()
     q = quotas(clock, submissions_per_s=10)
     burst = round(10 * BURST_S)
@@ -314,14 +303,14 @@ def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is() -> N
     assert q.submission_delay_s(ALICE_UID) > 0
 
 
-def test_a_submission_counts_for_what_it_brings() -> None:
+def test_a_submission_counts_for_what_it_brings():
     """200 a second of half a megabyte each were allowed."""
     q = quotas(Clock(), submissions_per_s=10)
     assert q.submission_delay_s(ALICE_UID, round(10 * BURST_S) * quotas_module.WEIGHT_BYTES) == 0.0
     assert q.submission_delay_s(ALICE_UID) == pytest.approx(0.1)
 
 
-def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same() -> None:
+def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same():
     clock = Clock()
     q = quotas(clock, changes_per_s=10)
     q.changed(ALICE_UID, round(10 * (BURST_S + quotas_module.MAX_DELAY_S)) + 1)
@@ -342,7 +331,7 @@ def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same() -
 
 
 @pytest.mark.slow
-async def test_what_waits_is_cancelled_before_what_runs(desk: Desk) -> None:
+async def test_what_waits_is_cancelled_before_what_runs(desk):
     """Or a job would start in the place of the first one, to be cancelled as well. That it is done
     in parts is seen by nobody: the answer is in the order in which it was asked for."""
     ids = [await desk.submit(ALICE, 9) for _ in range(60)]
@@ -360,7 +349,7 @@ async def test_what_waits_is_cancelled_before_what_runs(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk: Desk) -> None:
+async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk):
     """Or a client that has waited for too long would have cancelled a part of it."""
     ids = [await desk.submit(ALICE, held=True) for _ in range(60)]
     asking = asyncio.create_task(desk.ask(ALICE, op="cancel", select={"ids": ids}))
@@ -376,7 +365,7 @@ async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk
         await asking
 
 
-async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk: Desk) -> None:
+async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk):
     """However many of its tasks have a record: done if one of them was not refused."""
     array = await desk.submit(ALICE, held=True, array="0-199")
     tasks = [*range(array + 1, array + 121)]
@@ -398,9 +387,7 @@ async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk: Desk) -
     assert not desk.shell.engine.ledger.arrays[array].unmaterialized
 
 
-async def test_what_is_done_in_parts_lets_others_go_and_is_done_to_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_is_done_in_parts_lets_others_go_and_is_done_to_all(monkeypatch):
     """Whoever stopped waiting for 100,000 ids was forgotten in one go, in which nobody else was
     heard."""
     monkeypatch.setattr(breath_module, "PART_S", 0.0)
@@ -447,7 +434,7 @@ def go_by(clocks: Clocks) -> None:
     selector.select = select
 
 
-async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood() -> None:
+async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood():
     """Sixteen requests of one user were worked on in each round of the loop, whatever they cost."""
     loop_time, clocks = shared()
     go_by(clocks)
@@ -476,7 +463,7 @@ async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood() -> No
     assert done[ALICE_UID] > 0
 
 
-async def test_steps_of_one_user_keep_their_order() -> None:
+async def test_steps_of_one_user_keep_their_order():
     loop_time, clocks = shared()
     order: list[int] = []
 
@@ -490,7 +477,7 @@ async def test_steps_of_one_user_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("rounds", range(8))
-async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(rounds: int) -> None:
+async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(rounds):
     loop_time, clocks = shared()
     clocks.now_s = ALONE_S
 
@@ -508,7 +495,7 @@ async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(r
     assert not any(each.cancelled() for each in steps[0::2])
 
 
-async def test_a_metered_task_ends_as_the_work_does() -> None:
+async def test_a_metered_task_ends_as_the_work_does():
     """With its value or its error; and if it is cancelled, at once, also while it waits for its
     turn or before it has begun."""
     loop_time, _ = shared()
@@ -553,7 +540,7 @@ async def test_a_metered_task_ends_as_the_work_does() -> None:
     gc.collect()
 
 
-def test_what_is_paid_is_forgotten() -> None:
+def test_what_is_paid_is_forgotten():
     loop_time, clocks = shared()
     for uid in range(5000):
         loop_time.charge(uid, 0.0001)

@@ -17,7 +17,6 @@ from drfd.core.explain.waits import (
     ResourceShortage,
     Shortfall,
     TooLittleFree,
-    Wait,
 )
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -76,7 +75,7 @@ from fakes import ALICE, BOB, GIB, attempt_started, demand, happened, now, repla
         ),
     ],
 )  # fmt: skip
-def test_evidence_has_only_keys_that_apply(found: Wait, evidence: dict[str, object]) -> None:
+def test_evidence_has_only_keys_that_apply(found, evidence):
     reason = found
     told = reason_view(reason)
     assert told is not None
@@ -84,7 +83,7 @@ def test_evidence_has_only_keys_that_apply(found: Wait, evidence: dict[str, obje
     assert wait_view(None) is None
 
 
-def test_a_demand_has_the_upper_ends_of_its_ranges_on_each_disk() -> None:
+def test_a_demand_has_the_upper_ends_of_its_ranges_on_each_disk():
     asks = demand(2, read=10)
     assert demand_view(spec(asks=asks)) == resources_view(asks)
     most = Resources(cores_milli=7500, read_bps=30)
@@ -115,9 +114,7 @@ def test_a_demand_has_the_upper_ends_of_its_ranges_on_each_disk() -> None:
         (Outcome.LOST, None, None, 125),
     ],
 )  # fmt: skip
-def test_exit_status(
-    outcome: Outcome, exit_code: int | None, signal: int | None, status: int
-) -> None:
+def test_exit_status(outcome, exit_code, signal, status):
     """docs/reference.md: its own code, 128+n, 124: timeout, 137: out of memory, 125: never ran."""
     job = Job(
         id=1, spec=spec(), submitted_at=0.0, state=JobState.ENDED, outcome=outcome,
@@ -174,13 +171,13 @@ EVENTS: list[tuple[ev.Event, str]] = [
 
 
 @pytest.mark.parametrize(("event", "text"), EVENTS, ids=lambda case: type(case).__name__)
-def test_an_event_is_shown_as_time_kind_and_words(event: ev.Event, text: str) -> None:
+def test_an_event_is_shown_as_time_kind_and_words(event, text):
     assert {type(event).__name__ for event, _ in EVENTS} == set(ev.KINDS)
     name = type(event).__name__.replace("Altered", "Changed")
     assert event_view(event) == {"at": AT_S, "event": name, "text": text}
 
 
-def test_what_was_said_of_start_and_retries_is_shown() -> None:
+def test_what_was_said_of_start_and_retries_is_shown():
     job = Job(
         id=1,
         spec=spec(
@@ -199,7 +196,7 @@ def test_what_was_said_of_start_and_retries_is_shown() -> None:
     }  # fmt: skip
 
 
-def test_shares_tell_of_load_from_outside_and_leave_it_less_free() -> None:
+def test_shares_tell_of_load_from_outside_and_leave_it_less_free():
     load = ExternalLoad(used=demand(3, 6), kept=demand(2, 0), until_s=0.0)
     view = shares_view(Ledger(Axes()), rules(9, 18), load)
     assert view["free"]["cores"] == 7
@@ -214,7 +211,7 @@ def test_shares_tell_of_load_from_outside_and_leave_it_less_free() -> None:
 
 
 @pytest.fixture
-def feed(desk: Desk) -> Iterator[EventFeed]:
+def feed(desk) -> Iterator[EventFeed]:
     feed = EventFeed(desk.shell.engine, desk.requests.meter)
     yield feed
     assert feed.listeners == {}, "somebody left and is still listened for"
@@ -254,7 +251,7 @@ def told(views: list[Any]) -> list[tuple[int, str]]:
     return [(view["id"], view["state"]) for view in views]
 
 
-async def test_who_does_not_ask_hears_of_no_others(desk: Desk, feed: EventFeed) -> None:
+async def test_who_does_not_ask_hears_of_no_others(desk, feed):
     own, all_of_them, bobs = Ear(feed, ALICE), Ear(feed, ALICE, everything=True), Ear(feed, BOB)
     for ear in (own, all_of_them, bobs):
         assert await ear.hear() == []
@@ -269,9 +266,7 @@ async def test_who_does_not_ask_hears_of_no_others(desk: Desk, feed: EventFeed) 
         await ear.leave()
 
 
-async def test_who_is_far_behind_reads_the_journal_page_by_page(
-    desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_is_far_behind_reads_the_journal_page_by_page(desk, feed, monkeypatch):
     monkeypatch.setattr(follow_module, "PAGE", 7)
     ear = Ear(feed, ALICE)
     await ear.hear()
@@ -285,7 +280,7 @@ async def test_who_is_far_behind_reads_the_journal_page_by_page(
     await ear.leave()
 
 
-async def test_an_array_is_told_as_lists_show_it(desk: Desk, feed: EventFeed) -> None:
+async def test_an_array_is_told_as_lists_show_it(desk, feed):
     whole, task = Ear(feed, ALICE), None
     await whole.hear()
     await desk.submit(ALICE, array="0-9", held=True)
@@ -304,13 +299,13 @@ async def test_an_array_is_told_as_lists_show_it(desk: Desk, feed: EventFeed) ->
         await ear.leave()
 
 
-async def test_what_does_not_exist_is_refused(desk: Desk, feed: EventFeed) -> None:
+async def test_what_does_not_exist_is_refused(desk, feed):
     for wrong in (7, "7_1"):
         with pytest.raises(Exception, match="there is no"):
             await Ear(feed, ALICE, ids=[wrong]).hear()
 
 
-async def test_an_end_during_the_first_look_is_told_once(desk: Desk, feed: EventFeed) -> None:
+async def test_an_end_during_the_first_look_is_told_once(desk, feed):
     await desk.submit(ALICE, array="0-1")
     await desk.submit(ALICE)
     stream = feed.stream(ALICE, msg.EventsRequest(v=1, select=Selection(ids=[1, 4])))
@@ -401,7 +396,7 @@ def line(pieces: tuple[bytes, bytes]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def stand(desk: Desk) -> Iterator[Stand]:
+def stand(desk) -> Iterator[Stand]:
     engine, clock = desk.shell.engine, Clock()
     lookup = Lookup(engine, desk.requests.meter)
     overview = Counting(engine, lookup, desk.requests.curves)
@@ -414,7 +409,7 @@ def labels(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(row["label"], row["state"]) for row in rows]
 
 
-async def test_nothing_in_it_is_only_for_its_owner(stand: Stand) -> None:
+async def test_nothing_in_it_is_only_for_its_owner(stand):
     words = {"argv": ["secret"], "cwd": "/secret", "stdout": "secret", "stderr": "secret"}
     words["name"] = "plain"
     asked = {"env": {"SECRET": "secret"}, "script": "#!/bin/sh\nsecret\n", **words}
@@ -430,7 +425,7 @@ async def test_nothing_in_it_is_only_for_its_owner(stand: Stand) -> None:
     assert (seen["ended"][0]["outcome"], seen["ended"][0]["exit_code"]) == ("FAILED", 3)
 
 
-async def test_waiting_tasks_of_an_array_are_one_row_and_counted_singly(stand: Stand) -> None:
+async def test_waiting_tasks_of_an_array_are_one_row_and_counted_singly(stand):
     await stand.desk.submit(ALICE, cores=4, array="0-99")
     seen = await stand.look()
     (row,) = seen["pending"]
@@ -447,7 +442,7 @@ async def test_waiting_tasks_of_an_array_are_one_row_and_counted_singly(stand: S
     assert (row["state"], row["tasks"]) == ("HELD", 97)
 
 
-async def test_tasks_that_wait_for_others_of_their_array_are_in_its_row(stand: Stand) -> None:
+async def test_tasks_that_wait_for_others_of_their_array_are_in_its_row(stand):
     await stand.desk.submit(ALICE, array="0-9%2", held=True)
     await stand.desk.ask(ALICE, op="release", select={"ids": ["1_3"]})
     await stand.desk.ask(ALICE, op="release", select={"ids": [1]})
@@ -456,9 +451,7 @@ async def test_tasks_that_wait_for_others_of_their_array_are_in_its_row(stand: S
     assert seen["counts"] == {"STARTING": 2, "PENDING": 8}
 
 
-async def test_each_sees_own_jobs_that_are_too_far_back_for_all(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_sees_own_jobs_that_are_too_far_back_for_all(stand, monkeypatch):
     monkeypatch.setattr(rows_module, "MOST_PENDING", 4)
     desk = stand.desk
     await desk.submit(ALICE, cores=9)
@@ -477,9 +470,7 @@ async def test_each_sees_own_jobs_that_are_too_far_back_for_all(
     assert (await stand.look(Actor("carol", 1003, False)))["mine"] == []
 
 
-async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(stand, monkeypatch):
     monkeypatch.setattr(snapshots_module, "POLL_S", 0.005)
     asked = 0
 
@@ -520,9 +511,7 @@ class Slow(Counting):
         return super().own(user, shown)
 
 
-async def test_where_it_takes_long_it_is_worked_out_less_often(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_it_takes_long_it_is_worked_out_less_often(stand, monkeypatch):
     """The daemon spends a fiftieth of a processor on it, and as much on what single users see."""
     monkeypatch.setattr(rows_module, "MOST_PENDING", 2)
     slow = stand.slow(takes_s=0.2)
@@ -542,9 +531,7 @@ async def test_where_it_takes_long_it_is_worked_out_less_often(
     assert set(slow.owns) == {"alice", "bob", "carol", "dora"}
 
 
-async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(stand, monkeypatch):
     """What all others' rows have cost may leave no time for these."""
     monkeypatch.setattr(rows_module, "MOST_PENDING", 2)
     slow = stand.slow(takes_s=0.0)

@@ -10,12 +10,12 @@ from journal.book import Book, OpenJournal
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
 @pytest.fixture
-def open_journal(path: Path) -> Iterator[OpenJournal]:
+def open_journal(path) -> Iterator[OpenJournal]:
     """Open the test's journal (or another one); closed after the test."""
     opened: list[Journal] = []
 
@@ -29,10 +29,10 @@ def open_journal(path: Path) -> Iterator[OpenJournal]:
 
 
 @pytest.fixture
-def journal(open_journal: OpenJournal) -> Journal:
+def journal(open_journal) -> Journal:
     return open_journal()
 
 
 @pytest.fixture
-def book(journal: Journal) -> Book:
+def book(journal) -> Book:
     return Book(journal)

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from drfd.journal.database import reported
 from drfd.journal.files import RESERVE_PIECES, VERSION, Reserve
 from drfd.journal.journal import Journal
 from fakes import spec
-from journal.book import OpenJournal
 
 NOBODY = 65534
 
@@ -32,12 +31,12 @@ NOBODY = 65534
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 50, 99])
-def test_the_first_bytes_of_a_journal_are_no_journal(path: Path, size: int, whole: bytes) -> None:
+def test_the_first_bytes_of_a_journal_are_no_journal(path, size, whole):
     path.write_bytes(whole[:size])
     refused(path)
 
 
-def test_a_journal_without_its_last_byte_is_refused_or_read_whole(path: Path, whole: bytes) -> None:
+def test_a_journal_without_its_last_byte_is_refused_or_read_whole(path, whole):
     """SQLite rounds the size down to whole pages and up again; what it then reads may be wrong."""
     path.write_bytes(whole[:-1])
     try:
@@ -50,14 +49,14 @@ def test_a_journal_without_its_last_byte_is_refused_or_read_whole(path: Path, wh
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, 2**31 - 1])
-def test_another_version_is_refused_with_both(path: Path, whole: bytes, version: int) -> None:
+def test_another_version_is_refused_with_both(path, whole, version):
     path.write_bytes(whole[:60] + version.to_bytes(4, "big") + whole[64:])
     error = refused(path, f"has version {version}; this drfd reads version {VERSION}")
     assert error.code == "journal-version"
     assert "install the drfd that wrote it" in error.hint
 
 
-def test_another_version_is_refused_while_only_the_write_ahead_log_has_it(path: Path) -> None:
+def test_another_version_is_refused_while_only_the_write_ahead_log_has_it(path):
     """Where a drfd left it that was killed before it wrote the log back into the file."""
     writer = (
         "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None);"
@@ -73,7 +72,7 @@ def test_another_version_is_refused_while_only_the_write_ahead_log_has_it(path: 
     assert log.read_bytes() == before
 
 
-def test_an_empty_file_beside_a_write_ahead_log_is_no_new_journal(path: Path) -> None:
+def test_an_empty_file_beside_a_write_ahead_log_is_no_new_journal(path):
     """SQLite would throw the log away, and with it what is left of the jobs."""
     path.touch()
     log = Path(f"{path}-wal")
@@ -83,7 +82,7 @@ def test_an_empty_file_beside_a_write_ahead_log_is_no_new_journal(path: Path) ->
 
 
 @pytest.mark.parametrize("version", [0, 7])
-def test_somebody_elses_database_is_refused(path: Path, version: int) -> None:
+def test_somebody_elses_database_is_refused(path, version):
     """Most SQLite files carry neither version nor application id: that makes none of them ours."""
     with closing(sqlite3.connect(path)) as other:
         other.execute("create table recipes (name text)")
@@ -93,7 +92,7 @@ def test_somebody_elses_database_is_refused(path: Path, version: int) -> None:
     refused(path, "is not a drfd journal")
 
 
-def test_a_directory_in_its_place_is_refused(path: Path) -> None:
+def test_a_directory_in_its_place_is_refused(path):
     path.mkdir()
     with pytest.raises(HostError, match=str(path)):
         Journal(path)
@@ -112,9 +111,7 @@ def test_a_directory_in_its_place_is_refused(path: Path) -> None:
     ],
     ids=["a live job", "an event", "an unknown kind"],
 )  # fmt: skip
-def test_a_damaged_record_is_reported_with_the_files_name(
-    open_journal: OpenJournal, path: Path, statement: str, read: Callable[[Journal], object]
-) -> None:
+def test_a_damaged_record_is_reported_with_the_files_name(open_journal, path, statement, read):
     journal = open_journal()
     fill(journal)
     damage(path, statement)
@@ -126,9 +123,7 @@ def test_a_damaged_record_is_reported_with_the_files_name(
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_journal_where_nothing_can_be_written_is_an_error_that_names_the_file(
-    is_there: bool,
-) -> None:
+def test_a_journal_where_nothing_can_be_written_is_an_error_that_names_the_file(is_there):
     with as_ordinary_user() as directory:
         path = directory / "journal.sqlite"
         if is_there:
@@ -145,8 +140,8 @@ def test_a_journal_where_nothing_can_be_written_is_an_error_that_names_the_file(
 
 
 def test_a_write_that_fails_is_an_error_that_names_the_file_and_can_be_rolled_back(
-    open_journal: OpenJournal, path: Path
-) -> None:
+    open_journal, path
+):
     """A lock that another process holds stands for a disk that is full."""
     journal = open_journal()
     fill(journal)
@@ -174,7 +169,7 @@ def fill(journal: Journal) -> None:
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> bytes:
+def whole(tmp_path) -> bytes:
     """The bytes of a good journal of several pages, closed in order."""
     path = tmp_path / "good.sqlite"
     with closing(Journal(path)) as journal:
@@ -232,7 +227,7 @@ SIZE = 1 << 20
 
 
 @pytest.fixture
-def reserve(tmp_path: Path) -> Reserve:
+def reserve(tmp_path) -> Reserve:
     return Reserve(tmp_path / "journal.reserve", SIZE)
 
 
@@ -248,7 +243,7 @@ def sqlite_error(code: int) -> sqlite3.Error:
     return error
 
 
-def test_it_takes_room_on_the_disk_and_nobody_else_may_read_it(reserve: Reserve) -> None:
+def test_it_takes_room_on_the_disk_and_nobody_else_may_read_it(reserve):
     assert reserve.make()
     assert reserve.size_bytes() == SIZE <= reserve.path.stat().st_blocks * 512
     assert reserve.is_whole()
@@ -256,7 +251,7 @@ def test_it_takes_room_on_the_disk_and_nobody_else_may_read_it(reserve: Reserve)
     assert not reserve.make(), "it is there"
 
 
-def test_it_is_given_up_piece_by_piece_and_made_again(reserve: Reserve) -> None:
+def test_it_is_given_up_piece_by_piece_and_made_again(reserve):
     reserve.make()
     sizes = []
     while reserve.give_up():
@@ -267,15 +262,13 @@ def test_it_is_given_up_piece_by_piece_and_made_again(reserve: Reserve) -> None:
     assert reserve.is_whole()
 
 
-def test_it_is_not_made_where_there_is_not_plenty_of_room(
-    reserve: Reserve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_not_made_where_there_is_not_plenty_of_room(reserve, monkeypatch):
     monkeypatch.setattr(files, "free_bytes", lambda path: 4 * SIZE - 1)
     assert not reserve.make()
     assert not reserve.path.exists()
 
 
-def test_a_link_in_its_place_is_not_followed(reserve: Reserve, tmp_path: Path) -> None:
+def test_a_link_in_its_place_is_not_followed(reserve, tmp_path):
     """The directory may be somebody else's than who makes it."""
     target = tmp_path / "target"
     target.write_text("kept")
@@ -286,9 +279,7 @@ def test_a_link_in_its_place_is_not_followed(reserve: Reserve, tmp_path: Path) -
     assert target.read_text() == "kept"
 
 
-def test_it_is_for_a_full_disk_alone(
-    reserve: Reserve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_for_a_full_disk_alone(reserve, tmp_path, monkeypatch):
     def is_called_for(cause: Exception) -> bool:
         return reserve.is_called_for(error_of(tmp_path / "journal.sqlite", cause))
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ from fakes import (
     spec,
     tables,
 )
-from journal.book import Book, OpenJournal
+from journal.book import Book
 
 SPEC = spec(
     asks=Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=7, gres=(("gpu", 2),)),
@@ -93,7 +92,7 @@ EVERY_KIND: list[ev.Event] = [
 ]  # fmt: skip
 
 
-def test_events_of_every_kind_come_back_as_they_were_appended(journal: Journal) -> None:
+def test_events_of_every_kind_come_back_as_they_were_appended(journal):
     assert {type(event) for event in EVERY_KIND} == set(ev.KINDS.values())
     for event in EVERY_KIND:
         journal.append(event, None, None)
@@ -105,9 +104,7 @@ def test_events_of_every_kind_come_back_as_they_were_appended(journal: Journal) 
 
 
 @pytest.mark.slow
-def test_the_books_read_are_the_books_that_replaying_the_events_gives(
-    open_journal: OpenJournal, tmp_path: Path
-) -> None:
+def test_the_books_read_are_the_books_that_replaying_the_events_gives(open_journal, tmp_path):
     """After random histories, in which some turns fail and are rolled back."""
     kinds: set[type] = set()
     for seed in range(12):
@@ -148,9 +145,7 @@ def live_through(chance: random.Random, journal: Journal) -> Ledger:
     return ledger
 
 
-def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
-    book: Book, open_journal: OpenJournal
-) -> None:
+def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(book, open_journal):
     of_n1, of_n2 = (
         ev.Drained(at_s=at_s, on=True, by="root", node=node)
         for at_s, node in ((1.0, "n1"), (2.0, "n2"))
@@ -172,7 +167,7 @@ def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
     assert loaded.drained is None
 
 
-def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(book: Book) -> None:
+def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(book):
     for job_id in range(1, 5):
         book.submit(job_id, actor=BOB if job_id == 2 else ALICE)
     for job_id, at_s in ((3, 10.0), (1, 20.0), (2, 30.0)):
@@ -298,7 +293,7 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
 # -- the story of one job is told in a bounded part --------------------------------------------
 
 
-def test_of_a_long_one_first_and_last_and_how_many_are_between(book: Book, path: Path) -> None:
+def test_of_a_long_one_first_and_last_and_how_many_are_between(book, path):
     told: list[ev.Event] = [happened(ev.Submitted)]
     told += [happened(ev.Altered, priority=number) for number in range(1500)]
     book.enter(*told)
@@ -309,7 +304,7 @@ def test_of_a_long_one_first_and_last_and_how_many_are_between(book: Book, path:
     assert min(story.dropped, story.omitted) > 0
 
 
-def test_a_task_has_its_arrays_story_until_it_had_one_of_its_own(book: Book, path: Path) -> None:
+def test_a_task_has_its_arrays_story_until_it_had_one_of_its_own(book, path):
     whole: list[ev.Event] = [
         ev.ArraySubmitted(array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None),
         *(happened(ev.Altered, 1, priority=number) for number in range(300)),
@@ -330,9 +325,7 @@ READS = [lambda at: read_curves(at, [1]), lambda at: [*read_ended(at, PastFilter
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("content", [None, "not a journal at all"])
-def test_a_journal_that_cannot_be_read_is_told_in_a_line(
-    tmp_path: Path, read: Callable[[Path], object], content: str | None
-) -> None:
+def test_a_journal_that_cannot_be_read_is_told_in_a_line(tmp_path, read, content):
     if content is not None:
         (tmp_path / "odd").write_text(content)
     with pytest.raises(HostError, match="cannot read the journal"):
@@ -350,9 +343,7 @@ def long() -> Words:
     return Words.of(LONG)
 
 
-def test_a_notification_and_an_array_share_it_too(
-    book: Book, path: Path, open_journal: OpenJournal
-) -> None:
+def test_a_notification_and_an_array_share_it_too(book, path, open_journal):
     told = {"argv": long(), "notify": Notify(("end",), long())}
     book.submit(1, **told)
     book.submit_array(2, 3, **told)
@@ -367,7 +358,7 @@ def test_a_notification_and_an_array_share_it_too(
     assert task.notify is not None and task.notify.argv is argv
 
 
-def test_how_much_is_kept_of_each_user_is_known(book: Book, open_journal: OpenJournal) -> None:
+def test_how_much_is_kept_of_each_user_is_known(book, open_journal):
     book.submit(1, argv=long())
     book.submit(2, argv=long())
     book.submit(3, argv=Words.of([*LONG, "more"]))
@@ -386,7 +377,7 @@ def test_how_much_is_kept_of_each_user_is_known(book: Book, open_journal: OpenJo
     assert open_journal().texts.live_bytes == left
 
 
-def test_ended_jobs_are_read_with_it(book: Book, path: Path) -> None:
+def test_ended_jobs_are_read_with_it(book, path):
     book.submit(1, argv=long())
     book.cancel(1)
     book.journal.commit()
@@ -395,7 +386,7 @@ def test_ended_jobs_are_read_with_it(book: Book, path: Path) -> None:
         assert list(job.spec.argv) == words
 
 
-def test_it_is_counted_anew_after_a_rollback(book: Book, open_journal: OpenJournal) -> None:
+def test_it_is_counted_anew_after_a_rollback(book, open_journal):
     script = "#!/bin/sh\nexec true\n"
     book.submit(1, payload=Payload(env={"PATH": "/usr/bin"}, script=script))
     size = len(b'{"PATH":"/usr/bin"}') + len(script)
@@ -408,9 +399,7 @@ def test_it_is_counted_anew_after_a_rollback(book: Book, open_journal: OpenJourn
         assert journal.texts.live_bytes == {ALICE.uid: size}
 
 
-def test_jobs_cost_their_events_their_texts_once_and_some_for_each(
-    book: Book, open_journal: OpenJournal
-) -> None:
+def test_jobs_cost_their_events_their_texts_once_and_some_for_each(book, open_journal):
     """Each of 100,000 arguments counted as much as it had letters, an empty one nothing."""
     argv = Words.of([""] * 1000)
     for job_id in (1, 2):
@@ -428,7 +417,7 @@ def test_jobs_cost_their_events_their_texts_once_and_some_for_each(
 
 
 @pytest.fixture
-def past_book(book: Book) -> Iterator[Book]:
+def past_book(book) -> Iterator[Book]:
     yield book
     counted = book.journal.payloads.past_bytes
     book.journal.rollback()
@@ -440,7 +429,7 @@ def had(book: Book, job_id: int, payload: Payload, *, actor: Actor = ALICE) -> N
     book.cancel(job_id)
 
 
-def test_it_is_in_the_sums_by_which_ended_jobs_are_removed(past_book: Book, path: Path) -> None:
+def test_it_is_in_the_sums_by_which_ended_jobs_are_removed(past_book, path):
     had(past_book, 1, Payload())
     past_book.journal.commit()
     before = read_shares(path).ended[ALICE.user]
@@ -450,9 +439,7 @@ def test_it_is_in_the_sums_by_which_ended_jobs_are_removed(past_book: Book, path
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_OF_USER_BYTES", 3000), ("MOST_BYTES", 4000)])
-def test_the_oldest_of_a_user_go_first_and_of_who_has_most(
-    past_book: Book, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
-) -> None:
+def test_the_oldest_of_a_user_go_first_and_of_who_has_most(past_book, monkeypatch, bound, most):
     monkeypatch.setattr(texts, bound, most)
     for job_id in range(1, 5):
         payload = Payload(env={"X": f"{job_id}" * 1000})
@@ -471,7 +458,7 @@ CURVE_BEFORE = Curve(1, 1000, (0, 2000), (0, 2000), {"cores_milli": (None, 500)}
 CURVE = Curve(2, 9000, (0, 2000, 4000), (2000, 2000, 4000), {"memory_kib": (64, 128, 1)})
 
 
-def test_a_turn_that_fails_leaves_the_one_before(open_journal: OpenJournal) -> None:
+def test_a_turn_that_fails_leaves_the_one_before(open_journal):
     journal = open_journal()
     journal.put_curve(1, CURVE_BEFORE)
     journal.commit()

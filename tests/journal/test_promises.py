@@ -23,7 +23,6 @@ from drfd.core.promises import EventFold, Parts, Starts
 from drfd.journal.journal import Journal, digest
 from drfd.journal.promises import HOUR_MS, MAX_PAIRS, NAME, THE_REST, AccountFile, Checked, Hour
 from fakes import BOB, apply_and_append, demand, happened, rules, spec
-from journal.book import OpenJournal
 from seeds import seeds
 
 #: The Unix time at which the tests' histories begin, at the full hour.
@@ -104,9 +103,7 @@ def walk_into(journal: Journal, seed: int, upto: Callable[[], None] = lambda: No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(range(4)))
-def test_whoever_catches_up_when_the_hours_are_the_same(
-    open_journal: OpenJournal, tmp_path: Path, seed: int
-) -> None:
+def test_whoever_catches_up_when_the_hours_are_the_same(open_journal, tmp_path, seed):
     often, once = tmp_path / "often" / "journal", tmp_path / "once" / "journal"
     often.parent.mkdir()
     once.parent.mkdir()
@@ -142,7 +139,7 @@ def test_whoever_catches_up_when_the_hours_are_the_same(
     assert found.events == journal.mark()
 
 
-def test_a_time_of_which_nothing_is_known_for_months_is_not_divided(journal: Journal) -> None:
+def test_a_time_of_which_nothing_is_known_for_months_is_not_divided(journal):
     history = History(journal, rules())
     history.happen(ev.Submitted, 1, 0.5, spec=spec(asks=demand(9)))
     history.happen(ev.Admitted, 1, 0.5)
@@ -153,7 +150,7 @@ def test_a_time_of_which_nothing_is_known_for_months_is_not_divided(journal: Jou
 
 
 @pytest.mark.slow
-def test_the_size_of_an_hour_is_the_same_however_many_hold_too_much(journal: Journal) -> None:
+def test_the_size_of_an_hour_is_the_same_however_many_hold_too_much(journal):
     """Each of twenty others holds a core of twenty-one that are promised to all in equal parts of
     those who are there: the last one is promised a core, too, and waits."""
     count = MAX_PAIRS + 4
@@ -174,7 +171,7 @@ def test_the_size_of_an_hour_is_the_same_however_many_hold_too_much(journal: Jou
     assert sum(amount for *_, amount in hour.pairs) == parts.others
 
 
-def test_the_account_begins_with_the_events_that_are_left(journal: Journal) -> None:
+def test_the_account_begins_with_the_events_that_are_left(journal):
     history = History(journal, rules())
     history.run(1, 0, 2)
     history.happen(ev.Submitted, 2, 2, spec=spec(asks=demand(9)))
@@ -191,7 +188,7 @@ def test_the_account_begins_with_the_events_that_are_left(journal: Journal) -> N
     assert found.compared > 0
 
 
-def test_a_job_removed_before_its_end_was_seen_is_not_counted_for_ever(journal: Journal) -> None:
+def test_a_job_removed_before_its_end_was_seen_is_not_counted_for_ever(journal):
     history = History(journal, rules())
     history.happen(ev.Submitted, 1, 0, spec=spec(BOBS, actor=BOB))
     caught_up(journal.path)
@@ -206,9 +203,7 @@ def test_a_job_removed_before_its_end_was_seen_is_not_counted_for_ever(journal: 
 @pytest.mark.parametrize(
     ("name", "value"), [("program", "another"), ("book", b"none"), ("book", zlib.compress(b"c\n"))]
 )
-def test_without_a_book_to_go_on_from_all_is_computed_again(
-    place: Path, name: str, value: object
-) -> None:
+def test_without_a_book_to_go_on_from_all_is_computed_again(place, name, value):
     path = place / "journal.sqlite"
     whole = hours_of(path)
     change(place, NAME, "update facts set value = ? where name = ?", value, name)
@@ -218,7 +213,7 @@ def test_without_a_book_to_go_on_from_all_is_computed_again(
 
 
 @pytest.mark.slow
-def test_old_hours_go_and_the_next_ones_go_on_from_them(journal: Journal) -> None:
+def test_old_hours_go_and_the_next_ones_go_on_from_them(journal):
     history = History(journal, rules())
     for number in range(1, 60):
         history.run(number, 2 * number, 2 * number + 1.5)
@@ -250,9 +245,7 @@ def test_old_hours_go_and_the_next_ones_go_on_from_them(journal: Journal) -> Non
         ("update facts set value = 'x' where name = 'id'", "belongs to another journal"),
     ],
 )
-def test_an_account_of_another_journal_is_refused_with_the_cure(
-    journal: Journal, statement: str, says: str
-) -> None:
+def test_an_account_of_another_journal_is_refused_with_the_cure(journal, statement, says):
     history = History(journal, rules())
     history.run(1, 0, 2)
     history.run(2, 3, 5)
@@ -264,7 +257,7 @@ def test_an_account_of_another_journal_is_refused_with_the_cure(
     assert "moved away" in (error.value.hint or "")
 
 
-def test_a_file_that_is_no_account_is_refused(journal: Journal) -> None:
+def test_a_file_that_is_no_account_is_refused(journal):
     History(journal, rules())
     journal.path.with_name(NAME).write_bytes(b"no database, but long enough to be one" * 100)
     with pytest.raises(HostError, match="cannot use the account of promises"):
@@ -279,7 +272,7 @@ HOURS = 8
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory) -> Path:
     """A journal of some hours with its account; not to be changed."""
     place = tmp_path_factory.mktemp("made")
     with closing(Journal(place / "journal.sqlite")) as journal:
@@ -296,7 +289,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
+def place(made, tmp_path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "copy"))
 
 
@@ -330,18 +323,14 @@ EVES = "replace(cast(data as text), 'root.bob', 'root.eve')"
         (NAME, "delete from hours", 0.0, MISSING),
     ],
 )
-def test_what_was_changed_or_taken_away_is_found(
-    place: Path, name: str, statement: str, hour: float, text: str
-) -> None:
+def test_what_was_changed_or_taken_away_is_found(place, name, statement, hour, text):
     with closing(sqlite3.connect(place / name)) as db, db:
         assert db.execute(statement).rowcount
     assert fault(place) == (hour, text)
 
 
 @pytest.mark.parametrize("step", ["stored_book", "last_seq"])
-def test_an_account_that_is_brought_up_to_date_meanwhile_is_no_fault(
-    place: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_an_account_that_is_brought_up_to_date_meanwhile_is_no_fault(place, monkeypatch, step):
     path, then = place / "journal.sqlite", getattr(AccountFile, step)
 
     def later(file: AccountFile) -> object:
@@ -357,7 +346,7 @@ def test_an_account_that_is_brought_up_to_date_meanwhile_is_no_fault(
 
 
 @pytest.mark.parametrize("at_", [0, 3, HOURS - 1])
-def test_a_changed_hour_is_found(place: Path, at_: int) -> None:
+def test_a_changed_hour_is_found(place, at_):
     """A smaller sum of what others held."""
     query = "select last_seq, data from hours order by last_seq limit 1 offset ?"
     with closing(sqlite3.connect(place / NAME)) as db:
@@ -369,13 +358,13 @@ def test_a_changed_hour_is_found(place: Path, at_: int) -> None:
     assert fault(place)[1] == OTHER
 
 
-def test_changed_rules_of_the_past_are_found(place: Path) -> None:
+def test_changed_rules_of_the_past_are_found(place):
     change(place, "journal.sqlite", "update rules_in_force set text = text || ' '")
     with pytest.raises(HostError, match="another text of the rules"):
         checked(place / "journal.sqlite")
 
 
-def test_hours_that_went_with_the_history_are_no_fault(place: Path) -> None:
+def test_hours_that_went_with_the_history_are_no_fault(place):
     with AccountFile(place / "journal.sqlite") as file:
         hours = [*file.hours()]
         file.catch_up(forget_before_ms=hours[3].begin_ms + 1, now_ms=hours[-1].end_ms)
@@ -384,7 +373,7 @@ def test_hours_that_went_with_the_history_are_no_fault(place: Path) -> None:
     assert found.compared > 0
 
 
-def test_hours_whose_events_are_gone_are_not_compared(place: Path) -> None:
+def test_hours_whose_events_are_gone_are_not_compared(place):
     change(place, "journal.sqlite", "delete from events where job_id = 4", rows=2)
     found = checked(place / "journal.sqlite")
     assert (found.fault, found.gone, found.hours) == (None, 2, HOURS + 1)

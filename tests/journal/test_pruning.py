@@ -20,7 +20,7 @@ from drfd.core.model.resources import Axes
 from drfd.journal.pruning import MOST, read_shares
 from drfd.journal.records import Payload
 from fakes import ALICE, BOB, happened, tables
-from journal.book import LONG, Book, OpenJournal
+from journal.book import LONG, Book
 
 
 def count(path: Path, what: str) -> int:
@@ -28,7 +28,7 @@ def count(path: Path, what: str) -> int:
         return int(db.execute(f"select count(*) from {what}").fetchone()[0])
 
 
-def test_ids_and_marks_never_go_back(book: Book, open_journal: OpenJournal) -> None:
+def test_ids_and_marks_never_go_back(book, open_journal):
     """The newest job stays, and so does the one with the last event."""
     for job_id in (1, 2, 3, 4):
         book.live_and_end(job_id, at_s=float(job_id))
@@ -49,7 +49,7 @@ def test_ids_and_marks_never_go_back(book: Book, open_journal: OpenJournal) -> N
     assert [each for each in range(1, 8) if book.journal.job(each)] == [7]
 
 
-def test_what_lives_stays_whatever_its_age(book: Book, path: Path) -> None:
+def test_what_lives_stays_whatever_its_age(book, path):
     book.submit(1, at_s=1.0)
     book.live_and_end(2, at_s=2.0)
     book.live_and_end(3, at_s=3.0)
@@ -58,7 +58,7 @@ def test_what_lives_stays_whatever_its_age(book: Book, path: Path) -> None:
     assert count(path, "events where job_id = 1") == 1
 
 
-def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book: Book, path: Path) -> None:
+def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book, path):
     """Without its array, a task that has no record would be nobody; without the records of its
     tasks, an array would take them for such."""
     book.submit_array(1, 4, argv=LONG)
@@ -81,7 +81,7 @@ def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book: Book, p
     assert count(path, "texts where kind = 0 and uses = 1") == 1
 
 
-def test_a_go_is_short_also_where_all_must_be_passed_over(book: Book, path: Path) -> None:
+def test_a_go_is_short_also_where_all_must_be_passed_over(book, path):
     """All ended tasks of an array that goes on were looked at in one go, hundreds of thousands, and
     nobody else was served meanwhile."""
     book.submit_array(1, 2000, actor=BOB)
@@ -97,7 +97,7 @@ def test_a_go_is_short_also_where_all_must_be_passed_over(book: Book, path: Path
     assert count(path, "jobs where id <= 2001") == 1999
 
 
-def test_ended_tasks_that_must_stay_are_counted(book: Book, open_journal: OpenJournal) -> None:
+def test_ended_tasks_that_must_stay_are_counted(book, open_journal):
     for array_id in (1, 11):
         book.submit_array(array_id, 9, actor=BOB)
         book.cancel(*range(array_id + 1, array_id + 9), at_s=2.0)
@@ -118,7 +118,7 @@ def test_ended_tasks_that_must_stay_are_counted(book: Book, open_journal: OpenJo
     assert again.journal.finished_bytes(BOB.uid) == 0
 
 
-def test_of_one_user_when_there_is_too_much(book: Book, path: Path) -> None:
+def test_of_one_user_when_there_is_too_much(book, path):
     for job_id in range(1, 40):
         book.live_and_end(job_id, at_s=float(job_id), actor=BOB if job_id % 10 == 0 else ALICE)
     shares = read_shares(path).ended
@@ -129,7 +129,7 @@ def test_of_one_user_when_there_is_too_much(book: Book, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_file_gets_shorter(book: Book, path: Path) -> None:
+def test_the_file_gets_shorter(book, path):
     """By what was removed, while the journal is in use."""
     for job_id in range(1, 400):
         book.live_and_end(job_id, at_s=float(job_id), argv=Words.of([f"{job_id} " * 5000]))
@@ -146,7 +146,7 @@ def test_the_file_gets_shorter(book: Book, path: Path) -> None:
     assert path.stat().st_size + log.stat().st_size < before / 3
 
 
-def test_of_what_belongs_to_no_job_the_newest_of_each_kind_stays(book: Book, path: Path) -> None:
+def test_of_what_belongs_to_no_job_the_newest_of_each_kind_stays(book, path):
     for number in range(5):
         book.enter(ev.Drained(at_s=100.0 * number, on=number % 2 == 0, by="root"))
         book.journal.append_audit(ev.DaemonStopped(at_s=100.0 * number))
@@ -161,7 +161,7 @@ def test_of_what_belongs_to_no_job_the_newest_of_each_kind_stays(book: Book, pat
     assert book.journal.load(Axes()).draining
 
 
-def test_a_failed_go_takes_nothing_away(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_go_takes_nothing_away(book, monkeypatch):
     for job_id in (1, 2, 3):
         book.live_and_end(job_id, at_s=float(job_id))
 
@@ -178,7 +178,7 @@ def test_a_failed_go_takes_nothing_away(book: Book, monkeypatch: pytest.MonkeyPa
     assert book.journal.job(1) is None
 
 
-def test_what_has_happened_to_its_attempts_stays_while_there_is_else_to_give_up(book: Book) -> None:
+def test_what_has_happened_to_its_attempts_stays_while_there_is_else_to_give_up(book):
     """And a stream of changes goes on from its mark over what was given up."""
     book.submit(1)
     marks = []
@@ -234,7 +234,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_by_a_kill(path: Path, open_journal: OpenJournal) -> None:
+def test_nothing_acknowledged_is_lost_by_a_kill(path, open_journal):
     chance = random.Random(1)
     acknowledged: set[int] = set()
     for _ in range(5):
@@ -302,9 +302,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_history_that_is_being_removed_is_whole_when_the_remover_is_killed(
-    path: Path, open_journal: OpenJournal
-) -> None:
+def test_history_that_is_being_removed_is_whole_when_the_remover_is_killed(path, open_journal):
     """A job is there with all that belongs to it, or gone with it; what lives is untouched, and the
     next one goes on."""
     chance = random.Random(2)
