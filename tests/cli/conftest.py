@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message, daemon, refuse
+from canned import MakeJob, Message, daemon, refuse
 from cli.drf import DRF, Drf, Finish, Result, Spawn
 from drfd.client.connection import Connection, Start
 from drfd_cli import options, output, which_job
@@ -23,7 +22,7 @@ __all__ = ["daemon", "refuse"]
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain(monkeypatch):
     """No terminal's wishes, and a clock in UTC."""
     for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TERM"):
         monkeypatch.delenv(name, raising=False)
@@ -47,14 +46,7 @@ def text_of(data: bytes | None) -> str:
 
 
 @pytest.fixture
-def drf(
-    daemon: CannedDaemon,
-    plain: None,
-    handlers: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsysbinary: pytest.CaptureFixture[bytes],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Drf:
+def drf(daemon, plain, handlers, monkeypatch, capsysbinary, tmp_path_factory) -> Drf:
     """Run drf in this process, to its end."""
     if not os.access(".", os.W_OK):
         # drf would tell so of each job's output.
@@ -91,7 +83,7 @@ def drf(
 
 
 @pytest.fixture
-def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Spawn]:
+def spawn(daemon, tmp_path) -> Iterator[Spawn]:
     """Start drf as a process of its own, with an environment that holds only what is said here."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -150,7 +142,7 @@ def job() -> MakeJob:
 
 
 @pytest.fixture
-def ended(job: MakeJob) -> MakeJob:
+def ended(job) -> MakeJob:
     """An ended job as `wait` tells it."""
 
     def make(code: str = "COMPLETED", status: int = 0, text: str = "", **changes: Any) -> Message:

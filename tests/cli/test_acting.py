@@ -6,13 +6,11 @@ import io
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message
-from cli.drf import Drf
+from canned import CannedDaemon, Message
 from drfd.common import paths
 from drfd_cli.commands import job_actions
 from drfd_cli.output import show_when
@@ -60,9 +58,7 @@ class Keyboard(io.StringIO):
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
-def test_a_selection_is_sent_as_it_was_said_and_choosing_nobody_is_told(
-    drf: Drf, daemon: CannedDaemon, words: list[str], chosen: dict[str, Any]
-) -> None:
+def test_a_selection_is_sent_as_it_was_said_and_choosing_nobody_is_told(drf, daemon, words, chosen):
     daemon.replies = {"cancel": {"done": [], "failed": []}}
     result = drf("cancel", *words)
     assert (result.code, result.out, result.err) == (0, "", "drf: no jobs\n")
@@ -81,9 +77,7 @@ def test_a_selection_is_sent_as_it_was_said_and_choosing_nobody_is_told(
         ("3,42_[0-99999]", "is more than 100000 jobs"),
     ],
 )
-def test_what_is_no_id_is_a_usage_error(
-    drf: Drf, daemon: CannedDaemon, word: str, fault: str
-) -> None:
+def test_what_is_no_id_is_a_usage_error(drf, daemon, word, fault):
     for verb in ("cancel", "show", "wait"):
         result = drf(verb, "--", word)
         assert (result.code, result.err.count("\n"), daemon.requests) == (2, 1, [])
@@ -99,9 +93,7 @@ def test_what_is_no_id_is_a_usage_error(
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_ids_beside_what_chooses_jobs_are_a_usage_error(
-    drf: Drf, daemon: CannedDaemon, words: list[str]
-) -> None:
+def test_ids_beside_what_chooses_jobs_are_a_usage_error(drf, daemon, words):
     """`drf cancel -s pending 3` must not cancel job 3 if it runs."""
     result = drf(*words)
     assert (result.code, result.out, daemon.requests) == (2, "", [])
@@ -119,9 +111,8 @@ def test_ids_beside_what_chooses_jobs_are_a_usage_error(
 )
 @pytest.mark.parametrize("typed", ["n\n", "x\nyes\n"])
 def test_much_is_asked_about_and_so_are_jobs_of_others(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch,
-    users: list[str], question: str | None, typed: str,
-) -> None:  # fmt: skip
+    drf, daemon, job, monkeypatch, users, question, typed
+):
     jobs = [job(id=number, user=user) for number, user in enumerate(users, 1)]
     daemon.replies = {
         "hello": {"user": "ann", "admin": True},
@@ -149,9 +140,7 @@ def test_much_is_asked_about_and_so_are_jobs_of_others(
         ("suspend", "suspended"), ("resume", "resumed"),
     ],
 )  # fmt: skip
-def test_acting_says_what_was_done_and_what_was_not(
-    drf: Drf, daemon: CannedDaemon, verb: str, word: str
-) -> None:
+def test_acting_says_what_was_done_and_what_was_not(drf, daemon, verb, word):
     failed = [failure(9, "no-such-job", "there is no job 9", "look again")]
     daemon.replies = {verb: {"done": [1, 52], "labels": ["1", "42_[10-99]"], "failed": failed}}
     result = drf(verb, 1, "42", 9)
@@ -162,7 +151,7 @@ def test_acting_says_what_was_done_and_what_was_not(
     assert json.loads(result.out) == {"done": [1, 52], "failed": failed}
 
 
-def test_of_a_selection_those_in_another_state_are_counted(drf: Drf, daemon: CannedDaemon) -> None:
+def test_of_a_selection_those_in_another_state_are_counted(drf, daemon):
     unfit = [failure(number, "not-running", f"job {number}: not-running") for number in (8, 9)]
     held = failure(4, "held-by-admin", "job 4: held-by-admin")
     for done, failed, words, code, told in (
@@ -186,9 +175,7 @@ def test_of_a_selection_those_in_another_state_are_counted(drf: Drf, daemon: Can
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("flag", [[], ["--json"]])
-def test_acting_fails_with_the_gravest_of_its_failures(
-    drf: Drf, daemon: CannedDaemon, kinds: list[str], code: int, flag: list[str]
-) -> None:
+def test_acting_fails_with_the_gravest_of_its_failures(drf, daemon, kinds, code, flag):
     failed = [
         {"id": 1, "error": {"kind": kind, "code": "c", "text": f"no {kind}", "hint": ""}}
         for kind in kinds
@@ -200,9 +187,7 @@ def test_acting_fails_with_the_gravest_of_its_failures(
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
-def test_many_ids_that_are_over_or_not_there_are_told_in_one_line_each(
-    drf: Drf, daemon: CannedDaemon, verb: str
-) -> None:
+def test_many_ids_that_are_over_or_not_there_are_told_in_one_line_each(drf, daemon, verb):
     """Each had a line of its own: three thousand for `3-3000`."""
     ended = [failure(each, "ended", f"job {each} has already ended") for each in range(4, 2001)]
     ended += [failure(f"9_{each}", "ended", f"job 9_{each} has already ended") for each in (1, 2)]
@@ -220,9 +205,7 @@ def test_many_ids_that_are_over_or_not_there_are_told_in_one_line_each(
     ]
 
 
-def test_tasks_that_were_named_one_by_one_are_told_as_ranges(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_tasks_that_were_named_one_by_one_are_told_as_ranges(drf, daemon):
     labels = ["42_0", "7", "42_2", "42_1", "42_9", "8_3", "42_[10-99]", "50"]
     daemon.replies["cancel"] = {"done": [1] * 8, "labels": labels, "failed": []}
     result = drf("cancel", "-y", "42", "7", "8", "50")
@@ -230,7 +213,7 @@ def test_tasks_that_were_named_one_by_one_are_told_as_ranges(
     assert result.out.split("cancelled job ")[1:] == told
 
 
-def test_what_must_wait_for_the_launcher_is_said(drf: Drf, daemon: CannedDaemon) -> None:
+def test_what_must_wait_for_the_launcher_is_said(drf, daemon):
     """`cancelled job 1` was all, and the job ran on."""
     reply = {"done": [1], "failed": [], **STANDING}
     daemon.replies = {"cancel": reply}
@@ -244,7 +227,7 @@ def test_what_must_wait_for_the_launcher_is_said(drf: Drf, daemon: CannedDaemon)
 
 
 @pytest.fixture
-def live(daemon: CannedDaemon, job: MakeJob) -> list[Message]:
+def live(daemon, job) -> list[Message]:
     """Jobs of the daemon: one that has run for an hour."""
     jobs = [job(id=42, state="RUNNING", started_at=time.time() - 3600, time_limit_s=7200)]
     daemon.replies = {
@@ -276,9 +259,7 @@ def limits(daemon: CannedDaemon) -> list[Any]:
             **NOTHING, "group": "sweep"}}),
     ],
 )  # fmt: skip
-def test_set_asks_for_what_was_named_and_nothing_else(
-    drf: Drf, daemon: CannedDaemon, live: list[Message], words: str, changes: Message
-) -> None:
+def test_set_asks_for_what_was_named_and_nothing_else(drf, daemon, live, words, changes):
     result = drf("set", *words.split())
     assert (result.code, result.out) == (0, "changed job 42\n")
     [asked] = daemon.asked("set")
@@ -301,15 +282,13 @@ def test_set_asks_for_what_was_named_and_nothing_else(
         (["--job-name", "fit", "4"], "; here it is: --rename NAME"),
     ],
 )  # fmt: skip
-def test_a_change_that_cannot_be_meant_is_a_usage_error(
-    drf: Drf, daemon: CannedDaemon, words: list[object], complaint: str
-) -> None:
+def test_a_change_that_cannot_be_meant_is_a_usage_error(drf, daemon, words, complaint):
     result = drf("set", *words)
     assert (result.code, result.err.count("\n"), daemon.requests) == (2, 1, [])
     assert complaint in result.err
 
 
-def test_a_change_tells_which_tasks_it_has_not_reached(drf: Drf, daemon: CannedDaemon) -> None:
+def test_a_change_tells_which_tasks_it_has_not_reached(drf, daemon):
     daemon.replies["set"] = {"done": [42], "failed": [], "kept": {"42": "0-2,5"}}
     result = drf("set", "--priority", "3", "42")
     assert result.out == "changed job 42, but not 42_[0-2,5]\n"
@@ -330,9 +309,8 @@ def test_a_change_tells_which_tasks_it_has_not_reached(drf: Drf, daemon: CannedD
     ],
 )
 def test_set_says_when_a_running_job_ends_by_its_new_limit(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any], told: str,
-) -> None:  # fmt: skip
+    drf, daemon, job, monkeypatch, changes, told
+):
     began_s = 1_700_000_000
     monkeypatch.setattr(time, "time", lambda: began_s + 1800.0)
     found = job(**({"started_at": float(began_s)} | changes))
@@ -348,9 +326,7 @@ def test_set_says_when_a_running_job_ends_by_its_new_limit(
     assert [each["op"] for each in daemon.requests] == ["status", "set", "set"]
 
 
-def test_a_limit_that_stops_a_job_at_once_is_said(
-    drf: Drf, daemon: CannedDaemon, live: list[Message]
-) -> None:
+def test_a_limit_that_stops_a_job_at_once_is_said(drf, daemon, live):
     result = drf("set", "-t", "1s", "42")
     assert (result.code, limits(daemon)) == (0, [1])
     assert result.err == "drf: job 42 has run for 1h00m: a limit of 1s stops it within a minute\n"
@@ -361,10 +337,7 @@ def test_a_limit_that_stops_a_job_at_once_is_said(
 
 
 @pytest.mark.parametrize("answer", ["y\n", "n\n"])
-def test_a_person_is_asked_before_that(
-    drf: Drf, daemon: CannedDaemon, live: list[Message], monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-) -> None:  # fmt: skip
+def test_a_person_is_asked_before_that(drf, daemon, live, monkeypatch, answer):
     live.append({**live[0], "id": 43})
     monkeypatch.setattr(sys, "stdin", Keyboard(answer))
     assert (
@@ -377,9 +350,7 @@ def test_a_person_is_asked_before_that(
 
 
 @pytest.mark.parametrize(("change", "limit"), [("+10m", 7800), ("-10m", 6600), ("+1-0", 93600)])
-def test_a_limit_is_changed_by_so_much(
-    drf: Drf, daemon: CannedDaemon, live: list[Message], change: str, limit: int
-) -> None:
+def test_a_limit_is_changed_by_so_much(drf, daemon, live, change, limit):
     assert drf("set", "-t", change, 42).err == ""
     assert limits(daemon) == [limit]
 
@@ -393,10 +364,7 @@ def test_a_limit_is_changed_by_so_much(
         ("+soon", [], "not a time"),
     ],
 )
-def test_a_change_of_what_is_not_there_is_refused(
-    drf: Drf, daemon: CannedDaemon, live: list[Message], change: str, more: list[Message],
-    complaint: str,
-) -> None:  # fmt: skip
+def test_a_change_of_what_is_not_there_is_refused(drf, daemon, live, change, more, complaint):
     live += [{**live[0], **each} for each in more]
     result = drf("set", "-t", change, "-g", "sweep")
     assert (result.code in (1, 2), limits(daemon), result.err.count("\n")) == (True, [], 1)
@@ -418,18 +386,14 @@ def test_a_change_of_what_is_not_there_is_refused(
         (["undrain"], {"on": False}, "launching again\n"),
     ],
 )
-def test_draining(
-    drf: Drf, daemon: CannedDaemon, words: list[str], asked: dict[str, Any], line: str
-) -> None:
+def test_draining(drf, daemon, words, asked, line):
     daemon.replies = {"drain": {"draining": asked["on"]}}
     result = drf(*words)
     assert (result.code, result.out, result.err) == (0, line, "")
     assert daemon.requests == [{"op": "drain", **asked}]
 
 
-def test_no_daemon_is_started_only_to_be_ended(
-    drf: Drf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_daemon_is_started_only_to_be_ended(drf, monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "system" / "drfd.sock")
     monkeypatch.delenv("DRFD_SOCKET")
     for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "HOME"):
@@ -441,9 +405,7 @@ def test_no_daemon_is_started_only_to_be_ended(
 
 
 @pytest.mark.parametrize("is_away_before", [True, False])
-def test_nobody_waits_for_a_launcher_that_is_stopped(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, is_away_before: bool
-) -> None:
+def test_nobody_waits_for_a_launcher_that_is_stopped(drf, daemon, monkeypatch, is_away_before):
     """It waited for ever, and said nothing."""
     monkeypatch.setattr(job_actions, "LOOK_S", 0.01)
     reply = {"running": [3], "done": [3], "failed": []}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message, Refuse
+from canned import CannedDaemon, Message
 from cli.drf import Drf, Result
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of, user_key
@@ -42,7 +42,7 @@ def kept(label: str, state: str = "FAILED", *, live: bool = False, **more: Any) 
 
 
 @pytest.fixture
-def answering(daemon: CannedDaemon) -> CannedDaemon:
+def answering(daemon) -> CannedDaemon:
     daemon.replies = {
         "submission": lambda request: kept(str(request["id"])),
         "submit": lambda request: {"id": 50, **({"tasks": 2} if "array" in request else {})},
@@ -85,9 +85,8 @@ def submitted(daemon: CannedDaemon) -> list[Message]:
     ],
 )  # fmt: skip
 def test_everything_comes_again_but_what_is_asked_to_change(
-    drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch, words: str | None,
-    changes: Message,
-) -> None:  # fmt: skip
+    drf, answering, monkeypatch, words, changes
+):
     monkeypatch.setenv("HF_TOKEN", "now")
     result = drf("retry", 42, *([] if words is None else ["--with", words]))
     assert (result.code, result.out, result.err) == (0, AGAIN_42, "")
@@ -95,9 +94,7 @@ def test_everything_comes_again_but_what_is_asked_to_change(
     assert drf("retry", 42, "-q").out == "50\n"
 
 
-def test_another_figure_takes_the_upper_end_of_a_range_away(
-    drf: Drf, answering: CannedDaemon
-) -> None:
+def test_another_figure_takes_the_upper_end_of_a_range_away(drf, answering):
     answering.replies["submission"] = kept("42", demand=demand(cores_max_milli=8000))
     for words, ends in (("-m 4G", (500, 8000)), ("-c 1", (1000, None)), ("-c 1..4", (1000, 4000))):
         assert drf("retry", 42, "-q", "--with", words).code == 0
@@ -105,7 +102,7 @@ def test_another_figure_takes_the_upper_end_of_a_range_away(
         assert (asked["cores_milli"], asked.get("cores_max_milli")) == ends
 
 
-def test_tasks_of_one_array_become_one_array(drf: Drf, answering: CannedDaemon) -> None:
+def test_tasks_of_one_array_become_one_array(drf, answering):
     result = drf("retry", "4_5", 7, "4_2", "--json")
     assert json.loads(result.out) == {
         "jobs": [{"of": "4_[5,2]", "id": 50, "tasks": 2}, {"of": "7", "id": 50}],
@@ -114,7 +111,7 @@ def test_tasks_of_one_array_become_one_array(drf: Drf, answering: CannedDaemon) 
     assert submitted(answering) == [{**FIELDS, "array": "5,2"}, FIELDS]
 
 
-def test_of_an_array_what_failed_is_taken(drf: Drf, answering: CannedDaemon) -> None:
+def test_of_an_array_what_failed_is_taken(drf, answering):
     """Also while others of its tasks run; its bound on running ones holds again."""
     answering.replies["submission"] = kept("4", "not over", live=True, array="0-9%2")
     indices = {"FAILED": "1,3-5", "TIMEOUT": "7", "HELD": "8", "COMPLETED": "9"}
@@ -126,7 +123,7 @@ def test_of_an_array_what_failed_is_taken(drf: Drf, answering: CannedDaemon) -> 
 
 
 @pytest.mark.parametrize("label", ["42", "4_2"])
-def test_what_has_not_ended_is_refused(drf: Drf, answering: CannedDaemon, label: str) -> None:
+def test_what_has_not_ended_is_refused(drf, answering, label):
     answering.replies["submission"] = kept(label, "RUNNING", live=True)
     result = drf("retry", label)
     assert (result.code, result.out, submitted(answering)) == (1, "", [])
@@ -141,7 +138,7 @@ def awaited(label: str, state: str = "", *, want: str = "ok", **more: Any) -> Me
     return {"label": label, "want": want, "state": state, "live": not state, "met": None} | more
 
 
-def test_jobs_wait_for_each_other_as_they_did(drf: Drf, answering: CannedDaemon) -> None:
+def test_jobs_wait_for_each_other_as_they_did(drf, answering):
     """Whatever the order in which they are named."""
     waits = [awaited("13", "CANCELLED", met=False, want="any"), awaited("9")]
     keep(
@@ -162,9 +159,7 @@ def test_jobs_wait_for_each_other_as_they_did(drf: Drf, answering: CannedDaemon)
     ]
 
 
-def test_tasks_are_waited_for_where_they_are_submitted_again(
-    drf: Drf, answering: CannedDaemon
-) -> None:
+def test_tasks_are_waited_for_where_they_are_submitted_again(drf, answering):
     waits = [awaited("4_2", "FAILED", met=False), awaited("4_3", "COMPLETED", met=True)]
     last = kept("20", "CANCELLED") | {"waited_for": [*waits, awaited("4", "over")]}
     keep(answering, j4_2=kept("4_2"), j4_5=kept("4_5"), j20=last)
@@ -175,7 +170,7 @@ def test_tasks_are_waited_for_where_they_are_submitted_again(
     ]
 
 
-def test_what_cannot_start_is_refused_with_the_cure(drf: Drf, answering: CannedDaemon) -> None:
+def test_what_cannot_start_is_refused_with_the_cure(drf, answering):
     failed = {"waited_for": [awaited("12", "FAILED", met=False)]}
     answering.replies["submission"] = kept("13", "CANCELLED") | failed
     result = drf("retry", 13)
@@ -188,9 +183,7 @@ def test_what_cannot_start_is_refused_with_the_cure(drf: Drf, answering: CannedD
         assert drf("retry", 13, "--with", alone).err == ""
 
 
-def test_a_job_that_was_retried_is_waited_for_in_its_new_form(
-    drf: Drf, answering: CannedDaemon
-) -> None:
+def test_a_job_that_was_retried_is_waited_for_in_its_new_form(drf, answering):
     def waits(state: str, *, live: bool, met: bool | None) -> Message:
         repeat = {"label": "20", "state": state, "live": live}
         one = awaited("12", "FAILED", met=met, repeat=repeat)
@@ -210,9 +203,7 @@ def test_a_job_that_was_retried_is_waited_for_in_its_new_form(
     assert after == [[{"id": 20, "want": "ok"}], None]
 
 
-def test_what_was_retried_or_cancelled_by_hand_or_completed_has_not_failed(
-    drf: Drf, answering: CannedDaemon
-) -> None:
+def test_what_was_retried_or_cancelled_by_hand_or_completed_has_not_failed(drf, answering):
     retried = kept("5") | {"repeats": [{"label": "9", "state": "PENDING", "live": True}]}
     waited = {"waited_for": [awaited("6", "CANCELLED", met=False)]}
     keep(
@@ -239,9 +230,7 @@ def test_what_was_retried_or_cancelled_by_hand_or_completed_has_not_failed(
     assert drf("retry", 5, 6).code == 0
 
 
-def test_of_an_array_tasks_that_were_retried_are_left_out(
-    drf: Drf, answering: CannedDaemon
-) -> None:
+def test_of_an_array_tasks_that_were_retried_are_left_out(drf, answering):
     repeats = [{"label": "20", "state": "over", "live": False, "array": "1,3-4"}]
     found = kept("4", "over", array="0-9") | {"repeats": repeats, "cancelled_by_hand": True}
     found["again"] = {"of": 4, "indices": [10, 0, 9, 1]}
@@ -273,15 +262,13 @@ def test_of_an_array_tasks_that_were_retried_are_left_out(
         ("--constraint ssd,big", {"features": ["ssd", "big"]}),
     ],
 )
-def test_a_change_of_one_property_leaves_the_others(
-    drf: Drf, answering: CannedDaemon, words: str, changes: Message
-) -> None:
+def test_a_change_of_one_property_leaves_the_others(drf, answering, words, changes):
     answering.replies["submission"] = kept("42", retry={"times": 2, "on": ["LOST"]})
     assert drf("retry", 42, "--with", words).code == 0
     assert submitted(answering) == [{**FIELDS, "retry": {"times": 2, "on": ["LOST"]}, **changes}]
 
 
-def test_a_terminal_does_not_come_again(drf: Drf, answering: CannedDaemon) -> None:
+def test_a_terminal_does_not_come_again(drf, answering):
     answering.replies["submission"] = kept("42", attach="/run/user/1/x")
     result = drf("retry", 42)
     assert submitted(answering) == [FIELDS]
@@ -290,9 +277,7 @@ def test_a_terminal_does_not_come_again(drf: Drf, answering: CannedDaemon) -> No
     )
 
 
-def test_one_that_is_refused_does_not_keep_the_others(
-    drf: Drf, answering: CannedDaemon, refuse: Refuse
-) -> None:
+def test_one_that_is_refused_does_not_keep_the_others(drf, answering, refuse):
     gone = refuse(code="not-kept", text="it is not kept any more")
     answering.replies["submission"] = [gone, kept("8")]
     result = drf("retry", 7, 8)
@@ -314,17 +299,13 @@ def test_one_that_is_refused_does_not_keep_the_others(
         ("--wrap a -- b", "--wrap"),
     ],
 )
-def test_a_wrong_change_submits_nothing(
-    drf: Drf, answering: CannedDaemon, words: str, complaint: str
-) -> None:
+def test_a_wrong_change_submits_nothing(drf, answering, words, complaint):
     result = drf("retry", 42, "--with", words)
     assert (result.code in (1, 2), result.out, submitted(answering)) == (True, "", [])
     assert result.err.count("\n") == 1 and complaint in result.err
 
 
-def test_the_command_can_be_another_one_or_a_line_of_the_shell(
-    drf: Drf, answering: CannedDaemon
-) -> None:
+def test_the_command_can_be_another_one_or_a_line_of_the_shell(drf, answering):
     assert drf("retry", 42, "--with", "-m 2G -- ./other 'a b'").code == 0
     [again] = submitted(answering)
     assert (again["argv"], again["demand"]["memory_bytes"]) == (["./other", "a b"], 2 << 30)
@@ -348,9 +329,8 @@ def test_the_command_can_be_another_one_or_a_line_of_the_shell(
     ],
 )
 def test_only_what_its_user_has_signed_is_signed_again(
-    drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch,
-    files: list[str | None], changes: Message, complaint: str,
-) -> None:  # fmt: skip
+    drf, answering, monkeypatch, files, changes, complaint
+):
     """The daemon cannot have its users sign what they never submitted, wherever it says that keys
     are to be had."""
     key = user_key(b"s" * 32, 1000, "alice")
@@ -375,9 +355,7 @@ def test_only_what_its_user_has_signed_is_signed_again(
         assert [each["proof"] for each in submitted(answering)] == [signed]
 
 
-def test_a_group_is_tried_again_in_the_order_of_its_submission(
-    drf: Drf, answering: CannedDaemon, job: MakeJob
-) -> None:
+def test_a_group_is_tried_again_in_the_order_of_its_submission(drf, answering, job):
     jobs = [
         job(id=9, state="FAILED"), job(id=8, state="COMPLETED"),
         job(id=7, array_id=5, array_index=2, state="FAILED"), job(id=6, state="CANCELLED"),
@@ -397,9 +375,7 @@ def test_a_group_is_tried_again_in_the_order_of_its_submission(
     assert (result.code, result.err) == (1, "drf: no job of yours in the group sweep has ended\n")
 
 
-def test_the_present_limit_of_a_group_holds(
-    drf: Drf, answering: CannedDaemon, job: MakeJob
-) -> None:
+def test_the_present_limit_of_a_group_holds(drf, answering, job):
     answering.replies["submission"] = kept("42", group="sweep%1")
     answering.replies["hello"] = {"user": "alice", "admin": False}
     live: list[Message] = []
@@ -416,7 +392,7 @@ def test_the_present_limit_of_a_group_holds(
     assert submitted(answering)[-1]["group"] == "sweep%3"
 
 
-def test_of_a_name_the_latest_job_is_retried(drf: Drf, answering: CannedDaemon) -> None:
+def test_of_a_name_the_latest_job_is_retried(drf, answering):
     """After one retry two jobs have it."""
     jobs = [{"id": each, "name": "fit", "state": "FAILED", "live": False} for each in (43, 42)]
     answering.replies["recent"] = {"recent": jobs, "pools": [], "users": [], "gres": []}
@@ -475,12 +451,12 @@ class Editor:
 
 
 @pytest.fixture
-def edit(drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
+def edit(drf, daemon, tmp_path, monkeypatch) -> Editor:
     monkeypatch.setenv("VISUAL", f"sed -i -f '{tmp_path / 'change.sed'}'")
     return Editor(drf, daemon, tmp_path)
 
 
-def test_another_number_of_retries_leaves_the_outcomes_as_they_were(edit: Editor) -> None:
+def test_another_number_of_retries_leaves_the_outcomes_as_they_were(edit):
     assert edit("s/--retry .*/--retry 7/").code == 0
     (submit,) = (each for each in edit.told if each["op"] == "submit")
     assert submit["retry"] == {**EDITED["retry"], "times": 7}
@@ -498,7 +474,7 @@ EVERY = (
 )
 
 
-def test_every_option_can_be_edited(edit: Editor) -> None:
+def test_every_option_can_be_edited(edit):
     """What is written of a job is read back as the same, and each line is an option that counts."""
     spellings = {spelling: each for each in OPTIONS for spelling in each.spellings}
     given = {spellings[word].key for word in shlex.split(EVERY) if word in spellings}
@@ -540,9 +516,7 @@ RANGED = {"cores_milli": 2000, "cores_max_milli": 8000, "read_max_bps": 1 << 30}
         ({}, "/--after/d", {"after": []}),
     ],
 )  # fmt: skip
-def test_what_can_be_changes_in_place(
-    edit: Editor, before: Message, change: str, fields: Message | None
-) -> None:
+def test_what_can_be_changes_in_place(edit, before, change, fields):
     edit.job["submission"] = {**EDITED, "demand": {**EDITED["demand"], **before}}
     result = edit(change)
     assert (result.code, result.out) == (0, "" if fields is None else "changed job 42\n")
@@ -554,7 +528,7 @@ def test_what_can_be_changes_in_place(
     assert edit.told == [{"op": "set", "select": {"ids": [42]}, **fields}]
 
 
-def test_with_another_command_it_is_submitted_anew(edit: Editor) -> None:
+def test_with_another_command_it_is_submitted_anew(edit):
     """It is held meanwhile, so that both never run; what the file does not name comes along."""
     result = edit("s/a b/c d/; s/-o .*/-o x.out/; /retry/d; /-p lab/d; /-g sweep/d")
     assert result.out == "submitted job 50 in place of job 42\n"
@@ -568,7 +542,7 @@ def test_with_another_command_it_is_submitted_anew(edit: Editor) -> None:
 
 
 @pytest.mark.parametrize("script", [{}, {"script": "#!/bin/sh\n"}])
-def test_an_ended_job_is_submitted_again_with_the_changes(edit: Editor, script: Message) -> None:
+def test_an_ended_job_is_submitted_again_with_the_changes(edit, script):
     fields = {name: each for name, each in EDITED.items() if name != "group"} | script
     edit.job = {
         "label": "42", "state": "FAILED", "live": False, "submission": fields, "proof": None,
@@ -585,7 +559,7 @@ def test_an_ended_job_is_submitted_again_with_the_changes(edit: Editor, script: 
     assert edit.told == [{"op": "submit", **expected}]
 
 
-def test_lines_within_quotes_are_the_commands_own(edit: Editor) -> None:
+def test_lines_within_quotes_are_the_commands_own(edit):
     """Comments, empty lines and lines of options in a text of several lines were left out of the
     new command, or taken for options of the job."""
     text = "echo one\n\n# a comment\n#DRF -m 9G\necho three"
@@ -597,17 +571,13 @@ def test_lines_within_quotes_are_the_commands_own(edit: Editor) -> None:
     assert submit["demand"]["memory_bytes"] == 2 << 30
 
 
-def test_if_the_new_one_is_refused_the_old_one_is_as_before(
-    edit: Editor, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+def test_if_the_new_one_is_refused_the_old_one_is_as_before(edit, daemon, refuse):
     daemon.replies["submit"] = refuse(text="too big")
     assert edit("s/a b/c d/") == Result(1, "", "drf: too big\n")
     assert edit.ops == ["hold", "submit", "release"]
 
 
-def test_a_held_job_stays_held_and_one_that_an_administrator_holds_is_not_replaced(
-    edit: Editor,
-) -> None:
+def test_a_held_job_stays_held_and_one_that_an_administrator_holds_is_not_replaced(edit):
     edit.job |= {"state": "HELD", "conditions": {**CONDITIONS, "held": True}}
     edit("s/a b/c d/")
     assert (edit.ops, edit.told[0]["held"]) == (["submit", "cancel"], True)
@@ -619,7 +589,7 @@ def test_a_held_job_stays_held_and_one_that_an_administrator_holds_is_not_replac
     assert edit("s/my job/yours/").out == "changed job 42\n"
 
 
-def test_one_that_has_started_meanwhile_is_left_alone(edit: Editor, daemon: CannedDaemon) -> None:
+def test_one_that_has_started_meanwhile_is_left_alone(edit, daemon):
     error = {"kind": "Refused", "code": "x", "text": "job 42 is RUNNING", "hint": ""}
     daemon.replies["hold"] = {"done": [], "failed": [{"id": 42, "error": error}]}
     assert edit("s/a b/c d/") == Result(1, "", "drf: job 42 is RUNNING\n")
@@ -640,7 +610,7 @@ def test_one_that_has_started_meanwhile_is_left_alone(edit: Editor, daemon: Cann
         ("/-c 0.5/d", "there is no line #DRF -c CORES any more"),
     ],
 )
-def test_what_cannot_be_read_changes_nothing(edit: Editor, change: str, complaint: str) -> None:
+def test_what_cannot_be_read_changes_nothing(edit, change, complaint):
     result = edit(change)
     assert (result.code, result.out, edit.told) == (1, "", [])
     assert result.err.count("\n") == 1 and complaint in result.err
@@ -654,16 +624,14 @@ def test_what_cannot_be_read_changes_nothing(edit: Editor, change: str, complain
         ({"submission": {**EDITED, "attach": "/x"}}, "job 42 is attached to a terminal"),
     ],
 )
-def test_what_cannot_be_edited_is_refused_before_the_editor(
-    edit: Editor, more: Message, complaint: str
-) -> None:
+def test_what_cannot_be_edited_is_refused_before_the_editor(edit, more, complaint):
     edit.job |= more
     result = edit()
     assert (result.code, edit.told, edit.text) == (1, [], "")
     assert complaint in result.err
 
 
-def test_what_is_not_signed_changes_nothing_that_is(edit: Editor) -> None:
+def test_what_is_not_signed_changes_nothing_that_is(edit):
     """The conditions of the start, which no signature covers, replaced the command."""
     edit.job["conditions"] = {**CONDITIONS, "argv": ["evil"], "env": {"LD_PRELOAD": "/evil"}}
     edit("s/my job/yours/; s/a b/c d/")
@@ -673,9 +641,7 @@ def test_what_is_not_signed_changes_nothing_that_is(edit: Editor) -> None:
     assert "is not drfd" in edit("s/my job/yours/").err
 
 
-def test_an_editor_that_fails_changes_nothing(
-    drf: Drf, edit: Editor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_editor_that_fails_changes_nothing(drf, edit, monkeypatch):
     monkeypatch.delenv("VISUAL")
     monkeypatch.setenv("EDITOR", "false")
     result = drf("edit", 42)
@@ -683,7 +649,7 @@ def test_an_editor_that_fails_changes_nothing(
     assert "the editor false failed; job 42 stays as it is" in result.err
 
 
-def test_what_cannot_be_changed_here_is_said_before_the_change(edit: Editor) -> None:
+def test_what_cannot_be_changed_here_is_said_before_the_change(edit):
     edit.job |= {"awaited": True, "conditions": {**CONDITIONS, "begin_s": 1_700_000_000}}
     edit.job["submission"] = {**EDITED, "notify": {"on": ["end"], "argv": ["mail", "a\nb"]}}
     assert edit().code == 0

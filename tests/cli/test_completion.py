@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
-from canned import CannedDaemon, MakeJob, Message
-from cli.drf import LIGHT_DRF, Drf, Result
+from canned import CannedDaemon, Message
+from cli.drf import LIGHT_DRF, Result
 from drfd_cli import which_job
 from drfd_cli.commands import completion
 from drfd_cli.commands.completion import PLACES, script_of
@@ -35,7 +34,7 @@ JOBS: list[Message] = [
 
 
 @pytest.fixture
-def knowing(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
+def knowing(daemon, job) -> CannedDaemon:
     def recent(request: Message) -> Message:
         found = [each for each in JOBS if request.get("name") in (None, each["name"])]
         return {"recent": found[: request["limit"]], "pools": [], "users": [], "gres": []}
@@ -50,7 +49,7 @@ def knowing(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
 
 
 @pytest.fixture
-def person(monkeypatch: pytest.MonkeyPatch) -> None:
+def person(monkeypatch):
     monkeypatch.setattr(which_job, "is_person_here", lambda: True)
 
 
@@ -68,9 +67,7 @@ def asked(daemon: CannedDaemon, op: str) -> Message:
         ("eval", 43, "drf: job 43 (the latest of 2 named eval)\n"),
     ],
 )  # fmt: skip
-def test_a_word_means_one_job(
-    drf: Drf, knowing: CannedDaemon, word: str, ref: Any, told: str
-) -> None:
+def test_a_word_means_one_job(drf, knowing, word, ref, told):
     result = drf("why", word)
     assert (result.code, result.err) == (0, told)
     assert asked(knowing, "why")["id"] == ref
@@ -78,9 +75,7 @@ def test_a_word_means_one_job(
     assert asked(knowing, "wait")["ids"] == [ref]
 
 
-def test_names_are_taken_where_several_ids_are(
-    drf: Drf, knowing: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_taken_where_several_ids_are(drf, knowing, monkeypatch):
     drf("wait", "train", "3-5", "@-1")
     assert asked(knowing, "wait")["ids"] == [42, 3, 4, 5, 43]
     drf("hold", "train,7-8,@-1,4_[2-3]")
@@ -106,9 +101,7 @@ def test_names_are_taken_where_several_ids_are(
         ),
     ],
 )
-def test_conditions_take_them_too(
-    drf: Drf, knowing: CannedDaemon, text: str, after: list[tuple[Any, str]]
-) -> None:
+def test_conditions_take_them_too(drf, knowing, text, after):
     assert drf("submit", "--after", text, "--", "true").code == 0
     assert [(each["id"], each["want"]) for each in asked(knowing, "submit")["after"]] == after
 
@@ -124,9 +117,7 @@ def test_conditions_take_them_too(
         ("", "'' is not a job id"),
     ],
 )  # fmt: skip
-def test_what_means_no_one_job_is_refused_by_a_verb_that_acts(
-    drf: Drf, knowing: CannedDaemon, word: str, complaint: str
-) -> None:
+def test_what_means_no_one_job_is_refused_by_a_verb_that_acts(drf, knowing, word, complaint):
     result = drf("hold", word)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert complaint in result.err
@@ -134,15 +125,13 @@ def test_what_means_no_one_job_is_refused_by_a_verb_that_acts(
 
 
 @pytest.mark.parametrize("verb", ["log", "why", "show", "wait", "retry", "cancel"])
-def test_a_program_names_its_jobs(drf: Drf, knowing: CannedDaemon, verb: str) -> None:
+def test_a_program_names_its_jobs(drf, knowing, verb):
     result = drf(verb)
     assert (result.code, result.out, knowing.requests) == (2, "", [])
     assert "ID" in result.err or "ids" in result.err
 
 
-def test_a_person_gets_the_latest_job_and_is_told(
-    drf: Drf, knowing: CannedDaemon, person: None
-) -> None:
+def test_a_person_gets_the_latest_job_and_is_told(drf, knowing, person):
     assert drf("why").err == "drf: job 43 (eval)\n"
     assert asked(knowing, "why")["id"] == 43
     assert drf("wait", "train").err == "drf: job 42 (train)\n"
@@ -153,9 +142,8 @@ def test_a_person_gets_the_latest_job_and_is_told(
 @pytest.mark.parametrize(("answer", "is_done"), [("y\n", True), ("n\n", False), ("\n", False)])
 @pytest.mark.parametrize("verb", ["cancel", "hold"])
 def test_a_change_of_the_latest_job_is_asked_about(
-    drf: Drf, knowing: CannedDaemon, person: None, monkeypatch: pytest.MonkeyPatch, verb: str,
-    answer: str, is_done: bool,
-) -> None:  # fmt: skip
+    drf, knowing, person, monkeypatch, verb, answer, is_done
+):
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     result = drf(verb)
     assert result.err.startswith(f"drf: job 43 (eval)\n{verb} job 43? ")
@@ -163,7 +151,7 @@ def test_a_change_of_the_latest_job_is_asked_about(
     assert done == ([[43]] if is_done else [])
 
 
-def test_the_outputs_of_a_group_are_shown(drf: Drf, knowing: CannedDaemon, job: MakeJob) -> None:
+def test_the_outputs_of_a_group_are_shown(drf, knowing, job):
     rows = [job(id=5), job(id=8, array_tasks="1-3", started_at=None)]
     knowing.replies |= {
         "status": {"jobs": rows, "counts": {}, "draining": False},
@@ -174,9 +162,7 @@ def test_the_outputs_of_a_group_are_shown(drf: Drf, knowing: CannedDaemon, job: 
     assert asked(knowing, "show")["id"] == 5
 
 
-def test_a_command_without_a_job_is_for_the_latest_that_runs(
-    drf: Drf, knowing: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_without_a_job_is_for_the_latest_that_runs(drf, knowing, monkeypatch):
     result = drf("exec", "--", "true")
     assert (result.code, knowing.requests) == (2, [])
     assert "name the job: drf exec ID -- CMD" in result.err
@@ -205,7 +191,7 @@ def items(*words: str) -> list[CompletionItem]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon) -> Path:
+def home(tmp_path, monkeypatch, daemon) -> Path:
     for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -215,7 +201,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon) 
 
 
 @pytest.fixture
-def offered(home: Path) -> Offered:
+def offered(home) -> Offered:
     def run(*words: str) -> list[str]:
         # A file is for the shell to complete.
         return [":files" if each.type == "file" else each.value for each in items(*words)]
@@ -223,7 +209,7 @@ def offered(home: Path) -> Offered:
     return run
 
 
-def test_verbs_and_options_are_offered_with_what_they_do(offered: Offered) -> None:
+def test_verbs_and_options_are_offered_with_what_they_do(offered):
     assert {*VERBS, "help"} == {*offered("")}
     found = [(each.value, each.help) for each in items("su")]
     assert found == [("submit", VERBS["submit"]), ("suspend", VERBS["suspend"])]
@@ -246,31 +232,28 @@ def test_verbs_and_options_are_offered_with_what_they_do(offered: Offered) -> No
         ("completion z", "zsh"), ("log train ev", "eval"),
     ],
 )  # fmt: skip
-def test_each_place_has_its_words(offered: Offered, words: str, values: str) -> None:
+def test_each_place_has_its_words(offered, words, values):
     found = [word.casefold() if word.isupper() and "state" in words else word for word in
              offered(*words.split(" "))]  # fmt: skip
     assert found == values.split()
 
 
-def test_presets_come_from_the_users_own_configuration(offered: Offered, home: Path) -> None:
+def test_presets_come_from_the_users_own_configuration(offered, home):
     assert offered("submit", "--preset", "") == []
     (home / ".config/drfd").mkdir(parents=True)
     (home / ".config/drfd/config.toml").write_text("[preset.gpu]\ncores = 4\n[presets.big]\n")
     assert offered("submit", "--preset", "") == ["gpu", "big"]
 
 
-def test_nothing_offered_can_write_to_the_terminal_or_means_something_to_a_shell(
-    home: Path, daemon: CannedDaemon
-) -> None:
+def test_nothing_offered_can_write_to_the_terminal_or_means_something_to_a_shell(home, daemon):
     assert [(each.value, each.help) for each in items("log", "39")] == [("39", "bad?[2J HELD")]
     daemon.replies = {"recent": RECENT | {"recent": [{**JOBS[0], "name": "e;reboot"}]}}
     assert items("log", "e") == items("status", "-n", "") == []
 
 
 def test_while_a_word_is_completed_nothing_is_looked_up_and_without_a_daemon_nothing_said(
-    offered: Offered, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    offered, daemon, monkeypatch, capfd
+):
     assert offered("log", "train", "--f") == ["--follow"]
     assert daemon.requests == []
     monkeypatch.setenv("DRFD_SOCKET", "/nowhere/s")
@@ -286,7 +269,7 @@ def test_while_a_word_is_completed_nothing_is_looked_up_and_without_a_daemon_not
 @pytest.mark.parametrize(
     ("words", "offered"), [(["su"], ["submit", "suspend"]), (["log", "4"], ["43", "42", "41"])]
 )
-def test_bash(home: Path, words: list[str], offered: list[str]) -> None:
+def test_bash(home, words, offered):
     program = home / "bin" / "drf"
     program.parent.mkdir()
     program.write_text(f"#!{sys.executable}\n{LIGHT_DRF}")
@@ -303,9 +286,7 @@ def test_bash(home: Path, words: list[str], offered: list[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", PLACES)
-def test_the_script_is_printed_and_set_up_in_the_users_home_once(
-    drf: Drf, home: Path, shell: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_is_printed_and_set_up_in_the_users_home_once(drf, home, shell, monkeypatch):
     script = drf("completion", shell).out
     assert "_DRF_COMPLETE" in script
     monkeypatch.setenv("SHELL", f"/bin/{shell}")
@@ -326,9 +307,7 @@ def test_the_script_is_printed_and_set_up_in_the_users_home_once(
         assert str(place) in second
 
 
-def test_a_shell_that_is_not_known_is_asked_for_and_bash_may_look_by_itself(
-    drf: Drf, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shell_that_is_not_known_is_asked_for_and_bash_may_look_by_itself(drf, home, monkeypatch):
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     result = drf("completion")
     assert (result.code, result.out) == (2, "")

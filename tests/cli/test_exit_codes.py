@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Refuse
-from cli.drf import Drf, Finish, Result, Spawn
+from cli.drf import Result
 
 
 @pytest.mark.parametrize(
@@ -18,9 +17,7 @@ from cli.drf import Drf, Finish, Result, Spawn
         ("ConfigError", 78), ("SomethingNew", 1),
     ],
 )  # fmt: skip
-def test_a_refusal_is_one_line_with_its_hint_and_its_number(
-    drf: Drf, daemon: CannedDaemon, refuse: Refuse, kind: str, code: int
-) -> None:
+def test_a_refusal_is_one_line_with_its_hint_and_its_number(drf, daemon, refuse, kind, code):
     daemon.replies = {"show": refuse(kind, "c", "what is wrong", "the way out")}
     assert drf("show", 1) == Result(code, "", "drf: what is wrong (the way out)\n")
 
@@ -32,9 +29,7 @@ def test_a_refusal_is_one_line_with_its_hint_and_its_number(
         "undrain", "shutdown", "doctor", "log 1", "log -f 1", "submit -- true", "run -- true",
     ],
 )  # fmt: skip
-def test_without_a_daemon_every_verb_says_so_with_69(
-    drf: Drf, daemon: CannedDaemon, words: str
-) -> None:
+def test_without_a_daemon_every_verb_says_so_with_69(drf, daemon, words):
     daemon.stop()
     assert drf(*words.split()) == Result(
         69,
@@ -44,9 +39,7 @@ def test_without_a_daemon_every_verb_says_so_with_69(
     )
 
 
-def test_the_socket_option_wins_over_the_variable(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_socket_option_wins_over_the_variable(drf, daemon, monkeypatch):
     monkeypatch.setenv("DRFD_SOCKET", "/nowhere/at/all")
     daemon.replies = {"drain": {"draining": True}}
     assert drf("--socket", daemon.path, "drain").code == 0
@@ -66,9 +59,7 @@ def test_the_socket_option_wins_over_the_variable(
     ],
     ids=lambda words: words[:30],
 )  # fmt: skip
-def test_a_wrong_command_line_is_2_and_nothing_is_asked(
-    drf: Drf, daemon: CannedDaemon, words: str
-) -> None:
+def test_a_wrong_command_line_is_2_and_nothing_is_asked(drf, daemon, words):
     result = drf(*words.split())
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert result.err.count("\n") == 1 and len(result.err) < 300
@@ -96,18 +87,14 @@ def test_a_wrong_command_line_is_2_and_nothing_is_asked(
         ("run -a 1-3 -- x", "No such option '-a'"),
     ],
 )
-def test_words_of_other_programs_get_ours_as_a_hint(
-    drf: Drf, daemon: CannedDaemon, words: str, hint: str
-) -> None:
+def test_words_of_other_programs_get_ours_as_a_hint(drf, daemon, words, hint):
     result = drf(*words.split())
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert hint in result.err and result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--json"]], ids=" ".join)
-def test_a_reader_that_has_enough_is_no_failure(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, job: MakeJob, words: list[str]
-) -> None:
+def test_a_reader_that_has_enough_is_no_failure(spawn, finish, daemon, job, words):
     """`drf status | head -1`, also under `set -o pipefail`."""
     jobs = [job(id=number) for number in range(1, 1000)]
     daemon.replies = {"status": {"jobs": jobs, "counts": {}, "draining": False}}
@@ -128,9 +115,7 @@ def test_a_reader_that_has_enough_is_no_failure(
     ],
     ids=["wait", "submit -w"],
 )  # fmt: skip
-def test_an_interrupted_verb_is_130_and_leaves_the_job(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, words: list[str], out: str, err: str
-) -> None:
+def test_an_interrupted_verb_is_130_and_leaves_the_job(spawn, finish, daemon, words, out, err):
     answer = threading.Event()
     daemon.replies = {"submit": {"id": 42}, "wait": lambda request: answer.wait(20) and None}
     process = spawn(*words)

@@ -6,12 +6,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
 
 import click
 import pytest
 
-from cli.drf import ROOT, Drf, below
+from cli.drf import ROOT, below
 from drfd import __version__
 from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, sections
 from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
@@ -37,9 +36,7 @@ def commands(verb: str) -> list[click.Command]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(
-    drf: Drf, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(drf, monkeypatch, verb):
     monkeypatch.setenv("COLUMNS", "80")
     result = drf(verb, "--help")
     lines = result.out.splitlines()
@@ -64,7 +61,7 @@ def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(
         assert each.help and all(p.help for p in each.params if isinstance(p, click.Option))
 
 
-def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Drf) -> None:
+def test_the_overview_lists_every_verb_once_with_what_it_does(drf):
     out = drf("--help").out
     width = max(map(len, VERBS)) + 2
     for verb, what in VERBS.items():
@@ -80,7 +77,7 @@ def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Drf) -> None:
 
 
 @pytest.mark.parametrize("name", ["drf.1", "drf-submit.1", "drfd.toml.5", "drfd.8"])
-def test_every_page_says_what_it_is(name: str) -> None:
+def test_every_page_says_what_it_is(name):
     page, section = name.rsplit(".", 1)
     lines = bare(PAGES[name]).splitlines()
     assert lines[0] == f'.TH "{page.upper()}" "{section}" "" "drfd 9.8.7" "drfd"'
@@ -92,7 +89,7 @@ def test_every_page_says_what_it_is(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("groff"), reason="there is no groff here")
 @pytest.mark.parametrize("name", PAGES)
-def test_groff_has_nothing_to_complain_of(name: str) -> None:
+def test_groff_has_nothing_to_complain_of(name):
     done = subprocess.run(
         ["groff", "-man", "-Kutf8", "-Tutf8", "-ww", "-z"],
         input=PAGES[name], capture_output=True, text=True, timeout=60,
@@ -100,7 +97,7 @@ def test_groff_has_nothing_to_complain_of(name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_paragraphs_lists_headings_and_tables_of_markdown() -> None:
+def test_paragraphs_lists_headings_and_tables_of_markdown():
     text = "One.\nTwo.\n\n- first\n- second\n\n### Part\nThree.\n"
     assert list(from_markdown(text)) == [
         *(".PP", "One.", "Two."),
@@ -121,7 +118,7 @@ def test_paragraphs_lists_headings_and_tables_of_markdown() -> None:
 # -- drf man -----------------------------------------------------------------------------------
 
 
-def test_all_files_are_where_the_shells_and_man_look(drf: Drf, tmp_path: Path) -> None:
+def test_all_files_are_where_the_shells_and_man_look(drf, tmp_path):
     assert drf("man", tmp_path).code == 0
     found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
     assert found == [
@@ -138,9 +135,7 @@ def test_all_files_are_where_the_shells_and_man_look(drf: Drf, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "page"), [(["wait"], "drf-wait"), ([], "drf"), (["drfd.toml"], "drfd.toml")]
 )
-def test_a_page_is_shown_by_man(
-    drf: Drf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], page: str
-) -> None:
+def test_a_page_is_shown_by_man(drf, tmp_path, monkeypatch, words, page):
     man = tmp_path / "man"
     said = tmp_path / "said"
     man.write_text(f'#!/bin/sh\n{{ echo "$1"; sed -n 3p "$2"; }} >{said}; exit 7\n')
@@ -151,9 +146,7 @@ def test_a_page_is_shown_by_man(
     assert (option, name.partition(" ")[0]) == ("-l", page)
 
 
-def test_what_is_neither_a_verb_nor_a_directory_is_refused(
-    drf: Drf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_neither_a_verb_nor_a_directory_is_refused(drf, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = drf("man", "sumbit")
     assert (result.code, result.out, [*tmp_path.iterdir()]) == (1, "", [])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from canned import CannedDaemon, MakeJob, Message
-from cli.drf import Drf, Result
+from cli.drf import Result
 from drfd_cli.commands.history import print_table
 from drfd_cli.commands.simulate import Announcement
 
@@ -26,12 +26,12 @@ UNKNOWN = dict.fromkeys(USED)
 
 
 @pytest.fixture
-def narrow(plain: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def narrow(plain, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture
-def past(ended: MakeJob) -> MakeJob:
+def past(ended) -> MakeJob:
     def make(code: str = "COMPLETED", **changes: Any) -> Message:
         job = ended(code) | {"used": USED} | changes
         del job["status"]
@@ -57,9 +57,7 @@ def text(screen: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_the_latest_comes_last_and_use_stands_beside_demand(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob
-) -> None:
+def test_the_latest_comes_last_and_use_stands_beside_demand(drf, daemon, past):
     never = past("LAUNCH_FAILED", id=41, started_at=None, name="a-very-long-name", used=UNKNOWN)
     of(daemon, past(), never)
     result = drf("history")
@@ -92,9 +90,7 @@ GPUS = {"gpu_memory_peak": 5 << 29, "gpu_utilisation_mean": 80}
 
 
 @pytest.mark.usefixtures("narrow")
-def test_what_some_job_has_more_than_others_is_shown(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob
-) -> None:
+def test_what_some_job_has_more_than_others_is_shown(drf, daemon, past):
     """All runs of one that was cancelled before its last, GPUs, and ranges with what was lent."""
     job = past("CANCELLED", started_at=None, all_runs=ALL_RUNS, used=UNKNOWN)
     of(daemon, job)
@@ -137,17 +133,13 @@ def test_what_some_job_has_more_than_others_is_shown(
         ),
     ],
 )
-def test_who_names_nobody_means_his_own_jobs(
-    drf: Drf, daemon: CannedDaemon, words: str, admin: bool, asked: dict[str, Any]
-) -> None:
+def test_who_names_nobody_means_his_own_jobs(drf, daemon, words, admin, asked):
     daemon.replies = {"hello": ME | {"admin": admin}, "history": page()}
     assert drf("history", *words.split()) == Result(0, "", "drf: no ended jobs\n")
     assert daemon.asked("history") == [{"op": "history", "past": asked, "limit": 20, "after": None}]
 
 
-def test_more_than_a_page_is_fetched_page_by_page_or_told_of(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob
-) -> None:
+def test_more_than_a_page_is_fetched_page_by_page_or_told_of(drf, daemon, past):
     pages = [page(past(id=9), past(id=8), after=[5.0, 8]), page(past(id=7))]
     daemon.replies = {"history": [*pages, page(past(), after=[5.0, 42])]}
     result = drf("history", "-a", "-n", "0", "--json")
@@ -157,9 +149,7 @@ def test_more_than_a_page_is_fetched_page_by_page_or_told_of(
     assert daemon.requests[-1]["limit"] == 1
 
 
-def test_values_for_programs_are_plain_and_unknown_is_empty(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob
-) -> None:
+def test_values_for_programs_are_plain_and_unknown_is_empty(drf, daemon, past):
     of(daemon, past(id=50, array_id=42, array_index=7, name='a,"b"\n\x1b[31m'), past(name="x"))
     names, other, row = drf("history", "-a", "--csv").out.splitlines()
     row = row.replace('"a,""b""??[31m"', "NAME")
@@ -192,9 +182,7 @@ def test_values_for_programs_are_plain_and_unknown_is_empty(
         ("ledger --since 2d --until 3d", "--since is not before --until"),
     ],
 )
-def test_what_cannot_be_meant_is_said_in_one_line(
-    drf: Drf, daemon: CannedDaemon, words: str, complaint: str
-) -> None:
+def test_what_cannot_be_meant_is_said_in_one_line(drf, daemon, words, complaint):
     result = drf(*words.split())
     assert (result.code, result.out, result.err.count("\n"), daemon.requests) == (2, "", 1, [])
     assert complaint in result.err
@@ -210,7 +198,7 @@ class Walked(list[Any]):
         return super().__iter__()
 
 
-def test_a_long_history_is_gone_through_as_often_as_a_short_one(plain: None, past: MakeJob) -> None:
+def test_a_long_history_is_gone_through_as_often_as_a_short_one(plain, past):
     short, long = Walked([past()]), Walked([past()] * 600)
     for jobs in (short, long):
         print_table(jobs)
@@ -260,7 +248,7 @@ def report(*rows: Any, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_a_report_shows_waste_and_what_to_ask_for(drf: Drf, daemon: CannedDaemon) -> None:
+def test_a_report_shows_waste_and_what_to_ask_for(drf, daemon):
     daemon.replies = {"hello": ME, "report": report(TRAIN, LOST)}
     result = drf("report")
     advised = "train (alice): next time drf submit -c 1 -m 384M -t 2m  (from its last 4 jobs)"
@@ -285,14 +273,12 @@ def test_a_report_shows_waste_and_what_to_ask_for(drf: Drf, daemon: CannedDaemon
         ({"jobs": 1, "short_jobs": 1}, "-t 2m  (from its last job, 1 cut short)"),
     ],
 )
-def test_a_report_says_on_what_its_advice_rests(
-    drf: Drf, daemon: CannedDaemon, advice: dict[str, Any], line: str
-) -> None:
+def test_a_report_says_on_what_its_advice_rests(drf, daemon, advice, line):
     daemon.replies = {"report": report(TRAIN | {"advice": ADVICE | advice})}
     assert drf("report", "-a").screen.splitlines()[-1].endswith(line)
 
 
-def test_a_wide_report_has_users_disks_and_throttling(drf: Drf, daemon: CannedDaemon) -> None:
+def test_a_wide_report_has_users_disks_and_throttling(drf, daemon):
     half = {"read": amount(1000, 500)}
     bob = LOST | {"user": "bob"}
     total = account(**half)
@@ -316,16 +302,14 @@ def test_a_wide_report_has_users_disks_and_throttling(drf: Drf, daemon: CannedDa
         ("", {"past": {"user": "alice", "since_s": pytest.approx(time.time() - 2592e3, abs=1e3)}}),
     ],
 )
-def test_a_report_is_of_what_is_chosen_and_of_the_last_month_otherwise(
-    drf: Drf, daemon: CannedDaemon, words: str, asked: dict[str, Any]
-) -> None:
+def test_a_report_is_of_what_is_chosen_and_of_the_last_month_otherwise(drf, daemon, words, asked):
     daemon.replies = {"hello": ME, "report": report(total=account(jobs=0))}
     told = "drf: no job that ran has ended in that time\n"
     assert drf("report", *words.split()) == Result(0, "", told)
     assert daemon.asked("report") == [{"op": "report", "by": "name", "limit": 30} | asked]
 
 
-def test_programs_get_exact_sums(drf: Drf, daemon: CannedDaemon) -> None:
+def test_programs_get_exact_sums(drf, daemon):
     daemon.replies = {"report": report(TRAIN, others=account(jobs=2))}
     assert json.loads(drf("report", "-a", "--json").out) == report(TRAIN, others=account(jobs=2))
     names, first, others = drf("report", "-a", "--csv").out.splitlines()
@@ -367,10 +351,8 @@ GPU_COLUMNS = ["gpu_declared", "gpu_used", "gpu_unknown", "gpu_wasted", "gpu_eff
     ids=["hours", "measured", "not asked for", "none", "lent", "hardly lent"],
 )  # fmt: skip
 def test_a_report_has_columns_for_what_there_was(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, train: dict[str, Any],
-    lost: dict[str, Any], head: list[str], shown: tuple[list[str], list[str]],
-    columns: list[str], values: tuple[list[str], list[str]],
-) -> None:  # fmt: skip
+    drf, daemon, monkeypatch, train, lost, head, shown, columns, values
+):
     """What is not known is not zero."""
     monkeypatch.setenv("COLUMNS", "80")
     rows = report({**TRAIN, **train}, {**LOST, **lost}, total=account(**train))
@@ -389,9 +371,7 @@ def test_a_report_has_columns_for_what_there_was(
         assert [row[names.index(column)] for column in columns] == wanted
 
 
-def test_a_wide_screen_shows_how_the_last_job_of_each_line_went(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wide_screen_shows_how_the_last_job_of_each_line_went(drf, daemon, monkeypatch):
     nothing = [None] * 3
     curve = {
         "id": 7, "demand": {"cores": 4.0, "memory": 100, "gres": {"gpu": 2}}, "at": [2.0, 4.0, 6.0],
@@ -463,9 +443,7 @@ def ledger(**changes: Any) -> dict[str, Any]:
 HOURS = "4 hours from 2026-03-01 10:00:00 on, events up to 99"
 
 
-def test_the_account_of_promises_has_causes_and_with_why_whom_and_which_starts(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_the_account_of_promises_has_causes_and_with_why_whom_and_which_starts(drf, daemon):
     daemon.replies = {"ledger": ledger(steps_back=1, doubtful=2)}
     screen = text(drf("ledger", "--why", "-u", "ann").screen)
     assert screen == text(f"""
@@ -496,7 +474,7 @@ the clock was set back 1 time: such a step counts as no time
     assert request == {"op": "ledger"}
 
 
-def test_json_and_csv_of_the_account_have_the_exact_amounts(drf: Drf, daemon: CannedDaemon) -> None:
+def test_json_and_csv_of_the_account_have_the_exact_amounts(drf, daemon):
     daemon.replies = {"ledger": ledger()}
     assert json.loads(drf("ledger", "--json").out) == ledger()
     assert drf("ledger", "--csv").out.splitlines() == [
@@ -511,9 +489,7 @@ def test_json_and_csv_of_the_account_have_the_exact_amounts(drf: Drf, daemon: Ca
     assert drf("ledger").err == "drf: nothing is known of that time\n"
 
 
-def test_verify_asks_until_the_check_is_over_and_tells_the_first_hour_that_differs(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_verify_asks_until_the_check_is_over_and_tells_the_first_hour_that_differs(drf, daemon):
     found = {"hours": 9, "compared": 7, "events": 99, "gone": 4, "fault": None}
     counts = "7 of 9 hours compared with what 99 events give; 4 are gone with their jobs\n"
     daemon.replies = {"ledger_check": [{"running_s": 45.0}, {"running_s": 90.0}, found]}
@@ -529,7 +505,7 @@ def test_verify_asks_until_the_check_is_over_and_tells_the_first_hour_that_diffe
 
 
 @pytest.fixture
-def audited(daemon: CannedDaemon) -> CannedDaemon:
+def audited(daemon) -> CannedDaemon:
     """Alice's job holds five of ten cores when bob comes with one that needs eight."""
 
     def ended(id: int, user: str, at_s: float, cores: float, run_s: float) -> dict[str, Any]:
@@ -549,7 +525,7 @@ def audited(daemon: CannedDaemon) -> CannedDaemon:
     return daemon
 
 
-def test_an_audit_simulates_the_past_otherwise(drf: Drf, audited: CannedDaemon) -> None:
+def test_an_audit_simulates_the_past_otherwise(drf, audited):
     assert drf("simulate", "--audit", "--since", "2026-03-01").out.splitlines() == [
         "3 jobs of 2 users, simulated again",
         "envy: 0.0% of those who waited would have preferred what another one held",
@@ -571,9 +547,7 @@ def test_an_audit_simulates_the_past_otherwise(drf: Drf, audited: CannedDaemon) 
     assert "goes without other policies" in drf("simulate", "--audit", "--policy", "fifo").err
 
 
-def test_a_long_audit_says_how_long_it_takes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_audit_says_how_long_it_takes(monkeypatch, capsys):
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     announce, short = Announcement(50_000), Announcement(2)

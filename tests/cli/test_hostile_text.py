@@ -9,8 +9,7 @@ import unicodedata
 import pytest
 from rich.cells import cell_len
 
-from canned import CannedDaemon, MakeJob, Message, Refuse
-from cli.drf import Drf, Finish, Spawn
+from canned import MakeJob, Message
 from drfd_cli.output import clean
 from seeds import seeds
 
@@ -44,7 +43,7 @@ def harmless(text: str) -> str:
 
 
 @pytest.fixture(params=HOSTILE.values(), ids=HOSTILE.keys())
-def word(request: pytest.FixtureRequest) -> str:
+def word(request) -> str:
     text = request.param
     assert isinstance(text, str)
     return text
@@ -58,9 +57,7 @@ def everywhere(job: MakeJob, word: str) -> Message:
     )  # fmt: skip
 
 
-def test_status_has_one_row_for_one_job(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str
-) -> None:
+def test_status_has_one_row_for_one_job(drf, daemon, job, word):
     """A name cannot forge a second row. (Only the last column, the reason, may take more lines.)"""
     reply = {"counts": {"RUNNING": 1}, "draining": False}
     daemon.replies = {"status": reply | {"jobs": [job(name=word, user=word, pool=word)]}}
@@ -74,9 +71,7 @@ def test_status_has_one_row_for_one_job(
 
 
 @pytest.mark.parametrize("verb", ["status", "show", "why"])
-def test_a_job_full_of_it_is_harmless(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str, verb: str
-) -> None:
+def test_a_job_full_of_it_is_harmless(drf, daemon, job, word, verb):
     hostile = everywhere(job, word)
     events = [{"at": 1.0, "event": "LaunchFailed", "text": word}]
     daemon.replies = {
@@ -129,9 +124,8 @@ def replies_with(word: str, job: MakeJob, ended: MakeJob) -> dict[str, Message]:
     ],
 )  # fmt: skip
 def test_a_reply_full_of_it_has_as_many_lines_as_ever_and_is_harmless(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, ended: MakeJob, word: str,
-    words: str, code: int, out: int, err: int,
-) -> None:  # fmt: skip
+    drf, daemon, job, ended, word, words, code, out, err
+):
     daemon.replies = replies_with(word, job, ended)
     result = drf(*words.split())
     counts = (harmless(result.out).count("\n"), harmless(result.err).count("\n"))
@@ -139,9 +133,7 @@ def test_a_reply_full_of_it_has_as_many_lines_as_ever_and_is_harmless(
 
 
 @pytest.mark.parametrize("verb", ["show 1", "drain", "undrain", "shutdown", "doctor", "shares"])
-def test_a_refusal_of_any_verb_is_one_harmless_line(
-    drf: Drf, daemon: CannedDaemon, refuse: Refuse, word: str, verb: str
-) -> None:
+def test_a_refusal_of_any_verb_is_one_harmless_line(drf, daemon, refuse, word, verb):
     words = verb.split()
     daemon.replies = {words[0].removeprefix("un"): refuse("Refused", word, word, word)}
     result = drf(*words)
@@ -159,7 +151,7 @@ def shares_with(word: str) -> Message:
     return {"capacity": amount, "free": amount, "nodes": [node]}
 
 
-def test_shares_are_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
+def test_shares_are_harmless(drf, daemon, word):
     daemon.replies = {"shares": shares_with(word)}
     result = drf("shares")
     assert (result.code, result.err) == (0, "")
@@ -168,9 +160,7 @@ def test_shares_are_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
 
 # Each takes a second, after which the client tells why the job waits.
 @pytest.mark.slow
-def test_the_wait_and_the_end_of_a_run_are_harmless(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, job: MakeJob, ended: MakeJob, word: str
-) -> None:
+def test_the_wait_and_the_end_of_a_run_are_harmless(spawn, finish, daemon, job, ended, word):
     asked = threading.Event()
 
     def status(request: object) -> Message:
@@ -192,9 +182,7 @@ def test_the_wait_and_the_end_of_a_run_are_harmless(
 
 
 @pytest.mark.parametrize("words", [["status"], ["shares"]], ids=lambda words: words[0])
-def test_lines_for_programs_have_as_many_columns_as_their_header(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str, words: list[str]
-) -> None:
+def test_lines_for_programs_have_as_many_columns_as_their_header(drf, daemon, job, word, words):
     daemon.replies = {
         "status": {"jobs": [everywhere(job, word)], "counts": {}, "draining": False},
         "shares": shares_with(word),
@@ -205,17 +193,13 @@ def test_lines_for_programs_have_as_many_columns_as_their_header(
     assert header.count("|TAB|") == line.count("|TAB|")
 
 
-def test_a_script_with_a_hostile_name_is_harmless(
-    drf: Drf, daemon: CannedDaemon, word: str
-) -> None:
+def test_a_script_with_a_hostile_name_is_harmless(drf, daemon, word):
     name = word.replace("\0", "").encode("utf-8", "surrogateescape").decode(errors="replace")
     result = drf("submit", name)
     assert (result.code, result.out, harmless(result.err).count("\n")) == (1, "", 1)
 
 
-def test_json_carries_it_all_and_is_still_one_plain_line(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str
-) -> None:
+def test_json_carries_it_all_and_is_still_one_plain_line(drf, daemon, job, word):
     """Programs get what there is; a terminal that sees it gets ASCII."""
     hostile = everywhere(job, word)
     daemon.replies = {"status": {"jobs": [hostile], "counts": {}, "draining": False}}
@@ -225,26 +209,19 @@ def test_json_carries_it_all_and_is_still_one_plain_line(
     assert harmless(result.out).count("\n") == 1
 
 
-def test_ordinary_words_of_any_language_are_left_alone() -> None:
+def test_ordinary_words_of_any_language_are_left_alone():
     for text in ("train-2024_v1.0", "ünïcödé", "日本語", "Привет", "שלום", "😀", "a b", "[x]"):
         assert clean(text) == text
 
 
-def test_what_is_too_long_is_cut_visibly() -> None:
+def test_what_is_too_long_is_cut_visibly():
     assert clean("x" * 300, 10) == "x" * 9 + "…"
     assert clean("x" * 10, 10) == "x" * 10
 
 
 @pytest.mark.parametrize("encoding", seeds(["ascii", "latin-1", "utf-8"], quick=1))
 @pytest.mark.parametrize("words", [["status"], ["show", "42"], ["why", "42"]], ids=lambda w: w[0])
-def test_a_terminal_of_any_encoding_shows_what_it_can(
-    spawn: Spawn,
-    finish: Finish,
-    daemon: CannedDaemon,
-    job: MakeJob,
-    encoding: str,
-    words: list[str],
-) -> None:
+def test_a_terminal_of_any_encoding_shows_what_it_can(spawn, finish, daemon, job, encoding, words):
     strange = job(name="日本語…", reason={"code": "RESOURCES", "text": "für é"})
     daemon.replies = {
         "status": {"jobs": [strange], "counts": {}, "draining": False},

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message
-from cli.drf import Drf, Finish, Result, Spawn
+from canned import Message
+from cli.drf import Result
 from cli.test_show import ARRAY
 
 
 @pytest.fixture
-def output(daemon: CannedDaemon, job: MakeJob, tmp_path: Path) -> Path:
+def output(daemon, job, tmp_path) -> Path:
     """The path of the job's output, which the daemon tells; nothing is there yet."""
     path = tmp_path / "job.out"
     shown = job(stdout=str(path), stderr=str(tmp_path / "job.err"))
@@ -24,7 +24,7 @@ def output(daemon: CannedDaemon, job: MakeJob, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def outputs(daemon: CannedDaemon, job: MakeJob, tmp_path: Path) -> dict[int, Path]:
+def outputs(daemon, job, tmp_path) -> dict[int, Path]:
     """The outputs of three jobs; nothing is there yet."""
     paths = {number: tmp_path / f"{number}.out" for number in (7, 42, 100)}
     daemon.replies = {
@@ -47,7 +47,7 @@ class Ending:
 
 
 @pytest.fixture
-def ending(daemon: CannedDaemon, output: Path) -> Ending:
+def ending(daemon, output) -> Ending:
     ending = Ending()
     daemon.replies["wait"] = ending
     return ending
@@ -77,9 +77,7 @@ def ending(daemon: CannedDaemon, output: Path) -> Ending:
     ],
     ids=lambda value: repr(value)[:12],
 )  # fmt: skip
-def test_the_output_comes_byte_for_byte_or_its_last_lines(
-    drf: Drf, output: Path, daemon: CannedDaemon, data: bytes, words: list[object], shown: bytes
-) -> None:
+def test_the_output_comes_byte_for_byte_or_its_last_lines(drf, output, daemon, data, words, shown):
     output.write_bytes(data)
     result = drf("log", *words, "42")
     assert (result.code, result.err) == (0, "")
@@ -87,16 +85,14 @@ def test_the_output_comes_byte_for_byte_or_its_last_lines(
     assert daemon.requests == [{"op": "show", "id": 42}]
 
 
-def test_errors_are_another_file(drf: Drf, output: Path) -> None:
+def test_errors_are_another_file(drf, output):
     output.write_text("output\n")
     output.with_name("job.err").write_text("errors\n")
     assert drf("log", 42).out == "output\n"
     assert drf("log", "--err", 42).out == "errors\n"
 
 
-def test_why_there_is_no_output_is_said(
-    drf: Drf, daemon: CannedDaemon, output: Path, job: MakeJob
-) -> None:
+def test_why_there_is_no_output_is_said(drf, daemon, output, job):
     """It is read with the caller's own rights: the daemon never opens it (promise 6)."""
     gone = f"drf: the output file {output} is not there any more\n"
     assert drf("log", 42) == Result(1, "", gone)
@@ -119,15 +115,13 @@ def test_why_there_is_no_output_is_said(
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
-def test_an_output_that_may_not_be_read_is_said(drf: Drf, output: Path) -> None:
+def test_an_output_that_may_not_be_read_is_said(drf, output):
     output.write_text("x")
     output.chmod(0)
     assert drf("log", 42) == Result(1, "", f"drf: cannot read {output}: Permission denied\n")
 
 
-def test_a_pipe_that_nobody_writes_does_not_hang(
-    spawn: Spawn, finish: Finish, output: Path
-) -> None:
+def test_a_pipe_that_nobody_writes_does_not_hang(spawn, finish, output):
     """A job's output may have been a FIFO; it has no contents to show."""
     os.mkfifo(output)
     result = finish(spawn("log", "42"))
@@ -135,7 +129,7 @@ def test_a_pipe_that_nobody_writes_does_not_hang(
     assert result.err.count("\n") == result.code
 
 
-def test_lines_of_several_jobs_have_the_ids_before_them(drf: Drf, outputs: dict[int, Path]) -> None:
+def test_lines_of_several_jobs_have_the_ids_before_them(drf, outputs):
     """Of a line that is overwritten the last text."""
     outputs[7].write_bytes(b" 10%\r 50%\r100%\nCRLF\r\n")
     outputs[42].write_bytes(b"\r 1 of 2\r 2 of 2")
@@ -148,9 +142,7 @@ def test_lines_of_several_jobs_have_the_ids_before_them(drf: Drf, outputs: dict[
     assert drf("log", "100", "7", "42") == Result(0, told, "")
 
 
-def test_how_a_job_ended_that_did_not_complete_follows_its_output(
-    drf: Drf, output: Path, daemon: CannedDaemon, job: MakeJob
-) -> None:
+def test_how_a_job_ended_that_did_not_complete_follows_its_output(drf, output, daemon, job):
     """The output is where one looks first, and a job at its time limit has not written why."""
     over = {"code": "TIMEOUT", "text": "it ran for its limit of 1m00s"}
     ended = job(state="TIMEOUT", outcome=over, stdout=str(output))
@@ -160,9 +152,7 @@ def test_how_a_job_ended_that_did_not_complete_follows_its_output(
     assert drf("log", 42) == Result(0, "start\n", told)
 
 
-def test_of_a_group_only_live_jobs_are_followed(
-    drf: Drf, outputs: dict[int, Path], daemon: CannedDaemon, job: MakeJob
-) -> None:
+def test_of_a_group_only_live_jobs_are_followed(drf, outputs, daemon, job):
     over = {"code": "COMPLETED", "text": ""}
     rows = [job(id=number, state="COMPLETED", outcome=over) for number in (7, 100)]
     daemon.replies["hello"] = {"user": "alice"}
@@ -197,9 +187,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_written_comes_until_the_job_has_ended(
-    spawn: Spawn, finish: Finish, output: Path, ending: Ending, daemon: CannedDaemon
-) -> None:
+def test_what_is_written_comes_until_the_job_has_ended(spawn, finish, output, ending, daemon):
     """Whatever becomes of the file: it comes late, is emptied, or replaced as log rotation does."""
     process = spawn("log", "-f", "42")
     assert daemon.asked("wait") == [{"op": "wait", "ids": [42]}]
@@ -220,8 +208,8 @@ def test_what_is_written_comes_until_the_job_has_ended(
 
 
 def test_several_jobs_are_followed_line_by_line_until_all_have_ended(
-    spawn: Spawn, finish: Finish, outputs: dict[int, Path], daemon: CannedDaemon, job: MakeJob
-) -> None:
+    spawn, finish, outputs, daemon, job
+):
     """A progress bar is shown before its line ends."""
     next_end = threading.Semaphore(0)
     ends = iter([42, 7])
@@ -250,8 +238,8 @@ def test_several_jobs_are_followed_line_by_line_until_all_have_ended(
 
 
 def test_following_begins_with_the_last_lines_and_ends_with_its_reader(
-    spawn: Spawn, finish: Finish, output: Path, ending: Ending
-) -> None:
+    spawn, finish, output, ending
+):
     """`drf log -f 42 | head -1`."""
     output.write_bytes(b"one\ntwo\n")
     process = spawn("log", "-f", "-n", "1", "42")
@@ -273,9 +261,8 @@ def test_following_begins_with_the_last_lines_and_ends_with_its_reader(
     ],
 )  # fmt: skip
 def test_following_a_job_that_waits_says_why_and_shows_what_it_has_written(
-    spawn: Spawn, finish: Finish, output: Path, ending: Ending, daemon: CannedDaemon, job: MakeJob,
-    attempts: str, said: bytes,
-) -> None:  # fmt: skip
+    spawn, finish, output, ending, daemon, job, attempts, said
+):
     why = {"code": "RESOURCES", "text": "needs 8 cores"}
     waiting = {"state": "PENDING", "started_at": None, "stdout": str(output), "reason": why}
     daemon.replies["show"] = {"job": job(attempts=attempts, **waiting), "events": []}
@@ -302,10 +289,7 @@ def test_following_a_job_that_waits_says_why_and_shows_what_it_has_written(
         ({}, "", 0, ""),
     ],
 )  # fmt: skip
-def test_following_ends_with_how_the_job_ended(
-    drf: Drf, output: Path, daemon: CannedDaemon, job: MakeJob, changes: Message, text: str,
-    code: int, said: str,
-) -> None:  # fmt: skip
+def test_following_ends_with_how_the_job_ended(drf, output, daemon, job, changes, text, code, said):
     """Also over a restart of the daemon."""
     over = job(stdout=str(output), **changes)
     daemon.replies = {
@@ -318,9 +302,7 @@ def test_following_ends_with_how_the_job_ended(
     assert daemon.asked("wait") == [{"op": "wait", "ids": [42]}] * 2
 
 
-def test_following_shows_what_comes_while_the_daemon_is_away(
-    spawn: Spawn, finish: Finish, output: Path, daemon: CannedDaemon
-) -> None:
+def test_following_shows_what_comes_while_the_daemon_is_away(spawn, finish, output, daemon):
     """The file needs no daemon to be read."""
     second = Ending()
     daemon.replies["wait"] = [None, second]

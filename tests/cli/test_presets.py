@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from click.shell_completion import ShellComplete
 
-from canned import CannedDaemon, MakeJob, Refuse
-from cli.drf import ROOT, Drf
+from cli.drf import ROOT
 from drfd.launcher.runner.inheritance import LIMITS
 from drfd_cli import foresight
 from drfd_cli.commands.submit import can_be
@@ -44,7 +43,7 @@ begin = "now"
 
 
 @pytest.fixture
-def home(tmp_path: Path, plain: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, plain, monkeypatch) -> Path:
     """A home directory, in whose `work` the user is."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
@@ -67,7 +66,7 @@ def script(home: Path, *options: str) -> Path:
 
 
 @pytest.fixture
-def request_of(drf: Drf, daemon: CannedDaemon) -> Any:
+def request_of(drf, daemon) -> Any:
     def run(*words: object) -> dict[str, Any]:
         daemon.replies = {"submit": {"id": 42}}
         result = drf("submit", *words)
@@ -82,8 +81,8 @@ def request_of(drf: Drf, daemon: CannedDaemon) -> Any:
 
 
 def test_defaults_lose_to_a_preset_that_to_lines_of_a_script_and_those_to_what_is_typed(
-    home: Path, request_of: Any
-) -> None:
+    home, request_of
+):
     write(home, NAMES)
     asked = request_of("--", "true")
     assert (asked["demand"], asked["time_limit_s"]) == ({"memory_bytes": 1 << 30}, 7200)
@@ -101,7 +100,7 @@ def test_defaults_lose_to_a_preset_that_to_lines_of_a_script_and_those_to_what_i
     assert (asked["begin_s"], "cores_milli" in asked["demand"]) == (0, False)
 
 
-def test_a_range_among_the_defaults_is_replaced_as_a_whole(home: Path, request_of: Any) -> None:
+def test_a_range_among_the_defaults_is_replaced_as_a_whole(home, request_of):
     write(home, 'cores = "1..4"\nio = "data=10M..20M"\n[preset.big]\ncores = "8.."\n')
     path = script(home, "#DRF -c 2..6")
     for words, ends in (
@@ -116,9 +115,7 @@ def test_a_range_among_the_defaults_is_replaced_as_a_whole(home: Path, request_o
         assert demand["disks"]["data"]["read_max_bps"] == 20 << 20
 
 
-def test_the_directory_of_the_configuration_is_that_of_xdg(
-    home: Path, request_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_directory_of_the_configuration_is_that_of_xdg(home, request_of, monkeypatch):
     write(home, NAMES)
     other = home / "other" / "drfd"
     other.mkdir(parents=True)
@@ -128,7 +125,7 @@ def test_the_directory_of_the_configuration_is_that_of_xdg(
     assert (asked["demand"], asked["stdout"]) == ({"memory_bytes": 5 << 30}, f"{home}/out-%x")
 
 
-def test_run_takes_what_it_can(home: Path, drf: Drf, daemon: CannedDaemon, ended: MakeJob) -> None:
+def test_run_takes_what_it_can(home, drf, daemon, ended):
     write(home, NAMES)
     daemon.replies = {"submit": {"id": 42}, "wait": {"done": True, "ended": [ended()]}}
     assert drf("run", "--preset", "gpu", "--", "true").err == ""
@@ -137,7 +134,7 @@ def test_run_takes_what_it_can(home: Path, drf: Drf, daemon: CannedDaemon, ended
     assert "preemptible" not in asked or asked["preemptible"] is False
 
 
-def test_a_dry_run_says_where_values_come_from(home: Path, drf: Drf, daemon: CannedDaemon) -> None:
+def test_a_dry_run_says_where_values_come_from(home, drf, daemon):
     path = write(home, NAMES)
     daemon.replies = {"submit": {"expected_start_at": None, "reason": None}}
     result = drf("submit", "--dry-run", "--preset", "gpu", "-t", "1h", "--", "true")
@@ -175,9 +172,7 @@ def test_a_dry_run_says_where_values_come_from(home: Path, drf: Drf, daemon: Can
         (None, ["--preset", "x"], "config.toml (write [preset.x] into "),
     ],
 )
-def test_a_bad_file_is_refused_with_the_place_and_the_cure(
-    home: Path, drf: Drf, daemon: CannedDaemon, text: str | None, words: list[str], told: str
-) -> None:
+def test_a_bad_file_is_refused_with_the_place_and_the_cure(home, drf, daemon, text, words, told):
     path = home / ".config" / "drfd" / "config.toml"
     if text is not None:
         write(home, text)
@@ -191,9 +186,7 @@ def test_a_bad_file_is_refused_with_the_place_and_the_cure(
 
 
 @pytest.mark.parametrize(("colour", "is_coloured"), [("always", True), ("never", False)])
-def test_colours_are_as_the_user_likes_them(
-    home: Path, drf: Drf, daemon: CannedDaemon, job: MakeJob, colour: str, is_coloured: bool
-) -> None:
+def test_colours_are_as_the_user_likes_them(home, drf, daemon, job, colour, is_coloured):
     write(home, f'colour = "{colour}"')
     reply = {"counts": {"RUNNING": 1}, "draining": False, "jobs": [job()]}
     daemon.replies = {"status": reply}
@@ -222,9 +215,7 @@ finally:
         ('memory = "1G"\npriority = 1\n', "click tomllib", None),
     ],
 )
-def test_the_light_way_knows_them_and_loads_what_it_needs(
-    daemon: CannedDaemon, home: Path, text: str | None, loaded: str, limit_s: int | None
-) -> None:
+def test_the_light_way_knows_them_and_loads_what_it_needs(daemon, home, text, loaded, limit_s):
     if text is not None:
         write(home, text)
     daemon.replies = {"submit": {"id": 42}}
@@ -242,9 +233,7 @@ def test_the_light_way_knows_them_and_loads_what_it_needs(
     assert asked.get("time_limit_s") == limit_s
 
 
-def test_a_file_of_another_user_is_ignored_with_a_line(
-    home: Path, drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_user_is_ignored_with_a_line(home, drf, daemon, monkeypatch):
     """As with `sudo` that keeps HOME: whose home it is must not choose what root's jobs run."""
     path = write(home, NAMES)
     if os.getuid() == 0:
@@ -262,7 +251,7 @@ def test_a_file_of_another_user_is_ignored_with_a_line(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes two users")
-def test_a_file_in_another_users_home_is_not_ones_own(tmp_path: Path) -> None:
+def test_a_file_in_another_users_home_is_not_ones_own(tmp_path):
     """As after `su`: HOME is the home of before, into which the new user may not look."""
     program = (
         f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'cli')]!r}\n"
@@ -287,7 +276,7 @@ def test_a_file_in_another_users_home_is_not_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path) -> Path:
     """A directory with programs in `bin`."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -349,11 +338,11 @@ def doubts(place: Path, *argv: str, given: tuple[str, ...] = (), **more: Any) ->
     ],
     ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else None,
 )
-def test_a_command_that_is_not_there(place: Path, argv: list[str], told: str | None) -> None:
+def test_a_command_that_is_not_there(place, argv, told):
     assert doubts(place, *argv) == ([] if told is None else [told])
 
 
-def test_a_job_without_a_path_has_the_usual_one(place: Path) -> None:
+def test_a_job_without_a_path_has_the_usual_one(place):
     request = {"argv": ["sh"], "env": {}, "cwd": str(place), "stderr": "drf-%j.out"}
     assert doubts_about(request, []) == []
 
@@ -372,7 +361,7 @@ def test_a_job_without_a_path_has_the_usual_one(place: Path) -> None:
         ),
     ],
 )
-def test_an_interpreter_that_is_not_there(place: Path, first: str, told: str | None) -> None:
+def test_an_interpreter_that_is_not_there(place, first, told):
     found = doubts(place, "job.sh", script=f"{first}\necho\n")
     assert found == ([] if told is None else [told])
 
@@ -396,18 +385,14 @@ def test_an_interpreter_that_is_not_there(place: Path, first: str, told: str | N
         ),
     ],
 )  # fmt: skip
-def test_an_output_that_cannot_be_written(
-    place: Path, out: str | None, err: str, told: str | None
-) -> None:
+def test_an_output_that_cannot_be_written(place, out, err, told):
     (place / "shut").mkdir(mode=0o555)
     files = {"stderr": err} | ({} if out is None else {"stdout": out})
     assert doubts(place, "python3", **files) == ([] if told is None else [told.format(place)])
     assert doubts(place, "python3", attach="/none", **files) == [], "it goes to a terminal"
 
 
-def test_a_program_behind_a_closed_directory_is_not_told_to_be_missing(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_behind_a_closed_directory_is_not_told_to_be_missing(place, monkeypatch):
     real = os.stat
 
     def stat(path: Any, **how: Any) -> os.stat_result:
@@ -429,9 +414,7 @@ def test_a_program_behind_a_closed_directory_is_not_told_to_be_missing(
          "ulimit -s 1073741824; ulimit -c 1099511627776"),
     ],
 )  # fmt: skip
-def test_raised_limits_that_a_job_does_not_have_are_told(
-    place: Path, monkeypatch: pytest.MonkeyPatch, soft: dict[int, int], told: str | None
-) -> None:
+def test_raised_limits_that_a_job_does_not_have_are_told(place, monkeypatch, soft, told):
     for line in Path("/proc/1/limits").read_text().splitlines():
         if line.startswith(("Max stack", "Max core")) and "unlimited" in line.split()[:4]:
             pytest.skip("the machine's first process has no such limits")
@@ -441,14 +424,14 @@ def test_raised_limits_that_a_job_does_not_have_are_told(
     assert doubts(place, "python3") == ([] if told is None else [line])
 
 
-def test_the_limits_of_jobs_are_those_of_the_launcher() -> None:
+def test_the_limits_of_jobs_are_those_of_the_launcher():
     usual = {limit: soft for limit, soft, _, _ in foresight._LIMITS.values()}
     assert usual == {
         getattr(resource, f"RLIMIT_{name}"): LIMITS[name][0] for name in ("STACK", "CORE", "NOFILE")
     }
 
 
-def test_variables_that_may_be_secret_are_named(place: Path) -> None:
+def test_variables_that_may_be_secret_are_named(place):
     assert doubts(place, "python3", given=("HF_TOKEN", "A", "WANDB_API_KEY")) == [
         "left out HF_TOKEN, WANDB_API_KEY, which may be secret; --export HF_TOKEN keeps that one"
     ]
@@ -468,7 +451,7 @@ def test_variables_that_may_be_secret_are_named(place: Path) -> None:
         ("--time-limit 2", None),
     ],
 )  # fmt: skip
-def test_options_after_a_script_are_the_scripts(words: str, shown: str | None) -> None:
+def test_options_after_a_script_are_the_scripts(words, shown):
     told = about_script_words("echo hello\n", ["./my train.sh", *words.split()], can_be)
     wanted = (
         f"{shown} stands after the script and is an argument of it; "
@@ -492,12 +475,12 @@ def test_options_after_a_script_are_the_scripts(words: str, shown: str | None) -
         ("#!/bin/sh\n# PBS was here\n", None),
     ],
 )
-def test_lines_for_other_batch_systems_are_told(script: str, told: str | None) -> None:
+def test_lines_for_other_batch_systems_are_told(script, told):
     found = about_other_directives(script)
     assert found is None if told is None else told in str(found)
 
 
-def test_a_number_as_a_name_is_doubted(place: Path) -> None:
+def test_a_number_as_a_name_is_doubted(place):
     assert doubts(place, "python3", name="4") == [
         "-n 4 is the job's name; for 4 cores: -c 4; for 4 tasks: --array"
     ]
@@ -510,9 +493,7 @@ def test_a_number_as_a_name_is_doubted(place: Path) -> None:
         ("set -euo pipefail; fit | tail", "pipefail"), ("fit source", None), ("[ -f x ]", None),
     ],
 )  # fmt: skip
-def test_a_word_of_bash_in_a_line_for_another_shell_is_told(
-    place: Path, line: str, word: str | None
-) -> None:
+def test_a_word_of_bash_in_a_line_for_another_shell_is_told(place, line, word):
     (place / "bin" / "sh").symlink_to("dash")
     told = (
         f"{word} is a word of bash, and sh, which is dash here, may not know it: -- bash -c 'LINE'"
@@ -525,8 +506,8 @@ def test_a_word_of_bash_in_a_line_for_another_shell_is_told(
 
 
 def test_doubts_are_told_after_the_submission_in_harmless_lines(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, tmp_path: Path, refuse: Refuse
-) -> None:
+    drf, daemon, ended, tmp_path, refuse
+):
     daemon.replies = {
         "submit": {"id": 42, "expected_start_at": None, "reason": None},
         "wait": {"done": True, "ended": [ended("LAUNCH_FAILED", 125)]},
@@ -548,9 +529,7 @@ def test_doubts_are_told_after_the_submission_in_harmless_lines(
     assert (result.code, result.err) == (1, "drf: it could never start\n"), "a refusal is one line"
 
 
-def test_a_person_is_told_that_a_time_is_tomorrows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_person_is_told_that_a_time_is_tomorrows(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("drfd_cli.options.parse_begin", lambda text: 1_700_000_000)
     parse_start("07:00")

@@ -23,8 +23,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canned import CannedDaemon, MakeJob, Message, Refuse
-from cli.drf import DRF, LIGHT_DRF, Drf, Finish, Result, Spawn
+from canned import CannedDaemon, MakeJob, Message
+from cli.drf import DRF, LIGHT_DRF, Result
 from drfd.client.connection import Connection
 from drfd.payload.signature import exec_digest, proof_of
 from drfd_cli.terminal.keeper import _open_output
@@ -83,18 +83,18 @@ class Attached:
 
 
 @pytest.fixture
-def attached(daemon: CannedDaemon, ended: MakeJob) -> Attached:
+def attached(daemon, ended) -> Attached:
     return Attached(daemon, ended)
 
 
 @pytest.fixture
-def over(attached: Attached) -> None:
+def over(attached):
     """The job ends as soon as it is submitted."""
     attached.end("FAILED", 7)
 
 
 @pytest.fixture(params=[DRF, LIGHT_DRF], ids=["whole", "light"])
-def run(request: pytest.FixtureRequest, spawn: Spawn, daemon: CannedDaemon) -> Iterator[Run]:
+def run(request, spawn, daemon) -> Iterator[Run]:
     program: str = request.param
     yield lambda *words, **options: spawn("run", *words, program=program, **options)
     for submission in [each for each in daemon.requests if each["op"] == "submit"]:
@@ -107,9 +107,7 @@ def run(request: pytest.FixtureRequest, spawn: Spawn, daemon: CannedDaemon) -> I
 # -- both ways ---------------------------------------------------------------------------------
 
 
-def test_the_job_has_the_terminals_own_input_output_and_errors(
-    run: Run, attached: Attached
-) -> None:
+def test_the_job_has_the_terminals_own_input_output_and_errors(run, attached):
     process = run("--", "cat", stdin=subprocess.PIPE)
     with attached.descriptors() as (fd_in, fd_out, fd_err):
         assert process.stdin is not None
@@ -127,8 +125,8 @@ def test_the_job_has_the_terminals_own_input_output_and_errors(
 
 
 def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
-    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon, tmp_path: Path
-) -> None:
+    run, finish, attached, daemon, tmp_path
+):
     """Nobody else can reach the attachment, and nothing of it is left."""
     process = run("-c", "2", "-n", "x", "--", "echo", "--", "a b", env={"LANG": "C.UTF-8"})
     path = attached.path()
@@ -157,16 +155,14 @@ def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
     ],
 )  # fmt: skip
 def test_it_exits_as_the_job_did_and_explains_what_drfd_did(
-    run: Run, finish: Finish, attached: Attached, code: str, status: int, is_told: bool
-) -> None:
+    run, finish, attached, code, status, is_told
+):
     attached.end(code, status, text="words")
     talk = f"drf: job 42 {code}: words\n" if is_told else ""
     assert finish(run("--", "true")) == Result(status, "", talk)
 
 
-def test_a_refused_job_is_a_refusal_and_nothing_is_left(
-    run: Run, finish: Finish, daemon: CannedDaemon, refuse: Refuse, tmp_path: Path
-) -> None:
+def test_a_refused_job_is_a_refusal_and_nothing_is_left(run, finish, daemon, refuse, tmp_path):
     daemon.replies = {"submit": refuse("NotPermitted", "no", "not you", "ask somebody")}
     result = finish(run("--", "true", env={"TMPDIR": str(tmp_path)}))
     assert result == Result(77, "", "drf: not you (ask somebody)\n")
@@ -182,9 +178,8 @@ def waiting(job: MakeJob, code: str, text: str) -> Message:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_quiet", [False, True])
 def test_a_reason_is_said_when_it_changes_and_not_with_every_figure_in_it(
-    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon, job: MakeJob,
-    is_quiet: bool,
-) -> None:  # fmt: skip
+    run, finish, attached, daemon, job, is_quiet
+):
     daemon.replies["status"] = [
         waiting(job, "RESOURCES", "needs 8 cores, 3 free"),
         waiting(job, "RESOURCES", "needs 8 cores, 4 free"),
@@ -208,8 +203,8 @@ def test_a_reason_is_said_when_it_changes_and_not_with_every_figure_in_it(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_the_job_and_its_end_is_still_waited_for(
-    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon, number: int
-) -> None:
+    run, finish, attached, daemon, number
+):
     process = run("--", "sleep", "60")
     with attached.descriptors():
         process.send_signal(number)
@@ -219,9 +214,7 @@ def test_a_signal_cancels_the_job_and_its_end_is_still_waited_for(
     assert finish(process) == Result(143, "", "")
 
 
-def test_a_second_interrupt_leaves_at_once(
-    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon
-) -> None:
+def test_a_second_interrupt_leaves_at_once(run, finish, attached, daemon):
     """The job is being stopped; who presses twice does not want to see it."""
     process = run("--", "sleep", "60")
     with attached.descriptors():
@@ -236,8 +229,8 @@ def test_a_second_interrupt_leaves_at_once(
 
 @pytest.mark.slow
 def test_an_interrupt_while_the_daemon_is_away_does_not_abandon_the_job(
-    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon, ended: MakeJob
-) -> None:
+    run, finish, attached, daemon, ended
+):
     """A restart lasts a second; a job that nobody attends to would run on for days."""
     process = run("--", "sleep", "60")
     with attached.descriptors():
@@ -254,9 +247,7 @@ def test_an_interrupt_while_the_daemon_is_away_does_not_abandon_the_job(
 
 
 @pytest.mark.slow
-def test_lost_answers_neither_queue_the_job_twice_nor_end_the_run(
-    run: Run, finish: Finish, daemon: CannedDaemon, ended: MakeJob
-) -> None:
+def test_lost_answers_neither_queue_the_job_twice_nor_end_the_run(run, finish, daemon, ended):
     """It is sent again, with the key and the socket of the first time."""
     keys: list[str] = []
     daemon.on_key = keys.append
@@ -270,8 +261,8 @@ def test_lost_answers_neither_queue_the_job_twice_nor_end_the_run(
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_directory_for_temporary_files_is_no_obstacle(
-    run: Run, finish: Finish, over: None, daemon: CannedDaemon, tmp_path: Path, is_there: bool
-) -> None:
+    run, finish, over, daemon, tmp_path, is_there
+):
     """Build systems make TMPDIRs that are longer than what a socket's address holds."""
     deep = tmp_path / ("d" * 120)
     if is_there:
@@ -281,9 +272,7 @@ def test_a_directory_for_temporary_files_is_no_obstacle(
     assert not os.path.exists(os.path.dirname(daemon.requests[0]["attach"]))
 
 
-def test_what_is_not_kept_of_the_demand_is_said(
-    drf: Drf, attached: Attached, daemon: CannedDaemon
-) -> None:
+def test_what_is_not_kept_of_the_demand_is_said(drf, attached, daemon):
     daemon.replies["submit"] = {"id": 42, "notes": ["the declared memory is not watched"]}
     attached.end()
     result = drf("run", "--gres", "gpu=1,memory=20G", "--", "true")
@@ -320,9 +309,7 @@ sys.meta_path.insert(0, Gone())
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_the_light_way_asks_for_what_the_whole_one_asks_for(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, words: list[str]
-) -> None:
+def test_the_light_way_asks_for_what_the_whole_one_asks_for(spawn, finish, daemon, over, words):
     env = {"A": "b", "MY_TOKEN": "x", "LANG": "C.UTF-8"}
     env |= {"DISPLAY": ":1", "SSH_AUTH_SOCK": "/s", "SSH_TTY": "/t"}
     light, whole = (
@@ -341,9 +328,7 @@ def test_the_light_way_asks_for_what_the_whole_one_asks_for(
     assert wait == wait_too == {"op": "wait", "ids": [42], "attended": True}
 
 
-def test_an_own_daemon_that_wants_a_signature_gets_one(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, refuse: Refuse
-) -> None:
+def test_an_own_daemon_that_wants_a_signature_gets_one(spawn, finish, daemon, over, refuse):
     """A daemon of the same user is not asked before; it refuses, and the job is submitted anew."""
     daemon.replies["submit"] = [refuse("Refused", "not-signed", "sign it"), {"id": 42}]
     daemon.replies["hello"] = {"key_file": None}
@@ -353,9 +338,7 @@ def test_an_own_daemon_that_wants_a_signature_gets_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_the_answer_cancels_the_job(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, ended: MakeJob, number: int
-) -> None:
+def test_a_signal_before_the_answer_cancels_the_job(spawn, finish, daemon, ended, number):
     """While the daemon stores the job, drf loads what it needs later."""
     is_signalled = threading.Event()
     over = {"done": True, "ended": [ended("CANCELLED", 143)]}
@@ -372,9 +355,7 @@ def test_a_signal_before_the_answer_cancels_the_job(
 
 
 @pytest.mark.slow
-def test_what_is_needed_for_messages_is_loaded_while_the_job_runs(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, attached: Attached
-) -> None:
+def test_what_is_needed_for_messages_is_loaded_while_the_job_runs(spawn, finish, daemon, attached):
     """The files of this release may be gone when the job ends."""
     process = spawn("run", "-q", "--", "true", program=_UPGRADED)
     daemon.asked("wait")
@@ -387,9 +368,8 @@ def test_what_is_needed_for_messages_is_loaded_while_the_job_runs(
 
 @pytest.mark.parametrize(("mode", "is_used"), [(0o700, True), (0o755, False), (0o1777, False)])
 def test_the_socket_is_where_nobody_else_can_make_another(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, tmp_path: Path,
-    mode: int, is_used: bool,
-) -> None:  # fmt: skip
+    spawn, finish, daemon, over, tmp_path, mode, is_used
+):
     own = tmp_path / "runtime"
     own.mkdir()
     own.chmod(mode)
@@ -423,7 +403,7 @@ def submits(*forecasts: Any) -> Callable[[Any], Any]:
 
 
 @pytest.fixture
-def prepared(daemon: CannedDaemon, ended: MakeJob) -> CannedDaemon:
+def prepared(daemon, ended) -> CannedDaemon:
     daemon.replies = {
         "shares": free(9.5, 18 * GIB + 5),
         "submit": submits(NOW),
@@ -433,9 +413,7 @@ def prepared(daemon: CannedDaemon, ended: MakeJob) -> CannedDaemon:
     return daemon
 
 
-def test_profile_takes_all_that_is_free_and_says_what_would_have_fitted(
-    drf: Drf, prepared: CannedDaemon
-) -> None:
+def test_profile_takes_all_that_is_free_and_says_what_would_have_fitted(drf, prepared):
     result = drf("profile", "--no-warnings", "--", "train", "a b")
     assert (result.code, result.out) == (0, "")
     assert result.err == (
@@ -459,10 +437,7 @@ def test_profile_takes_all_that_is_free_and_says_what_would_have_fitted(
     ],
     ids=["all", "less until it would start now", "the least", "what is given is kept"],
 )  # fmt: skip
-def test_profile_takes_so_much(
-    drf: Drf, prepared: CannedDaemon, refuse: Refuse, words: list[str], shares: Message,
-    forecasts: list[Any], asked: list[tuple[float, int]],
-) -> None:  # fmt: skip
+def test_profile_takes_so_much(drf, prepared, refuse, words, shares, forecasts, asked):
     prepared.replies["shares"] = shares
     prepared.replies["submit"] = submits(*(each or refuse(code="too-big") for each in forecasts))
     drf("profile", *words, "--", "true")
@@ -484,9 +459,7 @@ def test_profile_takes_so_much(
         (0, report(ADVICE), "drf submit -c 1 -m 384M -t 1m -- (the same command)"),
     ],
 )
-def test_profile_says_what_a_run_teaches(
-    drf: Drf, prepared: CannedDaemon, ended: MakeJob, status: int, reported: Message, said: str
-) -> None:
+def test_profile_says_what_a_run_teaches(drf, prepared, ended, status, reported, said):
     over = ended("FAILED" if status else "COMPLETED", status=status)
     prepared.replies |= {"wait": {"done": True, "ended": [over]}, "report": reported}
     result = drf("profile", "--", "sh", "-c", "a\nb\x1b")
@@ -496,9 +469,7 @@ def test_profile_says_what_a_run_teaches(
 # -- exec --------------------------------------------------------------------------------------
 
 
-def test_no_command_is_sent_for_another_job_than_the_one_that_was_named(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob
-) -> None:
+def test_no_command_is_sent_for_another_job_than_the_one_that_was_named(drf, daemon, job):
     """The user would sign it, whichever job the controller would like it to run in."""
     daemon.replies = {"show": {"job": job(id=43, state="RUNNING")}}
     for named in ("42", "40_2"):
@@ -509,8 +480,8 @@ def test_no_command_is_sent_for_another_job_than_the_one_that_was_named(
 
 
 def test_what_is_signed_is_the_move_of_this_process_into_this_attempt(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    drf, daemon, job, monkeypatch
+):
     """And a daemon that only says that it was moved is not believed: nothing is executed."""
     key = bytes(range(32))
     monkeypatch.setattr("drfd.client.connection.Connection.fetch_key", lambda client: key)
@@ -529,8 +500,8 @@ def test_what_is_signed_is_the_move_of_this_process_into_this_attempt(
 
 
 def test_where_only_the_users_systemd_may_move_processes_drf_starts_again_below_it(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    drf, daemon, job, refuse, monkeypatch
+):
     """Once: if that does not help, the refusal stands."""
     out_of_reach = refuse("Refused", "out-of-reach", "it cannot be moved")
     daemon.replies = {"show": {"job": {**job(id=42, state="RUNNING"), "attempt": 1}}}
@@ -582,14 +553,12 @@ def fed(*pieces: bytes, sign: bytes | None = b"~") -> list[bytes | EscapeCommand
         (b"\x00\xff~.", [b"\x00\xff~."]),
     ],
 )
-def test_an_escape_stands_at_the_beginning_of_a_line(
-    typed: bytes, found: list[bytes | EscapeCommand]
-) -> None:
+def test_an_escape_stands_at_the_beginning_of_a_line(typed, found):
     assert fed(typed) == found
 
 
 @given(st.binary(max_size=40), st.data())
-def test_it_does_not_matter_how_the_keys_arrive(keys: bytes, data: st.DataObject) -> None:
+def test_it_does_not_matter_how_the_keys_arrive(keys, data):
     keys = bytes(b"~.d\r?a"[number % 6] for number in keys)
     cut = data.draw(st.integers(0, len(keys)))
     assert fed(keys) == fed(keys[:cut], keys[cut:])
@@ -610,7 +579,7 @@ def after(*pieces: bytes) -> ScreenModes:
     return modes
 
 
-def test_what_a_full_screen_program_took_is_given_back_and_taken_again() -> None:
+def test_what_a_full_screen_program_took_is_given_back_and_taken_again():
     modes = after(TAKEN)
     assert modes.is_alternate
     assert modes.leave() == b"\x1b[?25h\x1b[?2004l\x1b[?1l\x1b>\x1b[0m\x1b[r\x1b[?1049l"
@@ -633,13 +602,13 @@ def test_what_a_full_screen_program_took_is_given_back_and_taken_again() -> None
         (b"\x1b\x1b[?25l", b"\x1b[?25h"),
     ],
 )
-def test_sequences_as_they_may_come(written: bytes, left: bytes) -> None:
+def test_sequences_as_they_may_come(written, left):
     assert after(written).leave() == left
 
 
 @examples(50)
 @given(st.data())
-def test_it_does_not_matter_how_the_output_arrives(data: st.DataObject) -> None:
+def test_it_does_not_matter_how_the_output_arrives(data):
     piece = st.sampled_from([TAKEN, LEFT, b"text", b"\x1b[?1000h", b"\x1b", b"\x1b[?25", b"\x1b["])
     written = b"".join(data.draw(st.lists(piece, max_size=6)))
     at = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=6)))
@@ -648,9 +617,7 @@ def test_it_does_not_matter_how_the_output_arrives(data: st.DataObject) -> None:
     assert (parts.leave(), parts.times_left) == (whole.leave(), whole.times_left)
 
 
-def test_the_daemon_does_not_choose_the_file_that_a_detached_terminal_goes_to(
-    daemon: CannedDaemon, tmp_path: Path
-) -> None:
+def test_the_daemon_does_not_choose_the_file_that_a_detached_terminal_goes_to(daemon, tmp_path):
     """Nor does another user, who has put a link there."""
     signed = {"stdout": "drf-%j.out", "cwd": str(tmp_path), "name": "x"}
     daemon.replies = {

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from xml.etree import ElementTree
@@ -18,8 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.cells import cell_len
 
-from canned import CannedDaemon, MakeJob, Message
-from cli.drf import Drf
+from canned import Message
 from cli.test_status import ACCENTED, LIMIT, MARKED, WAITS, WHY, WIDE
 from drfd.common.errors import Refused
 from drfd.common.units import short_utc, utc_time
@@ -37,7 +35,7 @@ def text(screen: str) -> str:
 # -- show --------------------------------------------------------------------------------------
 
 
-def test_show_prints_everything_about_a_job(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
+def test_show_prints_everything_about_a_job(drf, daemon, job):
     events = [
         {"at": 1_700_000_000.0, "event": "Submitted", "text": ""},
         {"at": 1_700_000_010.0, "event": "Admitted", "text": "attempt 1"},
@@ -143,10 +141,7 @@ ALL_GPU_USE = "GPU use    3G of memory, 5G peak memory, 180% busy, 90% on averag
         ),
     ],
 )  # fmt: skip
-def test_show_has_a_line_for_what_there_is(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, job_has: Message, demand: Message,
-    usage: Message, lines: list[str], none: list[str],
-) -> None:  # fmt: skip
+def test_show_has_a_line_for_what_there_is(drf, daemon, job, job_has, demand, usage, lines, none):
     plain = job()
     view = job(demand=plain["demand"] | demand, usage=plain["usage"] | usage, **job_has)
     daemon.replies = {"show": {"job": view, "events": []}}
@@ -155,9 +150,7 @@ def test_show_has_a_line_for_what_there_is(
     assert [line for line in shown for label in none if line.startswith(label)] == []
 
 
-def test_show_says_how_many_events_are_not_there_and_sums_up_several_runs(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob
-) -> None:
+def test_show_says_how_many_events_are_not_there_and_sums_up_several_runs(drf, daemon, job):
     sums = {
         "runs": 3, "wall_seconds": 3600.0, "suspended_seconds": 0.0, "cpu_seconds": 1800.5,
         "memory_peak": 2 << 30, "read_bytes": 0, "written_bytes": 0,
@@ -174,9 +167,7 @@ def test_show_says_how_many_events_are_not_there_and_sums_up_several_runs(
     assert json.loads(drf("show", "--json", 42).out).items() >= more.items()
 
 
-def test_show_has_what_the_kernel_counted_of_an_ended_job(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob
-) -> None:
+def test_show_has_what_the_kernel_counted_of_an_ended_job(drf, daemon, ended):
     used = dict.fromkeys(USED)
     known = {
         "throttled_seconds": 90.0, "throttled_periods": 3, "quota_periods": 9,
@@ -206,7 +197,7 @@ ARRAY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_show_tells_how_the_tasks_of_an_array_stand(drf: Drf, daemon: CannedDaemon) -> None:
+def test_show_tells_how_the_tasks_of_an_array_stand(drf, daemon):
     events = [{"at": 1_700_000_000.0, "event": "ArraySubmitted", "text": "100 tasks"}]
     daemon.replies = {"show": {"array": ARRAY, "events": events}}
     result = drf("show", 42)
@@ -262,9 +253,7 @@ WAITING = "job 42 waits: RESOURCES: no room\n"
          f"job 42_7 waits: LIMIT: {LIMIT['text']}\n"),
     ],
 )  # fmt: skip
-def test_why_is_told_in_a_line_or_two(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, job_has: Message, more: Message, told: str
-) -> None:
+def test_why_is_told_in_a_line_or_two(drf, daemon, job, job_has, more, told):
     daemon.replies = {"why": {"job": job(**job_has), **more}}
     result = drf("why", "42_7")
     assert (result.code, result.out, result.err) == (0, told, "")
@@ -273,16 +262,14 @@ def test_why_is_told_in_a_line_or_two(
     assert found.items() >= more.items()
 
 
-def test_a_suspended_job_is_not_told_to_be_on_hold() -> None:
+def test_a_suspended_job_is_not_told_to_be_on_hold():
     told = "suspended by alice; drf resume 1 lets it go on"
     for state in ("SUSPENDED", "HELD"):
         view = {"state": state, "reason": {"code": "HELD", "text": told}, "outcome": None}
         assert why_line(cast(Any, view)) == f"{state}: {told}"
 
 
-def test_why_goes_on_with_evidence_and_advice_for_each_of_several_jobs(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob
-) -> None:
+def test_why_goes_on_with_evidence_and_advice_for_each_of_several_jobs(drf, daemon, ended):
     advice = {"options": ["-c", "1", "-m", "96M", "-t", "1h"], "jobs": 3, "short_jobs": 1}
     notes = ["it was killed 0.5s after its start", "a\x1b[31mred note"]
     daemon.replies["why"] = lambda request: {
@@ -302,9 +289,7 @@ def test_why_goes_on_with_evidence_and_advice_for_each_of_several_jobs(
     ]  # fmt: skip
 
 
-def test_why_of_an_array_counts_its_tasks_before_it_tells_of_one(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob
-) -> None:
+def test_why_of_an_array_counts_its_tasks_before_it_tells_of_one(drf, daemon, ended):
     bad = ended("FAILED", id=43, array_id=42, array_index=1, uid=os.getuid())
     counts, indices = {"COMPLETED": 1, "FAILED": 3}, {"FAILED": "1-3"}
     tasks = {"id": 42, "tasks": 6, "counts": counts, "indices": indices}
@@ -318,9 +303,7 @@ def test_why_of_an_array_counts_its_tasks_before_it_tells_of_one(
     assert drf("why", 42).out.splitlines()[-1] == "again: drf retry 42_1"
 
 
-def test_why_has_the_whole_line_for_a_job_of_ones_own(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, tmp_path: Path
-) -> None:
+def test_why_has_the_whole_line_for_a_job_of_ones_own(drf, daemon, ended, tmp_path):
     def last(job: Message, advice: Message | None = None) -> str:
         daemon.replies = {"why": {"job": job, "notes": [], "advice": advice}}
         return drf("why", 42).out.splitlines()[-1]
@@ -351,9 +334,8 @@ def test_why_has_the_whole_line_for_a_job_of_ones_own(
 
 @pytest.mark.parametrize(("free", "is_told"), [(9, True), (11, False)])
 def test_why_says_that_the_output_of_a_failed_job_has_filled_the_disk(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, free: int, is_told: bool,
-) -> None:  # fmt: skip
+    drf, daemon, ended, tmp_path, monkeypatch, free, is_told
+):
     """What it wrote of its error did not fit, either: its output may be empty."""
     path = str(tmp_path / "drf-42.out")
     disk = SimpleNamespace(f_bavail=free, f_frsize=1 << 20, f_blocks=1000)
@@ -366,7 +348,7 @@ def test_why_says_that_the_output_of_a_failed_job_has_filled_the_disk(
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_a_command_of_several_lines_is_one_that_a_shell_reads_as_it_was() -> None:
+def test_a_command_of_several_lines_is_one_that_a_shell_reads_as_it_was():
     argv = ["bash", "-c", "for i in 1 2\ndo\techo 'it\\'s $i'\ndone \x1b[0m \u202e\u0085", "a b"]
     line = output.shell_line(argv)
     assert line == output.clean(line)
@@ -399,8 +381,8 @@ def points(cores: list[Any], memory: list[Any], *, step_s: float = 2.0) -> dict[
     ],
 )
 def test_a_bar_is_as_high_as_its_part_of_what_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, values: list[Any], top: float, columns: int, shown: str
-) -> None:
+    monkeypatch, values, top, columns, shown
+):
     at = points(values, values)["at"]
     assert charts.spark(at, values, top, columns) == shown
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
@@ -408,7 +390,7 @@ def test_a_bar_is_as_high_as_its_part_of_what_was_asked_for(
     assert charts.spark(at, values, top, columns) == shown.translate(plain)
 
 
-def test_a_point_covers_the_time_before_it_and_of_many_the_highest_is_seen() -> None:
+def test_a_point_covers_the_time_before_it_and_of_many_the_highest_is_seen():
     assert charts.highest([0, 60, 100], [1, None, 3], 5) == [1, None, None, None, 3]
     assert charts.highest([0, 1, 2, 100], [1, 9, 2, 4], 2) == [9, 4]
     assert charts.highest([7], [5], 3) == [5, None, None]
@@ -448,10 +430,7 @@ LENT = {"cores": 2.0, "cores_max": 8.0}
         ({}, None, []),
     ],
 )  # fmt: skip
-def test_a_job_is_shown_with_how_its_use_went(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, demand: Message, curve: Message | None,
-    lines: list[str],
-) -> None:  # fmt: skip
+def test_a_job_is_shown_with_how_its_use_went(drf, daemon, job, demand, curve, lines):
     lent = [0, *(curve or {}).get("cores_lent", [])][-1]
     usage = job()["usage"] | {"lent_cpu_seconds": 10 * lent + 1.25 if lent else 0}
     view = job(demand=job()["demand"] | demand, usage=usage)
@@ -465,10 +444,7 @@ def test_a_job_is_shown_with_how_its_use_went(
 
 
 @pytest.mark.parametrize(("columns", "drawn"), [(30, 0), (60, 1), (200, 1)])
-def test_a_narrow_screen_gets_no_line_that_breaks(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch,
-    columns: int, drawn: int,
-) -> None:  # fmt: skip
+def test_a_narrow_screen_gets_no_line_that_breaks(drf, daemon, job, monkeypatch, columns, drawn):
     many = points([8.0] * 256, [1 << 30] * 256)
     daemon.replies = {"show": {"job": job(), "events": [], "curve": many}}
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -491,11 +467,11 @@ HOSTILE = ("$\\frac{1}$", "_apt", "<b>&amp;", "a\x1b[31mb\x07", "ü" * 90)
 
 
 @pytest.fixture
-def narrow(plain: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def narrow(plain, monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
 
 
-def test_curves_stand_where_their_values_are_and_bars_are_as_long(narrow: None) -> None:
+def test_curves_stand_where_their_values_are_and_bars_are_as_long(narrow):
     assert charts.draw(CURVES).splitlines() == [
         "Shares",
         "100% │oooooooooooo",
@@ -520,7 +496,7 @@ def test_curves_stand_where_their_values_are_and_bars_are_as_long(narrow: None) 
     assert charts.draw(Panel(title="x", x="", y="jobs", curves={"a": [(0.0, 0.0)]}, names=["b"]))
 
 
-def test_bars_begin_below_each_other_whatever_signs_are_in_their_names() -> None:
+def test_bars_begin_below_each_other_whatever_signs_are_in_their_names():
     names = (ACCENTED, MARKED, WIDE, "plain")
     curves = {"done": [(float(at), 1.0) for at in range(len(names))]}
     bars = charts.draw(Panel(title="t", x="", y="", names=names, curves=curves)).splitlines()[1:]
@@ -529,7 +505,7 @@ def test_bars_begin_below_each_other_whatever_signs_are_in_their_names() -> None
 
 
 @pytest.mark.slow
-def test_other_peoples_names_are_harmless(narrow: None, tmp_path: Path) -> None:
+def test_other_peoples_names_are_harmless(narrow, tmp_path):
     panel = Panel(
         title=HOSTILE[3], x="s", y="share", curves={name: [(0.0, 1.0)] for name in HOSTILE}
     )
@@ -559,13 +535,11 @@ DAY = 86400.0
         (NOON + 36 * 3600, "2023-11-17 00:00"), (NOON - DAY * 400, "2022-10-11 12:00"),
     ],
 )  # fmt: skip
-def test_times_near_now_are_said_as_people_say_them(plain: None, at_s: float, shown: str) -> None:
+def test_times_near_now_are_said_as_people_say_them(plain, at_s, shown):
     assert show_when(at_s, NOON) == shown
 
 
-def test_the_daemons_times_are_those_of_the_readers_zone(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_daemons_times_are_those_of_the_readers_zone(drf, daemon, job, monkeypatch):
     waits = {"state": "PENDING", "started_at": None, "expected_start_at": None}
     text = f"may start from {utc_time(1_795_000_000.0)} on, {short_utc(1_795_000_000.0)}"
     found = job(**waits, reason={"code": "BEGIN", "text": text})
@@ -581,9 +555,7 @@ def test_the_daemons_times_are_those_of_the_readers_zone(
 
 
 @pytest.mark.parametrize(("noon", "hours"), [(1_711_796_400.0, 23), (1_729_936_800.0, 25)])
-def test_tomorrow_is_tomorrow_also_when_the_clock_changes(
-    in_berlin: None, noon: float, hours: int
-) -> None:
+def test_tomorrow_is_tomorrow_also_when_the_clock_changes(in_berlin, noon, hours):
     """Noon of the day before a day that is so many hours long."""
     assert time.strftime("%H:%M", time.localtime(noon)) == "12:00"
     assert show_when(noon + (11 + hours) * 3600, noon).startswith("tomorrow 23:00")
@@ -602,7 +574,7 @@ def test_tomorrow_is_tomorrow_also_when_the_clock_changes(
         *((word, None) for word in ("-3d", "@", "1e3", "٣d")),
     ],
 )  # fmt: skip
-def test_a_past_time_is_understood_or_refused(plain: None, text: str, at_s: float | None) -> None:
+def test_a_past_time_is_understood_or_refused(plain, text, at_s):
     if at_s is not None:
         assert parse_moment(text, NOW) == at_s
         return
@@ -625,7 +597,7 @@ def test_a_past_time_is_understood_or_refused(plain: None, text: str, at_s: floa
         *((text, None) for text in ("13/40", "25:00:00", "11/23/26/1", "soon")),
     ],
 )  # fmt: skip
-def test_a_past_time_may_be_written_as_in_slurm(text: str, at: str | None) -> None:
+def test_a_past_time_may_be_written_as_in_slurm(text, at):
     now_s = time.mktime((2026, 11, 23, 11, 0, 0, 0, 0, -1))
     if at is None:
         with pytest.raises(Refused, match="is not a time"):

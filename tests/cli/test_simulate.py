@@ -22,8 +22,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from canned import CannedDaemon
-from cli.drf import DRF, ROOT, Drf, Result, Spawn
+from cli.drf import DRF, ROOT, Result
 from drfd.common.errors import Refused
 from drfd.core.model.resources import Resources
 from drfd.daemon.cluster import NodeConfig
@@ -47,15 +46,13 @@ PAPER = """{"capacity": {"cpu": 9, "mem": 18},
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(tmp_path) -> Path:
     path = tmp_path / "paper.json"
     path.write_text(PAPER)
     return path
 
 
-def test_programs_get_one_object_as_in_the_manual(
-    drf: Drf, daemon: CannedDaemon, spec: Path
-) -> None:
+def test_programs_get_one_object_as_in_the_manual(drf, daemon, spec):
     result = drf("simulate", "alloc", spec, "--json")
     assert (result.code, result.err, daemon.connections) == (0, "", 0)
     assert json.loads(result.out) == {
@@ -71,7 +68,7 @@ def test_programs_get_one_object_as_in_the_manual(
     assert f"--json\n{result.out}```" in manual
 
 
-def test_people_get_a_table_and_the_order(drf: Drf, spec: Path) -> None:
+def test_people_get_a_table_and_the_order(drf, spec):
     assert drf("simulate", "alloc", spec).screen.splitlines() == [
         "",
         " USER       TASKS   DOMINANT    SHARE           cpu           mem",
@@ -118,9 +115,7 @@ def test_people_get_a_table_and_the_order(drf: Drf, spec: Path) -> None:
         (None, "cannot be read: No such file or directory"),
     ],
 )
-def test_a_bad_problem_is_refused_in_one_line_that_names_the_file(
-    drf: Drf, tmp_path: Path, text: bytes | None, said: str
-) -> None:
+def test_a_bad_problem_is_refused_in_one_line_that_names_the_file(drf, tmp_path, text, said):
     spec = tmp_path / "problem.json"
     if text is not None:
         spec.write_bytes(text)
@@ -145,7 +140,7 @@ DRF_ONLY = (*NODE, "--policy", "drf")
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Path:
+def table(tmp_path) -> Path:
     path = tmp_path / "jobs.csv"
     path.write_text(TABLE)
     return path
@@ -156,7 +151,7 @@ def cells(screen: str) -> dict[str, list[str]]:
     return {name: rest for name, *rest in lines}
 
 
-def test_policies_stand_side_by_side(drf: Drf, daemon: CannedDaemon, table: Path) -> None:
+def test_policies_stand_side_by_side(drf, daemon, table):
     result = drf("simulate", table, *NODE, "--policy", "drf,fifo")
     assert (result.code, daemon.connections) == (0, 0)
     lines = result.screen.splitlines()
@@ -173,7 +168,7 @@ def test_policies_stand_side_by_side(drf: Drf, daemon: CannedDaemon, table: Path
     assert rows["use of cores"] == ["100.0 %", "100.0 %"]
 
 
-def test_estimates_pools_and_weights_can_be_others(drf: Drf, table: Path, tmp_path: Path) -> None:
+def test_estimates_pools_and_weights_can_be_others(drf, table, tmp_path):
     def runs(*words: object) -> Any:
         return json.loads(drf("simulate", *words, "--json").out)["runs"]
 
@@ -207,9 +202,7 @@ def test_estimates_pools_and_weights_can_be_others(drf: Drf, table: Path, tmp_pa
         ),
     ],
 )
-def test_what_is_not_simulated_is_said(
-    drf: Drf, table: Path, tmp_path: Path, limits: str, said: str | None
-) -> None:
+def test_what_is_not_simulated_is_said(drf, table, tmp_path, limits, said):
     pools = tmp_path / "drfd.toml"
     pools.write_text(limits)
     found = drf("simulate", table, *DRF_ONLY, "--pools", pools, "--json")
@@ -221,9 +214,7 @@ def test_what_is_not_simulated_is_said(
     assert json.loads(found.out)["runs"] == json.loads(plain.out)["runs"]
 
 
-def test_synthetic_rates_are_called_so_in_every_output(
-    drf: Drf, table: Path, tmp_path: Path
-) -> None:
+def test_synthetic_rates_are_called_so_in_every_output(drf, table, tmp_path):
     profile = tmp_path / "tasks.csv"
     profile.write_text("n,disk_read_mb_p50,disk_write_mb_p50,disk_mb_s_p90\n1,1,1,50\n")
     words = ("simulate", table, "--capacity", "cores=4,memory=8G,read=1G,write=1G",
@@ -233,7 +224,7 @@ def test_synthetic_rates_are_called_so_in_every_output(
     assert notes[0].startswith("SYNTHETIC disk rates")
 
 
-def test_lending_stands_beside_what_is_without_it(drf: Drf, table: Path, tmp_path: Path) -> None:
+def test_lending_stands_beside_what_is_without_it(drf, table, tmp_path):
     path = tmp_path / "used.csv"
     path.write_text(
         "name,user,submit_s,run_s,cores,memory,cpu_s,cores_max\n"
@@ -263,9 +254,7 @@ def test_lending_stands_beside_what_is_without_it(drf: Drf, table: Path, tmp_pat
 @pytest.mark.parametrize(
     ("policy", "count"), [("drf", 1), pytest.param("all", 9, marks=pytest.mark.slow)]
 )
-def test_what_is_generated_can_be_simulated(
-    drf: Drf, tmp_path: Path, policy: str, count: int
-) -> None:
+def test_what_is_generated_can_be_simulated(drf, tmp_path, policy, count):
     made = drf("simulate", "generate", "--jobs", "30", "--users", "3", "--seed", "4")
     assert made.code == 0
     path = tmp_path / "made.csv"
@@ -275,7 +264,7 @@ def test_what_is_generated_can_be_simulated(
     assert [run["jobs"] for run in found["runs"]] == [20] * count
 
 
-def test_the_past_of_this_machine_is_asked_of_the_daemon(drf: Drf, daemon: CannedDaemon) -> None:
+def test_the_past_of_this_machine_is_asked_of_the_daemon(drf, daemon):
     def ended(id: int, user: str, cores: float) -> dict[str, Any]:
         return {
             "id": id, "user": user, "pool": f"root.{user}", "submitted_at": 1e9 + id, "attempt": 1,
@@ -302,7 +291,7 @@ def test_the_past_of_this_machine_is_asked_of_the_daemon(drf: Drf, daemon: Canne
     assert drf("simulate", "--history") == Result(1, "", nothing)
 
 
-def test_without_a_capacity_one_is_suggested_that_will_do(drf: Drf, table: Path) -> None:
+def test_without_a_capacity_one_is_suggested_that_will_do(drf, table):
     refused = drf("simulate", table)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith("drf: say what the machine has (for this trace for instance ")
@@ -332,9 +321,7 @@ def test_without_a_capacity_one_is_suggested_that_will_do(drf: Drf, table: Path)
         *((words, 2, "") for words in ("alloc", "alloc a b", "alloc a --jsn", "allok a")),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_in_one_line(
-    drf: Drf, table: Path, words: str, code: int, said: str
-) -> None:
+def test_what_cannot_be_simulated_is_refused_in_one_line(drf, table, words, code, said):
     known = {"TRACE": [str(table)], "NODE": [*NODE], "none.csv": [str(table.with_name("none.csv"))]}
     result = drf("simulate", *(each for word in words.split() for each in known.get(word, [word])))
     assert (result.code, result.out, result.err.count("\n")) == (code, "", 1)
@@ -342,7 +329,7 @@ def test_what_cannot_be_simulated_is_refused_in_one_line(
 
 
 @pytest.mark.slow
-def test_a_dash_is_standard_input(drf: Drf, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dash_is_standard_input(drf, spawn, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PAPER.encode())))
     assert json.loads(drf("simulate", "alloc", "-", "--json").out)["tasks"] == {"A": 3, "B": 2}
     process = spawn("simulate", "-", *DRF_ONLY, "--json", stdin=subprocess.PIPE)
@@ -351,7 +338,7 @@ def test_a_dash_is_standard_input(drf: Drf, spawn: Spawn, monkeypatch: pytest.Mo
     assert json.loads(out)["trace"]["source"] == "standard input"
 
 
-def test_names_of_a_trace_are_shown_harmlessly(drf: Drf, tmp_path: Path) -> None:
+def test_names_of_a_trace_are_shown_harmlessly(drf, tmp_path):
     path = tmp_path / "jobs.csv"
     bad = "\x1b[2J[red]"
     path.write_text(f"name,user,submit_s,run_s,cores,memory\n{bad},{bad},0,1,9,1G\n"
@@ -361,7 +348,7 @@ def test_names_of_a_trace_are_shown_harmlessly(drf: Drf, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal(tmp_path):
     path = tmp_path / "jobs.csv"
     lines = "".join(f"u{at % 9},{at},100,1,1G\n" for at in range(1500))
     path.write_text(f"user,submit_s,run_s,cores,memory\n{lines}")
@@ -384,7 +371,7 @@ def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
     assert b"\x1b[Kdrf: simulated drf in " in shown, "the line of progress is gone by then"
 
 
-def test_the_curves_come_after_the_tables(drf: Drf, table: Path) -> None:
+def test_the_curves_come_after_the_tables(drf, table):
     lines = drf("simulate", table, *DRF_ONLY, "--plot", "-").screen.splitlines()
     titles = [
         "Waits: the part of the jobs that waited no longer",
@@ -399,9 +386,7 @@ def test_the_curves_come_after_the_tables(drf: Drf, table: Path) -> None:
 # -- the paper's figures -----------------------------------------------------------------------
 
 
-def test_where_only_the_program_is_installed_an_experiment_says_where_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_only_the_program_is_installed_an_experiment_says_where_it_is(monkeypatch):
     monkeypatch.setitem(sys.modules, "drfd_experiments", None)
     group = WithExperiments("demo", experiments=("fig8",))
     with pytest.raises(Refused, match=r"^fig8 is an experiment, and only a") as refused:
@@ -410,7 +395,7 @@ def test_where_only_the_program_is_installed_an_experiment_says_where_it_is(
 
 
 @pytest.mark.slow
-def test_the_papers_figures_are_listed_and_shown(drf: Drf) -> None:
+def test_the_papers_figures_are_listed_and_shown(drf):
     lines = drf("simulate", "paper").screen.splitlines()
     assert [line.split()[0] for line in lines[3:]] == [
         "table1", *(f"fig{number}" for number in range(4, 15))
@@ -428,7 +413,7 @@ def test_the_papers_figures_are_listed_and_shown(drf: Drf) -> None:
 
 
 @pytest.mark.slow
-def test_programs_get_every_number_of_a_figure_and_the_same_twice(drf: Drf) -> None:
+def test_programs_get_every_number_of_a_figure_and_the_same_twice(drf):
     first, again = (drf("simulate", "paper", "fig8", "--nodes", 8, "--json").out for _ in range(2))
     assert first == again
     (figure,) = json.loads(first)["experiments"]
@@ -448,9 +433,7 @@ def test_programs_get_every_number_of_a_figure_and_the_same_twice(drf: Drf) -> N
         (("TRACE", *NODE, "--json"), {"Dominant shares by user, easy"}),
     ],
 )  # fmt: skip
-def test_a_picture_is_the_same_byte_for_byte(
-    drf: Drf, table: Path, tmp_path: Path, words: tuple[object, ...], wanted: set[str]
-) -> None:
+def test_a_picture_is_the_same_byte_for_byte(drf, table, tmp_path, words, wanted):
     pytest.importorskip("matplotlib")
     pictures = []
     for name in ("one.svg", "two.svg"):
@@ -480,14 +463,14 @@ def test_a_picture_is_the_same_byte_for_byte(
         ("fig8 --trace x", "--trace is for fig13 and fig14"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_one_line(drf: Drf, words: str, said: str) -> None:
+def test_what_cannot_be_drawn_is_said_in_one_line(drf, words, said):
     if "--plot" in words:
         pytest.importorskip("matplotlib")
     assert drf("simulate", "paper", *words.split()) == Result(1, "", f"drf: {said}\n")
 
 
 @pytest.mark.slow
-def test_without_matplotlib_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_matplotlib_it_says_what_to_install(tmp_path):
     program = (
         "import sys; from importlib.machinery import PathFinder\n"
         "class Hidden(PathFinder):\n"
@@ -506,7 +489,7 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_trace_is_used_and_named(drf: Drf, tmp_path: Path) -> None:
+def test_a_trace_is_used_and_named(drf, tmp_path):
     path = tmp_path / "sample.csv.gz"
     rows = "".join(f"job{at},{at * 10},1,0,{at % 7}000000000\n" for at in range(40))
     path.write_bytes(
@@ -553,7 +536,7 @@ def tally(**changed: int) -> Tally:
     return Tally(Counter(dict.fromkeys(NODES, 30) | changed))
 
 
-def test_each_result_beyond_the_tolerance_is_named() -> None:
+def test_each_result_beyond_the_tolerance_is_named():
     other: Levels = (LEVELS[0], ((0.5, 0.3), (0.25, 0.37)), LEVELS[2])
     live = crowds(
         DRF=Crowd({"large": 5.5, "small": 10.9}, 0.1),
@@ -575,7 +558,7 @@ def test_each_result_beyond_the_tolerance_is_named() -> None:
     assert found.notes[0].endswith(f"Beyond it: {'; '.join(wrong)}.")
 
 
-def test_means_are_over_all_runs_and_a_node_is_crowded_while_its_tasks_need_more() -> None:
+def test_means_are_over_all_runs_and_a_node_is_crowded_while_its_tasks_need_more():
     other: Levels = (((0.25, 0.91), (0.75, 0.2)), *LEVELS[1:])
     sharing = Sharing(shares(), [shares(), shares(other)], PHASE_S)
     assert sharing.dominant("job 1", 0) == (0.71, pytest.approx(0.81))
@@ -588,7 +571,7 @@ def test_means_are_over_all_runs_and_a_node_is_crowded_while_its_tasks_need_more
     assert found == Crowd({"large": 5.0, "small": 7.0}, pytest.approx(1 / 3))
 
 
-def test_figure_8_is_simulated_over_three_nodes() -> None:
+def test_figure_8_is_simulated_over_three_nodes():
     runs = cluster.simulated_shares(20, range(3))
     found = Sharing(runs[0], runs, 20)
     means = [found.dominant(job, at)[1] for at in range(len(PHASES)) for job in JOBS]
@@ -604,9 +587,7 @@ def test_figure_8_is_simulated_over_three_nodes() -> None:
         ("6 slots", 6, 12, "slots"),
     ],
 )  # fmt: skip
-def test_the_nodes_of_each_run_are_equal(
-    tmp_path: Path, way: str | None, cores: int, gb: int, policy: str
-) -> None:
+def test_the_nodes_of_each_run_are_equal(tmp_path, way, cores, gb, policy):
     scale = Scale(1000, 50 * MIB)
     text = (
         cluster.figure8_config(tmp_path, scale)
@@ -627,9 +608,7 @@ def test_the_nodes_of_each_run_are_equal(
 
 
 @pytest.mark.parametrize(("uid", "user"), [(0, "root"), (1000, None)])
-def test_roots_daemon_stays_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, user: str | None
-) -> None:
+def test_roots_daemon_stays_root(tmp_path, monkeypatch, uid, user):
     """As the user drfd of an installation, it would take only jobs that are signed."""
     monkeypatch.setattr(os, "getuid", lambda: uid)
     text = private_daemon.config_for(tmp_path, ["A"], cores_milli=1000, memory_bytes=MIB)
@@ -645,15 +624,13 @@ def test_roots_daemon_stays_root(
          "slurm-wlm)"),
     ],
 )  # fmt: skip
-def test_where_it_cannot_run_is_said_with_the_cure(
-    drf: Drf, monkeypatch: pytest.MonkeyPatch, uid: int, told: str
-) -> None:
+def test_where_it_cannot_run_is_said_with_the_cure(drf, monkeypatch, uid, told):
     monkeypatch.setattr(os, "getuid", lambda: uid)
     monkeypatch.setattr(shutil, "which", lambda name, **_: None)
     assert drf("demo", "cluster") == Result(1, "", f"drf: {told}\n")
 
 
-def test_a_signal_waits_for_the_end_of_the_cleaning_up() -> None:
+def test_a_signal_waits_for_the_end_of_the_cleaning_up():
     before = signal.getsignal(signal.SIGINT)
     done = []
     with pytest.raises(KeyboardInterrupt):
@@ -686,7 +663,7 @@ AWAKE, ASLEEP = theory(asleep=False), theory(asleep=True)
 GOOD = recorded("share", AWAKE, ASLEEP)
 
 
-def test_uses_are_means_over_the_times_in_which_all_has_settled() -> None:
+def test_uses_are_means_over_the_times_in_which_all_has_settled():
     assert pytest.approx({"A": 0.25, "B": 0.375, "C": 0.375}) == AWAKE
     assert pytest.approx({"A": 0.4, "B": 0.6, "C": 0.0}) == ASLEEP
     for asleep, wanted in ((False, AWAKE), (True, ASLEEP)):
@@ -706,7 +683,5 @@ def test_uses_are_means_over_the_times_in_which_all_has_settled() -> None:
          ["while all are awake, C used 0.10, not 0.38", "C had 0.10 cores after it was woken up"]),
     ],
 )  # fmt: skip
-def test_what_is_not_as_promised_is_named(
-    awake: dict[str, float], asleep: dict[str, float], wrong: list[str]
-) -> None:
+def test_what_is_not_as_promised_is_named(awake, asleep, wrong):
     assert lend.figure_of([QUOTAS, recorded("share", awake, asleep)])[1] == wrong

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message, Refuse, refusal
-from cli.drf import LIGHT_DRF, Drf, Finish, Result, Spawn
+from canned import CannedDaemon, Message, refusal
+from cli.drf import LIGHT_DRF, Result
 from drfd.common.signals import FIRST, REST
-from drfd.core.explain.waits import ArrayLimit, Draining, HeldBy, Wait
+from drfd.core.explain.waits import ArrayLimit, Draining, HeldBy
 from drfd_cli.commands import slurm_names
 from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, grammar
 
@@ -33,7 +33,7 @@ Lines = Callable[[str], list[str]]
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon) -> None:
+def place(tmp_path, monkeypatch, daemon):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DRF_JOB_ID", raising=False)
     done = {"done": [42], "failed": []}
@@ -49,12 +49,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon)
 
 
 @pytest.fixture
-def lines(drf: Drf) -> Lines:
+def lines(drf) -> Lines:
     return lambda words: drf(*words.split(" ")).out.splitlines()
 
 
 @pytest.fixture
-def queue(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
+def queue(daemon, job) -> CannedDaemon:
     waits = {"state": "PENDING", "started_at": None}
     daemon.replies["status"]["jobs"] = [
         job(),
@@ -73,9 +73,7 @@ def queue(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
 @pytest.mark.parametrize(
     ("words", "printed"), [([], "Submitted batch job 42\n"), (["--parsable"], "42\n"), (["-Q"], "")]
 )
-def test_sbatch_tells_the_number(
-    drf: Drf, daemon: CannedDaemon, words: list[str], printed: str
-) -> None:
+def test_sbatch_tells_the_number(drf, daemon, words, printed):
     assert drf("sbatch", *words, SCRIPTS / "02-threads.sh", "a b") == Result(0, printed, "")
     request = daemon.requests.pop()
     assert request["argv"][1:] == ["a b"] and request["name"] == "threads"
@@ -83,7 +81,7 @@ def test_sbatch_tells_the_number(
     assert request["stdout"] == "threads.out" and request["env"]["DRF_SLURM"] == "1"
 
 
-def test_the_options_of_sbatch_win_over_all_lines(drf: Drf, daemon: CannedDaemon) -> None:
+def test_the_options_of_sbatch_win_over_all_lines(drf, daemon):
     Path("x.sh").write_text("#!/bin/sh\n#SBATCH -c 2 --mem-per-cpu=1G -t 5\n#DRF -t 3h -m 1G\n")
     assert drf("sbatch", "-c4", "x.sh").code == 0
     request = daemon.requests.pop()
@@ -99,7 +97,7 @@ def test_the_options_of_sbatch_win_over_all_lines(drf: Drf, daemon: CannedDaemon
     assert request["demand"] == {"cores_milli": 2000}
 
 
-def test_sbatch_tells_when_a_job_would_start(drf: Drf, daemon: CannedDaemon) -> None:
+def test_sbatch_tells_when_a_job_would_start(drf, daemon):
     daemon.replies["submit"] = {"expected_start_at": None, "reason": None}
     Path("x.sh").write_text("#!/bin/sh\n#SBATCH -c 2\n")
     for words in (["x.sh"], ["--wrap", "true"]):
@@ -107,9 +105,7 @@ def test_sbatch_tells_when_a_job_would_start(drf: Drf, daemon: CannedDaemon) -> 
     assert all(each["dry_run"] for each in daemon.asked("submit", times=2))
 
 
-def test_sbatch_reads_its_variables(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sbatch_reads_its_variables(drf, daemon, monkeypatch):
     """They win over the script, and the command line wins over them."""
     Path("x.sh").write_text("#!/bin/sh\n#SBATCH -t 5 -J lines -c 2\n#DRF -m 1G\n")
     for name, value in {
@@ -132,9 +128,7 @@ def test_sbatch_reads_its_variables(
 # -- squeue ------------------------------------------------------------------------------------
 
 
-def test_squeue_lists_jobs_in_slurms_columns(
-    lines: Lines, queue: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_squeue_lists_jobs_in_slurms_columns(lines, queue, monkeypatch):
     monkeypatch.setattr(fields.time, "time", lambda: 1_700_000_010.0 + 3723)
     whole = lines("squeue")
     assert whole == [
@@ -171,9 +165,8 @@ def test_squeue_lists_jobs_in_slurms_columns(
     ],
 )  # fmt: skip
 def test_a_job_does_not_run_while_it_is_suspended(
-    lines: Lines, drf: Drf, queue: CannedDaemon, job: MakeJob,
-    monkeypatch: pytest.MonkeyPatch, changes: Message, times: str,
-) -> None:  # fmt: skip
+    lines, drf, queue, job, monkeypatch, changes, times
+):
     monkeypatch.setattr(fields.time, "time", lambda: 1_700_000_010.0 + 1800)
     queue.replies["status"]["jobs"] = [job(**changes)]
     queue.replies["show"] = {"job": job(**changes), "events": []}
@@ -183,9 +176,7 @@ def test_a_job_does_not_run_while_it_is_suspended(
     assert f"{int(seconds) // 60}m00s" in drf("status").out.split()
 
 
-def test_squeue_lists_of_named_jobs_those_in_the_chosen_states(
-    lines: Lines, daemon: CannedDaemon, job: MakeJob, ended: MakeJob
-) -> None:
+def test_squeue_lists_of_named_jobs_those_in_the_chosen_states(lines, daemon, job, ended):
     """A loop that polls with -t PD,R would not end otherwise."""
     waits = job(id=9, state="PENDING", started_at=None)
     daemon.replies["status"]["jobs"] = [ended("FAILED", 3, id=7), job(id=8), waits]
@@ -197,10 +188,7 @@ INVALID = "drf: slurm_load_jobs error: Invalid job id specified\n"
 
 
 @pytest.mark.parametrize("words", [["-j", "7"], ["-h", "-j", "7"]])
-def test_a_job_that_has_ended_is_not_in_the_queue(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, monkeypatch: pytest.MonkeyPatch,
-    refuse: Refuse, words: list[str],
-) -> None:  # fmt: skip
+def test_a_job_that_has_ended_is_not_in_the_queue(drf, daemon, ended, monkeypatch, refuse, words):
     """Scripts poll until it is not."""
     past = ended("FAILED", 3, id=7)
     daemon.replies["status"]["jobs"] = [past]
@@ -217,9 +205,7 @@ def test_a_job_that_has_ended_is_not_in_the_queue(
     assert drf("squeue", "-h", "-j", "8") == Result(1, "", INVALID)
 
 
-def test_squeue_shows_what_has_just_ended(
-    lines: Lines, queue: CannedDaemon, ended: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_squeue_shows_what_has_just_ended(lines, queue, ended, monkeypatch):
     """As soon as it is asked for states of ended jobs."""
     queue.replies["history"] = {"jobs": [ended("FAILED", 3, id=7)], "after": None}
     monkeypatch.setattr(slurm_names.time, "time", lambda: 1_700_000_200.0)
@@ -229,7 +215,7 @@ def test_squeue_shows_what_has_just_ended(
     assert "7" not in lines("squeue -h -o %i") + lines("squeue -h -t PD -o %i")
 
 
-def test_squeue_tells_the_start_that_the_forecast_knows(lines: Lines, queue: CannedDaemon) -> None:
+def test_squeue_tells_the_start_that_the_forecast_knows(lines, queue):
     def why(request: Message) -> Message:
         job = next(each for each in queue.replies["status"]["jobs"] if each["id"] == request["id"])
         after = [{"id": 42, "label": "42", "want": "ok"}] if request["id"] == 51 else []
@@ -257,9 +243,7 @@ def test_squeue_tells_the_start_that_the_forecast_knows(lines: Lines, queue: Can
         ("-S -i", "51_1 51_[2-9%1] 50 42"), ("-S u,-i", "51_1 51_[2-9%1] 42 50"),
     ],
 )  # fmt: skip
-def test_squeue_lists_what_the_options_choose(
-    lines: Lines, queue: CannedDaemon, words: str, shown: str
-) -> None:
+def test_squeue_lists_what_the_options_choose(lines, queue, words, shown):
     assert lines(f"squeue -h -o %i {words}") == shown.split()
 
 
@@ -274,18 +258,14 @@ def test_squeue_lists_what_the_options_choose(
          f"ReqNodeNotAvail,_UnavailableNodes:{HOST}"),
     ],
 )  # fmt: skip
-def test_squeue_has_slurms_reasons(
-    lines: Lines, daemon: CannedDaemon, job: MakeJob, code: str, reason: Wait, shown: str
-) -> None:
+def test_squeue_has_slurms_reasons(lines, daemon, job, code, reason, shown):
     text = reason.text()
     waits = job(state="PENDING", started_at=None, reason={"code": code, "text": text})
     daemon.replies["status"]["jobs"] = [waits]
     assert lines("squeue -h -o %r") == [shown]
 
 
-def test_squeue_repeats_itself(
-    drf: Drf, queue: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_squeue_repeats_itself(drf, queue, monkeypatch):
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -298,9 +278,7 @@ def test_squeue_repeats_itself(
     assert (result.out.split().count("50"), slept) == (2, [5, 5])
 
 
-def test_variables_stand_for_options(
-    drf: Drf, lines: Lines, queue: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_stand_for_options(drf, lines, queue, monkeypatch):
     monkeypatch.setenv("SQUEUE_FORMAT", "%i %u")
     monkeypatch.setenv("SQUEUE_PARTITION", "lab")
     assert lines("squeue -h") == ["50 bob"]
@@ -311,7 +289,7 @@ def test_variables_stand_for_options(
     assert {line.strip() for line in lines("sacct -n -a -X")} == {"alice", "bob"}
 
 
-def test_fields_may_be_named_in_words(lines: Lines, queue: CannedDaemon, drf: Drf) -> None:
+def test_fields_may_be_named_in_words(lines, queue, drf):
     queue.replies["shares"] = SHARES
     names = "JobArrayID:8,StateCompact:.3/,tres-alloc:30,RestartCnt"
     assert lines(f"squeue -j 42 -O {names}")[:2] == [
@@ -325,9 +303,7 @@ def test_fields_may_be_named_in_words(lines: Lines, queue: CannedDaemon, drf: Dr
     assert told.err == "drf: not known here, so empty: %{odd}\n"
 
 
-def test_seff_tells_how_much_of_its_cores_and_memory_a_job_has_used(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob
-) -> None:
+def test_seff_tells_how_much_of_its_cores_and_memory_a_job_has_used(drf, daemon, ended):
     used = {"memory_peak": 1 << 30, "cpu_seconds": 72.0}
     daemon.replies["show"] = {"job": ended("COMPLETED", id=7), "used": used}
     told = drf("seff", "7").out.splitlines()
@@ -341,7 +317,7 @@ def test_seff_tells_how_much_of_its_cores_and_memory_a_job_has_used(
 # -- sacct -------------------------------------------------------------------------------------
 
 
-def test_sacct_lists_ended_and_live_jobs(lines: Lines, queue: CannedDaemon, ended: MakeJob) -> None:
+def test_sacct_lists_ended_and_live_jobs(lines, queue, ended):
     used = {"memory_peak": 5 << 20, "cpu_seconds": 61.0}
     past = ended("FAILED", 3, id=7, used=used, exit_code=3)
     queue.replies["history"] = {"jobs": [past], "after": None}
@@ -364,9 +340,7 @@ def test_sacct_lists_ended_and_live_jobs(lines: Lines, queue: CannedDaemon, ende
     assert lines("sacct -P -o ALL")[0].split("|") == every
 
 
-def test_sacct_says_who_cancelled_and_leaves_the_signal_to_the_step(
-    drf: Drf, lines: Lines, daemon: CannedDaemon, ended: MakeJob
-) -> None:
+def test_sacct_says_who_cancelled_and_leaves_the_signal_to_the_step(drf, lines, daemon, ended):
     """The exit code of a job that never ran is not 0, and what is not known is empty."""
     used = {"memory_peak": 3 << 29, "cpu_seconds": 61.0, "read_bytes": 3 << 19}
     jobs = [
@@ -393,16 +367,14 @@ def test_sacct_says_who_cancelled_and_leaves_the_signal_to_the_step(
     [(None, "00:00:00"), (0.0, "00:00:00"), (0.0421, "00:00.042"), (125.9996, "02:05.999"),
      (3600.5, "01:00:00"), (90_000.0, "1-01:00:00")],
 )  # fmt: skip
-def test_cpu_time_is_written_as_slurm_writes_it(
-    lines: Lines, daemon: CannedDaemon, ended: MakeJob, seconds: float | None, shown: str
-) -> None:
+def test_cpu_time_is_written_as_slurm_writes_it(lines, daemon, ended, seconds, shown):
     """A job that never ran has used none; programs read the field as a time."""
     used = {"memory_peak": None, "cpu_seconds": seconds}
     daemon.replies["history"] = {"jobs": [ended("CANCELLED", id=9, used=used)], "after": None}
     assert lines("sacct -n -X -P -o TotalCPU") == [shown]
 
 
-def test_a_comment_is_none_of_drfds_own(lines: Lines, queue: CannedDaemon, ended: MakeJob) -> None:
+def test_a_comment_is_none_of_drfds_own(lines, queue, ended):
     """Programs read the field as what they have given to --comment."""
     queue.replies["history"] = {"jobs": [ended("FAILED", 3, text="exit code 3", id=7)]}
     found = lines("sacct -n -X -P -o JobID,Comment")
@@ -410,8 +382,8 @@ def test_a_comment_is_none_of_drfds_own(lines: Lines, queue: CannedDaemon, ended
 
 
 def test_what_has_begun_before_the_end_time_is_listed_also_if_it_ends_later(
-    lines: Lines, queue: CannedDaemon, job: MakeJob, ended: MakeJob
-) -> None:
+    lines, queue, job, ended
+):
     """Programs ask for what runs with `--endtime now`."""
     queue.replies["status"]["jobs"] = [job(id=40), job(id=41, submitted_at=time.time() + 50)]
     queue.replies["history"] = {"jobs": [ended("COMPLETED", id=7)], "after": None}
@@ -422,9 +394,7 @@ def test_what_has_begun_before_the_end_time_is_listed_also_if_it_ends_later(
     assert "until_s" in queue.requests[-2]["past"]
 
 
-def test_an_id_that_nobody_knows_hides_no_other(
-    lines: Lines, queue: CannedDaemon, job: MakeJob
-) -> None:
+def test_an_id_that_nobody_knows_hides_no_other(lines, queue, job):
     """Slurm leaves it out. What is not known is found by halves."""
 
     def status(asked: Message) -> Any:
@@ -438,7 +408,7 @@ def test_an_id_that_nobody_knows_hides_no_other(
     assert lines("squeue -h -o %i -j 40,9,41") == ["40", "41"]
 
 
-def test_sacct_looks_at_today_and_at_the_caller(lines: Lines, queue: CannedDaemon) -> None:
+def test_sacct_looks_at_today_and_at_the_caller(lines, queue):
     lines("sacct")
     lines("sacct -j 0,7 -S 2026-01-02 -s F")
     today, chosen = (each["past"] for each in queue.requests if each["op"] == "history")
@@ -450,7 +420,7 @@ def test_sacct_looks_at_today_and_at_the_caller(lines: Lines, queue: CannedDaemo
 # -- scancel -----------------------------------------------------------------------------------
 
 
-def test_scancel_cancels_and_signals(drf: Drf, daemon: CannedDaemon) -> None:
+def test_scancel_cancels_and_signals(drf, daemon):
     assert drf("scancel", "7", "51_2") == Result(0, "", "")
     request = daemon.requests.pop()
     assert request["select"] == {"ids": [7, "51_2"], "user": None, "states": []}
@@ -479,9 +449,7 @@ WAITING = [f"51_{index}" for index in range(2, 10)]
         ("-t PENDING", [50, *WAITING]), ("-u bob", [50]), ("-t R -n train", [42]), ("-n other", []),
     ],
 )  # fmt: skip
-def test_scancel_spares_of_named_jobs_those_that_are_not_meant(
-    drf: Drf, queue: CannedDaemon, words: str, meant: list[int | str]
-) -> None:
+def test_scancel_spares_of_named_jobs_those_that_are_not_meant(drf, queue, words, meant):
     """As the daemon takes ids or filters, both together would cancel every job that is named."""
     told = "" if meant else "drf: scancel: there is no such job\n"
     assert drf("scancel", *words.split(), "42", "50", "51") == Result(0, "", told)
@@ -499,9 +467,7 @@ def test_scancel_spares_of_named_jobs_those_that_are_not_meant(
         (["-n", "train", "-q"], [], None),
     ],
 )
-def test_scancel_names_the_jobs_that_are_not_the_callers(
-    drf: Drf, queue: CannedDaemon, words: list[str], cancelled: list[int], told: str | None
-) -> None:
+def test_scancel_names_the_jobs_that_are_not_the_callers(drf, queue, words, cancelled, told):
     queue.replies["cancel"] = {"done": cancelled, "failed": []}
     result = drf("scancel", *words)
     assert result.code == (0 if cancelled else 1)
@@ -510,9 +476,7 @@ def test_scancel_names_the_jobs_that_are_not_the_callers(
     assert drf("scancel", *words).err == ""
 
 
-def test_scancel_asks_for_each_job(
-    queue: CannedDaemon, spawn: Spawn, finish: Finish, tmp_path: Path
-) -> None:
+def test_scancel_asks_for_each_job(queue, spawn, finish, tmp_path):
     queue.replies["cancel"] = {"done": [50], "failed": []}
     answers = tmp_path / "answers"
     answers.write_text("n\ny\ny\nn\n")
@@ -529,9 +493,7 @@ def test_scancel_asks_for_each_job(
 
 
 @pytest.mark.parametrize("words", [[], ["-p", "short"], ["--qos=x", "7"], ["-t", "odd"]])
-def test_scancel_cancels_nothing_by_mistake(
-    drf: Drf, daemon: CannedDaemon, words: list[str]
-) -> None:
+def test_scancel_cancels_nothing_by_mistake(drf, daemon, words):
     result = drf("scancel", *words)
     assert result.code == 2 and result.err.count("\n") == 1
     assert not [each for each in daemon.requests if each["op"] == "cancel"]
@@ -540,7 +502,7 @@ def test_scancel_cancels_nothing_by_mistake(
 # -- sinfo -------------------------------------------------------------------------------------
 
 
-def test_sinfo_shows_one_machine(drf: Drf, lines: Lines, queue: CannedDaemon) -> None:
+def test_sinfo_shows_one_machine(drf, lines, queue):
     queue.replies["shares"] = SHARES
     assert lines("sinfo") == [
         "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST",
@@ -562,9 +524,7 @@ def test_sinfo_shows_one_machine(drf: Drf, lines: Lines, queue: CannedDaemon) ->
     assert lines("sinfo -h -o %G") == ["gpu:2"]
 
 
-def test_cores_that_others_use_are_not_idle_and_a_node_that_drains_says_why(
-    lines: Lines, queue: CannedDaemon
-) -> None:
+def test_cores_that_others_use_are_not_idle_and_a_node_that_drains_says_why(lines, queue):
     idle = {"capacity": AMOUNTS, "free": AMOUNTS, "nodes": []}
     external = {"cores": 9.0, "memory": 0, "kept": {"cores": 1.0, "memory": 0}}
     queue.replies["shares"] = {**idle, "external": external}
@@ -577,9 +537,7 @@ def test_cores_that_others_use_are_not_idle_and_a_node_that_drains_says_why(
     assert lines("sinfo -h -t drain -o %D") == ["1"]
 
 
-def test_a_job_for_the_whole_machine_says_what_keeps_it_waiting(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_a_job_for_the_whole_machine_says_what_keeps_it_waiting(drf, daemon):
     kept = {"cores": 1.973, "memory": 0}
     daemon.replies["nodes"] = {"nodes": []}
     daemon.replies["shares"] = {**SHARES, "external": {"cores": 2.0, "memory": 0, "kept": kept}}
@@ -603,10 +561,7 @@ def test_a_job_for_the_whole_machine_says_what_keeps_it_waiting(
         ([], ["here"]),
     ],
 )
-def test_hostnames_are_expanded(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, words: list[str],
-    names: list[str],
-) -> None:  # fmt: skip
+def test_hostnames_are_expanded(drf, daemon, monkeypatch, words, names):
     monkeypatch.setenv("SLURM_JOB_NODELIST", "here")
     for spelling in ("hostnames", "hostname"):
         result = drf("scontrol", "show", spelling, *words)
@@ -617,7 +572,7 @@ def test_hostnames_are_expanded(
     assert words or drf("scontrol", "show", "hostnames").out == f"{HOST}\n", "this machine"
 
 
-def test_a_job_is_shown_in_slurms_words(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
+def test_a_job_is_shown_in_slurms_words(drf, daemon, job):
     Path("train.sh").touch()
     shown = job(
         cwd=os.getcwd(), argv=["train.sh", "a b"], stdout="/data/o", stderr="/data/e", retry=None,
@@ -644,14 +599,14 @@ def test_a_job_is_shown_in_slurms_words(drf: Drf, daemon: CannedDaemon, job: Mak
     assert (result.code, result.out) == (1, "") and "there is no job 8" in result.err
 
 
-def test_the_queue_is_shown_without_an_id(lines: Lines, daemon: CannedDaemon, job: MakeJob) -> None:
+def test_the_queue_is_shown_without_an_id(lines, daemon, job):
     assert lines("scontrol show jobs") == ["No jobs in the system"]
     daemon.replies["status"]["jobs"] = [job(), job(id=52, array_id=51, array_index=0)]
     shown = [line.split(" JobName")[0] for line in lines("scontrol -o show job")]
     assert shown == ["JobId=42", "JobId=52 ArrayJobId=51 ArrayTaskId=0"]
 
 
-def test_the_machine_is_a_node_and_a_partition(drf: Drf, daemon: CannedDaemon) -> None:
+def test_the_machine_is_a_node_and_a_partition(drf, daemon):
     daemon.replies["shares"] = SHARES
     out = drf("scontrol", "show", "node", HOST).out
     assert out.splitlines()[0] == f"NodeName={HOST} CPUAlloc=6 CPUTot=8"
@@ -701,9 +656,7 @@ def test_the_machine_is_a_node_and_a_partition(drf: Drf, daemon: CannedDaemon) -
         (["update", f"nodename={HOST}", "state=resume"], {"op": "drain", "on": False}),
     ],
 )  # fmt: skip
-def test_scontrol_asks_for_what_slurm_would_change(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, words: list[str], asked: dict[str, Any]
-) -> None:
+def test_scontrol_asks_for_what_slurm_would_change(drf, daemon, job, words, asked):
     daemon.replies |= {"shares": SHARES, "show": {"job": job(), "events": []}}
     assert drf("scontrol", *words) == Result(0, "", "")
     [request] = [each for each in daemon.requests if each["op"] != "show"]
@@ -723,9 +676,7 @@ def kept(state: str, *, live: bool, **changes: Any) -> Message:
     return {"label": "42", "state": state, "live": live, "proof": None, "submission": submission}
 
 
-def test_a_job_is_requeued_under_its_id_and_an_ended_one_is_not(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_a_job_is_requeued_under_its_id_and_an_ended_one_is_not(drf, daemon):
     assert drf("scontrol", "requeue", "42,43_1") == Result(0, "", "")
     assert drf("scontrol", "requeuehold", "Incomplete", "jobid=42") == Result(0, "", "")
     asked = [each for each in daemon.requests if each["op"] == "requeue"]
@@ -738,9 +689,7 @@ def test_a_job_is_requeued_under_its_id_and_an_ended_one_is_not(
     assert drf("scontrol", "requeue", "9") == Result(1, "", said)
 
 
-def test_the_script_of_a_job_is_written_and_the_configuration_read_again(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_the_script_of_a_job_is_written_and_the_configuration_read_again(drf, daemon):
     daemon.replies["submission"] = kept("FAILED", live=False)
     assert drf("scontrol", "write", "batch_script", "42", "-").out == "#!/bin/sh\n"
     assert drf("scontrol", "write", "batch_script", "42").code == 0
@@ -805,9 +754,7 @@ NO_TIME = "is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"
          "drf: node[1 is no list of machines (write node[1-4],x)"),
     ],
 )  # fmt: skip
-def test_what_they_do_not_know_is_said_in_a_line(
-    drf: Drf, queue: CannedDaemon, code: int, words: str, complaint: str
-) -> None:
+def test_what_they_do_not_know_is_said_in_a_line(drf, queue, code, words, complaint):
     Path("x.sh").write_text("#!/bin/sh\n")
     queue.replies["shares"] |= {"capacity": AMOUNTS, "free": AMOUNTS}
     result = drf(*words.split())
@@ -818,7 +765,7 @@ def test_what_they_do_not_know_is_said_in_a_line(
 
 
 @pytest.mark.parametrize("name", SLURM_NAMES)
-def test_each_tells_its_options(drf: Drf, daemon: CannedDaemon, name: str) -> None:
+def test_each_tells_its_options(drf, daemon, name):
     result = drf(name, "--help")
     assert (result.code, result.err, daemon.requests) == (0, "", [])
     assert result.out.startswith(f"Usage: {name} ")
@@ -837,7 +784,7 @@ def test_each_tells_its_options(drf: Drf, daemon: CannedDaemon, name: str) -> No
 
 
 @pytest.mark.slow
-def test_srun_starts_the_tasks_of_a_step(spawn: Spawn, finish: Finish) -> None:
+def test_srun_starts_the_tasks_of_a_step(spawn, finish):
     env = {"DRF_JOB_ID": "7", "SLURM_NTASKS": "2"}
     say = ("sh", "-c", "echo $SLURM_PROCID of $SLURM_NTASKS; exit $SLURM_PROCID")
     result = finish(spawn("srun", *say, env=env))
@@ -861,7 +808,7 @@ def test_srun_starts_the_tasks_of_a_step(spawn: Spawn, finish: Finish) -> None:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> str:
+def program(tmp_path) -> str:
     path = tmp_path / "drf"
     path.write_text(f"#!{sys.executable} -P\n{LIGHT_DRF}")
     path.chmod(0o755)
@@ -869,7 +816,7 @@ def program(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def found(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def found(program, monkeypatch) -> str:
     """The program that the job is to find as drf."""
     monkeypatch.setattr(slurm_names, "drf_path", lambda: program)
     return program
@@ -884,9 +831,8 @@ def found(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )
 def test_srun_outside_a_job_starts_as_many_tasks_within_one(
-    drf: Drf, daemon: CannedDaemon, found: str, words: list[str], step: list[str],
-    demand: dict[str, int],
-) -> None:  # fmt: skip
+    drf, daemon, found, words, step, demand
+):
     daemon.replies["submit"] = refusal(text="enough")
     drf("srun", *words, "sh", "-c", "echo $SLURM_PROCID")
     request = daemon.asked("submit")[0]
@@ -894,9 +840,7 @@ def test_srun_outside_a_job_starts_as_many_tasks_within_one(
     assert (request["name"], request["demand"]) == ("sh", demand)
 
 
-def test_srun_goes_into_the_job_that_is_named(
-    drf: Drf, daemon: CannedDaemon, found: str, job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_srun_goes_into_the_job_that_is_named(drf, daemon, found, job, monkeypatch):
     daemon.replies |= {"show": {"job": job()}, "exec": {}}
     run: list[list[str]] = []
 
@@ -919,9 +863,7 @@ def test_srun_goes_into_the_job_that_is_named(
 
 
 @pytest.mark.slow
-def test_the_names_lead_to_drf(
-    drf: Drf, queue: CannedDaemon, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_names_lead_to_drf(drf, queue, program, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert drf("slurm-names", "bin").code == 0
     for name in HINTED:
@@ -934,9 +876,7 @@ def test_the_names_lead_to_drf(
     assert (done.stdout.split(), done.stderr) == (["42", "50", "51_[2-9%1]", "51_1"], "")
 
 
-def test_names_are_made_and_a_real_sbatch_is_not_touched(
-    drf: Drf, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_made_and_a_real_sbatch_is_not_touched(drf, program, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     for _ in range(2):
         assert drf("slurm-names", "bin").code == 0

@@ -15,8 +15,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from canned import CannedDaemon, MakeJob, Message
-from cli.drf import Drf
+from canned import Message
 from drfd.client import submission
 from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
@@ -37,7 +36,7 @@ Of = Callable[..., tuple[Message, str]]
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon) -> None:
+def place(tmp_path, monkeypatch, daemon):
     monkeypatch.chdir(tmp_path)
     for name in ("XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
@@ -64,7 +63,7 @@ SEVERAL = [machine("head"), machine("n1", 4.0, 8 * G, "ssd"), machine("n2", 16.0
 
 
 @pytest.fixture
-def asked(drf: Drf, daemon: CannedDaemon) -> Asked:
+def asked(drf, daemon) -> Asked:
     def run(*args: object) -> tuple[Message, str]:
         result = drf("submit", *args)
         assert result.code == 0, result.err
@@ -74,7 +73,7 @@ def asked(drf: Drf, daemon: CannedDaemon) -> Asked:
 
 
 @pytest.fixture
-def of(asked: Asked) -> Of:
+def of(asked) -> Of:
     def run(*lines: str, words: tuple[object, ...] = ()) -> tuple[Message, str]:
         head = [] if lines[0].startswith("#!") else ["#!/bin/sh"]
         Path("x.sh").write_text("".join(f"{line}\n" for line in (*head, *lines)))
@@ -123,9 +122,7 @@ FILES = {"stdout": "array_%A_%a.out", "stderr": "array_%A_%a.err"}
          "--nodelist=node[01-04], --tmp=10G"),
     ],
 )  # fmt: skip
-def test_a_script_asks_for_what_its_lines_say(
-    asked: Asked, name: str, demand: Message, more: Message, warned: str | None
-) -> None:
+def test_a_script_asks_for_what_its_lines_say(asked, name, demand, more, warned):
     request, said = asked(SCRIPTS / name)
     usual = {"name": name, "demand": demand}
     if request["stderr"] in (request.get("stdout"), "drf-%j.out", "drf-%A_%a.out"):
@@ -153,9 +150,7 @@ def test_a_script_asks_for_what_its_lines_say(
          {**cores(2, gpu=2, solver=1), "gres_memory": {"gpu": 20 * G}}),
     ],
 )  # fmt: skip
-def test_words_of_slurm_become_a_demand_and_drfs_own_win(
-    of: Of, words: str, demand: Message
-) -> None:
+def test_words_of_slurm_become_a_demand_and_drfs_own_win(of, words, demand):
     request, said = of(f"#SBATCH {words}", "#SBATCH -p main")
     assert (request["demand"], said) == (demand, "")
     request, _ = of(
@@ -175,9 +170,7 @@ def test_words_of_slurm_become_a_demand_and_drfs_own_win(
         ("--mem=0", {"demand": cores(0, 64 * G)}),
     ],
 )
-def test_of_several_machines_a_script_may_name_one_or_its_features(
-    daemon: CannedDaemon, of: Of, words: str, fields: Message
-) -> None:
+def test_of_several_machines_a_script_may_name_one_or_its_features(daemon, of, words, fields):
     daemon.replies["nodes"] = {"nodes": SEVERAL}
     request, said = of(f"#SBATCH {words}")
     shown = {key: request.get(key) for key in ("node", "features", "demand")}
@@ -212,9 +205,7 @@ def test_of_several_machines_a_script_may_name_one_or_its_features(
         ("-L SCRATCH", "--licenses=SCRATCH: this machine counts no SCRATCH, but 8 gpu, 4 solver "),
     ],
 )  # fmt: skip
-def test_what_cannot_be_met_is_refused_with_its_place(
-    drf: Drf, daemon: CannedDaemon, line: str, complaint: str
-) -> None:
+def test_what_cannot_be_met_is_refused_with_its_place(drf, daemon, line, complaint):
     daemon.replies["nodes"] = {"nodes": SEVERAL}
     Path("x.sh").write_text(f"#!/bin/sh\n\n#SBATCH {line}\n")
     result = drf("submit", "x.sh")
@@ -227,9 +218,7 @@ def test_what_cannot_be_met_is_refused_with_its_place(
     assert request["demand"] == {} and "DRF_SLURM" not in request["env"]
 
 
-def test_gpus_that_jobs_share_by_memory_are_counted_here(
-    drf: Drf, daemon: CannedDaemon, of: Of
-) -> None:
+def test_gpus_that_jobs_share_by_memory_are_counted_here(drf, daemon, of):
     daemon.replies["shares"]["capacity"]["gres"] = {"memory:gpu": 48 * G, "solver": 4}
     daemon.replies["doctor"] = {"gres": {"gpu": ["0", "1"], "solver": ["0", "1", "2", "3"]}}
     request, said = of("#SBATCH --gres=gpu:1 -c 2")
@@ -242,9 +231,7 @@ def test_gpus_that_jobs_share_by_memory_are_counted_here(
 # -- what the job is told ----------------------------------------------------------------------
 
 
-def test_a_job_is_told_what_slurm_would_tell_it(
-    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_told_what_slurm_would_tell_it(asked, tmp_path, monkeypatch):
     """And nothing of the Slurm job, real or not, that submits it."""
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "5")
     env = asked(SCRIPTS / "02-threads.sh")[0]["env"]
@@ -260,9 +247,7 @@ def test_a_job_is_told_what_slurm_would_tell_it(
     assert env["DRF_SLURM"] == "1"
 
 
-def test_a_script_finds_slurms_commands_at_the_end_of_its_path(
-    of: Of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_finds_slurms_commands_at_the_end_of_its_path(of, tmp_path, monkeypatch):
     lines = ("#SBATCH -c 1", "srun true", "hosts=$(scontrol show hostnames)")
     request, said = of(*lines)
     assert (request["env"]["PATH"], said) == (f"/none:{NAMES}", "")
@@ -285,15 +270,13 @@ def test_a_script_finds_slurms_commands_at_the_end_of_its_path(
         ("#!/bin/sh -l", False),
     ],
 )  # fmt: skip
-def test_a_login_shell_which_sets_its_path_anew_finds_them_too(
-    of: Of, line: str, has_functions: bool
-) -> None:
+def test_a_login_shell_which_sets_its_path_anew_finds_them_too(of, line, has_functions):
     env = of(line, "#SBATCH -L none -c 1", "srun hostname -l")[0]["env"]
     assert ("BASH_FUNC_srun%%" in env) == has_functions
 
 
 @pytest.mark.parametrize("name", ["sbatch", "scontrol"])
-def test_each_of_slurms_commands_calls_drf(tmp_path: Path, name: str) -> None:
+def test_each_of_slurms_commands_calls_drf(tmp_path, name):
     program = tmp_path / "drf"
     program.write_text('#!/bin/sh\necho "$@"\n')
     program.chmod(0o755)
@@ -333,9 +316,7 @@ NO_MPI = "there is no such command here; an MPI, such as Open MPI, must be in yo
           for file in ("/none/etc/conda.sh", "~/venv/bin/activate")]),
     ],
 )  # fmt: skip
-def test_commands_and_files_that_are_not_here_are_named(
-    of: Of, lines: list[str], told: list[str]
-) -> None:
+def test_commands_and_files_that_are_not_here_are_named(of, lines, told):
     _, said = of("#SBATCH -c 1", *lines)
     assert said.splitlines() == [f"drf: the script {line}" for line in told]
 
@@ -347,9 +328,7 @@ def test_commands_and_files_that_are_not_here_are_named(
         ("cp x ${SLURM_TMPDIR:-/tmp}", False), ("SLURM_TMPDIR=/tmp\ncd $SLURM_TMPDIR", False),
     ],
 )  # fmt: skip
-def test_a_script_is_told_that_no_directory_is_made_for_it(
-    drf: Drf, daemon: CannedDaemon, of: Of, line: str, is_missed: bool
-) -> None:
+def test_a_script_is_told_that_no_directory_is_made_for_it(drf, daemon, of, line, is_missed):
     request, said = of("#SBATCH -c 1", line)
     assert ("SLURM_TMPDIR" in said) == is_missed and "SLURM_TMPDIR" not in request["env"]
     daemon.replies["hello"] = {"user": "alice", "private_tmp": True}
@@ -359,9 +338,7 @@ def test_a_script_is_told_that_no_directory_is_made_for_it(
     assert (daemon.requests[-1]["env"]["SLURM_TMPDIR"], result.err) == ("/scratch", "")
 
 
-def test_a_job_gets_the_variables_that_are_exported(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_gets_the_variables_that_are_exported(asked, monkeypatch):
     monkeypatch.setenv("EDITOR", "ed")
     request = asked(SCRIPTS / "18-clean-environment.sh")[0]
     assert "EDITOR" not in request["env"] and request["env"]["PATH"] == f"/none:{NAMES}"
@@ -380,9 +357,8 @@ def test_a_job_gets_the_variables_that_are_exported(
     ],
 )  # fmt: skip
 def test_an_exported_value_is_cut_only_at_a_comma_outside_quotes_which_is_told(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, line: str, value: str,
-    unknown: list[str],
-) -> None:  # fmt: skip
+    drf, daemon, monkeypatch, line, value, unknown
+):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     result = drf("sbatch", f"--export={line}", "--wrap", "true")
     assert daemon.requests[-1]["env"]["V"] == value
@@ -390,13 +366,13 @@ def test_an_exported_value_is_cut_only_at_a_comma_outside_quotes_which_is_told(
     assert result.err == "".join(f"drf: without effect here: {each}\n" for each in told)
 
 
-def test_other_names_of_options_are_abbreviated_too() -> None:
+def test_other_names_of_options_are_abbreviated_too():
     assert SBATCH.parse(["--tasks=2", "--work", "/"])[0] == {
         "ntasks-per-node": Given("2"), "chdir": Given("/"),
     }  # fmt: skip
 
 
-def test_mail_goes_to_the_address(asked: Asked, tmp_path: Path) -> None:
+def test_mail_goes_to_the_address(asked, tmp_path):
     notify = tmp_path / "drfd" / "notify"
     notify.parent.mkdir()
     notify.write_text("#!/bin/sh\n")
@@ -410,7 +386,7 @@ def test_mail_goes_to_the_address(asked: Asked, tmp_path: Path) -> None:
 # -- when it runs ------------------------------------------------------------------------------
 
 
-def test_a_job_waits_for_others_and_until_later(asked: Asked, of: Of, daemon: CannedDaemon) -> None:
+def test_a_job_waits_for_others_and_until_later(asked, of, daemon):
     request, _ = asked(SCRIPTS / "15-after.sh")
     assert request["after"] == [
         {"id": 7, "want": "ok"}, {"id": 9, "want": "ok"}, {"id": 11, "want": "any"},
@@ -440,20 +416,16 @@ def test_a_job_waits_for_others_and_until_later(asked: Asked, of: Of, daemon: Ca
         ("afterok:4,AFTERANY:8", [{"id": 4, "want": "ok"}, {"id": 8, "want": "any"}]),
     ],
 )  # fmt: skip
-def test_a_dependency_may_be_none_and_in_letters_of_either_case(
-    of: Of, value: str, after: list[Message] | None
-) -> None:
+def test_a_dependency_may_be_none_and_in_letters_of_either_case(of, value, after):
     assert of(f"#SBATCH --dependency={value}")[0].get("after") == after
 
 
-def test_limits_that_are_not_to_be_passed_on_are_not(of: Of) -> None:
+def test_limits_that_are_not_to_be_passed_on_are_not(of):
     assert of("#SBATCH --propagate=none")[1] == ""
     assert of("#SBATCH --propagate")[1] == "drf: without effect here: --propagate\n"
 
 
-def test_a_job_may_need_the_start_of_one_that_has_started(
-    drf: Drf, daemon: CannedDaemon, of: Of, job: MakeJob
-) -> None:
+def test_a_job_may_need_the_start_of_one_that_has_started(drf, daemon, of, job):
     daemon.replies["show"] = {"job": job()}
     assert of("#SBATCH --dependency=after:42")[0].get("after") in (None, [])
     daemon.replies["show"] = {"job": job(started_at=None, state="PENDING")}
@@ -470,9 +442,7 @@ def test_a_job_may_need_the_start_of_one_that_has_started(
     ("signal", "number"),
     [("USR1", REST | 10), ("R:USR1", REST | 10), ("B:USR1", FIRST | 10), ("BR:12", FIRST | 12)],
 )
-def test_a_signal_is_for_what_the_script_runs_or_for_its_shell(
-    of: Of, signal: str, number: int
-) -> None:
+def test_a_signal_is_for_what_the_script_runs_or_for_its_shell(of, signal, number):
     request, told = of("#!/bin/sh", f"#SBATCH --signal={signal}@60", "#SBATCH -t 10")
     assert request["warn"] == {"signal": number, "before_s": 60}
     assert told == ""
@@ -489,7 +459,7 @@ def test_a_signal_is_for_what_the_script_runs_or_for_its_shell(
         ("00:00:00", None), ("0-00:00", None),
     ],
 )  # fmt: skip
-def test_times_are_slurms(text: str, seconds: int | None) -> None:
+def test_times_are_slurms(text, seconds):
     words = translate({"time": Given(text)}, "host").words
     assert words == ["-t", "unlimited" if seconds is None else f"{seconds}s"]
 
@@ -504,7 +474,7 @@ def test_times_are_slurms(text: str, seconds: int | None) -> None:
         (["--nice", "--exclusive=user", "--", "x.sh"], {"nice": "", "exclusive": "user"}),
     ],
 )  # fmt: skip
-def test_options_are_read_as_slurm_reads_them(words: list[str], found: dict[str, str]) -> None:
+def test_options_are_read_as_slurm_reads_them(words, found):
     options, rest = SBATCH.parse(words)
     assert {name: given.value for name, given in options.items()} == found
     assert rest == ["x.sh"]
@@ -542,9 +512,7 @@ def typed() -> Iterator[Typed]:
 
 
 @pytest.mark.parametrize("words", [["-"], [], ["-", "a b", "c"]])
-def test_a_script_comes_from_standard_input(
-    asked: Asked, typed: Typed, tmp_path: Path, words: list[str]
-) -> None:
+def test_a_script_comes_from_standard_input(asked, typed, tmp_path, words):
     text = "#!/bin/sh\n#DRF -c 3\n#SBATCH -c 2 --mem=2G\necho $1\n"
     typed(text)
     request, said = asked("-t", "1h", *words)
@@ -566,10 +534,7 @@ def test_a_script_comes_from_standard_input(
         (None, ["--wrap", " "], "--wrap ", 2),
     ],
 )
-def test_what_is_no_script_is_refused(
-    drf: Drf, daemon: CannedDaemon, typed: Typed, text: str | None, words: list[str],
-    complaint: str, code: int,
-) -> None:  # fmt: skip
+def test_what_is_no_script_is_refused(drf, daemon, typed, text, words, complaint, code):
     typed(text)
     result = drf("submit", *words)
     assert (result.code, result.out, daemon.requests) == (code, "", [])
@@ -578,7 +543,7 @@ def test_what_is_no_script_is_refused(
 
 
 @pytest.mark.parametrize("line", ["true\r\nfalse", "true\r"])
-def test_a_line_with_returns_is_not_wrapped(drf: Drf, daemon: CannedDaemon, line: str) -> None:
+def test_a_line_with_returns_is_not_wrapped(drf, daemon, line):
     result = drf("submit", "--wrap", line)
     assert (result.code, daemon.requests) == (1, [])
     assert "--wrap has the line ends of Windows" in result.err
@@ -620,7 +585,7 @@ _LINES = st.one_of(
 @pytest.mark.slow
 @examples(300)
 @hypothesis.given(st.lists(_LINES, max_size=6))
-def test_options_are_read_from_the_lines_from_which_slurm_reads_them(lines: list[bytes]) -> None:
+def test_options_are_read_from_the_lines_from_which_slurm_reads_them(lines):
     program = shutil.which("sbatch", path="/usr/bin:/usr/local/bin")
     if program is None:
         pytest.skip("there is no sbatch of Slurm here (Debian: slurm-client)")
@@ -656,7 +621,7 @@ def _read_by(program: str) -> dict[str, str] | None:
     return {name: found[name] for name in ("mem", "job-name", "comment") if name in found}
 
 
-def test_a_line_of_the_shell_is_wrapped(asked: Asked) -> None:
+def test_a_line_of_the_shell_is_wrapped(asked):
     request, _ = asked("-c", "2", "--wrap", "seq 9 | wc -l > 'a b'")
     assert request["argv"] == ["sh", "-c", "seq 9 | wc -l > 'a b'"]
     assert "script" not in request and request["demand"] == cores(2)

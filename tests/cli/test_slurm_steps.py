@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.drf import LIGHT_DRF, Finish, Spawn
+from cli.drf import LIGHT_DRF
 from drfd_cli.slurm import step, step_queue
 from drfd_cli.slurm.grammar import Given
 
@@ -22,7 +22,7 @@ ENV = {"DRF_JOB_ID": JOB, "DRF_ATTEMPT": "1", "DRF_CORES": "2", "DRF_MEMORY": st
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def place(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     before = {each: signal.getsignal(each) for each in (signal.SIGUSR1, signal.SIGUSR2)}
     yield
@@ -38,7 +38,7 @@ def enters(path: str, asks: tuple[int, int], has: tuple[int, int]) -> bool:
 # -- the list of who holds what ----------------------------------------------------------------
 
 
-def test_a_step_enters_while_cores_and_memory_last(tmp_path: Path) -> None:
+def test_a_step_enters_while_cores_and_memory_last(tmp_path):
     path, has = str(tmp_path / "list"), (3, 100)
     asks = [(1, 50), (1, 60), (1, 50), (1, 1), (1, 0), (1, 0)]
     entered = [enters(path, each, has) for each in asks]
@@ -49,7 +49,7 @@ def test_a_step_enters_while_cores_and_memory_last(tmp_path: Path) -> None:
     assert not enters(path, (1, 0), (2, 0))
 
 
-def test_what_an_ended_process_held_is_free(tmp_path: Path) -> None:
+def test_what_an_ended_process_held_is_free(tmp_path):
     path = tmp_path / "list"
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -60,7 +60,7 @@ def test_what_an_ended_process_held_is_free(tmp_path: Path) -> None:
     assert not enters(str(path), (1, 0), (2, 0))
 
 
-def test_each_step_has_gpus_of_its_own(tmp_path: Path) -> None:
+def test_each_step_has_gpus_of_its_own(tmp_path):
     path, names = str(tmp_path / "list"), ["0", "2", "GPU-5"]
     given = [
         step_queue.enter(path, (1, 0), (9, 0), wait=False, gpus=count, of_gpus=names)
@@ -70,14 +70,14 @@ def test_each_step_has_gpus_of_its_own(tmp_path: Path) -> None:
     assert step_queue.enter(path, (1, 0), (9, 0), wait=False, gpus=1, of_gpus=[]) == []
 
 
-def test_lists_in_which_nobody_holds_anything_are_removed(tmp_path: Path) -> None:
+def test_lists_in_which_nobody_holds_anything_are_removed(tmp_path):
     (tmp_path / "1.1").write_text("1 1 1 0\n")
     (tmp_path / "2.1").write_text(f"{os.getpid()} {step_queue.started_at(os.getpid())} 1 0\n")
     assert enters(str(tmp_path / "3.1"), (1, 0), (1, 0))
     assert {each.name for each in tmp_path.iterdir()} == {"2.1", "3.1"}
 
 
-def test_the_place_of_the_lists_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_the_lists_is_private(tmp_path, monkeypatch):
     """Nobody keeps another user's steps from waiting by taking the name of the place."""
     home, shared = tmp_path / "home", tmp_path / "shared"
     home.mkdir()
@@ -104,7 +104,7 @@ def test_the_place_of_the_lists_is_private(tmp_path: Path, monkeypatch: pytest.M
     assert step_queue.private_directory(str(shared)) == str(path)
 
 
-def test_a_step_that_waits_goes_on_where_the_disk_is_full() -> None:
+def test_a_step_that_waits_goes_on_where_the_disk_is_full():
     # Nothing can be written there.
     words = ["/dev/full", "1", "0", "1", "0", "0", "", "echo", "on"]
     program = [sys.executable, "-I", "-S", step_queue.__file__]
@@ -113,7 +113,7 @@ def test_a_step_that_waits_goes_on_where_the_disk_is_full() -> None:
     assert result.stderr.endswith("/dev/full: No space left on device\n")
 
 
-def test_a_step_in_the_line_outlives_the_warning_of_its_job() -> None:
+def test_a_step_in_the_line_outlives_the_warning_of_its_job():
     step_queue.stand_in_line(["true"], ENV)
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -121,7 +121,7 @@ def test_a_step_in_the_line_outlives_the_warning_of_its_job() -> None:
         step_queue.leave_line()
 
 
-def test_steps_that_begin_at_once_come_one_by_one() -> None:
+def test_steps_that_begin_at_once_come_one_by_one():
     """Each takes the memory of a whole command line until it has entered."""
     path = f"{step_queue.private_directory()}/{JOB}.1"
     try:
@@ -150,9 +150,7 @@ def test_steps_that_begin_at_once_come_one_by_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["-n1", "--mem=50"], ["-n1", "-l", "--mem=60"]])
-def test_a_step_waits_for_the_steps_before_it(
-    spawn: Spawn, finish: Finish, tmp_path: Path, words: list[str]
-) -> None:
+def test_a_step_waits_for_the_steps_before_it(spawn, finish, tmp_path, words):
     program = tmp_path / "drf"
     program.write_text(f"#!{sys.executable} -P\n{LIGHT_DRF}")
     program.chmod(0o755)
@@ -177,9 +175,7 @@ def test_a_step_waits_for_the_steps_before_it(
 
 
 @pytest.mark.slow
-def test_a_step_that_overlaps_or_lies_within_another_does_not_wait(
-    spawn: Spawn, finish: Finish
-) -> None:
+def test_a_step_that_overlaps_or_lies_within_another_does_not_wait(spawn, finish):
     env = {**ENV, "DRF_CORES": "1"}
     result = finish(spawn("srun", "-n1", "sh", "-c", "echo $DRF_STEP", env=env))
     assert result.out == f"{JOB}.1\n"
@@ -191,14 +187,14 @@ def test_a_step_that_overlaps_or_lies_within_another_does_not_wait(
     assert finish(spawn("srun", "-n1", "echo", "2", env=within)).out == "2\n"
 
 
-def test_a_number_in_a_file_s_name_has_ten_digits_at_most() -> None:
+def test_a_number_in_a_file_s_name_has_ten_digits_at_most():
     for width, shown in (("", "7"), ("3", "007"), ("9999", "0000000007"), ("9" * 9, None)):
         text = f"a-%{width}j"
         assert step.path_of(text, {"DRF_JOB_ID": "7"}, 0) == (f"a-{shown}" if shown else text)
 
 
 @pytest.mark.slow
-def test_a_step_writes_to_its_files(spawn: Spawn, finish: Finish, tmp_path: Path) -> None:
+def test_a_step_writes_to_its_files(spawn, finish, tmp_path):
     say = ("sh", "-c", "echo out; echo err >&2; cat")
     (tmp_path / "in").write_text("in\n")
     assert finish(spawn("srun", "-n1", "-o", "a-%j", "-i", "in", *say, env=ENV)).out == ""
@@ -218,7 +214,7 @@ def test_a_step_writes_to_its_files(spawn: Spawn, finish: Finish, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_step_sees_the_gpus_that_it_asks_for(spawn: Spawn, finish: Finish) -> None:
+def test_a_step_sees_the_gpus_that_it_asks_for(spawn, finish):
     env = {**ENV, "DRF_GRES_GPU": "4,7", "CUDA_VISIBLE_DEVICES": "4,7"}
     show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     for words, shown in (
@@ -243,7 +239,7 @@ def test_a_step_sees_the_gpus_that_it_asks_for(spawn: Spawn, finish: Finish) -> 
 
 
 @pytest.mark.slow
-def test_the_warning_of_a_job_ends_no_step(spawn: Spawn, finish: Finish, tmp_path: Path) -> None:
+def test_the_warning_of_a_job_ends_no_step(spawn, finish, tmp_path):
     """The signal goes to all processes of the job, and its tasks know what to do."""
     script = "trap 'echo saved; exit 3' USR1; : > up$SLURM_PROCID; while :; do sleep 0.02; done"
     step = spawn("srun", "-n2", "sh", "-c", script, env=ENV, start_new_session=True)
@@ -258,7 +254,7 @@ def test_the_warning_of_a_job_ends_no_step(spawn: Spawn, finish: Finish, tmp_pat
     assert (result.code, result.out) == (3, "saved\n" * 2)
 
 
-def test_what_a_step_leaves_out_is_named(spawn: Spawn, finish: Finish) -> None:
+def test_what_a_step_leaves_out_is_named(spawn, finish):
     words = ("-n1", "--exclusive", "--cpu-bind=cores", "-K", "--export=ALL,NOSUCH", "-v")
     result = finish(spawn("srun", *words, "true", env=ENV))
     assert (result.code, result.err) == (
@@ -276,9 +272,7 @@ def test_what_a_step_leaves_out_is_named(spawn: Spawn, finish: Finish) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("tasks", ["-n1", "-n2"])
-def test_a_step_has_the_variables_that_are_exported(
-    spawn: Spawn, finish: Finish, export: str, seen: str, tasks: str
-) -> None:
+def test_a_step_has_the_variables_that_are_exported(spawn, finish, export, seen, tasks):
     env = {**ENV, "MINE": "own", "V": "old", "SLURM_JOB_ID": "42"}
     shown = "echo ${V:--} ${W:--} ${MINE:--} $SLURM_JOB_ID"
     result = finish(spawn("srun", tasks, f"--export={export}", "sh", "-c", shown, env=env))
@@ -286,7 +280,7 @@ def test_a_step_has_the_variables_that_are_exported(
     assert result.out == f"{seen}\n" * int(tasks[-1])
 
 
-def test_a_step_is_ended_at_its_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_is_ended_at_its_time_limit(capsys):
     asked = {"time": Given("0:30"), "mem": Given("1G"), "cpus-per-task": Given("2")}
     made = step.Step(asked, ["x"], {"SLURM_NTASKS": "3"})
     assert (made.limit_s, made.memory, made.cores, made.tasks) == (60, 1024, 6, 3)
@@ -313,9 +307,7 @@ def test_a_step_is_ended_at_its_time_limit(capsys: pytest.CaptureFixture[str]) -
         ({"ntasks": "2", "cpus-per-task": "2"}, {}, {"OMP_NUM_THREADS": "2"}),
     ],
 )  # fmt: skip
-def test_a_task_has_as_many_threads_as_cores_unless_the_user_says_otherwise(
-    options: dict[str, str], more: dict[str, str], threads: dict[str, str]
-) -> None:
+def test_a_task_has_as_many_threads_as_cores_unless_the_user_says_otherwise(options, more, threads):
     """drfd sets the counts for all cores of the job, which are right for a task that has them."""
     usual = {"SLURM_CPUS_ON_NODE": "4", "OMP_NUM_THREADS": "4", "JULIA_NUM_THREADS": "4"}
     given = {name: Given(value) for name, value in options.items()}
@@ -335,9 +327,7 @@ def test_a_task_has_as_many_threads_as_cores_unless_the_user_says_otherwise(
         ({"ntasks": "1", "gpus-per-task": "1"}, {}, [None]),
     ],
 )  # fmt: skip
-def test_each_task_sees_its_own_gpus(
-    options: dict[str, str], more: dict[str, str], lists: list[str | None]
-) -> None:
+def test_each_task_sees_its_own_gpus(options, more, lists):
     given = {name: Given(value) for name, value in options.items()}
     made = step.Step(given, ["x"], {**ENV, "CUDA_VISIBLE_DEVICES": "2,3,5,7", **more})
     told = [made.devices(number) for number in range(made.tasks)]
@@ -345,7 +335,7 @@ def test_each_task_sees_its_own_gpus(
     assert made.without_effect() == []
 
 
-def test_a_step_may_be_sent_to_this_machine() -> None:
+def test_a_step_may_be_sent_to_this_machine():
     options = {"nodelist": Given(step.host_name()), "nodes": Given("1")}
     assert step.Step(options, ["x"], ENV).without_effect() == []
     assert step.Step({"nodelist": Given("n7")}, ["x"], ENV).without_effect() == ["--nodelist=n7"]

@@ -6,14 +6,12 @@ import json
 import re
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from canned import CannedDaemon, MakeJob, Message
-from cli.drf import Drf
+from canned import Message
 from drfd.client.values import JobInfo
 from drfd.common.units import clock_time
 from drfd_cli import output
@@ -71,7 +69,7 @@ def text(screen: str) -> str:
 
 
 @pytest.fixture
-def listed(daemon: CannedDaemon) -> Listed:
+def listed(daemon) -> Listed:
     def reply(*jobs: Message, **more: Any) -> None:
         found = {"jobs": list(jobs), "counts": {"RUNNING": len(jobs)}, "draining": False, **more}
         daemon.replies["status"] = found
@@ -80,7 +78,7 @@ def listed(daemon: CannedDaemon) -> Listed:
 
 
 @pytest.fixture
-def screen(drf: Drf, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def screen(drf, monkeypatch) -> Callable[..., str]:
     """What a verb shows on a terminal of so many columns, none of whose lines is longer."""
 
     def show(columns: int, *words: object) -> str:
@@ -97,9 +95,7 @@ Screen = Callable[..., str]
 # -- status ------------------------------------------------------------------------------------
 
 
-def test_status_is_a_table_with_reasons_and_counts(
-    drf: Drf, screen: Screen, listed: Listed, job: MakeJob
-) -> None:
+def test_status_is_a_table_with_reasons_and_counts(drf, screen, listed, job):
     small = {**job()["demand"], "cores": 0.5, "memory": 1 << 29, "read": 200 << 20,
              "write": 50 << 20}  # fmt: skip
     jobs = [
@@ -134,7 +130,7 @@ def test_status_is_a_table_with_reasons_and_counts(
 """)
 
 
-def test_a_list_of_many_pages_is_one(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
+def test_a_list_of_many_pages_is_one(drf, daemon, job):
     names = ["a", "b", "c", "longer-than-the-others"]
     jobs, draining = [job(name=name) for name in names], {"draining": False}
     daemon.replies["status"] = lambda request: (
@@ -171,10 +167,7 @@ def test_a_list_of_many_pages_is_one(drf: Drf, daemon: CannedDaemon, job: MakeJo
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )  # fmt: skip
-def test_status_asks_for_what_is_selected(
-    drf: Drf, daemon: CannedDaemon, listed: Listed, words: list[str], select: Message,
-    more: Message,
-) -> None:  # fmt: skip
+def test_status_asks_for_what_is_selected(drf, daemon, listed, words, select, more):
     listed()
     drf("status", *words)
     everything = {"ids": [], "user": None, "states": []}
@@ -182,9 +175,7 @@ def test_status_asks_for_what_is_selected(
     assert daemon.requests == [asked | more]
 
 
-def test_a_list_of_ended_jobs_says_that_it_has_the_last_ones_only(
-    drf: Drf, listed: Listed, ended: MakeJob
-) -> None:
+def test_a_list_of_ended_jobs_says_that_it_has_the_last_ones_only(drf, listed, ended):
     said = "drf: of the ended jobs only the last 20 are listed; drf history -n 0 lists all\n"
     for failed, told in ((7, ""), (8, said)):
         listed(ended(), counts={"RUNNING": 30, "COMPLETED": 12, "FAILED": failed})
@@ -194,7 +185,7 @@ def test_a_list_of_ended_jobs_says_that_it_has_the_last_ones_only(
     assert drf("status", "-a").out.splitlines()[3].split()[-1] == "FAILED"
 
 
-def test_what_is_wrong_with_the_service_comes_first(drf: Drf, listed: Listed, job: MakeJob) -> None:
+def test_what_is_wrong_with_the_service_comes_first(drf, listed, job):
     """While the launcher was away, a list of running jobs alone showed nothing of it."""
     notices = [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}]
     standing = {"launcher_away_s": 12.3, "notices": notices}
@@ -211,7 +202,7 @@ def test_what_is_wrong_with_the_service_comes_first(drf: Drf, listed: Listed, jo
     assert result.err.splitlines() == [draining, "drf: no jobs"]
 
 
-def test_the_reason_of_a_drain_is_shown(drf: Drf, daemon: CannedDaemon, listed: Listed) -> None:
+def test_the_reason_of_a_drain_is_shown(drf, daemon, listed):
     drain = {"by": "root", "since": 1.7e9, "reason": "disk\x1b[2J swap"}
     listed(draining=True, drain=drain)
     daemon.replies |= {
@@ -230,8 +221,8 @@ def test_the_reason_of_a_drain_is_shown(drf: Drf, daemon: CannedDaemon, listed: 
 
 @pytest.mark.parametrize("columns", [60, 72, 80])
 def test_on_a_narrow_terminal_neither_ids_nor_states_nor_reasons_are_cut(
-    screen: Screen, listed: Listed, job: MakeJob, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
+    screen, listed, job, monkeypatch, columns
+):
     """Names as people have them: without its id nobody can name the job."""
     monkeypatch.setenv("TERM", "dumb")
     user = "firstname.lastname"
@@ -246,9 +237,7 @@ def test_on_a_narrow_terminal_neither_ids_nor_states_nor_reasons_are_cut(
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_groups_have_a_column_where_there_are_some_and_there_is_room(
-    screen: Screen, listed: Listed, job: MakeJob, columns: int
-) -> None:
+def test_groups_have_a_column_where_there_are_some_and_there_is_room(screen, listed, job, columns):
     listed(job(), job(id=43, group="media", group_at_once=2))
     out = screen(columns, "status")
     assert ("GROUP" in out, " media " in out) == (columns > 60, columns > 60)
@@ -264,9 +253,8 @@ def test_groups_have_a_column_where_there_are_some_and_there_is_room(
     ],
 )  # fmt: skip
 def test_where_there_is_room_a_job_without_a_name_has_its_command(
-    drf: Drf, listed: Listed, job: MakeJob, monkeypatch: pytest.MonkeyPatch,
-    columns: int | None, name: str,
-) -> None:  # fmt: skip
+    drf, listed, job, monkeypatch, columns, name
+):
     """A line of the shell stands without the shell."""
     if columns is not None:
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -285,9 +273,8 @@ def test_where_there_is_room_a_job_without_a_name_has_its_command(
 
 @pytest.mark.parametrize("columns", [80, 120, 240])
 def test_the_same_reason_is_told_once_for_neighbours(
-    screen: Screen, drf: Drf, listed: Listed, job: MakeJob, monkeypatch: pytest.MonkeyPatch,
-    columns: int,
-) -> None:  # fmt: skip
+    screen, drf, listed, job, monkeypatch, columns
+):
     other = {"code": "HELD", "text": "held by alice; drf release 47 lets it go"}
     demand = {**job()["demand"], "gres": {"gpu": 1, "licence": 2}}
     jobs = [job(id=at, **WAITS, demand=demand, name="x" * 30) for at in (43, 44, 45, 46, 47)]
@@ -305,9 +292,7 @@ def test_the_same_reason_is_told_once_for_neighbours(
     assert " ".join(drf("status").out.split()).count(WHY["text"]) == 4, "in a file each has its own"
 
 
-def test_status_has_one_row_for_the_tasks_that_wait_and_one_for_each_that_runs(
-    drf: Drf, listed: Listed, job: MakeJob
-) -> None:
+def test_status_has_one_row_for_the_tasks_that_wait_and_one_for_each_that_runs(drf, listed, job):
     task = {"array_id": 42, "name": "fit"}
     rows = [job(id=48 + at, array_index=5 + at, ended_at=1_700_000_100.0, **task) for at in (0, 1)]
     waits = {**WAITS, "reason": LIMIT, **task}
@@ -330,9 +315,7 @@ def test_status_has_one_row_for_the_tasks_that_wait_and_one_for_each_that_runs(
     assert json.loads(drf("status", "--json").out)["jobs"][0]["array_tasks"] == indices
 
 
-def test_states_have_colours_for_who_sees_them(
-    drf: Drf, daemon: CannedDaemon, listed: Listed, job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_have_colours_for_who_sees_them(drf, daemon, listed, job, monkeypatch):
     listed(job())
     daemon.replies["shares"] = SHARES
     green = "\x1b[32mRUNNING\x1b[0m"
@@ -345,9 +328,7 @@ def test_states_have_colours_for_who_sees_them(
         assert "\x1b" not in drf(*words).out
 
 
-def test_a_list_of_thousands_of_jobs_is_a_line_for_each(
-    drf: Drf, listed: Listed, job: MakeJob
-) -> None:
+def test_a_list_of_thousands_of_jobs_is_a_line_for_each(drf, listed, job):
     hostile = job(id=7, name="a\x1b[2Jb", **WAITS)
     listed(hostile, *(job(id=at, ended_at=1_700_000_100.0) for at in range(8, 1508)))
     _, head, _, *lines, _, _ = drf("status").out.splitlines()
@@ -358,9 +339,7 @@ def test_a_list_of_thousands_of_jobs_is_a_line_for_each(
     assert len({line.index("root.alice") for line in lines}) == 1
 
 
-def test_the_list_shows_who_has_which_gpus_where_there_are_any(
-    drf: Drf, screen: Screen, listed: Listed, job: MakeJob
-) -> None:
+def test_the_list_shows_who_has_which_gpus_where_there_are_any(drf, screen, listed, job):
     two = {**job()["demand"], "gres": {"gpu": 2}}
     jobs = [
         job(demand=two, gres_instances={"gpu": ["0", "1"]}),
@@ -381,9 +360,7 @@ def test_the_list_shows_who_has_which_gpus_where_there_are_any(
 # -- for programs ------------------------------------------------------------------------------
 
 
-def test_the_columns_for_programs_are_the_same_in_every_release(
-    drf: Drf, listed: Listed, job: MakeJob
-) -> None:
+def test_the_columns_for_programs_are_the_same_in_every_release(drf, listed, job):
     """New ones come at the end."""
     listed(job(), job(id=43, name="a\tb\nc", **WAITS), draining=True)
     result = drf("status", "--parsable")
@@ -411,9 +388,7 @@ def test_the_columns_for_programs_are_the_same_in_every_release(
         ("--parsable --columns id,code", "id\tcode\n42\t\n"),
     ],
 )
-def test_columns_can_be_chosen_and_no_jobs_are_a_header_alone(
-    drf: Drf, listed: Listed, job: MakeJob, words: str, out: str
-) -> None:
+def test_columns_can_be_chosen_and_no_jobs_are_a_header_alone(drf, listed, job, words, out):
     listed(job())
     assert drf("status", *words.split()).out == out
     listed()
@@ -421,7 +396,7 @@ def test_columns_can_be_chosen_and_no_jobs_are_a_header_alone(
     assert (result.out, result.err) == ("".join(out.splitlines(keepends=True)[:-1]), "")
 
 
-def test_a_column_that_is_not_there_is_named(drf: Drf, daemon: CannedDaemon) -> None:
+def test_a_column_that_is_not_there_is_named(drf, daemon):
     result = drf("shares", "--columns", "path,colour")
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert result.err == (
@@ -431,9 +406,7 @@ def test_a_column_that_is_not_there_is_named(drf: Drf, daemon: CannedDaemon) -> 
     )
 
 
-def test_json_is_what_the_daemon_said_and_nothing_else(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob, ended: MakeJob
-) -> None:
+def test_json_is_what_the_daemon_said_and_nothing_else(drf, daemon, job, ended):
     over = ended("FAILED", 3)
     explained = {"outcome": None, "expected_start_at": None, "notes": [], "advice": None}
     views: dict[str, tuple[Message, Message]] = {
@@ -458,9 +431,7 @@ def test_json_is_what_the_daemon_said_and_nothing_else(
 # -- shares ------------------------------------------------------------------------------------
 
 
-def test_shares_are_a_table_with_free_and_capacity(
-    drf: Drf, screen: Screen, daemon: CannedDaemon
-) -> None:
+def test_shares_are_a_table_with_free_and_capacity(drf, screen, daemon):
     daemon.replies = {"shares": SHARES}
     result = drf("shares")
     assert text(result.screen) == text(f"""
@@ -483,9 +454,7 @@ def test_shares_are_a_table_with_free_and_capacity(
         assert rows["alice"][-2:] == ["1", "2"]
 
 
-def test_shares_have_a_column_for_what_is_counted_and_a_row_for_each_of_several_disks(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_shares_have_a_column_for_what_is_counted_and_a_row_for_each_of_several_disks(drf, daemon):
     alice, lab = SHARES["nodes"]
     disks = {"data": {"read": 1 << 30, "write": 1 << 20}, "old": {"read": 0, "write": 0}}
     daemon.replies["shares"] = {
@@ -506,9 +475,7 @@ def test_shares_have_a_column_for_what_is_counted_and_a_row_for_each_of_several_
 # -- doctor ------------------------------------------------------------------------------------
 
 
-def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(drf, daemon):
     daemon.replies = {"doctor": DOCTOR | {"gres": {"gpu": ["0", "1"], "tape": []}}}
     result = drf("doctor")
     assert (result.code, result.err) == (0, "")
@@ -531,9 +498,7 @@ def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(
     assert result.out == f"{told}\n"
 
 
-def test_doctor_and_shares_show_what_is_left_to_processes_outside_and_limits_by_hour(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
+def test_doctor_and_shares_show_what_is_left_to_processes_outside_and_limits_by_hour(drf, daemon):
     load = {"cores": 1.5, "memory": 6 << 30, "kept": {"cores": 0.0, "memory": 2 << 30}}
     line = "limit of lab: 2 cores until 18:00, then no limit"
     hours = [{"path": "root.lab", "limit": {"cores": 2.0}, "until": 9e9, "next": {}, "text": line}]
@@ -549,7 +514,7 @@ def test_doctor_and_shares_show_what_is_left_to_processes_outside_and_limits_by_
         assert json.loads(drf(verb, "--json").out).items() >= more.items()
 
 
-def test_doctor_tells_a_reason_that_many_limits_share_once(drf: Drf, daemon: CannedDaemon) -> None:
+def test_doctor_tells_a_reason_that_many_limits_share_once(drf, daemon):
     why = "; cgroup v2 has no controller memory; cannot make cgroups: Permission denied"
     controls = {name: f"measured: {name}{why}" for name in ("cores", "memory", "read", "write")}
     controls["processes"] = "enforced: RLIMIT_NPROC"
@@ -564,9 +529,7 @@ def test_doctor_tells_a_reason_that_many_limits_share_once(drf: Drf, daemon: Can
     ]
 
 
-def test_doctor_waits_a_moment_for_a_launcher_that_has_just_been_started(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_waits_a_moment_for_a_launcher_that_has_just_been_started(drf, daemon, monkeypatch):
     away = DOCTOR | {"enforcement": None, "controls": {}, "launcher": "away"}
     daemon.replies = {"doctor": [away, away, DOCTOR]}
     assert drf("doctor").out.startswith("drfd 0.1.0, launcher connected\n")
@@ -586,7 +549,7 @@ FINE = f"1001.5\n{doctor.own_name()}\ncounted\n{TOKEN}"
 
 
 @pytest.fixture
-def judge(tmp_path: Path, job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> Any:
+def judge(tmp_path, job, monkeypatch) -> Any:
     monkeypatch.setattr(doctor, "ARRIVAL_S", 0.0)
     file = tmp_path / "n1"
 
@@ -611,13 +574,11 @@ def judge(tmp_path: Path, job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> Any:
         (END_S + 2.25, 2.25, ["its clock is 2.2 s ahead of this machine's"]),
     ],
 )
-def test_a_clock_outside_the_time_of_the_job_is_another(
-    judge: Any, there_s: float, ahead_s: float, problems: list[str]
-) -> None:
+def test_a_clock_outside_the_time_of_the_job_is_another(judge, there_s, ahead_s, problems):
     assert judge(FINE.replace("1001.5", str(there_s))) == NodeTrial("n1", ahead_s, False, problems)
 
 
-def test_another_user_and_another_directory_are_named(judge: Any, tmp_path: Path) -> None:
+def test_another_user_and_another_directory_are_named(judge, tmp_path):
     own, place = doctor.own_name(), tmp_path.parent
     (user,) = judge(f"1001.5\nmallory\nkept\n{TOKEN}").problems
     assert user.endswith(f" is mallory there, and {own} here")
@@ -635,15 +596,11 @@ def test_another_user_and_another_directory_are_named(judge: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize(("word", "keeps"), [("counted", False), ("kept", True), ("none", None)])
-def test_a_job_sees_whether_it_is_kept_to_its_disk_rates(
-    judge: Any, word: str, keeps: bool | None
-) -> None:
+def test_a_job_sees_whether_it_is_kept_to_its_disk_rates(judge, word, keeps):
     assert judge(FINE.replace("counted", word)).keeps_disk_rates is keeps
 
 
-def test_without_nodes_of_slurms_it_says_so(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_nodes_of_slurms_it_says_so(drf, daemon, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     nodes = {"nodes": [{"name": "", "engine": "local", "state": "up"}]}
     daemon.replies = {"doctor": DOCTOR, "nodes": nodes}
@@ -659,9 +616,7 @@ def test_without_nodes_of_slurms_it_says_so(
 ACCENTED, MARKED, WIDE = "\u00e9t\u00e9-job", "e\u0301te\u0301-job", "\u6f22\u5b57-job"
 
 
-def test_columns_stand_below_each_other_whatever_signs_are_in_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_columns_stand_below_each_other_whatever_signs_are_in_them(capsys):
     """Names with marks were cut though there was room for them, and others were not cut enough."""
     assert output.shorten(MARKED, 7) == MARKED
     assert output.shorten("e\u0301" * 24, 24) == "e\u0301" * 24

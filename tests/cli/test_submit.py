@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from canned import CannedDaemon, MakeJob, Message, Refuse
-from cli.drf import Drf, Finish, Spawn
+from canned import Message
 from drfd.client.connection import choose
 from drfd.common import paths
 from drfd.common.errors import Refused
@@ -37,9 +36,7 @@ Complaint = Callable[..., str]
 
 
 @pytest.fixture
-def submitted(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Submitted:
+def submitted(drf, daemon, tmp_path, monkeypatch) -> Submitted:
     monkeypatch.chdir(tmp_path)
     daemon.replies = {"submit": {"id": 7}}
 
@@ -55,9 +52,7 @@ def submitted(
 
 
 @pytest.fixture
-def refused(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Complaint:
+def refused(drf, daemon, tmp_path, monkeypatch) -> Complaint:
     """The complaint about a command line, of which the daemon has heard nothing."""
     monkeypatch.chdir(tmp_path)
 
@@ -168,8 +163,8 @@ TWO_GPUS = "--gres gpu=2,memory=20G,license=1"
     ids=lambda each: each[:30] if isinstance(each, str) else "",
 )  # fmt: skip
 def test_options_are_sent_and_what_is_not_said_is_left_to_the_daemon(
-    submitted: Submitted, daemon: CannedDaemon, tmp_path: Path, words: str, changes: dict[str, Any]
-) -> None:
+    submitted, daemon, tmp_path, words, changes
+):
     if "--dry-run" in words:
         daemon.replies = {"submit": {"expected_start_at": 1.0, "reason": None}}
     assert submitted(*words.split(), "--", "true") == plain(tmp_path, "true", **changes)
@@ -219,9 +214,7 @@ def test_options_are_sent_and_what_is_not_said_is_left_to_the_daemon(
         ("--wrap true", "--wrap "),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused_with_the_cure(
-    refused: Complaint, words: str, told: str
-) -> None:
+def test_what_cannot_be_meant_is_refused_with_the_cure(refused, words, told):
     assert told in refused(*words.split(), "--", "true", code=2)
 
 
@@ -241,7 +234,7 @@ def test_what_cannot_be_meant_is_refused_with_the_cure(
     ],
     ids=lambda argv: " ".join(argv)[:30],
 )
-def test_what_follows_the_dashes_is_argv_to_the_byte(submitted: Submitted, argv: list[str]) -> None:
+def test_what_follows_the_dashes_is_argv_to_the_byte(submitted, argv):
     """Promised: never joined through a shell, never looked at."""
     assert submitted("-n", "n", "-q", "--no-warnings", "--", *argv)["argv"] == argv
 
@@ -258,14 +251,12 @@ def test_what_follows_the_dashes_is_argv_to_the_byte(submitted: Submitted, argv:
         ("--array 7 --json", {"id": 42, "tasks": 1}, '{"id": 42, "tasks": 1}\n'),
     ],
 )
-def test_the_id_is_printed_in_words_bare_or_as_json(
-    drf: Drf, daemon: CannedDaemon, words: str, reply: Message, out: str
-) -> None:
+def test_the_id_is_printed_in_words_bare_or_as_json(drf, daemon, words, reply, out):
     daemon.replies = {"submit": reply}
     assert drf("submit", *words.split(), "--", "true").out == out
 
 
-def test_what_is_not_kept_of_the_demand_is_said(drf: Drf, daemon: CannedDaemon) -> None:
+def test_what_is_not_kept_of_the_demand_is_said(drf, daemon):
     note = "the declared memory of a gpu is not watched: no\x1blibrary"
     daemon.replies = {"submit": {"id": 7, "notes": [note]}}
     asks = ("submit", "--gres", "gpu=1,memory=20G")
@@ -282,16 +273,14 @@ def test_what_is_not_kept_of_the_demand_is_said(drf: Drf, daemon: CannedDaemon) 
         ("-o", "%j.out", False), ("-o", "/dev/null", False), ("-e", "errors", True),
     ],
 )  # fmt: skip
-def test_one_file_for_all_tasks_is_told_of(
-    drf: Drf, daemon: CannedDaemon, option: str, path: str, is_told: bool
-) -> None:
+def test_one_file_for_all_tasks_is_told_of(drf, daemon, option, path, is_told):
     daemon.replies = {"submit": {"id": 42, "tasks": 2}}
     result = drf("submit", "--array", "0-1", option, path, "--", "true")
     line = f"drf: all tasks write to {path}; {option} with %a in it tells them apart\n"
     assert (result.code, result.err) == (0, line if is_told else "")
 
 
-def test_a_wish_for_notices_that_is_refused_is_one_line(refused: Complaint) -> None:
+def test_a_wish_for_notices_that_is_refused_is_one_line(refused):
     assert "'sometimes' is none of start, end, fail" in refused(
         "--notify", "sometimes", "--", "true", code=2
     )
@@ -308,8 +297,8 @@ def test_a_wish_for_notices_that_is_refused_is_one_line(refused: Complaint) -> N
     ],
 )  # fmt: skip
 def test_submit_and_wait_exits_as_the_job_did_and_tells_how_it_ended(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, code: str, status: int
-) -> None:
+    drf, daemon, ended, code, status
+):
     daemon.replies = {
         "submit": {"id": 42},
         "wait": {"done": True, "ended": [ended(code, status, text="words")]},
@@ -320,7 +309,7 @@ def test_submit_and_wait_exits_as_the_job_did_and_tells_how_it_ended(
     assert daemon.requests[1] == {"op": "wait", "ids": [42], "any": False, "timeout_s": None}
 
 
-def test_the_id_can_be_read_before_the_job_ends(spawn: Spawn, daemon: CannedDaemon) -> None:
+def test_the_id_can_be_read_before_the_job_ends(spawn, daemon):
     answer = threading.Event()
     daemon.replies = {"submit": {"id": 42}, "wait": lambda request: answer.wait(20) and None}
     process = spawn("submit", "-q", "-w", "--", "true")
@@ -360,9 +349,7 @@ MISSING = {"code": "forecast-too-long", "text": "the estimate takes more than 30
     ],
     ids=["now", "later", "not in sight", "not known", "not known, no reason"],
 )
-def test_a_dry_run_says_when_it_would_start_and_why_not_now(
-    drf: Drf, daemon: CannedDaemon, forecast: Message, screen: str
-) -> None:
+def test_a_dry_run_says_when_it_would_start_and_why_not_now(drf, daemon, forecast, screen):
     daemon.replies = {"submit": forecast}
     result = drf("submit", "--dry-run", "--", "true")
     assert (result.code, result.out, result.err) == (0, screen, "")
@@ -370,9 +357,7 @@ def test_a_dry_run_says_when_it_would_start_and_why_not_now(
     assert (result.code, json.loads(result.out), result.err) == (0, forecast, "")
 
 
-def test_a_dry_run_that_is_refused_is_refused_as_the_submission(
-    drf: Drf, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+def test_a_dry_run_that_is_refused_is_refused_as_the_submission(drf, daemon, refuse):
     daemon.replies = {"submit": refuse("Refused", "too-big", "it could never start")}
     result = drf("submit", "--dry-run", "--", "true")
     assert (result.code, result.out, result.err) == (1, "", "drf: it could never start\n")
@@ -384,9 +369,7 @@ ENV = {"LANG": "C.UTF-8", "KEEP": "ü", "MY_TOKEN": "s", "SSH_TTY": "/dev/pts/1"
 BYTE = os.fsdecode(b"\xff")
 
 
-def test_the_environment_goes_along_without_secrets_and_session(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon
-) -> None:
+def test_the_environment_goes_along_without_secrets_and_session(spawn, finish, daemon):
     """The umask goes along, too."""
     daemon.replies = {"submit": {"id": 7}}
     words = ("submit", "-q", "--export", "OTHER,SSH_TTY", "--", "true")
@@ -417,9 +400,8 @@ def test_the_environment_goes_along_without_secrets_and_session(
 )
 @pytest.mark.parametrize("of_script", [False, True])
 def test_a_time_that_could_mean_something_else_is_told(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    of_script: bool, time: str, said: str,
-) -> None:  # fmt: skip
+    drf, daemon, tmp_path, monkeypatch, of_script, time, said
+):
     """To a person; of a bare number, which meant minutes to Slurm, also to a program."""
     daemon.replies = {"submit": {"id": 7}}
     words = [script(tmp_path, f"#!/bin/sh\n#DRF -t {time}\n")] if of_script else ["-t", time]
@@ -431,9 +413,7 @@ def test_a_time_that_could_mean_something_else_is_told(
     assert drf("submit", "-q", *words).err.strip() == said
 
 
-def test_no_job_gets_a_terminal_whose_output_cannot_be_written(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_job_gets_a_terminal_whose_output_cannot_be_written(drf, daemon, tmp_path, monkeypatch):
     """It was queued, cancelled at once, and recorded as cancelled by its user."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -444,9 +424,8 @@ def test_no_job_gets_a_terminal_whose_output_cannot_be_written(
 
 
 def test_what_is_not_utf8_reaches_the_daemon_byte_by_byte(
-    submitted: Submitted, drf: Drf, daemon: CannedDaemon, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    submitted, drf, daemon, tmp_path, monkeypatch
+):
     (tmp_path / os.fsdecode(b"d\xff")).mkdir()
     monkeypatch.chdir(tmp_path / os.fsdecode(b"d\xff"))
     Path(BYTE).write_bytes(b"#!/bin/sh\n# f\xfcr\n#DRF -m 64M\n")
@@ -460,7 +439,7 @@ def test_what_is_not_utf8_reaches_the_daemon_byte_by_byte(
     assert raw(request["cwd"]) == os.fsencode(os.getcwd())
 
 
-def test_what_stands_for_a_byte_cannot_be_sent(refused: Complaint) -> None:
+def test_what_stands_for_a_byte_cannot_be_sent(refused):
     assert "has a character that cannot be sent" in refused("--", "echo", "\U0010ffe9")
 
 
@@ -476,9 +455,8 @@ def test_what_stands_for_a_byte_cannot_be_sent(refused: Complaint) -> None:
     ids=["gone", "shut"],
 )  # fmt: skip
 def test_a_directory_that_cannot_be_used_is_refused(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    name: str, spoil: Callable[[Path], None] | None, told: str,
-) -> None:  # fmt: skip
+    drf, daemon, tmp_path, monkeypatch, name, spoil, told
+):
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name)
     if spoil is not None:
@@ -492,9 +470,8 @@ def test_a_directory_that_cannot_be_used_is_refused(
 
 
 def test_a_script_goes_along_as_it_is_with_its_arguments_and_its_name(
-    drf: Drf, daemon: CannedDaemon, submitted: Submitted, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    drf, daemon, submitted, tmp_path, monkeypatch
+):
     text = "#!/bin/bash\n#DRF -c 4\necho ünïcode $1\n"
     path = script(tmp_path, text)
     assert submitted(path, "a b", "--", "-c", "9") == plain(
@@ -511,8 +488,8 @@ def test_a_script_goes_along_as_it_is_with_its_arguments_and_its_name(
 
 
 def test_lines_of_a_script_are_options_with_quotes_and_comments_and_lose_to_typed_ones(
-    submitted: Submitted, tmp_path: Path
-) -> None:
+    submitted, tmp_path
+):
     path = script(
         tmp_path,
         "#!/bin/sh\n# a comment\n#DRF -c 4 -m 16G   # of the old cluster\n"
@@ -541,9 +518,7 @@ def test_lines_of_a_script_are_options_with_quotes_and_comments_and_lose_to_type
         *((f"{line}\n#DRF -c 8", 8000) for line in ("  # text", "\t#", " \v", "# a\fb", "#\x85")),
     ],
 )  # fmt: skip
-def test_only_lines_that_start_with_the_directive_count(
-    submitted: Submitted, tmp_path: Path, line: str, cores: int
-) -> None:
+def test_only_lines_that_start_with_the_directive_count(submitted, tmp_path, line, cores):
     path = tmp_path / "job"
     path.write_bytes(f"#!/usr/bin/python3\n#DRF -c 4\n{line}\n".encode(errors="surrogateescape"))
     assert submitted(path)["demand"] == {"cores_milli": cores}
@@ -560,9 +535,7 @@ def test_only_lines_that_start_with_the_directive_count(
         ("cat > x.sh << 'EOF'\n#SBATCH -c 2\nEOF", None),
     ],
 )  # fmt: skip
-def test_an_option_line_that_has_no_effect_is_told(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, lines: str, warning: str | None
-) -> None:
+def test_an_option_line_that_has_no_effect_is_told(drf, daemon, tmp_path, lines, warning):
     daemon.replies = {"submit": {"id": 7}}
     result = drf("submit", script(tmp_path, f"#!/bin/sh\n{lines}\n"))
     assert (result.code, result.err) == (0, "" if warning is None else f"drf: {warning}\n")
@@ -582,9 +555,8 @@ def test_an_option_line_that_has_no_effect_is_told(
     ],
 )  # fmt: skip
 def test_a_script_that_windows_has_changed_is_refused_with_the_cure(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    data: bytes, fault: str | None,
-) -> None:  # fmt: skip
+    drf, daemon, tmp_path, monkeypatch, data, fault
+):
     daemon.replies = {"submit": {"id": 7}}
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dos.sh").write_bytes(data)
@@ -594,7 +566,7 @@ def test_a_script_that_windows_has_changed_is_refused_with_the_cure(
     )
 
 
-def test_what_is_no_script_is_refused_with_the_cure(refused: Complaint, tmp_path: Path) -> None:
+def test_what_is_no_script_is_refused_with_the_cure(refused, tmp_path):
     assert refused("no-such-script", "-x") == (
         "drf: cannot read the script no-such-script: No such file or directory "
         "(to run a command, write -- before it: drf submit -- CMD)\n"
@@ -607,18 +579,14 @@ def test_what_is_no_script_is_refused_with_the_cure(refused: Complaint, tmp_path
     assert "\x1b" not in said and len(said) < 500
 
 
-def test_a_script_has_a_largest_size(
-    submitted: Submitted, drf: Drf, daemon: CannedDaemon, tmp_path: Path
-) -> None:
+def test_a_script_has_a_largest_size(submitted, drf, daemon, tmp_path):
     path = script(tmp_path, "#" * (512 << 10))
     assert len(submitted(path)["script"]) == 512 << 10
     path = script(tmp_path, "#" * ((512 << 10) + 1))
     assert drf("submit", path).err == f"drf: the script {path} has more than 524288 bytes\n"
 
 
-def test_an_endless_script_is_refused_without_being_read_to_its_end(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon
-) -> None:
+def test_an_endless_script_is_refused_without_being_read_to_its_end(spawn, finish, daemon):
     """`drf submit /dev/zero`, or a file of 80 GB by mistake: on a login node, of all places."""
     memory = (1 << 29, 1 << 29)
     process = spawn(
@@ -632,9 +600,7 @@ def test_an_endless_script_is_refused_without_being_read_to_its_end(
 @pytest.mark.parametrize(
     "line", ["--bogus", "-c many", "-m", "'open quote", "-c 4 stray", "-- rm -rf /"]
 )
-def test_a_wrong_directive_names_the_script_and_its_line(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str
-) -> None:
+def test_a_wrong_directive_names_the_script_and_its_line(drf, daemon, tmp_path, line):
     """Promise 10: one clear line that names the place."""
     path = script(tmp_path, f"#!/bin/sh\n# first\n#DRF {line}\ntrue\n")
     result = drf("submit", path)
@@ -665,7 +631,7 @@ _HEAVY = {"re", "enum", "collections", "socket", "json", "typing", "pathlib", "s
 
 
 @pytest.fixture
-def start(daemon: CannedDaemon, tmp_path: Path) -> Start:
+def start(daemon, tmp_path) -> Start:
     """Run drf; how it ended, and the way that it went."""
     daemon.replies = {"submit": {"id": 42}}
     (tmp_path / "plain.sh").write_text("true\n")
@@ -719,9 +685,7 @@ def start(daemon: CannedDaemon, tmp_path: Path) -> Start:
     ],
     ids=" ".join,
 )
-def test_the_light_way_asks_for_what_the_whole_one_asks_for(
-    start: Start, daemon: CannedDaemon, words: list[str]
-) -> None:
+def test_the_light_way_asks_for_what_the_whole_one_asks_for(start, daemon, words):
     env = {"A": "b", "MY_TOKEN": "x", "LANG": "C.UTF-8"}
     light, whole = (
         start("submit", *words, env=env),
@@ -743,8 +707,8 @@ def test_the_light_way_asks_for_what_the_whole_one_asks_for(
      ["-c", "many", "--", "true"], ["--after", "name", "--", "true"], ["--hold=x", "--", "true"]],
 )  # fmt: skip
 def test_the_light_way_leaves_to_the_whole_one_what_it_would_read_otherwise(
-    start: Start, daemon: CannedDaemon, tmp_path: Path, words: list[str]
-) -> None:
+    start, daemon, tmp_path, words
+):
     scripts = {"slurm": "#SBATCH -c 2\n", "quoted": "#DRF -n 'a b'\n", "wrong": "#DRF -c 2 x\n"}
     for name, lines in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{lines}")
@@ -757,9 +721,7 @@ def test_the_light_way_leaves_to_the_whole_one_what_it_would_read_otherwise(
     [([], "submitted array 42 of 3 tasks\n"), (["-q"], "42\n"),
      (["--json"], '{"id": 42, "tasks": 3}\n')],
 )  # fmt: skip
-def test_both_ways_tell_of_an_array_the_same(
-    start: Start, daemon: CannedDaemon, words: list[str], out: str
-) -> None:
+def test_both_ways_tell_of_an_array_the_same(start, daemon, words, out):
     daemon.replies = {"submit": {"id": 42, "tasks": 3, "notes": ["a note"]}}
     for program in (_LIGHT, _WHOLE):
         told = start("submit", *words, "--array=1-3", "-o", "x", "--", "true", program=program)
@@ -768,9 +730,7 @@ def test_both_ways_tell_of_an_array_the_same(
 
 
 @pytest.mark.parametrize("program", [_LIGHT, _WHOLE], ids=["light", "whole"])
-def test_both_ways_say_that_nothing_is_launched(
-    start: Start, daemon: CannedDaemon, program: str
-) -> None:
+def test_both_ways_say_that_nothing_is_launched(start, daemon, program):
     drain = {"by": "root", "since": time.time(), "reason": "disk swap"}
     daemon.replies = {"submit": {"id": 42, "drain": drain}}
     code, out, (told,), _ = start("submit", "-q", "--", "true", program=program)
@@ -786,16 +746,14 @@ def test_both_ways_say_that_nothing_is_launched(
     ("kind", "parse"),
     [("cores", parse_cores), ("memory", parse_memory), ("limit", parse_duration)],
 )
-def test_amounts_are_read_as_everywhere(kind: str, parse: Callable[[str], int], value: str) -> None:
+def test_amounts_are_read_as_everywhere(kind, parse, value):
     wanted = None
     with suppress(Refused):
         wanted = parse(value)
     assert whole_amount(kind, value) in (None, wanted)
 
 
-def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(
-    start: Start, daemon: CannedDaemon
-) -> None:
+def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(start, daemon):
     """Scripts wait for each start of drf. In the C locale, as under cron, Python sets LC_CTYPE."""
     program = _LIGHT.replace("'long' if 'click' in sys.modules else 'short'", "*sys.modules")
     program = program.replace("import os, sys", "import os, sys; before = {*sys.modules}")
@@ -811,8 +769,8 @@ def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(
 @pytest.mark.parametrize("named", ["", "/named/drfd.sock"])
 @pytest.mark.parametrize("has_system", [True, False])
 def test_the_daemon_is_the_one_that_other_commands_talk_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, has_system: bool
-) -> None:
+    tmp_path, monkeypatch, named, has_system
+):
     assert Path(quick.SYSTEM_SOCKET) == paths.SYSTEM_SOCKET
     system = tmp_path / "system" / "drfd.sock"
     if has_system:
@@ -826,9 +784,7 @@ def test_the_daemon_is_the_one_that_other_commands_talk_to(
     assert is_own == (not named and not has_system)
 
 
-def test_a_refusal_is_told_by_the_whole_program(
-    start: Start, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+def test_a_refusal_is_told_by_the_whole_program(start, daemon, refuse):
     daemon.replies = {"submit": refuse("NotPermitted", "no", "not you", "ask somebody")}
     assert start("submit", "--", "true") == (77, "", ["drf: not you (ask somebody)"], "long")
     daemon.stop()
@@ -836,7 +792,7 @@ def test_a_refusal_is_told_by_the_whole_program(
     assert (code, out, way, len(talk)) == (69, "", "long", 1)
 
 
-def test_a_lost_answer_does_not_queue_the_job_twice(start: Start, daemon: CannedDaemon) -> None:
+def test_a_lost_answer_does_not_queue_the_job_twice(start, daemon):
     keys: list[str] = []
     daemon.on_key = keys.append
     daemon.replies = {"submit": [None, None, {"id": 42}]}
@@ -846,9 +802,7 @@ def test_a_lost_answer_does_not_queue_the_job_twice(start: Start, daemon: Canned
     assert len(set(keys)) == 2, "another submission has another key"
 
 
-def test_where_many_come_at_a_time_it_waits_for_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_many_come_at_a_time_it_waits_for_its_turn(tmp_path, monkeypatch):
     """It was turned away, and the whole program took three times as long."""
     path = str(tmp_path / "s")
     monkeypatch.setenv("DRFD_SOCKET", path)
@@ -878,7 +832,7 @@ def test_where_many_come_at_a_time_it_waits_for_its_turn(
         server.join()
 
 
-def test_a_refusal_at_the_door_is_read_though_the_request_could_not_be_sent() -> None:
+def test_a_refusal_at_the_door_is_read_though_the_request_could_not_be_sent():
     """A daemon that refuses the connection hangs up before the request is there. This was taken for
     a lost answer, so that drf asked again for a minute before it said why."""
     refusal = b'{"ok": false}\n'

@@ -8,13 +8,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message, Refuse
-from cli.drf import Drf, Finish, Result, Spawn
+from canned import CannedDaemon, MakeJob, Message
+from cli.drf import Result
 from cli.test_show import ARRAY
 from drfd.client.connection import Connection
 from drfd_cli.commands.wait import Left, Rate, Tally, job_line, tally_line, wait_for
@@ -35,8 +34,8 @@ def over(daemon: CannedDaemon, *jobs: Message, done: bool = True) -> None:
      ([0, 0], 0), ([0, 3, 4], 3), ([137, 0], 137)],
 )  # fmt: skip
 def test_wait_prints_each_end_and_exits_as_the_first_that_failed(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, statuses: list[int], code: int
-) -> None:
+    drf, daemon, ended, statuses, code
+):
     jobs = [
         ended("FAILED" if each else "COMPLETED", each, id=at) for at, each in enumerate(statuses)
     ]
@@ -59,24 +58,21 @@ def test_wait_prints_each_end_and_exits_as_the_first_that_failed(
     ],
 )  # fmt: skip
 def test_a_wait_that_timed_out_is_75_even_if_some_have_ended(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, words: list[object],
-    ends: list[tuple[bool, list[int]]], code: int, err: str,
-) -> None:  # fmt: skip
+    drf, daemon, ended, words, ends, code, err
+):
     ((done, ids),) = ends
     over(daemon, *(ended("FAILED", 3, id=each) for each in ids), done=done)
     result = drf("wait", *words)
     assert (result.code, result.err) == (code, err)
 
 
-def test_wait_says_each_end_once_in_a_log_of_both_streams(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, ended: MakeJob
-) -> None:
+def test_wait_says_each_end_once_in_a_log_of_both_streams(spawn, finish, daemon, ended):
     over(daemon, ended("FAILED", 3))
     result = finish(spawn("wait", 42, stderr=subprocess.STDOUT))
     assert (result.code, result.out) == (3, "job 42 FAILED: exit code 3\n")
 
 
-def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf: Drf, daemon: CannedDaemon) -> None:
+def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf, daemon):
     outcome = {"code": "TIMEOUT", "text": "98 of 100 tasks completed; 2 TIMEOUT (3,7)"}
     told = {**ARRAY, "state": "TIMEOUT", "reason": None, "outcome": outcome, "status": 124}
     over(daemon, told)
@@ -92,7 +88,7 @@ def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf: Drf, daemon: Canne
 
 
 @pytest.fixture
-def mine(ended: MakeJob, tmp_path: Path) -> MakeJob:
+def mine(ended, tmp_path) -> MakeJob:
     """A failed job of whoever runs the test, with errors."""
 
     def make(said: bytes = b"oh\n", **changes: Any) -> Message:
@@ -106,9 +102,7 @@ def mine(ended: MakeJob, tmp_path: Path) -> MakeJob:
 @pytest.mark.parametrize(
     "words", ["wait --json 42", "submit -q -w -- true"], ids=lambda words: words[:4]
 )
-def test_a_failed_job_is_told_with_its_last_errors(
-    drf: Drf, daemon: CannedDaemon, mine: MakeJob, tmp_path: Path, words: str
-) -> None:
+def test_a_failed_job_is_told_with_its_last_errors(drf, daemon, mine, tmp_path, words):
     over(daemon, mine(b"bash: line 1: pyhton: command not found\n"))
     result = drf(*words.split())
     assert (result.code, result.err) == (
@@ -123,9 +117,7 @@ def test_a_failed_job_is_told_with_its_last_errors(
     )
 
 
-def test_five_lines_of_bounded_length_are_shown_and_none_acts_on_the_terminal(
-    drf: Drf, daemon: CannedDaemon, mine: MakeJob
-) -> None:
+def test_five_lines_of_bounded_length_are_shown_and_none_acts_on_the_terminal(drf, daemon, mine):
     lines = [*(f"line {number}" for number in range(1000)), "10%\r90%"]
     bad = "\x1b[31mred\x1b]0;title\x07\x9b\u202e" + "x" * 9000
     over(daemon, mine("\n".join([*lines, bad, "", ""]).encode()))
@@ -145,16 +137,12 @@ def test_five_lines_of_bounded_length_are_shown_and_none_acts_on_the_terminal(
     ],
     ids=str,
 )  # fmt: skip
-def test_nothing_is_read_that_is_not_the_callers_own_output_of_this_job(
-    drf: Drf, daemon: CannedDaemon, mine: MakeJob, changes: dict[str, Any]
-) -> None:
+def test_nothing_is_read_that_is_not_the_callers_own_output_of_this_job(drf, daemon, mine, changes):
     over(daemon, mine(b"what another said\n", **changes))
     assert drf("submit", "-w", "--", "true").err == LINE
 
 
-def test_of_many_ends_each_has_a_line_and_three_their_errors(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, mine: MakeJob
-) -> None:
+def test_of_many_ends_each_has_a_line_and_three_their_errors(drf, daemon, ended, mine):
     over(daemon, *(mine(id=number) for number in range(1, 6)), ended(id=6))
     lines = drf("wait", *range(1, 7)).err.splitlines()
     assert [line for line in lines if "FAILED" in line] == [
@@ -163,9 +151,7 @@ def test_of_many_ends_each_has_a_line_and_three_their_errors(
     assert lines.count("  | oh") == 3
 
 
-def test_a_failed_array_shows_the_errors_of_its_first_failed_task(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, mine: MakeJob, refuse: Refuse
-) -> None:
+def test_a_failed_array_shows_the_errors_of_its_first_failed_task(drf, daemon, ended, mine, refuse):
     text = "98 of 100 tasks completed; 2 FAILED (7,9)"
     array = ended("FAILED", 127, text=text) | {
         "array_tasks": "0-99", "indices": {"FAILED": "7,9", "CANCELLED": "3"},
@@ -187,8 +173,8 @@ def test_a_failed_array_shows_the_errors_of_its_first_failed_task(
     [(11, "drf: job 42 FAILED: killed by signal 11 (SIGSEGV)\n"), (2, ""), (13, "")],
 )
 def test_an_attached_run_tells_the_signal_that_killed_it_as_a_shell_does(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, number: int, line: str
-) -> None:
+    drf, daemon, ended, number, line
+):
     text = f"killed by signal {number} (SIGSEGV)"
     over(daemon, ended("FAILED", 128 + number, text=text, exit_code=None, signal=number))
     assert drf("run", "--", "true") == Result(128 + number, "", line)
@@ -214,7 +200,7 @@ class Terminal(io.TextIOWrapper):
 
 
 @pytest.fixture
-def watched(daemon: CannedDaemon, plain: None, monkeypatch: pytest.MonkeyPatch) -> Watched:
+def watched(daemon, plain, monkeypatch) -> Watched:
     def watch(*ids: int | str, op: str, times: int, term: str = "xterm", **more: bool) -> str:
         def wait(request: object) -> Message:
             daemon.asked(op, times=times)
@@ -233,9 +219,7 @@ def watched(daemon: CannedDaemon, plain: None, monkeypatch: pytest.MonkeyPatch) 
     return watch
 
 
-def test_a_line_is_shown_on_a_terminal_rewritten_and_erased(
-    daemon: CannedDaemon, watched: Watched
-) -> None:
+def test_a_line_is_shown_on_a_terminal_rewritten_and_erased(daemon, watched):
     later = {"COMPLETED": 60, "RUNNING": 5, "PENDING": 35}
     daemon.replies["show"] = [{"array": {**ARRAY, "counts": each}} for each in (COUNTS, later)]
     daemon.replies["hello"] = {}
@@ -245,9 +229,7 @@ def test_a_line_is_shown_on_a_terminal_rewritten_and_erased(
     assert more[-1] == "", "the line is gone at the end"
 
 
-def test_messages_do_not_stand_in_the_line(
-    daemon: CannedDaemon, job: MakeJob, watched: Watched
-) -> None:
+def test_messages_do_not_stand_in_the_line(daemon, job, watched):
     waits = job(state="HELD", started_at=None, reason={"code": "HELD", "text": "held by bob"})
     daemon.replies = {"show": {"job": waits}, "status": {"jobs": [waits]}}
     daemon.replies["hello"] = [{"version": "1"}, AWAY]
@@ -255,18 +237,14 @@ def test_messages_do_not_stand_in_the_line(
     assert "\r\x1b[Kjob 42 HELD: HELD: held by bob\r\x1b[Kdrf: the launcher has been away" in sent
 
 
-def test_several_jobs_are_counted_by_their_own_states(
-    daemon: CannedDaemon, job: MakeJob, ended: MakeJob, watched: Watched
-) -> None:
+def test_several_jobs_are_counted_by_their_own_states(daemon, job, ended, watched):
     rows = [job(id=41), ended("FAILED", 3), job(id=50, array_id=43, array_index=7)]
     daemon.replies = {"status": {"jobs": rows}, "hello": {}}
     sent = watched(41, 42, 43, "44_3", op="status", times=2)
     assert "4 jobs ██████████░░░░░░░░░░ 2 of 4 ended, 1 failed, 2 running, 0 waiting;" in sent
 
 
-def test_without_a_terminal_or_an_answer_nothing_is_shown(
-    daemon: CannedDaemon, watched: Watched
-) -> None:
+def test_without_a_terminal_or_an_answer_nothing_is_shown(daemon, watched):
     daemon.replies = {"show": None, "hello": {}}
     assert watched(42, op="show", times=2) == "", "a daemon that refuses keeps nobody from waiting"
     daemon.requests.clear()
@@ -276,9 +254,7 @@ def test_without_a_terminal_or_an_answer_nothing_is_shown(
 
 
 @pytest.mark.slow
-def test_who_waits_is_told_once_that_the_launcher_is_away_and_once_that_it_is_back(
-    daemon: CannedDaemon, watched: Watched
-) -> None:
+def test_who_waits_is_told_once_that_the_launcher_is_away_and_once_that_it_is_back(daemon, watched):
     """They were silent for as long as nothing could start."""
     there, starting = {"version": "1"}, AWAY | {"launcher_away_s": 3.0}
     # The fourth time the daemon does not answer.
@@ -288,7 +264,7 @@ def test_who_waits_is_told_once_that_the_launcher_is_away_and_once_that_it_is_ba
     assert sent.splitlines() == [away, "drf: the launcher is back", away]
 
 
-def test_a_group_is_waited_for(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
+def test_a_group_is_waited_for(drf, daemon, job):
     rows = [job(id=5), job(id=9, array_id=8, array_index=0), job(id=8, array_tasks="1-3")]
     daemon.replies = {"status": {"jobs": rows, "counts": {}, "draining": False}}
     daemon.replies["hello"] = {"user": "alice", "admin": False}
@@ -318,7 +294,7 @@ def test_a_group_is_waited_for(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> 
         (30, "array 42 40/100, 2 failed, 5 running, 55 waiting; ~12m30s left (34 ends)"),
     ],
 )
-def test_the_line_has_the_form_that_fits(columns: int, line: str) -> None:
+def test_the_line_has_the_form_that_fits(columns, line):
     tally = Tally.of(COUNTS, 100)
     assert tally_line("array 42", tally, LEFT, columns, is_ascii=False) == line
     assert tally_line("array 42", tally, LEFT, columns, is_ascii=True).isascii()
@@ -326,7 +302,7 @@ def test_the_line_has_the_form_that_fits(columns: int, line: str) -> None:
     assert "███████████░ 999/1000" in tally_line("array 42", nearly, LEFT, 90, is_ascii=False)
 
 
-def test_the_time_left_comes_from_ends_that_were_seen_and_is_unknown_before() -> None:
+def test_the_time_left_comes_from_ends_that_were_seen_and_is_unknown_before():
     def tally(ended: int) -> Tally:
         return Tally(total=100, ended=ended, failed=0, running=4, waiting=96 - ended)
 
@@ -361,7 +337,7 @@ def test_the_time_left_comes_from_ends_that_were_seen_and_is_unknown_before() ->
     ],
 )  # fmt: skip
 def test_one_job_is_told_with_its_state_and_what_is_known_of_its_start_or_end(
-    job: MakeJob, plain: None, changes: dict[str, Any], start_s: float | None, line: str
-) -> None:
+    job, plain, changes, start_s, line
+):
     view: Any = job(reason={"code": "RESOURCES", "text": "needs 8 cores"}, **changes)
     assert job_line(view, start_s, NOW) == f"job 42 {line}"

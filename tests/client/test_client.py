@@ -8,13 +8,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from canned import CannedDaemon, Message, Refuse
+from canned import Message
 from drfd.client import connection as connection_module
 from drfd.client import submission as notice
 from drfd.client.client import connect
@@ -33,9 +32,7 @@ from seeds import examples
 # -- what is sent ------------------------------------------------------------------------------
 
 
-def test_each_job_gets_the_variables_that_the_program_has_at_its_submission(
-    daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_job_gets_the_variables_that_the_program_has_at_its_submission(daemon, monkeypatch):
     daemon.replies["submit"] = {"ok": True, "id": 1}
     with connect(daemon.path) as client:
         for value, export in (("1", ()), ("1", ()), ("2", ()), ("2", ("MY_TOKEN",))):
@@ -75,9 +72,7 @@ def test_each_job_gets_the_variables_that_the_program_has_at_its_submission(
         ("set", {"gres_memory": {"gpu": 0}}, {"demand": {"gres_memory": {"gpu": 0}}}),
     ],
 )  # fmt: skip
-def test_options_are_sent_as_the_daemon_takes_them(
-    daemon: CannedDaemon, verb: str, options: dict[str, Any], sent: Message
-) -> None:
+def test_options_are_sent_as_the_daemon_takes_them(daemon, verb, options, sent):
     daemon.replies = {
         "submit": {"id": 1},
         "set": {"done": [1], "failed": []},
@@ -94,7 +89,7 @@ def test_options_are_sent_as_the_daemon_takes_them(
 
 
 @pytest.fixture(params=["Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
-def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def zone(request, monkeypatch) -> Iterator[str]:
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield request.param
@@ -146,7 +141,7 @@ MOMENTS = [
 ]  # fmt: skip
 
 
-def test_a_moment_is_what_the_clock_on_the_wall_says(zone: str) -> None:
+def test_a_moment_is_what_the_clock_on_the_wall_says(zone):
     found = [(word, now, parse_begin(word, local(now))) for word, now, _ in MOMENTS]
     assert found == [(word, now, local(moment)) for word, now, moment in MOMENTS]
     assert parse_begin("now", 1e9) == 0
@@ -161,7 +156,7 @@ def test_a_moment_is_what_the_clock_on_the_wall_says(zone: str) -> None:
         "+", "+10x", "9999999-01-01",
     ],
 )  # fmt: skip
-def test_what_is_no_moment_to_come_is_refused_in_one_line(word: str) -> None:
+def test_what_is_no_moment_to_come_is_refused_in_one_line(word):
     with pytest.raises(Refused) as refused:
         parse_begin(word, local(NOW))
     assert str(refused.value).count("\n") == 0
@@ -184,9 +179,7 @@ def test_what_is_no_moment_to_come_is_refused_in_one_line(word: str) -> None:
         ("1-1001", "more than 1000 jobs (wait for an array"),
     ],
 )
-def test_a_job_may_wait_for_a_range_of_ids_or_is_told_the_cure(
-    text: str, wanted: list[tuple[Any, str]] | str
-) -> None:
+def test_a_job_may_wait_for_a_range_of_ids_or_is_told_the_cure(text, wanted):
     if isinstance(wanted, list):
         assert parse_after(text) == wanted
         return
@@ -207,9 +200,7 @@ def test_a_job_may_wait_for_a_range_of_ids_or_is_told_the_cure(
         max_size=5,
     )
 )
-def test_lists_of_countables_are_read_as_they_are_written(
-    asked: list[tuple[str, int, int | None]],
-) -> None:
+def test_lists_of_countables_are_read_as_they_are_written(asked):
     parts = [(name, count, memory if name == "gpu" else None) for name, count, memory in asked]
     words = [show_gres_word(*part) for part in parts]
     assert parse_gres(",".join(words)) == tuple(Gres(*part) for part in parts)
@@ -218,7 +209,7 @@ def test_lists_of_countables_are_read_as_they_are_written(
 
 @examples(100)
 @given(some.text("gpumeoryG=,1.0 -", max_size=30))
-def test_no_list_of_countables_is_read_by_chance(text: str) -> None:
+def test_no_list_of_countables_is_read_by_chance(text):
     """It is refused with what to write, or its resources have names and amounts that can be."""
     try:
         found = parse_gres(text)
@@ -233,7 +224,7 @@ def test_no_list_of_countables_is_read_by_chance(text: str) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def home(tmp_path, monkeypatch) -> dict[str, str]:
     """An environment without any way to tell."""
     monkeypatch.setattr(notice, "SENDMAIL", (str(tmp_path / "none"),))
     return {"HOME": str(tmp_path), "PATH": str(tmp_path / "bin")}
@@ -246,7 +237,7 @@ def program(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> str:
     return str(path)
 
 
-def test_a_command_is_the_shells(home: dict[str, str]) -> None:
+def test_a_command_is_the_shells(home):
     given = {"notify": "start, fail,start", "notify_command": "echo hi"}
     values = {key: taken(BY_KEY[key], value) for key, value in given.items()}
     assert with_way(fields_of(values)["notify"], home) == {
@@ -257,7 +248,7 @@ def test_a_command_is_the_shells(home: dict[str, str]) -> None:
     assert with_way(only, home) == {"on": ["end"], "argv": ["sh", "-c", "x"]}
 
 
-def test_the_users_own_program_comes_before_mail(home: dict[str, str], tmp_path: Path) -> None:
+def test_the_users_own_program_comes_before_mail(home, tmp_path):
     mail = program(tmp_path / "bin" / "sendmail")
     found = with_way({"on": ["end"]}, home)
     assert (found["argv"][0], found["argv"][3]) == ("sh", mail)
@@ -268,9 +259,7 @@ def test_the_users_own_program_comes_before_mail(home: dict[str, str], tmp_path:
     assert with_way({"on": ["end"]}, named) == {"on": ["end"], "argv": [other]}
 
 
-def test_without_any_way_it_is_refused_with_the_ways_there_could_be(
-    home: dict[str, str], tmp_path: Path
-) -> None:
+def test_without_any_way_it_is_refused_with_the_ways_there_could_be(home, tmp_path):
     program(tmp_path / ".config" / "drfd" / "notify", mode=0o644)
     with pytest.raises(Refused) as refusal:
         with_way({"on": ["end"]}, home)
@@ -283,7 +272,7 @@ def test_without_any_way_it_is_refused_with_the_ways_there_could_be(
     ("key", "text"),
     [("notify", "foo"), ("notify", ""), ("notify", "end,"), ("notify_command", " ")],
 )
-def test_what_cannot_be_meant_is_refused(key: str, text: str) -> None:
+def test_what_cannot_be_meant_is_refused(key, text):
     with pytest.raises(Refused):
         taken(BY_KEY[key], text)
 
@@ -309,9 +298,7 @@ def test_what_cannot_be_meant_is_refused(key: str, text: str) -> None:
     ],
     ids=["ended", "forged", "started"],
 )  # fmt: skip
-def test_mail_says_what_has_become_of_the_job(
-    tmp_path: Path, told: dict[str, str], mail: list[str]
-) -> None:
+def test_mail_says_what_has_become_of_the_job(tmp_path, told, mail):
     """And nothing in it begins a header of its own."""
     program(tmp_path / "sendmail", '#!/bin/sh\n{ echo "$@"; cat; } > "$OUT"\n')
     found = with_way({"on": ["end"]}, {"PATH": str(tmp_path), "HOME": "/none"})
@@ -342,14 +329,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(connection_module, "time", clock)
     return clock
 
 
 @pytest.fixture
-def client(daemon: CannedDaemon, clock: Clock) -> Iterator[Connection]:
+def client(daemon, clock) -> Iterator[Connection]:
     client = Connection(daemon.path)
     yield client
     client.close()
@@ -373,9 +360,8 @@ def client(daemon: CannedDaemon, clock: Clock) -> Iterator[Connection]:
     ],
 )
 def test_which_daemon_is_asked_and_whether_it_is_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str | None,
-    variables: dict[str, str], is_systems: bool, found: str, starts: bool,
-) -> None:  # fmt: skip
+    monkeypatch, tmp_path, option, variables, is_systems, found, starts
+):
     monkeypatch.delenv("DRFD_SOCKET", raising=False)
     monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "system/drfd.sock")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
@@ -404,8 +390,8 @@ def test_which_daemon_is_asked_and_whether_it_is_started(
     ],
 )  # fmt: skip
 def test_a_refusal_becomes_the_exception_that_it_was_and_the_connection_goes_on(
-    client: Connection, daemon: CannedDaemon, refuse: Refuse, named: str, kind: type[DrfdError]
-) -> None:
+    client, daemon, refuse, named, kind
+):
     refused = refuse(named, "some-code", "what is wrong", "the way out")
     daemon.replies = {"show": refused, "hello": {}}
     with pytest.raises(DrfdError) as error:
@@ -418,7 +404,7 @@ def test_a_refusal_becomes_the_exception_that_it_was_and_the_connection_goes_on(
 
 
 @pytest.mark.parametrize("name", ["nobody.sock", "x" * 200 + "/drfd.sock", "y" * 120])
-def test_nobody_there_is_unavailable_and_names_the_socket(tmp_path: Path, name: str) -> None:
+def test_nobody_there_is_unavailable_and_names_the_socket(tmp_path, name):
     path = tmp_path / name
     with pytest.raises(Unavailable) as error:
         Connection(path).request("hello")
@@ -427,9 +413,7 @@ def test_nobody_there_is_unavailable_and_names_the_socket(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("reply", [None, [b'{"ok": tr', None]])
-def test_a_daemon_that_hangs_up_is_unavailable_even_in_mid_reply(
-    client: Connection, daemon: CannedDaemon, reply: list[bytes | None] | None
-) -> None:
+def test_a_daemon_that_hangs_up_is_unavailable_even_in_mid_reply(client, daemon, reply):
     daemon.replies = {"hello": reply}
     client.send("hello")
     client.send("hello")
@@ -454,9 +438,7 @@ def test_a_daemon_that_hangs_up_is_unavailable_even_in_mid_reply(
     ],
     ids=lambda reply: repr(reply[:24]),
 )
-def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(
-    client: Connection, daemon: CannedDaemon, reply: bytes
-) -> None:
+def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(client, daemon, reply):
     """Something else may listen there: exit code 69 and one line."""
     daemon.replies = {"hello": reply}
     with pytest.raises(DrfdError) as error:
@@ -464,9 +446,7 @@ def test_whatever_is_no_reply_of_drfd_is_an_error_of_ours_and_no_crash(
     assert str(error.value).isprintable()
 
 
-def test_a_request_after_a_restart_finds_the_new_daemon(
-    client: Connection, daemon: CannedDaemon
-) -> None:
+def test_a_request_after_a_restart_finds_the_new_daemon(client, daemon):
     """A program may ask now, and again in the evening."""
     daemon.replies = {"hello": {}}
     client.request("hello")
@@ -479,9 +459,7 @@ def test_a_request_after_a_restart_finds_the_new_daemon(
 # -- many submissions --------------------------------------------------------------------------
 
 
-def test_many_submissions_are_answered_in_their_order(
-    client: Connection, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+def test_many_submissions_are_answered_in_their_order(client, daemon, refuse):
     """What refused one stands in its place."""
     numbers = iter(range(1000))
 
@@ -497,9 +475,7 @@ def test_many_submissions_are_answered_in_their_order(
     assert (len(daemon.requests), daemon.connections) == (400, 1)
 
 
-def test_what_was_not_answered_is_asked_for_again_under_its_key(
-    client: Connection, daemon: CannedDaemon
-) -> None:
+def test_what_was_not_answered_is_asked_for_again_under_its_key(client, daemon):
     keys: list[str] = []
     daemon.on_key = keys.append
     daemon.replies = {"submit": [{"id": 1}, None, {"id": 1}, {"id": 2}]}
@@ -508,9 +484,7 @@ def test_what_was_not_answered_is_asked_for_again_under_its_key(
     assert keys[:2] == keys[2:], "the reply was lost, and both are asked for again"
 
 
-def test_what_is_too_long_for_one_request_is_sent_in_several(
-    client: Connection, daemon: CannedDaemon
-) -> None:
+def test_what_is_too_long_for_one_request_is_sent_in_several(client, daemon):
     """And what cannot be sent is refused in its place."""
     numbers = iter(range(1000))
     daemon.replies = {"submit": lambda _: {"id": next(numbers)}}
@@ -522,7 +496,7 @@ def test_what_is_too_long_for_one_request_is_sent_in_several(
     assert [each["id"] for each in replies] == list(range(6))
 
 
-def test_submissions_to_nobody_are_not_tried_again(clock: Clock) -> None:
+def test_submissions_to_nobody_are_not_tried_again(clock):
     with pytest.raises(Unavailable, match="no drfd answers"):
         list(Connection(NOBODY).submit_all([{"argv": ["true"]}]))
     assert clock.now_s == 1000
@@ -532,9 +506,7 @@ def test_submissions_to_nobody_are_not_tried_again(clock: Clock) -> None:
 
 
 @pytest.fixture
-def keys(
-    daemon: CannedDaemon, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
-) -> list[bytes | None]:
+def keys(daemon, refuse, monkeypatch) -> list[bytes | None]:
     """Have the daemon, as if another user's, take signed submissions only. What is in the key file
     each time that it is read."""
     keys: list[bytes | None] = []
@@ -549,8 +521,8 @@ def keys(
 
 @pytest.mark.parametrize(("away_s", "patience_s"), [(None, 30), (10.0, 20), (3600.0, 5)])
 def test_a_launcher_is_waited_for_for_as_long_as_a_restart_takes(
-    client: Connection, daemon: CannedDaemon, clock: Clock, away_s: float | None, patience_s: float
-) -> None:
+    client, daemon, clock, away_s, patience_s
+):
     """One that is away for long is hardly waited for. The daemon is asked again each time, so that
     it has the launcher write the key."""
     daemon.replies["hello"] = {"key_file": "/nosuch/key", "launcher_away_s": away_s}
@@ -561,9 +533,8 @@ def test_a_launcher_is_waited_for_for_as_long_as_a_restart_takes(
 
 
 def test_a_submission_is_signed_and_a_key_that_could_not_be_had_is_asked_for_again(
-    client: Connection, daemon: CannedDaemon, keys: list[bytes | None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    client, daemon, keys, monkeypatch
+):
     keys += [None, bytes(KEY_BYTES)]
     monkeypatch.setattr(connection_module, "_KEY_PATIENCE_S", -1.0)
     monkeypatch.setattr(connection_module, "_LEAST_KEY_PATIENCE_S", -1.0)
@@ -581,8 +552,8 @@ def test_a_submission_is_signed_and_a_key_that_could_not_be_had_is_asked_for_aga
     ("timeout_s", "until_s"), [(None, pytest.approx(1060, abs=1)), (10.0, pytest.approx(1010))]
 )
 def test_a_wait_gives_up_after_its_timeout_or_when_the_daemon_stays_away(
-    client: Connection, daemon: CannedDaemon, clock: Clock, timeout_s: float | None, until_s: float
-) -> None:
+    client, daemon, clock, timeout_s, until_s
+):
     """Who says --timeout 10 has somebody waiting for them."""
 
     def leave(request: object) -> None:
@@ -594,26 +565,20 @@ def test_a_wait_gives_up_after_its_timeout_or_when_the_daemon_stays_away(
     assert clock.now_s == until_s
 
 
-def test_what_is_left_of_the_timeout_is_asked_for_after_a_restart(
-    client: Connection, daemon: CannedDaemon
-) -> None:
+def test_what_is_left_of_the_timeout_is_asked_for_after_a_restart(client, daemon):
     daemon.replies = {"wait": [None, {"done": False, "ended": []}]}
     client.wait([1], any_one=False, timeout_s=1000.0)
     assert [asked["timeout_s"] for asked in daemon.requests] == [1000, 1000 - 0.2]
 
 
-def test_a_refusal_of_a_wait_is_not_retried(
-    client: Connection, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+def test_a_refusal_of_a_wait_is_not_retried(client, daemon, refuse):
     daemon.replies = {"wait": refuse("NotPermitted")}
     with pytest.raises(NotPermitted):
         client.wait([1], any_one=False, timeout_s=None)
     assert len(daemon.requests) == 1
 
 
-def test_a_wait_on_a_connection_that_has_asked_before_has_no_limit_of_its_own(
-    client: Connection, daemon: CannedDaemon
-) -> None:
+def test_a_wait_on_a_connection_that_has_asked_before_has_no_limit_of_its_own(client, daemon):
     """`drf submit -w` waits as long as the job takes, on the connection of the submission."""
     limited: list[bool] = []
 
@@ -647,7 +612,7 @@ def test_a_wait_on_a_connection_that_has_asked_before_has_no_limit_of_its_own(
         ("x" * 41, None),
     ],
 )
-def test_the_name_is_the_first_command_that_does_something(line: str, name: str | None) -> None:
+def test_the_name_is_the_first_command_that_does_something(line, name):
     assert name_of(["sh", "-c", line]) == name
     assert name_of(["/bin/bash", "-euo", "-c", line]) == name
 
@@ -664,5 +629,5 @@ def test_the_name_is_the_first_command_that_does_something(line: str, name: str 
         ([], None),
     ],
 )
-def test_only_a_shell_with_c_has_a_line(argv: list[str], line: str | None) -> None:
+def test_only_a_shell_with_c_has_a_line(argv, line):
     assert line_in(argv) == line

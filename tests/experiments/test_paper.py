@@ -70,7 +70,7 @@ def tasks(*users: dict[str, Any], **more: Any) -> dict[str, Fraction]:
 # -- whole tasks -----------------------------------------------------------------------------------
 
 
-def test_e1_is_table_1_of_the_paper() -> None:
+def test_e1_is_table_1_of_the_paper():
     found = solve(A, B)
     assert found.tasks == {"A": 3, "B": 2}
     assert found.order == ["B", "A", "A", "B", "A"]
@@ -83,13 +83,13 @@ def test_e1_is_table_1_of_the_paper() -> None:
     assert [dominant_resource(spec, user) for user in spec.users] == ["mem", "cpu"]
 
 
-def test_first_come_first_served_stops_at_the_first_task_that_does_not_fit() -> None:
+def test_first_come_first_served_stops_at_the_first_task_that_does_not_fit():
     """Though the next user's would."""
     assert tasks(user("A", 4), user("B", 1), policy="fifo") == {"A": 2, "B": 0}
     assert tasks(user("A", 4, tasks=2), user("B", 1), policy="fifo") == {"A": 2, "B": 1}
 
 
-def test_cpu_and_slots_forget_what_they_do_not_look_at() -> None:
+def test_cpu_and_slots_forget_what_they_do_not_look_at():
     users = user("A", 1, 10), user("B", 1, 1)
     found = solve(*users, policy="cpu")
     assert found.tasks == {"A": 5, "B": 4}
@@ -101,13 +101,13 @@ def test_cpu_and_slots_forget_what_they_do_not_look_at() -> None:
         assert found == {"A": 3, "B": 1, "C": 6}
 
 
-def test_who_asks_for_no_cpu_may_have_a_limited_number_of_tasks_under_cpu() -> None:
+def test_who_asks_for_no_cpu_may_have_a_limited_number_of_tasks_under_cpu():
     users = user("A", 0, 10, tasks=7), user("B", 1, 1)
     for mode in ("discrete", "continuous"):
         assert tasks(*users, policy="cpu", mode=mode) == {"A": 7, "B": 9}
 
 
-def test_weights_of_users_and_of_single_resources() -> None:
+def test_weights_of_users_and_of_single_resources():
     machine = {"capacity": {"cpu": 12, "mem": 12}}
     assert tasks(user("A", 1, weight=3), user("B", 1), **machine) == {"A": 9, "B": 3}
     heavy = {"cpu": "0.5", "mem": 3}
@@ -127,14 +127,14 @@ ONE = {"cpu": 1, "mem": 1}
 
 
 @pytest.mark.parametrize("policy", ["drf", "hdrf"])
-def test_e18_the_pool_shares_with_the_user_beside_it(policy: str) -> None:
+def test_e18_the_pool_shares_with_the_user_beside_it(policy):
     found = tasks(*E18, capacity=ONE, pools={"P": {}}, policy=policy, mode="continuous")
     assert found == {"op1": Fraction(1, 2), "op2": Fraction(1, 2), "op3": 1}
     whole = tasks(*E18, capacity={"cpu": 12, "mem": 12}, pools={"P": {}}, policy=policy)
     assert whole == {"op1": 6, "op2": 6, "op3": 12}
 
 
-def test_a_pool_without_users_takes_no_part() -> None:
+def test_a_pool_without_users_takes_no_part():
     pools = {"P": {"weight": 5}, "Q": {"parent": "P"}}
     assert tasks(user("A", 1), user("B", 1, tasks=0, pool="Q"), pools=pools) == {"A": 9, "B": 0}
 
@@ -144,7 +144,7 @@ def test_a_pool_without_users_takes_no_part() -> None:
 
 @pytest.mark.parametrize("mode", ["discrete", "continuous"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_divides_the_papers_machine(policy: str, mode: str) -> None:
+def test_every_policy_divides_the_papers_machine(policy, mode):
     if (policy, mode) == ("ceei", "discrete"):
         with pytest.raises(Refused, match="ceei is continuous only"):
             spec_of(A, B, policy=policy, mode=mode)
@@ -180,7 +180,7 @@ def complaint(text: str) -> str:
         ('{"capacity": {}, "users": []}', "capacity: names no resource (write "),
     ],
 )
-def test_what_is_not_a_problem_is_said_in_one_line(text: str, said: str) -> None:
+def test_what_is_not_a_problem_is_said_in_one_line(text, said):
     assert complaint(text).startswith(said)
 
 
@@ -243,7 +243,7 @@ def test_what_is_not_a_problem_is_said_in_one_line(text: str, said: str) -> None
          "counted in the finest digit of any demand, it is more than 2^60"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_place_and_its_cure(change: dict[str, Any], said: str) -> None:
+def test_a_mistake_is_named_with_its_place_and_its_cure(change, said):
     assert complaint(json.dumps(GOOD | change)).startswith(said)
 
 
@@ -261,7 +261,7 @@ def column(figure: Figure, name: str, table: int = 0) -> list[Cell]:
     return [row[at] for row in found.rows]
 
 
-def test_table_1_step_by_step() -> None:
+def test_table_1_step_by_step():
     figure = sharing.table1()
     assert column(figure, "SERVED") == ["B", "A", "A", "B", "A"]
     third = 1 / 3
@@ -271,7 +271,7 @@ def test_table_1_step_by_step() -> None:
     assert column(figure, "MEM USED") == pytest.approx([1 / 18, 5 / 18, 9 / 18, 10 / 18, 14 / 18])
 
 
-def test_the_worked_figures_have_the_papers_tasks() -> None:
+def test_the_worked_figures_have_the_papers_tasks():
     tasks = column(sharing.figure4(), "TASKS")
     assert tasks == pytest.approx([3, 2, 63 / 25, 54 / 25, 45 / 11, 18 / 11])
     assert column(sharing.figure5(), "TASKS") == pytest.approx([6, 12, 5, 15])
@@ -284,7 +284,7 @@ def test_the_worked_figures_have_the_papers_tasks() -> None:
 
 
 @pytest.mark.slow
-def test_figure_8_shares_are_the_papers_in_each_phase() -> None:
+def test_figure_8_shares_are_the_papers_in_each_phase():
     figure = sharing.figure8(1, nodes=FEW, phase_s=60)
     first, second, third = zip(*[iter(column(figure, "DOMINANT"))] * 2, strict=True)
     assert first == pytest.approx((0.714, 0.75), abs=0.03)
@@ -302,9 +302,7 @@ def macro_results() -> dict[str, macro.MacroResult]:
 
 
 @pytest.mark.slow
-def test_figures_9_to_12_slots_are_worse_than_drf_for_everybody(
-    macro_results: dict[str, macro.MacroResult],
-) -> None:
+def test_figures_9_to_12_slots_are_worse_than_drf_for_everybody(macro_results):
     drf = macro_results["DRF"]
     for count in (3, 4, 5, 6):
         slots = macro_results[f"{count} slots"]
@@ -316,7 +314,7 @@ def test_figures_9_to_12_slots_are_worse_than_drf_for_everybody(
 
 
 @pytest.mark.slow
-def test_figure_9_counts_are_near_the_papers(macro_results: dict[str, macro.MacroResult]) -> None:
+def test_figure_9_counts_are_near_the_papers(macro_results):
     large = {name: each.jobs(macro.LARGE) for name, each in macro_results.items()}
     assert large["DRF"] == pytest.approx(35, abs=5)
     assert large["3 slots"] == pytest.approx(33, abs=6)
@@ -326,16 +324,14 @@ def test_figure_9_counts_are_near_the_papers(macro_results: dict[str, macro.Macr
 
 
 @pytest.mark.slow
-def test_only_who_looks_at_memory_keeps_within_it(
-    macro_results: dict[str, macro.MacroResult],
-) -> None:
+def test_only_who_looks_at_memory_keeps_within_it(macro_results):
     over = {name: each.outcome.overcommitted for name, each in macro_results.items()}
     assert over["DRF"] == over["3 slots"] == 0
     assert min(over["4 slots"], over["5 slots"], over["6 slots"], over["CPU-fair"]) > 0.2
 
 
 @pytest.mark.slow
-def test_without_a_cost_of_swapping_more_slots_are_better() -> None:
+def test_without_a_cost_of_swapping_more_slots_are_better():
     """The model of contention is all that speaks against overcommitting."""
     free = {each.way.name: each.jobs(macro.LARGE) for each in macro.results(1, 0, FEW, 200)}
     assert free["4 slots"] > free["3 slots"]
@@ -343,7 +339,7 @@ def test_without_a_cost_of_swapping_more_slots_are_better() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [9, 10, 11, 12])
-def test_each_macro_figure_shows_its_own_measure(number: int) -> None:
+def test_each_macro_figure_shows_its_own_measure(number):
     figure = macro.figure(number, 1, SWAP_COST, nodes=HALF)
     (panel,) = figure.panels
     name = {9: "LARGE JOBS", 10: "SMALL JOBS", 11: "LARGE TAKE", 12: "SMALL TAKE"}[number]
@@ -357,7 +353,7 @@ def hour() -> facebook.Load:
 
 
 @pytest.mark.slow
-def test_figure_13_drf_uses_more_than_slots(hour: facebook.Load) -> None:
+def test_figure_13_drf_uses_more_than_slots(hour):
     figure = facebook.figure13(hour, 1, 6)
     for name in ("CPU", "MEM"):
         drf, slots = column(figure, name)
@@ -369,7 +365,7 @@ def test_figure_13_drf_uses_more_than_slots(hour: facebook.Load) -> None:
 
 
 @pytest.mark.slow
-def test_figure_14_jobs_end_sooner_under_drf(hour: facebook.Load) -> None:
+def test_figure_14_jobs_end_sooner_under_drf(hour):
     saved = column(facebook.figure14(hour, 1, 6), "SHORTER BY")
     assert min(saved) > -0.05  # type: ignore[type-var,operator]
     assert max(saved) > 0.3  # type: ignore[type-var,operator]
@@ -379,7 +375,7 @@ def load(text: str) -> facebook.Load:
     return facebook.load_of(read_lines(text.splitlines(keepends=True), source="x"))
 
 
-def test_a_swim_sample_is_read_in_either_form() -> None:
+def test_a_swim_sample_is_read_in_either_form():
     ours = "job,submit_s,input_bytes,shuffle_bytes,output_bytes\njob0,23,410483,0,2513586060\n"
     theirs = "job0\t23\t23\t410483\t0\t2513586060\n"
     assert load(ours).jobs == load(theirs).jobs == ((23, 2),)
@@ -392,7 +388,7 @@ def test_a_swim_sample_is_read_in_either_form() -> None:
         ("user,submit_s,run_s,cores,memory\na,1,1,1,1G\n", "x: is no SWIM sample, but a table of"),
     ],
 )
-def test_a_bad_sample_is_refused_by_line(text: str, words: str) -> None:
+def test_a_bad_sample_is_refused_by_line(text, words):
     with pytest.raises(Refused) as caught:
         load(text)
     assert caught.value.text.startswith(words)
@@ -400,7 +396,7 @@ def test_a_bad_sample_is_refused_by_line(text: str, words: str) -> None:
 
 @pytest.mark.skipif("DRFD_TRACES" not in os.environ, reason="no DRFD_TRACES")
 @pytest.mark.parametrize(("name", "jobs"), [("swim-fb2009-0", 5894), ("swim-fb2009-1", 6638)])
-def test_the_published_samples_are_read_whole(name: str, jobs: int) -> None:
+def test_the_published_samples_are_read_whole(name, jobs):
     found = facebook.load_of(read_trace(Path(os.environ["DRFD_TRACES"], f"{name}.csv.gz")))
     assert len(found.jobs) == jobs
     assert f"{jobs} jobs of the SWIM sample" in found.label
@@ -415,14 +411,14 @@ BLOCKS = BLOCK.findall(RESULTS.read_text())
 
 
 @pytest.mark.slow
-def test_there_is_a_block_of_each_kind() -> None:
+def test_there_is_a_block_of_each_kind():
     names = [command.split()[-1] for command, _ in BLOCKS]
     assert names == ["table1", "fig4", "fig8", "fig9", "fig12", "fig13", "fig14"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "shown"), BLOCKS, ids=lambda text: text.split()[-1])
-def test_the_results_are_what_is_printed(command: str, shown: str) -> None:
+def test_the_results_are_what_is_printed(command, shown):
     if not command.endswith(FAST) and "DRFD_TEST_LONG" not in os.environ:
         pytest.skip("takes a while; set DRFD_TEST_LONG")
     assert printed(command) == shown
@@ -446,14 +442,14 @@ def ran(
     return run(batches, cluster, way, step_s=1, seed=1, end_s=end_s)
 
 
-def test_slots_count_on_each_node() -> None:
+def test_slots_count_on_each_node():
     outcome = ran(
         replace(TEN_S, tasks=30), way=SharingScheme(name="", policy="slots", slots=3), nodes=2
     )
     assert max(held for held, _ in outcome.held["a"]) == 6000, "three tasks on each of two"
 
 
-def test_slots_overcommit_and_pay_for_it() -> None:
+def test_slots_overcommit_and_pay_for_it():
     large = replace(TEN_S, tasks=2, demand=(1000, 4096))
     two = SharingScheme(name="", policy="slots", slots=2)
     outcome = ran(large, way=two)
@@ -465,7 +461,7 @@ def test_slots_overcommit_and_pay_for_it() -> None:
     assert ran(large).end_s <= 24, "DRF runs them one after the other"
 
 
-def test_who_shares_a_node_with_a_hog_is_slowed_too() -> None:
+def test_who_shares_a_node_with_a_hog_is_slowed_too():
     small = replace(TEN_S, user="b", demand=(1000, 1))
     hogs = replace(TEN_S, tasks=2, demand=(1000, 4096))
     alone = ran(small).end_s
@@ -474,7 +470,7 @@ def test_who_shares_a_node_with_a_hog_is_slowed_too() -> None:
     assert ended.ended_s > 5 * alone
 
 
-def test_a_batch_that_repeats_comes_again_when_it_has_ended() -> None:
+def test_a_batch_that_repeats_comes_again_when_it_has_ended():
     outcome = ran(replace(TEN_S, tasks=4, repeats=True), end_s=100)
     assert 7 <= len(outcome.ended) <= 12
     ends = [each.ended_s for each in outcome.ended]
@@ -483,13 +479,13 @@ def test_a_batch_that_repeats_comes_again_when_it_has_ended() -> None:
     assert len(outcome.held["a"]) == 100
 
 
-def test_what_is_withdrawn_does_not_start() -> None:
+def test_what_is_withdrawn_does_not_start():
     outcome = ran(replace(TEN_S, tasks=100, until_s=5))
     assert 8 <= outcome.end_s <= 12, "those that ran already went on"
     assert max(held for held, _ in outcome.held["a"]) == 4000
 
 
-def test_a_cluster_that_reserves_makes_room_for_a_large_task() -> None:
+def test_a_cluster_that_reserves_makes_room_for_a_large_task():
     """Without, tasks of one core take each core as it comes free, for ever."""
     small = replace(TEN_S, user="b", tasks=400)
     large = replace(TEN_S, demand=(4000, 1024), tasks=20, at_s=1)
@@ -506,13 +502,11 @@ AMOUNTS = some.tuples(some.integers(0, 30_000), some.integers(0, 30_000))
 
 
 @given(some.tuples(some.integers(0, NODE_8[0]), some.integers(0, NODE_8[1])), some.integers(0, 100))
-def test_who_stays_within_the_node_is_not_slowed(held: tuple[int, int], cost: int) -> None:
+def test_who_stays_within_the_node_is_not_slowed(held, cost):
     assert slowdown(held, NODE_8, cost) == 1
 
 
 @given(AMOUNTS, AMOUNTS, some.integers(0, 100))
-def test_more_on_a_node_is_never_faster(
-    held: tuple[int, int], more: tuple[int, int], cost: int
-) -> None:
+def test_more_on_a_node_is_never_faster(held, more, cost):
     both = (held[0] + more[0], held[1] + more[1])
     assert slowdown(both, NODE_8, cost) >= slowdown(held, NODE_8, cost)

@@ -106,7 +106,7 @@ def problems(
 
 @STEADY
 @given(problems())
-def test_dominant_shares_are_max_min_fair(problem: tuple[FairShare, Wants]) -> None:
+def test_dominant_shares_are_max_min_fair(problem):
     """With weights, zero demands and finite tasks; and so Pareto efficient."""
     assert_max_min(*problem, theory.drf(*problem))
 
@@ -119,7 +119,7 @@ def useful(asked: FlowDemand, held: list[Fraction], shares: FairShare) -> Fracti
 
 @STEADY
 @given(problems(finite=False))
-def test_nobody_envies_another_for_his_weight(problem: tuple[FairShare, Wants]) -> None:
+def test_nobody_envies_another_for_his_weight(problem):
     shares, wants = problem
     tasks = theory.drf(shares, wants)
     for one in wants:
@@ -131,9 +131,7 @@ def test_nobody_envies_another_for_his_weight(problem: tuple[FairShare, Wants]) 
 
 @STEADY
 @given(problems())
-def test_nobody_is_worse_off_than_with_a_part_of_the_machine_of_his_own(
-    problem: tuple[FairShare, Wants],
-) -> None:
+def test_nobody_is_worse_off_than_with_a_part_of_the_machine_of_his_own(problem):
     """Sharing incentive, weighted."""
     shares, wants = problem
     tasks = theory.drf(shares, wants)
@@ -146,7 +144,7 @@ def test_nobody_is_worse_off_than_with_a_part_of_the_machine_of_his_own(
 
 @examples(80, quick=6)
 @given(problems(finite=False), some.data())
-def test_a_lie_gains_nothing(problem: tuple[FairShare, Wants], data: some.DataObject) -> None:
+def test_a_lie_gains_nothing(problem, data):
     shares, wants = problem
     leaf = data.draw(some.sampled_from(sorted(wants)))
     lie = data.draw(some.tuples(*(some.just(Fraction(0)) | NUMBERS for _ in shares.capacity)))
@@ -161,9 +159,7 @@ def test_a_lie_gains_nothing(problem: tuple[FairShare, Wants], data: some.DataOb
 @pytest.mark.slow
 @examples(80, quick=10)
 @given(problems(finite=False), some.data())
-def test_no_two_can_lie_so_that_both_gain(
-    problem: tuple[FairShare, Wants], data: some.DataObject
-) -> None:
+def test_no_two_can_lie_so_that_both_gain(problem, data):
     """That one of them gains and the other loses nothing is possible: golden E16."""
     shares, wants = problem
     pair = data.draw(some.lists(some.sampled_from(sorted(wants)), min_size=2, max_size=2))
@@ -180,9 +176,7 @@ def test_no_two_can_lie_so_that_both_gain(
 
 @STEADY
 @given(problems(zeros=False), some.data())
-def test_when_one_leaves_nobody_loses(
-    problem: tuple[FairShare, Wants], data: some.DataObject
-) -> None:
+def test_when_one_leaves_nobody_loses(problem, data):
     """Population monotonicity, where everybody needs some of everything."""
     shares, wants = problem
     before = theory.drf(shares, wants)
@@ -192,7 +186,7 @@ def test_when_one_leaves_nobody_loses(
     assert all(after[leaf] >= before[leaf] for leaf in left)
 
 
-def test_with_zero_demands_somebody_may_lose_when_another_leaves() -> None:
+def test_with_zero_demands_somebody_may_lose_when_another_leaves():
     """So it is not asserted there: A keeps C from processors, and so from B's memory."""
     shares = FairShare((1, 1), weighted(2, {"A": 2}))
     wants = {"A": want(1, 0), "B": want(0, 1), "C": want(1, 1)}
@@ -202,7 +196,7 @@ def test_with_zero_demands_somebody_may_lose_when_another_leaves() -> None:
 
 @STEADY
 @given(some.integers(1, 60), some.lists(NUMBERS, min_size=1, max_size=6))
-def test_one_resource_is_filled_like_water(top: int, wanted: list[Fraction]) -> None:
+def test_one_resource_is_filled_like_water(top, wanted):
     """By sorting: whoever wants less than an equal part of the rest gets it all."""
     wants = {str(at): want(1, tasks=each) for at, each in enumerate(wanted)}  # type: ignore[arg-type]
     left, expected = Fraction(top), {}
@@ -214,9 +208,7 @@ def test_one_resource_is_filled_like_water(top: int, wanted: list[Fraction]) -> 
 
 @STEADY
 @given(some.integers(1, 6), some.data())
-def test_a_resource_that_is_everybodys_bottleneck_is_split_evenly(
-    count: int, data: some.DataObject
-) -> None:
+def test_a_resource_that_is_everybodys_bottleneck_is_split_evenly(count, data):
     other = data.draw(some.lists(some.integers(0, 9), min_size=count, max_size=count))
     wants = {str(at): want(10, each) for at, each in enumerate(other)}
     tasks = theory.drf(FairShare((100, 100)), wants)
@@ -225,9 +217,7 @@ def test_a_resource_that_is_everybodys_bottleneck_is_split_evenly(
 
 @examples(80, quick=7)
 @given(problems(), some.data())
-def test_units_and_the_order_of_names_do_not_matter(
-    problem: tuple[FairShare, Wants], data: some.DataObject
-) -> None:
+def test_units_and_the_order_of_names_do_not_matter(problem, data):
     shares, wants = problem
     tasks = theory.drf(shares, wants)
     shuffled = data.draw(some.permutations(sorted(wants)))
@@ -240,7 +230,7 @@ def test_units_and_the_order_of_names_do_not_matter(
     assert theory.drf(larger, scaled) == tasks
 
 
-def test_weights_of_single_resources_are_parts_of_each_resource() -> None:
+def test_weights_of_single_resources_are_parts_of_each_resource():
     """A counts three times where B counts once, and the other way round."""
     rules = {
         "A": NodeRule(weights=(Fraction(3), Fraction(1))),
@@ -253,13 +243,13 @@ def test_weights_of_single_resources_are_parts_of_each_resource() -> None:
     assert both == {"A": 50, "B": 50}
 
 
-def test_who_wants_nothing_gets_nothing_and_takes_no_part() -> None:
+def test_who_wants_nothing_gets_nothing_and_takes_no_part():
     shares = FairShare((9,))
     wants = {"A": want(1, tasks=0), "B": want(1), "C": want(1, tasks=2)}
     assert theory.drf(shares, wants) == {"A": 0, "B": 7, "C": 2}
 
 
-def test_what_the_machine_lacks_stops_only_those_who_ask_for_it() -> None:
+def test_what_the_machine_lacks_stops_only_those_who_ask_for_it():
     shares = FairShare((9, 0))
     assert theory.drf(shares, {"A": want(1, 1), "B": want(1, 0)}) == {"A": 0, "B": 9}
 
@@ -292,9 +282,7 @@ def level_of(shares: FairShare, wants: Wants, tasks: Tasks, path: str) -> Fracti
 
 @examples(80, quick=4)
 @given(trees())
-def test_in_a_tree_every_promise_is_kept_and_nothing_useful_is_left(
-    problem: tuple[FairShare, Wants],
-) -> None:
+def test_in_a_tree_every_promise_is_kept_and_nothing_useful_is_left(problem):
     """Who wants more holds what is promised, and so does each pool that it is in."""
     shares, wants = problem
     tasks = theory.drf(shares, wants)
@@ -310,9 +298,7 @@ def test_in_a_tree_every_promise_is_kept_and_nothing_useful_is_left(
 
 @examples(80, quick=10)
 @given(trees())
-def test_on_one_resource_a_tree_is_filled_like_water_at_every_level(
-    problem: tuple[FairShare, Wants],
-) -> None:
+def test_on_one_resource_a_tree_is_filled_like_water_at_every_level(problem):
     shares, wants = problem
     one = first_axis(shares)
     only = {
@@ -349,14 +335,14 @@ def pour(
         open_ -= low or open_
 
 
-def test_a_tree_of_one_level_and_a_pool_around_everybody_change_nothing() -> None:
+def test_a_tree_of_one_level_and_a_pool_around_everybody_change_nothing():
     wants = {"A": want(1, 4), "B": want(3, 1), "C": want(2, 2, tasks=1)}
     flat = theory.drf(FairShare((9, 18)), wants)
     pooled = theory.drf(FairShare((9, 18)), {f"p.{leaf}": w for leaf, w in wants.items()})
     assert pooled == {f"p.{leaf}": tasks for leaf, tasks in flat.items()}
 
 
-def test_a_pool_that_is_served_in_vain_catches_up_before_others_go_on() -> None:
+def test_a_pool_that_is_served_in_vain_catches_up_before_others_go_on():
     """The pool's processors decide its level when they are all taken; its memory lags behind, since
     its member b counts a third of a. b rises alone until memory decides, and then with m."""
     shares = FairShare((1, 1), weighted(2, {"p.a": 3}))
@@ -403,7 +389,7 @@ def whole_trees(draw: some.DrawFn) -> Spec:
 @pytest.mark.parametrize("policy", ["hdrf", "hdrf-naive"])
 @examples(15)
 @given(problem=whole_trees())
-def test_small_whole_tasks_given_out_one_by_one_come_close(problem: Spec, policy: str) -> None:
+def test_small_whole_tasks_given_out_one_by_one_come_close(problem, policy):
     """Whether siblings are compared by min-satisfaction or naively: see `Flow`."""
     whole, cut = (
         allocate(structs.replace(problem, policy=policy, mode=mode))
@@ -414,7 +400,7 @@ def test_small_whole_tasks_given_out_one_by_one_come_close(problem: Spec, policy
         assert gap < Fraction(1, 20)
 
 
-def test_guarantees_count_as_promises_and_may_leave_nothing() -> None:
+def test_guarantees_count_as_promises_and_may_leave_nothing():
     rules = {"a": NodeRule(guarantee=(6,)), "b": NodeRule(guarantee=(2,))}
     wants = {"a": want(1), "b": want(1)}
     assert theory.drf(FairShare((10,), rules), wants) == {"a": 6, "b": 4}
@@ -429,13 +415,11 @@ def test_guarantees_count_as_promises_and_may_leave_nothing() -> None:
 
 @STEADY
 @given(problems())
-def test_asset_fairness_evens_out_what_all_resources_are_worth(
-    problem: tuple[FairShare, Wants],
-) -> None:
+def test_asset_fairness_evens_out_what_all_resources_are_worth(problem):
     assert_max_min(*problem, theory.asset(*problem), measure=sum)
 
 
-def test_first_come_first_served_stops_at_the_first_that_is_cut_short() -> None:
+def test_first_come_first_served_stops_at_the_first_that_is_cut_short():
     wants = {"A": want(2, 1, tasks=2), "B": want(4, 1, tasks=9), "C": want(0, 1, tasks=1)}
     shares = FairShare((9, 18))
     assert theory.fifo(shares, wants) == {"A": 2, "B": Fraction(5, 4), "C": 0}
@@ -443,7 +427,7 @@ def test_first_come_first_served_stops_at_the_first_that_is_cut_short() -> None:
     assert theory.fifo(shares, {leaf: wants[leaf] for leaf in "AC"}) == {"A": 2, "C": 1}
 
 
-def test_algorithm_1_stops_for_all_where_progressive_filling_goes_on() -> None:
+def test_algorithm_1_stops_for_all_where_progressive_filling_goes_on():
     shares = FairShare((1, 1))
     wants = {"A": want(1, 0), "B": want(1, 0), "C": want(0, 1)}
     half = Fraction(1, 2)
@@ -453,9 +437,7 @@ def test_algorithm_1_stops_for_all_where_progressive_filling_goes_on() -> None:
 
 @STEADY
 @given(problems(zeros=False, finite=False))
-def test_algorithm_1_is_drf_where_everybody_needs_everything(
-    problem: tuple[FairShare, Wants],
-) -> None:
+def test_algorithm_1_is_drf_where_everybody_needs_everything(problem):
     assert theory.algorithm1(*problem) == theory.drf(*problem)
 
 
@@ -466,9 +448,7 @@ TINY = Fraction(1, 10**10)
 
 @examples(80, quick=4)
 @given(problems(finite=False))
-def test_the_market_is_feasible_envy_free_and_nobody_trades_for_less(
-    problem: tuple[FairShare, Wants],
-) -> None:
+def test_the_market_is_feasible_envy_free_and_nobody_trades_for_less(problem):
     """Equal incomes: nobody prefers another's bundle, nor their part of the whole machine."""
     shares, wants = problem
     weights = {leaf: weight_of(shares, leaf) for leaf in wants}
@@ -489,9 +469,7 @@ def test_the_market_is_feasible_envy_free_and_nobody_trades_for_less(
 
 @examples(80, quick=8)
 @given(problems())
-def test_two_in_the_market_share_as_a_search_along_the_frontier_says(
-    problem: tuple[FairShare, Wants],
-) -> None:
+def test_two_in_the_market_share_as_a_search_along_the_frontier_says(problem):
     """Bisection over what the first one gets; the second one gets all that is possible then."""
     shares, wants = problem
     if len(wants) < 2:
@@ -521,18 +499,18 @@ def test_two_in_the_market_share_as_a_search_along_the_frontier_says(
     assert abs(tasks[other] - best) <= min(start for start, _ in lines) / 10**9
 
 
-def test_the_market_gives_all_that_is_wanted_where_there_is_enough() -> None:
+def test_the_market_gives_all_that_is_wanted_where_there_is_enough():
     """Limits of tasks are met exactly, though the machine is full at the same time."""
     wants = {"A": want(1, 1, tasks=4), "B": want(1, 0, tasks="5.5"), "C": want(0, 1, tasks=0)}
     assert ceei((10, 10), wants) == {"A": 4, "B": Fraction(11, 2), "C": 0}
     assert ceei((9, 10), {"A": want(1, 1, tasks=4), "B": want(1, 0, tasks=5)}) == {"A": 4, "B": 5}
 
 
-def test_the_market_has_nothing_for_who_asks_for_what_is_not_there() -> None:
+def test_the_market_has_nothing_for_who_asks_for_what_is_not_there():
     assert ceei((4, 0), {"A": want(1, 1), "B": want(1, 0)}) == {"A": 0, "B": 4}
     assert ceei((0,), {"A": want(1)}) == {"A": 0}
 
 
-def test_incomes_may_differ() -> None:
+def test_incomes_may_differ():
     found = ceei((12,), {"A": want(1), "B": want(2)}, {"B": Fraction(1, 3)})
     assert found == {"A": 9, "B": Fraction(3, 2)}

@@ -19,7 +19,6 @@ from rich.segment import Segment
 from rich.style import Style
 
 import drfd.client.connection
-from canned import CannedDaemon, Message, Refuse
 from canned_snapshots import many, replies, row, snapshot, waits
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused
@@ -53,7 +52,7 @@ def until(is_so: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def connection(daemon: CannedDaemon) -> Iterator[Connection]:
+def connection(daemon) -> Iterator[Connection]:
     made = Connection(daemon.path)
     yield made
     made.close()
@@ -80,8 +79,8 @@ def shown_job(path: Path, **changes: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_is_done_is_done_in_one_request_to_the_rows_and_no_more(
-    connection: Connection, daemon: CannedDaemon, act: Act, ids: list[Any], fields: Message
-) -> None:
+    connection, daemon, act, ids, fields
+):
     daemon.replies = {act.verb: {"done": [42], "failed": []}}
     told = request_action(connection, act)
     assert daemon.requests == [{"op": act.verb, "select": {"ids": ids}, **fields}]
@@ -90,17 +89,13 @@ def test_what_is_done_is_done_in_one_request_to_the_rows_and_no_more(
     assert not fields or told.text == "set time limit 1m of 2 jobs"
 
 
-def test_of_tasks_that_have_no_name_on_the_screen_none_is_cancelled(
-    connection: Connection, daemon: CannedDaemon
-) -> None:
+def test_of_tasks_that_have_no_name_on_the_screen_none_is_cancelled(connection, daemon):
     with pytest.raises(Refused, match="more tasks than a row can name"):
         request_action(connection, Act("cancel", ("42_[1,3,5,…]",)))
     assert daemon.requests == []
 
 
-def test_what_was_done_and_what_was_not_is_told(
-    connection: Connection, daemon: CannedDaemon
-) -> None:
+def test_what_was_done_and_what_was_not_is_told(connection, daemon):
     error = {"kind": "NotPermitted", "code": "x", "text": "job 4 is\x1b bob's", "hint": "ask bob"}
     failed = [{"id": 4, "error": error}]
     signal = Act("signal", ("1", "2"), {"signal": 10}, "SIGUSR1")
@@ -123,9 +118,7 @@ def test_what_was_done_and_what_was_not_is_told(
         (("7", "8"), "submitted 2 jobs again, as job 12 and the following"),
     ],
 )
-def test_ended_jobs_are_submitted_again(
-    connection: Connection, daemon: CannedDaemon, labels: tuple[str, ...], text: str
-) -> None:
+def test_ended_jobs_are_submitted_again(connection, daemon, labels, text):
     before = {"argv": ["true"], "cwd": "/", "stdout": "a", "stderr": "a", "demand": {}}
     daemon.replies = {
         "submission": {"submission": before, "label": "7", "state": "FAILED", "live": False},
@@ -140,9 +133,7 @@ def test_ended_jobs_are_submitted_again(
 # -- details and promises ----------------------------------------------------------------------
 
 
-def test_what_users_lacked_in_seven_days_is_known_by_their_leaves(
-    connection: Connection, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+def test_what_users_lacked_in_seven_days_is_known_by_their_leaves(connection, daemon, refuse):
     rows = [
         {"user": "ann.b", "pool": "lab/sub", "promised": 5000, "kept": 2000},
         {"user": "bob", "pool": None, "promised": 7, "kept": 6},
@@ -156,8 +147,8 @@ def test_what_users_lacked_in_seven_days_is_known_by_their_leaves(
 
 
 def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
-    connection: Connection, daemon: CannedDaemon, tmp_path: Path, refuse: Refuse
-) -> None:
+    connection, daemon, tmp_path, refuse
+):
     path = tmp_path / "out"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(20_000)))
     _, why, _ = replies()
@@ -194,9 +185,8 @@ def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
     ],
 )
 def test_why_there_is_no_output_is_said(
-    connection: Connection, daemon: CannedDaemon, tmp_path: Path, refuse: Refuse, name: str,
-    changes: Message, problem: str,
-) -> None:  # fmt: skip
+    connection, daemon, tmp_path, refuse, name, changes, problem
+):
     job = shown_job(tmp_path / name, **changes)
     daemon.replies = {"show": job, "why": refuse(), "usage": refuse()}
     problem = problem.format(tmp_path)
@@ -206,9 +196,7 @@ def test_why_there_is_no_output_is_said(
     assert told == ActionResult(problem, is_bad=True), "no pager is started for it"
 
 
-def test_a_pager_gets_the_file_of_the_output_or_of_the_errors(
-    connection: Connection, daemon: CannedDaemon, tmp_path: Path
-) -> None:
+def test_a_pager_gets_the_file_of_the_output_or_of_the_errors(connection, daemon, tmp_path):
     path = tmp_path / "out"
     path.write_text("words\n")
     daemon.replies = {"show": shown_job(path, ended_at=None, stderr=str(tmp_path))}
@@ -230,7 +218,7 @@ def test_a_pager_gets_the_file_of_the_output_or_of_the_errors(
         (b"\x1b[31mred\x1b[0m \x1b]0;title\x07x\n", ["red x"]),
     ],
 )  # fmt: skip
-def test_output_is_shown_as_it_would_stand_on_a_terminal(data: bytes, lines: list[str]) -> None:
+def test_output_is_shown_as_it_would_stand_on_a_terminal(data, lines):
     assert list(last_lines(data)) == lines
 
 
@@ -238,16 +226,14 @@ def test_output_is_shown_as_it_would_stand_on_a_terminal(data: bytes, lines: lis
 
 
 @pytest.fixture
-def feed(connection: Connection, daemon: CannedDaemon) -> Iterator[SnapshotReader]:
+def feed(connection, daemon) -> Iterator[SnapshotReader]:
     daemon.replies = {"snapshots": [{"snapshot": snapshot(at=1.0)}, {"snapshot": snapshot(at=2.0)}]}
     made = SnapshotReader(connection, first_snapshot(connection), lambda: None)
     yield made
     made.stop()
 
 
-def test_snapshots_are_asked_for_again_when_the_daemon_is_back(
-    feed: SnapshotReader, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshots_are_asked_for_again_when_the_daemon_is_back(feed, daemon, monkeypatch):
     """Also if it goes once more before it has sent one."""
     monkeypatch.setattr(drfd.client.connection, "RETRY_S", 0.01)
     feed.start()
@@ -263,9 +249,7 @@ def test_snapshots_are_asked_for_again_when_the_daemon_is_back(
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_its_thread_ends_when_it_is_told_to(
-    feed: SnapshotReader, daemon: CannedDaemon, is_away: bool
-) -> None:
+def test_its_thread_ends_when_it_is_told_to(feed, daemon, is_away):
     """Also one that waits for the daemon's return. It kept trying, as long as the process ran."""
     before = set(threading.enumerate())
     feed.start()
@@ -278,7 +262,7 @@ def test_its_thread_ends_when_it_is_told_to(
     assert (feed.news.away_since_s is not None, feed.problem) == (is_away, None)
 
 
-def test_old_news_say_what_is_wrong_with_them() -> None:
+def test_old_news_say_what_is_wrong_with_them():
     news = News({}, came_s=100.0)
     assert news.trouble(101.5) == ""
     assert news.trouble(112.0) == "no word from the daemon for 12s"
@@ -286,9 +270,7 @@ def test_old_news_say_what_is_wrong_with_them() -> None:
     assert away.trouble(105.0) == "the daemon is away, for 3s now; trying again"
 
 
-def test_a_daemon_that_knows_no_snapshots_is_a_problem_and_not_away(
-    feed: SnapshotReader, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+def test_a_daemon_that_knows_no_snapshots_is_a_problem_and_not_away(feed, daemon, refuse):
     daemon.replies = {"snapshots": refuse(text="older")}
     feed.start()
     daemon.hang_up()
@@ -298,8 +280,8 @@ def test_a_daemon_that_knows_no_snapshots_is_a_problem_and_not_away(
 
 
 def test_answers_come_in_the_order_of_the_questions_and_errors_are_answers(
-    connection: Connection, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+    connection, daemon, refuse
+):
     daemon.replies = {"shares": {"n": 1}, "doctor": refuse(text="no")}
     asker = Asker(connection, lambda: None)
     asker.start()
@@ -312,9 +294,7 @@ def test_answers_come_in_the_order_of_the_questions_and_errors_are_answers(
     asker.stop()
 
 
-def test_who_waits_for_an_answer_ends_when_it_is_told_to(
-    connection: Connection, daemon: CannedDaemon
-) -> None:
+def test_who_waits_for_an_answer_ends_when_it_is_told_to(connection, daemon):
     answer = threading.Event()
     daemon.replies = {"ledger": lambda request: answer.wait(60) and None}
     before = set(threading.enumerate())
@@ -356,7 +336,7 @@ def sent() -> Iterator[Sent]:
         yield made
 
 
-def test_only_lines_that_differ_are_sent(sent: Sent) -> None:
+def test_only_lines_that_differ_are_sent(sent):
     lines = [[Segment("one")], [Segment("two")], [Segment("three")]]
     sent.screen.show(lines)
     assert "one" in sent.take()
@@ -374,7 +354,7 @@ def test_only_lines_that_differ_are_sent(sent: Sent) -> None:
     assert sent.take() == "\x1b[0m\x1b[2J\x1b[1H\x1b[0m\x1b[2Kone"
 
 
-def test_leaving_undoes_what_entering_did_and_may_be_repeated(sent: Sent) -> None:
+def test_leaving_undoes_what_entering_did_and_may_be_repeated(sent):
     sent.screen.enter()
     entered = sent.take()
     assert [entered.count(f"\x1b[?{mode}") for mode in ("1049h", "25l", "7l")] == [1, 1, 1]
@@ -385,7 +365,7 @@ def test_leaving_undoes_what_entering_did_and_may_be_repeated(sent: Sent) -> Non
 
 
 @pytest.mark.slow
-def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second() -> None:
+def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second():
     """5 % of a core is the promise: read, listed, drawn, encoded; in processor time."""
     line = json.dumps({"ok": True, "snapshot": many(60, 10_000)}).encode()
     theme, rounds = Theme(has_colour=True), 20

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canned import CannedDaemon, Refuse
 from canned_snapshots import AT_S, ended, many, row, snapshot, three_jobs, waits
 from drfd.client.connection import Connection
 from drfd_cli.top.feed import fetch_waiting
@@ -89,7 +88,7 @@ def lines_of(scene: Scene, size: Size, theme: Theme = PLAIN) -> list[str]:
 # -- moving and choosing -----------------------------------------------------------------------
 
 
-def test_the_cursor_follows_its_job_and_stays_in_place_when_that_has_gone() -> None:
+def test_the_cursor_follows_its_job_and_stays_in_place_when_that_has_gone():
     three, state = three_jobs(), after(State(), "j")
     first, second, third = three["running"]
     for running, label in (
@@ -102,7 +101,7 @@ def test_the_cursor_follows_its_job_and_stays_in_place_when_that_has_gone() -> N
     assert under_cursor(after(state, "pgup", of=busy), busy) == "20006"
 
 
-def test_a_filter_holds_while_it_is_typed_and_after() -> None:
+def test_a_filter_holds_while_it_is_typed_and_after():
     state = after(RUNNING, "/", *"carx", "backspace")
     assert (state.is_typing, state.row_filter) == (True, RowFilter("car"))
     kept = after(state, "enter", "j")
@@ -116,7 +115,7 @@ def test_a_filter_holds_while_it_is_typed_and_after() -> None:
     assert labels(replace(RUNNING, row_filter=RowFilter("media")), three) == ["41"]
 
 
-def test_mine_are_also_those_that_stand_beyond_the_list() -> None:
+def test_mine_are_also_those_that_stand_beyond_the_list():
     state = after(RUNNING, "u")
     assert labels(state) == ["41"]
     assert after(state, "u").row_filter.is_empty()
@@ -125,7 +124,7 @@ def test_mine_are_also_those_that_stand_beyond_the_list() -> None:
     assert labels(after(WAITING, "u", of=far), far) == ["900"]
 
 
-def test_enter_on_the_tree_shows_only_the_jobs_below_and_a_pool_is_folded() -> None:
+def test_enter_on_the_tree_shows_only_the_jobs_below_and_a_pool_is_folded():
     tree = State(panel=TopPanel.TREE)
     state = after(tree, "enter")
     assert state.row_filter == RowFilter(below="root.lab")
@@ -142,7 +141,7 @@ def test_enter_on_the_tree_shows_only_the_jobs_below_and_a_pool_is_folded() -> N
 
 
 @pytest.mark.parametrize("panel", TopPanel)
-def test_s_goes_through_all_orders_of_a_panel_and_any_can_be_reversed(panel: TopPanel) -> None:
+def test_s_goes_through_all_orders_of_a_panel_and_any_can_be_reversed(panel):
     state, orders = State(panel=panel), []
     back = labels(after(state, "S"))
     if panel is TopPanel.TREE:
@@ -156,7 +155,7 @@ def test_s_goes_through_all_orders_of_a_panel_and_any_can_be_reversed(panel: Top
     assert state.order(panel) == orders[0]
 
 
-def test_pages_have_a_way_back() -> None:
+def test_pages_have_a_way_back():
     state = after(State(), "j", "enter")
     assert state.page is Page.JOB
     assert state.job is not None and state.job["label"] == "41"
@@ -173,13 +172,13 @@ def test_pages_have_a_way_back() -> None:
 
 @pytest.mark.parametrize("panel", TopPanel)
 @pytest.mark.parametrize("key", ["c", "h", "enter", "j", "G", "pgdn"])
-def test_where_there_is_nothing_keys_do_nothing(panel: TopPanel, key: str) -> None:
+def test_where_there_is_nothing_keys_do_nothing(panel, key):
     state = State(panel=panel)
     assert after(state, key, of=snapshot()) == state
 
 
 @pytest.mark.parametrize("keys", ["", "c", "/", ["enter"]])
-def test_interrupt_leaves_and_the_screen_can_be_drawn_anew_from_anywhere(keys: str) -> None:
+def test_interrupt_leaves_and_the_screen_can_be_drawn_anew_from_anywhere(keys):
     state = after(State(), *keys)
     for key, wish in (
         ("ctrl-c", UserAction.QUIT), ("ctrl-l", UserAction.REDRAW), ("ctrl-z", UserAction.SUSPEND),
@@ -188,7 +187,7 @@ def test_interrupt_leaves_and_the_screen_can_be_drawn_anew_from_anywhere(keys: s
     assert wish_after(State(), "q")[1] is UserAction.QUIT
 
 
-def test_the_history_is_shown_or_not() -> None:
+def test_the_history_is_shown_or_not():
     state, seen = State(), []
     for _ in range(3):
         state = after(state, "i")
@@ -201,7 +200,7 @@ def test_the_history_is_shown_or_not() -> None:
 
 
 @given(st.lists(st.sampled_from(KEYS), max_size=30), st.sampled_from(["three", "none", "many"]))
-def test_no_keys_lead_to_a_state_that_cannot_go_on(keys: list[str], which: str) -> None:
+def test_no_keys_lead_to_a_state_that_cannot_go_on(keys, which):
     of = {"three": three_jobs(), "none": snapshot(), "many": many(3, 20)}[which]
     state = State()
     for key in keys:
@@ -228,7 +227,7 @@ def last_lines(state: State, columns: int = 140) -> str:
 
 
 @pytest.mark.parametrize("key", ["c", "h", "p", "t", "P", "x"])
-def test_what_is_anothers_is_refused_before_a_question(key: str) -> None:
+def test_what_is_anothers_is_refused_before_a_question(key):
     state = after(State(), "j", "j", key, of=mixed())
     assert (state.question, state.prompt) == (None, None)
     assert (state.message, state.is_bad) == ("job 3 belongs to bob", True)
@@ -244,12 +243,12 @@ def test_what_is_anothers_is_refused_before_a_question(key: str) -> None:
         ("SUSPENDED", "cpt"), ("STOPPING", "c"), ("CLEANING", "c"),
     ],
 )  # fmt: skip
-def test_each_state_has_its_actions(state: str, works: str) -> None:
+def test_each_state_has_its_actions(state, works):
     job = row(1, state=state)
     assert "".join(key for key in "chptPxr" if not refusal(key, job, ALICE)) == works
 
 
-def test_keys_that_cannot_work_are_not_offered_and_others_named_by_what_they_do() -> None:
+def test_keys_that_cannot_work_are_not_offered_and_others_named_by_what_they_do():
     second_waiting, second = (after(state, "j", of=mixed()) for state in (WAITING, State()))
     for state, columns, offered, others in (
         (State(), 140, [" p suspend"], [" h hold"]), (WAITING, 140, [" h hold"], []),
@@ -286,13 +285,11 @@ def test_keys_that_cannot_work_are_not_offered_and_others_named_by_what_they_do(
         (WAITING, [" ", " ", "2", "enter", "p"], Act("suspend", ("1",))),
     ],
 )  # fmt: skip
-def test_an_action_on_one_job_is_done_at_once_or_after_its_value(
-    state: State, keys: list[str], act: Act
-) -> None:
+def test_an_action_on_one_job_is_done_at_once_or_after_its_value(state, keys, act):
     assert wish_after(state, *keys, of=mixed())[1] == act
 
 
-def test_enter_alone_sends_no_signal() -> None:
+def test_enter_alone_sends_no_signal():
     told = after(State(), "x", "enter", of=mixed())
     assert told.is_bad
     assert told.message == "write which signal (TERM, INT, USR1, ... or a number)"
@@ -301,7 +298,7 @@ def test_enter_alone_sends_no_signal() -> None:
 
 
 @pytest.mark.parametrize(("key", "text"), [("t", "soon"), ("P", "high"), ("P", "9999999")])
-def test_a_bad_value_is_refused_and_can_be_corrected(key: str, text: str) -> None:
+def test_a_bad_value_is_refused_and_can_be_corrected(key, text):
     asked = after(WAITING, key, *text, of=mixed())
     told = after(asked, "enter", of=mixed())
     assert told.is_bad and repr(text) in told.message
@@ -311,7 +308,7 @@ def test_a_bad_value_is_refused_and_can_be_corrected(key: str, text: str) -> Non
     assert "time limit of job 1 (fit) of alice: 90m▏ Enter: set, Esc: not" in last_lines(typed)
 
 
-def test_a_job_is_cancelled_only_after_a_yes() -> None:
+def test_a_job_is_cancelled_only_after_a_yes():
     asked = after(WAITING, "j", "c")
     assert asked.question is not None
     assert asked.question.text == "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
@@ -323,7 +320,7 @@ def test_a_job_is_cancelled_only_after_a_yes() -> None:
     assert (state.question, wish) == (None, Act("cancel", ("44_[8-99%4]",)))
 
 
-def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now() -> None:
+def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now():
     state, three = after(WAITING, "enter"), three_jobs()
     held = {**three, "pending": [three["pending"][0] | {"state": "HELD"}]}
     assert wish_after(state, "h")[1] == Act("hold", ("45",))
@@ -340,13 +337,13 @@ def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now() -> None:
         (ENDED, "c", "job 7 has ended"),
     ],
 )
-def test_what_cannot_be_done_is_said(state: State, key: str, told: str) -> None:
+def test_what_cannot_be_done_is_said(state, key, told):
     found = after(state, key, of=mixed())
     assert (found.message, found.is_bad) == (told, True)
     assert after(found, "j", of=mixed()).message == "", "it is gone with the next key"
 
 
-def test_an_action_on_marked_jobs_is_one_question_with_their_number() -> None:
+def test_an_action_on_marked_jobs_is_one_question_with_their_number():
     marked = after(WAITING, " ", " ", " ", of=mixed())
     assert list(marked.marked) == ["4", "5", "6_"]
     assert "3 marked; a key is for all of them, Esc unmarks" in last_lines(marked)
@@ -364,7 +361,7 @@ def test_an_action_on_marked_jobs_is_one_question_with_their_number() -> None:
     assert state.question == Question(Act("retry", ("7", "8")), "retry 2 jobs?")
 
 
-def test_of_marked_jobs_those_are_meant_for_which_the_action_works() -> None:
+def test_of_marked_jobs_those_are_meant_for_which_the_action_works():
     rows = [row(1), row(3, "bob"), row(2, state="SUSPENDED")]
     suspend = Act("suspend", ("1",))
     told = "suspend job 1 (fit) of alice; 2 of the marked ones cannot?"
@@ -374,7 +371,7 @@ def test_of_marked_jobs_those_are_meant_for_which_the_action_works() -> None:
     assert begin("t", rows, ALICE) == Prompt("t", ("1", "2"), text)
 
 
-def test_marked_jobs_that_a_filter_hides_are_left_alone_and_stay_marked() -> None:
+def test_marked_jobs_that_a_filter_hides_are_left_alone_and_stay_marked():
     marked = after(WAITING, " ", " ", of=mixed())
     fewer = after(marked, "/", *"held", "enter", of=mixed())
     assert "2 marked, 1 hidden by the filter; a key is for the 1 shown" in last_lines(fewer)
@@ -391,7 +388,7 @@ def test_marked_jobs_that_a_filter_hides_are_left_alone_and_stay_marked() -> Non
     assert [each["label"] for each in targets(found, lists, ALICE)] == ["6_[0-9]"]
 
 
-def test_a_mark_stays_with_an_array_of_which_tasks_start_or_end() -> None:
+def test_a_mark_stays_with_an_array_of_which_tasks_start_or_end():
     state = after(WAITING, "G", " ", of=mixed())
     assert list(state.marked) == ["6_"]
     later = {**mixed(), "pending": [waits(6, label="6_[3-9]", tasks=7)]}
@@ -402,7 +399,7 @@ def test_a_mark_stays_with_an_array_of_which_tasks_start_or_end() -> None:
     assert list(after(ENDED, " ", of={**mixed(), "ended": rows}).marked) == ["6_[7-8]"]
 
 
-def test_tasks_that_ended_alike_are_one_row() -> None:
+def test_tasks_that_ended_alike_are_one_row():
     tasks = [
         ended(60 - number, label=f"50_{9 - number}", array_id=50, array_index=9 - number,
               name="sweep", **({"exit_code": 1} if number == 3 else {}))
@@ -435,7 +432,7 @@ def far_screen(state: State, found: FoundRows | None) -> str:
     return "\n".join(lines_of(Scene(FAR, state, AT_S, found=found), Size(100, 24)))
 
 
-def test_a_search_is_for_all_jobs_and_until_the_answer_no_job_is_denied() -> None:
+def test_a_search_is_for_all_jobs_and_until_the_answer_no_job_is_denied():
     state = after(WAITING, "/", *"job499", "enter", of=FAR)
     assert labels(state, FAR) == []
     assert "(0 shown, searching all …)" in far_screen(state, None)
@@ -450,7 +447,7 @@ def test_a_search_is_for_all_jobs_and_until_the_answer_no_job_is_denied() -> Non
     ]
 
 
-def test_it_is_asked_only_for_what_the_snapshot_lacks() -> None:
+def test_it_is_asked_only_for_what_the_snapshot_lacks():
     assert missing_query(FAR, WAITING) is None
     near = {**FAR, "pending_more": 0}
     assert missing_query(near, after(WAITING, "/", "x", "enter", "s", "S", of=near)) is None
@@ -461,7 +458,7 @@ def test_it_is_asked_only_for_what_the_snapshot_lacks() -> None:
         assert after(WAITING, "G", *keys, of=FAR).first == 0
 
 
-def test_the_last_job_is_reached_and_the_cursor_goes_over_the_end_of_what_is_listed() -> None:
+def test_the_last_job_is_reached_and_the_cursor_goes_over_the_end_of_what_is_listed():
     told = "… and 200 more rows; G goes to the last"
     assert told in far_screen(LAST, None)
     state = after(WAITING, "G", of=FAR)
@@ -482,9 +479,7 @@ def test_the_last_job_is_reached_and_the_cursor_goes_over_the_end_of_what_is_lis
     assert after(first, "k", of=FAR, found=found).first == 0
 
 
-def test_the_daemon_is_asked_for_what_the_screen_is_to_show(
-    daemon: CannedDaemon, refuse: Refuse
-) -> None:
+def test_the_daemon_is_asked_for_what_the_screen_is_to_show(daemon, refuse):
     reply = {"rows": [waits(7)], "first": 4, "total": 5}
     daemon.replies = {"waiting": [reply, refuse(text="too many requests")]}
     query = WaitingQuery(RowFilter("fit", "root.lab", only_mine=True), "name", True, None)
@@ -530,7 +525,7 @@ def keys_of(*pieces: bytes) -> list[str]:
     return [key for piece in pieces for key in keys.feed(piece)]
 
 
-def test_a_key_is_known_whole_and_byte_by_byte_and_others_take_nothing_with_them() -> None:
+def test_a_key_is_known_whole_and_byte_by_byte_and_others_take_nothing_with_them():
     for sent, key in SENT.items():
         assert keys_of(sent) == [key]
         assert keys_of(*(bytes([each]) for each in sent)) == [key]
@@ -542,16 +537,14 @@ def test_a_key_is_known_whole_and_byte_by_byte_and_others_take_nothing_with_them
     st.lists(st.sampled_from([*SENT, *NOTHING]), max_size=20),
     st.lists(st.integers(0, 100), max_size=8),
 )
-def test_keys_are_the_same_however_their_bytes_are_split(
-    sent: list[bytes], cuts: list[int]
-) -> None:
+def test_keys_are_the_same_however_their_bytes_are_split(sent, cuts):
     data = b"".join(sent)
     ends = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     pieces = [data[begin:end] for begin, end in pairwise(ends)]
     assert keys_of(*pieces) == [SENT[each] for each in sent if each in SENT]
 
 
-def test_escape_alone_is_a_key_when_nothing_follows() -> None:
+def test_escape_alone_is_a_key_when_nothing_follows():
     keys = KeyDecoder()
     assert list(keys.feed(b"\x1b")) == []
     assert keys.is_waiting
@@ -565,7 +558,7 @@ def test_escape_alone_is_a_key_when_nothing_follows() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_taken_in_and_never_kept_for_long(data: bytes) -> None:
+def test_noise_is_taken_in_and_never_kept_for_long(data):
     keys = KeyDecoder()
     for key in keys.feed(data):
         assert key.isprintable()

@@ -142,14 +142,14 @@ def is_as_before(name: str, shown: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_the_screen_of_a_snapshot(name: str, size: Size) -> None:
+def test_the_screen_of_a_snapshot(name, size):
     shown = seen(at(SNAPSHOTS[name]()), size)
     is_as_before(f"{name}-{size.columns}x{size.rows}.txt", shown)
 
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("name", scenes())
-def test_the_screen_of_a_state(name: str) -> None:
+def test_the_screen_of_a_state(name):
     is_as_before(f"{name}.txt", seen(scenes()[name]))
 
 
@@ -159,9 +159,7 @@ def test_the_screen_of_a_state(name: str) -> None:
     [("three", at(three_jobs()), SMALL), ("job", scenes()["job"], Size(120, 50))],
     ids=["three", "job"],
 )
-def test_the_screen_with_the_colours_of_a_terminal_that_has_256(
-    name: str, scene: Scene, size: Size
-) -> None:
+def test_the_screen_with_the_colours_of_a_terminal_that_has_256(name, scene, size):
     lines = screen(scene, size, COLOURED)
     shown = "".join(encode(line, ColorSystem.EIGHT_BIT) + "\n" for line in lines)
     is_as_before(f"{name}-{size.columns}x{size.rows}.ansi", shown)
@@ -169,7 +167,7 @@ def test_the_screen_with_the_colours_of_a_terminal_that_has_256(
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("name", ["three", "5000-of-60"])
-def test_what_is_printed_once(name: str) -> None:
+def test_what_is_printed_once(name):
     lines = text(whole(at(SNAPSHOTS[name]()), 160, PLAIN))
     is_as_before(f"{name}-once.txt", "".join(f"{line}\n" for line in lines))
 
@@ -187,9 +185,7 @@ ALL = [*(at(make()) for make in SNAPSHOTS.values()), *scenes().values()]
     theme=st.sampled_from([PLAIN, COLOURED]),
     panel=st.sampled_from(list(TopPanel)),
 )
-def test_every_screen_is_exactly_as_large_as_asked(
-    scene: Scene, columns: int, rows: int, theme: Theme, panel: TopPanel
-) -> None:
+def test_every_screen_is_exactly_as_large_as_asked(scene, columns, rows, theme, panel):
     scene = replace(scene, state=replace(scene.state, panel=panel))
     lines = text(screen(scene, Size(columns, rows), theme))
     assert [cell_len(words) for words in lines] == [columns] * rows
@@ -198,7 +194,7 @@ def test_every_screen_is_exactly_as_large_as_asked(
 
 
 @given(columns=st.integers(1, LEAST_COLUMNS), rows=st.integers(1, LEAST_ROWS - 1))
-def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns: int, rows: int) -> None:
+def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns, rows):
     lines = text(screen(at(three_jobs()), Size(columns, rows), PLAIN))
     assert [cell_len(line) for line in lines] == [columns] * rows
     told = f"too small: {LEAST_COLUMNS}×{LEAST_ROWS} is needed"
@@ -206,12 +202,12 @@ def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns: int, row
 
 
 @pytest.mark.parametrize("word", HOSTILE)
-def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word: str) -> None:
+def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word):
     question = Question(Act("cancel", ("1",)), f"cancel job 1 ({word}) of {word}?")
     assert "y: yes, any other key: no" in seen(at(three_jobs(), State(question=question)))
 
 
-def test_a_page_moves_no_further_than_there_is_something_to_see() -> None:
+def test_a_page_moves_no_further_than_there_is_something_to_see():
     """Or a key would seem dead for as often as another was pressed in vain."""
     short = at(three_jobs(), State(page=Page.HELP, scroll=7))
     assert settled(short, Size(80, 50), PLAIN).scroll == 0
@@ -237,7 +233,7 @@ def waiting(*reasons: tuple[str, str]) -> dict[str, Any]:
     return snapshot(pending=rows, counts={"PENDING": len(rows)})
 
 
-def test_a_waiting_job_under_the_cursor_tells_its_whole_reason_and_the_panels_stay() -> None:
+def test_a_waiting_job_under_the_cursor_tells_its_whole_reason_and_the_panels_stay():
     assert f"\n 0: LIMIT: {PHYSICS} " in seen(at(waiting(("LIMIT", PHYSICS)), WAITING))
     long = "it fits, but " + KEPT_FREE * 5
     shown = waiting(("RESERVATION", long), ("RESERVATION", "x"))
@@ -264,7 +260,7 @@ def test_a_waiting_job_under_the_cursor_tells_its_whole_reason_and_the_panels_st
         (140, "WAITS FOR NEEDS FREE BLOCKED BY UNTIL REASON"),
     ],
 )  # fmt: skip
-def test_a_narrow_screen_has_fewer_columns_of_evidence(columns: int, heads: str) -> None:
+def test_a_narrow_screen_has_fewer_columns_of_evidence(columns, heads):
     shown = snapshot(pending=[waits(7)], counts={"PENDING": 1})
     lines = seen(at(shown), Size(columns, 24)).splitlines()
     head = next(line for line in lines if line.startswith(" WAITING"))
@@ -274,7 +270,7 @@ def test_a_narrow_screen_has_fewer_columns_of_evidence(columns: int, heads: str)
     assert re.search(r"\n 0 .* RESOURCES +\n", seen(at(shown)))
 
 
-def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_once() -> None:
+def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_once():
     held = "held by alice; drf release 9 lets it go"
     shown = waiting(*[("LIMIT", PHYSICS)] * 3, ("HELD", held))
     lines = seen(at(shown), Size(100, 30)).splitlines()
@@ -292,7 +288,7 @@ def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_o
 # -- figures -----------------------------------------------------------------------------------
 
 
-def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
+def test_a_job_near_its_time_limit_is_red_and_others_are_not():
     shown = snapshot(running=[row(1, started_at=AT_S - 3500), row(2)], counts={"RUNNING": 2})
     lines = screen(at(shown, State(panel=TopPanel.TREE)), SMALL, COLOURED)
     hot = [piece.text.strip() for line in lines for piece in line if piece.style is COLOURED["hot"]]
@@ -303,7 +299,7 @@ def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE, WIDE], ids=str)
-def test_figures_are_never_cut(size: Size) -> None:
+def test_figures_are_never_cut(size):
     """All of what is held, all digits of what was declared, and the greatest use."""
     demand = {**row(1)["demand"], "cores": 0.125, "memory": 21_500_000_000}
     now = {"cores": 0.07, "memory": 0, "memory_peak": 0, "read": 0, "write": 0}
@@ -333,8 +329,8 @@ def test_figures_are_never_cut(size: Size) -> None:
     ],
 )  # fmt: skip
 def test_what_is_lent_is_added_to_what_is_declared_where_there_is_room(
-    declared: float, used: float, ceiling: float, columns: int, told: str
-) -> None:
+    declared, used, ceiling, columns, told
+):
     shown = three_jobs()
     job = shown["running"][0]
     job["demand"]["cores"] = declared
@@ -348,7 +344,7 @@ def test_what_is_lent_is_added_to_what_is_declared_where_there_is_room(
     assert " 150M/10M " in narrow and "190M" not in narrow
 
 
-def test_gpus_have_their_declared_memory_and_graphs() -> None:
+def test_gpus_have_their_declared_memory_and_graphs():
     shown = with_gpus()
     shown["running"][1]["demand"]["gres_memory"] = {"gpu": 20 << 30}
     shown["running"][1]["now"]["gpu_memory_single"] = 19 << 30
@@ -371,7 +367,7 @@ def test_gpus_have_their_declared_memory_and_graphs() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_quotas_and_what_users_lacked_have_columns_where_somebody_has_some(columns: int) -> None:
+def test_quotas_and_what_users_lacked_have_columns_where_somebody_has_some(columns):
     three, size = three_jobs(), Size(columns, 40)
     bare = seen(at(three), size)
     assert "QUOTA" not in bare and "SHORT" not in bare
@@ -385,7 +381,7 @@ def test_quotas_and_what_users_lacked_have_columns_where_somebody_has_some(colum
     assert re.search(r"carol .* 1h30m", shown) and re.search(r"alice .* - \n", shown)
 
 
-def test_nothing_is_left_blank_or_counted_twice() -> None:
+def test_nothing_is_left_blank_or_counted_twice():
     head = seen(at(snapshot()))
     assert re.search(r" SHARES .* 0 +100% ", head) and "ignored" not in head
     assert "nobody has jobs" in seen(at(snapshot(), State(row_filter=RowFilter("x"))))
@@ -397,7 +393,7 @@ def test_nothing_is_left_blank_or_counted_twice() -> None:
     assert "; 3 running, 0 waiting" in in_words(shown)
 
 
-def test_names_are_told_in_full_for_the_job_under_the_cursor_and_have_a_heading() -> None:
+def test_names_are_told_in_full_for_the_job_under_the_cursor_and_have_a_heading():
     name = "video-encode-of-the-second-part"
     running = [row(7, name=name, group="media"), row(8, name="short")]
     shown = snapshot(running=running, counts={"RUNNING": 2})
@@ -431,7 +427,7 @@ def grown(*cores: float) -> History:
     return history
 
 
-def test_curves_go_up_to_the_whole_machine_and_end_with_the_figures_of_now() -> None:
+def test_curves_go_up_to_the_whole_machine_and_end_with_the_figures_of_now():
     history = grown(*[0.0] * 10, *[8.0] * 10, *[16.0] * 10)
     drawn = text(history_lines(history, busy(AT_S + 29, 16.0, 8.0), PLAIN, 63, 9))
     assert drawn[0].startswith(" ALLOCATED, the last 29s")
@@ -445,7 +441,7 @@ def test_curves_go_up_to_the_whole_machine_and_end_with_the_figures_of_now() -> 
     assert height_of(grown(1.0), busy(AT_S, 1.0)) == 0, "before the second snapshot"
 
 
-def test_a_peak_outlives_that_moments_are_put_together_and_away_leaves_a_gap() -> None:
+def test_a_peak_outlives_that_moments_are_put_together_and_away_leaves_a_gap():
     history = History()
     for second in range(3 * MOST):
         history.add(busy(AT_S + second, 16.0 if second == 100 else 1.0))
@@ -462,7 +458,7 @@ def test_a_peak_outlives_that_moments_are_put_together_and_away_leaves_a_gap() -
     assert "    " in drawn[1].split("▁")[1]
 
 
-def test_it_is_drawn_only_in_lines_that_the_panels_leave_free() -> None:
+def test_it_is_drawn_only_in_lines_that_the_panels_leave_free():
     history, three = grown(2.0, 4.0), three_jobs()
 
     def shown(size: Size, **changes: Any) -> str:
@@ -480,7 +476,7 @@ def test_it_is_drawn_only_in_lines_that_the_panels_leave_free() -> None:
 @pytest.mark.parametrize("users", [0, 1, 60])
 @examples(25)
 @given(columns=st.integers(72, 220), room=st.integers(0, 60))
-def test_the_history_has_exactly_its_size(users: int, columns: int, room: int) -> None:
+def test_the_history_has_exactly_its_size(users, columns, room):
     now = many(users, 50) if users else snapshot()
     history = History()
     for second in range(3):
@@ -498,9 +494,7 @@ WORDS = st.text(max_size=60) | st.sampled_from([*HOSTILE, HINDI])
 
 @examples(50)
 @given(WORDS, st.integers(0, 40), st.integers(1, 4))
-def test_text_takes_exactly_its_columns_and_is_harmless(
-    words: str, columns: int, most: int
-) -> None:
+def test_text_takes_exactly_its_columns_and_is_harmless(words, columns, most):
     for shown in (fit(words, columns), fit_right(words, columns)):
         assert sum(map(cell_len, shown)) == columns
         assert not {unicodedata.category(sign) for sign in shown} & {

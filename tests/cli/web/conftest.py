@@ -17,7 +17,6 @@ import pytest
 
 from canned import CannedDaemon
 from canned_snapshots import ended, replies, resources, three_jobs
-from cli.drf import Spawn
 from cli.test_history import ledger
 from drfd.client.connection import Connection
 from drfd_cli.top.feed import News
@@ -109,7 +108,7 @@ Serve = Callable[..., Page]
 
 
 @pytest.fixture
-def serve(spawn: Spawn) -> Serve:
+def serve(spawn) -> Serve:
     def start(*args: str) -> Page:
         process = spawn("web", *args)
         assert process.stdout is not None
@@ -121,7 +120,7 @@ def serve(spawn: Spawn) -> Serve:
 
 
 @pytest.fixture
-def output(tmp_path: Path) -> Path:
+def output(tmp_path) -> Path:
     """The output file of job 40."""
     path = tmp_path / "drf-40.out"
     path.write_text("".join(f"step {number}\n" for number in range(400)))
@@ -129,7 +128,7 @@ def output(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def lab(daemon: CannedDaemon, output: Path) -> CannedDaemon:
+def lab(daemon, output) -> CannedDaemon:
     """A daemon with three jobs, of which 40 has a curve and an output, and ended ones."""
     show, why, usage = copy.deepcopy(replies())
     show["job"] |= {"stdout": str(output), "stderr": None}
@@ -152,10 +151,10 @@ def lab(daemon: CannedDaemon, output: Path) -> CannedDaemon:
 
 
 @pytest.fixture
-def site(lab: CannedDaemon) -> Site:
+def site(lab) -> Site:
     return Site(lab)
 
 
 @pytest.fixture
-def page(lab: CannedDaemon, serve: Serve) -> Page:
+def page(lab, serve) -> Page:
     return serve()

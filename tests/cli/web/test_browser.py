@@ -18,10 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from canned import CannedDaemon
 from canned_snapshots import AT_S, HOSTILE, hostile, node, row, snapshot, three_jobs
 from cli.test_history import ledger
-from cli.web.conftest import Page, Serve
+from cli.web.conftest import Page
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +176,7 @@ MARKUP = "<img src=x onerror=document.title='owned'><script>document.title='owne
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(tmp_path_factory) -> Iterator[Browser]:
     if (lacking := missing()) and os.environ.get("DRFD_BROWSER") == "required":
         raise AssertionError(lacking)
     if lacking:
@@ -188,7 +187,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def shown(browser: Browser, page: Page) -> Iterator[Page]:
+def shown(browser, page) -> Iterator[Page]:
     """The page in the browser, as of the link, on a large light screen."""
     browser.look(1280, 900, is_dark=False)
     browser.console()
@@ -204,9 +203,7 @@ def visit(browser: Browser, view: str) -> None:
     wait_for(f"the view {view}", lambda: browser.has(VIEWS[view]))
 
 
-def test_the_token_is_not_in_the_address_nor_in_reach_of_a_script(
-    browser: Browser, shown: Page
-) -> None:
+def test_the_token_is_not_in_the_address_nor_in_reach_of_a_script(browser, shown):
     assert browser.url == f"http://127.0.0.1:{shown.port}{shown.place}"
     assert browser.run("return document.cookie") == ""
     assert shown.token not in browser.run("return document.documentElement.outerHTML")
@@ -214,7 +211,7 @@ def test_the_token_is_not_in_the_address_nor_in_reach_of_a_script(
     wait_for("the page again, by its cookie", lambda: browser.has("atlas"))
 
 
-def test_each_view_shows_what_the_daemon_tells(browser: Browser, shown: Page) -> None:
+def test_each_view_shows_what_the_daemon_tells(browser, shown):
     assert "as alice" in browser.text("header")
     # Names are told as paths, the largest share first.
     wait_for("the shares", lambda: browser.has("lab.bob"))
@@ -250,9 +247,7 @@ def test_each_view_shows_what_the_daemon_tells(browser: Browser, shown: Page) ->
     assert browser.run("return document.querySelectorAll('#job figure .curve').length") == 4
 
 
-def test_a_waiting_job_has_its_reason_and_its_forecast(
-    browser: Browser, lab: CannedDaemon, serve: Serve
-) -> None:
+def test_a_waiting_job_has_its_reason_and_its_forecast(browser, lab, serve):
     waiting = next(each for each in three_jobs()["pending"] if each["id"] == 45)
     job = waiting | {"argv": ["fit"], "cwd": "/", "stdout": None, "stderr": None}
     lab.replies["show"] = {"job": job | {"expected_start_at": None}, "events": []}
@@ -265,9 +260,7 @@ def test_a_waiting_job_has_its_reason_and_its_forecast(
     assert "only its owner is told where it is" in text
 
 
-def test_a_new_snapshot_appears_by_itself_and_leaves_the_focus(
-    browser: Browser, shown: Page, lab: CannedDaemon
-) -> None:
+def test_a_new_snapshot_appears_by_itself_and_leaves_the_focus(browser, shown, lab):
     visit(browser, "queue")
     browser.run(
         "[...document.querySelectorAll('#waiting a')].find(e => e.innerText === '45').focus()"
@@ -283,9 +276,7 @@ def test_a_new_snapshot_appears_by_itself_and_leaves_the_focus(
     assert browser.run("return document.activeElement.innerText") == "45"
 
 
-def test_hostile_words_are_shown_as_text(
-    browser: Browser, lab: CannedDaemon, serve: Serve, output: Path
-) -> None:
+def test_hostile_words_are_shown_as_text(browser, lab, serve, output):
     """Markup, control characters, reversed text and long words, wherever others choose words."""
     output.write_text(f"{MARKUP}\n\x1b]0;owned\x07\x1b[31mred\u202e\n")
     words = [*HOSTILE, MARKUP]
@@ -330,21 +321,21 @@ def is_within(browser: Browser) -> bool:
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
-def test_no_view_is_wider_than_the_screen(browser: Browser, shown: Page, width: int) -> None:
+def test_no_view_is_wider_than_the_screen(browser, shown, width):
     browser.look(width, 740, is_dark=False)
     for view in VIEWS:
         visit(browser, view)
         assert is_within(browser), view
 
 
-def test_dark_and_light_follow_the_browser(browser: Browser, shown: Page) -> None:
+def test_dark_and_light_follow_the_browser(browser, shown):
     ground = "return getComputedStyle(document.body).backgroundColor"
     assert browser.run(ground) == "rgb(255, 255, 255)"
     browser.look(1280, 900, is_dark=True)
     wait_for("a dark ground", lambda: browser.run(ground) == "rgb(18, 22, 28)")
 
 
-def test_the_keyboard_reaches_everything(browser: Browser, shown: Page) -> None:
+def test_the_keyboard_reaches_everything(browser, shown):
     focused = "return document.activeElement.innerText"
     names = []
     for _ in range(5):
@@ -366,7 +357,7 @@ def test_the_keyboard_reaches_everything(browser: Browser, shown: Page) -> None:
     assert browser.run("return document.activeElement.tagName") == "PRE"
 
 
-def test_nothing_is_loaded_from_elsewhere(browser: Browser, shown: Page) -> None:
+def test_nothing_is_loaded_from_elsewhere(browser, shown):
     for view in VIEWS:
         visit(browser, view)
     script = "return performance.getEntriesByType('resource').map(e => e.name)"
@@ -376,9 +367,7 @@ def test_nothing_is_loaded_from_elsewhere(browser: Browser, shown: Page) -> None
     assert [each for each in loaded if not each.startswith(own)] == []
 
 
-def test_an_empty_machine_has_words_for_it(
-    browser: Browser, lab: CannedDaemon, serve: Serve
-) -> None:
+def test_an_empty_machine_has_words_for_it(browser, lab, serve):
     nothing = ledger(rows=[], leaves=0, starts=[], pairs=[], past=[], hours=0)
     lab.replies |= {
         "snapshots": {"snapshot": snapshot()},
@@ -395,7 +384,7 @@ def test_an_empty_machine_has_words_for_it(
         wait_for(words, lambda words=words: browser.has(words))
 
 
-def test_the_page_says_when_the_connection_is_gone(browser: Browser, page: Page) -> None:
+def test_the_page_says_when_the_connection_is_gone(browser, page):
     browser.open(page.link)
     wait_for("the first snapshot", lambda: browser.has("live,") or browser.has("no word from"))
     wait_for("a word that it is the last", lambda: browser.has("no word from the daemon since"))
@@ -405,7 +394,7 @@ def test_the_page_says_when_the_connection_is_gone(browser: Browser, page: Page)
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_axe_finds_no_violations(browser: Browser, shown: Page, width: int, is_dark: bool) -> None:
+def test_axe_finds_no_violations(browser, shown, width, is_dark):
     file = os.environ.get(_AXE, "")
     if not file:
         pytest.skip(f"{_AXE} does not name the file axe.min.js of the npm package axe-core")

@@ -17,10 +17,8 @@ from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, Refuse
 from canned_snapshots import AT_S, node, snapshot, three_jobs
-from cli.drf import Drf, Finish
-from cli.web.conftest import Page, Serve, Site
+from cli.web.conftest import Site
 from drfd.common.errors import HostError, Refused
 from drfd_cli.commands import web
 from drfd_cli.top.history import History
@@ -33,7 +31,7 @@ PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
 # -- who may see it ----------------------------------------------------------------------------
 
 
-def test_the_link_moves_the_token_into_a_cookie_and_out_of_the_address(site: Site) -> None:
+def test_the_link_moves_the_token_into_a_cookie_and_out_of_the_address(site):
     reply = site.get(f"?token={site.shown.token}", has_cookie=False)
     assert (reply.status, reply.headers["location"], reply.body) == (303, "./", b"")
     cookie = f"drfd-web={site.shown.token}; HttpOnly; SameSite=Strict"
@@ -44,7 +42,7 @@ def test_the_link_moves_the_token_into_a_cookie_and_out_of_the_address(site: Sit
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_the_token_there_is_nothing(site: Site, lab: CannedDaemon, path: str) -> None:
+def test_without_the_token_there_is_nothing(site, lab, path):
     token = site.shown.token
     for headers in (
         {},
@@ -63,7 +61,7 @@ def test_without_the_token_there_is_nothing(site: Site, lab: CannedDaemon, path:
     assert lab.requests == []
 
 
-def test_outside_the_path_of_the_page_there_is_nothing(site: Site) -> None:
+def test_outside_the_path_of_the_page_there_is_nothing(site):
     place = f"/{site.shown.place}/"
     assert site.get("/", has_cookie=False).status == 403
     for path in ("/", "/page.js", "/past", f"{place}../past", f"{place}page.py"):
@@ -71,7 +69,7 @@ def test_outside_the_path_of_the_page_there_is_nothing(site: Site) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:1", "x@localhost", ""])
-def test_another_host_name_is_refused_even_with_the_token(site: Site, host: str) -> None:
+def test_another_host_name_is_refused_even_with_the_token(site, host):
     for path in ("", f"?token={site.shown.token}"):
         reply = site.get(path, Host=host)
         assert reply.status == 421
@@ -82,7 +80,7 @@ def test_another_host_name_is_refused_even_with_the_token(site: Site, host: str)
 
 
 @pytest.mark.parametrize("path", [*PATHS[:3], "past", "nothing"])
-def test_every_reply_forbids_what_the_page_does_not_need(site: Site, path: str) -> None:
+def test_every_reply_forbids_what_the_page_does_not_need(site, path):
     for has_cookie in (True, False):
         headers = site.get(path, has_cookie=has_cookie).headers
         policy = headers["content-security-policy"].split("; ")
@@ -97,12 +95,12 @@ def test_every_reply_forbids_what_the_page_does_not_need(site: Site, path: str) 
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_the_page_only_answers_questions(site: Site, lab: CannedDaemon, method: str) -> None:
+def test_the_page_only_answers_questions(site, lab, method):
     assert [site.get(path, method=method).status for path in PATHS] == [405] * len(PATHS)
     assert lab.requests == []
 
 
-def test_what_browsers_name_the_page() -> None:
+def test_what_browsers_name_the_page():
     assert web.own_hosts(80) == ["127.0.0.1:80", "localhost:80", "127.0.0.1", "localhost"]
     assert web.own_hosts(8000) == ["127.0.0.1:8000", "localhost:8000"]
 
@@ -117,17 +115,13 @@ def test_what_browsers_name_the_page() -> None:
         (["--port", 8000, "--socket", "x"], "--port and --socket exclude each other"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(
-    drf: Drf, words: list[object], complaint: str
-) -> None:
+def test_what_cannot_be_meant_is_a_usage_error(drf, words, complaint):
     result = drf("web", *words)
     assert (result.code, result.out) == (2, "")
     assert complaint in result.err
 
 
-def test_without_its_packages_it_says_what_to_install(
-    drf: Drf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_packages_it_says_what_to_install(drf, monkeypatch):
     monkeypatch.setattr(web, "find_spec", lambda name: None)
     result = drf("web")
     assert (result.code, result.out) == (1, "")
@@ -140,9 +134,7 @@ def test_without_its_packages_it_says_what_to_install(
 # -- what it shows -----------------------------------------------------------------------------
 
 
-def test_a_job_comes_with_its_reasons_its_curve_and_the_end_of_its_output(
-    site: Site, lab: CannedDaemon, output: Path
-) -> None:
+def test_a_job_comes_with_its_reasons_its_curve_and_the_end_of_its_output(site, lab, output):
     assert site.json("jobs/40").keys() == {"show", "output"}
     found = site.json("jobs/40?why=1")
     assert found.keys() == {"show", "why", "output"}
@@ -155,9 +147,7 @@ def test_a_job_comes_with_its_reasons_its_curve_and_the_end_of_its_output(
     assert site.json("jobs/40")["errors"]["lines"] == ["oh"]
 
 
-def test_an_output_that_cannot_be_shown_says_why(
-    site: Site, lab: CannedDaemon, output: Path
-) -> None:
+def test_an_output_that_cannot_be_shown_says_why(site, lab, output):
     job: Any = lab.replies["show"]["job"]
 
     def note() -> str:
@@ -177,7 +167,7 @@ def test_an_output_that_cannot_be_shown_says_why(
     assert note() == "only its owner is told where it is"
 
 
-def test_refusals_of_the_daemon_are_told(site: Site, lab: CannedDaemon, refuse: Refuse) -> None:
+def test_refusals_of_the_daemon_are_told(site, lab, refuse):
     lab.replies["show"] = refuse("Refused", "no-job", "there is no job 99")
     assert site.json("jobs/99", 404) == {"error": "there is no job 99"}
     assert site.get("jobs/x%0a%3Cb%3E").status == 404
@@ -189,9 +179,7 @@ def test_refusals_of_the_daemon_are_told(site: Site, lab: CannedDaemon, refuse: 
     assert "no drfd answers" in site.json("history", 503)["error"]
 
 
-def test_history_is_ones_own_unless_asked_and_goes_on_where_it_stopped(
-    site: Site, lab: CannedDaemon
-) -> None:
+def test_history_is_ones_own_unless_asked_and_goes_on_where_it_stopped(site, lab):
     lab.replies["history"] = {"jobs": [], "after": [5.5, 7]}
     assert site.json("history")["after"] == [5.5, 7]
     site.json("history?everybody=1&at=5.5&id=7")
@@ -201,7 +189,7 @@ def test_history_is_ones_own_unless_asked_and_goes_on_where_it_stopped(
         assert site.get(f"history?{query}").status == 404
 
 
-def test_the_account_of_promises_is_of_so_many_days(site: Site, lab: CannedDaemon) -> None:
+def test_the_account_of_promises_is_of_so_many_days(site, lab):
     assert site.json("promises?days=7") == {"ok": True, **lab.replies["ledger"]}
     (asked,) = lab.asked("ledger")
     assert 0 <= time.time() - 7 * 86400 - asked["since_s"] < 120
@@ -217,7 +205,7 @@ async def news_of(lines: AsyncIterator[bytes]) -> tuple[float, bool, bool]:
     return told["snapshot"]["at"], told["away"], told["silent"]
 
 
-async def test_a_stream_has_each_new_snapshot_and_says_what_is_wrong_with_it(site: Site) -> None:
+async def test_a_stream_has_each_new_snapshot_and_says_what_is_wrong_with_it(site):
     lines = site.feed.lines()
     assert await news_of(lines) == (AT_S, False, False)
     site.news = replace(site.news, away_since_s=time.monotonic())
@@ -236,7 +224,7 @@ async def test_a_stream_has_each_new_snapshot_and_says_what_is_wrong_with_it(sit
     assert past["nodes"]["root.lab.alice"] == {"share": [0.5, 0.5], "entitlement": [0.5, 0.5]}
 
 
-async def test_no_more_pages_than_sixteen_are_open_and_a_closed_one_makes_room(site: Site) -> None:
+async def test_no_more_pages_than_sixteen_are_open_and_a_closed_one_makes_room(site):
     streams = [site.feed.lines() for _ in range(16)]
     for each in streams:
         await anext(each)
@@ -250,9 +238,7 @@ async def test_no_more_pages_than_sixteen_are_open_and_a_closed_one_makes_room(s
         await each.aclose()
 
 
-async def test_a_daemon_that_answers_no_question_keeps_nobody_from_the_page(
-    site: Site, lab: CannedDaemon
-) -> None:
+async def test_a_daemon_that_answers_no_question_keeps_nobody_from_the_page(site, lab):
     """Nor from its end, however many ask."""
     answer = threading.Event()
     lab.replies["history"] = lambda request: answer.wait(60) and None
@@ -268,7 +254,7 @@ async def test_a_daemon_that_answers_no_question_keeps_nobody_from_the_page(
     answer.set()
 
 
-def test_the_past_keeps_the_highest_share_of_each_time_in_few_moments() -> None:
+def test_the_past_keeps_the_highest_share_of_each_time_in_few_moments():
     past = History(240)
     for second in range(3_000):
         share = 0.9 if second == 1_500 else 0.1
@@ -283,7 +269,7 @@ def test_the_past_keeps_the_highest_share_of_each_time_in_few_moments() -> None:
     assert set(view["nodes"]["root.a"]["entitlement"]) == {0.25}
 
 
-def test_who_comes_later_has_a_gap_before() -> None:
+def test_who_comes_later_has_a_gap_before():
     past = History()
     past.add(snapshot(at=AT_S))
     past.add(snapshot(at=AT_S + 1, nodes=[node("root.a", pending=2, entitlement=1.0)]))
@@ -326,7 +312,7 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.usefixtures("handlers")
-async def test_strangers_can_neither_use_up_the_connections_nor_stay(site: Site) -> None:
+async def test_strangers_can_neither_use_up_the_connections_nor_stay(site):
     """Of connections that say nothing, or half a request, the oldest are closed at once if they are
     too many, and all others after some time. Who has shown the token stays."""
     head = f"GET /{site.shown.place}/events HTTP/1.1\r\nHost: localhost\r\n"
@@ -345,7 +331,7 @@ async def test_strangers_can_neither_use_up_the_connections_nor_stay(site: Site)
 
 
 @pytest.mark.usefixtures("handlers")
-async def test_a_head_without_end_is_refused(site: Site) -> None:
+async def test_a_head_without_end_is_refused(site):
     async with served(site) as port:
         reader, writer = await connect(port, b"X" * (1 << 20))
         answer = await rest(reader)
@@ -353,9 +339,7 @@ async def test_a_head_without_end_is_refused(site: Site) -> None:
         writer.close()
 
 
-def test_a_socket_that_was_left_is_replaced_and_nothing_else(
-    lab: CannedDaemon, drf: Drf, tmp_path: Path
-) -> None:
+def test_a_socket_that_was_left_is_replaced_and_nothing_else(lab, drf, tmp_path):
     path, file = tmp_path / "web.sock", tmp_path / "file"
     with listen_at_path(str(path))[0]:
         assert path.stat().st_mode & 0o777 == 0o660
@@ -373,7 +357,7 @@ def test_a_socket_that_was_left_is_replaced_and_nothing_else(
         listen_at_path(str(tmp_path / "none" / "web.sock"))
 
 
-def test_only_the_own_socket_is_removed_at_the_end(tmp_path: Path) -> None:
+def test_only_the_own_socket_is_removed_at_the_end(tmp_path):
     path = str(tmp_path / "web.sock")
     first, own = listen_at_path(path)
     Path(path).unlink()
@@ -387,7 +371,7 @@ def test_only_the_own_socket_is_removed_at_the_end(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_port_in_use_is_told_with_the_cure(lab: CannedDaemon, drf: Drf) -> None:
+def test_a_port_in_use_is_told_with_the_cure(lab, drf):
     with listen_on_port(0) as listener:
         port = listener.getsockname()[1]
         result = drf("web", "--port", port)
@@ -402,9 +386,7 @@ def test_a_port_in_use_is_told_with_the_cure(lab: CannedDaemon, drf: Drf) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_although_a_page_is_open(
-    page: Page, finish: Finish, number: signal.Signals
-) -> None:
+def test_a_signal_ends_it_although_a_page_is_open(page, finish, number):
     """And strangers cannot write to the terminal."""
     upgrade = b"Host: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     for data in (b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\n" + upgrade):
@@ -423,9 +405,7 @@ def test_a_signal_ends_it_although_a_page_is_open(
 
 
 @pytest.mark.slow
-def test_a_proxy_reaches_it_by_a_socket_under_its_own_name(
-    lab: CannedDaemon, serve: Serve, finish: Finish, tmp_path: Path
-) -> None:
+def test_a_proxy_reaches_it_by_a_socket_under_its_own_name(lab, serve, finish, tmp_path):
     path = tmp_path / "web.sock"
     page = serve("--socket", str(path), "--host", "Jobs.Example:8443")
     where, _, link = page.link.partition(", and there ")
