@@ -95,12 +95,12 @@ def make_instance() -> Iterator[Callable[..., Instance]]:
 
 
 @pytest.fixture
-def instance(make_instance: Callable[..., Instance]) -> Instance:
+def instance(make_instance) -> Instance:
     return make_instance().start()
 
 
 @pytest.fixture
-def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_berlin(monkeypatch) -> Iterator[None]:
     """Local time whose clocks are set back by an hour on 2026-10-25 at 03:00: that week has 169
     hours."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")

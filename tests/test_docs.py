@@ -35,7 +35,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 _DEEP = 3
 
 
-def test_every_package_has_a_row_on_the_map_and_a_docstring() -> None:
+def test_every_package_has_a_row_on_the_map_and_a_docstring():
     rows = re.findall(r"^\| `([\w/]+)/` \| [^|]+ \|$", ARCHITECTURE, re.MULTILINE)
     packages = set()
     for base in (ROOT / "drfd", ROOT / "cli"):
@@ -49,7 +49,7 @@ def test_every_package_has_a_row_on_the_map_and_a_docstring() -> None:
     assert len(rows) == len(set(rows))
 
 
-def test_every_picture_of_the_readme_is_there_and_asks_nobody_for_anything() -> None:
+def test_every_picture_of_the_readme_is_there_and_asks_nobody_for_anything():
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
     assert pictures
     for name in pictures:
@@ -58,7 +58,7 @@ def test_every_picture_of_the_readme_is_there_and_asks_nobody_for_anything() -> 
         assert "url(http" not in picture
 
 
-def test_every_state_has_its_sentence_and_the_transitions_are_the_codes_own() -> None:
+def test_every_state_has_its_sentence_and_the_transitions_are_the_codes_own():
     rows = re.findall(r"^\| ([A-Z]+) \| [A-Z][^|]+\. \| (.+) \|$", ARCHITECTURE, re.MULTILINE)
     found = []
     for before, moves in TRANSITIONS.items():
@@ -71,7 +71,7 @@ def test_every_state_has_its_sentence_and_the_transitions_are_the_codes_own() ->
     assert rows == found
 
 
-def test_the_decisions_are_numbered_and_all_are_in_the_index() -> None:
+def test_the_decisions_are_numbered_and_all_are_in_the_index():
     folder = ROOT / "docs" / "decisions"
     index = re.findall(r"^(\d+\. .+)$", (folder / "README.md").read_text(), re.MULTILINE)
     heads = [
@@ -84,7 +84,7 @@ def test_the_decisions_are_numbered_and_all_are_in_the_index() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_every_dependency_has_its_reason() -> None:
+def test_every_dependency_has_its_reason():
     text = (ROOT / "pyproject.toml").read_text()
     block = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     assert block is not None
@@ -92,18 +92,18 @@ def test_every_dependency_has_its_reason() -> None:
         assert re.search(rf"^\| (\w+, )?{name}(, \w+)? \|", ARCHITECTURE, re.MULTILINE)
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short():
     assert len(README.splitlines()) <= 200
 
 
-def test_the_readme_leads_to_every_document() -> None:
+def test_the_readme_leads_to_every_document():
     for path in ROOT.glob("docs/*.md"):
         assert f"(docs/{path.name})" in README, f"README does not lead to {path.name}"
     for path in ROOT.glob("*.md"):
         assert path.name == "README.md" or f"({path.name})" in README
 
 
-def test_every_verb_is_in_the_manual() -> None:
+def test_every_verb_is_in_the_manual():
     for verb in VERBS:
         assert re.search(rf"`(drf )?{verb}\b", MANUAL), f"the manual does not show {verb}"
         command = command_of(verb)
@@ -111,7 +111,7 @@ def test_every_verb_is_in_the_manual() -> None:
             assert f"{verb} {name}" in MANUAL, f"the manual does not show {verb} {name}"
 
 
-def test_every_configuration_key_is_in_its_document() -> None:
+def test_every_configuration_key_is_in_its_document():
     """Keys of tables that a site names are read off the source."""
     assert f"```toml\n{reference()}```" in CONFIGURATION, "run python -m drfd.daemon.reference"
     keys = set()
@@ -122,7 +122,7 @@ def test_every_configuration_key_is_in_its_document() -> None:
         assert re.search(rf"\b{key}\b", CONFIGURATION), f"configuration.md lacks {key}"
 
 
-def test_there_is_a_schema_of_each_table_and_of_each_reply() -> None:
+def test_there_is_a_schema_of_each_table_and_of_each_reply():
     found = config_schema()["$defs"]
     assert found["limits"]["additionalProperties"] is False
     assert "24h" in found["defaults"]["properties"]["time"]["description"]
@@ -132,26 +132,26 @@ def test_there_is_a_schema_of_each_table_and_of_each_reply() -> None:
         assert schema["$defs"] and ("$ref" in schema or verb == "submit"), verb
 
 
-def test_every_method_of_the_python_client_is_in_its_document() -> None:
+def test_every_method_of_the_python_client_is_in_its_document():
     text = (ROOT / "docs" / "python.md").read_text()
     for name, each in vars(Client).items():
         if callable(each) and not name.startswith("_") and name != "close":
             assert re.search(rf"\b{name}\b", text), f"python.md does not show {name}"
 
 
-def test_the_tables_of_the_reference_are_the_codes_own() -> None:
+def test_the_tables_of_the_reference_are_the_codes_own():
     assert written(REFERENCE) == REFERENCE, "run python -m tests.reference"
     assert "| `RESOURCES` | The job needs" in REFERENCE
     assert "| `LOST` | Nobody saw its end. |" in REFERENCE
 
 
-def test_the_reference_has_the_exit_code_of_each_error() -> None:
+def test_the_reference_has_the_exit_code_of_each_error():
     own = re.findall(r"^\| (\d+) \|", REFERENCE.partition("drf's own codes")[2], re.MULTILINE)
     for each in (Refused, NotPermitted, Unavailable, ConfigError):
         assert str(each.exit_code) in own
 
 
-def test_what_the_manual_types_is_understood() -> None:
+def test_what_the_manual_types_is_understood():
     """Each option of each `drf VERB` in its code."""
     code = "\n".join(re.findall(r"^```\w*\n(.*?)^```$", MANUAL, re.DOTALL | re.MULTILINE))
     lines = re.findall(r"^(?:\$ |\t)?drf ([a-z]+)(.*)$", code, re.MULTILINE)
@@ -170,7 +170,7 @@ def test_what_the_manual_types_is_understood() -> None:
 # -- links -------------------------------------------------------------------------------------
 
 
-def test_every_link_of_a_document_leads_somewhere() -> None:
+def test_every_link_of_a_document_leads_somewhere():
     for pattern in ("*.md", "docs/**/*.md", "drfd/**/*.md", "cli/**/*.md"):
         for path in ROOT.glob(pattern):
             for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
@@ -184,7 +184,7 @@ def test_every_link_of_a_document_leads_somewhere() -> None:
                 assert anchor in ["", *anchors], f"{path} links to {target}"
 
 
-def test_every_file_and_name_that_a_document_gives_is_there() -> None:
+def test_every_file_and_name_that_a_document_gives_is_there():
     """`drfd/x.py` or `drfd/x/`, and `Class.method` or `CONSTANT` in either."""
     tops = "drfd|cli|tests|docs|systemd|debian"
     named = re.compile(rf"(?:`([A-Za-z_.]+)` in )?`((?:{tops})/[\w./-]+)`")
@@ -199,7 +199,7 @@ def test_every_file_and_name_that_a_document_gives_is_there() -> None:
                 assert re.search(defined, text, re.MULTILINE), f"{path} names {name} in {file}"
 
 
-def test_every_document_that_the_source_names_is_there() -> None:
+def test_every_document_that_the_source_names_is_there():
     for folder in ("drfd", "cli", "tests", "systemd", "debian"):
         for path in ROOT.joinpath(folder).rglob("*.py"):
             for name in re.findall(r"\bdocs/[\w./-]+\.md\b", path.read_text()):

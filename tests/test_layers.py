@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -288,7 +287,7 @@ def is_the_launchers_interface(path: Path, name: str) -> bool:
 @pytest.mark.parametrize(
     "rule", [may_import, may_import_inside, is_at_home, is_the_launchers_interface]
 )
-def test_every_import_keeps_the_rules(rule: Callable[[Path, str], bool]) -> None:
+def test_every_import_keeps_the_rules(rule):
     offenders = [
         f"{module_of(path)} imports {name}"
         for path in MODULES
@@ -299,7 +298,7 @@ def test_every_import_keeps_the_rules(rule: Callable[[Path, str], bool]) -> None
 
 
 @pytest.mark.parametrize("above", INSIDE)
-def test_what_is_said_of_the_inside_of_a_room_is_true(above: str) -> None:
+def test_what_is_said_of_the_inside_of_a_room_is_true(above):
     """No name is listed that is not there, and no two may import each other: listed in an order in
     which each has only names before it, but for what is named to the module."""
     there = {
@@ -314,7 +313,7 @@ def test_what_is_said_of_the_inside_of_a_room_is_true(above: str) -> None:
         before.add(name)
 
 
-def test_no_folder_has_more_than_a_dozen_modules() -> None:
+def test_no_folder_has_more_than_a_dozen_modules():
     counts = Counter(
         str(path.parent.relative_to(ROOT)) for path in MODULES if path.name != "__init__.py"
     )
@@ -326,7 +325,7 @@ def test_no_folder_has_more_than_a_dozen_modules() -> None:
 CONSTANTS = re.compile(r"^((?:_?[A-Z][A-Z0-9_]*(?:, )?)+)(?:: .+?)? = ", re.MULTILINE)
 
 
-def test_no_module_gives_a_constant_two_values() -> None:
+def test_no_module_gives_a_constant_two_values():
     """Merged modules did: the tables of one took the widths of the other."""
     for path in MODULES:
         names = Counter(", ".join(CONSTANTS.findall(path.read_text())).split(", "))
@@ -334,13 +333,13 @@ def test_no_module_gives_a_constant_two_values() -> None:
         assert not twice, f"{path} gives {', '.join(twice)} two values"
 
 
-def test_ctypes_is_used_in_one_module_alone() -> None:
+def test_ctypes_is_used_in_one_module_alone():
     """A wrong signature or an unchecked result there is found by reading one file."""
     users = [path for path in MODULES if "ctypes" in {one.split(".")[0] for one in imports(path)}]
     assert users == [ROOT / "drfd" / "linux" / "syscalls.py"]
 
 
-def test_the_command_line_starts_light() -> None:
+def test_the_command_line_starts_light():
     """Nothing heavy is imported to queue a job; rich only where a table is drawn."""
     heavy = {"rich", "psutil", "msgspec", "asyncio", "sqlite3", "drfd.core", "drfd.daemon"}
     heavy |= {"drfd.sim", "matplotlib", "starlette", "uvicorn"}
@@ -354,7 +353,7 @@ def test_the_command_line_starts_light() -> None:
 
 
 @pytest.mark.parametrize("unit", ["drfd-launcher.service", "drfd-slurm-launcher.service"])
-def test_a_launcher_loads_nothing_of_the_controllers(unit: str) -> None:
+def test_a_launcher_loads_nothing_of_the_controllers(unit):
     """Root runs all of it: the standard library, cgroupspy, and what is written for it."""
     text = (ROOT / "systemd" / unit).read_text()
     [line] = re.findall("^ExecStart=@PYTHON@ -I -m (.*)$", text, re.MULTILINE)

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 
 @pytest.fixture
-def daemon(make_instance: Callable[..., Instance]) -> Instance:
+def daemon(make_instance) -> Instance:
     instance = make_instance(CONFIG + ALONE).start()
     instance.drf("slurm-names", instance.root / "bin")
     return instance
@@ -77,7 +76,7 @@ def installed(place: Path, packages: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_its_flow_comes_out_right_with(client: str, daemon: Instance, tmp_path: Path) -> None:
+def test_its_flow_comes_out_right_with(client, daemon, tmp_path):
     packages, expected = CLIENTS[client]
     python = installed(tmp_path / "environment", packages)
     flow, result = Path(__file__).with_name("flows.py"), tmp_path / "result"

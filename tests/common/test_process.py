@@ -32,7 +32,7 @@ from drfd.common.journald import Entries, about, entry
 # -- errors ------------------------------------------------------------------------------------
 
 
-def test_each_kind_of_error_has_its_documented_exit_code_and_crosses_the_wire_by_its_name() -> None:
+def test_each_kind_of_error_has_its_documented_exit_code_and_crosses_the_wire_by_its_name():
     codes = {Refused: 1, NotPermitted: 77, Unavailable: 69, ConfigError: 78, HostError: 1}
     assert {kind: kind("some-code", "text").exit_code for kind in codes} == codes
     kinds = [each for each in vars(errors).values() if isinstance(each, type)]
@@ -58,14 +58,14 @@ XDG = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
     ],
 )  # fmt: skip
 def test_a_users_places_follow_the_xdg_variables_or_are_below_the_home_directory(
-    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], state: str, config: str, socket_: str
-) -> None:
+    monkeypatch, env, state, config, socket_
+):
     monkeypatch.setenv("HOME", "/home/alice")
     found = paths.user_state(env), paths.user_config(env), paths.user_socket(env)
     assert [*map(str, found)] == [state, config, socket_]
 
 
-def test_the_systems_places() -> None:
+def test_the_systems_places():
     """Documented: scripts, unit files and users rely on them."""
     found = paths.SYSTEM_SOCKET, paths.SYSTEM_STATE, paths.SYSTEM_CONFIG
     assert [*map(str, found)] == ["/run/drfd/drfd.sock", "/var/lib/drfd", "/etc/drfd/drfd.toml"]
@@ -111,13 +111,13 @@ def run(*names: str, directory: Path | None, env: dict[str, str] | None = None) 
 
 
 @pytest.mark.slow
-def test_the_list_names_every_failpoint_of_the_source_once_and_no_other() -> None:
+def test_the_list_names_every_failpoint_of_the_source_once_and_no_other():
     """One name, one place: a test that arms it knows where it fires."""
     assert sorted(failpoints.NAMES) == sorted(reached())
 
 
 @pytest.mark.parametrize("directory", ["", "other"])
-def test_without_directory_or_file_no_failpoint_fires(tmp_path: Path, directory: str) -> None:
+def test_without_directory_or_file_no_failpoint_fires(tmp_path, directory):
     """The variable of the environment of this name did: whoever could set it in root's named a
     directory from which root read pids to kill."""
     (tmp_path / "a").write_text("self")
@@ -131,7 +131,7 @@ def test_without_directory_or_file_no_failpoint_fires(tmp_path: Path, directory:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--launcher", "."], []], ids=["a service", "the system's"])
-def test_only_a_private_instance_has_any(tmp_path: Path, words: list[str]) -> None:
+def test_only_a_private_instance_has_any(tmp_path, words):
     command = [sys.executable, "-m", "drfd.daemon", "serve", "--failpoints", str(tmp_path)]
     if words:
         words = [*words, "--state", str(tmp_path / "state")]
@@ -144,7 +144,7 @@ def test_only_a_private_instance_has_any(tmp_path: Path, words: list[str]) -> No
 
 
 @pytest.mark.slow
-def test_no_unit_and_no_help_knows_of_them() -> None:
+def test_no_unit_and_no_help_knows_of_them():
     for unit in ROOT.joinpath("systemd").iterdir():
         assert "failpoints" not in unit.read_text()
     for command in (["drfd.daemon", "serve"], ["drfd.launcher"], ["drfd.launcher.slurm"]):
@@ -155,7 +155,7 @@ def test_no_unit_and_no_help_knows_of_them() -> None:
         assert "failpoints" not in done.stdout
 
 
-def test_they_are_not_read_where_others_may_write(tmp_path: Path) -> None:
+def test_they_are_not_read_where_others_may_write(tmp_path):
     """A file there says which process is killed, by root perhaps."""
     tmp_path.chmod(0o777)
     with pytest.raises(errors.ConfigError, match="others may write"):
@@ -165,7 +165,7 @@ def test_they_are_not_read_where_others_may_write(tmp_path: Path) -> None:
     assert failpoints.directory() is None
 
 
-def test_an_armed_failpoint_kills_who_comes_there_once_each_time(tmp_path: Path) -> None:
+def test_an_armed_failpoint_kills_who_comes_there_once_each_time(tmp_path):
     for _ in range(2):
         (tmp_path / "b").write_text("self\n")
         first = run("a", "b", "c", directory=tmp_path)
@@ -175,7 +175,7 @@ def test_an_armed_failpoint_kills_who_comes_there_once_each_time(tmp_path: Path)
     assert (second.returncode, second.stdout) == (0, "passed a\npassed b\npassed c\n")
 
 
-def test_an_armed_failpoint_kills_the_process_it_names_and_goes_on(tmp_path: Path) -> None:
+def test_an_armed_failpoint_kills_the_process_it_names_and_goes_on(tmp_path):
     with subprocess.Popen(["sleep", "60"]) as victim:
         (tmp_path / "a").write_text(f"{victim.pid}\n")
         done = run("a", "b", directory=tmp_path)
@@ -188,7 +188,7 @@ def test_an_armed_failpoint_kills_the_process_it_names_and_goes_on(tmp_path: Pat
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[socket.socket]:
+def journal(tmp_path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "journal"))
         listener.settimeout(5)
@@ -202,7 +202,7 @@ def lines() -> io.StringIO:
 
 
 @pytest.fixture
-def log(tmp_path: Path, lines: io.StringIO) -> Iterator[logging.Logger]:
+def log(tmp_path, lines) -> Iterator[logging.Logger]:
     log = logging.Logger("test")
     handler = Entries("drfd", logging.StreamHandler(lines), str(tmp_path / "journal"))
     log.addHandler(handler)
@@ -210,9 +210,7 @@ def log(tmp_path: Path, lines: io.StringIO) -> Iterator[logging.Logger]:
     handler.close()
 
 
-def test_a_line_about_a_job_can_be_found_by_it(
-    journal: socket.socket, log: logging.Logger, lines: io.StringIO
-) -> None:
+def test_a_line_about_a_job_can_be_found_by_it(journal, log, lines):
     log.warning("job=%d event=%s", 41, "Exited", extra=about(job=41, user="alice"))
     assert journal.recv(1000) == (
         b"MESSAGE=job=41 event=Exited\nPRIORITY=4\nSYSLOG_IDENTIFIER=drfd\n"
@@ -227,7 +225,7 @@ def test_a_line_about_a_job_can_be_found_by_it(
     assert about(jobs=[4, 7], user="bob") == {"fields": fields}
 
 
-def test_standard_error_is_the_journal_or_gets_lines() -> None:
+def test_standard_error_is_the_journal_or_gets_lines():
     """In a process of its own: it sets up the log of all of it."""
     program = (
         "import logging; from drfd.common import journald\n"
@@ -242,7 +240,7 @@ def test_standard_error_is_the_journal_or_gets_lines() -> None:
         assert has_journal or done.stderr == "drfd: event=ready\n"
 
 
-def test_no_value_can_pretend_to_be_a_field() -> None:
+def test_no_value_can_pretend_to_be_a_field():
     """A name with a newline in it: its length says where it ends."""
     value = b"x\nDRFD_USER=root"
     assert entry([("MESSAGE", value.decode())]) == (
@@ -250,6 +248,6 @@ def test_no_value_can_pretend_to_be_a_field() -> None:
     )
 
 
-def test_without_a_journal_the_line_is_not_lost(log: logging.Logger, lines: io.StringIO) -> None:
+def test_without_a_journal_the_line_is_not_lost(log, lines):
     log.error("event=stuck", extra=about(job=3))
     assert lines.getvalue() == "event=stuck\n"

@@ -117,7 +117,7 @@ READ = table(
 
 
 @pytest.mark.parametrize(("parse", "text", "value"), READ)
-def test_a_text_is_read(parse: Parse, text: object, value: object) -> None:
+def test_a_text_is_read(parse, text, value):
     """Sizes have binary units, cores are thousandths, a time is seconds or spans or a clock."""
     assert parse(text) == value
 
@@ -151,11 +151,11 @@ SHOWN = table(
 
 
 @pytest.mark.parametrize(("show", "value", "text"), SHOWN)
-def test_a_value_is_shown(show: Callable[..., str | None], value: Any, text: str | None) -> None:
+def test_a_value_is_shown(show, value, text):
     assert show(value) == text
 
 
-def test_an_amount_is_shown_in_its_resources_own_unit_and_a_range_as_it_is_written() -> None:
+def test_an_amount_is_shown_in_its_resources_own_unit_and_a_range_as_it_is_written():
     amounts = {"cores": 1500, "memory": GIB, "read": 2 * MIB, "write": 512, "gpu": 3}
     assert [show_amount(*each) for each in amounts.items()] == ["1.5", "1G", "2M/s", "512/s", "3"]
     assert (show_range("2", "8"), show_range("2", None)) == ("2..8", "2")
@@ -189,7 +189,7 @@ REFUSED: list[tuple[Parse, str, list[object]]] = [
 
 
 @pytest.mark.parametrize(("parse", "said", "texts"), REFUSED, ids=lambda value: str(value)[:20])
-def test_a_text_not_to_be_meant_is_refused(parse: Parse, said: str, texts: list[object]) -> None:
+def test_a_text_not_to_be_meant_is_refused(parse, said, texts):
     for text in texts:
         assert said in refusal(parse, text, what="WHAT").text, repr(text)
 
@@ -217,12 +217,12 @@ def test_a_text_not_to_be_meant_is_refused(parse: Parse, said: str, texts: list[
         (parse_cores_range, "-2..8", "cores: '-2' is not a number of cores"),
     ],
 )  # fmt: skip
-def test_a_refusal_tells_the_cure(parse: Parse, text: object, error: str) -> None:
+def test_a_refusal_tells_the_cure(parse, text, error):
     assert str(refusal(parse, text)).startswith(error)
 
 
 @pytest.mark.parametrize("parse", [parse_size, parse_memory, parse_duration, parse_cores])
-def test_a_refusal_names_what_was_meant_and_quotes_no_more_than_fits_a_line(parse: Parse) -> None:
+def test_a_refusal_names_what_was_meant_and_quotes_no_more_than_fits_a_line(parse):
     assert refusal(parse, "much", what="defaults.x").text.startswith("defaults.x: 'much' is not a ")
     assert refusal(parse, "x" * 5000).text.count("x") == 37
     assert "..." in refusal(parse, "x" * 41).text
@@ -231,7 +231,7 @@ def test_a_refusal_names_what_was_meant_and_quotes_no_more_than_fits_a_line(pars
 
 @STEADY
 @given(some.integers(10, 1 << 60), some.integers(4 * KIB, PIB), some.integers(4 * KIB, PIB))
-def test_what_is_shown_exactly_is_read_back_as_the_same(size: int, read: int, write: int) -> None:
+def test_what_is_shown_exactly_is_read_back_as_the_same(size, read, write):
     assert parse_size(exact_size(size)) == size
     assert parse_rates(f"{exact_size(read)}/{exact_size(write)}") == (read, write)
     assert parse_cores(show_cores(size % 10**9 + 10)) == size % 10**9 + 10
@@ -239,7 +239,7 @@ def test_what_is_shown_exactly_is_read_back_as_the_same(size: int, read: int, wr
 
 @STEADY
 @given(some.integers(1, 9999 * TIB), some.integers(1, 10**9))
-def test_what_is_shown_can_be_typed_again_and_is_nearly_right(size: int, seconds: int) -> None:
+def test_what_is_shown_can_be_typed_again_and_is_nearly_right(size, seconds):
     text = show_size(size)
     assert len(text.rstrip("KMGT")) <= 4
     assert abs(parse_size(text) - size) <= size / 20
@@ -256,14 +256,14 @@ def read_or_refused(parse: Parse, text: str) -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_cores, parse_size, parse_rates, parse_duration])
-def test_an_absurdly_large_number_is_read_or_refused_but_never_a_crash(parse: Parse) -> None:
+def test_an_absurdly_large_number_is_read_or_refused_but_never_a_crash(parse):
     for text in ("1e1000000", "-1e1000000", *("9" * 5000 + unit for unit in ("", "P", "d", ":00"))):
         read_or_refused(parse, text)
 
 
 @STEADY
 @given(some.text(alphabet="0123456789.:-+eE/ kKmMgGtTpPiBbdhsnaf_\n", max_size=12))
-def test_any_text_is_read_or_refused_with_a_hint(text: str) -> None:
+def test_any_text_is_read_or_refused_with_a_hint(text):
     for parse in (parse_size, parse_memory, parse_rates, parse_duration, parse_cores):
         read_or_refused(parse, text)
 
@@ -300,12 +300,12 @@ def in_week(text: str) -> list[str]:
         ("Mon 00:00-24:00", ["Mon 00:00-Tue 00:00"]),
     ],
 )
-def test_these_times_are_understood(text: str, spans: list[str]) -> None:
+def test_these_times_are_understood(text, spans):
     assert in_week(text) == spans
 
 
 @berlin
-def test_local_times_stay_when_the_clocks_change() -> None:
+def test_local_times_stay_when_the_clocks_change():
     spans = parse_week_hours("Sat 22:00-06:00").spans_s(at("2026-10-24 12:00"), at("2026-10-31"))
     assert [*spans] == [(at("2026-10-24 22:00"), at("2026-10-25 06:00"))]
     assert at("2026-10-25 06:00") - at("2026-10-24 22:00") == 9 * 3600
@@ -320,7 +320,7 @@ def test_local_times_stay_when_the_clocks_change() -> None:
         *(None, ["Mon"], "Mon 08:00-Tue", "Mon Tue 08:00-18:00", "1:00-2:00-3:00"),
     ],
 )
-def test_anything_else_is_refused_with_examples(value: object) -> None:
+def test_anything_else_is_refused_with_examples(value):
     with pytest.raises(Refused) as refusal:
         parse_week_hours(value)
     assert refusal.value.text == f"{value!r} is not a time of the week from begin to end"
@@ -328,7 +328,7 @@ def test_anything_else_is_refused_with_examples(value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["08:00-08:00", "Mon 00:00-00:00", "Fri 18:00-Fri 18:00"])
-def test_times_that_end_when_they_begin_are_refused(text: str) -> None:
+def test_times_that_end_when_they_begin_are_refused(text):
     with pytest.raises(Refused, match="ends when it begins"):
         parse_week_hours(text)
 
@@ -351,9 +351,7 @@ def singles(spans: Iterable[Span]) -> list[int]:
         ("1000000000", ((10**9, 10**9, 1),), None), ("0-999999", ((0, MAX_TASKS - 1, 1),), None),
     ],
 )  # fmt: skip
-def test_indices_are_read_in_order(
-    text: str, spans: tuple[tuple[int, int, int], ...], at_once: int | None
-) -> None:
+def test_indices_are_read_in_order(text, spans, at_once):
     assert read_array(text) == (spans, at_once)
 
 
@@ -380,7 +378,7 @@ def test_indices_are_read_in_order(
         ("0-9%5%5", "after % stands how many may run at once, not '5%5'"),
     ],
 )  # fmt: skip
-def test_bad_indices_are_refused_with_their_place_and_a_cure(text: str, why: str) -> None:
+def test_bad_indices_are_refused_with_their_place_and_a_cure(text, why):
     with pytest.raises(Refused) as refusal:
         read_array(text)
     assert refusal.value.text == f"array: {text!r} is wrong: {why}"
@@ -395,7 +393,7 @@ PIECES = some.lists(
 
 @STEADY
 @given(PIECES)
-def test_what_is_read_is_what_was_written(pieces: list[tuple[int, int, int]]) -> None:
+def test_what_is_read_is_what_was_written(pieces):
     """Or it is refused, because an index stands there twice."""
     meant = singles((low, low + more, step) for low, more, step in pieces)
     text = ",".join(f"{low}-{low + more}:{step}" for low, more, step in pieces)
@@ -411,9 +409,7 @@ def test_what_is_read_is_what_was_written(pieces: list[tuple[int, int, int]]) ->
 
 @STEADY
 @given(PIECES, some.integers(0, 60), some.integers(0, 60))
-def test_a_part_of_spans_is_what_stands_there(
-    pieces: list[tuple[int, int, int]], low: int, more: int
-) -> None:
+def test_a_part_of_spans_is_what_stands_there(pieces, low, more):
     """With pieces that do not lie within each other: each is put behind the one before."""
     start, found = 0, []
     for skipped, length, step in pieces:
@@ -429,13 +425,13 @@ def test_a_part_of_spans_is_what_stands_there(
     ]
 
 
-def test_a_list_of_very_many_pieces_is_cut() -> None:
+def test_a_list_of_very_many_pieces_is_cut():
     shown = show_spans([(at * at, at * at, 1) for at in range(10_000)])
     assert shown.startswith("0,1,4,9,")
     assert shown.endswith(f",{999 * 999},…")
 
 
-def test_of_very_many_ranges_only_the_first_are_looked_at() -> None:
+def test_of_very_many_ranges_only_the_first_are_looked_at():
     """Evenly apart they are shown as one, so all were looked at, however many there were."""
     looked = 0
 
@@ -451,14 +447,14 @@ def test_of_very_many_ranges_only_the_first_are_looked_at() -> None:
 
 @STEADY
 @given(some.sets(some.integers(1, 30)))
-def test_ranges_and_the_gaps_between_them_are_all_there_is(ids: set[int]) -> None:
+def test_ranges_and_the_gaps_between_them_are_all_there_is(ids):
     ranges, rest = joined(sorted(ids)), gaps(sorted(ids), 1, 30)
     assert {each for low, high in ranges for each in range(low, high + 1)} == ids
     assert {each for low, high in rest for each in range(low, high + 1)} == {*range(1, 31)} - ids
     assert merged([*ranges, *rest]) == [(1, 30)]
 
 
-def test_single_indices_that_lie_evenly_apart_are_shown_as_a_range() -> None:
+def test_single_indices_that_lie_evenly_apart_are_shown_as_a_range():
     apart = [3, *range(10, 21, 2), 30, 31, *range(50, 54)]
     assert show_spans((at, at, 1) for at in apart) == "3,10-20:2,30,31,50-53"
     assert show_spans([(1, 1, 1), (3, 3, 1), (5, 5, 1), (7, 20, 1)]) == "1,3,5,7-20"
@@ -475,19 +471,19 @@ VALUES = some.recursive(
 
 @examples(20)
 @given(VALUES)
-def test_it_writes_what_json_writes(value: object) -> None:
+def test_it_writes_what_json_writes(value):
     assert encode(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 @examples(20)
 @given(VALUES)
-def test_it_reads_what_json_reads(value: object) -> None:
+def test_it_reads_what_json_reads(value):
     assert decode(json.dumps(value).encode() + b"\n") == value
     assert decode(f" {json.dumps(value, ensure_ascii=False, indent=1)}\r\n".encode()) == value
 
 
 @pytest.mark.parametrize("value", [b"x", {1}, {"a": [object()]}, {b"x": 1}], ids=repr)
-def test_what_is_not_json_is_not_written(value: object) -> None:
+def test_what_is_not_json_is_not_written(value):
     with pytest.raises(TypeError):
         json.dumps(value)
     with pytest.raises(TypeError):

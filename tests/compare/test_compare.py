@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from compare.__main__ import (
@@ -19,14 +17,14 @@ from compare.__main__ import (
 
 
 @pytest.mark.slow
-def test_a_tree_does_the_same_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tree_does_the_same_twice(tmp_path, capsys):
     old, new = (Tree(TESTS.parent, tmp_path / name, HERE / "driver.py") for name in ("old", "new"))
     findings = Findings()
     compare_histories(old, new, findings, 0, 10)
     assert findings.print() == 0, capsys.readouterr().out
 
 
-def test_another_order_of_starts_is_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_order_of_starts_is_a_difference(capsys):
     findings = Findings()
     was = [["start", "1.1"], ["start", "2.1"], ["job 3", "PENDING LIMIT 0"]]
     compare_traces(7, was, [was[1], was[0], was[2]], findings)
@@ -34,7 +32,7 @@ def test_another_order_of_starts_is_a_difference(capsys: pytest.CaptureFixture[s
     assert "a start: N → start: N\n    1 times, first in history 7" in capsys.readouterr().out
 
 
-def test_what_differs_in_reasons_alone_has_the_same_starts_and_states() -> None:
+def test_what_differs_in_reasons_alone_has_the_same_starts_and_states():
     was = [["job 1", "PENDING LIMIT 0"], ["job 1", "PENDING QUOTA 0"], ["start", "1.1"]]
     now = [["job 1", "PENDING QUOTA 0"], ["start", "1.1"]]
     kept = [["job 1", "PENDING 0"], ["start", "1.1"]]
@@ -43,7 +41,7 @@ def test_what_differs_in_reasons_alone_has_the_same_starts_and_states() -> None:
     assert without_reasons(later)[2:] == [["job 1", "HELD  0"], ["job 1", "PENDING 0"]]
 
 
-def test_a_field_that_has_gone_is_named() -> None:
+def test_a_field_that_has_gone_is_named():
     was = {"jobs": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]}
     now = {"jobs": [{"id": 1}, {"id": 3, "name": "b"}]}
     assert list(differences(was, now)) == [

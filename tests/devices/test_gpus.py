@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ def rows(gpus: tuple[Gpu, ...]) -> list[tuple[str, str, str | None, str, int | N
     return [(gpu.name, gpu.model, gpu.uuid, gpu.pci, gpu.numa_node, nodes(gpu)) for gpu in gpus]
 
 
-def test_slices_stand_for_a_gpu_that_mig_divides(tmp_path: Path) -> None:
+def test_slices_stand_for_a_gpu_that_mig_divides(tmp_path):
     """Two slices of one GPU instance share its capability, and all share the GPU's own nodes."""
     found = find_gpus(unfold("mig-on-one-of-two", tmp_path))
     whole = "195:1 226:1 226:128"
@@ -51,7 +51,7 @@ def test_slices_stand_for_a_gpu_that_mig_divides(tmp_path: Path) -> None:
     assert [gpu.rank for gpu in found] == [0, 0, 0, 1]
 
 
-def test_gpus_of_amd_are_found_by_kfd_with_their_links(tmp_path: Path) -> None:
+def test_gpus_of_amd_are_found_by_kfd_with_their_links(tmp_path):
     """KFD, and so ROCm, counts them in another order than by PCI address."""
     found = find_gpus(unfold("two-amd-linked", tmp_path))
     assert rows(found) == [
@@ -62,9 +62,7 @@ def test_gpus_of_amd_are_found_by_kfd_with_their_links(tmp_path: Path) -> None:
     assert [gpu.rank for gpu in found] == [1, 0]
 
 
-def test_a_gpu_of_amd_may_have_no_uuid_and_one_in_a_processor_is_integrated(
-    tmp_path: Path,
-) -> None:
+def test_a_gpu_of_amd_may_have_no_uuid_and_one_in_a_processor_is_integrated(tmp_path):
     found = find_gpus(unfold("amd-without-unique-id", tmp_path))
     assert [(gpu.model, gpu.uuid, gpu.is_integrated) for gpu in found] == [
         ("AMD gfx90c", None, True),
@@ -73,7 +71,7 @@ def test_a_gpu_of_amd_may_have_no_uuid_and_one_in_a_processor_is_integrated(
     assert [gpu.name for gpu in automatic(found)] == ["1"]
 
 
-def test_partitions_of_one_gpu_of_amd_are_gpus_of_their_own(tmp_path: Path) -> None:
+def test_partitions_of_one_gpu_of_amd_are_gpus_of_their_own(tmp_path):
     """The first has the PCI device's nodes. Linux has had a partition's number in two places."""
     unfold("two-amd-linked", tmp_path)
     topology = tmp_path / "sys/class/kfd/kfd/topology/nodes"
@@ -90,7 +88,7 @@ def test_partitions_of_one_gpu_of_amd_are_gpus_of_their_own(tmp_path: Path) -> N
     ]
 
 
-def test_gpus_of_intel_are_found_by_their_drivers(tmp_path: Path) -> None:
+def test_gpus_of_intel_are_found_by_their_drivers(tmp_path):
     found = find_gpus(unfold("intel-discrete-and-integrated", tmp_path))
     assert rows(found) == [
         ("0", "Intel 8086:4680", None, "0000:00:02.0", None, "226:0 226:128"),
@@ -99,7 +97,7 @@ def test_gpus_of_intel_are_found_by_their_drivers(tmp_path: Path) -> None:
     assert [gpu.name for gpu in automatic(found)] == ["1"]
 
 
-def test_vendors_come_in_a_fixed_order(tmp_path: Path) -> None:
+def test_vendors_come_in_a_fixed_order(tmp_path):
     found = find_gpus(unfold("mixed", tmp_path))
     assert [(gpu.name, gpu.vendor, gpu.pci, nodes(gpu)) for gpu in found] == [
         ("0", "nvidia", "0000:01:00.0", "195:0 226:1 226:129"),
@@ -111,7 +109,7 @@ def test_vendors_come_in_a_fixed_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_two_whole_gpus_share_a_node(tmp_path: Path) -> None:
+def test_no_two_whole_gpus_share_a_node(tmp_path):
     """Else hiding one would take the other from its job."""
     for machine in names():
         found = find_gpus(unfold(machine, tmp_path / machine))
@@ -120,7 +118,7 @@ def test_no_two_whole_gpus_share_a_node(tmp_path: Path) -> None:
         assert len(every) == len(set(every)), machine
 
 
-def test_a_gpu_that_cannot_be_used_keeps_its_number_and_says_why(tmp_path: Path) -> None:
+def test_a_gpu_that_cannot_be_used_keeps_its_number_and_says_why(tmp_path):
     found = find_gpus(unfold("fallen-off-the-bus", tmp_path))
     assert [(gpu.name, gpu.pci, bool(gpu.fault)) for gpu in found] == [
         ("0", "0000:1a:00.0", False),
@@ -140,7 +138,7 @@ def test_a_gpu_that_cannot_be_used_keeps_its_number_and_says_why(tmp_path: Path)
     assert nodes(found[1]) == "195:1 195:2", "all that it can be: the others have 0 and 3"
 
 
-def test_each_missing_or_strange_file_is_named(tmp_path: Path) -> None:
+def test_each_missing_or_strange_file_is_named(tmp_path):
     found = find_gpus(unfold("dangling", tmp_path))
     nvidia, pci = "/proc/driver/nvidia", "/sys/bus/pci/devices"
     kfd = "/sys/class/kfd/kfd/topology/nodes"
@@ -171,7 +169,7 @@ def test_each_missing_or_strange_file_is_named(tmp_path: Path) -> None:
     assert automatic(found) == ()
 
 
-def test_a_list_of_gpus_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_a_list_of_gpus_that_cannot_be_read_is_an_error(tmp_path):
     above = tmp_path / "proc/driver/nvidia"
     above.mkdir(parents=True)
     (above / "gpus").symlink_to("gpus")
@@ -179,7 +177,7 @@ def test_a_list_of_gpus_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         find_gpus(tmp_path)
 
 
-def test_capabilities_without_their_driver_s_number_are_a_fault(tmp_path: Path) -> None:
+def test_capabilities_without_their_driver_s_number_are_a_fault(tmp_path):
     unfold("mig-on-one-of-two", tmp_path)
     (tmp_path / "proc/devices").write_text("Character devices:\n195 nvidia\n")
     fault = "/proc/devices does not name nvidia-caps"
@@ -189,7 +187,7 @@ def test_capabilities_without_their_driver_s_number_are_a_fault(tmp_path: Path) 
     assert nodes(find_gpus(tmp_path)[3]) == "195:0 226:129 226:2"
 
 
-def test_names_are_numbers_or_uuids(tmp_path: Path) -> None:
+def test_names_are_numbers_or_uuids(tmp_path):
     found = find_gpus(unfold("mig-on-one-of-two", tmp_path))
     named = gpus_named(["GPU-41255406-c9af-f94b-4ebf-9d57ad1853da", "0:3:0"], found)
     assert [gpu.name for gpu in named] == ["1", "0:3:0"]
@@ -206,7 +204,7 @@ ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 @pytest.fixture
-def machine(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Gpu, ...]:
+def machine(tmp_path, request) -> tuple[Gpu, ...]:
     return find_gpus(unfold(request.param, tmp_path))
 
 
@@ -230,7 +228,7 @@ SECOND = "GPU-d6de6afc-bdfe-75c4-5273-0544439153fc"
 
 
 @on("two-nvidia-desktop")
-def test_uuids_mean_the_same_whatever_is_hidden(machine: tuple[Gpu, ...]) -> None:
+def test_uuids_mean_the_same_whatever_is_hidden(machine):
     assert variables(machine, "1", hidden="0") == variables(machine, "1") == same(SECOND)
     assert variables(machine, "1 0") == same(f"{SECOND},{FIRST}")
 
@@ -239,12 +237,12 @@ def test_uuids_mean_the_same_whatever_is_hidden(machine: tuple[Gpu, ...]) -> Non
     "machine", ["two-nvidia-desktop", "intel-discrete-and-integrated", "no-gpu"], indirect=True
 )
 @pytest.mark.parametrize("hidden", ["", "0 1"])
-def test_a_job_without_a_gpu_is_shown_none(machine: tuple[Gpu, ...], hidden: str) -> None:
+def test_a_job_without_a_gpu_is_shown_none(machine, hidden):
     assert variables(machine, "", hidden) == same("-1")
 
 
 @on("fallen-off-the-bus")
-def test_indices_count_what_is_visible_where_a_uuid_is_unknown(machine: tuple[Gpu, ...]) -> None:
+def test_indices_count_what_is_visible_where_a_uuid_is_unknown(machine):
     second = "GPU-89626cb0-2987-b13c-7702-5d4e5d8b02ad"
     assert variables(machine, "2") == same(second)
     assert variables(machine, "0", hidden="1 2") == same("0")
@@ -254,7 +252,7 @@ def test_indices_count_what_is_visible_where_a_uuid_is_unknown(machine: tuple[Gp
 
 
 @on("mig-on-one-of-two")
-def test_a_slice_alone_is_index_0_and_otherwise_named_by_its_ids(machine: tuple[Gpu, ...]) -> None:
+def test_a_slice_alone_is_index_0_and_otherwise_named_by_its_ids(machine):
     slice_ = "MIG-GPU-20bed2f5-819b-69ad-8d42-d3e1446080c1/3/0"
     assert variables(machine, "0:3:0", hidden="0:1:0 0:1:1 1") == same("0")
     assert variables(machine, "0:3:0", hidden="0:1:0 1") == same(slice_)
@@ -264,7 +262,7 @@ def test_a_slice_alone_is_index_0_and_otherwise_named_by_its_ids(machine: tuple[
 
 
 @on("two-amd-linked")
-def test_rocr_chooses_and_hip_counts_what_rocr_leaves(machine: tuple[Gpu, ...]) -> None:
+def test_rocr_chooses_and_hip_counts_what_rocr_leaves(machine):
     first, second = "GPU-51276ac12ce05db3", "GPU-1901ead3a2ecd4a6"
     assert variables(machine, "0") == same("0") | {"ROCR_VISIBLE_DEVICES": first}
     assert variables(machine, "1") == same("0") | {"ROCR_VISIBLE_DEVICES": second}
@@ -272,7 +270,7 @@ def test_rocr_chooses_and_hip_counts_what_rocr_leaves(machine: tuple[Gpu, ...]) 
 
 
 @on("two-amd-linked")
-def test_rocr_need_not_choose_where_the_kernel_has(machine: tuple[Gpu, ...]) -> None:
+def test_rocr_need_not_choose_where_the_kernel_has(machine):
     """There are programs that refuse ROCR_VISIBLE_DEVICES beside another list."""
     assert variables(machine, "1", hidden="0") == same("0")
     assert variables(machine, "0 1") == same("0,1")
@@ -280,14 +278,14 @@ def test_rocr_need_not_choose_where_the_kernel_has(machine: tuple[Gpu, ...]) -> 
 
 
 @on("amd-without-unique-id")
-def test_rocr_takes_indices_in_the_order_of_kfd(machine: tuple[Gpu, ...]) -> None:
+def test_rocr_takes_indices_in_the_order_of_kfd(machine):
     """The integrated one is listed for nobody, and stays visible."""
     assert variables(machine, "1") == same("0") | {"ROCR_VISIBLE_DEVICES": "1"}
     assert variables(machine, "1", hidden="0") == same("0")
 
 
 @on("mixed")
-def test_the_lists_differ_only_where_both_vendors_are_visible(machine: tuple[Gpu, ...]) -> None:
+def test_the_lists_differ_only_where_both_vendors_are_visible(machine):
     nvidia = "GPU-dba9c788-0930-b476-97a6-3ab75f765397"
     assert variables(machine, "0", hidden="1 3") == same(nvidia)
     assert variables(machine, "1", hidden="0 3") == same("0")
@@ -298,7 +296,7 @@ def test_the_lists_differ_only_where_both_vendors_are_visible(machine: tuple[Gpu
 
 
 @on("intel-discrete-and-integrated")
-def test_level_zero_counts_by_address_what_is_visible(machine: tuple[Gpu, ...]) -> None:
+def test_level_zero_counts_by_address_what_is_visible(machine):
     mask = {"ZE_AFFINITY_MASK": "1", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
     assert variables(machine, "1") == same("-1") | mask
     assert variables(machine, "1", hidden="0") == same("-1")
@@ -307,9 +305,7 @@ def test_level_zero_counts_by_address_what_is_visible(machine: tuple[Gpu, ...]) 
 # -- device nodes -------------------------------------------------------------------------
 
 
-def test_the_kind_of_a_block_device_and_numbers_beyond_a_byte_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_kind_of_a_block_device_and_numbers_beyond_a_byte_are_kept(monkeypatch):
     """Minors of MIG capability nodes and of NVMe disks are beyond 255."""
     # The tenth field and those after it are by name only: st_rdev is among them.
     fields = {"st_rdev": os.makedev(259, 70000)}
@@ -319,9 +315,7 @@ def test_the_kind_of_a_block_device_and_numbers_beyond_a_byte_are_kept(
     assert show_node(node_at("/dev/a-disk")) == "b 259:70000"
 
 
-def test_no_device_is_refused_and_what_is_missing_is_the_kernels_error(
-    tmp_path: Path,
-) -> None:
+def test_no_device_is_refused_and_what_is_missing_is_the_kernels_error(tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file"):
         with pytest.raises(ValueError, match=f"^{path} is no device node$"):
@@ -331,7 +325,7 @@ def test_no_device_is_refused_and_what_is_missing_is_the_kernels_error(
 
 
 @pytest.mark.parametrize("target", ["null", "zero", "random", "urandom", "tty", "ptmx"])
-def test_a_device_that_all_processes_need_is_known_by_any_path(tmp_path: Path, target: str) -> None:
+def test_a_device_that_all_processes_need_is_known_by_any_path(tmp_path, target):
     (tmp_path / "link").symlink_to(f"/dev/{target}")
     assert is_basic(f"/dev/{target}")
     assert is_basic(str(tmp_path / "link"))
@@ -341,7 +335,7 @@ def test_a_device_that_all_processes_need_is_known_by_any_path(tmp_path: Path, t
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes device nodes")
-def test_a_node_of_another_name_is_basic_if_jobs_cannot_start_without_it(tmp_path: Path) -> None:
+def test_a_node_of_another_name_is_basic_if_jobs_cannot_start_without_it(tmp_path):
     for name, minor in (("null", 3), ("zero", 5), ("random", 8)):
         os.mknod(tmp_path / name, 0o600 | stat.S_IFCHR, os.makedev(1, minor))
     found = [name for name in ("null", "zero", "random") if is_basic(str(tmp_path / name))]
@@ -373,16 +367,16 @@ def bind_anew(root: Path, bus: str) -> None:
 
 
 @pytest.fixture
-def desktop(tmp_path: Path) -> Path:
+def desktop(tmp_path) -> Path:
     return unfold("two-nvidia-desktop", tmp_path)
 
 
 @pytest.fixture
-def divided(tmp_path: Path) -> Path:
+def divided(tmp_path) -> Path:
     return unfold("mig-on-one-of-two", tmp_path)
 
 
-def test_a_reloaded_driver_gives_out_other_minors(desktop: Path) -> None:
+def test_a_reloaded_driver_gives_out_other_minors(desktop):
     roster = Roster(desktop)
     before = roster.look_up()
     first, second = (desktop / f"{NVIDIA}/gpus/0000:{bus}:00.0/information" for bus in ("06", "07"))
@@ -398,7 +392,7 @@ def test_a_reloaded_driver_gives_out_other_minors(desktop: Path) -> None:
     assert faults(now) == {"0": "", "1": ""}
 
 
-def test_a_gpu_that_has_gone_does_not_leave_its_number_to_the_next(desktop: Path) -> None:
+def test_a_gpu_that_has_gone_does_not_leave_its_number_to_the_next(desktop):
     """The next may be in use by another job under its own number."""
     roster = Roster(desktop)
     before = roster.look_up()
@@ -411,7 +405,7 @@ def test_a_gpu_that_has_gone_does_not_leave_its_number_to_the_next(desktop: Path
         gpus_named(["0"], (gone, stays))
 
 
-def test_gpus_are_known_while_their_driver_is_not_loaded(desktop: Path) -> None:
+def test_gpus_are_known_while_their_driver_is_not_loaded(desktop):
     """Else a job that starts meanwhile could open all of them afterwards."""
     roster = Roster(desktop)
     before = roster.look_up()
@@ -423,7 +417,7 @@ def test_gpus_are_known_while_their_driver_is_not_loaded(desktop: Path) -> None:
     assert roster.look_up() == before
 
 
-def test_a_gpu_that_falls_off_the_bus_keeps_the_nodes_to_hide(desktop: Path) -> None:
+def test_a_gpu_that_falls_off_the_bus_keeps_the_nodes_to_hide(desktop):
     roster = Roster(desktop)
     before = roster.look_up()
     (desktop / f"{NVIDIA}/gpus/0000:07:00.0/information").write_text("")
@@ -433,7 +427,7 @@ def test_a_gpu_that_falls_off_the_bus_keeps_the_nodes_to_hide(desktop: Path) -> 
     assert fallen.nodes == before[1].nodes
 
 
-def test_another_gpu_in_the_same_slot_is_not_the_same(desktop: Path) -> None:
+def test_another_gpu_in_the_same_slot_is_not_the_same(desktop):
     roster = Roster(desktop)
     roster.look_up()
     path = desktop / f"{NVIDIA}/gpus/0000:06:00.0/information"
@@ -445,9 +439,7 @@ def test_another_gpu_in_the_same_slot_is_not_the_same(desktop: Path) -> None:
     }
 
 
-def test_a_gpu_that_was_never_seen_takes_no_number_from_another(
-    desktop: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_that_was_never_seen_takes_no_number_from_another(desktop, tmp_path):
     """Jobs may have that one by its number."""
     late = desktop / f"{NVIDIA}/gpus/0000:06:00.0"
     late.rename(desktop / "late")
@@ -458,7 +450,7 @@ def test_a_gpu_that_was_never_seen_takes_no_number_from_another(
     assert found == [("0", "0000:07:00.0"), ("1", "0000:06:00.0")]
 
 
-def test_numbers_outlast_the_process_that_has_given_them(desktop: Path, tmp_path: Path) -> None:
+def test_numbers_outlast_the_process_that_has_given_them(desktop, tmp_path):
     before = Roster(desktop, RosterFile(tmp_path)).look_up()
     shutil.rmtree(desktop / f"{NVIDIA}/gpus/0000:06:00.0")
     gone, stays = Roster(desktop, RosterFile(tmp_path)).look_up()
@@ -484,9 +476,7 @@ def test_numbers_outlast_the_process_that_has_given_them(desktop: Path, tmp_path
     ],
     ids=["of-another-boot", "cut-off", "a-list", "deep", "not-a-number", "of-another-version"],
 )
-def test_a_file_of_another_boot_or_a_damaged_one_counts_as_none(
-    desktop: Path, tmp_path: Path, change: Callable[[str], str]
-) -> None:
+def test_a_file_of_another_boot_or_a_damaged_one_counts_as_none(desktop, tmp_path, change):
     Roster(desktop, RosterFile(tmp_path)).look_up()
     file = tmp_path / "gpus.json"
     text = file.read_text()
@@ -497,7 +487,7 @@ def test_a_file_of_another_boot_or_a_damaged_one_counts_as_none(
     assert file.read_text() == text
 
 
-def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided: Path) -> None:
+def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided):
     roster = Roster(divided)
     roster.look_up()
     above = divided / f"{NVIDIA}/capabilities/gpu1/mig"
@@ -518,7 +508,7 @@ def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided: Path) ->
     }
 
 
-def test_a_file_without_uuid_is_read_again_until_it_has_one(tmp_path: Path) -> None:
+def test_a_file_without_uuid_is_read_again_until_it_has_one(tmp_path):
     root = unfold("fallen-off-the-bus", tmp_path)
     roster = Roster(root)
     assert roster.look_up()[0].uuid is None
@@ -544,7 +534,7 @@ class Unkillable(subprocess.Popen[bytes]):
 
 
 @pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+def hanging(monkeypatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A driver that answers for the first file only; the readers that were started."""
     program = driver_files._READER.replace("import json", "import time, json")
     program = program.replace("flush=True)", "flush=True)\n    time.sleep(600)")
@@ -563,9 +553,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[b
     ("program", "why"),
     [("/nowhere/python3", "No such file or directory"), ("/bin/false", "it ended with 1")],
 )
-def test_a_reader_that_cannot_run_says_nothing_of_the_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
-) -> None:
+def test_a_reader_that_cannot_run_says_nothing_of_the_driver(tmp_path, monkeypatch, program, why):
     """Python may be where only root can read: then its own files are missing for nobody."""
     roster = Roster(unfold("two-nvidia-desktop", tmp_path))
     monkeypatch.setattr(sys, "executable", program)
@@ -575,9 +563,7 @@ def test_a_reader_that_cannot_run_says_nothing_of_the_driver(
 
 
 @pytest.mark.slow
-def test_a_driver_that_hangs_is_waited_for_once(
-    tmp_path: Path, hanging: list[subprocess.Popen[bytes]]
-) -> None:
+def test_a_driver_that_hangs_is_waited_for_once(tmp_path, hanging):
     for name in ("first", "second"):
         (tmp_path / name).write_text(name)
     paths = [str(tmp_path / name) for name in ("first", "second")]
@@ -592,9 +578,7 @@ def test_a_driver_that_hangs_is_waited_for_once(
 
 
 @pytest.mark.slow
-def test_a_driver_that_has_come_back_is_asked_again(
-    tmp_path: Path, hanging: list[subprocess.Popen[bytes]]
-) -> None:
+def test_a_driver_that_has_come_back_is_asked_again(tmp_path, hanging):
     (tmp_path / "file").write_text("text")
     path = str(tmp_path / "file")
     assert read_each([path]) == {path: "text"}

@@ -167,7 +167,7 @@ def settings() -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def settings_before(gpus: Gpus) -> dict[str, list[str]]:
+def settings_before(gpus) -> dict[str, list[str]]:
     with suppress(Exception, pytest.skip.Exception):
         return settings()
     # The last test says why.
@@ -175,7 +175,7 @@ def settings_before(gpus: Gpus) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def owner(gpus: Gpus) -> Iterator[pwd.struct_passwd]:
+def owner(gpus) -> Iterator[pwd.struct_passwd]:
     """An ordinary user; root where there can be none, or none who can run this Python."""
     root = pwd.getpwuid(0)
     if shutil.which("useradd") is None:
@@ -378,14 +378,14 @@ class Daemons:
 
 
 @pytest.fixture(scope="module")
-def daemons(settings_before: dict[str, list[str]], owner: pwd.struct_passwd) -> Iterator[Daemons]:
+def daemons(settings_before, owner) -> Iterator[Daemons]:
     made = Daemons(owner)
     yield made
     made.end()
 
 
 @pytest.fixture
-def start(daemons: Daemons) -> Iterator[Start]:
+def start(daemons) -> Iterator[Start]:
     """Starts a daemon with this configuration, or takes the one that has it."""
     yield daemons.start
     daemons.clear()
@@ -417,7 +417,7 @@ def size(amount: int) -> str:
 
 
 @checked("drfd gpus has address, model, UUID and node of each GPU as nvidia-smi -q has them")
-def test_drfd_gpus_lists_what_nvidia_smi_lists(gpus: Gpus) -> str:
+def test_drfd_gpus_lists_what_nvidia_smi_lists(gpus) -> str:
     done = subprocess.run(
         [BIN / "drfd", "gpus", "--json"], capture_output=True, text=True, check=True
     )
@@ -439,7 +439,7 @@ def test_drfd_gpus_lists_what_nvidia_smi_lists(gpus: Gpus) -> str:
 
 
 @checked("every node of each GPU is in /dev, and the next look finds the same GPUs")
-def test_the_nodes_of_gpus_are_in_dev(gpus: Gpus) -> str:
+def test_the_nodes_of_gpus_are_in_dev(gpus) -> str:
     # Those of MIG's capabilities are made when they are needed first.
     whole = [gpu for gpu in gpus if ":" not in gpu.name]
     paths = [path for path in Path("/dev").rglob("*") if path.is_char_device()]
@@ -454,7 +454,7 @@ def test_the_nodes_of_gpus_are_in_dev(gpus: Gpus) -> str:
 
 
 @checked('gpu = "auto" gives out all GPUs, and slices in place of one that MIG divides')
-def test_auto_gives_out_the_gpus_that_nvidia_smi_lists(gpus: Gpus, start: Start) -> str:
+def test_auto_gives_out_the_gpus_that_nvidia_smi_lists(gpus, start) -> str:
     given = start(WHOLE).doctor()["gres"]["gpu"]
     modes = [smi_text(gpu, "mig_mode/current_mig") for gpu in smi_gpus()]
     slices = [
@@ -468,7 +468,7 @@ def test_auto_gives_out_the_gpus_that_nvidia_smi_lists(gpus: Gpus, start: Start)
 
 
 @checked("drf doctor says that the use of every GPU is measured, and what is hidden")
-def test_doctor_says_what_holds(gpus: Gpus, start: Start) -> str:
+def test_doctor_says_what_holds(gpus, start) -> str:
     daemon = start(WHOLE)
     daemon.status()
     controls = daemon.controls()
@@ -488,9 +488,7 @@ of_users = pytest.mark.parametrize("is_roots", [False, True], ids=["a user's", "
 @with_variables
 @of_users
 @checked("one device, at the address of the job's GPU")
-def test_a_job_with_a_gpu_sees_it_alone(
-    gpus: Gpus, start: Start, is_told: bool, is_roots: bool
-) -> str:
+def test_a_job_with_a_gpu_sees_it_alone(gpus, start, is_told, is_roots) -> str:
     daemon = start(WHOLE)
     how = daemon.controls()["gpu"]
     if not is_told and len(gpus) > 1 and not how.startswith("enforced"):
@@ -505,9 +503,7 @@ def test_a_job_with_a_gpu_sees_it_alone(
 @with_variables
 @of_users
 @checked("cuInit fails, or there is no device")
-def test_a_job_without_a_gpu_sees_none(
-    gpus: Gpus, start: Start, is_told: bool, is_roots: bool
-) -> str:
+def test_a_job_without_a_gpu_sees_none(gpus, start, is_told, is_roots) -> str:
     daemon = start(WHOLE)
     how = daemon.controls()["gpu"] if is_told else daemon.require_hiding()
     addresses, error = daemon.cuda(is_told=is_told, is_roots=is_roots).sees()
@@ -517,7 +513,7 @@ def test_a_job_without_a_gpu_sees_none(
 
 
 @checked("what its owner starts in a job without a GPU sees none")
-def test_drf_exec_into_a_job_without_a_gpu_sees_none(gpus: Gpus, start: Start) -> str:
+def test_drf_exec_into_a_job_without_a_gpu_sees_none(gpus, start) -> str:
     daemon = start(WHOLE)
     how = daemon.require_hiding()
     job_id = daemon.instance.running(*SMALL, "--", "sleep", "60")["id"]
@@ -528,7 +524,7 @@ def test_drf_exec_into_a_job_without_a_gpu_sees_none(gpus: Gpus, start: Start) -
 
 
 @checked("nvidia-smi lists one GPU in a job with one, and none in a job without")
-def test_nvidia_smi_in_a_job_lists_the_jobs_gpus(gpus: Gpus, start: Start) -> str:
+def test_nvidia_smi_in_a_job_lists_the_jobs_gpus(gpus, start) -> str:
     daemon = start(WHOLE)
     daemon.require_hiding()
     smi("-L")
@@ -542,7 +538,7 @@ def test_nvidia_smi_in_a_job_lists_the_jobs_gpus(gpus: Gpus, start: Start) -> st
 
 
 @checked("a BPF program on a cgroup of version 2 hides every GPU from CUDA in it, and not outside")
-def test_a_device_program_hides_a_gpu_from_cuda(gpus: Gpus) -> str:
+def test_a_device_program_hides_a_gpu_from_cuda(gpus) -> str:
     nodes = frozenset(node for gpu in gpus for node in gpu.nodes)
     words = [sys.executable, "-I", str(HERE / "cuda.py")]
     found = []
@@ -572,7 +568,7 @@ def test_a_device_program_hides_a_gpu_from_cuda(gpus: Gpus) -> str:
 
 
 @checked("3G and at most 1G for CUDA itself; the driver's list of processes says the same")
-def test_the_memory_of_a_job_is_what_it_has_allocated(gpus: Gpus, start: Start) -> str:
+def test_the_memory_of_a_job_is_what_it_has_allocated(gpus, start) -> str:
     require_processes(gpus)
     daemon = start(WHOLE)
     job = daemon.cuda("--gres", "gpu=1,memory=6G", allocate=3 * GIB).has_allocated()
@@ -591,7 +587,7 @@ def test_the_memory_of_a_job_is_what_it_has_allocated(gpus: Gpus, start: Start) 
 
 
 @checked("drf show has the memory beside the limit, drf top --once a line for the GPU and the job")
-def test_show_and_top_display_the_use(gpus: Gpus, start: Start) -> str:
+def test_show_and_top_display_the_use(gpus, start) -> str:
     require_processes(gpus)
     daemon = start(WHOLE)
     job = daemon.cuda("--gres", "gpu=1,memory=6G", allocate=2 * GIB).has_allocated()
@@ -606,7 +602,7 @@ def test_show_and_top_display_the_use(gpus: Gpus, start: Start) -> str:
 
 
 @checked("a job that keeps the GPU busy has 50% of it at least, and so has the GPU")
-def test_the_utilisation_of_a_job_is_measured(gpus: Gpus, start: Start) -> str:
+def test_the_utilisation_of_a_job_is_measured(gpus, start) -> str:
     require_processes(gpus)
     daemon = start(WHOLE)
     job = daemon.cuda("--gres", "gpu=1", allocate=GIB, busy=True).has_allocated()
@@ -637,7 +633,7 @@ def record(label: str) -> None:
 
 
 @checked("LIMIT_EXCEEDED, with what it used, what was declared, and what to ask for")
-def test_a_job_over_its_memory_on_the_gpu_is_stopped(gpus: Gpus, start: Start) -> str:
+def test_a_job_over_its_memory_on_the_gpu_is_stopped(gpus, start) -> str:
     require_processes(gpus)
     daemon = start(WHOLE)
     job = daemon.cuda("--gres", "gpu=1,memory=4G", allocate=8 * GIB)
@@ -653,7 +649,7 @@ def test_a_job_over_its_memory_on_the_gpu_is_stopped(gpus: Gpus, start: Start) -
 
 
 @checked("two jobs with 10G each on one GPU of 24G, each with its own memory; a third one waits")
-def test_jobs_share_a_gpu_by_the_memory_that_they_declare(gpus: Gpus, start: Start) -> str:
+def test_jobs_share_a_gpu_by_the_memory_that_they_declare(gpus, start) -> str:
     require_processes(gpus)
     daemon = start(SHARED)
     if min(gpu["memory_total"] for gpu in daemon.status()) < 24 * GIB:
@@ -683,7 +679,7 @@ def test_jobs_share_a_gpu_by_the_memory_that_they_declare(gpus: Gpus, start: Sta
 
 @checked("a new job waits, drf why names the user, and it starts when the process has ended",
          seconds=75)  # fmt: skip
-def test_a_process_outside_drfd_keeps_new_jobs_from_its_gpu(gpus: Gpus, start: Start) -> str:
+def test_a_process_outside_drfd_keeps_new_jobs_from_its_gpu(gpus, start) -> str:
     require_processes(gpus)
     if len(gpus) > 1:
         pytest.skip("several GPUs: a job gets another one")
@@ -727,7 +723,7 @@ def test_a_process_outside_drfd_keeps_new_jobs_from_its_gpu(gpus: Gpus, start: S
 
 @checked("the job runs on with its memory counted, no second job gets its GPU, others see none",
          seconds=75)  # fmt: skip
-def test_a_job_keeps_its_gpu_when_the_daemon_is_killed(gpus: Gpus, start: Start) -> str:
+def test_a_job_keeps_its_gpu_when_the_daemon_is_killed(gpus, start) -> str:
     require_processes(gpus)
     daemon = start(WHOLE)
     instance = daemon.instance
@@ -764,7 +760,7 @@ def test_a_job_keeps_its_gpu_when_the_daemon_is_killed(gpus: Gpus, start: Start)
 
 @checked("the median time from submission to the job's first program is less than 20 ms longer",
          seconds=90)  # fmt: skip
-def test_hiding_costs_a_job_little(gpus: Gpus, start: Start) -> str:
+def test_hiding_costs_a_job_little(gpus, start) -> str:
     daemon = start(WHOLE)
     how = daemon.require_hiding()
     hidden, given = median_ms(daemon), median_ms(daemon, {"gpu": 1})
@@ -795,6 +791,6 @@ def median_ms(daemon: Daemon, gres: dict[str, int] | None = None) -> float:
 
 
 @checked("MIG and all other settings of the GPUs are as they were before")
-def test_settings_are_untouched(gpus: Gpus, settings_before: dict[str, list[str]]) -> str:
+def test_settings_are_untouched(gpus, settings_before) -> str:
     assert settings() == settings_before
     return ", ".join(f"{name} {'/'.join(some)}" for name, some in settings_before.items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 from instance import ROOMY, SMALL, Instance, wait_for
@@ -28,9 +27,7 @@ def runs(instance: Instance, indices: range) -> list[int]:
     return [len(path.read_text().split()) if path.exists() else 0 for path in files]
 
 
-def test_each_task_runs_once_with_its_index_and_writes_to_its_own_file(
-    instance: Instance,
-) -> None:
+def test_each_task_runs_once_with_its_index_and_writes_to_its_own_file(instance):
     told = "$DRF_ARRAY_INDEX $DRF_ARRAY_COUNT $DRF_ARRAY_MIN $DRF_ARRAY_MAX $DRF_ARRAY_ID"
     array_id = array(instance, "1,4-8:2", f"echo {told} $DRF_JOB_ID")
     assert instance.drf("wait", array_id).stdout == (
@@ -43,7 +40,7 @@ def test_each_task_runs_once_with_its_index_and_writes_to_its_own_file(
     assert instance.cgroups() == []
 
 
-def test_no_more_run_at_once_than_were_asked_for(instance: Instance) -> None:
+def test_no_more_run_at_once_than_were_asked_for(instance):
     """Both lines of a task go to one file, which the kernel appends to in one piece. The first ones
     wait for each other, however slowly they are started."""
     together = "while ! [ -e gate ]; do sleep 0.05; done"
@@ -59,9 +56,7 @@ def test_no_more_run_at_once_than_were_asked_for(instance: Instance) -> None:
     assert (level, most) == (0, 3)
 
 
-def test_a_cancellation_ends_all_tasks_that_wait_and_stops_those_that_run(
-    instance: Instance,
-) -> None:
+def test_a_cancellation_ends_all_tasks_that_wait_and_stops_those_that_run(instance):
     array_id = array(instance, "0-999%2", MARK + "sleep 1000")
     wait_for("two to run", lambda: runs(instance, range(2)) == [1, 1])
     assert instance.drf("cancel", array_id).stdout == f"cancelled job {array_id}\n"
@@ -73,9 +68,7 @@ def test_a_cancellation_ends_all_tasks_that_wait_and_stops_those_that_run(
     assert instance.cgroups() == []
 
 
-def test_a_hundred_thousand_tasks_are_there_again_soon_after_a_kill(
-    instance: Instance,
-) -> None:
+def test_a_hundred_thousand_tasks_are_there_again_soon_after_a_kill(instance):
     instance.drf("drain")
     array_id = array(instance, "0-99999", "true")
     begun = time.monotonic()
@@ -86,9 +79,7 @@ def test_a_hundred_thousand_tasks_are_there_again_soon_after_a_kill(
     instance.drf("cancel", array_id)
 
 
-def test_killed_again_and_again_each_task_runs_once_and_none_is_forgotten(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_killed_again_and_again_each_task_runs_once_and_none_is_forgotten(lend):
     """SIGKILL to the controller or the launcher at moments that nobody chose."""
     instance = lend(ROOMY)
     indices = range(40)
@@ -107,7 +98,7 @@ def test_killed_again_and_again_each_task_runs_once_and_none_is_forgotten(
     assert instance.cgroups() == []
 
 
-def test_a_job_runs_again_as_it_was_submitted(instance: Instance) -> None:
+def test_a_job_runs_again_as_it_was_submitted(instance):
     work = instance.work
     script = work / "job.sh"
     script.write_text('#!/bin/sh\n#DRF -c 0.5 -m 64M -n first\necho "$WHAT $1 $PWD"\nexit 3\n')
@@ -130,7 +121,7 @@ SHARE = (
 )
 
 
-def test_what_has_failed_is_tried_once_and_in_its_order(instance: Instance) -> None:
+def test_what_has_failed_is_tried_once_and_in_its_order(instance):
     """A retry stands for its original, also while it runs and after a restart."""
     common = ("submit", "-q", "-c", "0.1", "-g", "chain")
     first = instance.drf(*common, "--", "sh", "-c", "test -e mended").stdout.strip()
@@ -166,7 +157,7 @@ def test_what_has_failed_is_tried_once_and_in_its_order(instance: Instance) -> N
     assert instance.drf("log", f"{again}_2").stdout == "2 of 4: 0-3:1\n"
 
 
-def test_why_names_the_retry_of_what_a_job_waits_for(instance: Instance) -> None:
+def test_why_names_the_retry_of_what_a_job_waits_for(instance):
     common = ("submit", "-q", "-c", "0.1")
     array = instance.drf(*common, "--array", "1-2", "--", "sh", "-c", "test -e mended").stdout
     other = instance.drf(*common, "--hold", "--", "true").stdout.strip()

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the baseline is in C: no compiler")
-def test_a_short_run_has_a_line_for_each_figure() -> None:
+def test_a_short_run_has_a_line_for_each_figure():
     few = ["--runs", "1", "--jobs", "20", "--queued", "20"]
     names = ("slots", "client", "run", "start", "deep")
     only = [word for name in names for word in ("--only", name)]
@@ -36,7 +36,7 @@ def test_a_short_run_has_a_line_for_each_figure() -> None:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the job is in C: no compiler")
 @pytest.mark.skipif(os.getuid() != 0, reason="not root, who makes a user for it")
-def test_drfd_is_measured_beside_other_programs_and_which_are_missing_is_said() -> None:
+def test_drfd_is_measured_beside_other_programs_and_which_are_missing_is_said():
     few = ["--runs", "1", "--jobs", "5", "--starts", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.others", *few],
@@ -52,7 +52,7 @@ def test_drfd_is_measured_beside_other_programs_and_which_are_missing_is_said() 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the job is in C: no compiler")
 @pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm")
-def test_starts_on_a_node_of_slurms_are_measured_beside_sbatch() -> None:
+def test_starts_on_a_node_of_slurms_are_measured_beside_sbatch():
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.nodes", "--jobs", "2", "--more", "2"],
         cwd=ROOT, capture_output=True, text=True, timeout=300,

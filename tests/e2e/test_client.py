@@ -37,7 +37,7 @@ def instance() -> Iterator[Instance]:
 
 
 @pytest.fixture
-def client(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def client(instance, monkeypatch) -> Iterator[Client]:
     instance.restart_if_dead()
     monkeypatch.chdir(instance.work)
     with drfd.client.connect(instance.socket) as client:
@@ -49,7 +49,7 @@ def released(path: Path) -> list[str]:
     return ["sh", "-c", f"until [ -e {path} ]; do sleep 0.05; done"]
 
 
-def test_many_jobs_are_submitted_at_once(client: Client, instance: Instance) -> None:
+def test_many_jobs_are_submitted_at_once(client, instance):
     jobs = [{"argv": ["sh", "-c", f"exit {at % 3}"], "memory": "8M"} for at in range(30)]
     jobs[7] = {"argv": ["true"], "cores": 1000}
     found = client.submit_many(jobs)
@@ -61,7 +61,7 @@ def test_many_jobs_are_submitted_at_once(client: Client, instance: Instance) -> 
     assert [job.exit_code for job in ended] == codes
 
 
-def test_values_are_as_people_write_them(client: Client, instance: Instance) -> None:
+def test_values_are_as_people_write_them(client, instance):
     job_id = client.submit(
         ["sh", "-c", "echo $WORD; exit 3"],
         cores=0.5, memory="64M", io="1M/2M", time="2h", name="plain", pool="A", priority=5,
@@ -83,7 +83,7 @@ def test_values_are_as_people_write_them(client: Client, instance: Instance) -> 
     assert client.get(job_id) == ended
 
 
-def test_a_job_is_held_released_and_cancelled(client: Client) -> None:
+def test_a_job_is_held_released_and_cancelled(client):
     job_id = client.submit(["sleep", "600"], hold=True, memory=64 << 20)
     held = client.get(job_id)
     assert (held.state, held.reason is not None and held.reason.code) == ("HELD", "HELD")
@@ -98,7 +98,7 @@ def test_a_job_is_held_released_and_cancelled(client: Client) -> None:
     assert ended.state == "CANCELLED" and not ended.is_completed
 
 
-def test_what_is_refused_is_an_exception_with_a_code(client: Client) -> None:
+def test_what_is_refused_is_an_exception_with_a_code(client):
     with pytest.raises(Refused) as refused:
         client.submit(["true"], cores=1000)
     assert refused.value.code == "too-big"
@@ -118,7 +118,7 @@ def test_what_is_refused_is_an_exception_with_a_code(client: Client) -> None:
     assert over.value.code == "ended"
 
 
-def test_a_wait_that_takes_too_long_raises(client: Client) -> None:
+def test_a_wait_that_takes_too_long_raises(client):
     job_id = client.submit(["sleep", "600"])
     with pytest.raises(TimeoutError):
         client.wait(job_id, timeout=0.2)
@@ -128,7 +128,7 @@ def test_a_wait_that_takes_too_long_raises(client: Client) -> None:
     client.wait(job_id)
 
 
-def test_an_array_is_submitted_as_a_range_and_waited_for_as_one(client: Client) -> None:
+def test_an_array_is_submitted_as_a_range_and_waited_for_as_one(client):
     array = client.submit(["sh", "-c", "exit $((DRF_ARRAY_INDEX == 4))"], array=range(0, 6, 2))
     [ended] = client.wait(array)
     assert (ended.id, ended.tasks, ended.state) == (array, 3, "FAILED")
@@ -138,7 +138,7 @@ def test_an_array_is_submitted_as_a_range_and_waited_for_as_one(client: Client) 
     assert refused.value.code == "is-array"
 
 
-def test_events_of_a_job_tell_its_life_and_end_with_it(client: Client, instance: Instance) -> None:
+def test_events_of_a_job_tell_its_life_and_end_with_it(client, instance):
     gate = instance.work / "gate-of-a-life"
     job_id = client.submit(released(gate))
     seen: list[JobInfo] = []
@@ -154,7 +154,7 @@ def test_events_of_a_job_tell_its_life_and_end_with_it(client: Client, instance:
     assert [job.state for job in client.events([job_id])] == ["COMPLETED"]
 
 
-def test_events_of_all_ones_jobs_come_as_they_happen(client: Client) -> None:
+def test_events_of_all_ones_jobs_come_as_they_happen(client):
     stream = client.events()
     holder = client.submit(["true"], hold=True)
     first = next(stream)
@@ -169,16 +169,14 @@ def test_events_of_all_ones_jobs_come_as_they_happen(client: Client) -> None:
     stream.close()
 
 
-def test_every_end_of_an_array_is_told_to_who_asks_later(client: Client) -> None:
+def test_every_end_of_an_array_is_told_to_who_asks_later(client):
     array = client.submit(["true"], array="1-40", cores=0.5, memory="16M")
     client.wait([array], timeout="10m")
     told = [job.label for job in client.events(array) if job.has_ended]
     assert sorted(told) == sorted(f"{array}_{index}" for index in range(1, 41))
 
 
-def test_no_end_is_missed_while_the_daemon_is_killed_and_started_again(
-    client: Client, instance: Instance
-) -> None:
+def test_no_end_is_missed_while_the_daemon_is_killed_and_started_again(client, instance):
     """Some jobs end while nobody is there, and one lives wholly between our lines."""
     gate = instance.work / "gate-of-a-restart"
     jobs = [client.submit(released(gate), cores=0.1, memory="16M") for _ in range(8)]
@@ -211,8 +209,8 @@ def test_no_end_is_missed_while_the_daemon_is_killed_and_started_again(
 
 
 def test_a_listener_that_is_stopped_for_a_while_hears_every_end_and_slows_nobody(
-    client: Client, instance: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    client, instance, monkeypatch
+):
     stream = client.events()
     marker = client.submit(["true"], hold=True)
     assert next(stream).id == marker
@@ -232,7 +230,7 @@ def test_a_listener_that_is_stopped_for_a_while_hears_every_end_and_slows_nobody
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes two users")
-def test_of_others_jobs_one_hears_what_status_shows(client: Client, instance: Instance) -> None:
+def test_of_others_jobs_one_hears_what_status_shows(client, instance):
     job_id = client.submit(["sleep", "600"], name="public", hold=True)
     program = (
         "import drfd.client as d\n"
@@ -256,7 +254,7 @@ def test_of_others_jobs_one_hears_what_status_shows(client: Client, instance: In
 # -- who sends garbage ---------------------------------------------------------------------------
 
 
-def test_a_frame_that_never_ends_and_idle_connections_hold_up_nobody(instance: Instance) -> None:
+def test_a_frame_that_never_ends_and_idle_connections_hold_up_nobody(instance):
     lines = [socket.socket(socket.AF_UNIX) for _ in range(200)]
     try:
         for line in lines:
@@ -292,7 +290,7 @@ def watched() -> Iterator[Instance]:
 
 
 @pytest.fixture(scope="module")
-def busy(watched: Instance) -> int:
+def busy(watched) -> int:
     """A job that uses all that it may of a core, for as long as the tests last."""
     command = "while :; do :; done"
     words = ("-c", "0.5", "-m", "64M", "-t", "10m", "--", "sh", "-c", command)
@@ -342,9 +340,7 @@ def watchers(instance: Instance, many: int) -> Iterator[list[Watcher]]:
             each.close()
 
 
-def test_who_reads_nothing_for_ten_seconds_costs_nobody_anything(
-    watched: Instance, busy: int
-) -> None:
+def test_who_reads_nothing_for_ten_seconds_costs_nobody_anything(watched, busy):
     """Others see each second, the daemon keeps nothing, and then comes the newest, not the rest."""
     assert watched.process is not None
     with watchers(watched, 2) as quick:
@@ -372,9 +368,7 @@ def test_who_reads_nothing_for_ten_seconds_costs_nobody_anything(
             assert all(each.see()["at"] > begin_s + 5 * pace_s for each in slow)
 
 
-def test_two_hundred_watchers_all_see_each_second_and_others_are_answered(
-    watched: Instance, busy: int
-) -> None:
+def test_two_hundred_watchers_all_see_each_second_and_others_are_answered(watched, busy):
     with watchers(watched, 200) as many:
         begin_s = time.monotonic()
         firsts = [each.see() for each in many]
@@ -387,7 +381,7 @@ def test_two_hundred_watchers_all_see_each_second_and_others_are_answered(
         assert watched.show(busy)["state"] == "RUNNING"
 
 
-def test_what_a_job_uses_is_seen_and_kept_over_a_restart(watched: Instance, busy: int) -> None:
+def test_what_a_job_uses_is_seen_and_kept_over_a_restart(watched, busy):
     with drfd.client.connect(watched.socket) as client:
         wait_for("points", lambda: len(client.usage(busy).at) >= 4)
         stream = client.snapshots()
@@ -419,7 +413,7 @@ def test_what_a_job_uses_is_seen_and_kept_over_a_restart(watched: Instance, busy
         assert client.usage(busy) == ended
 
 
-def test_watchers_do_not_keep_the_daemon_from_its_end(watched: Instance) -> None:
+def test_watchers_do_not_keep_the_daemon_from_its_end(watched):
     watched.restart_if_dead()
     with watchers(watched, 10) as slow, watchers(watched, 10) as quick:
         for each in quick:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -30,7 +29,7 @@ COUNT = "trap 'echo {0} >> told' {0}; echo up > up; " + GATE.replace("sleep 0.02
 
 
 @pytest.fixture(params=["cgroups", "none"])
-def any_instance(request: pytest.FixtureRequest, lend: Callable[[str], Instance]) -> Instance:
+def any_instance(request, lend) -> Instance:
     return lend(ROOMY if request.param == "cgroups" else PLAIN)
 
 
@@ -43,7 +42,7 @@ def lines(instance: Instance, name: str) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_a_chain_runs_in_its_order(instance: Instance) -> None:
+def test_a_chain_runs_in_its_order(instance):
     first = sh(instance, f"{GATE}; echo 1 >> order")
     second = sh(instance, "echo 2 >> order; exit 4", "--after", str(first))
     third = sh(instance, "echo 3 >> order", "--after", f"{second}:fail,{first}")
@@ -60,7 +59,7 @@ def test_a_chain_runs_in_its_order(instance: Instance) -> None:
     assert lines(instance, "order") == ["1", "2", "3", "4"]
 
 
-def test_nobody_waits_for_a_job_that_can_never_start(instance: Instance) -> None:
+def test_nobody_waits_for_a_job_that_can_never_start(instance):
     """Neither for one that was so before, nor for one that becomes so; what `drf run` waits for
     goes with it."""
     first = sh(instance, f"{GATE}; exit 4")
@@ -81,9 +80,7 @@ def test_nobody_waits_for_a_job_that_can_never_start(instance: Instance) -> None
     assert left == {stuck: "DEPENDENCY_NEVER", stuck + 2: "DEPENDENCY_NEVER"}
 
 
-def test_a_job_starts_at_its_time_also_if_the_daemon_was_killed_meanwhile(
-    instance: Instance,
-) -> None:
+def test_a_job_starts_at_its_time_also_if_the_daemon_was_killed_meanwhile(instance):
     before = time.time()
     # So late that it has not begun when the daemon is asked, and killed.
     job_id = sh(instance, "true", "--begin", "now+5s")
@@ -94,9 +91,7 @@ def test_a_job_starts_at_its_time_also_if_the_daemon_was_killed_meanwhile(
     assert min(job["started_at"], job["eligible_at"]) >= int(before) + 5
 
 
-def test_the_controller_is_killed_while_jobs_wait_for_each_other(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_the_controller_is_killed_while_jobs_wait_for_each_other(lend):
     """Each time right after the end that lets the next one go, and none runs twice or never."""
     instance = lend(ROOMY)
     first = sh(instance, f"{GATE}; echo 1 >> order")
@@ -119,9 +114,7 @@ def test_the_controller_is_killed_while_jobs_wait_for_each_other(
     assert lines(instance, "order") == ["1", "2", "3", "4"]
 
 
-def test_a_failed_job_is_tried_again_after_a_pause_and_appends_to_its_output(
-    instance: Instance,
-) -> None:
+def test_a_failed_job_is_tried_again_after_a_pause_and_appends_to_its_output(instance):
     script = f"echo try $DRF_ATTEMPT; {GATE}; [ $DRF_ATTEMPT = 2 ] || exit 3"
     job_id = sh(instance, script, "--retry", "3")
     other = sh(instance, "true", "--after", str(job_id))
@@ -142,7 +135,7 @@ def test_a_failed_job_is_tried_again_after_a_pause_and_appends_to_its_output(
     assert kinds.count("Retried") == 1
 
 
-def test_a_lost_job_is_tried_again(lend: Callable[[str], Instance]) -> None:
+def test_a_lost_job_is_tried_again(lend):
     """Its runner is killed, as all runners are by a reboot."""
     instance = lend(ROOMY)
     script = f"echo $$; [ $DRF_ATTEMPT = 2 ] && exit 0; {GATE}"
@@ -155,7 +148,7 @@ def test_a_lost_job_is_tried_again(lend: Callable[[str], Instance]) -> None:
     assert "attempt 1 ended LOST" in job["attempts"]
 
 
-def test_a_warning_comes_before_the_time_limit(any_instance: Instance) -> None:
+def test_a_warning_comes_before_the_time_limit(any_instance):
     """In time for the job to save its work and leave in order."""
     script = f"trap 'echo saved; exit 7' USR1; {GATE}"
     # Not before its shell has had time to set the trap.
@@ -170,7 +163,7 @@ def test_a_warning_comes_before_the_time_limit(any_instance: Instance) -> None:
     assert kinds.index("Warned") < kinds.index("Exited")
 
 
-def test_a_signal_is_for_the_first_process_or_for_the_rest(any_instance: Instance) -> None:
+def test_a_signal_is_for_the_first_process_or_for_the_rest(any_instance):
     """As that of a batch script is, whose shell has no trap for what its steps get."""
     traps = 'trap "echo step; exit" USR1; trap "echo no" USR2'
     step = f"sh -c '{traps}; touch up; while :; do sleep 0.1; done'"
@@ -185,7 +178,7 @@ def test_a_signal_is_for_the_first_process_or_for_the_rest(any_instance: Instanc
     assert any_instance.output(job_id).splitlines() == ["step", "shell", "on"]
 
 
-def test_a_signal_reaches_the_job_once_whoever_is_killed(any_instance: Instance) -> None:
+def test_a_signal_reaches_the_job_once_whoever_is_killed(any_instance):
     instance = any_instance
     job_id = sh(instance, COUNT.format("USR1"))
     wait_for("the trap", lambda: lines(instance, "up"))
@@ -218,9 +211,7 @@ GREEDY = "import time; held = bytearray(200 << 20); time.sleep(60)"
 
 
 @pytest.mark.parametrize("config", [CONFIG, PLAIN], ids=["cgroups", "none"])
-def test_one_fault_has_one_name_one_exit_code_and_one_advice(
-    config: str, lend: Callable[[str], Instance]
-) -> None:
+def test_one_fault_has_one_name_one_exit_code_and_one_advice(config, lend):
     instance = lend(config)
     words = ("submit", "-w", "-m", "64M", "--", sys.executable, "-c", GREEDY)
     done = instance.drf(*words, check=False)
@@ -238,9 +229,7 @@ def test_one_fault_has_one_name_one_exit_code_and_one_advice(
     assert " -m 64M" not in advice
 
 
-def test_a_chain_that_can_never_run_is_cancelled_over_a_crash(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_a_chain_that_can_never_run_is_cancelled_over_a_crash(lend):
     instance = lend(PLAIN)
     first = instance.submit("--", "sh", "-c", f"{GATE}; exit 3")
     second = instance.submit("--after", first, "--if-never", "cancel", "--", "true")

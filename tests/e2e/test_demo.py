@@ -75,7 +75,7 @@ def has_cgroups() -> bool:
         instance.destroy()
 
 
-def test_the_demo_shows_the_paper_and_stops_the_liar(room: Path) -> None:
+def test_the_demo_shows_the_paper_and_stops_the_liar(room):
     with demo(room) as process:
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0, out + err
@@ -88,7 +88,7 @@ def test_the_demo_shows_the_paper_and_stops_the_liar(room: Path) -> None:
     assert len(outcomes) == 12
 
 
-def test_figure_8_has_the_papers_shares(room: Path) -> None:
+def test_figure_8_has_the_papers_shares(room):
     with demo(room, "fig8", "--seconds", "12", "--json") as process:
         out, err = process.communicate(timeout=300)
     assert process.returncode in (0, 1) and out, err
@@ -108,7 +108,7 @@ def test_figure_8_has_the_papers_shares(room: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fig8", "lend"])
-def test_a_demo_that_is_interrupted_leaves_nothing(room: Path, name: str) -> None:
+def test_a_demo_that_is_interrupted_leaves_nothing(room, name):
     if name == "lend" and not has_cgroups():
         pytest.skip("no cgroups, so nothing is lent here")
     with demo(room, name) as process:
@@ -126,7 +126,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing(room: Path, name: str) -> Non
 
 
 @takes_long
-def test_figure_9_drf_is_better_than_slots(room: Path) -> None:
+def test_figure_9_drf_is_better_than_slots(room):
     with demo(room, "fig9", "--seconds", "15", "--json") as process:
         out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
@@ -135,7 +135,7 @@ def test_figure_9_drf_is_better_than_slots(room: Path) -> None:
     assert rows["DRF"][names.index("KILLED")] == 0
 
 
-def test_where_nothing_can_be_lent_the_demo_says_so_and_leaves_nothing(room: Path) -> None:
+def test_where_nothing_can_be_lent_the_demo_says_so_and_leaves_nothing(room):
     if has_cgroups():
         pytest.skip("there are cgroups here")
     with demo(room, "lend") as process:
@@ -145,7 +145,7 @@ def test_where_nothing_can_be_lent_the_demo_says_so_and_leaves_nothing(room: Pat
 
 
 @takes_long
-def test_what_is_idle_is_lent_to_the_smallest_share(room: Path) -> None:
+def test_what_is_idle_is_lent_to_the_smallest_share(room):
     if not has_cgroups():
         pytest.skip("no cgroups, so nothing is lent here")
     with demo(room, "lend", "--json") as process:
@@ -178,7 +178,7 @@ def with_slurm(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @with_slurm
-def test_live_and_simulated_figures_stand_side_by_side(room: Path) -> None:
+def test_live_and_simulated_figures_stand_side_by_side(room):
     with demo(room, *CLUSTER, "--json") as process:
         out, err = process.communicate(timeout=patient(300))
     assert process.returncode in (0, 1) and out, err
@@ -207,7 +207,7 @@ def test_live_and_simulated_figures_stand_side_by_side(room: Path) -> None:
 
 
 @with_slurm
-def test_when_it_is_interrupted_twice_it_leaves_nothing(room: Path) -> None:
+def test_when_it_is_interrupted_twice_it_leaves_nothing(room):
     """The second time while it cleans up, or has just done so."""
 
     def runs(program: str) -> bool:

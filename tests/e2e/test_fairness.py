@@ -23,7 +23,7 @@ from instance import CONFIG, PLAIN, Instance, wait_for
 
 
 @pytest.mark.anew
-def test_table_1_of_the_paper(instance: Instance) -> None:
+def test_table_1_of_the_paper(instance):
     """9 CPUs and 18 GB; A with tasks of <1 CPU, 4 GB>, B of <3 CPUs, 1 GB>: 3 and 2 at once,
     launched B A A B A when B was there first, both with a dominant share of 2/3."""
     instance.drf("drain")
@@ -57,9 +57,7 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
     assert shares["free"]["memory"] == 4 << 30
 
 
-def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(lend):
     """Within one job of the entitlements: 6, 2 and 2 of ten cores. The ten that run end when all of
     them are there, so that it is no matter how long a start takes here."""
     pools = "[pools.A]\nweight = 3\n[pools.B]\n[pools.C]\n[pools.all]\n"
@@ -101,9 +99,7 @@ def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
         assert abs(means[pool] - expected) <= 1, seen
 
 
-def test_a_job_of_most_of_the_machine_starts_in_a_busy_stream(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_a_job_of_most_of_the_machine_starts_in_a_busy_stream(lend):
     """It has a reservation, and starts while small jobs still wait."""
     text = CONFIG.replace("cores = 9", "cores = 10")
     instance = lend(f"{text}[scheduling]\nreservation_delay = '1s'\n[pools.C]\n")
@@ -131,7 +127,7 @@ def test_a_job_of_most_of_the_machine_starts_in_a_busy_stream(
     assert started - told["submitted_at"] < 1 + 4 + 5 + 3
 
 
-def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance: Instance) -> None:
+def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance):
     running = instance.running("-c", "8", "--", "sleep", "600")["id"]
     waiting = instance.submit("-c", "4", "--", "sleep", "600")
     text = instance.config.read_text()
@@ -188,13 +184,8 @@ def quota() -> str:
     ],
 )
 def test_a_job_waits_for_its_time_over_a_kill_until_a_reload_takes_the_rule_back(
-    lend: Callable[[str], Instance],
-    rule: Callable[[], str],
-    starts: tuple[str, ...],
-    waits: tuple[str, ...],
-    code: str,
-    words: str,
-) -> None:
+    lend, rule, starts, waits, code, words
+):
     instance = lend(PLAIN + rule())
     assert instance.ended(*starts, "--", "sleep", "0.2")["state"] == "COMPLETED"
     held = instance.submit(*waits, "--", "true")
@@ -207,7 +198,7 @@ def test_a_job_waits_for_its_time_over_a_kill_until_a_reload_takes_the_rule_back
     assert instance.wait_end(held)["state"] == "COMPLETED"
 
 
-def test_no_more_of_a_group_run_at_once_also_after_a_restart(instance: Instance) -> None:
+def test_no_more_of_a_group_run_at_once_also_after_a_restart(instance):
     def ids_by_state(*chosen: str) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         for job in instance.status(*chosen):
@@ -284,9 +275,7 @@ def kinds(job: dict[str, Any]) -> list[str]:
     return [event["event"] for event in job["events"]]
 
 
-def test_a_starving_pool_gets_the_place_of_the_job_started_last_which_runs_again_later(
-    lend: Lend,
-) -> None:
+def test_a_starving_pool_gets_the_place_of_the_job_started_last_which_runs_again_later(lend):
     instance = lend(PREEMPTING.format(how="requeue"))
     first = running(instance, "a", "--preemptible")
     last = running(instance, "a", "--preemptible")
@@ -315,9 +304,7 @@ def test_a_starving_pool_gets_the_place_of_the_job_started_last_which_runs_again
     assert "PreemptRequested" not in kinds(untouched)
 
 
-def test_where_no_job_is_marked_nobody_is_stopped_however_long_somebody_starves(
-    lend: Lend,
-) -> None:
+def test_where_no_job_is_marked_nobody_is_stopped_however_long_somebody_starves(lend):
     instance = lend(PREEMPTING.format(how="suspend"))
     unmarked = [running(instance, "a") for _ in range(2)]
     starving = instance.submit("-p", "b", "-c", "1", "-m", "64M", "--", "true")
@@ -330,9 +317,7 @@ def test_where_no_job_is_marked_nobody_is_stopped_however_long_somebody_starves(
         assert instance.wait_end(job_id)["state"] == "COMPLETED"
 
 
-def test_a_job_that_is_frozen_for_another_goes_on_afterwards_as_the_same_process(
-    lend: Lend,
-) -> None:
+def test_a_job_that_is_frozen_for_another_goes_on_afterwards_as_the_same_process(lend):
     instance = lend(PREEMPTING.format(how="suspend"))
     first = running(instance, "a", "--preemptible")
     last = running(instance, "a", "--preemptible")
@@ -384,8 +369,8 @@ def burdened() -> str:
 
 
 def test_a_job_waits_for_memory_that_others_really_use_and_starts_when_they_have_ended(
-    make_instance: Callable[..., Instance],
-) -> None:
+    make_instance,
+):
     """What a job of drfd's own holds at the same time is not from outside."""
     if psutil.virtual_memory().available < OUTSIDE + OWN + 3 * GIB:
         pytest.skip("too little memory is free here for processes that take 5 GiB of it")

@@ -61,9 +61,7 @@ def told(instance: Instance, job_id: int) -> list[str]:
 
 
 @without_gpus
-def test_jobs_that_run_together_are_told_different_gpus_also_after_kill_9(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_jobs_that_run_together_are_told_different_gpus_also_after_kill_9(lend):
     instance = lend(COUNTED)
     gates = [instance.work / f"gate-{number}" for number in range(4)]
     foreign = {"CUDA_VISIBLE_DEVICES": "9", "HIP_VISIBLE_DEVICES": "9", "ROCR_VISIBLE_DEVICES": "9"}
@@ -94,9 +92,7 @@ def test_jobs_that_run_together_are_told_different_gpus_also_after_kill_9(
 
 
 @without_gpus
-def test_a_reload_gives_out_what_is_new_and_leaves_running_jobs_what_they_have(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_a_reload_gives_out_what_is_new_and_leaves_running_jobs_what_they_have(lend):
     instance = lend(COUNTED)
     gate = instance.work / "gate"
     first = submit(instance, gate, "--gres", "gpu=2")
@@ -139,14 +135,14 @@ class Machine:
 
 
 @pytest.fixture
-def machine(make_instance: Callable[..., Instance], tmp_path: Path) -> Machine:
+def machine(make_instance, tmp_path) -> Machine:
     root = unfold("two-nvidia-desktop", tmp_path)
     made = Machine(make_instance(COUNTED + ROOTS), root)
     made.instance.start()
     return made
 
 
-def test_a_lost_gpu_does_not_leave_its_number_to_the_next_over_kill_9(machine: Machine) -> None:
+def test_a_lost_gpu_does_not_leave_its_number_to_the_next_over_kill_9(machine):
     instance = machine.instance
     gate = instance.work / "gate"
     first = machine.submit()
@@ -171,7 +167,7 @@ def test_a_lost_gpu_does_not_leave_its_number_to_the_next_over_kill_9(machine: M
     assert instance.wait_end(holders[1])["state"] == "COMPLETED"
 
 
-def test_the_loss_of_a_gpu_changes_no_number_of_another(machine: Machine) -> None:
+def test_the_loss_of_a_gpu_changes_no_number_of_another(machine):
     """After the loss of the first one, "auto" gives out the second under the number that it had."""
     instance = machine.instance
     instance.config.write_text(instance.configured.replace("[0, 1]", '"auto"'))
@@ -218,9 +214,7 @@ def nvml() -> Iterator[Nvml]:
 
 
 @pytest.fixture
-def meter(
-    request: pytest.FixtureRequest, make_instance: Callable[..., Instance], nvml: Nvml
-) -> Iterator[Instance]:
+def meter(request, make_instance, nvml) -> Iterator[Instance]:
     """A daemon of this configuration whose launcher loads the library. What measures asks once how
     many GPUs there are, so the library answers before."""
     text, gpus = request.param
@@ -265,9 +259,7 @@ def past(instance: Instance) -> dict[str, Any]:
 
 
 @with_config(BY_NODE, GPU.format(used=700 * MIB))
-def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_ended(
-    meter: Instance, nvml: Nvml
-) -> None:
+def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_ended(meter, nvml):
     instance, total = meter, 900 * MIB
     job_id, pid, gate = start(instance, "gpu")
     mine, foreign = f"proc 0 C {pid} {500 * MIB} 80", f"proc 0 C {os.getpid()} {150 * MIB} 10"
@@ -320,9 +312,7 @@ def meter_pid(instance: Instance) -> int:
 
 @without_gpus
 @with_config(BY_UUID, GPU.format(used=0))
-def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
-    meter: Instance, nvml: Nvml
-) -> None:
+def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(meter, nvml):
     """A job that runs on, and one that ends while no daemon is there."""
     instance = meter
     job_id, pid, gate = start(instance, "gpu")
@@ -352,9 +342,7 @@ def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
 
 
 @with_config(BY_UUID, *BIG)
-def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
-    meter: Instance, nvml: Nvml
-) -> None:
+def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(meter, nvml):
     """Others live on: one that uses less, one that used more in a single reading, and one that
     uses as much in all, on two GPUs."""
     pids: dict[int, int] = {}
@@ -396,7 +384,7 @@ def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
 
 
 @with_config(SHARED, *BIG)
-def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter: Instance, nvml: Nvml) -> None:
+def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter, nvml):
     """Two on one GPU; a third waits for a part of one, and starts where another job has been
     stopped, which took more than its part."""
     small, small_pid, _ = start(meter, "gpu=1,memory=4G")
@@ -429,9 +417,7 @@ def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter: Instance, nvml:
 
 
 @with_config(CAREFUL, *BIG)
-def test_a_gpu_that_falls_off_the_bus_is_given_to_no_job_until_it_is_back(
-    meter: Instance, nvml: Nvml
-) -> None:
+def test_a_gpu_that_falls_off_the_bus_is_given_to_no_job_until_it_is_back(meter, nvml):
     """Else each job would be started there, and fail at once."""
     wait_for("both", lambda: len(meter._ask("status").get("gpus", ())) == 2)
     nvml.answer(BIG[0].removesuffix(" 0") + " 15", BIG[1])

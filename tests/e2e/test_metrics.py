@@ -15,7 +15,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -35,12 +35,12 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("metrics") / "drfd.prom"
 
 
 @pytest.fixture
-def everywhere(lend: Callable[[str], Instance], port: int, file: Path) -> Instance:
+def everywhere(lend, port, file) -> Instance:
     """At a port and in a file."""
     written = f'textfile = "{file}"\ntextfile_interval = "1s"\n'
     return lend(f"{CONFIG}[metrics]\nport = {port}\n{written}")
@@ -96,7 +96,7 @@ def shipped(name: str) -> str:
 
 
 @pytest.mark.anew
-def test_jobs_are_in_the_metrics_while_they_run_and_after(everywhere: Instance) -> None:
+def test_jobs_are_in_the_metrics_while_they_run_and_after(everywhere):
     instance = everywhere
     wait_for("the launcher", lambda: value(instance, "drfd_launcher_up") == 1)
     assert value(instance, "drfd_allocated_cores") == value(instance, "drfd_drained") == 0
@@ -130,7 +130,7 @@ def names_in(expression: str) -> set[str]:
     return set(re.findall(r"\bdrfd_\w+", expression))
 
 
-def test_the_shipped_files_use_metrics_that_there_are(everywhere: Instance) -> None:
+def test_the_shipped_files_use_metrics_that_there_are(everywhere):
     families = [*text_string_to_metric_families(drfd(everywhere, "metrics").stdout)]
     there = {sample.name for family in families for sample in family.samples}
     there |= {family.name for family in families}
@@ -148,7 +148,7 @@ def test_the_shipped_files_use_metrics_that_there_are(everywhere: Instance) -> N
         assert names_in(expression) <= there, expression
 
 
-def test_port_and_file_say_what_the_verb_says(everywhere: Instance, port: int, file: Path) -> None:
+def test_port_and_file_say_what_the_verb_says(everywhere, port, file):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text"})
     response = connection.getresponse()
@@ -165,7 +165,7 @@ def test_port_and_file_say_what_the_verb_says(everywhere: Instance, port: int, f
     assert [each for each in os.listdir(file.parent) if each.endswith(".new")] == []
 
 
-def test_a_port_in_use_is_a_warning_and_jobs_run(make_instance: Callable[..., Instance]) -> None:
+def test_a_port_in_use_is_a_warning_and_jobs_run(make_instance):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         instance = make_instance(f"{CONFIG}[metrics]\nport = {port}\n").start()
@@ -175,9 +175,7 @@ def test_a_port_in_use_is_a_warning_and_jobs_run(make_instance: Callable[..., In
         assert instance.wait_end(instance.submit("--", "true"))["outcome"]["code"] == "COMPLETED"
 
 
-def test_a_file_that_cannot_be_written_is_logged_once(
-    make_instance: Callable[..., Instance],
-) -> None:
+def test_a_file_that_cannot_be_written_is_logged_once(make_instance):
     text = 'textfile = "/nonexistent/x.prom"\ntextfile_interval = "1s"\n'
     instance = make_instance(f"{CONFIG}[metrics]\n{text}").start()
     wait_for("the line", lambda: "event=metrics-not-written" in instance.log.read_text())
@@ -191,7 +189,7 @@ def test_a_file_that_cannot_be_written_is_logged_once(
     assert instance.log.read_text().count("event=metrics-not-written") == 1
 
 
-def test_without_the_table_there_are_no_metrics_and_the_verb_says_how(instance: Instance) -> None:
+def test_without_the_table_there_are_no_metrics_and_the_verb_says_how(instance):
     done = drfd(instance, "metrics")
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert done.stderr.count("\n") == 1
@@ -274,7 +272,7 @@ class Prometheus:
 
 
 @pytest.fixture
-def reader(everywhere: Instance, port: int, tmp_path: Path) -> Iterator[Prometheus]:
+def reader(everywhere, port, tmp_path) -> Iterator[Prometheus]:
     """A Prometheus that reads the daemon twice a second with the shipped rules. Of the rules only
     the times for which a condition must hold are shorter."""
     rules = re.sub(r"\bfor: \w+", "for: 1s", shipped("alerts"))
@@ -294,9 +292,7 @@ def reader(everywhere: Instance, port: int, tmp_path: Path) -> Iterator[Promethe
 
 
 @with_prometheus
-def test_promtool_accepts_the_rules_and_the_metrics(
-    everywhere: Instance, file: Path, tmp_path: Path
-) -> None:
+def test_promtool_accepts_the_rules_and_the_metrics(everywhere, file, tmp_path):
     path = tmp_path / "alerts.yml"
     path.write_text(shipped("alerts"))
     assert "9 rules found" in promtool("check", "rules", path)
@@ -392,7 +388,7 @@ RULES: dict[str, tuple[dict[str, str], int, set[str]]] = {
 
 @with_prometheus
 @pytest.mark.parametrize("name", RULES)
-def test_the_rules_fire_when_they_should(tmp_path: Path, name: str) -> None:
+def test_the_rules_fire_when_they_should(tmp_path, name):
     """Each alert once. promtool has a clock of its own; drfd was started at its beginning."""
     series, minute, alerts = RULES[name]
     (tmp_path / "alerts.yml").write_text(shipped("alerts"))
@@ -412,9 +408,7 @@ def test_the_rules_fire_when_they_should(tmp_path: Path, name: str) -> None:
 
 
 @with_prometheus
-def test_prometheus_reads_the_daemon_and_an_alert_fires(
-    everywhere: Instance, reader: Prometheus
-) -> None:
+def test_prometheus_reads_the_daemon_and_an_alert_fires(everywhere, reader):
     instance, prometheus = everywhere, reader
     # On a busy machine a scrape may take longer than the half second that it has.
     wait_for("a scrape", prometheus.is_up, show=prometheus.target)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from instance import Instance, wait_for
+from instance import wait_for
 
 SPEAK = ("sh", "-c", "echo one; echo two >&2; echo three; exit 3")
 LITTLE = ("-m", "32M", "-c", "0.1")
@@ -30,8 +30,8 @@ while not os.path.exists(sys.argv[1]):
     ids=["one", "named", "two"],
 )
 def test_a_job_has_one_file_with_its_lines_in_order_or_a_second_on_request(
-    instance: Instance, options: tuple[str, ...], files: dict[str, str]
-) -> None:
+    instance, options, files
+):
     job = instance.ended(*LITTLE, *options, "--", *SPEAK)
     job_id, is_apart = job["id"], len(files) == 2
     found = {
@@ -47,9 +47,7 @@ def test_a_job_has_one_file_with_its_lines_in_order_or_a_second_on_request(
     assert said in instance.drf("why", job_id).stdout
 
 
-def test_what_another_job_writes_is_never_emptied_and_what_was_there_only_without_append(
-    instance: Instance,
-) -> None:
+def test_what_another_job_writes_is_never_emptied_and_what_was_there_only_without_append(instance):
     """Two jobs at once with one file, and then one job after another."""
 
     def say(word: str, *options: object) -> int:
@@ -75,7 +73,7 @@ def test_what_another_job_writes_is_never_emptied_and_what_was_there_only_withou
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_the_lines_of_a_python_program_are_there_at_once(instance: Instance, stream: str) -> None:
+def test_the_lines_of_a_python_program_are_there_at_once(instance, stream):
     end = instance.work / "end"
     job_id = instance.running("-m", "64M", "--", sys.executable, "-c", PRINT, end, stream)["id"]
     wait_for("its first line", lambda: "first\n" in instance.output(job_id))
@@ -89,9 +87,7 @@ BOUNDED = (*LITTLE, "-o", "much.out", "--append", "--output-max", "2M")
 
 
 @pytest.mark.parametrize("errors", [(), ("-e", "much.err")], ids=["one file", "two"])
-def test_a_job_that_writes_too_much_is_ended_and_says_so(
-    instance: Instance, errors: tuple[str, ...]
-) -> None:
+def test_a_job_that_writes_too_much_is_ended_and_says_so(instance, errors):
     """What was in the file before does not count."""
     (instance.work / "much.out").write_text("before")
     ended = instance.ended(*BOUNDED, *errors, "--", "sh", "-c", "yes out & yes err >&2; wait")
@@ -101,9 +97,7 @@ def test_a_job_that_writes_too_much_is_ended_and_says_so(
     assert f"{instance.work}/much.out (at most 2M)" in instance.drf("show", ended["id"]).stdout
 
 
-def test_a_job_that_writes_less_is_not_and_its_bound_is_the_next_ones_too(
-    instance: Instance,
-) -> None:
+def test_a_job_that_writes_less_is_not_and_its_bound_is_the_next_ones_too(instance):
     (instance.work / "much.out").write_text("before" * 100_000)
     few = "head -c 1500000 /dev/zero; sleep 2.5"
     ended = instance.ended(*BOUNDED, "--", "sh", "-c", few)
@@ -112,7 +106,7 @@ def test_a_job_that_writes_less_is_not_and_its_bound_is_the_next_ones_too(
     assert instance.show(again)["output_max_bytes"] == 2 << 20
 
 
-def test_a_command_is_run_inside_the_job_or_refused(instance: Instance) -> None:
+def test_a_command_is_run_inside_the_job_or_refused(instance):
     """It runs inside where jobs have cgroups; elsewhere it is said why not."""
     job = instance.running("--", "sleep", "1000", env={"MARK": "of the job"})["id"]
     done = instance.drf("exec", job, "--", "sh", "-c", "echo $MARK; exit 3", check=False)

@@ -125,7 +125,7 @@ def file_named(name: str) -> str:
 
 
 @pytest.fixture
-def instance(make_instance: Callable[..., Instance]) -> Instance:
+def instance(make_instance) -> Instance:
     """Of each test's own: what is shown has the first ids."""
     return make_instance(CONFIG).start()
 
@@ -135,26 +135,26 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def shell(instance: Instance) -> Shell:
+def shell(instance) -> Shell:
     """Run a line as its reader would, in the directory of the instance."""
     return partial(run_line, instance)
 
 
 @pytest.mark.parametrize("mark", ["tour", "tutorial"])
-def test_the_tour_and_the_tutorial_are_what_one_sees(instance: Instance, mark: str) -> None:
+def test_the_tour_and_the_tutorial_are_what_one_sees(instance, mark):
     if not instance.has_cgroups():
         pytest.skip("without cgroups nothing counts what short jobs use")
     for command, shown, said in take(instance, mark):
         assert plain(said, instance.work) == plain(shown, instance.work), command
 
 
-def test_the_tour_has_the_commands_of_a_first_day() -> None:
+def test_the_tour_has_the_commands_of_a_first_day():
     shown = {command.split()[1] for tour in blocks("tour") for command, _ in steps(tour)}
     assert shown >= {"submit", "status", "why", "show", "log", "wait", "cancel", "shares", "report"}
     assert any("--array" in command for tour in blocks("tour") for command, _ in steps(tour))
 
 
-def test_the_python_example_runs(instance: Instance, shell: Shell) -> None:
+def test_the_python_example_runs(instance, shell):
     (example,) = blocks("client")
     (instance.work / "example.py").write_text(example)
     done = shell(f"{sys.executable} example.py")
@@ -172,7 +172,7 @@ def fit(instance: Instance) -> None:
     path.chmod(0o755)
 
 
-def test_the_sweeps_run(instance: Instance, shell: Shell) -> None:
+def test_the_sweeps_run(instance, shell):
     fit(instance)
     (instance.work / "grid.txt").write_text("a 1\nb 2\nc 3\n")
     (recipe,) = blocks("sweep")
@@ -186,7 +186,7 @@ def test_the_sweeps_run(instance: Instance, shell: Shell) -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
-def test_make_runs_and_fails_as_its_jobs_do(instance: Instance, shell: Shell) -> None:
+def test_make_runs_and_fails_as_its_jobs_do(instance, shell):
     fit(instance)
     (recipe,) = blocks("make")
     (instance.work / "Makefile").write_text(recipe)
@@ -203,7 +203,7 @@ def test_make_runs_and_fails_as_its_jobs_do(instance: Instance, shell: Shell) ->
     assert not (instance.work / "new.out").exists()
 
 
-def test_the_snakemake_profile_submits_tells_and_cancels(instance: Instance, shell: Shell) -> None:
+def test_the_snakemake_profile_submits_tells_and_cancels(instance, shell):
     """By a stand-in: the plugin runs SUBMIT with the path of a script, takes the first line for the
     id, asks STATUS for one word, and runs CANCEL, without a shell, with many ids."""
     for name in ("status", "cancel"):
@@ -259,7 +259,7 @@ rule one:
 @pytest.mark.skipif(
     shutil.which("snakemake") is None, reason="snakemake and its cluster-generic plugin: pip"
 )
-def test_snakemake_itself_runs_with_the_profile(instance: Instance, shell: Shell) -> None:
+def test_snakemake_itself_runs_with_the_profile(instance, shell):
     (instance.work / "Snakefile").write_text(SNAKEFILE)
     profile = instance.work / "profile"
     profile.mkdir()
@@ -320,7 +320,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def clustered(cluster: Cluster) -> Iterator[Instance]:
+def clustered(cluster) -> Iterator[Instance]:
     """A daemon with the nodes of a Slurm that is configured as drfd prints it."""
     large, small = cluster.nodes
     made = Instance(CLUSTER.format(large=large, small=small, conf=cluster.conf))
@@ -357,9 +357,7 @@ def printed(cluster: Cluster, name: str, state: object) -> str:
 
 @pytest.mark.system
 @pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm")
-def test_the_tour_works_unchanged_on_several_machines(
-    clustered: Instance, cluster: Cluster
-) -> None:
+def test_the_tour_works_unchanged_on_several_machines(clustered, cluster):
     """Jobs of Slurm's nodes have a node and no measurements, and its words follow those of their
     own; all else is as on one machine."""
     instance = clustered

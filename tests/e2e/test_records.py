@@ -7,7 +7,6 @@ import io
 import json
 import sqlite3
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -21,7 +20,7 @@ HOLDER = ("-p", "A", "--", sys.executable, "-c", HOLD)
 
 
 @pytest.mark.anew
-def test_history_report_and_why_tell_of_them_also_after_a_restart(instance: Instance) -> None:
+def test_history_report_and_why_tell_of_them_also_after_a_restart(instance):
     for _ in range(3):
         instance.submit("-c", "3", "-m", "1G", "-n", "train", *HOLDER)
     instance.submit("-p", "B", "-m", "0.1G", "--", "sh", "-c", "exit 127")
@@ -67,9 +66,7 @@ def row_of(reply: dict[str, Any]) -> dict[str, Any]:
     return dict(row)
 
 
-def test_who_waits_sees_because_of_whom_also_after_a_kill_and_a_changed_row_is_found(
-    make_instance: Callable[..., Instance],
-) -> None:
+def test_who_waits_sees_because_of_whom_also_after_a_kill_and_a_changed_row_is_found(make_instance):
     """A job in pool A holds all cores, one in pool B waits for some."""
     contested = make_instance().start()
     contested.running("-p", "A", "-c", 9, "--", "sleep", 1000)
@@ -113,7 +110,7 @@ def test_who_waits_sees_because_of_whom_also_after_a_kill_and_a_changed_row_is_f
 
 
 @pytest.mark.anew
-def test_old_jobs_go_and_the_file_shrinks_and_ids_go_on(instance: Instance) -> None:
+def test_old_jobs_go_and_the_file_shrinks_and_ids_go_on(instance):
     """The journal only ever grew."""
     journal = instance.state / "controller" / "journal.sqlite"
     # Other words each time, or they would stand there once.

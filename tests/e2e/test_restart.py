@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from instance import BLOWS, CONFIG, GATE, ROOMY, SMALL, Instance, is_alive, pare
 
 
 @pytest.mark.parametrize("blow", BLOWS)
-def test_jobs_of_every_kind_come_through(lend: Callable[[str], Instance], blow: str) -> None:
+def test_jobs_of_every_kind_come_through(lend, blow):
     instance = lend(ROOMY)
     script = f"echo $$; {GATE}; exit "
     living = [instance.submit(*SMALL, "--", "sh", "-c", f"{script}{code}") for code in range(5)]
@@ -47,7 +46,7 @@ def test_jobs_of_every_kind_come_through(lend: Callable[[str], Instance], blow: 
     assert instance.show(held)["state"] == "HELD"
 
 
-def test_ends_while_nobody_looks_are_recorded(lend: Callable[[str], Instance]) -> None:
+def test_ends_while_nobody_looks_are_recorded(lend):
     instance = lend(ROOMY)
     script = f"echo $$; {GATE}; exit 7"
     job_id = instance.running(*SMALL, "--", "sh", "-c", script)["id"]
@@ -63,9 +62,7 @@ def test_ends_while_nobody_looks_are_recorded(lend: Callable[[str], Instance]) -
     assert job["ended_at"] < back_s, "its own end, not ours"
 
 
-def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(lend):
     instance = lend(ROOMY)
     # Not so short that it might have passed before anybody has looked.
     limit_s = 5
@@ -77,9 +74,7 @@ def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(
     assert instance.wait_end(job_id)["state"] == "TIMEOUT"
 
 
-def test_a_wait_survives_the_restart_of_the_daemon(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_a_wait_survives_the_restart_of_the_daemon(lend):
     def connections() -> int:
         """How many clients the daemon has: its end of each is named like the listening socket."""
         return Path("/proc/net/unix").read_text().count(str(instance.socket)) - 1
@@ -99,9 +94,7 @@ def test_a_wait_survives_the_restart_of_the_daemon(
     assert status == [9]
 
 
-def test_a_runner_that_is_killed_loses_only_its_own_job(
-    lend: Callable[[str], Instance],
-) -> None:
+def test_a_runner_that_is_killed_loses_only_its_own_job(lend):
     """Its exit status cannot be known; what it left is killed, and its resources return."""
     instance = lend(ROOMY)
     job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo $$; exec sleep 600")
@@ -117,7 +110,7 @@ def test_a_runner_that_is_killed_loses_only_its_own_job(
 
 
 @pytest.mark.anew
-def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instance) -> None:
+def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance):
     """And the daemon answers as soon as an empty one does, within two seconds."""
 
     def restart_s() -> float:
@@ -145,9 +138,7 @@ def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instan
     instance.stop()
 
 
-def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(
-    instance: Instance,
-) -> None:
+def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(instance):
     """As after every start of a user's own daemon, which answers before its launcher is up."""
     for _ in range(3):
         instance.stop()
@@ -163,7 +154,7 @@ def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(
         assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
 
 
-def test_when_the_launchers_supervisor_dies_the_daemon_ends_and_says_so(instance: Instance) -> None:
+def test_when_the_launchers_supervisor_dies_the_daemon_ends_and_says_so(instance):
     """Nobody would start a launcher, nor any job, any more; jobs that run go on."""
     job_id = instance.running("--", "sh", "-c", f"{GATE}; exit 5")["id"]
     os.kill(parent_of(instance.launcher_pid()), signal.SIGKILL)
@@ -175,9 +166,7 @@ def test_when_the_launchers_supervisor_dies_the_daemon_ends_and_says_so(instance
 
 
 @pytest.mark.anew
-def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked(
-    instance: Instance,
-) -> None:
+def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked(instance):
     instance.kill()
     died_s = time.time()
     instance.start()
@@ -316,7 +305,7 @@ POINTS = ["journal.after-commit", "server.before-reply", "launch.after-fork", "r
 
 @pytest.mark.anew
 @pytest.mark.parametrize("point", POINTS)
-def test_dying_at(lend: Callable[[str], Instance], point: str) -> None:
+def test_dying_at(lend, point):
     """The process that reaches the point dies there."""
     instance = lend(ROOMY)
     armed = instance.arm(point, "self")
@@ -327,9 +316,7 @@ def test_dying_at(lend: Callable[[str], Instance], point: str) -> None:
 
 @pytest.mark.anew
 @pytest.mark.parametrize("whom", ["controller", "launcher"])
-def test_others_die_while_a_runner_has_let_its_program_go(
-    lend: Callable[[str], Instance], whom: str
-) -> None:
+def test_others_die_while_a_runner_has_let_its_program_go(lend, whom):
     instance = lend(ROOMY)
     assert instance.process is not None
     pid = instance.process.pid if whom == "controller" else instance.launcher_pid()
@@ -340,7 +327,7 @@ def test_others_die_while_a_runner_has_let_its_program_go(
 
 
 @pytest.mark.parametrize("point", failpoints.RUNNER)
-def test_a_runner_dies_at(lend: Callable[[str], Instance], point: str) -> None:
+def test_a_runner_dies_at(lend, point):
     """Before its job is let go, the job is launched again; after that its end cannot be known,
     unless it is on record already. The other jobs notice nothing."""
     instance = lend(ROOMY)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -57,9 +57,7 @@ reservation_depth = 2
 )
 
 
-def test_the_daemon_launches_in_the_order_in_which_the_core_alone_does(
-    make_instance: Callable[..., Instance],
-) -> None:
+def test_the_daemon_launches_in_the_order_in_which_the_core_alone_does(make_instance):
     instance = make_instance(TREE)
     instance.before = [sys.executable, "-I", "-c", DAEMON]
     instance.start()

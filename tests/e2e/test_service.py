@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -93,7 +93,7 @@ class Manager:
 
 
 @pytest.fixture
-def manager(make_instance: Callable[..., Instance]) -> Iterator[Manager]:
+def manager(make_instance) -> Iterator[Manager]:
     manager = Manager(make_instance(OPEN))
     try:
         yield manager
@@ -104,7 +104,7 @@ def manager(make_instance: Callable[..., Instance]) -> Iterator[Manager]:
 
 
 @pytest.fixture
-def service(manager: Manager) -> Instance:
+def service(manager) -> Instance:
     """Both run."""
     manager.start_launcher()
     return manager.instance.start()
@@ -115,7 +115,7 @@ def end_of(instance: Instance) -> int:
     return instance.process.wait(patient(120))
 
 
-def test_the_manager_is_told_when_it_is_ready_reloads_and_stops(manager: Manager) -> None:
+def test_the_manager_is_told_when_it_is_ready_reloads_and_stops(manager):
     """It is ready when it answers, with or without the launcher, which may come later."""
     service = manager.instance
     service.launch()
@@ -143,9 +143,7 @@ def test_the_manager_is_told_when_it_is_ready_reloads_and_stops(manager: Manager
     manager.await_word("STOPPING=1")
 
 
-def test_either_service_may_be_killed_and_no_job_is_lost(
-    manager: Manager, service: Instance
-) -> None:
+def test_either_service_may_be_killed_and_no_job_is_lost(manager, service):
     job_id = service.running("--", "sh", "-c", f"{GATE}; exit 6")["id"]
     manager.restart_launcher()
     wait_for("the launcher", service.answers)
@@ -159,7 +157,7 @@ def test_either_service_may_be_killed_and_no_job_is_lost(
     assert service.wait_end(job_id)["exit_code"] == 6
 
 
-def test_a_shutdown_leaves_jobs_to_the_next_daemon(service: Instance) -> None:
+def test_a_shutdown_leaves_jobs_to_the_next_daemon(service):
     job_id = service.running("--", "sh", "-c", f"{GATE}; exit 4")["id"]
     done = service.drf("shutdown")
     assert done.stdout == "drfd has ended; 1 running job left to the next one\n"
@@ -169,7 +167,7 @@ def test_a_shutdown_leaves_jobs_to_the_next_daemon(service: Instance) -> None:
     assert service.wait_end(job_id)["exit_code"] == 4
 
 
-def test_a_shutdown_that_kills_ends_when_the_last_job_is_gone(service: Instance) -> None:
+def test_a_shutdown_that_kills_ends_when_the_last_job_is_gone(service):
     stubborn = "trap '' TERM; echo $$; while :; do sleep 0.1; done"
     jobs = [
         service.submit("--", "sh", "-c", stubborn),
@@ -191,9 +189,7 @@ def test_a_shutdown_that_kills_ends_when_the_last_job_is_gone(service: Instance)
     assert service.wait_end(jobs[2])["state"] == "COMPLETED"
 
 
-def test_jobs_have_nothing_of_what_the_services_were_told_and_the_log_says_who_did_what(
-    service: Instance,
-) -> None:
+def test_jobs_have_nothing_of_what_the_services_were_told_and_the_log_says_who_did_what(service):
     job = service.ended("--", "env")
     assert job["state"] == "COMPLETED", job["outcome"]
     names = {line.partition("=")[0] for line in service.output(job["id"]).splitlines()}
@@ -211,7 +207,7 @@ def test_jobs_have_nothing_of_what_the_services_were_told_and_the_log_says_who_d
     ]
 
 
-def test_a_launcher_with_a_wrong_configuration_is_not_tried_again(manager: Manager) -> None:
+def test_a_launcher_with_a_wrong_configuration_is_not_tried_again(manager):
     """78 is what the unit does not restart after."""
     manager.instance.config.write_text("[enforcement]\nprivate_tmp = 1\n")
     done = subprocess.run(
@@ -285,7 +281,7 @@ def drf(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str
 
 
 @on_ones_own
-def test_the_first_command_starts_it_and_says_so(home: Path) -> None:
+def test_the_first_command_starts_it_and_says_so(home):
     first = drf(home, "submit", "-w", "--", "sh", "-c", "echo it runs; exit 3")
     assert first.returncode == 3
     assert first.stdout == "submitted job 1\n"
@@ -305,7 +301,7 @@ def test_the_first_command_starts_it_and_says_so(home: Path) -> None:
 
 
 @on_ones_own
-def test_two_first_commands_at_once_start_one(home: Path) -> None:
+def test_two_first_commands_at_once_start_one(home):
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
     both = [
         subprocess.Popen(
@@ -322,7 +318,7 @@ def test_two_first_commands_at_once_start_one(home: Path) -> None:
 
 
 @on_ones_own
-def test_a_job_finds_its_daemon_and_a_shell_is_told_where_it_is(home: Path) -> None:
+def test_a_job_finds_its_daemon_and_a_shell_is_told_where_it_is(home):
     """It answers in the runtime directory, whose variable jobs and cron do not have."""
     first = drf(
         home, "submit", "-q", "--wait", "--", str(BIN / "drf"), "submit", "-q", "--wait", "--",

@@ -74,12 +74,12 @@ def service() -> Iterator[tuple[Instance, Cluster]]:
 
 
 @pytest.fixture
-def cluster(service: tuple[Instance, Cluster]) -> Cluster:
+def cluster(service) -> Cluster:
     return service[1]
 
 
 @pytest.fixture
-def instance(service: tuple[Instance, Cluster]) -> Iterator[Instance]:
+def instance(service) -> Iterator[Instance]:
     whole, _ = service
     wait_for("all nodes", lambda: all(node["state"] == "up" for node in nodes_of(whole).values()))
     yield whole
@@ -97,7 +97,7 @@ def slurm(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @slurm
-def test_jobs_run_on_the_nodes_that_have_room_and_all_lists_name_these(instance: Instance) -> None:
+def test_jobs_run_on_the_nodes_that_have_room_and_all_lists_name_these(instance):
     asked = (*BIG, "-n", "where", "--", "sh", "-c", f"{WHERE}; sleep 1000")
     ids = [instance.submit(*asked) for _ in range(2)]
     jobs = [instance.wait_state(job_id, "RUNNING") for job_id in ids]
@@ -129,7 +129,7 @@ def test_jobs_run_on_the_nodes_that_have_room_and_all_lists_name_these(instance:
 
 
 @slurm
-def test_a_job_may_name_its_node_or_what_that_must_have(instance: Instance) -> None:
+def test_a_job_may_name_its_node_or_what_that_must_have(instance):
     script = ("--", "sh", "-c", f"{WHERE}; exit 3")
     asked = {
         instance.submit(*LITTLE, *words, *script): node
@@ -153,7 +153,7 @@ def test_a_job_may_name_its_node_or_what_that_must_have(instance: Instance) -> N
 
 
 @slurm
-def test_what_no_node_has_is_refused_in_one_line(instance: Instance) -> None:
+def test_what_no_node_has_is_refused_in_one_line(instance):
     for words, said in (
         (("--node", "n7"), "there is no node 'n7' (there are head, n1, n2)"),
         (("--constraint", "slow"), "no node here has the features slow (features here: big, fast)"),
@@ -179,7 +179,7 @@ def test_what_no_node_has_is_refused_in_one_line(instance: Instance) -> None:
 
 
 @slurm
-def test_what_drfd_itself_keeps_of_a_job_stays_on_its_own_machine(instance: Instance) -> None:
+def test_what_drfd_itself_keeps_of_a_job_stays_on_its_own_machine(instance):
     done = instance.drf("run", "-q", *LITTLE, "--", "sh", "-c", WHERE)
     assert done.stdout == "on head\n"
     # Slurm gives out whole cores: half of one is counted on the daemon's own machine alone.
@@ -197,7 +197,7 @@ def test_what_drfd_itself_keeps_of_a_job_stays_on_its_own_machine(instance: Inst
 
 
 @slurm
-def test_nothing_starts_on_a_node_that_is_drained_until_it_is_undrained(instance: Instance) -> None:
+def test_nothing_starts_on_a_node_that_is_drained_until_it_is_undrained(instance):
     runs = instance.running(*BIG, "--node", "n1", "--", "sleep", "1000")["id"]
     instance.drf("drain", "--node", "n1", "--reason", "new fan")
     node = nodes_of(instance)["n1"]
@@ -217,7 +217,7 @@ def test_nothing_starts_on_a_node_that_is_drained_until_it_is_undrained(instance
 
 
 @slurm
-def test_a_suspended_job_leaves_the_cores_of_its_node_to_others(instance: Instance) -> None:
+def test_a_suspended_job_leaves_the_cores_of_its_node_to_others(instance):
     first = instance.running(*BIG, "--node", "n1", "--", "sh", "-c", f"{WHERE}; sleep 1000")["id"]
     instance.drf("suspend", first)
     instance.wait_state(first, "SUSPENDED")
@@ -230,9 +230,7 @@ def test_a_suspended_job_leaves_the_cores_of_its_node_to_others(instance: Instan
 
 @slurm
 @pytest.mark.parametrize("victims", [("controller",), ("launcher",), ("launcher", "controller")])
-def test_no_job_is_lost_or_runs_twice_when_a_process_is_killed(
-    instance: Instance, victims: tuple[str, ...]
-) -> None:
+def test_no_job_is_lost_or_runs_twice_when_a_process_is_killed(instance, victims):
     """Each job adds a line to a file of its own when it starts. Some have only been submitted when
     the process dies, some run, some end meanwhile, and some are submitted while it is away."""
     fates = {"short": "exit 3", "long": "while ! [ -e gate ]; do sleep 0.1; done; exit 4"}
@@ -266,9 +264,7 @@ def test_no_job_is_lost_or_runs_twice_when_a_process_is_killed(
 
 
 @slurm
-def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(
-    instance: Instance, cluster: Cluster
-) -> None:
+def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(instance, cluster):
     cluster.ask("scontrol", "update", "nodename=n1", "state=drain", "reason=new fan")
     try:
         resume = "scontrol update NodeName=n1 State=RESUME ends that"
@@ -290,7 +286,7 @@ def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(
 
 
 @slurm
-def test_the_doctor_tries_the_nodes_by_a_job_on_each(instance: Instance, cluster: Cluster) -> None:
+def test_the_doctor_tries_the_nodes_by_a_job_on_each(instance, cluster):
     done = instance.drf("doctor", "--nodes", cwd=instance.work)
     same = "its clock, you and this directory are the same there"
     n1, rates, n2 = done.stdout.splitlines()[-3:]
@@ -313,9 +309,7 @@ def test_the_doctor_tries_the_nodes_by_a_job_on_each(instance: Instance, cluster
 
 
 @slurm
-def test_a_job_that_was_submitted_past_drfd_keeps_what_slurm_has_given_it(
-    instance: Instance, cluster: Cluster
-) -> None:
+def test_a_job_that_was_submitted_past_drfd_keeps_what_slurm_has_given_it(instance, cluster):
     # The gate lets it in, because it takes the comment for one of another drfd's.
     other = f"--comment={'c' * 32}.1.1"
     size = ("-w", "n1", "-c", "3", "--mem=1G")
@@ -341,9 +335,7 @@ def test_a_job_that_was_submitted_past_drfd_keeps_what_slurm_has_given_it(
 
 
 @slurm
-def test_a_job_whose_node_goes_down_is_lost_and_retried_on_another(
-    instance: Instance, cluster: Cluster
-) -> None:
+def test_a_job_whose_node_goes_down_is_lost_and_retried_on_another(instance, cluster):
     script = "echo $SLURMD_NODENAME >> ran; while ! [ -e gate ]; do sleep 0.1; done"
     asked = (*BIG, "--constraint", "big")
     retried = instance.submit(
@@ -372,9 +364,7 @@ def _second_attempt(instance: Instance, job_id: int) -> dict[str, Any] | None:
 
 
 @slurm
-def test_a_job_that_its_user_ends_by_scancel_has_failed(
-    instance: Instance, cluster: Cluster
-) -> None:
+def test_a_job_that_its_user_ends_by_scancel_has_failed(instance, cluster):
     runs = instance.running(*BIG, "--node", "n1", "--", "sleep", "1000")["id"]
     (own,) = (name for name, state, _ in cluster.jobs() if state == "RUNNING")
     cluster.ask("scancel", own)
@@ -383,9 +373,7 @@ def test_a_job_that_its_user_ends_by_scancel_has_failed(
 
 
 @slurm
-def test_while_slurmctld_is_dead_the_own_machine_goes_on_and_nothing_is_lost(
-    instance: Instance, cluster: Cluster
-) -> None:
+def test_while_slurmctld_is_dead_the_own_machine_goes_on_and_nothing_is_lost(instance, cluster):
     script = "echo x >> ran; while ! [ -e gate ]; do sleep 0.1; done; exit 5"
     runs = instance.running(*BIG, "--node", "n1", "--", "sh", "-c", script)["id"]
     wait_for("its first line", (instance.work / "ran").exists)
@@ -410,14 +398,12 @@ def test_while_slurmctld_is_dead_the_own_machine_goes_on_and_nothing_is_lost(
 
 
 @pytest.fixture
-def without_slurm(make_instance: Callable[..., Instance]) -> Instance:
+def without_slurm(make_instance) -> Instance:
     """A daemon that finds no Slurm where its configuration says."""
     return make_instance(f'{CONFIG}[slurm]\ncommands = "/nonexistent"\nuser = "root"\n').start()
 
 
-def test_a_job_of_a_node_without_launcher_waits_and_the_reason_names_the_node(
-    without_slurm: Instance,
-) -> None:
+def test_a_job_of_a_node_without_launcher_waits_and_the_reason_names_the_node(without_slurm):
     found = nodes_of(without_slurm)
     assert {name: node["state"] for name, node in found.items()} == {
         "head": "up", "n1": "away", "n2": "away",
@@ -503,7 +489,7 @@ def seconds(instance: Instance, *words: str, how: str) -> float:
 
 @slurm
 @limits_disks
-def test_a_job_is_kept_to_its_rate_and_one_without_is_not(limited: Instance) -> None:
+def test_a_job_is_kept_to_its_rate_and_one_without_is_not(limited):
     slow_s = seconds(limited, "--io", "100M/4M", how=DIRECT)
     assert slow_s > LEAST_S
     assert seconds(limited, "--io", "100M/4M", how=BUFFERED) > LEAST_S
@@ -517,6 +503,6 @@ def test_a_job_is_kept_to_its_rate_and_one_without_is_not(limited: Instance) -> 
 
 @slurm
 @limits_disks
-def test_doctor_tells_that_rates_are_kept_there(limited: Instance) -> None:
+def test_doctor_tells_that_rates_are_kept_there(limited):
     done = limited.drf("doctor", "--nodes")
     assert f"node {NODE}: jobs are kept to their disk rates" in done.stdout.splitlines()

@@ -54,21 +54,19 @@ def ran(instance: Instance, name: str) -> tuple[int, Path]:
         ("19-own-variables.sh", "own.out", "large 7 1\n"),
     ],
 )
-def test_a_script_for_slurm_runs_with_what_it_asks_for(
-    instance: Instance, name: str, file: str, text: str
-) -> None:
+def test_a_script_for_slurm_runs_with_what_it_asks_for(instance, name, file, text):
     job_id, place = ran(instance, name)
     found = place / file.format(id=job_id)
     assert found.read_text() == text.format(id=job_id, place=place)
 
 
-def test_what_cannot_be_counted_here_is_refused(instance: Instance) -> None:
+def test_what_cannot_be_counted_here_is_refused(instance):
     done = instance.drf("submit", SCRIPTS / "20-licences.sh", check=False)
     assert done.returncode == 1
     assert "solver" in done.stderr
 
 
-def test_a_script_from_a_pipe_sees_its_directory(instance: Instance) -> None:
+def test_a_script_from_a_pipe_sees_its_directory(instance):
     text = "import os, sys\nprint(sys.argv, sys.path[0] == os.getcwd(), __file__)\n"
     done = subprocess.run(
         [BIN / "drf", "--socket", instance.socket, "submit", "-q", "-m", "64M", "-", "a b"],
@@ -81,7 +79,7 @@ def test_a_script_from_a_pipe_sees_its_directory(instance: Instance) -> None:
     assert said == f"['{name}', 'a b'] True {name}\n"
 
 
-def test_slurms_commands_go_together(instance: Instance) -> None:
+def test_slurms_commands_go_together(instance):
     """As a script does that submits one job after another."""
     place = instance.work / "names"
     instance.drf("slurm-names", place)
@@ -112,7 +110,7 @@ def test_slurms_commands_go_together(instance: Instance) -> None:
     assert done.stdout == "1\n"
 
 
-def test_a_script_that_requeues_itself_runs_again_under_its_id(instance: Instance) -> None:
+def test_a_script_that_requeues_itself_runs_again_under_its_id(instance):
     """As trainings do that have reached their time limit."""
     place = instance.work / "again"
     instance.drf("slurm-names", place)
@@ -137,7 +135,7 @@ def without_slurm(place: Path) -> Path:
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash -l"])
-def test_a_script_finds_slurms_commands_by_itself(instance: Instance, shell: str) -> None:
+def test_a_script_finds_slurms_commands_by_itself(instance, shell):
     place = instance.work / shell[5:9].strip()
     place.mkdir()
     path = without_slurm(place / "bin")
@@ -154,7 +152,7 @@ def test_a_script_finds_slurms_commands_by_itself(instance: Instance, shell: str
     assert said[2:] == [host.partition(".")[0], str(job_id)]
 
 
-def test_a_wrapped_line_is_the_shells(instance: Instance) -> None:
+def test_a_wrapped_line_is_the_shells(instance):
     job_id = instance.submit("-m", "64M", "--wrap", "seq 9 | wc -l", cwd=instance.work)
     instance.wait_end(job_id)
     assert (instance.work / f"drf-{job_id}.out").read_text() == "9\n"

@@ -26,7 +26,7 @@ RUN = (DRF, "run", "--")
 
 
 @pytest.fixture
-def sit(instance: Instance, seat: Callable[..., Emulator]) -> Sit:
+def sit(instance, seat) -> Sit:
     """Start a program in a terminal of its own, with the instance's daemon and a home there."""
     return partial(seat, instance)
 
@@ -51,7 +51,7 @@ def leaves_it_as_it_was(terminal: Emulator) -> None:
 # -- a terminal of its own --------------------------------------------------------------------
 
 
-def test_the_job_leads_a_session_on_a_terminal_of_its_own(sit: Sit) -> None:
+def test_the_job_leads_a_session_on_a_terminal_of_its_own(sit):
     terminal = sit(
         *shell(
             "test -t 0 && test -t 1 && test -t 2 && echo three; echo to it > /dev/tty;"
@@ -63,7 +63,7 @@ def test_the_job_leads_a_session_on_a_terminal_of_its_own(sit: Sit) -> None:
     leaves_it_as_it_was(terminal)
 
 
-def test_it_is_not_the_terminal_that_drf_was_started_from(sit: Sit) -> None:
+def test_it_is_not_the_terminal_that_drf_was_started_from(sit):
     """What one may do with it (push keys into it, for one) must end with the job."""
     terminal = sit("sh", "-c", f"tty; {DRF} run -- tty")
     terminal.ends()
@@ -74,14 +74,14 @@ def test_it_is_not_the_terminal_that_drf_was_started_from(sit: Sit) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 3, 255])
-def test_it_exits_as_the_job_does_and_shows_all_that_it_wrote(sit: Sit, status: int) -> None:
+def test_it_exits_as_the_job_does_and_shows_all_that_it_wrote(sit, status):
     terminal = sit(*shell(f"seq 5000; exit {status}"))
     assert terminal.ends() == status
     assert terminal.sent.split() == [b"%d" % number for number in range(1, 5001)]
     leaves_it_as_it_was(terminal)
 
 
-def test_the_job_has_the_size_of_the_terminal_and_hears_when_it_changes(sit: Sit) -> None:
+def test_the_job_has_the_size_of_the_terminal_and_hears_when_it_changes(sit):
     terminal = sit(*shell("trap 'stty size; exit' WINCH; stty size; while :; do sleep 0.1; done"))
     terminal.sees("24 80")
     terminal.resize(40, 132)
@@ -89,7 +89,7 @@ def test_the_job_has_the_size_of_the_terminal_and_hears_when_it_changes(sit: Sit
     assert terminal.ends() == 0
 
 
-def test_interrupt_and_quit_are_the_jobs_own(sit: Sit, instance: Instance) -> None:
+def test_interrupt_and_quit_are_the_jobs_own(sit, instance):
     terminal = sit(*shell("trap 'echo not yet' INT; echo ready; while :; do sleep 0.1; done"))
     terminal.sees("ready")
     terminal.type(CTRL_C)
@@ -119,7 +119,7 @@ print('over')
 """
 
 
-def test_a_full_screen_program_draws_reads_keys_and_follows_the_size(sit: Sit) -> None:
+def test_a_full_screen_program_draws_reads_keys_and_follows_the_size(sit):
     terminal = sit(*python(FULL_SCREEN))
     terminal.sees("24 rows, key none", " " * 71 + "the end")
     terminal.type(b"\x1b[A")
@@ -132,7 +132,7 @@ def test_a_full_screen_program_draws_reads_keys_and_follows_the_size(sit: Sit) -
     leaves_it_as_it_was(terminal)
 
 
-def test_a_program_that_does_not_read_holds_nothing_up(sit: Sit, instance: Instance) -> None:
+def test_a_program_that_does_not_read_holds_nothing_up(sit, instance):
     """More is typed, or pasted, than any queue of the kernel holds."""
     terminal = sit(*shell("stty raw -echo; echo ready; while [ ! -e go ]; do sleep 0.05; done"))
     terminal.sees("ready")
@@ -144,9 +144,7 @@ def test_a_program_that_does_not_read_holds_nothing_up(sit: Sit, instance: Insta
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: the daemon runs jobs of its own user only")
-def test_another_users_job_has_a_terminal_of_that_user(
-    lend: Callable[[str], Instance], seat: Callable[..., Emulator]
-) -> None:
+def test_another_users_job_has_a_terminal_of_that_user(lend, seat):
     """It is made by that user's own drf; root has no part in it."""
     instance = lend(CONFIG + '[daemon]\nsystem_users = ["nobody"]\n')
     instance.work.chmod(0o777)
@@ -167,7 +165,7 @@ def test_another_users_job_has_a_terminal_of_that_user(
 # -- suspending -------------------------------------------------------------------------------
 
 
-def test_suspending_gives_the_shell_back_and_stops_the_job(sit: Sit, instance: Instance) -> None:
+def test_suspending_gives_the_shell_back_and_stops_the_job(sit, instance):
     terminal = sit("bash", "--norc", "-i")
     terminal.sees("$")
     job = "sh -c 'echo $$ > pid; echo up; exec sleep 1000'"
@@ -188,7 +186,7 @@ def test_suspending_gives_the_shell_back_and_stops_the_job(sit: Sit, instance: I
     terminal.sees("code 130")
 
 
-def test_in_the_background_the_keys_are_the_shells_until_it_comes_to_the_fore(sit: Sit) -> None:
+def test_in_the_background_the_keys_are_the_shells_until_it_comes_to_the_fore(sit):
     terminal = sit("bash", "--norc", "-i")
     terminal.sees("$")
     # Seen behind the prompt, or before it if the shell is slow; not what is typed here.
@@ -206,7 +204,7 @@ def test_in_the_background_the_keys_are_the_shells_until_it_comes_to_the_fore(si
     terminal.until("the shell's prompt", lambda: terminal.lines()[-1] == "$")
 
 
-def test_a_shell_in_a_job_suspends_its_own_programs(sit: Sit) -> None:
+def test_a_shell_in_a_job_suspends_its_own_programs(sit):
     terminal = sit(*RUN, "bash", "--norc", "-i")
     terminal.sees("$")
     terminal.type(b"sh -c 'echo up; exec sleep 1000'\r")
@@ -237,9 +235,7 @@ os.write(1, b'\\x1b[?1049l')
 @pytest.mark.parametrize(
     ("code", "seen"), [(FULL_SCREEN, "24 rows"), (OWN_KEYS, "drawn")], ids=["curses", "own keys"]
 )
-def test_a_full_screen_program_leaves_the_screen_and_draws_it_again(
-    sit: Sit, instance: Instance, code: str, seen: str
-) -> None:
+def test_a_full_screen_program_leaves_the_screen_and_draws_it_again(sit, instance, code, seen):
     (instance.work / "full.py").write_text(code)
     terminal = sit("bash", "--norc", "-i", env={"TERM": "xterm"})
     terminal.sees("$")
@@ -260,7 +256,7 @@ def test_a_full_screen_program_leaves_the_screen_and_draws_it_again(
     terminal.until("the shell's prompt", lambda: terminal.lines()[-1].endswith("$"))
 
 
-def test_a_program_that_stops_itself_goes_on_after_fg(sit: Sit) -> None:
+def test_a_program_that_stops_itself_goes_on_after_fg(sit):
     code = """
 import os, signal
 def stop(number, frame):
@@ -289,7 +285,7 @@ while True:
 # -- escapes ----------------------------------------------------------------------------------
 
 
-def test_hanging_up_by_an_escape_ends_the_job(sit: Sit, instance: Instance) -> None:
+def test_hanging_up_by_an_escape_ends_the_job(sit, instance):
     terminal = sit(*shell("echo up; exec sleep 1000"))
     terminal.sees("up")
     terminal.type(b"\r~?")
@@ -300,7 +296,7 @@ def test_hanging_up_by_an_escape_ends_the_job(sit: Sit, instance: Instance) -> N
     assert instance.wait_end(latest(instance))["signal"] == signal.SIGHUP
 
 
-def test_a_tilde_is_a_tilde_elsewhere_and_when_there_are_no_escapes(sit: Sit) -> None:
+def test_a_tilde_is_a_tilde_elsewhere_and_when_there_are_no_escapes(sit):
     terminal = sit(DRF, "run", "--escape", "none", "--", "sh", "-c", "echo up; read x; echo =$x")
     terminal.sees("up")
     terminal.type(b"~.\r")
@@ -315,15 +311,13 @@ def test_a_tilde_is_a_tilde_elsewhere_and_when_there_are_no_escapes(sit: Sit) ->
 
 
 @pytest.fixture
-def drained(instance: Instance) -> Instance:
+def drained(instance) -> Instance:
     """Nothing starts until it is undrained."""
     instance.drf("drain")
     return instance
 
 
-def test_while_it_waits_the_reason_is_one_line_and_keys_are_lost(
-    sit: Sit, drained: Instance
-) -> None:
+def test_while_it_waits_the_reason_is_one_line_and_keys_are_lost(sit, drained):
     terminal = sit(*shell("read x; echo got $x"))
     terminal.sees("waits: DRAINING")
     assert f"drf: job {latest(drained)} waits: DRAINING" in "\n".join(terminal.lines())
@@ -335,7 +329,7 @@ def test_while_it_waits_the_reason_is_one_line_and_keys_are_lost(
     assert terminal.lines() == ["in time", "got in time"]
 
 
-def test_while_it_waits_an_interrupt_cancels_it(sit: Sit, drained: Instance) -> None:
+def test_while_it_waits_an_interrupt_cancels_it(sit, drained):
     terminal = sit(*shell("echo ran"))
     terminal.sees("waits: DRAINING")
     terminal.type(CTRL_C)
@@ -345,7 +339,7 @@ def test_while_it_waits_an_interrupt_cancels_it(sit: Sit, drained: Instance) -> 
     assert drained.show(latest(drained))["state"] == "CANCELLED"
 
 
-def test_a_waiting_job_whose_drf_is_killed_is_cancelled(sit: Sit, drained: Instance) -> None:
+def test_a_waiting_job_whose_drf_is_killed_is_cancelled(sit, drained):
     terminal = sit(*shell("echo ran"))
     terminal.sees("waits: DRAINING")
     terminal.process.kill()
@@ -356,7 +350,7 @@ def test_a_waiting_job_whose_drf_is_killed_is_cancelled(sit: Sit, drained: Insta
 
 
 @pytest.mark.parametrize("how", ["kill -9", "the window is closed"])
-def test_a_job_whose_terminal_goes_away_is_hung_up(sit: Sit, instance: Instance, how: str) -> None:
+def test_a_job_whose_terminal_goes_away_is_hung_up(sit, instance, how):
     terminal = sit(
         *shell("trap 'echo hung up > hup; exit 5' HUP; echo up; while :; do sleep .1; done")
     )
@@ -369,7 +363,7 @@ def test_a_job_whose_terminal_goes_away_is_hung_up(sit: Sit, instance: Instance,
     assert (instance.work / "hup").read_text() == "hung up\n"
 
 
-def test_a_job_that_does_not_mind_being_hung_up_is_cancelled(sit: Sit, instance: Instance) -> None:
+def test_a_job_that_does_not_mind_being_hung_up_is_cancelled(sit, instance):
     terminal = sit(*shell("trap '' HUP; echo $$ > pid; echo up; while :; do sleep .1; done"))
     terminal.sees("up")
     pid = int((instance.work / "pid").read_text())
@@ -378,9 +372,7 @@ def test_a_job_that_does_not_mind_being_hung_up_is_cancelled(sit: Sit, instance:
     assert not is_alive(pid)
 
 
-def test_a_terminate_stops_the_job_and_leaves_the_terminal_as_it_was(
-    sit: Sit, instance: Instance
-) -> None:
+def test_a_terminate_stops_the_job_and_leaves_the_terminal_as_it_was(sit, instance):
     terminal = sit(*shell("echo up; exec sleep 1000"))
     terminal.sees("up")
     terminal.process.terminate()
@@ -390,9 +382,7 @@ def test_a_terminate_stops_the_job_and_leaves_the_terminal_as_it_was(
 
 
 @pytest.mark.parametrize("crash", [True, False], ids=["crash", "restart"])
-def test_a_restart_of_the_daemon_does_not_cut_the_terminal(
-    sit: Sit, instance: Instance, crash: bool
-) -> None:
+def test_a_restart_of_the_daemon_does_not_cut_the_terminal(sit, instance, crash):
     terminal = sit(*shell("echo up; read x; echo got $x; exit 6"))
     terminal.sees("up")
     instance.kill() if crash else instance.stop()
@@ -407,7 +397,7 @@ def test_a_restart_of_the_daemon_does_not_cut_the_terminal(
 # -- without a terminal, or with half of one --------------------------------------------------
 
 
-def test_errors_may_go_elsewhere(sit: Sit, instance: Instance) -> None:
+def test_errors_may_go_elsewhere(sit, instance):
     with open(instance.work / "errors", "wb") as errors:
         terminal = sit(*shell("test -t 0 && test -t 1 && echo two; echo oops >&2"), stderr=errors)
         assert terminal.ends() == 0
@@ -415,7 +405,7 @@ def test_errors_may_go_elsewhere(sit: Sit, instance: Instance) -> None:
     assert (instance.work / "errors").read_text() == "oops\n"
 
 
-def test_a_pager_behind_the_job_keeps_the_terminal(sit: Sit) -> None:
+def test_a_pager_behind_the_job_keeps_the_terminal(sit):
     """`drf run -- make | less`: less reads its keys from the same terminal."""
     script = f"{DRF} run -- sh -c 'sleep 0.2; tty; echo end' | (read x < /dev/tty; echo $x; cat)"
     terminal = sit("sh", "-c", f"tty; {script}")
@@ -426,7 +416,7 @@ def test_a_pager_behind_the_job_keeps_the_terminal(sit: Sit) -> None:
     assert (read, jobs, end) == ("for the pager", mine, "end")
 
 
-def test_in_a_pipe_everything_is_passed_on_byte_for_byte(instance: Instance) -> None:
+def test_in_a_pipe_everything_is_passed_on_byte_for_byte(instance):
     data = bytes(range(256)) * 4000
     (instance.work / "data").write_bytes(data)
     done = subprocess.run(
@@ -440,7 +430,7 @@ def test_in_a_pipe_everything_is_passed_on_byte_for_byte(instance: Instance) -> 
     assert (done.stdout, done.stderr) == (data, b"")
 
 
-def test_a_job_without_terminal_is_cancelled_when_its_drf_is_gone(instance: Instance) -> None:
+def test_a_job_without_terminal_is_cancelled_when_its_drf_is_gone(instance):
     process = subprocess.Popen(
         [*map(str, RUN), "sh", "-c", "echo up; exec sleep 1000"],
         cwd=instance.work,
@@ -459,7 +449,7 @@ def test_a_job_without_terminal_is_cancelled_when_its_drf_is_gone(instance: Inst
 
 
 @pytest.fixture
-def attach(sit: Sit, instance: Instance) -> Attach:
+def attach(sit, instance) -> Attach:
     return lambda: sit(DRF, "attach", latest(instance))
 
 
@@ -477,9 +467,7 @@ def detached(sit: Sit, script: str, sign: str = "up") -> Emulator:
     return terminal
 
 
-def test_a_detached_job_is_returned_to_left_again_and_ends_there(
-    sit: Sit, attach: Attach, instance: Instance
-) -> None:
+def test_a_detached_job_is_returned_to_left_again_and_ends_there(sit, attach, instance):
     terminal = detached(sit, "echo first; while read x; do echo got $x; done; exit 3", "first")
     assert f"drf attach {latest(instance)} returns" in "\n".join(terminal.lines())
 
@@ -500,9 +488,7 @@ def test_a_detached_job_is_returned_to_left_again_and_ends_there(
     assert last.modes() == last.modes_before
 
 
-def test_what_is_written_while_nobody_looks_is_in_the_file_and_shown_later(
-    sit: Sit, attach: Attach, instance: Instance
-) -> None:
+def test_what_is_written_while_nobody_looks_is_in_the_file_and_shown_later(sit, attach, instance):
     detached(sit, "echo up; while [ ! -e go ]; do sleep 0.05; done; echo while away; read x")
     (instance.work / "go").touch()
     wait_for("its output", lambda: "while away" in instance.output(latest(instance)))
@@ -512,7 +498,7 @@ def test_what_is_written_while_nobody_looks_is_in_the_file_and_shown_later(
     assert again.ends() == 0
 
 
-def test_the_last_terminal_has_it_and_the_size_is_its_own(sit: Sit, attach: Attach) -> None:
+def test_the_last_terminal_has_it_and_the_size_is_its_own(sit, attach):
     detached(sit, "echo up; while read x; do stty size; done")
     first = attach()
     first.type(b"\r")
@@ -526,9 +512,7 @@ def test_the_last_terminal_has_it_and_the_size_is_its_own(sit: Sit, attach: Atta
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
-def test_the_job_goes_on_when_its_window_is_closed(
-    sit: Sit, attach: Attach, instance: Instance, number: int
-) -> None:
+def test_the_job_goes_on_when_its_window_is_closed(sit, attach, instance, number):
     detached(sit, "echo up; while read x; do echo got $x; done")
     again = attach()
     again.type(b"one\r")
@@ -541,7 +525,7 @@ def test_the_job_goes_on_when_its_window_is_closed(
     instance.wait_state(latest(instance), "RUNNING")
 
 
-def test_a_full_screen_program_draws_itself_again(sit: Sit, attach: Attach) -> None:
+def test_a_full_screen_program_draws_itself_again(sit, attach):
     program = (
         r"draw() { printf '\033[H'; stty size; };"
         r"printf '\033[?1049h\033[?25l'; trap draw WINCH; draw;"
@@ -557,7 +541,7 @@ def test_a_full_screen_program_draws_itself_again(sit: Sit, attach: Attach) -> N
     assert b"\x1b[?1049l" in again.sent
 
 
-def test_a_batch_job_with_a_terminal(sit: Sit, attach: Attach, instance: Instance) -> None:
+def test_a_batch_job_with_a_terminal(sit, attach, instance):
     """Its output is in its file, whose directory is made; the daemon may be restarted; a script has
     one, too."""
     (instance.work / "script").write_text("#!/bin/sh\ntty\necho up\nread x\necho got $x\n")
@@ -575,9 +559,7 @@ def test_a_batch_job_with_a_terminal(sit: Sit, attach: Attach, instance: Instanc
     assert "got word" in "\n".join(again.lines())
 
 
-def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(
-    sit: Sit, instance: Instance
-) -> None:
+def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(sit, instance):
     script = "tty; [ -e again ] || { touch again; exit 3; }"
     login = instance.work / "login"
     login.mkdir(mode=0o700)
@@ -599,9 +581,7 @@ def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(
 
 
 @pytest.mark.parametrize("words", [("submit", "--pty"), ("run",)])
-def test_the_job_goes_on_when_its_window_closes_at_once(
-    sit: Sit, attach: Attach, instance: Instance, words: tuple[str, ...]
-) -> None:
+def test_the_job_goes_on_when_its_window_closes_at_once(sit, attach, instance, words):
     """The program in front of a window is often its session leader: when that ends, the kernel
     hangs up who is still there. What keeps the job's terminal is only beginning then."""
     slow = (
@@ -622,7 +602,7 @@ def test_the_job_goes_on_when_its_window_closes_at_once(
     assert again.ends() == 0
 
 
-def test_sockets_of_other_machines_with_the_same_home_stay(sit: Sit, instance: Instance) -> None:
+def test_sockets_of_other_machines_with_the_same_home_stay(sit, instance):
     old, other = (
         instance.work / "state" / "drfd" / kind / machine / "drf-run-1"
         for kind, machine in (("attach", os.uname().nodename), ("attach", "another.machine"))
@@ -638,7 +618,7 @@ def test_sockets_of_other_machines_with_the_same_home_stay(sit: Sit, instance: I
     assert other.exists()
 
 
-def test_it_says_what_it_cannot_return_to(sit: Sit, attach: Attach, instance: Instance) -> None:
+def test_it_says_what_it_cannot_return_to(sit, attach, instance):
     batch = instance.submit("--", "sleep", "1000")
     refused = sit(DRF, "attach", str(batch))
     assert refused.ends() == 1

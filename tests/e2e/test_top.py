@@ -75,13 +75,13 @@ def shared() -> Iterator[Instance]:
 
 
 @pytest.fixture
-def instance(make_instance: Callable[..., Instance]) -> Instance:
+def instance(make_instance) -> Instance:
     """For those who change something."""
     return fill(make_instance(WEIGHED))
 
 
 @pytest.fixture
-def sit(seat: Callable[..., Emulator]) -> Sit:
+def sit(seat) -> Sit:
     """The live view, or another program, in a terminal."""
 
     def start(at: Instance, *command: object, **env: str) -> Emulator:
@@ -112,7 +112,7 @@ def raw(terminal: Emulator) -> bool:
     return not terminal.modes()[3] & (termios.ICANON | termios.ECHO | termios.ISIG)
 
 
-def test_it_shows_machine_shares_and_jobs_and_leaves_one_line(sit: Sit, shared: Instance) -> None:
+def test_it_shows_machine_shares_and_jobs_and_leaves_one_line(sit, shared):
     terminal = sit(shared)
     row(terminal, " cores ", "▒▒▒", " 9/9 ")
     row(terminal, "■ B/", "89%", "cores")
@@ -127,7 +127,7 @@ def test_it_shows_machine_shares_and_jobs_and_leaves_one_line(sit: Sit, shared: 
     assert last.endswith(": 9 of 9 cores and 128M of 18G held; 2 running, 11 waiting\r\n")
 
 
-def test_keys_act_on_real_jobs(sit: Sit, instance: Instance) -> None:
+def test_keys_act_on_real_jobs(sit, instance):
     terminal = sit(instance)
     row(terminal, " 2 ", "steady")
     # An output is shown by the pager, which ^C does not take the view from.
@@ -154,9 +154,7 @@ def test_keys_act_on_real_jobs(sit: Sit, instance: Instance) -> None:
         instance.wait_state(job_id, "SUSPENDED")
 
 
-def test_a_job_is_cancelled_after_a_question_and_waiting_tasks_are_held(
-    sit: Sit, instance: Instance
-) -> None:
+def test_a_job_is_cancelled_after_a_question_and_waiting_tasks_are_held(sit, instance):
     terminal = sit(instance)
     row(terminal, " 2 ", "steady")
     terminal.type(b"c")
@@ -188,7 +186,7 @@ def test_a_job_is_cancelled_after_a_question_and_waiting_tasks_are_held(
     row(again, " 2 ", "steady", "CANCELLED")
 
 
-def test_it_fills_the_terminal_that_it_has_at_any_moment(sit: Sit, shared: Instance) -> None:
+def test_it_fills_the_terminal_that_it_has_at_any_moment(sit, shared):
     terminal = sit(shared)
     terminal.sees("q quit")
     terminal.resize(40, 130)
@@ -200,9 +198,7 @@ def test_it_fills_the_terminal_that_it_has_at_any_moment(sit: Sit, shared: Insta
     terminal.until("the last line", lambda: "q quit" in "".join(terminal.lines()[23:24]))
 
 
-def test_it_goes_on_when_the_daemon_is_killed_and_started_again(
-    sit: Sit, instance: Instance
-) -> None:
+def test_it_goes_on_when_the_daemon_is_killed_and_started_again(sit, instance):
     terminal = sit(instance)
     row(terminal, " 2 ", "steady")
     instance.kill()
@@ -231,9 +227,7 @@ def test_it_goes_on_when_the_daemon_is_killed_and_started_again(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_the_terminal_is_given_back_when_it_is_ended(
-    sit: Sit, shared: Instance, number: signal.Signals
-) -> None:
+def test_the_terminal_is_given_back_when_it_is_ended(sit, shared, number):
     terminal = sit(shared)
     row(terminal, " 2 ", "steady")
     terminal.process.send_signal(number)
@@ -242,7 +236,7 @@ def test_the_terminal_is_given_back_when_it_is_ended(
     given_back(terminal)
 
 
-def test_the_terminal_is_given_back_after_a_fault(sit: Sit, shared: Instance) -> None:
+def test_the_terminal_is_given_back_after_a_fault(sit, shared):
     terminal = sit(shared, BIN / "python", "-c", CRASHING)
     row(terminal, " 2 ", "steady")
     terminal.type(b"/x")
@@ -252,9 +246,7 @@ def test_the_terminal_is_given_back_after_a_fault(sit: Sit, shared: Instance) ->
 
 
 @pytest.mark.parametrize("how", ["key", "SIGTSTP", "SIGSTOP"])
-def test_it_can_be_suspended_under_a_shell_and_goes_on(
-    sit: Sit, shared: Instance, how: str
-) -> None:
+def test_it_can_be_suspended_under_a_shell_and_goes_on(sit, shared, how):
     terminal = sit(shared, "bash", "--norc", "--noediting", "-i")
     terminal.sees("$")
     terminal.type(b"%s top\n" % os.fsencode(DRF))
@@ -277,9 +269,7 @@ def test_it_can_be_suspended_under_a_shell_and_goes_on(
     terminal.sees("9 of 9 cores")
 
 
-def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(
-    sit: Sit, shared: Instance
-) -> None:
+def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(sit, shared):
     terminal = sit(shared, "bash", "--norc", "--noediting", "-i")
     terminal.sees("$")
     terminal.type(b"%s top &\n" % os.fsencode(DRF))
@@ -297,7 +287,7 @@ def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(
 # -- without a terminal ------------------------------------------------------------------------
 
 
-def test_without_a_terminal_it_prints_one_screen(shared: Instance) -> None:
+def test_without_a_terminal_it_prints_one_screen(shared):
     for words in (["top"], ["top", "--once"]):
         shown = shared.drf(*words).stdout
         assert "\x1b" not in shown
@@ -307,7 +297,7 @@ def test_without_a_terminal_it_prints_one_screen(shared: Instance) -> None:
         assert "q quit" not in shown
 
 
-def test_once_on_a_terminal_prints_with_colours_and_leaves(sit: Sit, shared: Instance) -> None:
+def test_once_on_a_terminal_prints_with_colours_and_leaves(sit, shared):
     terminal = sit(shared, DRF, "top", "--once")
     assert terminal.ends() == 0
     assert b"\x1b[" in terminal.sent
@@ -317,7 +307,7 @@ def test_once_on_a_terminal_prints_with_colours_and_leaves(sit: Sit, shared: Ins
     assert b"\x1b[" not in given.sent
 
 
-def test_a_picture_is_saved(shared: Instance) -> None:
+def test_a_picture_is_saved(shared):
     path = shared.work / "saved.svg"
     shared.drf("top", "--svg", path, env={"COLUMNS": "100", "LINES": "30"})
     picture = path.read_text()

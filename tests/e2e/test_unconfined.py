@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ BEATS = "(while :; do echo x; sleep 0.02; done) >> beats & while ! [ -e gate ]; 
 
 
 @pytest.fixture
-def plain(lend: Callable[[str], Instance]) -> Instance:
+def plain(lend) -> Instance:
     return lend(PLAIN)
 
 
@@ -51,7 +50,7 @@ def suspend(instance: Instance, job_id: int) -> None:
     stands_still(instance)
 
 
-def test_a_suspended_job_lends_its_cores_and_goes_on_to_its_own_end(plain: Instance) -> None:
+def test_a_suspended_job_lends_its_cores_and_goes_on_to_its_own_end(plain):
     job_id = beating(plain, "-c", "9", "-m", "1G")
     other = plain.submit(
         *("-c", "9", "-m", "1G", "--", "sh", "-c", "while ! [ -e over ]; do sleep 0.05; done")
@@ -77,9 +76,7 @@ def test_a_suspended_job_lends_its_cores_and_goes_on_to_its_own_end(plain: Insta
 
 
 @pytest.mark.parametrize("blow", BLOWS[:3])
-def test_a_suspended_job_stays_so_through_every_crash_and_can_be_resumed(
-    plain: Instance, blow: str
-) -> None:
+def test_a_suspended_job_stays_so_through_every_crash_and_can_be_resumed(plain, blow):
     job_id = beating(plain)
     suspend(plain, job_id)
     before = beats(plain)
@@ -95,7 +92,7 @@ def test_a_suspended_job_stays_so_through_every_crash_and_can_be_resumed(
     assert (job["exit_code"], job["attempt"]) == (7, 1)
 
 
-def test_a_suspended_job_that_somebody_kills_is_over(plain: Instance) -> None:
+def test_a_suspended_job_that_somebody_kills_is_over(plain):
     """Nobody has to resume it to find that out."""
     job_id = beating(plain, script=f"echo $$; {BEATS}")
     pid = int(wait_for("its pid", lambda: plain.output(job_id)))

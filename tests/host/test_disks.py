@@ -45,7 +45,7 @@ DEVICES = {
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> Path:
+def sysfs(tmp_path) -> Path:
     """/sys as the kernel lays it out: links into a device tree."""
     block = tmp_path / "dev/block"
     block.mkdir(parents=True)
@@ -68,7 +68,7 @@ def member(sysfs: Path, filesystem: str, *names: str) -> None:
 
 
 @pytest.fixture
-def find(sysfs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Location]:
+def find(sysfs, monkeypatch) -> Callable[..., Location]:
     """`locate` on that system; `on`: the number that the kernel gives for the path."""
 
     def find(path: str, on: str, sources: dict[str, str] | None = None) -> Location:
@@ -109,13 +109,13 @@ def device(number: str) -> int:
     ],
 )
 def test_limits_go_to_the_device_of_the_file_system_or_the_disk_of_a_partition(
-    find: Callable[..., Location], path: str, on: str, found: Location
-) -> None:
+    find, path, on, found
+):
     """The kernel refuses limits on partitions; devices made of others take them themselves."""
     assert find(path, on) == found
 
 
-def test_btrfs_is_found_by_what_is_mounted(find: Callable[..., Location], sysfs: Path) -> None:
+def test_btrfs_is_found_by_what_is_mounted(find, sysfs):
     """Its files have a device number of their own, which no disk has."""
     device = {"/dev/sdb1": "8:17"}
     assert find("/data/x", "0:55", device) == Location(("8:16",), "btrfs")
@@ -132,9 +132,7 @@ def test_btrfs_is_found_by_what_is_mounted(find: Callable[..., Location], sysfs:
     ("name", "place", "number"),
     [("sdb1", "pci0/sdb/sdb1", "8:16"), ("dm-1", "virtual/dm-1", "253:1")],
 )
-def test_btrfs_is_found_where_dev_has_no_disks(
-    find: Callable[..., Location], sysfs: Path, name: str, place: str, number: str
-) -> None:
+def test_btrfs_is_found_where_dev_has_no_disks(find, sysfs, name, place, number):
     """As under systemd with PrivateDevices=yes; also on a mapped device."""
     (sysfs / "class/block").mkdir(parents=True)
     (sysfs / f"class/block/{name}").symlink_to(sysfs / "devices" / place)
@@ -153,24 +151,20 @@ def test_btrfs_is_found_where_dev_has_no_disks(
         ("/odd one/x", "fuse.sshfs", "on no block device of its own"),
     ],
 )
-def test_a_path_on_no_block_device_has_none_and_the_reason(
-    find: Callable[..., Location], path: str, filesystem: str, why: str
-) -> None:
+def test_a_path_on_no_block_device_has_none_and_the_reason(find, path, filesystem, why):
     assert find(path, "0:42") == Location(
         (), filesystem, f"{path} is on {filesystem}, which is {why}"
     )
 
 
-def test_a_path_that_the_kernel_does_not_list_or_that_does_not_exist_has_no_device(
-    tmp_path: Path, find: Callable[..., Location]
-) -> None:
+def test_a_path_that_the_kernel_does_not_list_or_that_does_not_exist_has_no_device(tmp_path, find):
     path = str(tmp_path / "nowhere")
     assert locate(path) == Location((), "", f"{path}: No such file or directory")
     why = "/srv is on device 9:7, which the kernel does not list"
     assert find("/srv", "9:7") == Location((), "ext4", why)
 
 
-def test_the_real_kernel_gives_devices_or_a_reason() -> None:
+def test_the_real_kernel_gives_devices_or_a_reason():
     found = locate("/")
     assert (found.devices == ()) == bool(found.why_none)
     assert found.filesystem
@@ -181,9 +175,7 @@ def test_the_real_kernel_gives_devices_or_a_reason() -> None:
     [("ext4", True), ("ext3", True), ("xfs", True), ("btrfs", True), ("f2fs", True),
      ("vfat", False), ("ntfs3", False), ("", False)],
 )  # fmt: skip
-def test_the_writers_of_buffered_data_are_known_on_some_file_systems(
-    filesystem: str, attributes: bool
-) -> None:
+def test_the_writers_of_buffered_data_are_known_on_some_file_systems(filesystem, attributes):
     disk = Disk(
         name="d", path="/", read_bps=1, write_bps=1, devices=("8:0",), filesystem=filesystem
     )
@@ -218,21 +210,21 @@ MANAGED = (
         pytest.param("/pool/x", None, id="a file system without a device"),
     ],
 )
-def test_a_path_is_on_the_disk_of_its_mount(sysfs: Path, path: str, name: str | None) -> None:
+def test_a_path_is_on_the_disk_of_its_mount(sysfs, path, name):
     """None of these paths exists here: nothing of a user's is looked at."""
     found = disk_of(path, MANAGED, MOUNTINFO, str(sysfs))
     assert (found and found.name) == name
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch):
     """Less of everything: these tests are not about the figures."""
     for name, value in (("_LEAST_BYTES", 16 << 20), ("_MOST_BYTES", 32 << 20), ("_LEAST_S", 0.01)):
         monkeypatch.setattr(disks, name, value)
 
 
 @pytest.fixture
-def roomy(tmp_path: Path) -> Path:
+def roomy(tmp_path) -> Path:
     system = os.statvfs(tmp_path)
     if system.f_bavail * system.f_frsize < NEEDED_BYTES:
         pytest.skip("the tests' own disk is nearly full")
@@ -241,7 +233,7 @@ def roomy(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
-def test_it_is_told_in_bytes_per_second_and_nothing_is_left(roomy: Path) -> None:
+def test_it_is_told_in_bytes_per_second_and_nothing_is_left(roomy):
     begin_s = time.monotonic()
     found = measure(roomy)
     passed_s = time.monotonic() - begin_s
@@ -252,9 +244,7 @@ def test_it_is_told_in_bytes_per_second_and_nothing_is_left(roomy: Path) -> None
 
 
 @pytest.mark.usefixtures("short")
-def test_where_all_files_have_names_it_has_none_at_once(
-    roomy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_all_files_have_names_it_has_none_at_once(roomy, monkeypatch):
     # What kernels do without the flag: they open the directory itself, and may not write it.
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     seen: list[list[Path]] = []
@@ -270,9 +260,7 @@ def test_where_all_files_have_names_it_has_none_at_once(
 
 
 @pytest.mark.usefixtures("short")
-def test_where_direct_io_is_refused_it_is_measured_without_and_said(
-    roomy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_direct_io_is_refused_it_is_measured_without_and_said(roomy, monkeypatch):
     control = fcntl.fcntl
 
     def refuse(fd: int, command: int, flags: int = 0) -> Any:
@@ -286,9 +274,7 @@ def test_where_direct_io_is_refused_it_is_measured_without_and_said(
     assert found.read_bps > 0
 
 
-def test_without_room_or_directory_it_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_or_directory_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     with pytest.raises(HostError) as error:
         measure(tmp_path / "none")
     assert error.value.text == f"{tmp_path}/none cannot be measured: No such file or directory"

@@ -74,12 +74,12 @@ READ = {
 
 
 @pytest.fixture(params=["v1", "v2"])
-def version(request: pytest.FixtureRequest) -> str:
+def version(request) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def mounts(version: str, tmp_path: Path) -> dict[str, str]:
+def mounts(version, tmp_path) -> dict[str, str]:
     """The cgroup of one attempt, below each controller of version 1, as plain files."""
     for name, text in FILES[version].items():
         controller = name.split(".")[0] if version == "v1" else ""
@@ -96,16 +96,14 @@ def file(mounts: dict[str, str], name: str) -> Path:
     return Path(mount, CGROUP, name)
 
 
-def test_a_sample_is_what_cannot_be_dropped_and_what_went_to_all_disks(
-    mounts: dict[str, str], version: str
-) -> None:
+def test_a_sample_is_what_cannot_be_dropped_and_what_went_to_all_disks(mounts, version):
     assert sample_cgroup(mounts, CGROUP, 5.0) == READ[version]
     assert peak_memory(mounts, CGROUP) == {"v1": 7777, "v2": 8888}[version]
     second = {"v1": "8:16", "v2": "259:0"}[version]
     assert disk_counters(mounts, CGROUP) == {"8:0": (100, 10), second: (1, 2)}
 
 
-def test_what_has_vanished_or_is_not_mounted_reads_as_none(mounts: dict[str, str]) -> None:
+def test_what_has_vanished_or_is_not_mounted_reads_as_none(mounts):
     for there, cgroup in ((mounts, "drfd/job-2.1"), ({}, CGROUP)):
         assert sample_cgroup(there, cgroup, 5.0) == NOTHING
         assert peak_memory(there, cgroup) is None
@@ -125,18 +123,14 @@ def test_what_has_vanished_or_is_not_mounted_reads_as_none(mounts: dict[str, str
     ],
     indirect=["version"],
 )
-def test_a_file_that_is_missing_hides_only_its_own_reading(
-    mounts: dict[str, str], version: str, gone: str, hidden: list[str]
-) -> None:
+def test_a_file_that_is_missing_hides_only_its_own_reading(mounts, version, gone, hidden):
     file(mounts, gone).unlink()
     expected = {name: getattr(READ[version], name) for name in Sample.__slots__}
     assert sample_cgroup(mounts, CGROUP, 5.0) == Sample(**expected | dict.fromkeys(hidden))
 
 
 @pytest.mark.parametrize("version", ["v2"], indirect=True)
-def test_bytes_that_pass_a_disk_made_of_others_are_counted_once(
-    mounts: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_bytes_that_pass_a_disk_made_of_others_are_counted_once(mounts, monkeypatch, tmp_path):
     """Logical volumes and the like have their I/O counted here and on the disk below."""
     (tmp_path / "sys/8:0/slaves/259:0").mkdir(parents=True)
     (tmp_path / "sys/259:0/slaves").mkdir(parents=True)
@@ -178,7 +172,7 @@ def runner() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_the_processes_below_a_runner_are_measured_and_the_runner_is_not() -> None:
+def test_the_processes_below_a_runner_are_measured_and_the_runner_is_not():
     with runner() as pid:
         sample = sample_processes(pid, 5.0)
         ours = sample_processes(os.getpid(), 5.0)
@@ -194,7 +188,7 @@ def test_the_processes_below_a_runner_are_measured_and_the_runner_is_not() -> No
     assert ours.memory_bytes > sample.memory_bytes
 
 
-def test_a_runner_that_has_no_children_or_has_vanished_uses_nothing() -> None:
+def test_a_runner_that_has_no_children_or_has_vanished_uses_nothing():
     with subprocess.Popen(["sleep", "60"]) as process:
         sample = sample_processes(process.pid, 5.0)
         process.kill()
@@ -213,7 +207,7 @@ def sample(mono_s: float, cpu_s: float | None, memory_bytes: int | None = 100) -
     )
 
 
-def test_what_is_shown_is_cpu_time_per_time_and_a_peak_or_nothing() -> None:
+def test_what_is_shown_is_cpu_time_per_time_and_a_peak_or_nothing():
     assert usage_between(sample(10.0, 5.0), sample(12.0, 8.0), 150) == Usage(
         cores_milli=1500,
         memory_bytes=100,
@@ -236,12 +230,12 @@ def test_what_is_shown_is_cpu_time_per_time_and_a_peak_or_nothing() -> None:
         pytest.param(sample(10.0, 9.0), id="a counter that went back"),
     ],
 )
-def test_there_is_no_rate_without_two_moments_and_progress(before: Sample | None) -> None:
+def test_there_is_no_rate_without_two_moments_and_progress(before):
     assert usage_between(before, sample(12.0, 8.0), 0).cores_milli == 0
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "8:0\n", "some words here\n", "9" * 400, "-1\n"])
-def test_files_in_no_known_form_read_as_unknown_and_are_no_error(tmp_path: Path, text: str) -> None:
+def test_files_in_no_known_form_read_as_unknown_and_are_no_error(tmp_path, text):
     """Another kernel's may be; the daemon's measuring must not end with it."""
     names = ("memory.stat", "io.stat", "cpu.stat", "memory.peak", "cpuacct.usage")
     for name in (*names, "blkio.throttle.io_service_bytes", "memory.max_usage_in_bytes"):
@@ -260,7 +254,7 @@ def test_files_in_no_known_form_read_as_unknown_and_are_no_error(tmp_path: Path,
 LINE = "avg10={} avg60=0.50 avg300=0.10 total=123\n"
 
 
-def test_each_resource_has_its_last_ten_seconds_as_far_as_the_kernel_says(tmp_path: Path) -> None:
+def test_each_resource_has_its_last_ten_seconds_as_far_as_the_kernel_says(tmp_path):
     assert read_pressure(tmp_path / "nowhere") is None
     # Before 5.13 there is no "full" of the processor (accounting/psi.rst).
     (tmp_path / "cpu").write_text(f"some {LINE.format('3.00')}")
@@ -281,7 +275,7 @@ def test_each_resource_has_its_last_ten_seconds_as_far_as_the_kernel_says(tmp_pa
     }
 
 
-def test_this_kernels_own_is_read_or_absent() -> None:
+def test_this_kernels_own_is_read_or_absent():
     found = read_pressure()
     if found is not None:
         figures = [each for kinds in found.values() for each in kinds.values()]
@@ -328,16 +322,14 @@ def own_limit(root: Path, lines: str) -> int:
         ("4:memory:/gone\n0::/gone", {}, UNLIMITED),
     ],
 )
-def test_the_limit_of_our_own_cgroup_and_of_those_above_it_counts(
-    tmp_path: Path, lines: str, files: dict[str, object], limit: int
-) -> None:
+def test_the_limit_of_our_own_cgroup_and_of_those_above_it_counts(tmp_path, lines, files, limit):
     for name, value in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{value}\n")
     assert own_limit(tmp_path, lines) == limit
 
 
-def test_the_machine_gives_the_cores_that_we_may_use_and_no_more_memory_than_it_has() -> None:
+def test_the_machine_gives_the_cores_that_we_may_use_and_no_more_memory_than_it_has():
     machine = read_machine()
     assert machine.cores_milli == 1000 * len(os.sched_getaffinity(0))
     assert 0 < machine.memory_bytes <= psutil.virtual_memory().total
@@ -347,7 +339,7 @@ def test_the_machine_gives_the_cores_that_we_may_use_and_no_more_memory_than_it_
     ("memory_bytes", "reserve_bytes"),
     [(0, 0), (8 * GIB, GIB), (32 * GIB, 4 * GIB), (1024 * GIB, 4 * GIB)],
 )
-def test_the_reserve_is_an_eighth_and_4_gib_at_most(memory_bytes: int, reserve_bytes: int) -> None:
+def test_the_reserve_is_an_eighth_and_4_gib_at_most(memory_bytes, reserve_bytes):
     assert default_reserve(memory_bytes) == reserve_bytes
 
 
@@ -363,7 +355,7 @@ ctxt 5
 """
 
 
-def test_a_processor_is_busy_with_all_but_niced_processes_and_waiting() -> None:
+def test_a_processor_is_busy_with_all_but_niced_processes_and_waiting():
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     assert [found / tick_s for found in cpu_times(STAT, {0})] == pytest.approx([125, 7000, 50])
     both = [found / tick_s for found in cpu_times(STAT, {0, 1, 2})]
@@ -371,9 +363,7 @@ def test_a_processor_is_busy_with_all_but_niced_processes_and_waiting() -> None:
 
 
 @pytest.mark.slow
-def test_niced_processes_of_a_job_are_told_from_others_and_count_with_their_children(
-    tmp_path: Path,
-) -> None:
+def test_niced_processes_of_a_job_are_told_from_others_and_count_with_their_children(tmp_path):
     spin = "import time\nwhile time.process_time() < 0.2: pass\n"
     wait = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spin!r}])\n"
     niced = subprocess.Popen(
@@ -396,7 +386,7 @@ def test_niced_processes_of_a_job_are_told_from_others_and_count_with_their_chil
     assert niced_processes({"cpu": str(tmp_path)}, "drfd/2.1") == {}
 
 
-def test_a_niced_process_that_is_new_counts_as_a_whole_and_a_hidden_one_without_end() -> None:
+def test_a_niced_process_that_is_new_counts_as_a_whole_and_a_hidden_one_without_end():
     assert niced_between({1: 5.0, 2: 1.0}, {1: 5.5, 3: 2.0}) == 2.5
     assert niced_between({1: 5.0}, {1: 4.0}) == 0, "another process has the number"
     assert niced_between({1: inf}, {1: inf}) == inf
@@ -404,7 +394,7 @@ def test_a_niced_process_that_is_new_counts_as_a_whole_and_a_hidden_one_without_
 
 
 @pytest.mark.slow
-def test_memory_that_a_process_takes_is_in_use_and_page_cache_is_not(tmp_path: Path) -> None:
+def test_memory_that_a_process_takes_is_in_use_and_page_cache_is_not(tmp_path):
     """Others use the machine too: half of it must be seen, and they may give some back."""
     size, seen = 768 << 20, list[int]()
     while len(seen) < 30 and not any(each > size // 2 for each in seen):
@@ -430,14 +420,14 @@ def seen_of(size: int, file: Path) -> int:
     return with_block.memory_bytes - before.memory_bytes
 
 
-def test_in_a_container_memory_is_used_up_when_the_containers_is(tmp_path: Path) -> None:
+def test_in_a_container_memory_is_used_up_when_the_containers_is(tmp_path):
     (tmp_path / "memory.max").write_text(f"{GIB}\n")
     (tmp_path / "memory.stat").write_text("anon 1000\nshmem 24\nfile 500000\n")
     assert own_limit(tmp_path, "0::V2") == GIB
     assert read_machine_use(str(tmp_path / "proc-self-cgroup")).memory_bytes == 1024
 
 
-def test_the_cache_of_zfs_counts_as_page_cache_but_for_what_it_keeps() -> None:
+def test_the_cache_of_zfs_counts_as_page_cache_but_for_what_it_keeps():
     arcstats = """\
 13 1 0x01 123 33456 5071283563 1234567890
 name                            type data

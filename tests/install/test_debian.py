@@ -51,13 +51,13 @@ def need(program: str, of: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def deb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def deb(tmp_path_factory) -> Path:
     need("dh", "debhelper")
     return build_package(tmp_path_factory.mktemp("package"))
 
 
 @pytest.fixture(scope="module")
-def tree(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tree(deb, tmp_path_factory) -> Path:
     """What is in the package, with what is for dpkg in DEBIAN."""
     place = tmp_path_factory.mktemp("tree")
     subprocess.run(["dpkg-deb", "--raw-extract", deb, place], check=True)
@@ -65,9 +65,7 @@ def tree(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_it_holds_what_drfd_install_makes_and_an_environment_for_each_python(
-    tree: Path,
-) -> None:
+def test_it_holds_what_drfd_install_makes_and_an_environment_for_each_python(tree):
     found = {str(path.relative_to(tree)) for path in tree.rglob("*") if not path.is_dir()}
     ours = {path for path in found if not path.startswith("DEBIAN/")}
     packages = {path for path in ours if "/site-packages/" in path}
@@ -82,7 +80,7 @@ def test_it_holds_what_drfd_install_makes_and_an_environment_for_each_python(
 
 
 @pytest.mark.slow
-def test_the_environment_finds_its_packages_and_no_others(tree: Path) -> None:
+def test_the_environment_finds_its_packages_and_no_others(tree):
     """By Debian's Python; postinst compiles what it finds there."""
     (tree / "usr/bin/python3").symlink_to("/usr/bin/python3")
     say = "import sys, sysconfig, drfd; print(sys.prefix, sysconfig.get_path('purelib'), drfd)"
@@ -98,7 +96,7 @@ def test_the_environment_finds_its_packages_and_no_others(tree: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_belongs_to_root_and_everybody_can_read_it(deb: Path) -> None:
+def test_all_belongs_to_root_and_everybody_can_read_it(deb):
     """Whatever the mask of who has built it, and who that was."""
     done = subprocess.run(
         ["dpkg-deb", "--contents", deb], capture_output=True, text=True, check=True
@@ -109,9 +107,7 @@ def test_all_belongs_to_root_and_everybody_can_read_it(deb: Path) -> None:
 
 
 @pytest.mark.slow
-def test_only_the_configuration_is_a_conffile_and_units_run_the_packages_python(
-    tree: Path,
-) -> None:
+def test_only_the_configuration_is_a_conffile_and_units_run_the_packages_python(tree):
     """It is that of `drfd install`, so that dpkg asks nothing after a move from there."""
     assert (tree / "DEBIAN/conffiles").read_text() == "/etc/drfd/drfd.toml\n"
     for name in ("drfd.toml", *UNITS):
@@ -121,7 +117,7 @@ def test_only_the_configuration_is_a_conffile_and_units_run_the_packages_python(
 
 
 @pytest.mark.slow
-def test_what_holds_the_jobs_is_enabled_and_never_started_stopped_or_restarted(tree: Path) -> None:
+def test_what_holds_the_jobs_is_enabled_and_never_started_stopped_or_restarted(tree):
     scripts = {path.name: path.read_text() for path in (tree / "DEBIAN").glob("p*")}
     assert set(scripts) == {path.name.removeprefix("drfd.") for path in SCRIPTS}
     acting = [
@@ -136,7 +132,7 @@ def test_what_holds_the_jobs_is_enabled_and_never_started_stopped_or_restarted(t
 
 
 @pytest.mark.slow
-def test_lintian_finds_no_fault(deb: Path) -> None:
+def test_lintian_finds_no_fault(deb):
     need("lintian", "lintian")
     done = subprocess.run(
         ["lintian", "--allow-root", "--fail-on", "error,warning", deb],
@@ -146,7 +142,7 @@ def test_lintian_finds_no_fault(deb: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_the_scripts_are_ones_that_every_shell_reads(path: Path) -> None:
+def test_the_scripts_are_ones_that_every_shell_reads(path):
     done = subprocess.run(["sh", "-n", path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     text = path.read_text()
@@ -154,6 +150,6 @@ def test_the_scripts_are_ones_that_every_shell_reads(path: Path) -> None:
     assert "\nset -e\n" in text and "\n#DEBHELPER#\n" in text
 
 
-def test_its_version_is_drfds() -> None:
+def test_its_version_is_drfds():
     head = (ROOT / "debian/changelog").read_text().partition("\n")[0]
     assert re.fullmatch(rf"drfd \({re.escape(__version__)}\) unstable; urgency=medium", head)

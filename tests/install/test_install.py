@@ -41,7 +41,7 @@ class System(Target):
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
+def system(tmp_path, monkeypatch) -> System:
     """One that runs systemd, with an environment that is trusted."""
     monkeypatch.setattr(command, "_pages", lambda: {"share/man/man1/drf.1": ".TH\n"})
     monkeypatch.setattr(command, "_report", lambda: {"launcher": "connected"})
@@ -78,9 +78,7 @@ STARTED = [
 ]
 
 
-def test_an_installation_writes_its_files_and_then_starts_all_but_the_jobs_anew(
-    system: System, capsys: Captured
-) -> None:
+def test_an_installation_writes_its_files_and_then_starts_all_but_the_jobs_anew(system, capsys):
     command.install(system, None)
     said = capsys.readouterr().out
     assert runs(said) == STARTED
@@ -94,9 +92,7 @@ def test_an_installation_writes_its_files_and_then_starts_all_but_the_jobs_anew(
     assert capsys.readouterr().out.splitlines() == [*STARTED, "drfd runs; try drf doctor"]
 
 
-def test_new_defaults_are_pointed_out_where_the_configuration_is_the_administrators(
-    system: System, capsys: Captured
-) -> None:
+def test_new_defaults_are_pointed_out_where_the_configuration_is_the_administrators(system, capsys):
     command.install(system, None)
     default = "/usr/local/share/drfd/drfd.toml"
     for path in (CONFIG, default):
@@ -110,7 +106,7 @@ def test_new_defaults_are_pointed_out_where_the_configuration_is_the_administrat
     ]
 
 
-def test_another_prefix_takes_everything_along_and_is_remembered(system: System) -> None:
+def test_another_prefix_takes_everything_along_and_is_remembered(system):
     command.install(system, "/opt/local")
     before = files_of(system.root)
     command.install(system, None)
@@ -122,8 +118,8 @@ def test_another_prefix_takes_everything_along_and_is_remembered(system: System)
 
 
 def test_somebody_elses_program_is_not_replaced_but_that_of_an_interrupted_installation_is(
-    system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    system, monkeypatch
+):
     program = system.at("/usr/local/bin/drfd")
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
@@ -158,9 +154,7 @@ DRAINED = "note: the queue is still drained, as it was left: nothing starts unti
         (None, ["note: drfd does not answer yet: systemctl status drfd tells why"]),
     ],
 )
-def test_the_last_words_say_whether_it_runs_and_is_drained(
-    report: dict[str, object] | None, said: list[str]
-) -> None:
+def test_the_last_words_say_whether_it_runs_and_is_drained(report, said):
     """Nothing started after a drain that an earlier journal had left, and nothing said so."""
     assert closing_words(report) == said
 
@@ -187,7 +181,7 @@ DISABLE = f"900: systemctl disable {' '.join(SERVICES)}"
 END = ["900: systemctl daemon-reload", "360: systemctl stop drfd-jobs.service"]
 
 
-def test_a_removal_undoes_all_but_state_and_configuration(system: System, capsys: Captured) -> None:
+def test_a_removal_undoes_all_but_state_and_configuration(system, capsys):
     command.install(system, None)
     active(system, "drfd-jobs.service", "drfd.slice")
     capsys.readouterr()
@@ -204,7 +198,7 @@ def test_a_removal_undoes_all_but_state_and_configuration(system: System, capsys
     ]
 
 
-def test_the_slice_stays_where_jobs_of_a_private_instance_live_in_it(tmp_path: Path) -> None:
+def test_the_slice_stays_where_jobs_of_a_private_instance_live_in_it(tmp_path):
     (tmp_path / "drfd-jobs.service").mkdir()
     (tmp_path / "cgroup.procs").touch()
     assert not command._is_shared(tmp_path)
@@ -213,7 +207,7 @@ def test_the_slice_stays_where_jobs_of_a_private_instance_live_in_it(tmp_path: P
     assert not command._is_shared(tmp_path / "gone")
 
 
-def test_a_purge_leaves_nothing_and_can_be_repeated(system: System, capsys: Captured) -> None:
+def test_a_purge_leaves_nothing_and_can_be_repeated(system, capsys):
     command.install(system, None)
     for _ in range(2):
         capsys.readouterr()
@@ -228,7 +222,7 @@ def test_a_purge_leaves_nothing_and_can_be_repeated(system: System, capsys: Capt
     ("launchers", "said"),
     [(["launcher"], "1 job is"), (["launcher", "slurm-launcher"], "2 jobs are")],
 )
-def test_jobs_that_run_are_in_the_way(system: System, launchers: list[str], said: str) -> None:
+def test_jobs_that_run_are_in_the_way(system, launchers, said):
     command.install(system, None)
     for launcher in launchers:
         attempt(system, launcher)
@@ -240,8 +234,8 @@ def test_jobs_that_run_are_in_the_way(system: System, launchers: list[str], said
 
 
 def test_jobs_are_stopped_in_order_when_that_is_said_by_the_launchers_that_have_some(
-    system: System, capsys: Captured
-) -> None:
+    system, capsys
+):
     """Without a controller, the end of their unit ends them."""
     shutdown = f"360: {sys.executable} -I -m drfd_cli --socket /run/drfd/drfd.sock shutdown"
     command.install(system, None)
@@ -260,7 +254,7 @@ def test_jobs_are_stopped_in_order_when_that_is_said_by_the_launchers_that_have_
     assert runs(capsys.readouterr().out) == [STOP, DISABLE, *END]
 
 
-def test_where_dpkg_owns_the_installation_both_refuse(tmp_path: Path) -> None:
+def test_where_dpkg_owns_the_installation_both_refuse(tmp_path):
     mark = tmp_path / "usr/lib/drfd/pyvenv.cfg"
     mark.parent.mkdir(parents=True)
     mark.touch()
@@ -275,9 +269,7 @@ def test_where_dpkg_owns_the_installation_both_refuse(tmp_path: Path) -> None:
 # -- a change of the system ------------------------------------------------------------------
 
 
-def test_a_file_takes_the_place_of_one_before_and_of_what_a_crash_left(
-    tmp_path: Path,
-) -> None:
+def test_a_file_takes_the_place_of_one_before_and_of_what_a_crash_left(tmp_path):
     """Of a link too, and not of what it leads to."""
     (tmp_path / "target").write_text("new")
     (tmp_path / "link").symlink_to(tmp_path / "target")
@@ -288,9 +280,7 @@ def test_a_file_takes_the_place_of_one_before_and_of_what_a_crash_left(
     assert sorted(os.listdir(tmp_path)) == ["link", "target"]
 
 
-def test_a_link_is_removed_and_not_where_it_leads_and_a_directory_only_when_it_is_empty(
-    tmp_path: Path,
-) -> None:
+def test_a_link_is_removed_and_not_where_it_leads_and_a_directory_only_when_it_is_empty(tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "kept")
@@ -310,15 +300,13 @@ def test_a_link_is_removed_and_not_where_it_leads_and_a_directory_only_when_it_i
          "sh -c .* failed: Job failed. "),
     ],
 )  # fmt: skip
-def test_a_program_that_fails_or_does_not_end_is_one_line_with_the_way_out(
-    words: tuple[str, ...], limit_s: float, said: str
-) -> None:
+def test_a_program_that_fails_or_does_not_end_is_one_line_with_the_way_out(words, limit_s, said):
     with pytest.raises(HostError, match=said) as error:
         Target().run(*words, limit_s=limit_s, hint="the way out")
     assert error.value.hint == "the way out"
 
 
-def test_what_cannot_be_run_or_written_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_run_or_written_is_named(tmp_path):
     with pytest.raises(HostError, match="cannot run /no/such/program: No such file"):
         Target().run("/no/such/program")
     (tmp_path / "link").symlink_to("/dev/null")
@@ -333,7 +321,7 @@ ME = frozenset({0, os.getuid()})
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path) -> Path:
     """bin/python → base/python3, lib/module.py; all as they should be."""
     top = tmp_path / "top"
     for name in ("env/bin", "env/lib", "base"):
@@ -353,7 +341,7 @@ def look(tree: Path, owners: frozenset[int] = ME) -> str | None:
     return fault_of_files([str(env / "lib")], [str(env / "bin/python")], owners, str(tree))
 
 
-def test_what_belongs_to_somebody_else_or_leads_nowhere_is_not_fine(tree: Path) -> None:
+def test_what_belongs_to_somebody_else_or_leads_nowhere_is_not_fine(tree):
     assert look(tree) is None
     found = look(tree, frozenset({os.getuid() + 1}))
     assert found == f"{tree}/env/lib/module.py belongs to uid {os.getuid()}, who could change it"
@@ -368,9 +356,7 @@ def test_what_belongs_to_somebody_else_or_leads_nowhere_is_not_fine(tree: Path) 
     "name", ["env/lib/module.py", "env/lib", "env/bin", "env", ".", "base", "base/python3"]
 )
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777], ids=oct)
-def test_what_others_can_write_is_not_on_whatever_way_it_is_reached(
-    tree: Path, name: str, mode: int
-) -> None:
+def test_what_others_can_write_is_not_on_whatever_way_it_is_reached(tree, name, mode):
     """The interpreter behind the link counts, every directory above, and a sticky one."""
     (tree / name).chmod(mode)
     found = look(tree)
@@ -379,7 +365,7 @@ def test_what_others_can_write_is_not_on_whatever_way_it_is_reached(
     assert os.path.normpath(tree / name) == os.path.normpath(found.split(" can be")[0])
 
 
-def test_compiled_modules_need_not_be_readable_but_nobody_else_may_write_them(tree: Path) -> None:
+def test_compiled_modules_need_not_be_readable_but_nobody_else_may_write_them(tree):
     """Root's umask may be 077, and Python leaves them when `drfd install` itself is run."""
     cache = tree / "env/lib/__pycache__"
     cache.mkdir(mode=0o700)
@@ -394,7 +380,7 @@ def test_compiled_modules_need_not_be_readable_but_nobody_else_may_write_them(tr
 @pytest.mark.parametrize(
     ("name", "mode"), [("env/lib/module.py", 0o700), ("env", 0o700), ("base", 0o750)]
 )
-def test_what_users_cannot_read_is_not(tree: Path, name: str, mode: int) -> None:
+def test_what_users_cannot_read_is_not(tree, name, mode):
     """`sudo pip` into root's home, or with a umask of 077."""
     (tree / name).chmod(mode)
     assert look(tree) == f"{tree / name} cannot be read by all users (mode {mode:o})"
@@ -431,7 +417,7 @@ INSTALLED = [
 
 
 @pytest.mark.slow
-def test_install_say_it_do_it_do_nothing_and_undo_it(tmp_path: Path) -> None:
+def test_install_say_it_do_it_do_nothing_and_undo_it(tmp_path):
     """One after the other, since each start of Python takes its time."""
     root = tmp_path / "image"
     dry = drfd("install", "--root", root, "--dry-run")
@@ -474,7 +460,7 @@ def test_install_say_it_do_it_do_nothing_and_undo_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["install", "uninstall"])
-def test_the_running_system_is_for_root_with_systemd(command: str) -> None:
+def test_the_running_system_is_for_root_with_systemd(command):
     if os.path.isdir("/run/systemd/system") and os.getuid() == 0:
         pytest.skip("this would be the real thing: see tests/vm")
     done = drfd(command, "--dry-run")
@@ -486,9 +472,7 @@ def test_the_running_system_is_for_root_with_systemd(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["install", "uninstall"])
-def test_an_interrupt_is_one_line_and_no_traceback(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
+def test_an_interrupt_is_one_line_and_no_traceback(command, monkeypatch, capsys):
     """It printed fifteen frames of Python."""
 
     def interrupted(*_: object, **__: object) -> None:
@@ -504,7 +488,7 @@ def test_an_interrupt_is_one_line_and_no_traceback(
 
 
 @pytest.mark.slow
-def test_an_interrupt_reaches_a_program_that_a_step_waits_for(tmp_path: Path) -> None:
+def test_an_interrupt_reaches_a_program_that_a_step_waits_for(tmp_path):
     """By a real signal, to a real process."""
     program = (
         "from drfd.install import command; "

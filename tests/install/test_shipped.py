@@ -39,7 +39,7 @@ def options(unit: str) -> dict[str, list[str]]:
     return found
 
 
-def test_all_that_is_shipped_is_installed() -> None:
+def test_all_that_is_shipped_is_installed():
     assert set(FILES) == {*UNITS, "sysusers.conf", "drfd.toml"}
 
 
@@ -95,16 +95,16 @@ SAID: dict[str, dict[str, str]] = {
     ("unit", "name", "value"),
     [(unit, name, value) for unit, said in SAID.items() for name, value in said.items()],
 )
-def test_what_the_services_rely_on_is_said(unit: str, name: str, value: str) -> None:
+def test_what_the_services_rely_on_is_said(unit, name, value):
     assert options(unit)[name] == [value]
 
 
 @pytest.mark.parametrize("unit", LAUNCHERS)
-def test_launchers_have_nothing_that_jobs_must_not_have(unit: str) -> None:
+def test_launchers_have_nothing_that_jobs_must_not_have(unit):
     assert [name for name in options(unit) if SANDBOX.match(name)] == []
 
 
-def test_the_unit_of_the_jobs_has_nothing_that_reaches_them_by_their_cgroup() -> None:
+def test_the_unit_of_the_jobs_has_nothing_that_reaches_them_by_their_cgroup():
     """Its sandbox is for the process that keeps it alive; and no other unit takes it along."""
     unit = options("drfd-jobs.service")
     assert [name for name in unit if BY_CGROUP.match(name)] == []
@@ -115,11 +115,11 @@ def test_the_unit_of_the_jobs_has_nothing_that_reaches_them_by_their_cgroup() ->
         assert relations == set()
 
 
-def test_the_controller_sees_who_is_at_the_other_end_of_a_socket() -> None:
+def test_the_controller_sees_who_is_at_the_other_end_of_a_socket():
     assert "PrivateUsers" not in options("drfd.service")
 
 
-def test_the_launcher_of_slurms_nodes_begins_after_the_one_that_makes_the_secret() -> None:
+def test_the_launcher_of_slurms_nodes_begins_after_the_one_that_makes_the_secret():
     unit = options("drfd-slurm-launcher.service")
     assert "drfd-launcher.service" in unit["After"][0].split()
     (command,) = unit["ExecStart"]
@@ -140,8 +140,8 @@ def test_the_launcher_of_slurms_nodes_begins_after_the_one_that_makes_the_secret
     ],
 )
 def test_the_launcher_of_slurms_nodes_runs_only_where_some_are_configured(
-    tmp_path: Path, config: str, has_slurm: bool
-) -> None:
+    tmp_path, config, has_slurm
+):
     (tmp_path / "drfd.d").mkdir()
     (tmp_path / "drfd.d/nodes.toml").write_text(config)
     (condition,) = options("drfd-slurm-launcher.service")["ExecCondition"]
@@ -152,7 +152,7 @@ def test_the_launcher_of_slurms_nodes_runs_only_where_some_are_configured(
         assert "drfd-slurm-launcher.service" in options("drfd.service")[name][0].split()
 
 
-def test_every_mark_is_one_that_is_filled_in() -> None:
+def test_every_mark_is_one_that_is_filled_in():
     marks = {mark for text in FILES.values() for mark in re.findall(r"@\w+@", text)}
     assert marks == {"@PYTHON@"}
     assert options("drfd-jobs.service")["TimeoutStopSec"] == [f"{STOP_S}s"]
@@ -164,11 +164,11 @@ def test_every_mark_is_one_that_is_filled_in() -> None:
 UNCOMMENTED = re.sub(r"^#(?=\w)", "", FILES["drfd.toml"], flags=re.MULTILINE)
 
 
-def test_the_default_configuration_is_nothing_but_defaults() -> None:
+def test_the_default_configuration_is_nothing_but_defaults():
     assert parse(tomllib.loads(FILES["drfd.toml"]), "drfd.toml") == Config()
     assert FILES["drfd.toml"] != UNCOMMENTED
     assert parse(tomllib.loads(UNCOMMENTED), "drfd.toml") == Config()
 
 
-def test_the_default_configuration_is_written_from_the_declared_keys() -> None:
+def test_the_default_configuration_is_written_from_the_declared_keys():
     assert FILES["drfd.toml"] == shipped(), "run python -m drfd.daemon.reference"

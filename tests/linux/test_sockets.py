@@ -40,7 +40,7 @@ def of_length(top: Path, length: int) -> Path:
     return path
 
 
-def test_a_path_that_fits_is_its_own_address_by_its_bytes(short: Path) -> None:
+def test_a_path_that_fits_is_its_own_address_by_its_bytes(short):
     with at_socket(short / "s") as address:
         assert address == f"{short}/s"
     path = short / ("ü" * 60)
@@ -52,7 +52,7 @@ def test_a_path_that_fits_is_its_own_address_by_its_bytes(short: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [106, 107, 108, 150, 1000])
-def test_a_socket_of_any_path_length_can_be_bound_and_joined(short: Path, length: int) -> None:
+def test_a_socket_of_any_path_length_can_be_bound_and_joined(short, length):
     path = of_length(short, length)
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         with at_socket(path) as address:
@@ -64,7 +64,7 @@ def test_a_socket_of_any_path_length_can_be_bound_and_joined(short: Path, length
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may list every directory")
-def test_the_directory_of_a_long_path_need_only_be_entered(short: Path) -> None:
+def test_the_directory_of_a_long_path_need_only_be_entered(short):
     path = of_length(short, 150)
     with socket.socket(socket.AF_UNIX) as server, at_socket(path) as address:
         server.bind(address)
@@ -78,7 +78,7 @@ def test_the_directory_of_a_long_path_need_only_be_entered(short: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_is_not_answered_is_not_kept_for_ever(short: Path) -> None:
+def test_who_is_not_answered_is_not_kept_for_ever(short):
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind(str(short / "s"))
         server.listen()
@@ -130,9 +130,7 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.mark.parametrize("deed", ["reads", "reads into", "closes"])
 @pytest.mark.parametrize("before", [0, 70_000], ids=["at once", "after much else"])
-def test_a_descriptor_that_nobody_wants_keeps_nobody_waiting(
-    tmp_path: Path, stack: ExitStack, deed: str, before: int
-) -> None:
+def test_a_descriptor_that_nobody_wants_keeps_nobody_waiting(tmp_path, stack, deed, before):
     """Who read past it, or closed the connection, waited as long as its sender wished."""
     path = str(tmp_path / "s")
     command = [sys.executable, "-c", SERVE, ROOT, path, deed]
@@ -149,7 +147,7 @@ def test_a_descriptor_that_nobody_wants_keeps_nobody_waiting(
 
 
 @pytest.fixture
-def pair(tmp_path: Path, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+def pair(tmp_path, stack) -> tuple[socket.socket, socket.socket]:
     """A caller, and the connection that a guarded listener has of it."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
@@ -160,7 +158,7 @@ def pair(tmp_path: Path, stack: ExitStack) -> tuple[socket.socket, socket.socket
     return caller, stack.enter_context(listener.accept()[0])
 
 
-def test_all_else_is_read_as_ever(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_all_else_is_read_as_ever(pair):
     caller, connection = pair
     caller.sendall(b"one line\nand")
     assert connection.recv(9) == b"one line\n"
@@ -176,9 +174,7 @@ def test_all_else_is_read_as_ever(pair: tuple[socket.socket, socket.socket]) -> 
 
 
 @pytest.mark.slow
-def test_a_connection_with_a_descriptor_is_good_for_nothing_more(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_a_connection_with_a_descriptor_is_good_for_nothing_more(pair):
     caller, connection = pair
     caller.sendall(b"before")
     assert connection.recv(100) == b"before"
@@ -189,9 +185,7 @@ def test_a_connection_with_a_descriptor_is_good_for_nothing_more(
 
 
 @pytest.mark.slow
-def test_nothing_is_left_open_of_connections_with_descriptors(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_nothing_is_left_open_of_connections_with_descriptors(pair):
     caller, connection = pair
     inode = inode_of(connection.fileno())
     socket.send_fds(caller, [b"with"], [0] * 100)
@@ -201,9 +195,7 @@ def test_nothing_is_left_open_of_connections_with_descriptors(
 
 
 @pytest.mark.slow
-def test_however_many_connections_with_descriptors_are_closed_two_threads_do(
-    stack: ExitStack, tmp_path: Path
-) -> None:
+def test_however_many_connections_with_descriptors_are_closed_two_threads_do(stack, tmp_path):
     """Each had a thread of its own, for which whoever closed it waited."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "many"))
@@ -242,7 +234,7 @@ def open_inodes() -> set[int]:
 
 
 @pytest.mark.parametrize("name", ["/notify", "@"])
-def test_what_is_said_arrives_as_one_datagram(tmp_path: Path, name: str) -> None:
+def test_what_is_said_arrives_as_one_datagram(tmp_path, name):
     """A manager may listen at a path or, in some containers, in the abstract name space."""
     path = f"@drfd-test-{os.getpid()}" if name == "@" else f"{tmp_path}{name}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -252,7 +244,7 @@ def test_what_is_said_arrives_as_one_datagram(tmp_path: Path, name: str) -> None
         assert manager.recv(100) == b"READY=1\nSTATUS=2 jobs run"
 
 
-def test_what_describes_this_process_leaves_the_environment_and_the_journal_is_found() -> None:
+def test_what_describes_this_process_leaves_the_environment_and_the_journal_is_found():
     env = {"PATH": "/bin", "NOTIFY_SOCKET": "/n", "INVOCATION_ID": "1", "WATCHDOG_USEC": "3000000"}
     env |= {"LISTEN_FDS": "1", "JOURNAL_STREAM": "0:0", "WATCHDOG_PID": str(os.getpid())}
     told = service.take(env)
@@ -275,5 +267,5 @@ def test_what_describes_this_process_leaves_the_environment_and_the_journal_is_f
     ],
     ids=repr,
 )
-def test_nothing_said_is_nothing_told(env: dict[str, str]) -> None:
+def test_nothing_said_is_nothing_told(env):
     assert service.take(env) == Service()

@@ -48,7 +48,7 @@ def run(code: str, **options: object) -> str:
     return str(done.stdout).strip()
 
 
-def test_a_process_with_another_thread_is_not_forked() -> None:
+def test_a_process_with_another_thread_is_not_forked():
     """Its child would be left with that thread's locks for ever."""
     release = threading.Event()
     thread = threading.Thread(target=release.wait)
@@ -61,7 +61,7 @@ def test_a_process_with_another_thread_is_not_forked() -> None:
         thread.join()
 
 
-def test_a_signal_to_a_thread_that_is_gone_is_an_error() -> None:
+def test_a_signal_to_a_thread_that_is_gone_is_an_error():
     """Its result was not looked at before, whatever it was."""
     with pytest.raises(ProcessLookupError):
         syscalls.signal_thread(os.getpid(), 4_194_304, 0)
@@ -71,9 +71,7 @@ def test_a_signal_to_a_thread_that_is_gone_is_an_error() -> None:
     assert caught.value.errno == errno.EINVAL
 
 
-def test_an_error_names_the_call_the_reason_and_the_machine_without_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_names_the_call_the_reason_and_the_machine_without_it(monkeypatch):
     with pytest.raises(OSError, match=r"Invalid argument: 'prctl\(PR_SET_PDEATHSIG\)'"):
         syscalls.set_parent_death_signal(signal.NSIG + 100)
     monkeypatch.setattr(syscalls, "_MACHINE", "pdp11")
@@ -83,7 +81,7 @@ def test_an_error_names_the_call_the_reason_and_the_machine_without_it(
     assert caught.value.errno == errno.ENOSYS
 
 
-def test_a_uid_has_an_account_or_none_and_its_groups() -> None:
+def test_a_uid_has_an_account_or_none_and_its_groups():
     assert syscalls.has_account(0)
     assert not syscalls.has_account(4_000_000_123)
     for user in pwd.getpwall():
@@ -92,9 +90,7 @@ def test_a_uid_has_an_account_or_none_and_its_groups() -> None:
 
 
 @as_root
-def test_a_directory_that_is_not_running_does_not_say_that_there_is_no_account(
-    tmp_path: Path,
-) -> None:
+def test_a_directory_that_is_not_running_does_not_say_that_there_is_no_account(tmp_path):
     """Python's `pwd.getpwuid` raises KeyError for both."""
     (tmp_path / "nsswitch").write_text("passwd: files hesiod\n")
     code = f"""
@@ -114,7 +110,7 @@ except KeyError:
 
 
 @as_root
-def test_programs_are_loaded_for_this_process_or_refused_with_the_verifiers_log() -> None:
+def test_programs_are_loaded_for_this_process_or_refused_with_the_verifiers_log():
     with pytest.raises(OSError, match="the kernel's verifier says: ") as raised:
         syscalls.load_device_program(b"\xb7" + bytes(7))
     assert (raised.value.errno in (errno.EINVAL, errno.EACCES), raised.value.filename) == (
@@ -136,7 +132,7 @@ def test_programs_are_loaded_for_this_process_or_refused_with_the_verifiers_log(
 
 
 @as_root
-def test_root_takes_all_cpus_for_programs_and_a_score_that_is_lower_and_never_raised() -> None:
+def test_root_takes_all_cpus_for_programs_and_a_score_that_is_lower_and_never_raised():
     code = """
 from drfd.linux import own_process
 os.sched_setaffinity(0, [max(os.sched_getaffinity(1))])
@@ -153,7 +149,7 @@ print(after in (before, own_process.SPARED), score() == after)
     assert run(code) == "True\nTrue True"
 
 
-def test_an_ordinary_user_asks_for_nothing_and_the_choice_of_cpus_stays() -> None:
+def test_an_ordinary_user_asks_for_nothing_and_the_choice_of_cpus_stays():
     code = """
 from drfd.linux import own_process
 if os.getuid() == 0:
@@ -188,9 +184,7 @@ class Rig:
         new.rename(self.file)
 
 
-def test_a_file_is_parsed_once_for_each_version_that_can_be_read_and_is_not_too_long(
-    tmp_path: Path,
-) -> None:
+def test_a_file_is_parsed_once_for_each_version_that_can_be_read_and_is_not_too_long(tmp_path):
     rig = Rig(tmp_path / "file")
     assert rig.reread.content() == b""
     for content in (b"one", b"two"):
@@ -225,7 +219,7 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_names_are_written_as_utf_8(tmp_path: Path) -> None:
+def test_names_are_written_as_utf_8(tmp_path):
     passwd = tmp_path / "passwd"
     passwd.write_bytes(b"m\xfcller:x:5:5::/:\nm\xc3\xbcller:x:6:6::/:\nDOMAIN\\eve:x:7:7::/:\n")
     names = [LocalAccounts(passwd).name_of(uid) for uid in (5, 6, 7)]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given as for_all
@@ -51,7 +50,7 @@ NAMES = some.text() | some.lists(
 
 
 @for_all(NAMES)
-def test_names_are_told_apart_as_the_patterns_do(name: str) -> None:
+def test_names_are_told_apart_as_the_patterns_do(name):
     if SECRET.search(name):
         assert is_secret(name)
     if name.isascii():
@@ -71,7 +70,7 @@ def test_names_are_told_apart_as_the_patterns_do(name: str) -> None:
         "TERM", "USER", "DISPLAY_NAME", "MY_SHLVL", "KEYBOARD",
     ],
 )  # fmt: skip
-def test_what_a_program_may_need_goes_along(name: str) -> None:
+def test_what_a_program_may_need_goes_along(name):
     assert capture({name: "x"}, ()) == {name: "x"}
 
 
@@ -83,7 +82,7 @@ def test_what_a_program_may_need_goes_along(name: str) -> None:
         "Aws_Secret",
     ],
 )  # fmt: skip
-def test_secrets_stay_behind_unless_they_are_named(name: str) -> None:
+def test_secrets_stay_behind_unless_they_are_named(name):
     env = {name: "s3cret", "OTHER_TOKEN": "t", "PATH": "/bin"}
     assert capture(env, ()) == {"PATH": "/bin"}
     assert capture(env, (name, "NOT_THERE")) == {name: "s3cret", "PATH": "/bin"}
@@ -100,18 +99,16 @@ def test_secrets_stay_behind_unless_they_are_named(name: str) -> None:
         "OLDPWD",
     ],
 )  # fmt: skip
-def test_what_dies_with_a_session_stays_behind(name: str) -> None:
+def test_what_dies_with_a_session_stays_behind(name):
     assert capture({name: "x"}, ()) == {}
 
 
-def test_values_are_not_looked_at() -> None:
+def test_values_are_not_looked_at():
     env = {"NOTE": "my password is a token", "EMPTY": "", "BASH_FUNC_f%%": "() {  :\n}"}
     assert capture(env, ()) == env
 
 
-def test_a_job_gets_the_address_of_its_daemon_unless_that_is_the_systems(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_job_gets_the_address_of_its_daemon_unless_that_is_the_systems(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert str(paths.SYSTEM_SOCKET) == SYSTEM_SOCKET
     assert addressed({"A": "x"}, SYSTEM_SOCKET) == {"A": "x"}
@@ -125,7 +122,7 @@ def test_a_job_gets_the_address_of_its_daemon_unless_that_is_the_systems(
 
 
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}], ids=["nothing", "it"])
-def test_what_python_adds_to_its_environment_is_not_the_submitters(given: dict[str, str]) -> None:
+def test_what_python_adds_to_its_environment_is_not_the_submitters(given):
     """In the C locale it sets LC_CTYPE (PEP 538)."""
     program = (
         "import os; from drfd.payload.environment import as_given;"
@@ -137,7 +134,7 @@ def test_what_python_adds_to_its_environment_is_not_the_submitters(given: dict[s
     assert done.stdout.split() == ["C.UTF-8", given.get("LC_CTYPE", "None")]
 
 
-def test_the_usual_libraries_are_told_unless_the_submitter_has() -> None:
+def test_the_usual_libraries_are_told_unless_the_submitter_has():
     found = thread_counts(4, {})
     for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "NUMBA", "JULIA", "RAYON"):
         assert found[f"{library}_NUM_THREADS"] == "4"
@@ -157,7 +154,7 @@ def test_the_usual_libraries_are_told_unless_the_submitter_has() -> None:
     assert thread_counts(4, {"GOMAXPROCS": "1"})["OMP_NUM_THREADS"] == "4"
 
 
-def test_only_its_own_variables_and_those_of_devices_are_drfds_to_set() -> None:
+def test_only_its_own_variables_and_those_of_devices_are_drfds_to_set():
     """Whoever had the controller's uid could put any variable into anybody's job."""
     for name in (
         *("LD_PRELOAD", "PATH", "BASH_ENV", "DRFD_X", "DRF_", "DRF_\n", "DRF_a", "xDRF_A"),

@@ -35,12 +35,12 @@ TEXT.validate()
 
 
 @given(some.dictionaries(TEXT, VALUES, max_size=6))
-def test_what_is_encoded_decodes_to_the_same(message: dict[str, object]) -> None:
+def test_what_is_encoded_decodes_to_the_same(message):
     assert decode(encode(message)) == message
 
 
 @given(some.dictionaries(TEXT, VALUES, max_size=6))
-def test_a_message_is_exactly_one_line(message: dict[str, object]) -> None:
+def test_a_message_is_exactly_one_line(message):
     text = encode(message)
     assert text.endswith(b"\n")
     assert text.count(b"\n") == 1
@@ -61,7 +61,7 @@ def test_a_message_is_exactly_one_line(message: dict[str, object]) -> None:
         pytest.param(b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", id="deep nesting"),
     ],
 )
-def test_anything_but_one_object_is_a_value_error(line: bytes) -> None:
+def test_anything_but_one_object_is_a_value_error(line):
     with pytest.raises(ValueError):
         decode(line)
 
@@ -180,7 +180,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("line", MALFORMED.values(), ids=MALFORMED.keys())
-def test_a_malformed_request_is_refused_in_one_line(line: bytes) -> None:
+def test_a_malformed_request_is_refused_in_one_line(line):
     with pytest.raises(Refused) as refusal:
         decode_request(line)
     assert refusal.value.code == "bad-request"
@@ -189,7 +189,7 @@ def test_a_malformed_request_is_refused_in_one_line(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 1000, 2**62])
-def test_another_protocol_version_is_unsupported_and_says_which(version: int) -> None:
+def test_another_protocol_version_is_unsupported_and_says_which(version):
     with pytest.raises(Refused) as refusal:
         decode_request(b'{"op":"hello","v":%d}' % version)
     assert refusal.value.code == "unsupported"
@@ -197,7 +197,7 @@ def test_another_protocol_version_is_unsupported_and_says_which(version: int) ->
     assert refusal.value.hint == "restart drfd, or use the drf that was installed with it"
 
 
-def test_a_newer_client_is_told_so_even_when_its_request_has_new_fields() -> None:
+def test_a_newer_client_is_told_so_even_when_its_request_has_new_fields():
     """Version first: "unknown field" would send people looking in the wrong place."""
     with pytest.raises(Refused) as refusal:
         decode_request(b'{"op":"hello","v":2,"new":1}')
@@ -207,7 +207,7 @@ def test_a_newer_client_is_told_so_even_when_its_request_has_new_fields() -> Non
 @given(some.binary(max_size=200))
 @example(b'{"op":"hello","v":1}')
 @examples(300)
-def test_any_bytes_are_a_request_or_a_refusal(line: bytes) -> None:
+def test_any_bytes_are_a_request_or_a_refusal(line):
     _understood_or_refused(line)
 
 
@@ -225,9 +225,7 @@ def test_any_bytes_are_a_request_or_a_refusal(line: bytes) -> None:
     some.binary(max_size=6),
 )
 @examples(400)
-def test_a_damaged_request_is_a_request_or_a_refusal(
-    line: bytes, start: int, count: int, put: bytes
-) -> None:
+def test_a_damaged_request_is_a_request_or_a_refusal(line, start, count, put):
     _understood_or_refused(line[:start] + put + line[start + count :])
 
 
@@ -240,9 +238,7 @@ def _understood_or_refused(line: bytes) -> None:
 
 @given(some.lists(some.binary(max_size=20), min_size=1), some.binary(max_size=50))
 @examples(300)
-def test_all_bytes_of_arguments_and_scripts_reach_the_payload(
-    words: list[bytes], script: bytes
-) -> None:
+def test_all_bytes_of_arguments_and_scripts_reach_the_payload(words, script):
     words = [word.replace(b"\0", b"") for word in words]
     fields = {
         "argv": [word.decode(errors="surrogateescape") for word in words], "cwd": "/", "env": {},
@@ -281,7 +277,7 @@ def test_all_bytes_of_arguments_and_scripts_reach_the_payload(
         ({"retry": {"times": 1001}}, "--retry is more than 1000"),
     ],
 )  # fmt: skip
-def test_a_limit_is_told_in_the_users_words(fields: dict[str, Any], told: str) -> None:
+def test_a_limit_is_told_in_the_users_words(fields, told):
     request = {"op": "submit", "v": 1, "argv": ["x"], "cwd": "/", **fields}
     with pytest.raises(Refused) as refusal:
         decode_request(json.dumps(request).encode())
@@ -304,7 +300,7 @@ def test_a_limit_is_told_in_the_users_words(fields: dict[str, Any], told: str) -
         ({"op": "ledger", "user": "x" * 257}, "-u has more than 256 characters"),
     ],
 )  # fmt: skip
-def test_a_limit_of_a_list_is_told_in_the_users_words(asked: dict[str, Any], told: str) -> None:
+def test_a_limit_of_a_list_is_told_in_the_users_words(asked, told):
     with pytest.raises(Refused) as refusal:
         decode_request(json.dumps({"v": 1, **asked}).encode())
     assert str(refusal.value) == told
@@ -323,9 +319,7 @@ def assert_one_line(text: str) -> None:
 @example(proof="x", number=1)
 @example(proof="0" * 64, number=1)
 @example(proof="0" * 63 + "\n", number=1)
-def test_the_launcher_reads_each_command_that_is_accepted_here(
-    proof: str | None, number: int
-) -> None:
+def test_the_launcher_reads_each_command_that_is_accepted_here(proof, number):
     """It hangs up on a controller whose order it cannot read, so no user may cause one."""
     try:
         asked = line("exec", id=2, attempt=1, pid=number, start_ticks=number, proof=proof)
@@ -344,13 +338,13 @@ def test_the_launcher_reads_each_command_that_is_accepted_here(
 @pytest.mark.parametrize(
     ("op", "part"), [("status", "select"), ("cancel", "select"), ("history", "past")]
 )
-def test_a_filter_of_states_is_short(op: str, part: str) -> None:
+def test_a_filter_of_states_is_short(op, part):
     """One of 150,000 entries was searched for each job, while everybody waited."""
     with pytest.raises(Refused, match=part):
         decode_request(line(op, **{part: {"states": ["A" * (n + 1) for n in range(17)]}}))
 
 
-def test_a_name_of_a_task_ends_with_its_index() -> None:
+def test_a_name_of_a_task_ends_with_its_index():
     """A last newline passed the pattern."""
     with pytest.raises(Refused, match="id"):
         decode_request(line("show", id="1_1\n"))

@@ -84,7 +84,7 @@ def tables(cluster: Cluster, *lines: str, names: tuple[str, ...] = ()) -> str:
 
 
 @pytest.fixture
-def events(cluster: Cluster) -> Iterator[socket.socket]:
+def events(cluster) -> Iterator[socket.socket]:
     place = cluster.directory / "events"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(place))
@@ -122,7 +122,7 @@ def submit(cluster: Cluster, comment: str, script: str) -> str:
     return done.stdout.strip()
 
 
-def test_slurm_accepts_the_files_and_nothing_differs(cluster: Cluster) -> None:
+def test_slurm_accepts_the_files_and_nothing_differs(cluster):
     done = slurm_conf(cluster.directory, "--check", env=cluster.env)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
@@ -135,7 +135,7 @@ def test_slurm_accepts_the_files_and_nothing_differs(cluster: Cluster) -> None:
         assert lines == [], name
 
 
-def test_a_user_cannot_submit_past_drfd(cluster: Cluster) -> None:
+def test_a_user_cannot_submit_past_drfd(cluster):
     """Not with the comment of an attempt either."""
     for command in (
         ["sbatch", "--wrap=id"],
@@ -150,16 +150,14 @@ def test_a_user_cannot_submit_past_drfd(cluster: Cluster) -> None:
     assert cluster.run("squeue", "-h", "-t", "all", "-o", "%u %k").stdout.count("nobody") == 0
 
 
-def test_a_job_of_roots_without_an_attempt_is_refused_too(cluster: Cluster) -> None:
+def test_a_job_of_roots_without_an_attempt_is_refused_too(cluster):
     for comment in ([], ["--comment=important"]):
         done = cluster.run("sbatch", *comment, "--wrap=id")
         assert (done.returncode, done.stdout) == (1, "")
         assert SENTENCE in done.stderr
 
 
-def test_drfds_job_runs_as_its_user_and_drfd_hears_of_it(
-    cluster: Cluster, events: socket.socket
-) -> None:
+def test_drfds_job_runs_as_its_user_and_drfd_hears_of_it(cluster, events):
     number = submit(cluster, "moon.12.1", "id -u; cat /proc/self/cgroup; exit 7")
     node = cluster.nodes[1]
     assert next_event(events) == f"start {number} {node} moon.12.1"
@@ -170,7 +168,7 @@ def test_drfds_job_runs_as_its_user_and_drfd_hears_of_it(
     assert re.search(rf":(cpuset|memory|):/.*{node}.*/job_{number}/", output)
 
 
-def test_a_user_may_cancel_a_job_but_not_change_it(cluster: Cluster, events: socket.socket) -> None:
+def test_a_user_may_cancel_a_job_but_not_change_it(cluster, events):
     number = submit(cluster, "moon.13.1", "sleep 60")
     assert next_event(events).startswith("start ")
     for change in ("TimeLimit=1", "Comment=moon.99.1", "JobName=other"):
@@ -186,7 +184,7 @@ def test_a_user_may_cancel_a_job_but_not_change_it(cluster: Cluster, events: soc
     assert re.fullmatch(end, next_event(events))
 
 
-def test_what_is_changed_is_named(cluster: Cluster) -> None:
+def test_what_is_changed_is_named(cluster):
     conf, event = cluster.directory / "drfd.conf", cluster.directory / "drfd-event"
     before, script = conf.read_text(), event.read_text()
     try:
@@ -206,7 +204,7 @@ def test_what_is_changed_is_named(cluster: Cluster) -> None:
         cluster.run("scontrol", "reconfigure")
 
 
-def test_nodes_that_are_as_drfds_tables_say_do_not_differ(cluster: Cluster) -> None:
+def test_nodes_that_are_as_drfds_tables_say_do_not_differ(cluster):
     same = tables(cluster, "cores = 4", 'memory = "2000M"', 'features = ["ssd"]')
     assert checked(cluster, "--config", same) == (0, [])
 
@@ -217,7 +215,7 @@ def states_of(cluster: Cluster) -> list[str]:
     return shown.split()
 
 
-def test_hardware_threads_that_slurm_gives_out_together_are_named(threaded: Cluster) -> None:
+def test_hardware_threads_that_slurm_gives_out_together_are_named(threaded):
     """Jobs of one core each have two of the four CPUs, so that the third waits in Slurm."""
     all_of_it = tables(threaded, "cores = 4", 'memory = "2000M"', "gres = {nic = 2}")
     cure = "CPUs=4 without sockets, cores and threads in slurm.conf, or cores = 2 in"
@@ -238,7 +236,7 @@ def test_hardware_threads_that_slurm_gives_out_together_are_named(threaded: Clus
     wait_for("their end", lambda: states_of(threaded) == [])
 
 
-def test_with_cpus_alone_as_many_jobs_run_as_there_are_cpus(cluster: Cluster) -> None:
+def test_with_cpus_alone_as_many_jobs_run_as_there_are_cpus(cluster):
     wait_for("an empty list", lambda: states_of(cluster) == [])
     for number in range(21, 25):
         submit(cluster, f"moon.{number}.1", "sleep 1000")
@@ -255,7 +253,7 @@ def place() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def test_it_has_the_nodes_it_is_told_and_leaves_no_process(place: Path) -> None:
+def test_it_has_the_nodes_it_is_told_and_leaves_no_process(place):
     nodes = [PrivateNode("small", 1, 500), PrivateNode("large", 16, 64000)]
     slurm = PrivateSlurm(place, nodes)
     files = files_without_limits(place, place / "events", place / "starts")
@@ -277,7 +275,7 @@ def test_it_has_the_nodes_it_is_told_and_leaves_no_process(place: Path) -> None:
     assert processes_of(place) == []
 
 
-def test_no_process_of_a_job_outlives_it_where_slurmctld_has_died(place: Path) -> None:
+def test_no_process_of_a_job_outlives_it_where_slurmctld_has_died(place):
     slurm = PrivateSlurm(place, [PrivateNode("n1", 1, 500)])
     (place / "starts").mkdir()
     try:
@@ -293,7 +291,7 @@ def test_no_process_of_a_job_outlives_it_where_slurmctld_has_died(place: Path) -
     assert processes_of(place) == []
 
 
-def test_why_it_does_not_start_is_told_in_one_line(place: Path) -> None:
+def test_why_it_does_not_start_is_told_in_one_line(place):
     slurm = PrivateSlurm(place, [PrivateNode("n1", 1, 500)])
     files = files_without_limits(place, place / "events", place / "starts")
     files[MORE_CONF] += "SelectType=select/nonsense\n"

@@ -38,7 +38,7 @@ def run(place: Path, env: dict[str, str], code: int = 0) -> None:
         (ENDED, b"end 7 0:125 n1 OUT_OF_MEMORY"),
     ],
 )
-def test_a_datagram_says_what_happened(tmp_path: Path, env: dict[str, str], line: bytes) -> None:
+def test_a_datagram_says_what_happened(tmp_path, env, line):
     place = tmp_path / "a socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(place))
@@ -51,13 +51,13 @@ def test_a_datagram_says_what_happened(tmp_path: Path, env: dict[str, str], line
 
 
 @pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-def test_it_does_not_fail_where_nobody_listens(tmp_path: Path) -> None:
+def test_it_does_not_fail_where_nobody_listens(tmp_path):
     run(tmp_path / "nobody", STARTED)
 
 
 @pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 @pytest.mark.slow
-def test_it_does_not_wait_long_for_a_listener_that_does_not_read(tmp_path: Path) -> None:
+def test_it_does_not_wait_long_for_a_listener_that_does_not_read(tmp_path):
     place = tmp_path / "socket"
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
@@ -82,7 +82,7 @@ def fill(place: Path, sender: socket.socket) -> int:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path) -> Path:
     """Of the socket, where nobody listens; notes of starts are beside it."""
     if not shutil.which("logger"):
         pytest.skip("no logger (bsdutils)")
@@ -95,7 +95,7 @@ def noted(place: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_it_fails_at_the_second_start_of_an_attempt_alone(place: Path) -> None:
+def test_it_fails_at_the_second_start_of_an_attempt_alone(place):
     run(place, STARTED)
     assert noted(place) == {"moon.12.1": "7", "7": "moon.12.1"}
     run(place, {**ENDED, "JOBSTATE": "NODE_FAIL"})
@@ -112,7 +112,7 @@ def test_it_fails_at_the_second_start_of_an_attempt_alone(place: Path) -> None:
     }
 
 
-def test_it_fails_at_the_start_of_another_under_the_id_of_a_started_one(place: Path) -> None:
+def test_it_fails_at_the_start_of_another_under_the_id_of_a_started_one(place):
     run(place, STARTED)
     second = {**STARTED, "SLURM_JOB_COMMENT": "moon.13.1"}
     run(place, second, code=1)
@@ -127,7 +127,7 @@ def test_it_fails_at_the_start_of_another_under_the_id_of_a_started_one(place: P
     }
 
 
-def test_it_notes_the_end_of_an_attempt_that_has_started(place: Path) -> None:
+def test_it_notes_the_end_of_an_attempt_that_has_started(place):
     run(place, ENDED)
     assert noted(place) == {}
     run(place, STARTED)
@@ -137,7 +137,7 @@ def test_it_notes_the_end_of_an_attempt_that_has_started(place: Path) -> None:
     assert noted(place)["moon.12.1.ended"] == "FAILED:3:0"
 
 
-def test_an_attempt_may_start_whose_id_was_noted_before_a_kill(place: Path) -> None:
+def test_an_attempt_may_start_whose_id_was_noted_before_a_kill(place):
     (place.parent / "its starts" / "7").symlink_to("moon.12.1")
     run(place, STARTED)
     assert noted(place) == {"7": "moon.12.1", "moon.12.1": "7"}
@@ -146,7 +146,7 @@ def test_an_attempt_may_start_whose_id_was_noted_before_a_kill(place: Path) -> N
 @pytest.mark.parametrize(
     "comment", ["../x.1.1", "a/b.1.1", "$(id).1.1", ".1.1", "a..1", "a.1.", ""]
 )
-def test_a_comment_that_names_no_attempt_is_no_path(place: Path, comment: str) -> None:
+def test_a_comment_that_names_no_attempt_is_no_path(place, comment):
     for _ in range(2):
         run(place, {**STARTED, "SLURM_JOB_COMMENT": comment})
     assert noted(place) == {}
@@ -161,7 +161,7 @@ RATED = {**RATED_JOB, "SLURM_JOB_COMMENT": "moon.12.1.5000.0"}
 
 
 @pytest.fixture
-def scope(tmp_path: Path) -> Path:
+def scope(tmp_path) -> Path:
     """Slurm's cgroup of all jobs, on a node with a disk and a loop device without a file."""
     for name, number, sectors in (("sda", "8:0", "2048"), ("loop0", "7:0", "0")):
         device = tmp_path / "block" / name
@@ -187,9 +187,7 @@ def run_disks(sys: Path, env: dict[str, str]) -> None:
     ("rates", "limits"),
     [("5000.0", "rbps=5000 wbps=max"), ("0.3000", "rbps=max wbps=3000"), ("1.2", "rbps=1 wbps=2")],
 )
-def test_each_disk_gets_the_rates_of_the_comment(
-    tmp_path: Path, scope: Path, rates: str, limits: str
-) -> None:
+def test_each_disk_gets_the_rates_of_the_comment(tmp_path, scope, rates, limits):
     run_disks(tmp_path, {**RATED_JOB, "SLURM_JOB_COMMENT": f"moon.12.1.{rates}"})
     assert (scope / "job_7" / "io.max").read_text() == f"8:0 {limits}\n"
     assert (scope / "cgroup.subtree_control").read_text() == "+io\n"
@@ -207,19 +205,19 @@ def test_each_disk_gets_the_rates_of_the_comment(
         "* . ? . /",
     ],
 )
-def test_without_rates_there_is_nothing_to_do(tmp_path: Path, scope: Path, comment: str) -> None:
+def test_without_rates_there_is_nothing_to_do(tmp_path, scope, comment):
     run_disks(tmp_path, {**RATED_JOB, "SLURM_JOB_COMMENT": comment})
     run_disks(tmp_path, RATED_JOB)
     assert [*scope.iterdir()] == []
 
 
-def test_what_another_job_with_this_id_has_left_does_not_hold(tmp_path: Path, scope: Path) -> None:
+def test_what_another_job_with_this_id_has_left_does_not_hold(tmp_path, scope):
     run_disks(tmp_path, RATED)
     run_disks(tmp_path, {**RATED_JOB, "SLURM_JOB_COMMENT": "moon.13.1"})
     assert (scope / "job_7" / "io.max").read_text() == "8:0 rbps=max wbps=max\n"
 
 
-def test_the_cgroup_of_this_node_comes_before_one_for_all(tmp_path: Path, scope: Path) -> None:
+def test_the_cgroup_of_this_node_comes_before_one_for_all(tmp_path, scope):
     """As Slurm names it where several slurmd may be on one machine."""
     own = scope.with_name("n1_slurmstepd.scope")
     own.mkdir()
@@ -227,7 +225,7 @@ def test_the_cgroup_of_this_node_comes_before_one_for_all(tmp_path: Path, scope:
     assert ([*scope.iterdir()], (own / "job_7" / "io.max").exists()) == ([], True)
 
 
-def test_at_the_end_an_empty_cgroup_is_removed_and_no_other(tmp_path: Path, scope: Path) -> None:
+def test_at_the_end_an_empty_cgroup_is_removed_and_no_other(tmp_path, scope):
     ended = {**RATED, "SLURM_SCRIPT_CONTEXT": "epilog_slurmd"}
     run_disks(tmp_path, ended)
     (scope / "job_7").mkdir()
@@ -239,7 +237,7 @@ def test_at_the_end_an_empty_cgroup_is_removed_and_no_other(tmp_path: Path, scop
     assert not (scope / "job_7").exists()
 
 
-def test_it_does_nothing_without_cgroup_v2_or_slurms_cgroup(tmp_path: Path, scope: Path) -> None:
+def test_it_does_nothing_without_cgroup_v2_or_slurms_cgroup(tmp_path, scope):
     cgroups = scope.parents[1]
     (cgroups / "cgroup.controllers").unlink()
     run_disks(tmp_path, RATED)

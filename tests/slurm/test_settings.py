@@ -84,7 +84,7 @@ def found(
     )
 
 
-def test_what_drfd_needs_does_not_differ_in_either_way_to_show_it() -> None:
+def test_what_drfd_needs_does_not_differ_in_either_way_to_show_it():
     assert found() == []
     text = SHOWN
     for shown, newer in SHOWN_BY_24_11.items():
@@ -111,7 +111,7 @@ def test_what_drfd_needs_does_not_differ_in_either_way_to_show_it() -> None:
         ),
     ],
 )
-def test_more_than_is_needed_will_do(name: str, value: str) -> None:
+def test_more_than_is_needed_will_do(name, value):
     assert found(**{name: value}) == []
 
 
@@ -147,14 +147,14 @@ def test_more_than_is_needed_will_do(name: str, value: str) -> None:
         ("SchedulerParameters", "defer,batch_sched_delay=0,sched_interval=5"),
     ],
 )
-def test_each_setting_that_will_not_do_is_told_with_its_value(name: str, value: str | None) -> None:
+def test_each_setting_that_will_not_do_is_told_with_its_value(name, value):
     [difference] = found(**{name: value})
     is_ = value or "not shown"
     assert str(difference) == f"{name} is {is_}, needed: {difference.needed} ({difference.why})"
 
 
 @pytest.mark.parametrize("value", ["0", "1", None])
-def test_what_drfd_works_without_is_advised(value: str | None) -> None:
+def test_what_drfd_works_without_is_advised(value):
     [advice] = found(ReturnToService=value)
     assert advice.is_advice
     assert str(advice) == (
@@ -163,7 +163,7 @@ def test_what_drfd_works_without_is_advised(value: str | None) -> None:
     )
 
 
-def test_a_script_may_do_more_than_drfd_needs_and_one_that_cannot_be_executed_differs() -> None:
+def test_a_script_may_do_more_than_drfd_needs_and_one_that_cannot_be_executed_differs():
     own = "#!/bin/bash\n/site/prolog\nsend a datagram\n"
     assert found({"/site": own, **FILES}, PrologSlurmctld="/site") == []
     assert list(map(str, found(stuck=("PrologSlurmctld", "Epilog")))) == [
@@ -177,7 +177,7 @@ def test_a_script_may_do_more_than_drfd_needs_and_one_that_cannot_be_executed_di
 
 
 @pytest.mark.parametrize("shown", ["slurm(64030)", "slurm"])
-def test_slurms_user_is_that_of_the_table(shown: str) -> None:
+def test_slurms_user_is_that_of_the_table(shown):
     assert list(user_difference(shown, "slurm")) == []
     [difference] = user_difference(shown, "root")
     assert str(difference) == (
@@ -186,7 +186,7 @@ def test_slurms_user_is_that_of_the_table(shown: str) -> None:
     )
 
 
-def test_scripts_that_are_not_set_not_there_or_others_differ() -> None:
+def test_scripts_that_are_not_set_not_there_or_others_differ():
     without = found(
         {"/other": "#!/bin/sh\n"}, PrologSlurmctld="(null)", JobCompLoc="/other", Prolog=""
     )
@@ -235,11 +235,11 @@ LEAST = GivenOut(name="n1", cores=4, memory_bytes=2000 << 20, gres=(("gpu", 2),)
         ("(null)", {}),
     ],
 )
-def test_each_way_to_write_a_resource_is_read(text: str, found: dict[str, int]) -> None:
+def test_each_way_to_write_a_resource_is_read(text, found):
     assert read_gres(text) == found
 
 
-def test_all_that_a_node_has_less_is_named_with_the_cure() -> None:
+def test_all_that_a_node_has_less_is_named_with_the_cure():
     much = GivenOut(
         name="n1", cores=8, memory_bytes=4000 << 20, gres=(("gpu", 3), ("fpga", 1), ("nic", 1))
     )
@@ -267,9 +267,7 @@ def test_all_that_a_node_has_less_is_named_with_the_cure() -> None:
         (None, "drfd", None),
     ],
 )
-def test_a_node_is_in_the_partition_of_the_table(
-    partitions: set[str] | None, partition: str | None, found: tuple[str, str] | None
-) -> None:
+def test_a_node_is_in_the_partition_of_the_table(partitions, partition, found):
     shown = None if partitions is None else frozenset(partitions)
     differences = node_differences(
         GivenOut(name="n1", cores=1, memory_bytes=1, partition=partition),
@@ -279,7 +277,7 @@ def test_a_node_is_in_the_partition_of_the_table(
     assert [each[:3] for each in differences] == ([] if named is None else [named])
 
 
-def test_a_node_that_slurm_does_not_know_or_whose_threads_go_together_is_named() -> None:
+def test_a_node_that_slurm_does_not_know_or_whose_threads_go_together_is_named():
     [difference] = all_node_differences([LEAST], {}, "gpu")
     assert str(difference) == (
         "node n1 is not known to Slurm, needed: a line NodeName=n1 in slurm.conf (nothing starts "
@@ -297,7 +295,7 @@ def test_a_node_that_slurm_does_not_know_or_whose_threads_go_together_is_named()
 
 
 @pytest.mark.parametrize(("types", "found"), [("(null)", "not set"), ("nic,mps", "nic,mps")])
-def test_a_resource_that_slurm_does_not_know_is_named_once(types: str, found: str) -> None:
+def test_a_resource_that_slurm_does_not_know_is_named_once(types, found):
     twin = GivenOut(name="n2", cores=1, memory_bytes=1 << 30, gres=(("gpu", 2),))
     two = NodeShown(cpus=4, memory_bytes=4 << 30, gres={"gpu": 2})
     [difference] = all_node_differences([LEAST, twin], {"n1": two, "n2": two}, types)
@@ -322,7 +320,7 @@ def run(*words: str) -> int:
 
 
 @pytest.fixture
-def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scontrol(tmp_path, monkeypatch) -> Path:
     """A program of this name, alone in PATH but for the shell's."""
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\nexit 0\n")
@@ -331,7 +329,7 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_each_file_is_printed_as_it_is_stored(tmp_path: Path, capsys: Captured) -> None:
+def test_each_file_is_printed_as_it_is_stored(tmp_path, capsys):
     texts = files(Layout(tmp_path, tmp_path / "socket", tmp_path / "starts"))
     assert tuple(texts) == NAMES
     where = ["--dir", str(tmp_path), "--socket", str(tmp_path / "socket")]
@@ -348,9 +346,7 @@ def test_each_file_is_printed_as_it_is_stored(tmp_path: Path, capsys: Captured) 
     assert all(text in everything for text in texts.values())
 
 
-def test_lines_name_the_script_in_the_directory_and_are_not_compared(
-    capsys: Captured,
-) -> None:
+def test_lines_name_the_script_in_the_directory_and_are_not_compared(capsys):
     assert run("slurm.conf", "--dir", "/opt/slurm/etc") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "PrologSlurmctld=/opt/slurm/etc/drfd-event" in lines
@@ -359,7 +355,7 @@ def test_lines_name_the_script_in_the_directory_and_are_not_compared(
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol: Path, capsys: Captured) -> None:
+def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol, capsys):
     """Variables of the caller that change what Slurm prints do not reach it."""
     scontrol.write_text(
         "#!/bin/sh\necho 'SLURM_VERSION = 22.05.8'\necho SchedulerType = sched/backfill\n"
@@ -377,8 +373,8 @@ def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol: Path, capsys
 
 @pytest.mark.parametrize("shown", ["Prolog[0] = {0}/site\nProlog[1] = {0}/own", "Prolog = {0}/*"])
 def test_a_script_of_the_sites_beside_that_of_drfds_is_no_difference(
-    tmp_path: Path, scontrol: Path, capsys: Captured, shown: str
-) -> None:
+    tmp_path, scontrol, capsys, shown
+):
     """Slurm runs several, which newer versions show one by one, or all that match a pattern."""
     place = tmp_path / "scripts"
     place.mkdir()
@@ -413,9 +409,7 @@ memory = "4000M"
 """
 
 
-def test_the_nodes_of_the_configuration_are_compared(
-    tmp_path: Path, scontrol: Path, capsys: Captured
-) -> None:
+def test_the_nodes_of_the_configuration_are_compared(tmp_path, scontrol, capsys):
     """Its slurm.conf is meant, if the caller names none."""
     config = tmp_path / "drfd.toml"
     config.write_text(NODES + f'[slurm]\nconfig = "{tmp_path}/other.conf"\nuser = "root"\n')
@@ -448,8 +442,8 @@ def test_the_nodes_of_the_configuration_are_compared(
 
 
 def test_a_configuration_that_cannot_be_read_is_an_error_if_it_is_named(
-    tmp_path: Path, scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, scontrol, capsys, monkeypatch
+):
     broken = tmp_path / "broken.toml"
     broken.write_text("[nodes\n")
     assert run("--check", "--config", str(broken)) == 78
@@ -465,9 +459,7 @@ def test_a_configuration_that_cannot_be_read_is_an_error_if_it_is_named(
     assert said.out.startswith("SchedulerType is not shown, ")
 
 
-def test_another_program_is_not_taken_for_slurms_and_a_complaint_is_said(
-    scontrol: Path, capsys: Captured
-) -> None:
+def test_another_program_is_not_taken_for_slurms_and_a_complaint_is_said(scontrol, capsys):
     assert run("--check") == 1
     said = capsys.readouterr()
     assert (said.out, "it shows no SLURM_VERSION" in said.err) == ("", True)
@@ -477,9 +469,7 @@ def test_another_program_is_not_taken_for_slurms_and_a_complaint_is_said(
     assert capsys.readouterr() == ("", error)
 
 
-def test_without_slurm_there_is_nothing_to_compare(
-    scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_slurm_there_is_nothing_to_compare(scontrol, capsys, monkeypatch):
     scontrol.unlink()
     monkeypatch.setenv("PATH", str(scontrol.parent))
     assert run("--check") == 1
@@ -487,9 +477,7 @@ def test_without_slurm_there_is_nothing_to_compare(
 
 
 @pytest.mark.slow
-def test_a_slurmctld_that_hangs_is_said_to_be_away(
-    scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slurmctld_that_hangs_is_said_to_be_away(scontrol, capsys, monkeypatch):
     scontrol.write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(running, "_ANSWER_S", 0.5)
     assert run("--check") == 69

@@ -172,7 +172,7 @@ def room() -> Iterator[Room]:
 
 
 @pytest.fixture
-def victim(room: Room, request: pytest.FixtureRequest) -> Iterator[Victim]:
+def victim(room, request) -> Iterator[Victim]:
     failed = request.session.testsfailed
     yield room.take()
     if request.session.testsfailed != failed:
@@ -408,9 +408,7 @@ def start_acting(play: Play) -> tuple[threading.Thread, list[BaseException]]:
 
 
 @pytest.mark.parametrize("phase", REACHED)
-def test_each_phase_reaches_the_failpoints_that_the_matrix_says(
-    room: Room, victim: Victim, phase: str
-) -> None:
+def test_each_phase_reaches_the_failpoints_that_the_matrix_says(room, victim, phase):
     """With every point armed at somebody else, nothing dies and each says that it was reached."""
     play = played(victim, phase, next(room.numbers))
     others: dict[str, subprocess.Popen[bytes]] = {}
@@ -436,14 +434,14 @@ def test_each_phase_reaches_the_failpoints_that_the_matrix_says(
     play.check(None)
 
 
-def test_every_failpoint_is_in_the_matrix() -> None:
+def test_every_failpoint_is_in_the_matrix():
     assert {*failpoints.LOCAL} == {point for points in REACHED.values() for point in points}
     for victim in ("itself", "controller", "launcher"):
         assert {cell.point for cell in CELLS if cell.victim == victim} == {*failpoints.LOCAL}
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=cell_id)
-def test_every_promise_holds_when(room: Room, victim: Victim, cell: Cell) -> None:
+def test_every_promise_holds_when(room, victim, cell):
     """While somebody stands at the point, the victim dies; it is started again, and all goes on."""
     if cell.point in ("launch.before-limits", *INSIDE) and not victim.has_cgroups():
         pytest.skip("without cgroups there is nothing to limit, and nothing to be inside of")
@@ -466,7 +464,7 @@ def test_every_promise_holds_when(room: Room, victim: Victim, cell: Cell) -> Non
     victim.check_at_rest()
 
 
-def test_after_all_that_the_journal_replays_to_the_same_books(victim: Victim) -> None:
+def test_after_all_that_the_journal_replays_to_the_same_books(victim):
     """What the events say is what the tables say, and nothing is booked."""
     victim.stop()
     with closing(Journal(victim.state / "controller" / "journal.sqlite")) as journal:

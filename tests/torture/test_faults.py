@@ -28,7 +28,6 @@ from drfd.common.errors import DrfdError, HostError, Unavailable
 from instance import (
     ROOMY,
     Instance,
-    MakeInstance,
     MakeShelter,
     as_root,
     children_of,
@@ -58,9 +57,7 @@ def until_gate(instance: Instance, code: int) -> str:
 
 
 @as_root
-def test_a_mount_whose_name_is_no_text_keeps_no_daemon_back(
-    shelter: MakeShelter,
-) -> None:
+def test_a_mount_whose_name_is_no_text_keeps_no_daemon_back(shelter):
     """With FUSE every user may make one; Python takes some of these characters for line ends."""
     odd = """dir=$(printf "$STATE/odd\\377\\013\\015\\302\\205x - cgroup")"""
     instance = shelter(f'{odd}; mkdir "$dir"; mount -t tmpfs tmpfs "$dir"').start()
@@ -74,7 +71,7 @@ def test_a_mount_whose_name_is_no_text_keeps_no_daemon_back(
 
 @as_root
 @pytest.mark.parametrize("dies", [True, False], ids=["and the daemon dies", "no restart"])
-def test_a_full_disk_refuses_submissions_and_loses_none(shelter: MakeShelter, dies: bool) -> None:
+def test_a_full_disk_refuses_submissions_and_loses_none(shelter, dies):
     """So small that nothing is kept free on it (system/test_shortages.py has one that is not)."""
     instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
     before = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 7))["id"]
@@ -114,9 +111,7 @@ def fill(place: Path) -> Path:
 
 
 @as_root
-def test_a_disk_full_when_the_log_goes_into_the_journal_loses_nothing(
-    shelter: MakeShelter,
-) -> None:
+def test_a_disk_full_when_the_log_goes_into_the_journal_loses_nothing(shelter):
     """The log has room from earlier; its pages have none in the file, nor at the next start."""
     instance = shelter("mount -t tmpfs -o size=16m,mode=755 tmpfs $STATE").start()
     accepted: dict[str, int] = {}
@@ -158,9 +153,7 @@ def test_a_disk_full_when_the_log_goes_into_the_journal_loses_nothing(
 
 
 @as_root
-def test_a_read_only_state_directory_is_one_line_and_left_alone(
-    shelter: MakeShelter,
-) -> None:
+def test_a_read_only_state_directory_is_one_line_and_left_alone(shelter):
     instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
     job_id = instance.submit(*SMALL, "--hold", "--", "sh", "-c", "exit 6")
     instance.stop_with_launcher()
@@ -198,9 +191,7 @@ def limited(pid: int, what: int, soft: int) -> Iterator[None]:
             pass
 
 
-def test_a_controller_without_descriptors_answers_again_when_it_has_some(
-    make_instance: MakeInstance,
-) -> None:
+def test_a_controller_without_descriptors_answers_again_when_it_has_some(make_instance):
     """Clients wait in line meanwhile; whoever is connected is served, and jobs end as they do."""
     instance = make_instance(ROOMY)
     # To look for an armed failpoint takes a descriptor.
@@ -233,9 +224,7 @@ def test_a_controller_without_descriptors_answers_again_when_it_has_some(
     assert 1 <= len(said) <= 2 and all("event=" in line for line in said)
 
 
-def test_a_launcher_without_descriptors_starts_none_by_halves(
-    make_instance: MakeInstance,
-) -> None:
+def test_a_launcher_without_descriptors_starts_none_by_halves(make_instance):
     """Some ended as LAUNCH_FAILED: now each waits until there are descriptors, and runs once."""
     instance = make_instance(ROOMY)
     instance.has_failpoints = False
@@ -264,9 +253,7 @@ def test_a_launcher_without_descriptors_starts_none_by_halves(
 
 
 @as_root
-def test_a_cgroup_that_is_busy_keeps_its_resources_booked_until_it_is_gone(
-    make_instance: MakeInstance,
-) -> None:
+def test_a_cgroup_that_is_busy_keeps_its_resources_booked_until_it_is_gone(make_instance):
     """By a process of somebody else's, in a hierarchy by which no process is killed."""
     freezer = Kernel().v1.get("freezer")
     if freezer is None:
@@ -292,9 +279,7 @@ def test_a_cgroup_that_is_busy_keeps_its_resources_booked_until_it_is_gone(
 
 
 @as_root
-def test_a_job_that_cannot_be_killed_is_a_state_and_no_loop(
-    make_instance: MakeInstance,
-) -> None:
+def test_a_job_that_cannot_be_killed_is_a_state_and_no_loop(make_instance):
     """Frozen from above by somebody else, it survives SIGKILL, as one that waits for a disk may."""
     freezer = Kernel().v1.get("freezer")
     if freezer is None:
@@ -326,9 +311,7 @@ def test_a_job_that_cannot_be_killed_is_a_state_and_no_loop(
 
 @as_root
 @pytest.mark.skipif("blkio" not in Kernel().v1, reason="with cgroup v2 there is one hierarchy")
-def test_a_controller_not_mounted_is_told_and_all_else_enforced(
-    shelter: MakeShelter,
-) -> None:
+def test_a_controller_not_mounted_is_told_and_all_else_enforced(shelter):
     mount = Kernel().v1["blkio"]
     instance = shelter(f"umount {mount}").start()
     doctor = instance._ask("doctor")
@@ -342,7 +325,7 @@ def test_a_controller_not_mounted_is_told_and_all_else_enforced(
 # -- clocks --------------------------------------------------------------------------------------
 
 
-def test_daemons_that_stood_still_for_a_while_go_on(make_instance: MakeInstance) -> None:
+def test_daemons_that_stood_still_for_a_while_go_on(make_instance):
     """As a machine that sleeps: everybody stands still for a while, and goes on."""
     instance = make_instance(ROOMY).start()
     job_id = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 9))["id"]
@@ -448,7 +431,7 @@ def lines_about(victim: Victim, word: str) -> list[str]:
 
 
 @pytest.mark.parametrize("room", [0, 300 * KIB, 900 * KIB])
-def test_a_controller_without_memory_refuses_or_dies_losing_none(victim: Victim, room: int) -> None:
+def test_a_controller_without_memory_refuses_or_dies_losing_none(victim, room):
     """Whoever heard no id asks again, by the same key: each job is there once, and runs once."""
     old = start_gated(victim, 5)
     assert victim.process is not None
@@ -486,7 +469,7 @@ def large_request(victim: Victim, name: str) -> dict[str, Any]:
     return {**request, "demand": demand}
 
 
-def test_a_controller_that_may_start_no_thread_answers_all_the_same(victim: Victim) -> None:
+def test_a_controller_that_may_start_no_thread_answers_all_the_same(victim):
     """What is asked beside the loop has its threads from the start."""
     old = start_gated(victim, 5)
     waiting = victim.submit_job("waiting", "exit 0", demand={"cores_milli": 49_950})
@@ -508,9 +491,7 @@ def test_a_controller_that_may_start_no_thread_answers_all_the_same(victim: Vict
 
 
 @pytest.mark.parametrize("room", [0, 100 * KIB, 800 * KIB])
-def test_a_launcher_without_memory_launches_each_job_once_or_its_successor_does(
-    victim: Victim, room: int
-) -> None:
+def test_a_launcher_without_memory_launches_each_job_once_or_its_successor_does(victim, room):
     """A request is in a file of its own, so a large one needs no more memory."""
     old = start_gated(victim, 5)
     launcher = victim.launcher_pid()
@@ -535,7 +516,7 @@ def test_a_launcher_without_memory_launches_each_job_once_or_its_successor_does(
     victim.check_at_rest()
 
 
-def test_a_supervisor_that_may_start_no_launcher_starts_one_when_it_may(victim: Victim) -> None:
+def test_a_supervisor_that_may_start_no_launcher_starts_one_when_it_may(victim):
     old = start_gated(victim, 5)
     launcher = victim.launcher_pid()
     supervisor = parent_of(launcher)
@@ -557,7 +538,7 @@ def test_a_supervisor_that_may_start_no_launcher_starts_one_when_it_may(victim: 
 # -- the runner ----------------------------------------------------------------------------------
 
 
-def test_a_runner_that_may_not_fork_says_so_and_the_job_is_tried_again(victim: Victim) -> None:
+def test_a_runner_that_may_not_fork_says_so_and_the_job_is_tried_again(victim):
     """The job ended as LAUNCH_FAILED, though nothing was wrong with it."""
     if not IS_ROOT:
         pytest.skip("a user's runner sets its limit itself")
@@ -591,7 +572,7 @@ SHORTAGES: dict[str, tuple[int, Callable[[Victim, int], int]]] = {
 
 
 @pytest.mark.parametrize("what", SHORTAGES)
-def test_a_runner_keeps_a_jobs_end_until_it_can_be_written(victim: Victim, what: str) -> None:
+def test_a_runner_keeps_a_jobs_end_until_it_can_be_written(victim, what):
     """Nobody else knows it. The job was let go, so it must not count as one that was not."""
     job_id = victim.submit_job("n", "echo x >> ran-n; " + until_gate(victim, 5))
     victim.await_state(job_id, "RUNNING")
@@ -612,7 +593,7 @@ def test_a_runner_keeps_a_jobs_end_until_it_can_be_written(victim: Victim, what:
     victim.check_at_rest()
 
 
-def test_a_runner_that_waits_with_the_end_of_its_job_outlives_both_daemons(victim: Victim) -> None:
+def test_a_runner_that_waits_with_the_end_of_its_job_outlives_both_daemons(victim):
     job_id = start_gated(victim, 5)
     runner = runner_of(victim, job_id)
     with limited(runner, resource.RLIMIT_FSIZE, file_size(victim, job_id)):

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import pytest
 
 import goldens
-from canned import CannedDaemon, daemon
+from canned import daemon
 from drfd.client.values import JobInfo, Shares
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -38,7 +38,7 @@ from drfd.launcher.confinement.lending import floor_of, read_floor
 from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import HERE, ask, converse
-from instance import BIN, MakeInstance
+from instance import BIN
 
 __all__ = ["daemon"]
 
@@ -58,7 +58,7 @@ VERBS = messages.REQUESTS
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(tmp_path) -> Iterator[Journal]:
     path = tmp_path / "journal.sqlite"
     with closing(sqlite3.connect(path)) as database:
         database.executescript((HERE / "journal.sql").read_text())
@@ -66,13 +66,13 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield opened
 
 
-def test_the_state_and_the_orders_are_written_as_they_were(tmp_path: Path) -> None:
+def test_the_state_and_the_orders_are_written_as_they_were(tmp_path):
     goldens.write_state(tmp_path)
     for path in filter(Path.is_file, tmp_path.rglob("*")):
         assert path.read_bytes() == (HERE / path.relative_to(tmp_path)).read_bytes(), AGAIN
 
 
-def test_the_journal_loads_and_replays_to_its_own_tables(journal: Journal) -> None:
+def test_the_journal_loads_and_replays_to_its_own_tables(journal):
     assert list(journal.events()) == goldens.EVENTS
     books = journal.load(Axes())
     books.check()
@@ -83,12 +83,12 @@ def test_the_journal_loads_and_replays_to_its_own_tables(journal: Journal) -> No
     assert journal.audit.rules(goldens.AUDIT_EVENTS[1].rules) == goldens.RULES_TEXT
 
 
-def test_every_kind_of_event_is_in_the_journal() -> None:
+def test_every_kind_of_event_is_in_the_journal():
     assert {type(event) for event in goldens.EVENTS} == {*ev.KINDS.values()}, AGAIN
     assert {type(event) for event in goldens.AUDIT_EVENTS} == {*ev.AUDIT_KINDS.values()}, AGAIN
 
 
-def test_the_attempt_files_load() -> None:
+def test_the_attempt_files_load():
     for job_id, records in goldens.FATES.items():
         found = attempt_files.parse((HERE / "attempts" / f"{job_id}.1").read_bytes())
         marks = {"signalled": {"count": 2}} if job_id == goldens.SIGNALLED else {}
@@ -97,7 +97,7 @@ def test_the_attempt_files_load() -> None:
         assert read_floor(found) == lent
 
 
-def test_every_kind_of_record_is_in_an_attempt_file() -> None:
+def test_every_kind_of_record_is_in_an_attempt_file():
     written = {
         json.loads(line)["record"]
         for path in (HERE / "attempts").iterdir()
@@ -109,12 +109,12 @@ def test_every_kind_of_record_is_in_an_attempt_file() -> None:
 # -- what controller and launcher say to each other -----------------------------------------------
 
 
-def test_the_orders_are_understood_and_every_command_is_among_them() -> None:
+def test_the_orders_are_understood_and_every_command_is_among_them():
     orders = lines("orders.jsonl")
     assert {protocol.read_order(each)[0] for each in orders} == {*protocol._KINDS}, AGAIN
 
 
-def test_the_reports_are_understood_and_every_kind_is_among_them() -> None:
+def test_the_reports_are_understood_and_every_kind_is_among_them():
     reports = lines("reports.jsonl")
     now = Now(at_s=9.5, mono_s=4.5)
     for report in reports:
@@ -134,13 +134,13 @@ def test_the_reports_are_understood_and_every_kind_is_among_them() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CONVERSATION)))
-def test_a_request_is_understood(number: int) -> None:
+def test_a_request_is_understood(number):
     line = json.dumps(CONVERSATION[number]["request"]).encode()
     request = messages.decode_request(line)
     assert type(request) is VERBS[CONVERSATION[number]["request"]["op"]]
 
 
-def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
+def test_every_verb_and_every_field_of_it_has_a_golden_request():
     requests = [*(each["request"] for each in CONVERSATION), goldens.STREAM, goldens.SNAPSHOT]
     said = {(each["op"], name) for each in requests for name in each}
     # `drf run` only: there is nobody to attach to here. Marks are of one journal.
@@ -152,7 +152,7 @@ def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
     assert {op for op, _ in said} == {*verbs}, AGAIN
 
 
-def test_todays_daemon_answers_as_it_always_did(make_instance: MakeInstance) -> None:
+def test_todays_daemon_answers_as_it_always_did(make_instance):
     """Every field of every golden reply is there, of the same kind; new ones may come."""
     instance = make_instance(goldens.SETTINGS).start()
     requests = [each["request"] for each in CONVERSATION]
@@ -192,7 +192,7 @@ def assert_shape(then: object, now: object, place: str, *, is_deep: bool = True)
         assert is_same, f"{place} was {then!r} and is {now!r}"
 
 
-def test_todays_client_reads_the_replies() -> None:
+def test_todays_client_reads_the_replies():
     jobs = 0
     for each in CONVERSATION:
         op, reply = each["request"]["op"], each["reply"]
@@ -223,7 +223,7 @@ SCREENS = {
 
 
 @pytest.mark.parametrize("words", SCREENS)
-def test_todays_screens_show_the_replies(daemon: CannedDaemon, words: str) -> None:
+def test_todays_screens_show_the_replies(daemon, words):
     for each in CONVERSATION:
         daemon.replies.setdefault(each["request"]["op"], each["reply"])
     golden = [each["reply"] for each in CONVERSATION if each["request"]["op"] == SCREENS[words]]

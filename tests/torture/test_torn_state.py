@@ -55,7 +55,7 @@ class State:
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> State:
+def state(tmp_path_factory) -> State:
     path = tmp_path_factory.mktemp("whole") / "journal.sqlite"
     log = Path(f"{path}-wal")
     ends: list[int] = []
@@ -98,7 +98,7 @@ def place() -> Iterator[Path]:
         yield Path(directory, "journal.sqlite")
 
 
-def test_a_log_cut_short_anywhere_keeps_every_whole_turn(state: State, place: Path) -> None:
+def test_a_log_cut_short_anywhere_keeps_every_whole_turn(state, place):
     """In the last turn, in all headers, and around the ends of pages."""
     # Of the pages themselves not each byte is another case, and each costs a millisecond or two.
     cuts = {*range(state.ends[-2] - 2, len(state.log), 1 if IS_FULL else 41)}
@@ -110,7 +110,7 @@ def test_a_log_cut_short_anywhere_keeps_every_whole_turn(state: State, place: Pa
         assert found == state.books[turns], cut
 
 
-def test_no_flipped_bit_of_the_log_loses_more_than_the_last_turn(state: State, place: Path) -> None:
+def test_no_flipped_bit_of_the_log_loses_more_than_the_last_turn(state, place):
     """Every byte of every header, and a sample of the pages."""
     chance = Random(1)
     spots = {(at, bit) for at in range(HEADER) for bit in range(8)}
@@ -130,9 +130,7 @@ def test_no_flipped_bit_of_the_log_loses_more_than_the_last_turn(state: State, p
     assert refused > len(spots) // 2
 
 
-def test_a_flipped_bit_of_the_file_is_refused_or_changes_no_more_than_one_record(
-    state: State, place: Path
-) -> None:
+def test_a_flipped_bit_of_the_file_is_refused_or_changes_no_more_than_one_record(state, place):
     """Nobody sees a flip within a value; everybody sees a job that vanishes."""
     chance = Random(2)
     whole = whole_file(place, state)
@@ -150,7 +148,7 @@ def test_a_flipped_bit_of_the_file_is_refused_or_changes_no_more_than_one_record
 
 
 @pytest.mark.parametrize("size", [0, 1, 99, 100, 4095, 4096, 8192, -4096, -1])
-def test_a_file_cut_short_beside_its_log_is_none(state: State, place: Path, size: int) -> None:
+def test_a_file_cut_short_beside_its_log_is_none(state, place, size):
     """An empty file with a log, above all: SQLite would begin anew and throw the log away."""
     found = opened(place, state.file[:size], state.log)
     assert found in (None, state.books[-1])
@@ -262,7 +260,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     with closing(Journal(tmp_path / "journal.sqlite")) as journal:
         made = World(journal)
         yield made
@@ -273,7 +271,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_a_time_limit_counts_time_that_has_passed(world: World, jump: float) -> None:
+def test_a_time_limit_counts_time_that_has_passed(world, jump):
     job_id = world.start(spec(time_limit_s=60))
     world.passes(30)
     world.at_s += jump
@@ -290,7 +288,7 @@ def test_a_time_limit_counts_time_that_has_passed(world: World, jump: float) -> 
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_a_job_that_ends_before_its_start_by_the_clock_is_told(world: World, jump: float) -> None:
+def test_a_job_that_ends_before_its_start_by_the_clock_is_told(world, jump):
     job_id = world.start(spec())
     world.at_s += jump
     world.passes(5)
@@ -304,7 +302,7 @@ def test_a_job_that_ends_before_its_start_by_the_clock_is_told(world: World, jum
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_a_restart_after_the_clock_was_set_finds_the_same_books(world: World, jump: float) -> None:
+def test_a_restart_after_the_clock_was_set_finds_the_same_books(world, jump):
     done, running = world.start(spec()), world.start(spec(time_limit_s=60))
     world.end(done)
     world.at_s += jump
@@ -317,7 +315,7 @@ def test_a_restart_after_the_clock_was_set_finds_the_same_books(world: World, ju
 
 
 @pytest.mark.parametrize("jump", [-YEAR_S, -3600.0])
-def test_what_is_to_begin_later_begins_by_the_clock_as_it_is_now(world: World, jump: float) -> None:
+def test_what_is_to_begin_later_begins_by_the_clock_as_it_is_now(world, jump):
     begin_s = int(world.at_s) + 100
     job_id = world.engine.ledger.next_id
     world.feed(st.SubmitAsked(world.now(), spec(begin_s=begin_s), False))

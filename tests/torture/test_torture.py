@@ -64,17 +64,17 @@ def lived(block: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_whatever_happens_no_promise_is_broken_and_everything_ends(block: int) -> None:
+def test_whatever_happens_no_promise_is_broken_and_everything_ends(block):
     assert lived(block)["Admitted"]
 
 
-def test_room_that_is_given_up_for_a_starving_job_is_given_to_others_at_once() -> None:
+def test_room_that_is_given_up_for_a_starving_job_is_given_to_others_at_once():
     """Jobs were told that they start with the next pass, which did not come for seconds."""
     found = attempt(2124, script(2124))
     assert isinstance(found, World), found
 
 
-def test_the_runs_meet_every_event_every_order_and_every_end() -> None:
+def test_the_runs_meet_every_event_every_order_and_every_end():
     """Else they would prove less than they seem to."""
     met = sum((lived(block) for block in range(BLOCKS)), Counter())
     orders = [kind.__name__ for kind in ef.Effect.__args__]
@@ -95,7 +95,7 @@ def told(seed: int) -> str:
     return sha256("\n".join(lines).encode()).hexdigest()
 
 
-def test_a_run_is_the_same_every_time() -> None:
+def test_a_run_is_the_same_every_time():
     """Also where sets come in another order."""
     here = Path(__file__).parent
     code = "import torture.test_torture as t; print(t.told(3))"
@@ -137,16 +137,14 @@ def owe_nothing(patch: pytest.MonkeyPatch) -> None:
         (owe_nothing, "some never come to their end"),
     ],
 )
-def test_a_drfd_that_is_broken_on_purpose_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, how: Break, found: str
-) -> None:
+def test_a_drfd_that_is_broken_on_purpose_is_found_out(monkeypatch, how, found):
     how(monkeypatch)
     endings = (attempt(seed, script(seed)) for seed in range(100))
     kinds = (kind_of(each) for each in endings if isinstance(each, Exception))
     assert any(found in kind for kind in kinds)
 
 
-def test_of_a_run_that_fails_only_what_matters_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_run_that_fails_only_what_matters_is_left(monkeypatch):
     let_all_in(monkeypatch)
     failing = ((seed, attempt(seed, script(seed))) for seed in range(100))
     seed, failure = next(each for each in failing if isinstance(each[1], Exception))
@@ -167,25 +165,25 @@ KILLS = 20
 
 
 @pytest.mark.parametrize("name", targets())
-def test_nothing_but_a_clear_refusal_comes_of_an_attack_on(name: str) -> None:
+def test_nothing_but_a_clear_refusal_comes_of_an_attack_on(name):
     assert attack(name, ATTACK_S, seed=1) > 100
 
 
 @pytest.mark.parametrize("name", targets())
-def test_the_corpus_holds_for(name: str) -> None:
+def test_the_corpus_holds_for(name):
     with made(name) as target:
         for data in corpus_of(name):
             target(data)
 
 
-def test_every_corpus_has_its_target() -> None:
+def test_every_corpus_has_its_target():
     """`trace` waits for the reader of workloads."""
     assert {path.name for path in CORPUS.iterdir()} <= {*targets(), "trace"}
 
 
 @pytest.mark.system
 @pytest.mark.skipif(bool(missing()), reason=missing())
-def test_twenty_kills_of_drfds_and_slurms_daemons_start_no_job_twice_and_lose_none() -> None:
+def test_twenty_kills_of_drfds_and_slurms_daemons_start_no_job_twice_and_lose_none():
     report = torture(KILLS, seed=7)
     assert report.faults == {}, str(report)
     assert report.kills.total() >= KILLS
@@ -194,7 +192,7 @@ def test_twenty_kills_of_drfds_and_slurms_daemons_start_no_job_twice_and_lose_no
     assert sum(report.ends.values()) == report.jobs > KILLS / 2
 
 
-def test_half_a_minute_of_jobs_and_deaths_leaves_nothing_behind() -> None:
+def test_half_a_minute_of_jobs_and_deaths_leaves_nothing_behind():
     done = soak(SOAK_S, seed=7, least_deaths=3)
     # As many as a slow machine accepts: each submission waits for the one before.
     assert len(done.fates) > SOAK_S
@@ -208,12 +206,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "promises.md").read_text()
 
 
-def test_there_are_ten_promises_in_order_and_the_readme_leads_to_them() -> None:
+def test_there_are_ten_promises_in_order_and_the_readme_leads_to_them():
     assert re.findall(r"^## (\d+)\.", PAGE, re.MULTILINE) == [str(each) for each in range(1, 11)]
     assert "docs/promises.md" in (ROOT / "README.md").read_text()
 
 
-def test_each_promise_has_a_command_and_all_that_it_names_is_there() -> None:
+def test_each_promise_has_a_command_and_all_that_it_names_is_there():
     for section in PAGE.split("\n## ")[1:]:
         commands = re.findall(r"`((?:DRFD_\w+=1 )?(?:pytest|python -m) [^`]*)`", section)
         assert commands, section

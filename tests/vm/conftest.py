@@ -40,7 +40,7 @@ pip --python /opt/drfd/bin/python install -q 'drfd[test]'
 
 
 @pytest.fixture(scope="session")
-def image() -> None:
+def image():
     """The image that `run-in-vm` boots, built if need be."""
     missing = _missing_program()
     if missing is not None:
@@ -64,7 +64,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def wheels(place: Path) -> Path:
+def wheels(place) -> Path:
     """The project, its tests' needs, and all that these depend on, for the guest's Python."""
     ours = place / "ours"
     # One of them comes as source without pyproject.toml, which pip itself can build only where the
@@ -85,7 +85,7 @@ def wheels(place: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def newer(place: Path) -> Path:
+def newer(place) -> Path:
     """A wheel of the next version of the project, to upgrade to."""
     source, made = place / "source", place / "newer"
     copy_source(source, ".post1")
@@ -95,13 +95,13 @@ def newer(place: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def guest(image: None, notes: list[str]) -> Guest:
+def guest(image, notes) -> Guest:
     """As the image has been built."""
     return Guest(notes)
 
 
 @pytest.fixture(scope="session")
-def drfd_guest(guest: Guest, wheels: Path, place: Path, notes: list[str]) -> Guest:
+def drfd_guest(guest, wheels, place, notes) -> Guest:
     """The project and its tests' needs are installed in /opt/drfd, from wheels."""
     disk = place / "installed.qcow2"
     guest.run(INSTALL, timeout_s=3600, wheels=wheels, disk=disk).check()
@@ -109,7 +109,7 @@ def drfd_guest(guest: Guest, wheels: Path, place: Path, notes: list[str]) -> Gue
 
 
 @pytest.fixture(scope="session")
-def notes(request: pytest.FixtureRequest) -> list[str]:
+def notes(request) -> list[str]:
     """Lines to be shown at the end, also when everything has passed."""
     return request.config.stash.setdefault(_NOTES, [])
 

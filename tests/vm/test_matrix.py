@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from vm.rig import (
     PATIENCE,
     PRINT_RESULTS,
     RESULTS,
-    Guest,
     pytest_command,
     read_outcome,
 )
@@ -66,9 +64,7 @@ def script(user: str) -> str:
 
 @pytest.mark.parametrize("phase", REACHED)
 @pytest.mark.parametrize("user", ["root", "alice"])
-def test_every_promise_holds_by_cgroup_v2(
-    drfd_guest: Guest, notes: list[str], tmp_path: Path, user: str, phase: str
-) -> None:
+def test_every_promise_holds_by_cgroup_v2(drfd_guest, notes, tmp_path, user, phase):
     lots = lots_of(phase)
     for number, tests in enumerate(lots):
         (tmp_path / str(number)).write_text("\n".join(tests) + "\n")

@@ -30,7 +30,7 @@ CLAIMS = {
 
 
 @pytest.fixture(scope="module")
-def debs(place: Path) -> Path:
+def debs(place) -> Path:
     """The package, that of the next version, and one that its own script refuses to install."""
     if shutil.which("dh") is None:
         pytest.fail("no dh (Debian's package debhelper)")
@@ -75,7 +75,7 @@ Debug::NoLocking "true";
 
 
 @pytest.fixture(scope="module")
-def repository(guest: Guest, place: Path) -> Path:
+def repository(guest, place) -> Path:
     """All packages by which the guest gets Debian 13's Python, from where this machine has its own.
 
     Among them are its C library and base-files, which says which release this is.
@@ -112,14 +112,14 @@ def tell(*words: object, **options: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def life(guest: Guest, debs: Path) -> Finished:
+def life(guest, debs) -> Finished:
     suffixes = ("", NEWER_SUFFIX, BROKEN_SUFFIX)
     names = [f"{DEBS}/{package_of(debs, __version__ + suffix).name}" for suffix in suffixes]
     return told(guest, {debs: DEBS}, "life", *names)
 
 
 @pytest.fixture(scope="module")
-def python(guest: Guest, debs: Path, repository: Path) -> Finished:
+def python(guest, debs, repository) -> Finished:
     if SUITE != "bookworm":
         pytest.skip("what Debian 13 becomes is not released")
     copy = {debs: DEBS, repository: "/srv/repository"}
@@ -144,9 +144,7 @@ def told(guest: Guest, copy: dict[Path, str], story: str, *files: str) -> Finish
         for number, claim in enumerate(claims)
     ],
 )
-def test_of_debians_package_it_is_true_that(
-    story: str, number: int, request: pytest.FixtureRequest
-) -> None:
+def test_of_debians_package_it_is_true_that(story, number, request):
     done: Finished = request.getfixturevalue(story)
     held = json.loads(done.stdout or "[]")
     said = "\n".join(done.stderr.splitlines()[-80:])

@@ -8,7 +8,6 @@ cgroup v2 is proved by its effect.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from vm.rig import (
     PRINT_RESULTS,
     PYTHON,
     RESULTS,
-    Guest,
     Outcome,
     module_of,
     pytest_command,
@@ -88,7 +86,7 @@ esac
 
 
 @pytest.fixture(scope="module")
-def ran(drfd_guest: Guest, newer: Path, notes: list[str]) -> dict[str, Outcome]:
+def ran(drfd_guest, newer, notes) -> dict[str, Outcome]:
     """By boot."""
     done = drfd_guest.run(
         ["bash", "-c", SCRIPT],
@@ -104,7 +102,7 @@ def ran(drfd_guest: Guest, newer: Path, notes: list[str]) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("boot", BOOTS)
-def test_all_is_well_in_the_boot(ran: dict[str, Outcome], boot: str) -> None:
+def test_all_is_well_in_the_boot(ran, boot):
     """What is skipped proves nothing."""
     assert ran[boot].status == 0, ran[boot].trouble
     assert ran[boot].skipped == set(), ran[boot].text
@@ -113,6 +111,6 @@ def test_all_is_well_in_the_boot(ran: dict[str, Outcome], boot: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_cgroup_v2_has_its_effect_by(ran: dict[str, Outcome], mechanism: str) -> None:
+def test_cgroup_v2_has_its_effect_by(ran, mechanism):
     module, _, name = MECHANISMS[mechanism].partition("::")
     assert any(f"{module_of(module)}{name}" in outcome.passed for outcome in ran.values())

@@ -22,7 +22,6 @@ from vm.rig import (
     PYTHON,
     RESULTS,
     ROOT,
-    Guest,
     Outcome,
     pytest_command,
     read_outcome,
@@ -153,7 +152,7 @@ class Suite:
 
 
 @pytest.fixture(scope="module")
-def suite(drfd_guest: Guest, notes: list[str]) -> Suite:
+def suite(drfd_guest, notes) -> Suite:
     """The system tests beside the others: one of them for each of the guest's processors."""
     # The guest has no compiler.
     copy = {**COPY, compiled_starter(): _STARTER}
@@ -190,7 +189,7 @@ def script() -> str:
 
 
 @pytest.mark.parametrize("user", ["root", "alice"])
-def test_the_end_to_end_tests_pass_as(suite: Suite, user: str) -> None:
+def test_the_end_to_end_tests_pass_as(suite, user):
     outcome: Outcome = getattr(suite, user)
     assert outcome.status == 0, outcome.trouble
     rooms = ("tests.e2e.", "tests.torture.")
@@ -199,7 +198,7 @@ def test_the_end_to_end_tests_pass_as(suite: Suite, user: str) -> None:
     assert {name for name in outcome.skipped if name.startswith(rooms)} <= LONG
 
 
-def test_every_promise_holds_in_a_slice_of_the_crash_matrix(suite: Suite) -> None:
+def test_every_promise_holds_in_a_slice_of_the_crash_matrix(suite):
     """By cgroup v2, and after reboots that leave no cgroup of systemd's either."""
     assert {cell.phase for cell in SLICE} == {*REACHED}
     assert {cell.victim for cell in SLICE} == {*VICTIMS}
@@ -207,7 +206,7 @@ def test_every_promise_holds_in_a_slice_of_the_crash_matrix(suite: Suite) -> Non
     assert len(suite.matrix.passed) == len(SLICE)
 
 
-def test_the_system_tests_pass_by_cgroup_v2(suite: Suite) -> None:
+def test_the_system_tests_pass_by_cgroup_v2(suite):
     """All that ask for cgroups: what is skipped proves nothing."""
     assert suite.enforcement == "cgroup-v2"
     assert "forked into its cgroup" in suite.entry
@@ -219,6 +218,6 @@ def test_the_system_tests_pass_by_cgroup_v2(suite: Suite) -> None:
     assert len(rooms) == len(SYSTEM_TESTS)
 
 
-def test_slurm_keeps_jobs_to_their_limits_by_cgroup_v2(suite: Suite) -> None:
+def test_slurm_keeps_jobs_to_their_limits_by_cgroup_v2(suite):
     names = {test.rpartition("::")[2] for test in SLURM}
     assert names <= {name.rpartition(".")[2] for name in suite.system.passed}

@@ -24,7 +24,7 @@ def installed() -> Installed:
 
 
 @pytest.fixture
-def service(installed: Installed) -> Iterator[Installed]:
+def service(installed) -> Iterator[Installed]:
     """With nobody's jobs, before and after."""
     yield installed
     installed.start()

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import os
 
-from vm.service.installed import UNITS, Installed, left, unit
+from vm.service.installed import UNITS, left, unit
 
 #: By boot: why the jobs that ran are lost, and what they could say.
 LOST = {"2": ("MACHINE_SHUTDOWN", ["ready", "term", "end"]), "3": ("MACHINE_CRASH", ["ready"])}
 REASON, SAID = LOST[os.environ["DRFD_VM_BOOT"]]
 
 
-def test_the_services_have_come_up_by_themselves(installed: Installed) -> None:
+def test_the_services_have_come_up_by_themselves(installed):
     installed.await_units()
     assert [unit(name, "NRestarts") for name in UNITS] == [{"NRestarts": "0"}] * 3
 
 
-def test_every_job_is_accounted_for(installed: Installed) -> None:
+def test_every_job_is_accounted_for(installed):
     """Those that ran are lost or were tried again; those that waited have run in order."""
     jobs = left()
     for job_id in jobs["running"]:
@@ -33,7 +33,7 @@ def test_every_job_is_accounted_for(installed: Installed) -> None:
     assert installed.live() == []
 
 
-def test_running_jobs_were_told_and_had_their_time_if_there_was_any(installed: Installed) -> None:
+def test_running_jobs_were_told_and_had_their_time_if_there_was_any(installed):
     """One that says good-bye with status 0 has still been cut short."""
     said = [installed.output(job_id).split() for job_id in left()["running"]]
     assert said == [SAID] * len(said)

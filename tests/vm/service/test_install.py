@@ -17,19 +17,17 @@ from typing import Any
 import pytest
 
 from instance import wait_for
-from vm.service.installed import BIN, UNITS, USERS, Installed, ask, main_pid, run, unit
+from vm.service.installed import BIN, UNITS, USERS, ask, main_pid, run, unit
 
 
-def test_the_three_services_run_and_will_after_a_boot(installed: Installed) -> None:
+def test_the_three_services_run_and_will_after_a_boot(installed):
     for name in UNITS:
         found = unit(name, "ActiveState", "UnitFileState", "NRestarts")
         assert found == {"ActiveState": "active", "UnitFileState": "enabled", "NRestarts": "0"}
     assert run("systemctl", "--failed", "--quiet", "--no-legend").stdout == ""
 
 
-def test_installing_again_writes_nothing_and_restarts_all_but_what_holds_the_jobs(
-    installed: Installed,
-) -> None:
+def test_installing_again_writes_nothing_and_restarts_all_but_what_holds_the_jobs(installed):
     before = {name: main_pid(name) for name in UNITS}
     done = run(BIN / "drfd", "install")
     assert [line for line in done.stdout.splitlines() if not line.startswith("run ")] == [
@@ -40,13 +38,13 @@ def test_installing_again_writes_nothing_and_restarts_all_but_what_holds_the_job
     assert [name for name in UNITS if before[name] == after[name]] == ["drfd-jobs"]
 
 
-def test_the_launcher_of_slurms_nodes_stays_away_where_there_are_none(installed: Installed) -> None:
+def test_the_launcher_of_slurms_nodes_stays_away_where_there_are_none(installed):
     """The controller's unit has asked for it."""
     found = unit("drfd-slurm-launcher", "LoadState", "ActiveState", "MainPID")
     assert found == {"LoadState": "loaded", "ActiveState": "inactive", "MainPID": "0"}
 
 
-def test_units_and_state_are_as_closed_as_they_should_be(installed: Installed) -> None:
+def test_units_and_state_are_as_closed_as_they_should_be(installed):
     modes = {
         "/var/lib/drfd/controller": 0o700,
         "/var/lib/drfd/launcher": 0o711,
@@ -58,7 +56,7 @@ def test_units_and_state_are_as_closed_as_they_should_be(installed: Installed) -
     assert {path: stat.S_IMODE(os.stat(path).st_mode) for path in modes} == modes
 
 
-def test_doctor_finds_every_limit_enforced(installed: Installed) -> None:
+def test_doctor_finds_every_limit_enforced(installed):
     found = ask("doctor")
     assert (found["enforcement"], found["launcher"]) == ("cgroup-v2", "connected")
     controls = found["controls"]
@@ -68,7 +66,7 @@ def test_doctor_finds_every_limit_enforced(installed: Installed) -> None:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_user_submits_and_reads_what_the_job_says(installed: Installed, user: str) -> None:
+def test_a_user_submits_and_reads_what_the_job_says(installed, user):
     """By the programs that were linked into everybody's path, from a log-in."""
     said = installed.login(user, "drf submit -w -m 32M -o said -- sh -c 'id -un; pwd'; cat said")
     job, *words = said.splitlines()
@@ -80,12 +78,12 @@ def test_a_user_submits_and_reads_what_the_job_says(installed: Installed, user: 
     assert installed.show(int(job_id))["exit_code"] == 3
 
 
-def test_a_job_attached_to_the_terminal_runs_as_the_user(installed: Installed) -> None:
+def test_a_job_attached_to_the_terminal_runs_as_the_user(installed):
     said = installed.login("carol", "echo question | drf run -m 32M -- sh -c 'cat; id -un'")
     assert said == "question\ncarol\n"
 
 
-def test_the_manual_has_pages(installed: Installed) -> None:
+def test_the_manual_has_pages(installed):
     """Found by name and rendered, with every verb and every key in them."""
     drf = run("man", "drf", env={**os.environ, "MANWIDTH": "80"}).stdout
     assert "queue, watch and control batch jobs" in drf
@@ -94,7 +92,7 @@ def test_the_manual_has_pages(installed: Installed) -> None:
     assert "reserve_memory" in run("man", "drfd.toml").stdout
 
 
-def test_bash_completes_verbs(installed: Installed) -> None:
+def test_bash_completes_verbs(installed):
     script = (
         "source /usr/local/share/bash-completion/completions/drf;"
         " COMP_WORDS=(drf sub); COMP_CWORD=1; _drf_completion drf; echo ${COMPREPLY[*]}"
@@ -125,7 +123,7 @@ SCRIPT = f"""
 
 
 @pytest.fixture(scope="module")
-def probed(installed: Installed) -> tuple[int, dict[str, Any]]:
+def probed(installed) -> tuple[int, dict[str, Any]]:
     """The id of alice's job, and what it has found."""
     job_id = int(installed.login("alice", SCRIPT))
     work = installed.work("alice")
@@ -226,21 +224,19 @@ def limits_of_init() -> dict[str, list[int]]:
     return found
 
 
-def test_a_job_has_what_the_golden_list_says_only(
-    probed: tuple[int, dict[str, Any]],
-) -> None:
+def test_a_job_has_what_the_golden_list_says_only(probed):
     job_id, seen = probed
     assert seen == golden(job_id, seen)
 
 
-def test_no_signal_is_ignored(installed: Installed) -> None:
+def test_no_signal_is_ignored(installed):
     """Neither by what systemd does to services nor by what Python does to itself."""
     job_id = installed.submit("bob", "grep", "SigIgn", "/proc/self/status")
     installed.wait_end(job_id)
     assert installed.output(job_id).split() == ["SigIgn:", NONE]
 
 
-def test_what_raises_rights_works_in_a_job(installed: Installed) -> None:
+def test_what_raises_rights_works_in_a_job(installed):
     """No sandbox of a service's is around it: programs with the set-user-id bit keep it."""
     job_id = installed.submit("bob", "sudo", "-n", "true", stderr="sudo-said")
     installed.wait_end(job_id)
@@ -249,7 +245,7 @@ def test_what_raises_rights_works_in_a_job(installed: Installed) -> None:
     assert "a password is required" in said
 
 
-def test_each_job_has_a_session_keyring_that_no_other_finds(service: Installed) -> None:
+def test_each_job_has_a_session_keyring_that_no_other_finds(service):
     """By the service: a job of one user found the keys of another's in the launcher's keyring."""
     said: dict[str, str] = {}
     for name, user in (("of-alice", "alice"), ("of-bob", "bob"), ("second", "alice")):
@@ -285,7 +281,7 @@ def status_of(name: str) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines)
 
 
-def test_it_has_no_capabilities_and_can_get_none(installed: Installed) -> None:
+def test_it_has_no_capabilities_and_can_get_none(installed):
     status = status_of("drfd")
     names = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
     assert {status[name] for name in names} == {"0" * 16}
@@ -294,7 +290,7 @@ def test_it_has_no_capabilities_and_can_get_none(installed: Installed) -> None:
     assert status["Groups"].strip() in ("", status["Gid"].split()[0])
 
 
-def test_it_cannot_read_what_a_user_keeps_to_herself(installed: Installed) -> None:
+def test_it_cannot_read_what_a_user_keeps_to_herself(installed):
     secret = installed.work("alice") / "secret"
     secret.write_text("private\n")
     secret.chmod(0o600)
@@ -305,7 +301,7 @@ def test_it_cannot_read_what_a_user_keeps_to_herself(installed: Installed) -> No
     assert seen == "private\n"
 
 
-def test_it_can_write_its_two_directories_and_nothing_else(installed: Installed) -> None:
+def test_it_can_write_its_two_directories_and_nothing_else(installed):
     places = ("/etc", "/home", "/home/alice/work", "/usr/local/bin", "/var/lib/drfd",
               "/var/lib/drfd/launcher", "/var/tmp/..", "/sys/fs/cgroup", "/dev", "/run",
               "/opt/drfd")  # fmt: skip
@@ -316,7 +312,7 @@ def test_it_can_write_its_two_directories_and_nothing_else(installed: Installed)
     as_drfd("rm -f " + " ".join(f"{place}/mark" for place in own))
 
 
-def test_it_reaches_no_network_and_no_process_of_a_user(installed: Installed) -> None:
+def test_it_reaches_no_network_and_no_process_of_a_user(installed):
     (job_id,) = installed.running("alice")
     job = installed.show(job_id)
     pid = Path("/sys/fs/cgroup", job["cgroup"], "cgroup.procs").read_text().split()[0]
@@ -330,7 +326,7 @@ def test_it_reaches_no_network_and_no_process_of_a_user(installed: Installed) ->
     assert installed.wait_end(job_id)["signal"] == signal.SIGTERM
 
 
-def test_the_process_that_keeps_the_jobs_unit_alive_can_do_nothing(installed: Installed) -> None:
+def test_the_process_that_keeps_the_jobs_unit_alive_can_do_nothing(installed):
     """It sleeps. Jobs have none of this: see test_identity."""
     keeper = main_pid("drfd-jobs")
     status = status_of("drfd-jobs")
@@ -341,7 +337,7 @@ def test_the_process_that_keeps_the_jobs_unit_alive_can_do_nothing(installed: In
 
 
 @pytest.mark.parametrize("name", ["drfd", "drfd-launcher", "drfd-jobs"])
-def test_its_exposure_is_no_more_than_documented(installed: Installed, name: str) -> None:
+def test_its_exposure_is_no_more_than_documented(installed, name):
     written = files("drfd").joinpath("docs/decisions/02-identity-and-trust.md").read_text()
     (limit,) = re.findall(rf"`{name}` scores (\d+\.\d)", written)
     said = run("systemd-analyze", "security", "--no-pager", name).stdout

@@ -18,7 +18,7 @@ import pytest
 from drfd.core.scheduling.kept_free import SAMPLES
 from drfd.daemon.monitoring.meter import PERIOD_S
 from instance import is_alive, wait_for
-from vm.service.installed import JOBS, Installed, ask, cgroup, demand, gated, pids_in, run, unit
+from vm.service.installed import JOBS, ask, cgroup, demand, gated, pids_in, run, unit
 
 CONFIG = Path("/etc/drfd/drfd.toml")
 PYTHON = "/usr/bin/python3"
@@ -55,7 +55,7 @@ GRACE_S = 12
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_limits(installed: Installed) -> Iterator[None]:
+def small_limits(installed) -> Iterator[None]:
     """By a reload of the service; back to what was shipped at the end."""
     before = CONFIG.read_text()
     after = before.replace("#processes = 4096", "processes = 40")
@@ -66,7 +66,7 @@ def small_limits(installed: Installed) -> Iterator[None]:
     run("systemctl", "reload", "drfd")
 
 
-def test_a_job_out_of_memory_dies_whole_and_alone(service: Installed) -> None:
+def test_a_job_out_of_memory_dies_whole_and_alone(service):
     before = unit("drfd-jobs", "MainPID", "ActiveState")
     (other,) = service.running("bob")
     job = service.wait_end(service.submit("alice", PYTHON, "-c", HOG))
@@ -91,21 +91,21 @@ def swap() -> Iterator[None]:
     file.unlink()
 
 
-def test_a_job_has_no_swap_beyond_its_memory(service: Installed, swap: None) -> None:
+def test_a_job_has_no_swap_beyond_its_memory(service, swap):
     """Where another unit with the same limit on its memory swaps and goes on."""
     words = (PYTHON, "-c", "bytearray(96 << 20)")
     run("systemd-run", "--quiet", "--wait", "--property=MemoryMax=32M", *words)
     assert service.wait_end(service.submit("alice", *words))["state"] == "OUT_OF_MEMORY"
 
 
-def test_the_number_of_processes_is_what_the_reload_has_set(service: Installed) -> None:
+def test_the_number_of_processes_is_what_the_reload_has_set(service):
     job_id = service.submit("alice", PYTHON, "-c", BOMB, demand=demand(memory_bytes=512 << 20))
     output = Path(service.wait_state(job_id, "RUNNING")["stdout"])
     wait_for("the bomb's count", lambda: output.exists() and output.read_text())
     assert int(output.read_text()) == 39
 
 
-def test_wall_time_ends_by_term_then_the_new_grace_then_kill(service: Installed) -> None:
+def test_wall_time_ends_by_term_then_the_new_grace_then_kill(service):
     job_id = service.submit(
         "alice", "bash", "-c", STUBBORN, time_limit_s=5, demand=demand(cores_milli=1000)
     )
@@ -120,7 +120,7 @@ def test_wall_time_ends_by_term_then_the_new_grace_then_kill(service: Installed)
     assert GRACE_S - 0.3 < job["ended_at"] - stop_s < GRACE_S + 13
 
 
-def test_half_a_core_is_half_a_core(service: Installed) -> None:
+def test_half_a_core_is_half_a_core(service):
     """A machine that is busy disturbs the measurement: one of six has to be right."""
     took = []
     for _ in range(6):
@@ -132,7 +132,7 @@ def test_half_a_core_is_half_a_core(service: Installed) -> None:
     raise AssertionError(took)
 
 
-def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service: Installed) -> None:
+def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service):
     """The unprivileged controller could not read it, and took it for an outside load."""
     job_id = service.submit(
         "alice", "sh", "-c", "while :; do :; done", demand=demand(cores_milli=1000)
@@ -156,7 +156,7 @@ def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service: Installed
     service.await_no_jobs()
 
 
-def test_disk_rates_hold_for_direct_and_buffered_transfers(service: Installed) -> None:
+def test_disk_rates_hold_for_direct_and_buffered_transfers(service):
     """All at a time, on the disk that the default configuration has found."""
     work = service.work("alice")
     transfers = {
@@ -192,7 +192,7 @@ def counter(name: str) -> str:
     return "read_bytes" if name.startswith("read") else "written_bytes"
 
 
-def test_a_demand_that_can_never_fit_is_refused(service: Installed) -> None:
+def test_a_demand_that_can_never_fit_is_refused(service):
     said = service.login("alice", "drf submit -m 900G -- true; echo $?", check=False)
     assert said.splitlines()[0] == "1"
     assert "900G" in said
@@ -211,7 +211,7 @@ DAEMON_HOG += "bytearray(200 << 20)\n"
 
 
 @pytest.mark.parametrize("way", ESCAPES)
-def test_what_has_left_the_session_is_in_the_job_and_ends_too(service: Installed, way: str) -> None:
+def test_what_has_left_the_session_is_in_the_job_and_ends_too(service, way):
     gate = Path("/run/gate-of-escape")
     gate.unlink(missing_ok=True)
     _, _, wait = gated(gate, "exit 5")
@@ -227,14 +227,14 @@ def test_what_has_left_the_session_is_in_the_job_and_ends_too(service: Installed
     assert [pid for pid in pids if is_alive(int(pid))] == []
 
 
-def test_what_has_left_the_session_is_charged_to_the_job(service: Installed) -> None:
+def test_what_has_left_the_session_is_charged_to_the_job(service):
     """Its first process waits; what is to blame is a daemon that nobody waits for."""
     script = f"{PYTHON} -c '{DAEMON_HOG}'; sleep 1000"
     job = service.wait_end(service.submit("alice", "bash", "-c", script))
     assert job["state"] == "OUT_OF_MEMORY"
 
 
-def test_a_user_can_write_no_cgroup_but_what_logind_gave(service: Installed) -> None:
+def test_a_user_can_write_no_cgroup_but_what_logind_gave(service):
     """From within a job, where its cgroup's files belong to root."""
     script = (
         "for file in /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/user.slice/cgroup.procs"
@@ -249,7 +249,7 @@ def test_a_user_can_write_no_cgroup_but_what_logind_gave(service: Installed) -> 
     assert owners == {0}
 
 
-def test_a_user_cannot_move_a_running_job_from_outside(service: Installed) -> None:
+def test_a_user_cannot_move_a_running_job_from_outside(service):
     """Into the cgroup of a log-in, say."""
     (job_id,) = service.running("alice")
     job = service.show(job_id)
@@ -265,7 +265,7 @@ def test_a_user_cannot_move_a_running_job_from_outside(service: Installed) -> No
     assert (cgroup(job) / "cgroup.procs").read_text().split() == [pid]
 
 
-def test_what_systemd_moves_out_for_its_user_still_ends_with_the_job(service: Installed) -> None:
+def test_what_systemd_moves_out_for_its_user_still_ends_with_the_job(service):
     """A lingering user's manager takes processes into scopes of its own."""
     run("loginctl", "enable-linger", "alice")
     uid = pwd.getpwnam("alice").pw_uid

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from vm.service.installed import (
 )
 
 
-def test_stopping_the_service_leaves_jobs_running(service: Installed) -> None:
+def test_stopping_the_service_leaves_jobs_running(service):
     (job_id,) = service.running("alice")
     job = service.show(job_id)
     before = confinement(job)
@@ -42,7 +42,7 @@ def test_stopping_the_service_leaves_jobs_running(service: Installed) -> None:
     assert service.show(job_id)["state"] == "RUNNING"
 
 
-def test_while_it_drains_nothing_starts_and_what_runs_goes_on(service: Installed) -> None:
+def test_while_it_drains_nothing_starts_and_what_runs_goes_on(service):
     (running,) = service.running("alice")
     refused = service.login("alice", "drf drain; echo $?", check=False)
     assert refused.split()[0] == "77"
@@ -61,7 +61,7 @@ def test_while_it_drains_nothing_starts_and_what_runs_goes_on(service: Installed
     assert service.wait_end(waiting)["state"] == "COMPLETED"
 
 
-def test_a_shutdown_that_kills_ends_every_job_and_then_the_service(service: Installed) -> None:
+def test_a_shutdown_that_kills_ends_every_job_and_then_the_service(service):
     ids = service.running("alice", "bob")
     run(BIN / "drf", "shutdown", "--kill-jobs")
     wait_for("the end", lambda: unit("drfd", "ActiveState") == {"ActiveState": "inactive"})
@@ -88,7 +88,7 @@ DROP_INS = {
 
 
 @pytest.fixture
-def drop_in(request: pytest.FixtureRequest) -> Iterator[None]:
+def drop_in(request) -> Iterator[None]:
     """An administrator's addition to a unit."""
     path: Path = request.param
     path.parent.mkdir()
@@ -106,7 +106,7 @@ def ends(service: Installed, ids: list[int]) -> list[tuple[object, object, objec
     return [(job["state"], job["signal"], job["outcome"].get("reason")) for job in jobs]
 
 
-def test_a_launcher_that_is_stopped_comes_back(service: Installed) -> None:
+def test_a_launcher_that_is_stopped_comes_back(service):
     ids = service.running("alice")
     before = main_pid("drfd-launcher")
     run("systemctl", "stop", "drfd-launcher")
@@ -116,9 +116,7 @@ def test_a_launcher_that_is_stopped_comes_back(service: Installed) -> None:
 
 
 @pytest.mark.parametrize("drop_in", [LAUNCHER], indirect=True)
-def test_while_it_is_away_nobody_waits_for_it_and_everybody_is_told(
-    service: Installed, drop_in: None
-) -> None:
+def test_while_it_is_away_nobody_waits_for_it_and_everybody_is_told(service, drop_in):
     """The commands hung for ever, or said that it was done; drf status said nothing."""
     ids = service.running("alice", "bob")
     pids = [pid for job_id in ids for pid in pids_in(service.show(job_id))]
@@ -152,7 +150,7 @@ def test_while_it_is_away_nobody_waits_for_it_and_everybody_is_told(
 
 
 @pytest.mark.parametrize("name", ["drfd-jobs.service", "drfd.slice"])
-def test_what_holds_the_jobs_refuses_to_be_stopped_by_hand(service: Installed, name: str) -> None:
+def test_what_holds_the_jobs_refuses_to_be_stopped_by_hand(service, name):
     """The slice did not, and its stop ended all jobs."""
     ids = service.running("alice")
     done = run("systemctl", "stop", name, check=False)
@@ -161,9 +159,7 @@ def test_what_holds_the_jobs_refuses_to_be_stopped_by_hand(service: Installed, n
 
 
 @pytest.mark.parametrize("drop_in", [SLICE], indirect=True)
-def test_jobs_that_systemd_has_stopped_are_lost_and_all_runs_again(
-    service: Installed, drop_in: None
-) -> None:
+def test_jobs_that_systemd_has_stopped_are_lost_and_all_runs_again(service, drop_in):
     """The launcher stayed away, and the books said RUNNING until somebody started it."""
     ids = service.running("alice", "bob")
     run("systemctl", "stop", "drfd.slice")
@@ -173,7 +169,7 @@ def test_jobs_that_systemd_has_stopped_are_lost_and_all_runs_again(
     service.await_units()
 
 
-def test_jobs_that_were_killed_with_their_unit_say_by_which_signal(service: Installed) -> None:
+def test_jobs_that_were_killed_with_their_unit_say_by_which_signal(service):
     ids = service.running("alice", "bob")
     run("systemctl", "kill", "--signal=KILL", "drfd.slice")
     assert ends(service, ids) == [("FAILED", 9, None)] * 2
@@ -181,7 +177,7 @@ def test_jobs_that_were_killed_with_their_unit_say_by_which_signal(service: Inst
     assert service.wait_end(service.submit("carol", "true"))["state"] == "COMPLETED"
 
 
-def test_jobs_whose_runners_were_killed_say_so(service: Installed) -> None:
+def test_jobs_whose_runners_were_killed_say_so(service):
     ids = service.running("alice", "bob")
     pids = [pid for job_id in ids for pid in pids_in(service.show(job_id))]
     run("systemctl", "kill", "--signal=KILL", "drfd-launcher")
@@ -189,9 +185,7 @@ def test_jobs_whose_runners_were_killed_say_so(service: Installed) -> None:
     assert [is_alive(pid) for pid in pids] == [False] * len(pids)
 
 
-def test_a_wrong_configuration_is_refused_and_the_units_log_names_it(
-    service: Installed,
-) -> None:
+def test_a_wrong_configuration_is_refused_and_the_units_log_names_it(service):
     config = Path("/etc/drfd/drfd.toml")
     before = config.read_text()
     config.write_text(before.replace("[scheduling]", "[scheduling]\nno_such_key = 1"))
@@ -275,7 +269,7 @@ class Twenty:
 
 
 @pytest.fixture(scope="module")
-def twenty(installed: Installed) -> Iterator[Twenty]:
+def twenty(installed) -> Iterator[Twenty]:
     """They live through all the tests here, one after the other."""
     gate = Path("/run/gate-of-twenty")
     ids = [
@@ -303,9 +297,7 @@ def limits_of(confined: dict[int, dict[str, object]]) -> dict[int, dict[str, obj
 
 
 @pytest.mark.parametrize("blow", BLOWS)
-def test_jobs_and_their_limits_live_through(
-    twenty: Twenty, blow: Callable[[Installed], None]
-) -> None:
+def test_jobs_and_their_limits_live_through(twenty, blow):
     service = twenty.service
     blow(service)
     service.await_answer()
@@ -321,7 +313,7 @@ def test_jobs_and_their_limits_live_through(
     assert service.wait_end(service.submit("bob", "true"))["state"] == "COMPLETED"
 
 
-def test_the_new_version_is_what_runs(twenty: Twenty) -> None:
+def test_the_new_version_is_what_runs(twenty):
     """After the upgrade."""
     (wheel,) = NEWER.glob("drfd-*.whl")
     version = wheel.name.split("-")[1]
@@ -329,7 +321,7 @@ def test_the_new_version_is_what_runs(twenty: Twenty) -> None:
     assert version in twenty.service.login("alice", "drf --version")
 
 
-def test_an_end_while_both_are_stopped_is_known_afterwards(twenty: Twenty) -> None:
+def test_an_end_while_both_are_stopped_is_known_afterwards(twenty):
     service = twenty.service
     gate = Path("/run/gate-of-one")
     job_id = service.submit("carol", *gated(gate, "exit 77"))
@@ -347,7 +339,7 @@ def test_an_end_while_both_are_stopped_is_known_afterwards(twenty: Twenty) -> No
     assert job["ended_at"] < back_s, "its own end, not ours"
 
 
-def test_no_exit_code_is_lost_and_none_has_run_twice(twenty: Twenty) -> None:
+def test_no_exit_code_is_lost_and_none_has_run_twice(twenty):
     """After all that."""
     twenty.gate.touch()
     jobs = [twenty.service.wait_end(job_id) for job_id in twenty.ids]

@@ -11,12 +11,12 @@ import pytest
 
 from drfd.launcher.system.process import start_ticks
 from instance import is_alive, wait_for
-from vm.service.installed import BEFORE, BIN, UNITS, Installed, listed, pids_in, run, unit
+from vm.service.installed import BEFORE, BIN, UNITS, listed, pids_in, run, unit
 
 GROUP = Path("/sys/fs/cgroup/drfd.slice")
 
 
-def test_it_refuses_while_jobs_run(installed: Installed) -> None:
+def test_it_refuses_while_jobs_run(installed):
     (job_id,) = installed.running("alice")
     done = run(BIN / "drfd", "uninstall", check=False)
     assert (done.returncode, done.stdout) == (1, "")
@@ -24,9 +24,7 @@ def test_it_refuses_while_jobs_run(installed: Installed) -> None:
     assert installed.show(job_id)["state"] == "RUNNING"
 
 
-def test_with_kill_jobs_it_ends_them_and_keeps_its_state(
-    installed: Installed,
-) -> None:
+def test_with_kill_jobs_it_ends_them_and_keeps_its_state(installed):
     """Also while the launcher is away, which is started: the removal waited for ever."""
     (job,) = installed.live()
     pids = pids_in(installed.show(job["id"]))
@@ -52,7 +50,7 @@ def test_with_kill_jobs_it_ends_them_and_keeps_its_state(
     }  # fmt: skip
 
 
-def test_installed_once_more_it_goes_on_where_it_was(installed: Installed) -> None:
+def test_installed_once_more_it_goes_on_where_it_was(installed):
     """Drained, as the removal has left it, and nothing starts. That is said."""
     said = run(BIN / "drfd", "install").stdout.splitlines()
     assert said[-2:] == [
@@ -66,7 +64,7 @@ def test_installed_once_more_it_goes_on_where_it_was(installed: Installed) -> No
     assert job["id"] > 20, "ids go on"
 
 
-def test_with_purge_nothing_is_left(installed: Installed) -> None:
+def test_with_purge_nothing_is_left(installed):
     # That of the last job goes a moment after its end is known; until then it is refused.
     attempts = Path("/var/lib/drfd/launcher/attempts")
     wait_for("no attempt to be left", lambda: not os.listdir(attempts))
