@@ -46,6 +46,7 @@ def owner_of(path: Path) -> int | None:
 
 
 def remove(user: pwd.struct_passwd) -> None:
+    """Unless the user has a process, such as a launcher's sweep that is about to end."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -59,7 +60,12 @@ def remove(user: pwd.struct_passwd) -> None:
 def clean(users) -> Iterator[None]:
     yield
     for user in users:
-        remove(user)
+
+        def is_clean(user: pwd.struct_passwd = user) -> bool:
+            remove(user)
+            return left_by(user) == 0
+
+        wait_for("nothing left", is_clean)
 
 
 @pytest.fixture
