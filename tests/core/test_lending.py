@@ -268,6 +268,13 @@ def after(
     return [round(each.ceiling / MIB, 3) for each in jobs]
 
 
+def test_a_job_that_uses_nearly_nothing_may_use_a_mebibyte_more():
+    """Its floor is half of that. All else is lent to the one that is held back."""
+    idle = on_disk(floor=0.5, ceiling=12, used=0)
+    busy = on_disk(2, "root.b", most=200, ceiling=78, used=78)
+    assert step(idle, busy, places=TWO) == [1, 89]
+
+
 def test_who_wakes_up_has_its_part_after_few_steps_and_others_give_way_at_once():
     high = on_disk(ceiling=80, used=80)
     low = on_disk(2, "root.b")
@@ -605,11 +612,14 @@ class World:
 
     def run(self, pool: str, cores: float, memory_gib: float = 0.0, **more: Any) -> int:
         """A preemptible job that runs; each is started a second after the one before."""
-        self.clock_s += 1
         job_id = self.wait(pool, cores, memory_gib, **({"preemptible": True} | more))
+        self.start(job_id)
+        return job_id
+
+    def start(self, job_id: int) -> None:
+        self.clock_s += 1
         self.bench.befall(ev.Admitted(job_id=job_id, at_s=self.clock_s, attempt=1))
         self.bench.feed(attempt_started(job_id, at_s=self.clock_s))
-        return job_id
 
     def wait(self, pool: str, cores: float, memory_gib: float = 0.0, **more: Any) -> int:
         asks = demand(cores, memory_gib)
@@ -676,6 +686,25 @@ def test_who_turns_out_not_to_be_needed_is_spared():
     world.run("a", 1)
     mine = world.wait("b", 5)
     assert world.victims("b", mine) == [big]
+
+
+def test_one_victim_gives_cores_and_another_memory():
+    world = World()
+    _, cores, _, memory = [world.run("a", *held) for held in ((5, 0), (5, 0), (0, 5), (0, 5))]
+    assert world.victims("b", world.wait("b", 3, 3)) == [memory, cores]
+
+
+def test_who_started_last_goes_first_and_who_has_run_longest_is_spared():
+    """Whatever their ids say: the first one submitted was started last."""
+    world = World(cores=12)
+    world.run("a", 6, preemptible=False)
+    last = world.wait("a", 1, preemptible=True)
+    first = world.run("a", 3)
+    world.run("a", 2)
+    world.start(last)
+    assert world.victims("b", world.wait("b", 1)) == [last]
+    # All three are found for four cores; without the one of two there are four.
+    assert world.victims("b", world.wait("b", 4)) == [last, first]
 
 
 def test_what_comes_back_anyway_is_waited_for():

@@ -658,6 +658,15 @@ def test_what_a_job_leaves_in_memory_is_seen_at_once():
     assert gauge.kept == use(0, 1)
 
 
+def test_samples_from_before_a_job_left_memory_do_not_draw_the_level_back():
+    """One sample below it is not enough."""
+    gauge = ExternalLoadEstimator()
+    show(gauge, *[use(0, 1)] * SAMPLES)
+    assert leave(gauge, 3)
+    assert show(gauge, use(0, 3.5)) == 0
+    assert gauge.kept == use(0, 4)
+
+
 def test_what_is_left_before_the_first_samples_is_seen_too():
     gauge = ExternalLoadEstimator()
     show(gauge, use(0, 1))

@@ -1,0 +1,120 @@
+"""What passes of a kept scheduler carry from one to the next: reservations, limits and restarts.
+
+Each test gives jobs to a bench of 9 cores and asserts which of them start, and when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from core.worlds import CAROL, DAVE, change, of, pass_of, submit
+from drfd.core.fairness.rules import Pool, Rules
+from drfd.core.model.job import JobState
+from drfd.core.model.options import Demand
+from drfd.core.scheduling.scheduler import Scheduler
+from fakes import ALICE, BOB, Bench, attempt_started, replace, rules
+
+
+@dataclass
+class Machine:
+    """A bench with a scheduler that is kept from pass to pass."""
+
+    rules: Rules = field(default_factory=rules)
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(half_life_s=3600.0))
+    bench: Bench = field(init=False)
+
+    def __post_init__(self):
+        self.bench = Bench(self.rules)
+
+    def submit(self, asked, at_s):
+        return submit(self.bench, self.scheduler, asked, at_s)
+
+    def start(self, asked, at_s):
+        job_id = self.submit(asked, at_s)
+        assert self.starts(at_s) == [job_id]
+        return job_id
+
+    def starts(self, at_s):
+        """The jobs that a pass starts; their processes run at once."""
+        found = pass_of(self.bench, self.scheduler, at_s)
+        for job_id in found:
+            if self.bench.job(job_id).state is JobState.STARTING:
+                self.bench.feed(attempt_started(job_id, at_s=at_s))
+        return found
+
+    def finish(self, job_id, at_s):
+        job = self.bench.job(job_id)
+        self.bench.finish(job_id, at_s=at_s)
+        self.scheduler.note(job)
+
+    def restart(self, at_s):
+        """A new scheduler gets what a daemon stores of the old one's reservations."""
+        stored = [each.kept for each in self.scheduler.reservations]
+        self.scheduler = Scheduler(half_life_s=3600.0)
+        self.scheduler.restore(stored, self.bench.ledger, at_s)
+
+
+def test_a_reserved_job_starts_only_within_the_limit_of_its_pool():
+    """A job of the pool that was started beside the reservation has filled the limit meanwhile."""
+    pools = {"p": Pool(limit={"cores": 6000})}
+    machine = Machine(replace(rules(), pools=pools))
+    before = machine.start(of(BOB, 7, limit_s=1000), 0)
+    reserved = machine.submit(of(ALICE, 5, pool="root.p"), 1)
+    assert machine.starts(31) == []
+    beside = machine.start(of(CAROL, 2, pool="root.p", limit_s=60), 32)
+    machine.finish(before, 50)
+    assert machine.starts(50) == [], "there is room for 5 + 2 cores, and the limit is 6"
+    machine.finish(beside, 90)
+    assert machine.starts(90) == [reserved]
+
+
+def test_suspended_jobs_come_first_in_a_drain_only():
+    """During any other reservation who holds less is served first."""
+    machine = Machine()
+    suspended = machine.start(of(ALICE, 4), 0)
+    machine.start(of(DAVE, 5, limit_s=5000), 1)
+    machine.submit(of(CAROL, 9), 2)
+    assert machine.starts(40) == []
+    machine.bench.suspend(suspended, by=None, at_s=41)
+    machine.scheduler.note(machine.bench.job(suspended))
+    waiting = machine.submit(of(BOB, 4, limit_s=60), 41)
+    assert machine.starts(42) == [waiting]
+
+
+def test_a_restart_makes_no_reservation_late():
+    """Its reserved time is unknown then, and not past, so that others still start beside it."""
+    machine = Machine()
+    machine.start(of(BOB, 5, limit_s=None), 0)
+    machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(31) == []
+    assert machine.starts(3700) == [], "bob's job has outlived its estimate of an hour"
+    machine.restart(3800)
+    beside = machine.submit(of(CAROL, 4, limit_s=60), 3801)
+    assert machine.starts(3801) == [beside]
+
+
+def test_a_stored_reservation_of_a_job_that_has_started_is_dropped():
+    machine = Machine()
+    before = machine.start(of(BOB, 5), 0)
+    reserved = machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(31) == []
+    stored = [each.kept for each in machine.scheduler.reservations]
+    machine.finish(before, 100)
+    assert machine.starts(100) == [reserved]
+    machine.scheduler = Scheduler(half_life_s=3600.0)
+    machine.scheduler.restore(stored, machine.bench.ledger, 101)
+    machine.finish(reserved, 102)
+    other = machine.submit(of(CAROL, 9), 102)
+    assert machine.starts(102) == [other]
+
+
+def test_a_changed_demand_is_reserved_for_and_not_the_one_before():
+    """Beside 5 of 9 cores there is room for a long job of 4, beside 9 there was none."""
+    machine = Machine()
+    machine.start(of(BOB, 5, limit_s=1000), 0)
+    changed = machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(31) == []
+    machine.scheduler.forget_reservation(changed, machine.bench.ledger)
+    change(machine.bench, changed, demand=Demand(cores_milli=5000))
+    long = machine.submit(of(CAROL, 4, limit_s=9000), 40)
+    assert machine.starts(40) == [long]
