@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import repeat
-from math import floor
 from operator import add, mul
 from typing import NamedTuple
 
@@ -59,13 +58,18 @@ class Parts(NamedTuple):
     #: There was room, but not for so large a job: fragments, or kept free for a reservation.
     size: int = 0
 
-    def after(self, rate: Parts, length_ms: int) -> Parts:
-        """Return the sums after another time at these amounts per millisecond."""
-        return Parts._make(map(add, self, map(mul, rate, repeat(length_ms))))
+    def after(self, rate: Parts, length_ms: int, others: int = 0) -> Parts:
+        """Return the sums after another time at these amounts per millisecond, of whose `size`
+        others have held so much in all."""
+        *sums, held, size = map(add, self, map(mul, rate, repeat(length_ms)))
+        return Parts._make((*sums, held + others, size - others))
 
     @property
     def short(self) -> int:
         return self.promised - self.kept
+
+
+_NO_PARTS = Parts()
 
 
 class Obstacle(StrEnum):
@@ -327,8 +331,9 @@ class Account:
         self._is_divided = True
         have_parts_changed = bool(self._tree.redivide())
         self._stale.update(self._leaves)
-        for leaf in self._leaves.values():
+        for leaf in self._waiting.values():
             self._forget_rate(leaf)
+        for leaf in self._leaves.values():
             leaf.promised = None
             if have_parts_changed:
                 leaf.held = leaf.measures = None
@@ -336,7 +341,9 @@ class Account:
     def _promised(self, leaf: _Leaf) -> int:
         """Return what the leaf is promised; `_divide` comes first."""
         if leaf.promised is None:
-            leaf.promised = floor(self._tree.entitlement(leaf.name) * WHOLE)
+            node = self._tree.nodes[leaf.name]
+            (up, down), least = node.ratio, node.entitlement.least
+            leaf.promised = WHOLE * up * least.numerator // (down * least.denominator)
         return leaf.promised
 
     def _held(self, leaf: _Leaf) -> int:
@@ -349,12 +356,15 @@ class Account:
         """Return the satisfaction that these amounts give the leaf, times its promise; `_divide`
         comes first."""
         if leaf.measures is None:
-            parts = self._tree.nodes[leaf.name].entitlement.parts
-            rows = enumerate(zip(parts, self._shares.capacity, strict=True))
-            counting = [(axis, part, top) for axis, (part, top) in rows if top and part]
-            least = WHOLE * min([part for _, part, _ in counting], default=0)
-            exact = [(axis, least / (top * part)) for axis, part, top in counting]
-            leaf.measures = [(axis, each.numerator, each.denominator) for axis, each in exact]
+            entitlement = self._tree.nodes[leaf.name].entitlement
+            up, down = entitlement.least.as_integer_ratio()
+            leaf.measures = [
+                (axis, WHOLE * up * part.denominator, down * top * part.numerator)
+                for axis, (part, top) in enumerate(
+                    zip(entitlement.parts, entitlement.capacity, strict=True)
+                )
+                if top and part
+            ]
         return max([amounts[axis] * up // down for axis, up, down in leaf.measures], default=0)
 
     def _total_over(self) -> int:
@@ -404,10 +414,8 @@ class Account:
             return
         assert leaf.rate is not None
         key = self._window, leaf.name
-        parts = self._counted.sums.get(key, Parts()).after(leaf.rate, leaf.pending_ms)
-        self._counted.sums[key] = parts._replace(
-            others=parts.others + leaf.pending_others, size=parts.size - leaf.pending_others
-        )
+        sums, pending = self._counted.sums, (leaf.pending_ms, leaf.pending_others)
+        sums[key] = sums.get(key, _NO_PARTS).after(leaf.rate, *pending)
         leaf.pending_ms = leaf.pending_others = 0
         if leaf.rate.short:
             stretch = Stretch(self.below_since[leaf.name], self.now_ms)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import lcm
 from operator import eq
 
@@ -101,6 +101,12 @@ class Entitlement:
         object.__setattr__(self, "unit", unit)
         object.__setattr__(self, "has_gap", any(top > 0 and not part for part, top in pairs))
         object.__setattr__(self, "_scales", [_scale(unit, part, top) for part, top in pairs])
+
+    @cached_property
+    def least(self) -> Fraction:
+        """The least part above zero of a resource that the machine has."""
+        pairs = zip(self.parts, self.capacity, strict=True)
+        return min([part for part, top in pairs if top and part], default=ZERO)
 
     def level(self, amounts: Vector) -> Level:
         """Return the largest part that the amounts are of any resource: the dominant share."""
@@ -231,13 +237,20 @@ class ShareNode:
         return bool(rule.limit or rule.guarantee or len(set(rule.weights or ())) > 1)
 
     @property
-    def factor(self) -> Fraction:
-        """Return the part of its entitlement that the node is promised."""
-        factor, node = ONE, self
+    def ratio(self) -> tuple[int, int]:
+        """Return the part of its entitlement that the node is promised, as numerator and
+        denominator that may have common divisors: fractions at each step are slow."""
+        up, down, node = 1, 1, self
         while node.above is not None:
-            factor *= Fraction(node.weight) / node.above.total
+            weight, total = node.weight, node.above.total
+            up *= weight.numerator * total.denominator
+            down *= weight.denominator * total.numerator
             node = node.above
-        return factor
+        return up, down
+
+    @property
+    def factor(self) -> Fraction:
+        return Fraction(*self.ratio)
 
     @property
     def entitled(self) -> Shares:
@@ -415,8 +428,8 @@ class ShareTree:
 
     def entitlement(self, path: str) -> Fraction:
         """Return one figure to show to people: the least of the promised parts above zero."""
-        pairs = zip(self.entitled(path), self._shares.capacity, strict=True)
-        return min((part for part, top in pairs if top and part), default=ZERO)
+        node = self.nodes[path]
+        return node.entitlement.least * node.factor
 
     def satisfaction(self, path: str) -> Fraction:
         """Return the node's satisfaction (see the module)."""
