@@ -73,7 +73,7 @@ class Load:
         self.history = DecayedUsage(half_life_s=7 * 86400)
         self.run_times = RunTimes()
         for user in range(self.shape.users):
-            self.run_times.add(f"user{user}", self._run_s(f"user{user}"))
+            self.run_times.add(f"user{user}", self._run_s(f"user{user}"), share=0.1)
         self.last: Plan | None = None
         self.ledger = Ledger.of_jobs(self.rules.axes, self._jobs())
         #: The running jobs that may end, in any order.
@@ -95,7 +95,7 @@ class Load:
         )  # fmt: skip
         self._apply(ev.Cleaned(job_id=job.id, at_s=self.at_s, attempt=1))
         self.history.add(job.spec.leaf, 0.1, self.at_s - 100, self.at_s)
-        self.run_times.add(job.spec.user, self._run_s(job.spec.user))
+        self.run_times.add(job.spec.user, self._run_s(job.spec.user), share=0.1)
         self._apply(
             ev.Submitted(job_id=self.ledger.next_id, at_s=self.at_s, spec=job.spec, held=False)
         )

@@ -83,8 +83,8 @@ def test_the_users_own_past_is_the_better_guess():
     bench.start(of(BOB, 9, limit_s=86400))
     bench.submit(of(ALICE, 9, limit_s=60))
     past = RunTimes()
-    past.add("bob", 100)
-    past.add("bob", 200)
+    past.add("bob", 100, share=1)
+    past.add("bob", 200, share=1)
     assert forecast(bench, 50, past).start_s(2) == now(300).at_s
 
 
@@ -246,7 +246,7 @@ def at(start_s: float, certainty: Certainty) -> ExpectedStart:
 def ran(user: str, *lengths_s: float) -> RunTimes:
     run_times = RunTimes()
     for each in lengths_s:
-        run_times.add(user, each)
+        run_times.add(user, each, share=1)
     return run_times
 
 

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from core.worlds import CAROL, DAVE, change, of, pass_of, submit
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from core.worlds import CAROL, DAVE, change, lines_counted, of, pass_of, submit
+from drfd.core.decisions.stimuli import AttemptRemoved
 from drfd.core.fairness.rules import Pool, Rules
 from drfd.core.model.job import JobState
 from drfd.core.model.options import Demand
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
-from fakes import ALICE, BOB, Bench, attempt_started, replace, rules
+from fakes import ALICE, BOB, Bench, attempt_started, ended, now, replace, rules
+from seeds import examples
 
 
 @dataclass
@@ -43,8 +50,10 @@ class Machine:
         return found
 
     def finish(self, job_id, at_s):
+        self.bench.feed(ended(job_id, at_s=at_s))
         job = self.bench.job(job_id)
-        self.bench.finish(job_id, at_s=at_s)
+        self.scheduler.remember([job], self.rules, now(at_s))
+        self.bench.feed(AttemptRemoved(now(at_s), job_id, 1))
         self.scheduler.note(job)
 
     def restart(self, at_s):
@@ -118,3 +127,40 @@ def test_a_changed_demand_is_reserved_for_and_not_the_one_before():
     change(machine.bench, changed, demand=Demand(cores_milli=5000))
     long = machine.submit(of(CAROL, 4, limit_s=9000), 40)
     assert machine.starts(40) == [long]
+
+
+@pytest.mark.parametrize(("cores", "counts"), [(0.39, False), (0.4, True), (4, True)])
+def test_estimates_rest_on_jobs_of_at_least_a_tenth_of_the_dominant_share(cores, counts):
+    """Bob's last two jobs took a second, and those of four cores before them 1000 seconds. Another
+    one of four cores starts beside the reservation only if it is expected to end in 500 s."""
+    machine = Machine()
+    for at_s, size, run_s in ((0, 4, 1000), (1000, 4, 1000), (2000, cores, 1), (2010, cores, 1)):
+        machine.finish(machine.start(of(BOB, size, 0.1, limit_s=None), at_s), at_s + run_s)
+    machine.start(of(CAROL, 5, limit_s=531), 2100)
+    machine.submit(of(ALICE, 9), 2100)
+    assert machine.starts(2131) == []
+    asked = machine.submit(of(BOB, 4, 0.1, limit_s=None), 2131)
+    assert machine.starts(2131) == ([asked] if counts else [])
+
+
+@examples(200, quick=5)
+@given(some.lists(some.tuples(some.integers(1, 40), some.integers(0, 500))), some.integers(1, 40))
+def test_only_the_last_two_jobs_that_count_decide_an_estimate(ended_jobs, cores):
+    run_times = RunTimes()
+    machine = rules(cores=100)
+    for each, run_s in ended_jobs:
+        run_times.add("bob", run_s, share=each / 100)
+    run_times.measure_by(machine)
+    last = [run_s for each, run_s in reversed(ended_jobs) if 10 * each >= cores][:2]
+    expected_s = max(60, last[0] + last[-1]) if last else 3600
+    assert run_times.length_s(of(BOB, cores, 0, limit_s=None)) == expected_s
+
+
+def test_jobs_of_ever_smaller_sizes_are_not_all_remembered():
+    """Each of them could count for some job."""
+    run_times = RunTimes()
+    for number in range(1000):
+        run_times.add("bob", 1.0, share=0.998**number)
+    with lines_counted() as lines:
+        run_times.add("bob", 1.0, share=0.01)
+    assert lines[0] < 1000

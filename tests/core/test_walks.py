@@ -559,7 +559,7 @@ class Life:
             case ev.Cleaned() if job.started_at is not None and job.ended_at is not None:
                 share = self.rules.shares.dominant_share(self.ledger.demand(job))
                 self.history.add(job.spec.leaf, float(share), job.started_at, job.ended_at)
-                self.run_times.add(job.spec.user, job.ended_at - job.started_at)
+                self.run_times.add(job.spec.user, job.ended_at - job.started_at, float(share))
 
     def _end(self, job: Job, at_s: int) -> None:
         """Exit; and its cgroup is gone at once or a little later."""

@@ -2,7 +2,8 @@
 
 A median job uses a twentieth of its time limit, so the estimate is the mean run time of the user's
 last two jobs (Tsafrir, Etsion, Feitelson, TPDS 2007), doubled for safety, and doubled again
-whenever a job outlives it.
+whenever a job outlives it. Jobs of less than a tenth of its dominant share do not count: a user
+could lower the estimates for large jobs by short ones of next to nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
+from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import Vector
+from drfd.core.model.resources import Resources
 
 
 class Certainty(StrEnum):
@@ -54,29 +57,61 @@ class ExpectedStart(NamedTuple):
 UNKNOWN_S, LEAST_S = 3600.0, 60.0
 
 
+#: The part of a job's dominant share below which other jobs say nothing about it: one in this many.
+_PART = 10
+
+
 @dataclass
 class RunTimes:
-    """The run times of each user's last two jobs, in seconds."""
+    """The run times of each user's last jobs, in seconds."""
 
-    _last: dict[str, tuple[float, float]] = field(default_factory=dict)
-    #: Results of `length_s` by user and by time limit: a pass asks for each running job.
-    _lengths: dict[str, dict[int | None, float]] = field(default_factory=dict)
+    #: User → rounded dominant share and run time of ended jobs, the latest first. A job is left
+    #: out if two later ones have at least its share: it is among the last two for no other job.
+    _ended: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    #: Results of `length_s` by user, demand and time limit: a pass asks for each running job.
+    _lengths: dict[str, dict[tuple[Resources, int | None], float]] = field(default_factory=dict)
+    #: The rules by which shares are measured.
+    _rules: Rules | None = None
 
-    def add(self, user: str, run_s: float) -> None:
-        run_s = max(0.0, run_s)
-        self._last[user] = self._last.get(user, (run_s, run_s))[1], run_s
+    def measure_by(self, rules: Rules) -> None:
+        """Measure the shares of jobs by these rules from now on. Before the first call, all ended
+        jobs of a user count."""
+        self._rules = rules
+        self._lengths.clear()
+
+    def add(self, user: str, run_s: float, share: float) -> None:
+        """Count an ended job that held this dominant share."""
+        first, second = _rounded(share), -1
+        ended = [(first, max(0.0, run_s))]
+        for each in self._ended.get(user, ()):
+            if each[0] > second:
+                ended.append(each)
+                second, first = sorted((first, second, each[0]))[1:]
+        self._ended[user] = ended
         self._lengths.pop(user, None)
+
+    def _twice_mean_s(self, spec: JobSpec) -> float | None:
+        """Return twice the mean run time of the user's last two jobs that count for this one, or
+        None if there is none."""
+        share = 0
+        if self._rules is not None:
+            demand = self._rules.axes.vector(spec.demand)
+            share = _rounded(self._rules.shares.rounded_dominant_share(demand))
+        ended = self._ended.get(spec.user, ())
+        last = [run_s for each, run_s in ended if _PART * each >= share][:2]
+        return last[0] + last[-1] if last else None
 
     def length_s(self, spec: JobSpec) -> float:
         """Return the estimated run time of a job that has not started. It is the same for all
-        jobs of a user with one time limit."""
-        known, limit_s = self._lengths.setdefault(spec.user, {}), spec.time_limit_s
-        if limit_s not in known:
-            last = self._last.get(spec.user)
-            # The sum is twice the mean.
-            guess_s = UNKNOWN_S if last is None else max(LEAST_S, sum(last))
-            known[limit_s] = guess_s if limit_s is None else min(guess_s, float(limit_s))
-        return known[limit_s]
+        jobs of a user with one demand and one time limit."""
+        known = self._lengths.setdefault(spec.user, {})
+        limit_s = spec.time_limit_s
+        key = spec.demand, limit_s
+        if key not in known:
+            guess_s = self._twice_mean_s(spec)
+            guess_s = UNKNOWN_S if guess_s is None else max(LEAST_S, guess_s)
+            known[key] = guess_s if limit_s is None else min(guess_s, float(limit_s))
+        return known[key]
 
     def expected_end(self, job: Job, now_s: float) -> ExpectedEnd:
         """Return the end of a job, for people. Unlike `end_s` it does not move while nothing
@@ -85,8 +120,8 @@ class RunTimes:
         started_s = job.started_at if job.started_at is not None else now_s
         started_s += job.frozen_s(now_s)
         limit_s = job.spec.time_limit_s
-        if job.spec.user in self._last:
-            likely_s = sum(self._last[job.spec.user])
+        likely_s = self._twice_mean_s(job.spec)
+        if likely_s is not None:
             for guess_s in (likely_s, max(LEAST_S, likely_s)):
                 if started_s + guess_s > now_s and (limit_s is None or guess_s < limit_s):
                     return ExpectedEnd(started_s + guess_s, Certainty.ESTIMATED)
@@ -107,6 +142,13 @@ class RunTimes:
         limit_s = inf if job.spec.time_limit_s is None else job.spec.time_limit_s
         # A job at its limit is being stopped, and ends at any moment.
         return max(now_s, started_s + min(length_s, limit_s))
+
+
+def _rounded(share: float) -> int:
+    """Return the share in 10^-12, cut to two digits: this bounds how many unlike ones there are."""
+    whole = round(share * 1e12)
+    unit: int = 10 ** max(0, len(str(whole)) - 2)
+    return whole // unit * unit
 
 
 #: The estimated end of a job (Unix time), its id, and the resources that it gives back. The id is 0

@@ -144,6 +144,7 @@ class Scheduler:
         if self._history.clamp(now.at_s):
             self._wait_index = None
         ledger.hold_back(now.at_s)
+        wait_index = self._updated_wait_index(ledger, rules)
         pass_context = make_pass_context(
             ledger,
             self.run_times,
@@ -154,7 +155,6 @@ class Scheduler:
             known=self._ends,
         )
         self._has_dropped_reservation = False
-        wait_index = self._updated_wait_index(ledger, rules)
         for leaf in self._short_jobs.forget(now.mono_s):
             wait_index.touch(leaf)
         self.last_plan = schedule(
@@ -168,6 +168,8 @@ class Scheduler:
             self._wait_index = build_wait_index(
                 ledger, rules, self._history.past_usage, self._short_jobs.counted
             )
+            self.run_times.measure_by(rules)
+            self._ends = Ends()
             specs = [job.spec for job in ledger.jobs.values()]
             specs += [array.spec for array, *_ in ledger.arrays.live()]
             homes = {(spec.pool, spec.user) for spec in specs}
@@ -267,7 +269,7 @@ class Scheduler:
             self._history.add(job.spec.leaf, share, started_s - ahead_s, job.ended_at - ahead_s)
             if job.outcome is not None:
                 if job.outcome in _OWN_ENDS:
-                    self.run_times.add(job.spec.user, job.ended_at - started_s)
+                    self.run_times.add(job.spec.user, job.ended_at - started_s, share)
                 # After the clock was set back, the start may be in the future.
                 left_s = min(job.started_at + rules.min_hold_s - now.at_s, rules.min_hold_s)
                 if left_s > 0:
