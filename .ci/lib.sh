@@ -59,7 +59,8 @@ prepare() { # a copy of the tree, which every user can enter, with an environmen
     cd "$place"
     echo "== the lots run in $place"
     $python -m venv .venv
-    .venv/bin/pip install -q '.[dev]'
+    # With the compiler for machines without one.
+    .venv/bin/pip install -q '.[dev]' ziglang
     # What judges whether people can use the page without seeing it.
     if command -v npm >/dev/null &&
         npm install --silent --no-audit --no-fund --prefix "$place/axe" axe-core@4.14.1; then

@@ -61,9 +61,20 @@ def compile_starter(
         # One page less to be read in.
         _compile(target, [*compiler, "-Wl,-z,noseparate-code"], flags, directory)
     except NotCompiled:
-        if util.find_spec(ZIG) is None:
+        zig = util.find_spec(ZIG)
+        if zig is None or zig.origin is None:
             raise
-        _compile(target, [sys.executable, "-m", ZIG, "cc"], flags, directory)
+        _compile(target, [sys.executable, "-m", ZIG, "cc", *_headers(zig.origin)], flags, directory)
+
+
+def _headers(zig: str) -> list[str]:
+    """Name ZIG's own headers, which it leaves out without a C library; a machine may have none."""
+    machine = os.uname().machine
+    kernel = machine.partition("_")[0]  # x86 has one directory for 32 and 64 bits
+    headers = Path(zig).parent / "lib/libc/include"
+    names = (f"{machine}-linux-musl", "generic-musl", f"{kernel}-linux-any", "any-linux-any")
+    found = [f"-isystem{headers / name}" for name in names]
+    return ["-target", f"{machine}-linux-musl", *found]
 
 
 def _compile(target: Path, compiler: list[str], flags: tuple[str, ...], directory: Path) -> None:

@@ -37,6 +37,7 @@
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
+#undef prlimit64 /* for musl another name of prlimit; here that of the system call */
 #include "calls.h"
 #include "texts.h"
 #include "plan.h"
