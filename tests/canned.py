@@ -21,8 +21,6 @@ Message = dict[str, Any]
 Reply = Message | bytes | None | list[Any] | Callable[[Message], Any]
 #: Makes a job as the daemon shows it; its arguments replace fields.
 MakeJob = Callable[..., Message]
-#: Makes the reply that refuses a request.
-Refuse = Callable[..., bytes]
 
 
 @dataclass
@@ -145,5 +143,6 @@ def refusal(kind: str = "Refused", code: str = "x", text: str = "no", hint: str 
 
 
 @pytest.fixture
-def refuse() -> Refuse:
+def refuse():
+    """Makes the reply that refuses a request."""
     return refusal

@@ -528,8 +528,6 @@ def delete_account(name: str) -> None:
 
 # -- fixtures ---------------------------------------------------------------------------------
 
-#: Make an instance that does not run yet; lend one that does, with this configuration.
-MakeInstance = Callable[..., Instance]
 Lend = Callable[[str], Instance]
 
 

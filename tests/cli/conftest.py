@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from canned import MakeJob, Message, daemon, refuse
-from cli.drf import DRF, Drf, Finish, Result, Spawn
+from canned import Message, daemon, refuse
+from cli.drf import DRF, Result
 from drfd.client.connection import Connection, Start
 from drfd_cli import options, output, which_job
 from drfd_cli.main import main
@@ -46,7 +46,7 @@ def text_of(data: bytes | None) -> str:
 
 
 @pytest.fixture
-def drf(daemon, plain, handlers, monkeypatch, capsysbinary, tmp_path_factory) -> Drf:
+def drf(daemon, plain, handlers, monkeypatch, capsysbinary, tmp_path_factory):
     """Run drf in this process, to its end."""
     if not os.access(".", os.W_OK):
         # drf would tell so of each job's output.
@@ -83,7 +83,7 @@ def drf(daemon, plain, handlers, monkeypatch, capsysbinary, tmp_path_factory) ->
 
 
 @pytest.fixture
-def spawn(daemon, tmp_path) -> Iterator[Spawn]:
+def spawn(daemon, tmp_path):
     """Start drf as a process of its own, with an environment that holds only what is said here."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -110,7 +110,9 @@ def spawn(daemon, tmp_path) -> Iterator[Spawn]:
 
 
 @pytest.fixture
-def finish() -> Finish:
+def finish():
+    """Waits for the end of a process of drf."""
+
     def wait(process: subprocess.Popen[bytes]) -> Result:
         out, err = process.communicate(timeout=60)
         return Result(process.returncode, text_of(out), text_of(err))
@@ -119,7 +121,7 @@ def finish() -> Finish:
 
 
 @pytest.fixture
-def job() -> MakeJob:
+def job():
     """A job as the daemon shows it: running, unless changed."""
 
     def make(**changes: Any) -> Message:
@@ -142,7 +144,7 @@ def job() -> MakeJob:
 
 
 @pytest.fixture
-def ended(job) -> MakeJob:
+def ended(job):
     """An ended job as `wait` tells it."""
 
     def make(code: str = "COMPLETED", status: int = 0, text: str = "", **changes: Any) -> Message:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +34,6 @@ class Result:
 
 #: Runs drf in the test's process, to its end.
 Drf = Callable[..., Result]
-#: Starts drf as a process of its own.
-Spawn = Callable[..., subprocess.Popen[bytes]]
-#: Waits for the end of such a process.
-Finish = Callable[[subprocess.Popen[bytes]], Result]
 
 
 def below(command: click.Command) -> dict[str, click.Command]:

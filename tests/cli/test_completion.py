@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -181,8 +180,6 @@ RECENT: Message = {
     "recent": [*JOBS[:3], {"id": 39, "name": "bad\x1b[2J", "state": "HELD", "live": True}],
     "pools": ["lab", "lab.vision"], "users": ["alice", "bob"], "gres": ["gpu", "license"],
 }  # fmt: skip
-#: Completes a command line whose last word is the one at the cursor; the values.
-Offered = Callable[..., list[str]]
 
 
 def items(*words: str) -> list[CompletionItem]:
@@ -201,7 +198,9 @@ def home(tmp_path, monkeypatch, daemon) -> Path:
 
 
 @pytest.fixture
-def offered(home) -> Offered:
+def offered(home):
+    """Completes a command line whose last word is the one at the cursor; the values."""
+
     def run(*words: str) -> list[str]:
         # A file is for the shell to complete.
         return [":files" if each.type == "file" else each.value for each in items(*words)]

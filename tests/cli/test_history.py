@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message
+from canned import CannedDaemon, Message
 from cli.drf import Result
 from drfd_cli.commands.history import print_table
 from drfd_cli.commands.simulate import Announcement
@@ -31,7 +31,7 @@ def narrow(plain, monkeypatch):
 
 
 @pytest.fixture
-def past(ended) -> MakeJob:
+def past(ended):
     def make(code: str = "COMPLETED", **changes: Any) -> Message:
         job = ended(code) | {"used": USED} | changes
         del job["status"]

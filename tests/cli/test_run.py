@@ -32,9 +32,6 @@ from drfd_cli.terminal.pty import ScreenModes
 from drfd_cli.terminal.relay import EscapeCommand, EscapeFilter
 from seeds import examples
 
-#: Starts `drf run` with these words, one way or the other.
-Run = Callable[..., subprocess.Popen[bytes]]
-
 
 class Attached:
     """The canned job: `wait` is answered when the test says how it ended."""
@@ -94,7 +91,8 @@ def over(attached):
 
 
 @pytest.fixture(params=[DRF, LIGHT_DRF], ids=["whole", "light"])
-def run(request, spawn, daemon) -> Iterator[Run]:
+def run(request, spawn, daemon):
+    """Starts `drf run` with these words, one way or the other."""
     program: str = request.param
     yield lambda *words, **options: spawn("run", *words, program=program, **options)
     for submission in [each for each in daemon.requests if each["op"] == "submit"]:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,6 @@ SHARES = {
     "capacity": {**AMOUNTS, "gres": {"gpu": 2}},
     "free": {**AMOUNTS, "cores": 2.0, "memory": 3 << 30, "gres": {"gpu": 2}}, "nodes": [],
 }  # fmt: skip
-#: Runs one of Slurm's commands from its words; the lines that it prints.
-Lines = Callable[[str], list[str]]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +46,8 @@ def place(tmp_path, monkeypatch, daemon):
 
 
 @pytest.fixture
-def lines(drf) -> Lines:
+def lines(drf):
+    """Runs one of Slurm's commands from its words; the lines that it prints."""
     return lambda words: drf(*words.split(" ")).out.splitlines()
 
 

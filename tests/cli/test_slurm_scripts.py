@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,6 @@ from seeds import examples
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
 HOST = os.uname().nodename.partition(".")[0]
 M, G = 1 << 20, 1 << 30
-#: Submits with these words; the request, and what is printed on standard error.
-Asked = Callable[..., tuple[Message, str]]
-#: The same of a script of these lines, after which stand other words of the command line.
-Of = Callable[..., tuple[Message, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +58,9 @@ SEVERAL = [machine("head"), machine("n1", 4.0, 8 * G, "ssd"), machine("n2", 16.0
 
 
 @pytest.fixture
-def asked(drf, daemon) -> Asked:
+def asked(drf, daemon):
+    """Submits with these words; the request, and what is printed on standard error."""
+
     def run(*args: object) -> tuple[Message, str]:
         result = drf("submit", *args)
         assert result.code == 0, result.err
@@ -73,7 +70,9 @@ def asked(drf, daemon) -> Asked:
 
 
 @pytest.fixture
-def of(asked) -> Of:
+def of(asked):
+    """The same of a script of these lines, after which stand other words of the command line."""
+
     def run(*lines: str, words: tuple[object, ...] = ()) -> tuple[Message, str]:
         head = [] if lines[0].startswith("#!") else ["#!/bin/sh"]
         Path("x.sh").write_text("".join(f"{line}\n" for line in (*head, *lines)))
@@ -484,12 +483,10 @@ def test_options_are_read_as_slurm_reads_them(words, found):
 
 # -- other places of a script ------------------------------------------------------------------
 
-#: Gives drf a standard input: a text, or a terminal.
-Typed = Callable[[str | None], None]
-
 
 @pytest.fixture
-def typed() -> Iterator[Typed]:
+def typed():
+    """Gives drf a standard input: a text, or a terminal."""
     kept = os.dup(0)
     opened: list[int] = []
 

@@ -60,8 +60,6 @@ DOCTOR: dict[str, Any] = {
     "cures": ["the speed of disk state is a guess: drfd calibrate measures it"],
     "launcher": "connected", "external": None, "windows": [], "limit_hours": [], "strays": [],
 }  # fmt: skip
-#: Has the daemon list these jobs.
-Listed = Callable[..., None]
 
 
 def text(screen: str) -> str:
@@ -69,7 +67,9 @@ def text(screen: str) -> str:
 
 
 @pytest.fixture
-def listed(daemon) -> Listed:
+def listed(daemon):
+    """Has the daemon list these jobs."""
+
     def reply(*jobs: Message, **more: Any) -> None:
         found = {"jobs": list(jobs), "counts": {"RUNNING": len(jobs)}, "draining": False, **more}
         daemon.replies["status"] = found
@@ -89,8 +89,6 @@ def screen(drf, monkeypatch) -> Callable[..., str]:
 
     return show
 
-
-Screen = Callable[..., str]
 
 # -- status ------------------------------------------------------------------------------------
 

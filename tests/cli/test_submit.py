@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,10 @@ from drfd_cli import quick
 from drfd_cli.quick import whole_amount
 from seeds import examples
 
-#: Submits with these words of a command line; the request that it makes, without the environment.
-Submitted = Callable[..., Message]
-#: Does the same where it is refused; the complaint.
-Complaint = Callable[..., str]
-
 
 @pytest.fixture
-def submitted(drf, daemon, tmp_path, monkeypatch) -> Submitted:
+def submitted(drf, daemon, tmp_path, monkeypatch):
+    """Submits with these words; the request that it makes, without the environment."""
     monkeypatch.chdir(tmp_path)
     daemon.replies = {"submit": {"id": 7}}
 
@@ -52,7 +47,7 @@ def submitted(drf, daemon, tmp_path, monkeypatch) -> Submitted:
 
 
 @pytest.fixture
-def refused(drf, daemon, tmp_path, monkeypatch) -> Complaint:
+def refused(drf, daemon, tmp_path, monkeypatch):
     """The complaint about a command line, of which the daemon has heard nothing."""
     monkeypatch.chdir(tmp_path)
 
@@ -611,8 +606,6 @@ def test_a_wrong_directive_names_the_script_and_its_line(drf, daemon, tmp_path, 
 
 # -- the light way -----------------------------------------------------------------------------
 
-#: Runs drf: its exit code, output, complaints, and the way that it went.
-Start = Callable[..., tuple[int, str, list[str], str]]
 #: Loaded by the whole command line alone.
 _LIGHT = (
     "import os, sys\n"
@@ -631,7 +624,7 @@ _HEAVY = {"re", "enum", "collections", "socket", "json", "typing", "pathlib", "s
 
 
 @pytest.fixture
-def start(daemon, tmp_path) -> Start:
+def start(daemon, tmp_path):
     """Run drf; how it ended, and the way that it went."""
     daemon.replies = {"submit": {"id": 42}}
     (tmp_path / "plain.sh").write_text("true\n")

@@ -7,12 +7,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message
+from canned import CannedDaemon, Message
 from cli.drf import Result
 from cli.test_show import ARRAY
 from drfd.client.connection import Connection
@@ -88,7 +87,7 @@ def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf, daemon):
 
 
 @pytest.fixture
-def mine(ended, tmp_path) -> MakeJob:
+def mine(ended, tmp_path):
     """A failed job of whoever runs the test, with errors."""
 
     def make(said: bytes = b"oh\n", **changes: Any) -> Message:
@@ -189,9 +188,6 @@ AWAY = {
     "launcher_away_s": 60.0,
     "notices": [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 60s"}],
 }
-#: Waits for these jobs a hundred times as impatiently as `drf wait`, until a request was made so
-#: often; what a terminal was sent.
-Watched = Callable[..., str]
 
 
 class Terminal(io.TextIOWrapper):
@@ -200,7 +196,10 @@ class Terminal(io.TextIOWrapper):
 
 
 @pytest.fixture
-def watched(daemon, plain, monkeypatch) -> Watched:
+def watched(daemon, plain, monkeypatch):
+    """Waits for these jobs a hundred times as impatiently as `drf wait`, until a request was made
+    so often; what a terminal was sent."""
+
     def watch(*ids: int | str, op: str, times: int, term: str = "xterm", **more: bool) -> str:
         def wait(request: object) -> Message:
             daemon.asked(op, times=times)

@@ -31,12 +31,7 @@ from drfd.core.model.machine import (
     plus,
     total,
 )
-from drfd.core.scheduling.backfill import (
-    PassContext,
-    Reservation,
-    allows,
-    shadow,
-)
+from drfd.core.scheduling.backfill import PassContext, Reservation, allows, shadow
 from drfd.core.scheduling.policies import Plan
 from seeds import examples
 

@@ -44,12 +44,7 @@ from drfd.core.model.machine import (
 )
 from drfd.core.model.resources import NOTHING, Axes, Node, Resources
 from drfd.core.scheduling.backfill import Reservation
-from drfd.core.scheduling.kept_free import (
-    SAMPLES,
-    ExternalLoad,
-    ExternalLoadEstimator,
-    beside_jobs,
-)
+from drfd.core.scheduling.kept_free import SAMPLES, ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (

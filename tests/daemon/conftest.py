@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import DISK, Desk, MakeDesk, MakeShell, OwnPrograms, Shell
+from daemon.desk import DISK, Desk, OwnPrograms, Shell
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import Job, Now
 from drfd.daemon.config import Config, Site, UserLimits
@@ -27,7 +27,7 @@ from fakes import FakeHost, now, rules
 
 
 @pytest.fixture
-def make_shell(tmp_path) -> Iterator[MakeShell]:
+def make_shell(tmp_path):
     """Shells on one journal file: a second one is the daemon after its restart."""
     opened: list[Shell] = []
 
@@ -54,7 +54,7 @@ def make_shell(tmp_path) -> Iterator[MakeShell]:
 
 
 @pytest.fixture
-def shell(make_shell) -> Shell:
+def shell(make_shell):
     return make_shell()
 
 
@@ -66,7 +66,9 @@ def short() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_desk(make_shell, tmp_path) -> MakeDesk:
+def make_desk(make_shell, tmp_path):
+    """Makes a desk over a new shell, with the options of one."""
+
     def make(
         *,
         config: Config | None = None,

@@ -168,10 +168,6 @@ def look_ahead(engine: Engine) -> Forecast:
     return engine.forecast_builder()()
 
 
-#: Makes a desk over a new shell, with the options of one.
-MakeDesk = Callable[..., Desk]
-
-
 # -- what is read of GPUs ----------------------------------------------------------------------
 
 

@@ -37,12 +37,7 @@ from drfd.daemon.config import (
     load,
     survey,
 )
-from drfd.daemon.countable import (
-    CountableResource,
-    instances_of,
-    names_with_nodes,
-    shared_memory,
-)
+from drfd.daemon.countable import CountableResource, instances_of, names_with_nodes, shared_memory
 from drfd.daemon.handlers.doctor import cures
 from drfd.daemon.main import install_context, late_changes, main
 from drfd.daemon.metrics.publication import open_outlets
@@ -857,9 +852,6 @@ def test_a_history_shorter_than_the_week_of_a_quota_is_warned_of(tmp_path):
 
 
 # -- `drfd check-config`: one line, and an exit code that a script can use ---------------------
-
-
-Captured = pytest.CaptureFixture[str]
 
 
 def check(path: Path) -> int:

@@ -78,7 +78,6 @@ async def test_the_rest_of_a_turn_waits_not_alone(inbox, turns):
 
 
 PAYLOAD = Payload(env={"A": "1"})
-Spans = tuple[tuple[int, int, int], ...]
 
 
 def asks(cores: float = 1, *, actor: st.Actor = ALICE, held: bool = False) -> st.SubmitAsked:
@@ -327,7 +326,7 @@ def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell):
 
 
 @pytest.fixture(params=[None, ev.Admitted, ev.Submitted], ids=["commit", "admit", "submit"])
-def full(make_shell, request) -> Shell:
+def full(make_shell, request):
     """A shell with one launched job, whose disk is then full."""
     shell = make_shell(journal=FullDisk)
     shell.turn(asks())

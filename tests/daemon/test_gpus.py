@@ -46,9 +46,6 @@ from tests.gpu_machines import unfold
 # -- `drfd gpus`: those of the machine, and lines that can be put into the configuration -------
 
 
-Captured = pytest.CaptureFixture[str]
-
-
 @pytest.fixture
 def root(tmp_path, monkeypatch) -> Path:
     """The /proc and /sys of another machine, below which the command looks."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -318,12 +318,8 @@ class LinkBench(Behind):
         return orders
 
 
-#: Opens a bench for the length of a block.
-OpenBench = Callable[..., AbstractAsyncContextManager[LinkBench]]
-
-
 @pytest.fixture
-def bench(short, tmp_path, monkeypatch) -> OpenBench:
+def bench(short, tmp_path, monkeypatch):
     """A context: an engine whose host is a link to a fake launcher, started unless told not to."""
     for name in ("RETRY_S", "FAULT_RETRY_S"):
         monkeypatch.setattr(link_module, name, 0.005)

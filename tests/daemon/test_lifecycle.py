@@ -29,14 +29,7 @@ from drfd.daemon.config import Config, DiskConfig, load
 from drfd.daemon.controller import ServiceNotifier, status
 from drfd.daemon.engine.engine import Work
 from drfd.daemon.main import main
-from drfd.daemon.spawn import (
-    Places,
-    group_for,
-    hand_over,
-    prepare,
-    publish,
-    refuse_another,
-)
+from drfd.daemon.spawn import Places, group_for, hand_over, prepare, publish, refuse_another
 from drfd.host.disks import NEEDED_BYTES, Speed
 from drfd.linux.service import Service
 from fakes import ADMIN, Bench, demand, now, spec
@@ -168,11 +161,8 @@ def ear(short) -> Iterator[socket.socket]:
         yield listener
 
 
-MakePulse = Callable[..., ServiceNotifier]
-
-
 @pytest.fixture
-def make_pulse(make_shell, short) -> MakePulse:
+def make_pulse(make_shell, short):
     def make(
         *,
         watchdog_s: float | None = None,
@@ -453,7 +443,6 @@ def test_a_home_out_of_reach_is_one_line_too(locked, words, variable):
 # -- `drfd calibrate`: lines that can be put into the configuration as they are ----------------
 
 
-Captured = pytest.CaptureFixture[str]
 MIB = 1 << 20
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -273,11 +272,8 @@ def asked(node: str = "", cores: float = 1) -> st.SubmitAsked:
     return st.SubmitAsked(now(), spec(asks=replace(demand(cores), node=node)))
 
 
-Open = Callable[..., Any]
-
-
 @pytest.fixture
-def links(short, tmp_path, monkeypatch) -> Open:
+def links(short, tmp_path, monkeypatch):
     monkeypatch.setattr(link_module, "RETRY_S", 0.005)
     monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -208,7 +208,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def start(make_desk, clock) -> Iterator[Start]:
+def start(make_desk, clock):
     """Start a daemon whose rules are on record."""
     started: list[Desk] = []
 

@@ -12,12 +12,7 @@ import pwd
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    ExitStack,
-    asynccontextmanager,
-    suppress,
-)
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,16 +138,14 @@ def pauses(monkeypatch) -> Pauses:
     return Pauses()
 
 
-#: Opens a front for the length of a block.
-OpenFront = Callable[..., AbstractAsyncContextManager[Front]]
-
-
 def encoded(**fields: Any) -> bytes:
     return json.dumps({"v": 1, **fields}).encode() + b"\n"
 
 
 @pytest.fixture
-def front(make_desk, short) -> OpenFront:
+def front(make_desk, short):
+    """Opens a front for the length of a block."""
+
     @asynccontextmanager
     async def run(
         *,

@@ -251,9 +251,6 @@ def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench):
 # -- `drfd compact`: the journal of a daemon that does not run, written anew -------------------
 
 
-Captured = pytest.CaptureFixture[str]
-
-
 def compact(state: Path) -> int:
     try:
         main(["compact", "--state", str(state)])

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk
-from drfd.core.explain.waits import (
-    HeldBy,
-    Holder,
-    ResourceShortage,
-    Shortfall,
-    TooLittleFree,
-)
+from drfd.core.explain.waits import HeldBy, Holder, ResourceShortage, Shortfall, TooLittleFree
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (

@@ -385,14 +385,10 @@ def daemons(settings_before, owner) -> Iterator[Daemons]:
 
 
 @pytest.fixture
-def start(daemons) -> Iterator[Start]:
+def start(daemons):
     """Starts a daemon with this configuration, or takes the one that has it."""
     yield daemons.start
     daemons.clear()
-
-
-Gpus = tuple[Gpu, ...]
-Start = Callable[[str], Daemon]
 
 
 def require_processes(gpus: Sequence[Gpu]) -> None:

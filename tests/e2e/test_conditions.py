@@ -11,17 +11,7 @@ import time
 
 import pytest
 
-from instance import (
-    BIN,
-    CONFIG,
-    GATE,
-    PLAIN,
-    ROOMY,
-    SMALL,
-    Instance,
-    parent_of,
-    wait_for,
-)
+from instance import BIN, CONFIG, GATE, PLAIN, ROOMY, SMALL, Instance, parent_of, wait_for
 
 #: Counts the signals of one kind that it gets in `told`; its first process waits in short sleeps,
 #: which end by the signal.

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from math import inf
 from typing import Any
@@ -252,9 +251,6 @@ VICTIM = (
     "trap 'echo told $DRF_JOB_ID >> told; exit 3' TERM; echo attempt $DRF_ATTEMPT; echo pid $$; "
     "while ! [ -e gate ]; do echo x >> beats-$DRF_JOB_ID; sleep 0.02; done; echo done"
 )
-
-
-Lend = Callable[[str], Instance]
 
 
 def running(instance: Instance, pool: str, *words: str, script: str = VICTIM) -> int:

@@ -19,14 +19,7 @@ from typing import Any
 import pytest
 
 from drfd.journal.history import read_curves
-from gpu_machines import (
-    CONTROLLER,
-    Nvml,
-    a_library,
-    needs_nvml,
-    unfold,
-    without_gpus,
-)
+from gpu_machines import CONTROLLER, Nvml, a_library, needs_nvml, unfold, without_gpus
 from instance import (
     CONFIG,
     GATE,

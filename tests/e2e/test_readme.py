@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -130,12 +130,8 @@ def instance(make_instance) -> Instance:
     return make_instance(CONFIG).start()
 
 
-#: Runs a line of bash.
-Shell = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture
-def shell(instance) -> Shell:
+def shell(instance):
     """Run a line as its reader would, in the directory of the instance."""
     return partial(run_line, instance)
 

@@ -18,7 +18,6 @@ from emulator import Emulator
 from instance import BIN, CONFIG, Instance, is_alive, state_of, wait_for
 
 Sit = Callable[..., Emulator]
-Attach = Callable[[], Emulator]
 
 CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH = b"\x03", b"\x04", b"\x1a", b"\x1c"
 DRF = BIN / "drf"
@@ -26,7 +25,7 @@ RUN = (DRF, "run", "--")
 
 
 @pytest.fixture
-def sit(instance, seat) -> Sit:
+def sit(instance, seat):
     """Start a program in a terminal of its own, with the instance's daemon and a home there."""
     return partial(seat, instance)
 
@@ -449,7 +448,7 @@ def test_a_job_without_terminal_is_cancelled_when_its_drf_is_gone(instance):
 
 
 @pytest.fixture
-def attach(sit, instance) -> Attach:
+def attach(sit, instance):
     return lambda: sit(DRF, "attach", latest(instance))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 from xml.etree import ElementTree
@@ -18,8 +18,6 @@ import pytest
 from drfd.client.connection import Connection
 from emulator import Emulator
 from instance import BIN, CONFIG, Instance, children_of, state_of, wait_for
-
-Sit = Callable[..., Emulator]
 
 DRF = BIN / "drf"
 WEIGHED = CONFIG.replace("[pools.A]\n", "[pools.A]\nweight = 2\n")
@@ -81,7 +79,7 @@ def instance(make_instance) -> Instance:
 
 
 @pytest.fixture
-def sit(seat) -> Sit:
+def sit(seat):
     """The live view, or another program, in a terminal."""
 
     def start(at: Instance, *command: object, **env: str) -> Emulator:

@@ -20,7 +20,6 @@ from drfd.install.command import CONFIG, STATE, Target, closing_words
 from drfd.install.trust import fault_of_files
 from drfd_cli.main import VERBS
 
-Captured = pytest.CaptureFixture[str]
 BIN = Path(sys.executable).parent
 UNIT = "/etc/systemd/system"
 SERVICES = ("drfd-jobs.service", "drfd-launcher.service", "drfd.service")

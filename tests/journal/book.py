@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from msgspec import structs
@@ -15,7 +14,6 @@ from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import ALICE, apply_and_append, happened, replace, spec
 
-OpenJournal = Callable[..., Journal]
 LONG = Words.of(["x" * 5000])
 CURVE = Curve(
     attempt=1, start_ms=1, ends_ms=(0, 1), spans_ms=(0, 1),

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from drfd.journal.journal import Journal
-from journal.book import Book, OpenJournal
+from journal.book import Book
 
 
 @pytest.fixture
@@ -15,7 +14,7 @@ def path(tmp_path) -> Path:
 
 
 @pytest.fixture
-def open_journal(path) -> Iterator[OpenJournal]:
+def open_journal(path):
     """Open the test's journal (or another one); closed after the test."""
     opened: list[Journal] = []
 

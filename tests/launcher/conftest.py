@@ -11,7 +11,7 @@ import pytest
 
 from drfd.linux import syscalls
 from launcher import rig
-from launcher.rig import AttemptFiles, Driver, LauncherProcess, MakeLauncher, Runs, Start, Terminal
+from launcher.rig import AttemptFiles, Driver, LauncherProcess, Runs, Terminal
 from starters import compiled_starter
 
 
@@ -22,7 +22,7 @@ def no_survivors() -> Iterator[None]:
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     """Start a process that is killed and reaped after the test."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -70,7 +70,8 @@ def runs(driver, files, work) -> Runs:
 
 
 @pytest.fixture
-def make_launcher(tmp_path) -> Iterator[MakeLauncher]:
+def make_launcher(tmp_path):
+    """Makes a launcher that does not run yet; it ends with the test."""
     made: list[LauncherProcess] = []
 
     def make(state: Path = tmp_path / "state") -> LauncherProcess:

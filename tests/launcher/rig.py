@@ -516,10 +516,6 @@ class LauncherProcess:
         self.files.clean_up()
 
 
-#: Makes a launcher that does not run yet; it ends with the test.
-MakeLauncher = Callable[..., LauncherProcess]
-
-
 class Controller:
     """The other end of the launcher's socket. Every report must be taken, or was said before."""
 

@@ -18,17 +18,7 @@ from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, ExecOrder, message_of
 from drfd.launcher.system import process
-from launcher.rig import (
-    UNTIL_GO,
-    Asked,
-    Controller,
-    go,
-    order,
-    pid_in,
-    shell,
-    state_of,
-    until,
-)
+from launcher.rig import UNTIL_GO, Asked, Controller, go, order, pid_in, shell, state_of, until
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import selectors
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,8 +15,6 @@ from drfd.launcher import port as module
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import KeyOrder, Message, Order, decode
 from launcher.rig import WAIT_S, python
-
-Call = Callable[[], "Caller"]
 
 HELLO = {"report": "hello"}
 KEY_OF_1 = ("key", KeyOrder(1))
@@ -126,7 +124,7 @@ def door() -> Iterator[Door]:
 
 
 @pytest.fixture
-def call(door) -> Iterator[Call]:
+def call(door):
     callers: list[Caller] = []
 
     def call() -> Caller:

@@ -16,10 +16,7 @@ from drfd.launcher import protocol as launcher
 from drfd.payload.pack import of_request
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import decode, encode, encode_request
-from drfd.protocol.requests import (
-    SubmitRequest,
-    decode_request,
-)
+from drfd.protocol.requests import SubmitRequest, decode_request
 from seeds import examples
 
 # -- messages --------------------------------------------------------------------------------------

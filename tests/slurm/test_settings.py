@@ -308,9 +308,6 @@ def test_a_resource_that_slurm_does_not_know_is_named_once(types, found):
 # -- drfd slurm-conf ----------------------------------------------------------------------
 
 
-Captured = pytest.CaptureFixture[str]
-
-
 def run(*words: str) -> int:
     try:
         main(["slurm-conf", *words])

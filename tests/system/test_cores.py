@@ -24,7 +24,7 @@ Start = Lend
 
 
 @pytest.fixture
-def start(lend) -> Start:
+def start(lend):
     """A daemon that gives out all CPUs of this machine, in that mode."""
     if len(CPUS) < 2:
         pytest.skip("one CPU is everybody's")

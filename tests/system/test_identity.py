@@ -21,14 +21,7 @@ import pytest
 
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Unavailable
-from instance import (
-    Instance,
-    add_account,
-    delete_account,
-    is_alive,
-    patient,
-    wait_for,
-)
+from instance import Instance, add_account, delete_account, is_alive, patient, wait_for
 
 pytestmark = pytest.mark.system
 

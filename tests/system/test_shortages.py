@@ -20,16 +20,7 @@ from typing import Any
 import pytest
 
 from drfd.daemon.spawn import group_for
-from instance import (
-    CONFIG,
-    Instance,
-    MakeShelter,
-    Sheltered,
-    as_root,
-    children_of,
-    made_shelters,
-    wait_for,
-)
+from instance import CONFIG, Instance, Sheltered, as_root, children_of, made_shelters, wait_for
 from kernel import Kernel, is_removed
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
@@ -270,7 +261,7 @@ DISKS = {
 
 
 @pytest.fixture
-def shelter() -> Iterator[MakeShelter]:
+def shelter():
     with made_shelters() as make:
         yield make
 

@@ -19,15 +19,7 @@ import pytest
 
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, exec_digest, key_file_name, proof_of
-from instance import (
-    CONFIG,
-    Instance,
-    add_account,
-    children_of,
-    delete_account,
-    stat_of,
-    wait_for,
-)
+from instance import CONFIG, Instance, add_account, children_of, delete_account, stat_of, wait_for
 
 pytestmark = pytest.mark.system
 

@@ -28,7 +28,6 @@ from drfd.common.errors import DrfdError, HostError, Unavailable
 from instance import (
     ROOMY,
     Instance,
-    MakeShelter,
     as_root,
     children_of,
     cpu_s,
@@ -44,7 +43,7 @@ SMALL = ("-c", "0.1", "-m", "64M")
 
 
 @pytest.fixture
-def shelter() -> Iterator[MakeShelter]:
+def shelter():
     with made_shelters() as make:
         yield make
 

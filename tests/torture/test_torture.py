@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -108,8 +108,6 @@ def test_a_run_is_the_same_every_time():
 
 
 # -- that it can fail --------------------------------------------------------------------------
-
-Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def let_all_in(patch: pytest.MonkeyPatch) -> None:

@@ -13,15 +13,7 @@ import shlex
 import pytest
 
 from torture.test_crash_matrix import REACHED, cell_id, cells
-from vm.rig import (
-    COPY,
-    IS_FULL,
-    PATIENCE,
-    PRINT_RESULTS,
-    RESULTS,
-    pytest_command,
-    read_outcome,
-)
+from vm.rig import COPY, IS_FULL, PATIENCE, PRINT_RESULTS, RESULTS, pytest_command, read_outcome
 
 pytestmark = [
     pytest.mark.vm,

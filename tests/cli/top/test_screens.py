@@ -45,16 +45,7 @@ from drfd_cli.top.keys import Act, Page, Question
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
 from drfd_cli.top.panels import in_words
 from drfd_cli.top.state import CursorPlace, RowFilter, State, TopPanel, WhenShown
-from drfd_cli.top.view import (
-    LEAST_COLUMNS,
-    LEAST_ROWS,
-    Detail,
-    Scene,
-    Size,
-    screen,
-    settled,
-    whole,
-)
+from drfd_cli.top.view import LEAST_COLUMNS, LEAST_ROWS, Detail, Scene, Size, screen, settled, whole
 from seeds import examples
 
 SCREENS = Path(__file__).parent / "screens"

@@ -7,7 +7,6 @@ import copy
 import json
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,12 +102,10 @@ class Page:
         return urlsplit(self.link).query.removeprefix("token=")
 
 
-#: Starts `drf web` with these arguments, and returns it when it listens.
-Serve = Callable[..., Page]
-
-
 @pytest.fixture
-def serve(spawn) -> Serve:
+def serve(spawn):
+    """Starts `drf web` with these arguments, and returns it when it listens."""
+
     def start(*args: str) -> Page:
         process = spawn("web", *args)
         assert process.stdout is not None

@@ -19,19 +19,11 @@ from cgroupspy.controllers import Controller
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2, processes
 from drfd.launcher.confinement import cores as cores_module
-from drfd.launcher.confinement.cgroup_files import (
-    count_v1,
-    count_v2,
-)
+from drfd.launcher.confinement.cgroup_files import count_v1, count_v2
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByController
-from drfd.launcher.confinement.interface import (
-    Confinement,
-    Entrance,
-    JobGroupGone,
-    LimitFailed,
-)
+from drfd.launcher.confinement.interface import Confinement, Entrance, JobGroupGone, LimitFailed
 from drfd.launcher.protocol import (
     NO_PIN,
     NO_SHARE,

@@ -396,11 +396,8 @@ def machine(monkeypatch) -> Affinity:
     return Affinity()
 
 
-Place = Callable[[int, int], Cpus]
-
-
 @pytest.fixture
-def place(machine, monkeypatch) -> Place:
+def place(machine, monkeypatch):
     """Where a job of this number, of so many cores, is put."""
 
     def place(number: int, cores_milli: int) -> Cpus:

@@ -17,9 +17,7 @@ from typing import Any
 import pytest
 
 from drfd.launcher.confinement import detect
-from drfd.launcher.confinement.cgroup_files import (
-    find_mounts,
-)
+from drfd.launcher.confinement.cgroup_files import find_mounts
 from drfd.launcher.confinement.cgroup_v1 import USED
 from drfd.launcher.confinement.detect import (
     SLEEP,
@@ -531,11 +529,8 @@ def test_a_container_that_forbids_it_is_left_as_it_was(kernel, file, number, sai
 # -- what systemd is asked and how --------------------------------------------------------
 
 
-Program = Callable[[str, str], Path]
-
-
 @pytest.fixture
-def program(tmp_path, monkeypatch) -> Program:
+def program(tmp_path, monkeypatch):
     """Put a shell script of this name first on PATH; the file that has the words it was given."""
 
     def program(name: str, script: str) -> Path:

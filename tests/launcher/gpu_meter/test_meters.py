@@ -243,11 +243,8 @@ def nvml() -> Iterator[Nvml]:
         yield library
 
 
-Measure = Callable[[], subprocess.Popen[bytes]]
-
-
 @pytest.fixture
-def measure(nvml) -> Iterator[Measure]:
+def measure(nvml):
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:

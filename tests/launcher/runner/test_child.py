@@ -30,16 +30,7 @@ from drfd.launcher.system import process
 from drfd.launcher.system.process import count_of_user
 from drfd.linux import syscalls
 from kernel import empty_cgroup
-from launcher.rig import (
-    UNTIL_GO,
-    Asked,
-    AttemptFiles,
-    Driver,
-    order,
-    parent_of,
-    shell,
-    until,
-)
+from launcher.rig import UNTIL_GO, Asked, AttemptFiles, Driver, order, parent_of, shell, until
 from starters import compiled_starter
 
 pytestmark = pytest.mark.slow
@@ -51,7 +42,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become a
 
 
 @pytest.fixture
-def run(runs) -> Run:
+def run(runs):
     """Run an order to its end."""
 
     def run(order: LaunchOrder, **how: Any) -> Attempt:
@@ -80,9 +71,6 @@ def out(run) -> Callable[..., str]:
         return os.fsdecode(Path(order.cwd, "out").read_bytes())
 
     return out
-
-
-Out = Callable[..., str]
 
 
 def broke(attempt: Attempt, text: str, *, let_go: bool) -> None:

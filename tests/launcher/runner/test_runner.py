@@ -17,17 +17,7 @@ import pytest
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
-from launcher.rig import (
-    ROOT,
-    UNTIL_GO,
-    Driver,
-    Runs,
-    lives,
-    shell,
-    state_of,
-    until,
-    written,
-)
+from launcher.rig import ROOT, UNTIL_GO, Driver, Runs, lives, shell, state_of, until, written
 
 #: Each test starts a runner.
 pytestmark = pytest.mark.slow
