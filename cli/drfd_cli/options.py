@@ -240,8 +240,7 @@ def in_group(client: Connection, group: str, *, ended: int = 0) -> list[JobView]
     """Return the rows of `drf status` of the caller's jobs of a group: of the live ones, and of so
     many that ended last."""
     select = {"user": client.request("hello")["user"], "group": group}
-    pages = client.pages("status", select=select, ended=ended)
-    return [job for page in pages for job in page["jobs"]]
+    return list(client.jobs("status", select=select, ended=ended))
 
 
 def all_of(*options: Callable[[Any], Any]) -> Callable[[F], F]:

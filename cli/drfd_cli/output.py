@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         RatesView,
         ResourcesView,
         StatusReply,
+        SubmitReply,
     )
 
 #: The exit code of waiting for a job that can never run.
@@ -520,8 +521,24 @@ _MACHINE_SECOND = 10**9 * 1000
 
 
 def counted(number: int, word: str) -> str:
-    """Return `1 job` or `2 jobs`."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
+    """Return `1 job` or `2,000 jobs`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """Return the words, of more than so many the first ones: `41, 42 and 3 more`."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def submitted(reply: SubmitReply) -> str:
+    """Return what a submission has made: `job 42`, or `array 42 of 10 tasks`."""
+    count = reply.get("tasks")
+    return (
+        f"job {reply['id']}"
+        if count is None
+        else (f"array {reply['id']} of {count} task{'' if count == 1 else 's'}")
+    )
 
 
 def size_or_dash(amount: int | None) -> str:

@@ -14,6 +14,7 @@ from drfd.sim.driver import Run
 from drfd.sim.metrics import SIZES, View, measure
 from drfd.sim.workload import Workload
 from drfd_cli import output
+from drfd_cli.output import counted
 
 #: Most lines or jobs left out that are named; all are counted.
 _NAMED = 5
@@ -63,8 +64,8 @@ def _heading(work: Workload, capacity: Resources, shown: View) -> list[tuple[str
     lines = [
         (
             "trace",
-            f"{work.source} ({work.kind}): {_many(trace['jobs'], 'job')} of "
-            f"{_many(trace['users'], 'user')}, submitted over {span}",
+            f"{work.source} ({work.kind}): {counted(trace['jobs'], 'job')} of "
+            f"{counted(trace['users'], 'user')}, submitted over {span}",
         ),
         ("machine", ", ".join(show_need(name, amount) for name, amount in _amounts(capacity))),
     ]
@@ -80,11 +81,7 @@ def _heading(work: Workload, capacity: Resources, shown: View) -> list[tuple[str
 
 def _more(count: int, what: str, named: str) -> str:
     rest = f"; and {count - _NAMED:,} more" if count > _NAMED else ""
-    return f"{_many(count, what)}: {named}{rest}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what if count == 1 else f'{what}s'}"
+    return f"{counted(count, what)}: {named}{rest}"
 
 
 def _amounts(capacity: Resources) -> list[tuple[str, int]]:
@@ -255,10 +252,10 @@ def as_audit(found: Audit) -> dict[str, object]:
 
 
 def print_audit(found: Audit) -> None:
-    users = output.counted(len(found.alone), "user")
-    output.tell(f"{output.counted(found.jobs, 'job')} of {users}, simulated again")
+    users = counted(len(found.alone), "user")
+    output.tell(f"{counted(found.jobs, 'job')} of {users}, simulated again")
     if found.refused:
-        output.tell(f"{output.counted(found.refused, 'job')} left out: larger than the machine")
+        output.tell(f"{counted(found.refused, 'job')} left out: larger than the machine")
     output.tell(
         f"envy: {found.envy:.1%} of those who waited would have preferred what another one held"
     )

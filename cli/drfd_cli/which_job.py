@@ -64,10 +64,9 @@ def find(
         _tell_once(some[0]["id"], f"the latest of {count} named {word}")
         return some[0]["id"]
     if len(some) > 1:
-        listed = ", ".join(f"{job['id']} ({job['state']})" for job in some[:_LISTED])
-        more = f" and {len(some) - _LISTED} more" if len(some) > _LISTED else ""
+        listed = output.listed([f"{job['id']} ({job['state']})" for job in some], _LISTED)
         raise Refused(
-            "ambiguous", f"id: {len(some)} jobs are named {word!r}: {listed}{more}",
+            "ambiguous", f"id: {len(some)} jobs are named {word!r}: {listed}",
             hint="write the id of one",
         )  # fmt: skip
     _tell(some[0])

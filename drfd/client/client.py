@@ -124,8 +124,8 @@ class Client:
         array are one entry, unless `tasks`.
         """
         select = _selection(ids, user, name, group, states)
-        pages = self._connection.pages("status", select=select, ended=ended, tasks=tasks)
-        return [JobInfo.of(view) for page in pages for view in page["jobs"]]
+        found = self._connection.jobs("status", select=select, ended=ended, tasks=tasks)
+        return [JobInfo.of(view) for view in found]
 
     def shares(self) -> Shares:
         """Return the fair-share table: what each pool and user is promised, and uses."""

@@ -131,6 +131,11 @@ class Connection:
             reply = self._request(op, {"limit": _PAGE, "after": reply["after"], **fields})
             yield reply
 
+    def jobs(self, op: str, **fields: object) -> Iterator[Any]:
+        """Yield the jobs of all pages of a list."""
+        for page in self.pages(op, **fields):
+            yield from page["jobs"]
+
     def another(self) -> Connection:
         """Return a second connection to the same daemon."""
         return Connection(self.path, start=self._start)

@@ -99,8 +99,7 @@ def act(
         count, others = (len(select["ids"]), 0) if select["ids"] else _count(client, select)
         if count > _MANY or others:
             of_others = f", {others} of other users" if others else ""
-            jobs = "job" if count == 1 else "jobs"
-            _confirm(f"{verb} {count} {jobs}{of_others}?")
+            _confirm(f"{verb} {output.counted(count, 'job')}{of_others}?")
     asked = {**(asked or {}), **({} if refine is None else refine(client, select))}
     reply = client.request(verb, select=select, **asked)
     return Result(
@@ -212,12 +211,11 @@ def _count(client: Connection, select: Mapping[str, object]) -> tuple[int, int]:
     """Return how many jobs the user may change, and how many of these are of other users."""
     own = client.request("hello")["user"]
     count = others = 0
-    for page in client.pages("status", select=select):
-        for job in page["jobs"]:
-            # The command line of a job is null for users who may not change the job.
-            if job["argv"] is not None:
-                count += job.get("tasks", 1)
-                others += job.get("tasks", 1) if job["user"] != own else 0
+    for job in client.jobs("status", select=select):
+        # The command line of a job is null for users who may not change the job.
+        if job["argv"] is not None:
+            count += job.get("tasks", 1)
+            others += job.get("tasks", 1) if job["user"] != own else 0
     return count, others
 
 
@@ -340,7 +338,7 @@ def shutdown(kill_jobs: bool) -> None:
     client = connect(may_start=False)
     reply = client.request("shutdown", kill_jobs=kill_jobs)
     running = reply["running"]
-    jobs = f"{len(running)} running {'job' if len(running) == 1 else 'jobs'}"
+    jobs = output.counted(len(running), "running job")
     if kill_jobs:
         output.tell(f"stopping {jobs}")
         if running:

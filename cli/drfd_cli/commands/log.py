@@ -98,7 +98,7 @@ def _in_group(
     rows = [row for row in in_group(client, group, ended=_RECENT) if output.has_run(row)]
     live = [row for row in rows if row["outcome"] is None]
     taken = live if live_only else rows
-    ended = f"{len(rows) - len(live)} ended {'job' if len(rows) - len(live) == 1 else 'jobs'}"
+    ended = output.counted(len(rows) - len(live), "ended job")
     if not taken and not has_others:
         if rows:
             raise Refused(

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,13 +22,15 @@ from drfd.payload.pack import output_fields
 from drfd.protocol.job_options import BY_KEY, OPTIONS, of_field
 from drfd_cli import output
 from drfd_cli.options import connect, group_option, in_group, job_ids, prints_result
-from drfd_cli.output import Result
+from drfd_cli.output import Result, pick
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import RepeatView, SubmissionReply, SubmitReply
 
 #: The outcome of a job that `--failed` leaves out.
 _COMPLETED, _CANCELLED = "COMPLETED", "CANCELLED"
+#: The keys of a reply that say what was submitted.
+_MADE = ("id", "tasks")
 #: More jobs than this that are left out for one reason are counted, not named.
 _FEW = 5
 #: Words that mean something only to a shell.
@@ -104,7 +107,7 @@ def command(
     done, refused = call.done, call.refused
     return Result(
         show=lambda: _show(done, quiet=quiet),
-        view=lambda: {"jobs": [{"of": each.of, **_pick(each.reply)} for each in done],
+        view=lambda: {"jobs": [{"of": each.of, **pick(each.reply, _MADE)} for each in done],
                       "failed": [{"code": each.code, "text": each.text} for each in refused]},
         finish=lambda: _finish(refused),
     )  # fmt: skip
@@ -123,10 +126,9 @@ def _warn_of_signs(argv: Sequence[str]) -> None:
 def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
     """Return the caller's ended jobs of a group, in the order of their submission."""
     past = {"user": client.request("hello")["user"], "group": group}
-    found = [job for page in client.pages("history", past=past) for job in page["jobs"]]
     refs = [
         output.ref(job)
-        for job in sorted(found, key=lambda job: job["id"])
+        for job in sorted(client.jobs("history", past=past), key=itemgetter("id"))
         if not failed or job["state"] != _COMPLETED
     ]
     if not failed:
@@ -141,18 +143,10 @@ def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
     return [*others, *cancelled.values()]
 
 
-def _pick(reply: SubmitReply) -> dict[str, int]:
-    tasks = {"tasks": reply["tasks"]} if "tasks" in reply else {}
-    return {"id": reply["id"], **tasks}
-
-
 def _show(done: list[_Again], *, quiet: bool) -> None:
     for each in done:
-        tasks = each.reply.get("tasks")
-        what = f"job {each.reply['id']}"
-        if tasks is not None:
-            what = f"array {each.reply['id']} of {tasks} task{'' if tasks == 1 else 's'}"
-        output.tell(each.reply["id"] if quiet else f"submitted {what}, which is {each.of} again")
+        words = f"submitted {output.submitted(each.reply)}, which is {each.of} again"
+        output.tell(each.reply["id"] if quiet else words)
 
 
 def _finish(refused: list[DrfdError]) -> int:

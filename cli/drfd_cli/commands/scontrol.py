@@ -147,12 +147,10 @@ def _jobs(client: Connection, ids: list[Ref]) -> Iterator[Mapping[str, Any]]:
         reply = client.request("show", id=ref)
         if "job" in reply:
             yield {**reply["job"], "used": reply.get("used")}
-            continue
-        for page in client.pages("status", select={"ids": [ref], "user": None, "states": []}):
-            yield from page["jobs"]
+        else:
+            yield from client.jobs("status", select={"ids": [ref]})
     if not ids:
-        for page in client.pages("status", select={"ids": [], "user": None, "states": []}):
-            yield from page["jobs"]
+        yield from client.jobs("status")
 
 
 def _lines_of(job: Mapping[str, Any]) -> list[str]:
@@ -271,7 +269,7 @@ def _refs(words: list[str], verb: str) -> list[Ref]:
 
 
 def _act(client: Connection, verb: Any, select: Mapping[str, object], **asked: object) -> int:
-    reply = client.request(verb, select={"ids": [], "user": None, "states": [], **select}, **asked)
+    reply = client.request(verb, select=select, **asked)
     for failure in reply["failed"]:
         text = f"scontrol: {failure['error']['text']}"
         if (verb, failure["error"]["code"]) == ("requeue", "ended"):

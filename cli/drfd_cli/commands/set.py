@@ -78,8 +78,7 @@ class _NewLimit:
             return {}
         jobs = [
             job
-            for page in client.pages("status", select=select)
-            for job in page["jobs"]
+            for job in client.jobs("status", select=select)
             # The command line of a job is null for users who may not change the job.
             if job["state"] in output.LIVE and job["argv"] is not None
         ]
@@ -115,13 +114,12 @@ class _NewLimit:
         soon = [job for job in jobs if output.run_s(job, now_s) > limit_s - _SOON_S]
         if not soon:
             return
-        labels = ", ".join(output.label(job) for job in soon[:_NAMED])
-        more = f" and {len(soon) - _NAMED} more" if len(soon) > _NAMED else ""
+        labels = output.listed([output.label(job) for job in soon], _NAMED)
         longest_s = max(output.run_s(job, now_s) for job in soon)
         job, have = ("jobs", "have") if len(soon) > 1 else ("job", "has")
         upto = "up to " if len(soon) > 1 else ""
         fact = (
-            f"{job} {labels}{more} {have} run for {upto}{show_duration(max(1, int(longest_s)))}: "
+            f"{job} {labels} {have} run for {upto}{show_duration(max(1, int(longest_s)))}: "
             f"a limit of {show_duration(limit_s)}"
         )
         if self.yes or not sys.stdin.isatty():

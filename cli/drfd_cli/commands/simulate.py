@@ -247,7 +247,7 @@ def past_of(since: float | None, capacity: Resources | None) -> tuple[Workload, 
 
     client = connect()
     asked = {} if since is None else {"since_s": since}
-    jobs = [job for page in client.pages("history", past=asked) for job in page["jobs"]]
+    jobs = list(client.jobs("history", past=asked))
     shares = client.request("shares")
     try:
         work = of_history(jobs)

@@ -6,13 +6,13 @@ Their options are read as Slurm reads them; those without a meaning here are ign
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from signal import SIGKILL
 from typing import Any
 
@@ -222,13 +222,15 @@ def squeue(words: list[str]) -> int:
         raise click.UsageError("squeue lists no steps here (sacct has one for each script)")
     if "iterate" not in found:
         return _list_queue(found)
-    every_s = _seconds(found["iterate"][-1])
+    every = found["iterate"][-1]
+    if not every.isdecimal() or not 0 < int(every) < 1_000_000:
+        raise click.UsageError(f"{every!r} is not a number of seconds")
     while True:
         click.echo(time.strftime("%a %b %d %H:%M:%S %Y"))
         _list_queue(found)
         click.echo()
         sys.stdout.flush()
-        time.sleep(every_s)
+        time.sleep(int(every))
 
 
 def _refuse_json(found: Mapping[str, object], name: str, instead: str) -> None:
@@ -244,12 +246,6 @@ def _format(found: Mapping[str, list[str]], usual: str, words: Mapping[str, str]
     return found.get("format", [usual])[-1]
 
 
-def _seconds(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 1:
-        raise click.UsageError(f"{text!r} is not a number of seconds")
-    return int(text)
-
-
 def _list_queue(found: Mapping[str, list[str]]) -> int:
     client = connect()
     users = set(lookup.user_names(client, parts(found.get("user", []))))
@@ -261,9 +257,7 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
         states = ["PENDING", "HELD"]
     named = parts([*found.get("jobs", []), *found.get("job", [])])
     ids = parse_ids(",".join(named)) if named else []
-    select: dict[str, object] = {"ids": ids, "user": None, "states": states}
-    if len(users) == 1:
-        select["user"] = next(iter(users))
+    select = {"ids": ids, "user": next(iter(users)) if len(users) == 1 else None, "states": states}
     tasks = "array" in found
     if ids:
         listed = _named(client, select, ids, tasks=tasks, has_states="states" in found)
@@ -271,7 +265,7 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
             output.say("slurm_load_jobs error: Invalid job id specified")
             return 1
     else:
-        listed = list(_queue(client, select, tasks=tasks))
+        listed = list(client.jobs("status", select=select, tasks=tasks))
         if "states" in found:
             listed += _just_ended(client, select, listed)
     jobs = _wanted(listed, users, states, found)
@@ -279,7 +273,7 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
     if "start" in found:
         usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
     text = _format(found, usual, fields.WORDS)
-    if not {"%S", "%E"}.isdisjoint(fields.signs_of(text)):
+    if not {"S", "E"}.isdisjoint(fields.signs_of(text)):
         jobs = lookup.with_starts(client, jobs)
     order = found.get("sort", ["S" if "start" in found else ""])[-1]
     try:
@@ -304,9 +298,8 @@ def _just_ended(
     states = [state for state in select["states"] if state in output.ENDED]
     if select["states"] and not states:
         return []
-    past = {"since_s": time.time() - lookup.KNOWN_S, "states": states, "user": select["user"]}
-    known = {job["id"] for job in listed}
-    ended = _past(client, {key: each for key, each in past.items() if each})
+    since_s, known = time.time() - lookup.KNOWN_S, {job["id"] for job in listed}
+    ended = _past(client, since_s=since_s, states=states, user=select["user"])
     return [job for job in ended if job["id"] not in known][::-1]
 
 
@@ -331,7 +324,7 @@ def _known(
     """Return the jobs with these ids, without those that nobody knows, as Slurm does; None if there
     was one id, of no job."""
     try:
-        return list(_queue(client, {**select, "ids": ids}, tasks=tasks))
+        return list(client.jobs("status", select={**select, "ids": ids}, tasks=tasks))
     except Refused as error:
         if error.code != "no-such-job":
             raise
@@ -340,14 +333,6 @@ def _known(
     half = len(ids) // 2
     found = [_known(client, select, each, tasks=tasks) for each in (ids[:half], ids[half:])]
     return [job for jobs in found for job in jobs or ()]
-
-
-def _queue(
-    client: Connection, select: Mapping[str, object], *, tasks: bool
-) -> Iterator[Mapping[str, Any]]:
-    more = {"tasks": True} if tasks else {}
-    for page in client.pages("status", select=select, **more):
-        yield from page["jobs"]
 
 
 def _wanted(
@@ -405,19 +390,16 @@ def sacct(words: list[str]) -> int:
     until_s = parse_moment(found["endtime"][-1]) if "endtime" in found else None
     if since_s is None and not ids:
         since_s = parse_moment("today")
-    past: dict[str, object] = {"ids": ids, "states": states, "since_s": since_s}
+    select = {"ids": ids, "user": next(iter(users)) if len(users) == 1 else None, "states": states}
     # A state that is asked for is one that the job had reached before the end time.
-    past |= {"until_s": until_s if states else None}
-    past |= {"user": next(iter(users)) if len(users) == 1 else None}
-    ended = list(_past(client, {key: each for key, each in past.items() if each not in (None, [])}))
-    select = {"ids": ids, "user": past["user"], "states": states}
+    ended = list(_past(client, **select, since_s=since_s, until_s=until_s if states else None))
     if ids:
         live = _known(client, select, ids, tasks=False) or []
     else:
-        live = list(_queue(client, select, tasks=False))
+        live = list(client.jobs("status", select=select))
     known = {job["id"]: job for job in (*live, *ended)}.values()
     before = [job for job in known if until_s is None or job["submitted_at"] < until_s]
-    jobs = _wanted(sorted(before, key=_number), users, states, found)
+    jobs = _wanted(sorted(before, key=itemgetter("id")), users, states, found)
     if "allocations" not in found:
         jobs = [line for job in jobs for line in _lines_of(job, steps)]
     usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
@@ -429,13 +411,9 @@ def sacct(words: list[str]) -> int:
     _warn_of_fields(fields.unknown_names(text))
     try:
         lines = fields.rows_by_names(
-            text,
-            jobs,
-            heads="noheader" not in found,
-            delimiter=delimiter,
-            ends="parsable" in found,
-            unit=unit,
-        )
+            text, jobs, heads="noheader" not in found, delimiter=delimiter,
+            ends="parsable" in found, unit=unit,
+        )  # fmt: skip
     except ValueError as error:
         raise click.UsageError(f"{error} is not a field and its width") from None
     for line in lines:
@@ -451,7 +429,7 @@ def _lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str,
     elif f"{label}.batch" not in steps:
         return
     if job["started_at"] is not None:
-        yield fields.batch_step(job)
+        yield {**job, "step": "batch"}
 
 
 @slurm_command("seff", "tell how well a job has used its cores and memory, as `drf why` does")
@@ -468,13 +446,9 @@ def seff(words: list[str]) -> int:
     return 0
 
 
-def _number(job: Mapping[str, Any]) -> int:
-    return int(job["id"])
-
-
-def _past(client: Connection, past: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
-    for page in client.pages("history", past=past):
-        yield from page["jobs"]
+def _past(client: Connection, **past: object) -> Iterator[Mapping[str, Any]]:
+    """Yield ended jobs, the latest first, that pass those filters that are given."""
+    return client.jobs("history", past={key: each for key, each in past.items() if each})
 
 
 # -- cancelling --------------------------------------------------------------------------------
@@ -501,7 +475,9 @@ def scancel(words: list[str]) -> int:
         select["name"] = name[-1]
     others = [] if ids else _jobs_of_others(client, select)
     if others and "quiet" not in found:
-        _tell_of_others(others)
+        labels = [f"{fields.job_label(job)} ({output.clean(job['user'])})" for job in others]
+        what = "job" if len(labels) == 1 else "jobs"
+        output.say(f"scancel: not yours to cancel: {what} {output.listed(labels, 3)}")
     asks = "interactive" in found
     if asks or (ids and (name or user or states)):
         # The daemon takes either ids or filters.
@@ -509,11 +485,7 @@ def scancel(words: list[str]) -> int:
         if not jobs and "quiet" not in found:
             output.say("scancel: there is no such job")
         confirmed = [job for job in jobs if not asks or _is_confirmed(job)]
-        select = {
-            "ids": [ref for job in confirmed for ref in _refs(job)],
-            "user": None,
-            "states": [],
-        }
+        select = {"ids": [ref for job in confirmed for ref in _refs(job)]}
         if not confirmed:
             return 1 if others else 0
     signal = None if "signal" not in found else parse_signal(found["signal"][-1])
@@ -543,19 +515,12 @@ def _jobs_of_others(client: Connection, select: Mapping[str, Any]) -> list[Mappi
     return [job for job in jobs if job["user"] != caller["user"]]
 
 
-def _tell_of_others(jobs: list[Mapping[str, Any]]) -> None:
-    named = ", ".join(f"{fields.job_label(job)} ({output.clean(job['user'])})" for job in jobs[:3])
-    more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
-    what = f"job {named}{more}" if len(jobs) == 1 else f"jobs {named}{more}"
-    output.say(f"scancel: not yours to cancel: {what}")
-
-
 def _meant(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the live jobs with these ids, if there are any, that pass every filter too."""
     user, pattern, states = select["user"], select.get("name"), select["states"]
     return [
         job
-        for job in _queue(client, select, tasks=False)
+        for job in client.jobs("status", select=select)
         if job["ended_at"] is None
         and (user is None or job["user"] == user)
         and (pattern is None or fnmatchcase(job["name"], pattern))

@@ -182,13 +182,11 @@ def command(
         for text in reply.get("notes", ()):
             output.say(output.clean(text, 1000))
         warn(request)
-    job_id, count = reply["id"], reply.get("tasks")
-    if count is None:
-        what = f"job {job_id}"
-    else:
-        what = f"array {job_id} of {count} task{'' if count == 1 else 's'}"
+    job_id, shown = reply["id"], call.shown
+    if shown is None:
+        shown = "{}" if quiet else f"submitted {output.submitted(reply)}"
     return Result(
-        show=lambda: _tell_id(ctx, job_id, str(job_id) if quiet else f"submitted {what}"),
+        show=lambda: click.echo(shown.format(job_id)) if shown else None,
         view=lambda: pick(reply, ("id", "tasks")),
         finish=(lambda: _wait(client, job_id, is_quiet=quiet)) if wait else None,
     )
@@ -226,15 +224,6 @@ def _submitted(
         what = f"cannot write {error.filename}" if error.filename else "cannot open a terminal"
         raise Refused("no-output", f"{what}: {error.strerror}; the job is cancelled") from None
     return reply
-
-
-def _tell_id(ctx: click.Context, job_id: int, text: str) -> None:
-    """Print the text, or the id in the form of the program that this one stands for."""
-    shown = call_of(ctx).shown
-    if shown is None:
-        click.echo(text)
-    elif shown:
-        click.echo(shown.format(job_id))
 
 
 def _program(

@@ -135,10 +135,8 @@ def _finish(
         return NEVER_RAN
     if not reply["done"]:
         ended = {output.label(job) for job in reply["ended"]}
-        left = [str(ref) for ref in wanted if str(ref) not in ended]
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-        which = "none has ended" if any_one else f"not ended: {', '.join(left[:_NAMED])}{more}"
-        output.say(f"timed out: {which}")
+        left = output.listed([str(ref) for ref in wanted if str(ref) not in ended], _NAMED)
+        output.say(f"timed out: {'none has ended' if any_one else f'not ended: {left}'}")
         return _TIMED_OUT
     return next((job["status"] for job in reply["ended"] if job["status"]), 0)
 
@@ -429,9 +427,7 @@ class ProgressLine:
         return self._job()
 
     def _rows(self) -> list[JobView]:
-        select = {"ids": list(self._ids)}
-        pages = self._client.pages("status", select=select)
-        return [row for page in pages for row in page["jobs"]]
+        return list(self._client.jobs("status", select={"ids": list(self._ids)}))
 
     def _job(self) -> Callable[[], str]:
         (job,) = self._rows()

@@ -252,8 +252,7 @@ def _namesakes(name: str | None, client: Connection) -> list[tuple[int, str]]:
         return []
     ids = {
         job["array_id"] or job["id"]
-        for page in client.pages("status", select={"user": user, "ids": [], "states": []})
-        for job in page["jobs"]
+        for job in client.jobs("status", select={"user": user})
         if job["name"] == name
     }
     return [(each, "any") for each in sorted(ids)]

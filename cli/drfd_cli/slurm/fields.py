@@ -104,11 +104,6 @@ def job_label(job: View) -> str:
     return output.label(cast("JobView", job))
 
 
-def _task(job: View) -> str:
-    found = job.get("array_tasks", job["array_index"])
-    return "N/A" if found is None else str(found)
-
-
 def _reason(job: View) -> str:
     if job["reason"] is None:
         return "None"
@@ -122,34 +117,14 @@ def _reason(job: View) -> str:
     return _REASONS.get(code, code)
 
 
-def _place(job: View) -> str:
-    """Return the machine, or why the job waits."""
-    return f"({_reason(job)})" if job["started_at"] is None else host_name()
-
-
-def _left(job: View) -> str:
-    limit_s = job["time_limit_s"]
-    return "UNLIMITED" if limit_s is None else span(limit_s - elapsed_s(job))
-
-
 def _state(job: View) -> str:
     return STATES.get(job["state"], (job["state"],))[0]
-
-
-def _short_state(job: View) -> str:
-    return STATES.get(job["state"], ("", job["state"]))[1]
 
 
 def pool(job: View) -> str:
     """Return the job's partition: the last part of its pool, and without a pool the machine's."""
     path = str(job["pool"])
     return PARTITION if path == f"root.{job['user']}" else path.rsplit(".", 1)[-1]
-
-
-def _dependency(job: View) -> str:
-    """Return what the job waits for, where that was asked."""
-    awaited = [f"after{each['want']}:{each['label']}(unfulfilled)" for each in job.get("after", ())]
-    return ",".join(awaited) or "(null)"
 
 
 def _cpus(job: View) -> str:
@@ -160,23 +135,14 @@ def _memory(job: View) -> str:
     return f"{job['demand']['memory'] >> 20}M"
 
 
-def _gres(job: View) -> str:
-    counts = job["demand"]["gres"]
-    return ",".join(f"gres/{name}:{count}" for name, count in counts.items()) or "N/A"
-
-
-def _start(job: View) -> str:
-    return moment(job["started_at"] or job["expected_start_at"])
+def _gres(job: View, sign: str) -> list[str]:
+    return [f"gres/{name}{sign}{count}" for name, count in job["demand"]["gres"].items()]
 
 
 def _end(job: View) -> str:
     if job["ended_at"] is not None or job["started_at"] is None or job["time_limit_s"] is None:
         return moment(job["ended_at"])
     return moment(time.time() + job["time_limit_s"] - elapsed_s(job))
-
-
-def _command(job: View) -> str:
-    return "(null)" if job["argv"] is None else " ".join(job["argv"])
 
 
 def _code(job: View) -> str:
@@ -191,11 +157,6 @@ def _code(job: View) -> str:
 def _used(job: View, name: str) -> Any:
     used = job.get("used")
     return used.get(name) if used is not None else job["usage"][name]
-
-
-def _rss(job: View) -> str:
-    peak = _used(job, "memory_peak")
-    return "" if not peak else f"{peak >> 10}K"
 
 
 def _cpu_time(job: View) -> str:
@@ -221,21 +182,11 @@ def _state_and_who(job: View) -> str:
 
 
 def _disk(name: str) -> Callable[[View], str]:
-    def shown(job: View) -> str:
-        count = _used(job, name)
-        return "" if count is None else f"{count / (1 << 20):.2f}M"
-
-    return shown
+    return lambda job: "" if (n := _used(job, name)) is None else f"{n / (1 << 20):.2f}M"
 
 
 def _tres(job: View) -> str:
-    own = [f"cpu={_cpus(job)}", f"mem={_memory(job)}", "node=1"]
-    return ",".join(own + [f"gres/{name}={n}" for name, n in job["demand"]["gres"].items()])
-
-
-def _minutes(job: View) -> str:
-    limit_s = job["time_limit_s"]
-    return "UNLIMITED" if limit_s is None else str(limit_s // 60)
+    return ",".join([f"cpu={_cpus(job)}", f"mem={_memory(job)}", "node=1", *_gres(job, "=")])
 
 
 def _cpu_seconds(job: View) -> float:
@@ -257,7 +208,8 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("i JOBID jobarrayid", "JobID -12", job_label),
     ("A JOBID jobid", "JobIDRaw -12", _of("id")),
     ("F ARRAY_JOB_ID arrayjobid", "", lambda job: str(job["array_id"] or job["id"])),
-    ("K ARRAY_TASK_ID arraytaskid", "", _task),
+    ("K ARRAY_TASK_ID arraytaskid", "",
+     lambda job: "N/A" if (at := job.get("array_tasks", job["array_index"])) is None else str(at)),
     ("j NAME name", "JobName", _of("name")),
     ("u USER username", "User 9", _of("user")),
     ("U UID userid", "UID 6", _of("uid")),
@@ -265,17 +217,20 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("P PARTITION partition", "Partition", pool),
     ("", "Cluster", lambda job: host_name()),
     ("q QOS qos", "QOS", lambda job: "normal"),
-    ("t ST statecompact", "", _short_state),
+    ("t ST statecompact", "", lambda job: STATES.get(job["state"], ("", job["state"]))[1]),
     ("T STATE state", "", _state),
     ("M TIME timeused", "", lambda job: span(elapsed_s(job))),
     ("l TIME_LIMIT timelimit", "", lambda job: span(job["time_limit_s"])),
-    ("L TIME_LEFT timeleft", "", _left),
+    ("L TIME_LEFT timeleft", "",
+     lambda job: span(job["time_limit_s"] and job["time_limit_s"] - elapsed_s(job))),
     ("C CPUS numcpus", "AllocCPUS ReqCPUS 8 NCPUS", _cpus),
     ("c MIN_CPUS mincpus", "", _cpus),
     ("D NODES nodes numnodes", "NNodes 8 AllocNodes NTasks 8", lambda job: "1"),
     ("m MIN_MEMORY minmemory", "ReqMem", _memory),
-    ("b TRES_PER_NODE gres tres-per-node", "", _gres),
-    ("R NODELIST(REASON) reasonlist", "", _place),
+    ("b TRES_PER_NODE gres tres-per-node", "",
+     lambda job: ",".join(_gres(job, ":")) or "N/A"),
+    ("R NODELIST(REASON) reasonlist", "",
+     lambda job: f"({_reason(job)})" if job["started_at"] is None else host_name()),
     ("r REASON reason", "Reason 22", _reason),
     ("N NODELIST nodelist", "", lambda job: "" if job["started_at"] is None else host_name()),
     ("B EXEC_HOST batchhost", "", lambda job: "n/a" if job["started_at"] is None else host_name()),
@@ -286,7 +241,8 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("", "ElapsedRaw", lambda job: str(int(elapsed_s(job)))),
     ("p PRIORITY priority", "Priority", _of("priority")),
     ("Q PRIORITY prioritylong", "", _of("priority")),
-    ("S START_TIME starttime", "", _start),
+    ("S START_TIME starttime", "",
+     lambda job: moment(job["started_at"] or job["expected_start_at"])),
     ("e END_TIME endtime", "", _end),
     ("V SUBMIT_TIME submittime", "", lambda job: moment(job["submitted_at"])),
     ("{eligibletime} ELIGIBLE_TIME", "", lambda job: moment(job["eligible_at"])),
@@ -295,8 +251,11 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("", "Start 19", _at("started_at")),
     ("", "End 19", _at("ended_at")),
     ("", "Timelimit", lambda job: span(job["time_limit_s"], whole=True)),
-    ("", "TimelimitRaw 12", _minutes),
-    ("", "MaxRSS AveRSS", _rss),
+    ("", "TimelimitRaw 12", lambda job: (
+        "UNLIMITED" if job["time_limit_s"] is None else str(job["time_limit_s"] // 60)
+    )),
+    ("", "MaxRSS AveRSS",
+     lambda job: f"{peak >> 10}K" if (peak := _used(job, "memory_peak")) else ""),
     ("", "AveCPU", lambda job: span(_used(job, "cpu_seconds") or 0, whole=True)),
     ("", "MaxDiskRead 12", _disk("read_bytes")),
     ("", "MaxDiskWrite 12", _disk("written_bytes")),
@@ -306,8 +265,12 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("{tres-alloc} TRES_ALLOC", "ReqTRES AllocTRES", _tres),
     ("Z WORK_DIR workdir", "", lambda job: str(job["cwd"] or "(null)")),
     ("", "WorkDir 20", lambda job: str(job["cwd"] or "")),
-    ("o COMMAND command", "SubmitLine 20", _command),
-    ("E DEPENDENCY dependency", "", _dependency),
+    ("o COMMAND command", "SubmitLine 20",
+     lambda job: "(null)" if job["argv"] is None else " ".join(job["argv"])),
+    # What the job waits for, where that was asked.
+    ("E DEPENDENCY dependency", "", lambda job: ",".join(
+        f"after{each['want']}:{each['label']}(unfulfilled)" for each in job.get("after", ())
+    ) or "(null)"),
     ("d MIN_TMP_DISK mintmpdisk", "", lambda job: "0"),
     ("f FEATURES feature", "", lambda job: "(null)"),
     ("h OVER_SUBSCRIBE oversubscribe", "", lambda job: "OK"),
@@ -319,7 +282,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("{restartcnt} RESTART_COUNT", "Restarts 8", lambda job: str(max(0, job["attempt"] - 1))),
     ("{stdout} STDOUT", "", _of("stdout")),
     ("{stderr} STDERR", "", _of("stderr")),
-)
+)  # fmt: skip
 
 
 def by_sign(rows: Iterable[tuple[str, V]]) -> tuple[dict[str, tuple[str, V]], dict[str, str]]:
@@ -353,23 +316,20 @@ def by_signs(text: str, words: Mapping[str, str]) -> str:
 
 def rows_by_signs(text: str, jobs: Iterable[View], *, heads: bool) -> list[str]:
     """Return the lines of a format of `squeue -o`. Columns of unknown signs are empty."""
-    signs = {found[3] for found in _SIGN.finditer(text)}
-    lines = [fill(text, {sign: SIGNS[sign][0] for sign in signs & SIGNS.keys()})] if heads else []
+    known = {sign: SIGNS[sign] for sign in signs_of(text) if sign in SIGNS}
+    lines = [fill(text, {sign: head for sign, (head, _) in known.items()})] if heads else []
     return lines + [
-        fill(text, {sign: _plain(SIGNS[sign][1](job)) for sign in signs & SIGNS.keys()})
-        for job in jobs
+        fill(text, {sign: _plain(show(job)) for sign, (_, show) in known.items()}) for job in jobs
     ]
 
 
-def signs_of(text: str) -> set[str]:
-    return {f"%{sign}" for _, _, sign in _SIGN.findall(text)}
+def signs_of(text: str) -> list[str]:
+    return list(dict.fromkeys(sign for _, _, sign in _SIGN.findall(text)))
 
 
 def unknown_signs(text: str, known: Container[str] = frozenset(SIGNS)) -> list[str]:
     """Return the signs of a format that have no meaning here."""
-    return list(
-        dict.fromkeys(f"%{sign}" for _, _, sign in _SIGN.findall(text) if sign not in known)
-    )
+    return [f"%{sign}" for sign in signs_of(text) if sign not in known]
 
 
 def sorted_by(text: str, jobs: Iterable[View]) -> list[View]:
@@ -440,48 +400,27 @@ def efficiency(job: View) -> list[str]:
 _OF_JOB = ("user", "uid", "partition", "qos", "timelimit", "timelimitraw", "reqmem", "submitline")
 
 
-def batch_step(job: View) -> View:
-    """Return what sacct shows of the script of a job, in a line of its own."""
-    return {**job, "step": "batch"}
-
-
 def unknown_names(names: str) -> list[str]:
     """Return the names of fields that are not known here."""
     words = [word.strip().partition("%")[0] for word in names.split(",") if word.strip()]
     return [word for word in words if word.lower() not in (*NAMES, "all")]
 
 
-def _in_unit(name: str, job: View, unit: str) -> str | None:
-    """Return an amount of memory in kibibytes, mebibytes and so on, if the field is one."""
-    size = job["demand"]["memory"] if name == "reqmem" else _used(job, "memory_peak")
-    if name not in ("reqmem", "maxrss", "averss") or not size:
-        return None
-    return f"{size / (1 << 10 * ' KMGTP'.index(unit)):.2f}".removesuffix(".00") + unit
-
-
-def _cell(name: str, job: View, unit: str = "") -> str:
-    if name not in NAMES:
+def _cell(name: str, job: View, unit: str) -> str:
+    if name not in NAMES or ("step" in job and name in _OF_JOB):
         return ""
-    if "step" in job and name in _OF_JOB:
-        return ""
-    if "step" in job and name in ("jobid", "jobidraw"):
-        return f"{NAMES[name][2](job)}.{job['step']}"
     if "step" in job and name == "jobname":
         return str(job["step"])
-    own = _in_unit(name, job, unit) if unit else None
-    if own is not None:
-        return own
-    return NAMES[name][2](job)
+    if unit and name in ("reqmem", "maxrss", "averss"):
+        size = job["demand"]["memory"] if name == "reqmem" else _used(job, "memory_peak")
+        if size:
+            return f"{size / (1 << 10 * ' KMGTP'.index(unit)):.2f}".removesuffix(".00") + unit
+    shown = NAMES[name][2](job)
+    return f"{shown}.{job['step']}" if "step" in job and name in ("jobid", "jobidraw") else shown
 
 
 def rows_by_names(
-    names: str,
-    jobs: Sequence[View],
-    *,
-    heads: bool,
-    delimiter: str | None,
-    ends: bool,
-    unit: str = "",
+    names: str, jobs: Sequence[View], *, heads: bool, delimiter: str | None, ends: bool, unit: str
 ) -> list[str]:
     """Return the lines of `sacct`: in columns, or with a delimiter, also at the end if it `ends` a
     line. `all` names all fields; columns of unknown names are empty. `unit`: that of memory."""
@@ -494,21 +433,14 @@ def rows_by_names(
             raise ValueError(word)
         head, usual, _ = NAMES.get(name.lower(), (name, 10, str))
         columns.append((head, int(width or usual), name.lower()))
+    table = [[head for head, _, _ in columns]] if heads else []
+    if heads and delimiter is None:
+        table.append(["-" * abs(width) for _, width, _ in columns])
+    table += [[_plain(_cell(name, job, unit)) for _, _, name in columns] for job in jobs]
     if delimiter is not None:
-        tail = delimiter if ends else ""
-        table = [[head for head, _, _ in columns]] if heads else []
-        table += [[_plain(_cell(name, job, unit)) for _, _, name in columns] for job in jobs]
-        return [delimiter.join(row) + tail for row in table]
-
-    def line(cells: Iterable[tuple[str, int]]) -> str:
-        return " ".join(_column(text, width) for text, width in cells) + " "
-
-    lines = [line((head, width) for head, width, _ in columns)] if heads else []
-    if heads:
-        lines.append(line(("-" * abs(width), width) for _, width, _ in columns))
-    return lines + [
-        line((_plain(_cell(name, job, unit)), width) for _, width, name in columns) for job in jobs
-    ]
+        return [delimiter.join(row) + (delimiter if ends else "") for row in table]
+    widths = [width for _, width, _ in columns]
+    return [" ".join(map(_column, row, widths)) + " " for row in table]
 
 
 def _column(text: str, width: int) -> str:
