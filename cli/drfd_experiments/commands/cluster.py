@@ -23,17 +23,13 @@ from drfd.common.errors import HostError, Refused
 from drfd.common.units import exact_size, show_size
 from drfd.slurm import private
 from drfd.slurm.private import PrivateNode, PrivateSlurm
-from drfd_cli import charts
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
-from drfd_cli.options import asked_form, prints_result
-from drfd_cli.output import Result
 from drfd_experiments import macro, sharing
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
 from drfd_experiments.commands import fig8
-from drfd_experiments.commands.fig8 import closing
 from drfd_experiments.commands.fig9 import users_of_demo
-from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
+from drfd_experiments.figures import Cell, Column, Figure, Table, live_figure
 from drfd_experiments.macro import LARGE, NODE, SMALL
 from drfd_experiments.sharing import JOBS, PHASES, Shares, panels, simulate, steady
 
@@ -48,17 +44,10 @@ _PARTS = (0.6, 0.13)
 _SEEDS = range(8)
 
 
-@click.command("cluster")
-@click.option(
-    "--seconds",
-    type=click.IntRange(40, 1200),
-    default=100,
-    show_default=True,
-    help="How long tasks run; the starts of drfd and Slurm come to that.",
+@live_figure(
+    "cluster", 40, 100, 1200, "How long tasks run; the starts of drfd and Slurm come to that."
 )
-@plot_option
-@prints_result()
-def command(seconds: int, plot_path: str | None) -> Result:
+def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
     """Figures 8 and 9 of the DRF paper over three nodes, live beside the simulator, in two minutes:
     this machine stands for all three, two of which are of a private Slurm.
 
@@ -67,8 +56,6 @@ def command(seconds: int, plot_path: str | None) -> Result:
     fails.
     """
     _refuse_without_slurm()
-    charts.check_plot(plot_path)
-    quiet = not asked_form().is_for_people
     phase_s, way_s = (int(part * seconds) for part in (_PARTS[0] / 3, _PARTS[1]))
     scale = scale_of_nodes()
     tally = Tally()
@@ -96,8 +83,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
         (crowd, simulated_crowd(way, way_s, _SEEDS))
         for crowd, way in zip(crowds, ways(), strict=True)
     ]
-    found, wrong = figure(shares, pairs, tally)
-    return closing(found, wrong, plot_path)
+    return figure(shares, pairs, tally)
 
 
 def _refuse_without_slurm() -> None:

@@ -17,9 +17,7 @@ from drfd.client.connection import Connection
 from drfd_cli import charts, output
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
-from drfd_cli.options import asked_form, prints_result
-from drfd_cli.output import Result
-from drfd_experiments.figures import Column, Figure, Table, plot_option, show_figures
+from drfd_experiments.figures import Column, Figure, Table, live_figure
 from drfd_experiments.sharing import (
     JOBS,
     NODE,
@@ -141,24 +139,13 @@ class Scenario:
         return found
 
 
-@click.command("fig8")
-@click.option(
-    "--seconds",
-    type=click.IntRange(12, 600),
-    default=60,
-    show_default=True,
-    help="How long it takes; three phases of the same length.",
-)
-@plot_option
-@prints_result()
-def command(seconds: int, plot_path: str | None) -> Result:
+@live_figure("fig8", 12, 60, 600, "How long it takes; three phases of the same length.")
+def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
     """Figure 8 of the DRF paper with real processes: two jobs share this machine, and their tasks
     change twice.
 
     Exits with 1 when the shares of a phase are not those that DRF promises.
     """
-    charts.check_plot(plot_path)
-    quiet = not asked_form().is_for_people
     phase_s = seconds // 3
     cpus, gb = (each * _NODES for each in NODE)
     scale = private_daemon.scale_for(cpus, gb)
@@ -175,25 +162,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
                 opening(play.doctor, scale, f"{cpus} CPUs and {gb} GB: {_NODES} of its 48 nodes.")
             with screen(quiet=quiet) as show:
                 play.play(show)
-            found, wrong = _figure(play, phase_s)
-    return closing(found, wrong, plot_path)
-
-
-def closing(found: Figure, wrong: list[str], plot_path: str | None) -> Result:
-    """Write the picture if `plot_path` is given, and return the figure as the result. The exit code
-    is 1 if there are sentences in `wrong`."""
-    if plot_path is not None:
-        charts.write_plot(plot_path, found.title, found.panels)
-
-    def show() -> None:
-        click.echo()
-        show_figures([found])
-
-    return Result(
-        show=show,
-        view=lambda: found.view() | {"as_expected": not wrong},
-        finish=lambda: 1 if wrong else 0,
-    )
+            return _figure(play, phase_s)
 
 
 def opening(doctor: DoctorReply, scale: Scale, machine: str) -> None:

@@ -19,14 +19,11 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.sim.figures import Panel
-from drfd_cli import charts
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
-from drfd_cli.options import asked_form, prints_result
-from drfd_cli.output import Result
 from drfd_experiments.cluster import SharingScheme
-from drfd_experiments.commands.fig8 import closing, opening
-from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
+from drfd_experiments.commands.fig8 import opening
+from drfd_experiments.figures import Cell, Column, Figure, Table, live_figure
 from drfd_experiments.macro import LARGE, NODE, PAPER_LARGE, SMALL, WAYS, Kind
 
 
@@ -85,17 +82,8 @@ class Figure9Result:
     held: list[tuple[float, float]]
 
 
-@click.command("fig9")
-@click.option(
-    "--seconds",
-    type=click.IntRange(8, 600),
-    default=25,
-    show_default=True,
-    help="How long each of the four ways of sharing is tried.",
-)
-@plot_option
-@prints_result()
-def command(seconds: int, plot_path: str | None) -> Result:
+@live_figure("fig9", 8, 25, 600, "How long each of the four ways of sharing is tried.")
+def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
     """Figure 9 of the DRF paper with real processes: DRF, slots, and CPU-fair sharing on this
     machine, within a bound on memory of the demo's own.
 
@@ -104,8 +92,6 @@ def command(seconds: int, plot_path: str | None) -> Result:
     there are no cgroups, the largest task is killed instead. Exits with 1 if DRF does not come out
     best, or if too few tasks complete to tell.
     """
-    charts.check_plot(plot_path)
-    quiet = not asked_form().is_for_people
     cpus, gb = (each * _NODES for each in NODE)
     scale = private_daemon.scale_for(cpus, gb, smallest_gb=SMALL.gb)
     results: list[Figure9Result] = []
@@ -121,8 +107,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
         if not quiet:
             done = ", ".join(f"{count} {name}" for name, count in results[-1].done.items())
             click.echo(f"{way.name:<9} tasks done: {done}; killed: {results[-1].killed}")
-    found, wrong = _figure(results, seconds)
-    return closing(found, wrong, plot_path)
+    return _figure(results, seconds)
 
 
 def _config(place: Path, scale: Scale, way: SharingScheme) -> str:

@@ -26,13 +26,10 @@ from drfd.sim.driver import Lender, work_s
 from drfd.sim.figures import Panel
 from drfd.sim.machine import rules_of
 from drfd.sim.workload import SimJob
-from drfd_cli import charts, output
+from drfd_cli import output
 from drfd_cli.demo import private_daemon
-from drfd_cli.options import asked_form, prints_result
-from drfd_cli.output import Result
 from drfd_experiments.commands import fig9
-from drfd_experiments.commands.fig8 import closing
-from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
+from drfd_experiments.figures import Cell, Column, Figure, Table, live_figure
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply
@@ -128,24 +125,13 @@ class Recording:
         return before.used[pool] + part * (after.used[pool] - before.used[pool])
 
 
-@click.command("lend")
-@click.option(
-    "--seconds",
-    type=click.IntRange(32, 600),
-    default=56,
-    show_default=True,
-    help="How long it takes; half with quotas, half with lending.",
-)
-@plot_option
-@prints_result()
-def command(seconds: int, plot_path: str | None) -> Result:
+@live_figure("lend", 32, 56, 600, "How long it takes; half with quotas, half with lending.")
+def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
     """Idle cores that are lent to running jobs, with real processes: who uses what of one core,
     without lending and with it, beside the theory.
 
     Exits with 1 when uses are not those that DRF promises.
     """
-    charts.check_plot(plot_path)
-    quiet = not asked_form().is_for_people
     found: list[Recording] = []
     for mode in _WORDS:
         with (
@@ -159,7 +145,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
                 _bars, _print_uses, draw_s=0.5, tell_s=2, quiet=quiet
             ) as show:
                 found.append(_play(client, place, mode, seconds / 2, show))
-    return closing(*figure_of(found), plot_path)
+    return figure_of(found)
 
 
 def _config(place: Path, mode: str) -> str:
