@@ -18,6 +18,7 @@ import click
 
 from drfd.client.connection import Connection, choose
 from drfd.client.words import (
+    CLOCKS,
     Ref,
     is_clock,
     parse_after,
@@ -582,8 +583,7 @@ _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?: ?(?P<ha
 _DAY = r"(?P<month>\d{1,2})(?P<sign>[/.])(?P<day>\d{1,2})(?:(?P=sign)(?P<year>\d{2}))?"
 _SHORT_DAY = r"(?P<month>\d{2})(?P<day>\d{2})(?P<year>\d{2})?"
 _TIMES = (_CLOCK, *(f"{day}(?:[-t]{_CLOCK})?" for day in (_DAY, _SHORT_DAY)))
-_CLOCKS = {"elevenses": "11:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
-_DAYS = {"today": 0, "midnight": 0, "yesterday": -1, "tomorrow": 1}
+_DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
 _UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 #: A time from now, and a duration before now. The latter needs a unit: "90" alone is ambiguous.
 _OFF = r"now(?:([-+]\d{1,9})(second|minute|hour|day|week|)s?)?"
@@ -595,7 +595,7 @@ def parse_moment(text: str, now_s: float | None = None) -> float:
     "yesterday" or "7d" (ago), or as Slurm writes it. Raises Refused."""
     now_s = time.time() if now_s is None else now_s
     word = text.strip()
-    low = _CLOCKS.get(word.lower(), word.lower())
+    low = CLOCKS.get(word.lower(), word.lower())
     if low in _DAYS:
         return local_time(now_s, days=_DAYS[low])
     if word.startswith("@") and word[1:].isdecimal() and len(word) < 14:

@@ -651,6 +651,22 @@ def advice_line(advice: AdviceView) -> str:
     return f"drf submit {' '.join(advice['options'])}  (from {basis}{short}{note})"
 
 
+class StatusLine:
+    """A line on standard error that is rewritten in place; nothing if that is no terminal."""
+
+    def __init__(self) -> None:
+        self.is_live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        """Show the text in place of the one before, or with an empty one erase that."""
+        if self.is_live and (text or self._is_shown):
+            # Return to the beginning of the line and erase it (ECMA-48 EL).
+            sys.stderr.write(f"\r\x1b[K{shorten(text, width(sys.stderr) - 1)}")
+            sys.stderr.flush()
+            self._is_shown = bool(text)
+
+
 def is_terminal() -> bool:
     return sys.stdout.isatty()
 

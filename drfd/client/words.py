@@ -41,6 +41,10 @@ OUTCOMES = {
 
 _CLOCK = r"(\d{1,2}):(\d\d)(?::(\d\d))?"
 _MOMENT = re.compile(rf"(?:(\d{{4}}-\d\d-\d\d|today|tomorrow)(?:[T ]|$))?(?:{_CLOCK})?", re.ASCII)
+#: Names of times of the day, as Slurm has them, too.
+CLOCKS = {
+    "midnight": "00:00", "elevenses": "11:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00",
+}  # fmt: skip
 _HINT = "write 18:00, 6pm, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
 #: A time from now on: `now+2h`, `now + 1 minute`, `+10s`.
 _FROM_NOW = re.compile(r"(?:now\s*)?\+\s*(.+)")
@@ -181,12 +185,12 @@ def parse_after(text: str) -> list[tuple[Ref, str]]:
 
 
 def parse_begin(text: str, now_s: float | None = None) -> int:
-    """Return the Unix time of "18:00" or "6pm" (the next one), "tomorrow", "2026-11-21T08:00",
-    "now+2h", "+2h" or "10 min" (from now on), and 0 for "now". `now_s` is the present time, for
-    tests."""
+    """Return the Unix time of "18:00", "6pm" or "noon" (the next one), "tomorrow",
+    "2026-11-21T08:00", "now+2h", "+2h" or "10 min" (from now on), and 0 for "now". `now_s` is the
+    present time, for tests."""
     now_s = time.time() if now_s is None else now_s
-    word = text.strip()
-    low = word.lower()
+    low = text.strip().lower()
+    word = CLOCKS.get(low, text.strip())
     if low == "now":
         return 0
     if from_now := _FROM_NOW.fullmatch(low):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -324,8 +323,7 @@ class _Progress:
     """The line of progress on stderr, if that is a terminal, and the speed at the end."""
 
     def __init__(self, label: str, jobs: int) -> None:
-        self._label, self._jobs = label, jobs
-        self._is_shown = sys.stderr.isatty()
+        self._label, self._jobs, self._status = label, jobs, output.StatusLine()
         self._told_s = time.monotonic()
         self._began_s = time.process_time()
 
@@ -333,11 +331,11 @@ class _Progress:
         return self
 
     def __exit__(self, *why: object) -> None:
-        self._write("")
+        self._status.show("")
 
     @property
     def tell(self) -> Callable[[int], None] | None:
-        return self._tell if self._is_shown else None
+        return self._tell if self._status.is_live else None
 
     def _tell(self, over: int) -> None:
         self.note(f"{self._label}: {over / self._jobs:.0%} of {self._jobs:,} jobs")
@@ -346,20 +344,14 @@ class _Progress:
         now_s = time.monotonic()
         if now_s - self._told_s >= _TELL_EVERY_S:
             self._told_s = now_s
-            self._write(line)
+            self._status.show(line)
 
     def done(self, decisions: int) -> None:
         """Print the speed; `decisions` are passes and launches."""
         took_s = time.process_time() - self._began_s
-        self._write("")
+        self._status.show("")
         rate = f", {decisions / took_s:,.0f} decisions/s" if took_s > 0.1 else ""
         output.say(f"simulated {self._label} in {took_s:.1f} s of CPU time{rate}")
-
-    def _write(self, line: str) -> None:
-        if self._is_shown:
-            # Return to the beginning of the line and erase it (ECMA-48 EL).
-            sys.stderr.write(f"\r\x1b[K{output.clean(line)}")
-            sys.stderr.flush()
 
 
 def _mix(text: str) -> object:

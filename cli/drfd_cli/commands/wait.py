@@ -266,8 +266,6 @@ _PAUSE_S, _TIMES = 2.0, 20.0
 _FORECAST_S = 30.0
 #: Seconds over which the rate of ends is measured, and the ends that a rate needs.
 _RATE_S, _LEAST_ENDS = 900.0, 3
-#: Return to the beginning of the line and erase it (ECMA-48 EL).
-_CLEAR = "\r\x1b[K"
 
 
 @dataclass(frozen=True)
@@ -371,10 +369,10 @@ class ProgressLine:
     def __init__(self, client: Connection, ids: Sequence[Ref], *, pace: float) -> None:
         """`client` names the daemon; its connection is not used. `pace` multiplies the intervals
         between requests."""
-        self._is_live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._status = output.StatusLine()
         encoding = (getattr(sys.stderr, "encoding", None) or "ascii").lower().replace("-", "")
         self._is_ascii = encoding != "utf8"
-        self._client = client.another() if self._is_live else client
+        self._client = client.another() if self._status.is_live else client
         self._ids = ids
         self._pace = pace
         self._is_array: bool | None = None
@@ -383,11 +381,10 @@ class ProgressLine:
         self._rate = Rate()
         #: Returns the line as it is now, from what the daemon said last.
         self._line: Callable[[], str] | None = None
-        self._is_shown = False
 
     def look(self) -> None:
         """Bring the line up to date; call this about once a second."""
-        if not self._is_live:
+        if not self._status.is_live:
             return
         if time.monotonic() >= self._next:
             began = time.monotonic()
@@ -398,22 +395,16 @@ class ProgressLine:
                 self._client.close()
             took = time.monotonic() - began
             self._next = time.monotonic() + self._pace * max(_PAUSE_S, _TIMES * took)
-        line = "" if self._line is None else self._line()
-        if line:
-            sys.stderr.write(_CLEAR + output.shorten(line, output.width(sys.stderr) - 1))
-            sys.stderr.flush()
-            self._is_shown = True
+        if self._line is not None and (line := self._line()):
+            self._status.show(line)
 
     def clear(self) -> None:
         """Erase the line, because another message follows, or nothing."""
-        if self._is_shown:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
-            self._is_shown = False
+        self._status.show("")
 
     def close(self) -> None:
         self.clear()
-        if self._is_live:
+        if self._status.is_live:
             self._client.close()
 
     def _ask(self) -> Callable[[], str]:

@@ -40,15 +40,11 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_.+-]+(@[A-Za-z0-9.-]+)?", re.ASCII)
 _GRES = re.compile(
     r"([A-Za-z_][\w.-]*?)(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?:\(.*\))?", re.ASCII
 )
-_DELAY = re.compile(r"now\+(\d+)\s*(second|minute|hour|day|week)?s?", re.ASCII)
 #: Options → the variables that hold their values.
 _TOLD = {
     "account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS", "gpus": "SLURM_GPUS",
     "gpus-per-node": "SLURM_GPUS_PER_NODE", "gpus-per-task": "SLURM_GPUS_PER_TASK",
     "cpus-per-gpu": "SLURM_CPUS_PER_GPU", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
-}  # fmt: skip
-_CLOCKS = {
-    "midnight": "00:00", "noon": "12:00", "elevenses": "11:00", "fika": "15:00", "teatime": "16:00",
 }  # fmt: skip
 V = TypeVar("V")
 
@@ -173,14 +169,6 @@ def _limit(text: str) -> list[str]:
     return ["-t", f"{seconds}s" if seconds else "unlimited"]
 
 
-def _begin(text: str) -> list[str]:
-    word = text.strip().lower()
-    match = _DELAY.fullmatch(word)
-    if match is not None:
-        return ["--begin", f"now+{match[1]}{(match[2] or 's')[0]}"]
-    return ["--begin", _CLOCKS.get(word, text.strip())]
-
-
 def _priority(text: str, sign: int = 1) -> list[str]:
     if not re.fullmatch("-?[0-9]{1,10}" if sign < 0 else "[0-9]{1,10}", text):
         raise Unfit("is not a number")
@@ -221,7 +209,8 @@ def _nodes(text: str) -> list[str]:
 #: Options → the words of `drf submit` that their values alone become.
 _WORDS: dict[str, Callable[[str], list[str]]] = {
     "nodes": _nodes, "job-name": lambda text: ["-n", text], "array": _array, "time": _limit,
-    "distribution": _distribution, "begin": _begin, "hold": lambda text: ["--hold"],
+    "distribution": _distribution, "begin": lambda text: ["--begin", text],
+    "hold": lambda text: ["--hold"],
     "nice": lambda text: _priority(text or "100", -1), "signal": _warning,
     "kill-on-invalid-dep": _if_never, "wait": lambda text: ["-w"],
     "test-only": lambda text: ["--dry-run"],

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from drfd.protocol.replies import JobView
+    from drfd_cli.output import StatusLine
     from drfd_cli.terminal.pty import AttachSocket
     from drfd_cli.terminal.relay import EscapeCommand, PtyRelay, Terminal
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 _POLL_S = 0.5
 #: Seconds until the reason of a wait is shown, and between two updates.
 _PATIENCE_S, _REFRESH_S = 1.0, 2.0
-#: Return to the beginning of the line and erase it (ECMA-48 EL).
-_CLEAR = "\r\x1b[K"
 #: Signals after which a failed job is not mentioned, as in a shell; None if it exited.
 _SILENT_SIGNALS = (None, signal.SIGINT, signal.SIGPIPE)
 _HELP = (
@@ -326,8 +325,8 @@ class WaitingLine:
         self._client = client
         self._job_id = job_id
         self._next = time.monotonic() + _PATIENCE_S
-        self._is_live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._shown = ""
+        self._status: StatusLine | None = None
+        self._code = ""
 
     def refresh(self) -> None:
         """Update the line if `_REFRESH_S` have passed since the last time."""
@@ -347,22 +346,18 @@ class WaitingLine:
         from drfd_cli import output
 
         text = f"job {self._job_id} waits: {output.why_line(job)}"
-        if self._is_live:
-            line = output.shorten(f"drf: {text}", output.width(sys.stderr) - 1)
-            sys.stderr.write(_CLEAR + line)
-            sys.stderr.flush()
-            self._shown = line
-        elif job["reason"] is not None and job["reason"]["code"] != self._shown:
+        self._status = self._status or output.StatusLine()
+        if self._status.is_live:
+            self._status.show(f"drf: {text}")
+        elif job["reason"] is not None and job["reason"]["code"] != self._code:
             # In a log, a line is added only if the code of the reason changes.
             output.say(text)
-            self._shown = job["reason"]["code"]
+            self._code = job["reason"]["code"]
 
     def clear(self) -> None:
         """Erase the line, because the job has started or another message follows."""
-        if self._is_live and self._shown:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
-            self._shown = ""
+        if self._status is not None:
+            self._status.show("")
 
 
 class SignalWakeup:
