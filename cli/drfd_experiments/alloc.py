@@ -21,8 +21,9 @@ from msgspec import Struct
 
 from drfd.common.errors import Refused
 from drfd.common.strict_table import suggestion
-from drfd.core.fairness.share_tree import TOP, FairShare, NodeRule
+from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue, Line
+from drfd.core.model.job import ROOT
 from drfd.core.model.machine import Vector
 from drfd.core.scheduling import policies
 from drfd.core.scheduling.policies import PassInput
@@ -292,7 +293,7 @@ def _in_whole_units(spec: Spec) -> tuple[FairShare, Mapping[str, Vector]]:
     numbers = {name: at for at, name in enumerate(pools)}
 
     def path_of(pool: str | None) -> str:
-        return TOP if pool is None else f"{path_of(pools[pool].parent)}.p{numbers[pool]}"
+        return ROOT if pool is None else f"{path_of(pools[pool].parent)}.p{numbers[pool]}"
 
     leaves = [f"{path_of(user.pool)}.u{at}" for at, user in enumerate(spec.users)]
     nodes: dict[str, User | Pool] = dict(zip(leaves, spec.users, strict=True))

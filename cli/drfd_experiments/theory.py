@@ -15,7 +15,8 @@ from functools import partial
 from math import inf
 from operator import mul
 
-from drfd.core.fairness.share_tree import ONE, TOP, ZERO, FairShare, Shares, parent_of, path_up
+from drfd.core.fairness.share_tree import ONE, ZERO, FairShare, Shares, parent_of, path_up
+from drfd.core.model.job import ROOT
 from drfd.core.model.machine import Vector
 
 _zip = partial(zip, strict=True)
@@ -88,7 +89,7 @@ class Flow:
         self._children: dict[str, list[str]] = {}
         for path in self._entitled:
             self._children.setdefault(parent_of(path), []).append(path)
-        self._held = {path: [ZERO] * len(self._top) for path in (TOP, *self._entitled)}
+        self._held = {path: [ZERO] * len(self._top) for path in (ROOT, *self._entitled)}
         self._got = dict.fromkeys(wants, ZERO)
 
     def run(self) -> Tasks:
@@ -98,7 +99,7 @@ class Flow:
                 # It asks for none of the resources that count, so nothing limits it.
                 assert want.tasks is not None, f"{leaf} asks for nothing, without end"
                 self._got[leaf] = want.tasks
-        while (drive := self._drive(TOP)) is not None:
+        while (drive := self._drive(ROOT)) is not None:
             flows = self._flows(drive.speeds)
             span = self._until(drive.speeds, flows)
             for leaf, speed in drive.speeds.items():
@@ -117,7 +118,7 @@ class Flow:
 
     def _is_full(self, leaf: str) -> bool:
         """Return whether a resource that the leaf needs is full."""
-        rows = _zip(self._asked[leaf], self._top, self._held[TOP])
+        rows = _zip(self._asked[leaf], self._top, self._held[ROOT])
         return any(each and held >= top for each, top, held in rows)
 
     def _can_grow(self, leaf: str) -> bool:
@@ -140,7 +141,7 @@ class Flow:
             # first.
             served = [drive for drive in drives if not drive.rises] or drives
             speeds = {leaf: speed for drive in served for leaf, speed in drive.speeds.items()}
-            if path == TOP:
+            if path == ROOT:
                 return _Drive(served[0].rises, speeds)
         flow = self._flows(speeds)[path]
         slope, _ = self._rise(path, flow)
@@ -169,7 +170,7 @@ class Flow:
         """Return the amounts per unit of time that each served node gets."""
         flows: dict[str, list[Fraction]] = {}
         for leaf, speed in speeds.items():
-            for path in (TOP, *path_up(leaf)):
+            for path in (ROOT, *path_up(leaf)):
                 flow = flows.setdefault(path, [ZERO] * len(self._top))
                 for axis, each in enumerate(self._asked[leaf]):
                     flow[axis] += speed * each
@@ -177,14 +178,14 @@ class Flow:
 
     def _until(self, speeds: Tasks, flows: Mapping[str, Sequence[Fraction]]) -> Fraction:
         """Return the time until a rate changes."""
-        rows = _zip(self._top, self._held[TOP], flows[TOP])
+        rows = _zip(self._top, self._held[ROOT], flows[ROOT])
         ends: list[Fraction] = [(top - held) / each for top, held, each in rows if each]
         ends += [
             (most - self._got[leaf]) / speed
             for leaf, speed in speeds.items()
             if (most := self._wants[leaf].tasks) is not None
         ]
-        changes = (self._rise(path, flow)[1] for path, flow in flows.items() if path != TOP)
+        changes = (self._rise(path, flow)[1] for path, flow in flows.items() if path != ROOT)
         return min([*ends, *(end for end in changes if end is not None)])
 
 

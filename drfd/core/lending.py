@@ -17,7 +17,8 @@ from math import inf
 from typing import ClassVar
 
 from drfd.common.units import AXES, show_amount
-from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up, ways_apart
+from drfd.core.fairness.share_tree import FairShare, parent_of, path_up, ways_apart
+from drfd.core.model.job import ROOT
 from drfd.core.model.machine import Vector
 
 #: The factor by which a ceiling may rise in a step.
@@ -268,7 +269,7 @@ def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, Node]) -
         below = {each: node(each) for each in sorted(children.get(path, ()))}
         return replace(places.get(path, root), below=below, claims=claims.get(path, ()))
 
-    return node(TOP)
+    return node(ROOT)
 
 
 def places_of(

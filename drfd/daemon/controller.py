@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.stimuli import Now, Tick
-from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.hours import LimitHours
-from drfd.core.model.job import JobState
+from drfd.core.model.job import ROOT, JobState
 from drfd.daemon import spawn
 from drfd.daemon.calendar import expand, expand_hours
 from drfd.daemon.config import Config, MetricsSettings, Site

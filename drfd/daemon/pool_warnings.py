@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 
 from drfd.common.units import show_need
-from drfd.core.fairness.rules import ROOT, NodeSettings, Pool, Rules, pools_and_users
+from drfd.core.fairness.rules import NodeSettings, Pool, Rules, pools_and_users
 from drfd.core.fairness.share_tree import parent_of
+from drfd.core.model.job import ROOT
 
 #: The most names in one sentence.
 _MOST_NAMES = 5

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import TOP, ShareTree, path_up, ways_apart
+from drfd.core.fairness.share_tree import ShareTree, path_up, ways_apart
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
-from drfd.core.model.job import Job, JobState, Postponed
+from drfd.core.model.job import ROOT, Job, JobState, Postponed
 from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes
 from drfd.core.scheduling.policies import PassInput, PassLimits, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
@@ -134,11 +134,11 @@ def _named(case: Case, parts: Sequence[_Part]) -> tuple[tuple[Holder, ...], int]
     return tuple(holders), len(parts) - len(named)
 
 
-def _enough(case: Case, axis: int, lacking: int, path: str = TOP) -> Iterator[_Part]:
+def _enough(case: Case, axis: int, lacking: int, path: str = ROOT) -> Iterator[_Part]:
     """Yield the jobs below a node that are named as holders of the resource, with the amounts that
     they hold."""
     for every in _by_owner(case, axis):
-        parts = (part for part in every if path == TOP or path in path_up(part[0].spec.leaf))
+        parts = (part for part in every if path == ROOT or path in path_up(part[0].spec.leaf))
         found: list[_Part] = []
         for part in parts:
             if lacking <= 0:

@@ -33,15 +33,12 @@ from drfd.common.units import AXES, parse_duration, read_duration_or_zero
 from drfd.common.week import WeekHours, parse_week_hours
 from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
 from drfd.core.model.hours import Limit, LimitHours
-from drfd.core.model.job import leaf_path
+from drfd.core.model.job import ROOT, leaf_path
 from drfd.core.model.machine import Vector
 from drfd.core.model.resources import Axes, Resources, disk_axes, kind_of, memory_axis
 
 T = TypeVar("T")
 N = TypeVar("N", bound="NodeSettings")
-
-
-ROOT = "root"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,8 @@ from heapq import heappop, heappush
 from math import expm1, inf, log, log2
 from typing import Any, NamedTuple
 
-from drfd.core.fairness.share_tree import TOP, ShareNode, ShareTree, over, parent_of, path_up
+from drfd.core.fairness.share_tree import ShareNode, ShareTree, over, parent_of, path_up
+from drfd.core.model.job import ROOT
 from drfd.core.model.machine import Vector, minus, plus
 
 #: The decayed usage of a node that has none (see `DecayedUsage`).
@@ -100,7 +101,7 @@ class ServiceOrder:
 
     def first(self) -> str | None:
         """Return the leaf that is served first, or None if no leaf waits."""
-        path = TOP
+        path = ROOT
         while path not in self.heads:
             children = self.children(path)
             if not children:
@@ -138,7 +139,7 @@ class Turns(ServiceOrder):
         self.heads, self._order, self._choose = order.heads, order, choose
 
     def first(self) -> str | None:
-        while (path := super().first()) is None and self._children.get(TOP):
+        while (path := super().first()) is None and self._children.get(ROOT):
             # A node has been reached below which nothing is served.
             pass
         return path
@@ -158,7 +159,7 @@ class Turns(ServiceOrder):
         if found is None:
             kept = self._order.children(path)
             found = self._children[path] = self._choose(path, kept)
-            if path != TOP and found[:1] != kept[:1]:
+            if path != ROOT and found[:1] != kept[:1]:
                 self._renew_first(_road(path))
                 return []
         return found

@@ -21,6 +21,7 @@ from functools import cached_property, lru_cache
 from math import lcm
 from operator import eq
 
+from drfd.core.model.job import ROOT
 from drfd.core.model.machine import Vector, fits, least, minus, not_negative, plus
 
 ZERO, ONE = Fraction(0), Fraction(1)
@@ -172,20 +173,16 @@ class NodeRule:
 PLAIN = NodeRule()
 
 
-#: The path of the root, which is entitled to everything.
-TOP = "root"
-
-
 def parent_of(path: str) -> str:
     """Return the node above. A path need not begin with the root's name to be below it."""
-    return path.rpartition(".")[0] or TOP
+    return path.rpartition(".")[0] or ROOT
 
 
 @lru_cache(maxsize=1 << 16)
 def path_up(leaf: str) -> tuple[str, ...]:
     """Return the leaf and the nodes above it, up to the children of the root."""
     nodes = []
-    while leaf != TOP:
+    while leaf != ROOT:
         nodes.append(leaf)
         leaf = parent_of(leaf)
     return tuple(nodes)
@@ -349,8 +346,8 @@ class ShareTree:
         self._shares = shares
         self._nothing: Vector = (0,) * len(shares.capacity)
         whole = Entitlement(shares.capacity, (ONE,) * len(shares.capacity))
-        self._top = ShareNode(TOP, None, whole, PLAIN)
-        self.nodes: dict[str, ShareNode] = {TOP: self._top}
+        self._top = ShareNode(ROOT, None, whole, PLAIN)
+        self.nodes: dict[str, ShareNode] = {ROOT: self._top}
         #: The resources that count as held by each active node except the root: those that it
         #: holds, and those of recently ended short jobs.
         self.charged: dict[str, Vector] = {}

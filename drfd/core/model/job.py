@@ -147,11 +147,15 @@ class Whose(StrEnum):
     JOB = "job"
 
 
+#: The path of the root of the fair-share tree, which is entitled to everything.
+ROOT = "root"
+
+
 @lru_cache(maxsize=1 << 14)
 def leaf_path(pool: str, user: str) -> str:
     """Return the path of a user's leaf; of a user in no pool, pool and leaf are "root.alice"."""
     name = leaf_name(user)
-    return f"root.{name}" if pool == f"root.{user}" else f"{pool}.{name}"
+    return f"{ROOT}.{name}" if pool == f"{ROOT}.{user}" else f"{pool}.{name}"
 
 
 def leaf_name(user: str) -> str:
@@ -162,7 +166,7 @@ def leaf_name(user: str) -> str:
 
 def show_path(path: str) -> str:
     """Return the path of a node for people: "lab/alice"."""
-    return path.removeprefix("root.").replace(".", "/").replace("%2E", ".").replace("%25", "%")
+    return path.removeprefix(f"{ROOT}.").replace(".", "/").replace("%2E", ".").replace("%25", "%")
 
 
 class RequiredOutcome(StrEnum):

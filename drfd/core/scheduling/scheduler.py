@@ -16,13 +16,13 @@ from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 
-from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import DecayedUsage, ShortJobs
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MACHINE
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, Now, Outcome, leaf_path
+from drfd.core.model.job import ROOT, Job, JobState, Now, Outcome, leaf_path
 from drfd.core.model.machine import (
     Instance,
     Instances,

@@ -38,7 +38,7 @@ from drfd.core.decisions.stimuli import (
     Tick,
 )
 from drfd.core.explain.forecast import Forecast
-from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
     WeekUse,
@@ -51,7 +51,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect, owed, signals_owed
 from drfd.core.model.hours import NO_HOURS, Limit, LimitHours, Window
-from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
+from drfd.core.model.job import ROOT, Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.machine import Instance
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.scheduling.backfill import KeptReservation

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.advice import advise, is_as_asked, kind_of_job
-from drfd.core.fairness.rules import ROOT
-from drfd.core.model.job import Actor, Job
+from drfd.core.model.job import ROOT, Actor, Job
 from drfd.daemon.children.children import Children, Kind, Program
 from drfd.daemon.children.usage_report import Task, advice_view
 from drfd.daemon.engine.engine import Engine

@@ -18,13 +18,23 @@ from drfd.common.units import AXES, utc_time
 from drfd.core.decisions.outcome import GpuMemory, attempts_of
 from drfd.core.explain.ended_jobs import account_of
 from drfd.core.explain.waits import Wait
-from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.hours import Limit, LimitHours
-from drfd.core.model.job import Array, Job, JobSpec, JobState, Outcome, Tasks, Usage, output_path
+from drfd.core.model.job import (
+    ROOT,
+    Array,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    Tasks,
+    Usage,
+    output_path,
+)
 from drfd.core.model.machine import Vector, plus
 from drfd.core.model.resources import NOTHING, Axes, Node, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of

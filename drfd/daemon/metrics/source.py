@@ -19,11 +19,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from drfd import __version__
-from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.job import Job, JobState, Outcome, show_path
+from drfd.core.model.job import ROOT, Job, JobState, Outcome, show_path
 from drfd.core.model.machine import fits, total
 from drfd.daemon.lookup.snapshots import Overview
 from drfd.daemon.lookup.views import resources_view
