@@ -230,12 +230,12 @@ class _Simulation:
             return
         self.asked[job.id] = job
         self.leaves[job.id] = spec.leaf
-        self._apply(ev.Submitted(job_id=job.id, at_s=self.now.at_s, spec=spec))
+        self._apply(ev.Submitted(job.id, self.now.at_s, spec=spec))
 
     def withdraw(self, job_id: int) -> None:
         if job_id in self.asked and job_id not in self.started:
             job = self.asked.pop(job_id)
-            self._apply(ev.Cancelled(job_id=job_id, at_s=self.now.at_s, by=job.user))
+            self._apply(ev.Cancelled(job_id, self.now.at_s, by=job.user))
 
     def pass_now(self) -> None:
         self.passes += 1
@@ -267,7 +267,7 @@ class _Simulation:
         del self._left[job_id]
         exited = self._apply(ev.Exited.completed(job_id, 1, self.now.at_s))
         self._scheduler.remember([exited], self.rules, self.now)
-        self._apply(ev.Cleaned(job_id=job_id, at_s=self.now.at_s, attempt=1))
+        self._apply(ev.Cleaned(job_id, self.now.at_s, attempt=1))
         self.ended[job_id] = self.now.at_s
         for job in self._speeds.end(self.asked.pop(job_id), self.now.at_s):
             self.submit(job)

@@ -60,7 +60,7 @@ def cancelled_for(ledger: Ledger, event: ev.DependencySettled) -> list[ev.Event]
     if unmet is None:
         return []
     why = never_text(Broken(unmet.on, unmet.outcome), ledger.label_of(unmet.on), is_cancelled=True)
-    return [ev.Cancelled(job_id=event.job_id, at_s=event.at_s, by=BY_RULE, why=why)]
+    return [ev.Cancelled(event.job_id, event.at_s, by=BY_RULE, why=why)]
 
 
 def never_text(broken: Broken, label: str, *, is_cancelled: bool) -> str:
@@ -100,14 +100,14 @@ def settled(
     ends = tuple(
         ev.Settled(on=on, outcome=outcome, is_met=on not in unmet) for on, outcome in ended.items()
     )
-    return ev.DependencySettled(job_id=job_id, at_s=at_s, ends=ends)
+    return ev.DependencySettled(job_id, at_s, ends=ends)
 
 
 def begin(ledger: Ledger, at_s: float) -> list[ev.Event]:
     """Return events for jobs whose earliest start time has passed, at most `_AT_ONCE` of them. A
     pause that would last longer than the longest one counts as over: the clock was set back."""
     found = islice(_due(ledger, at_s), _AT_ONCE)
-    return [ev.BeginReached(job_id=job_id, at_s=at_s) for job_id in found]
+    return [ev.BeginReached(job_id, at_s) for job_id in found]
 
 
 def is_any_due(ledger: Ledger, at_s: float) -> bool:

@@ -110,7 +110,7 @@ class SubmitAsked(Stimulus):
         refuse_too_many(ledger.job_counts.waiting[spec.user], spec.user, self.spans, rules)
         refuse_many_kinds(ledger, spec, NewKinds(set))
         job_id, held = ledger.next_id, self.held
-        event: ev.Event = ev.Submitted(job_id=job_id, at_s=at_s, spec=spec, held=held)
+        event: ev.Event = ev.Submitted(job_id, at_s, spec=spec, held=held)
         if self.spans:
             event = ev.ArraySubmitted(
                 array_id=job_id,
@@ -179,7 +179,7 @@ class CancelAsked(JobAsked):
     def judge(self, job: Job) -> list[ev.Event]:
         by = self.actor.user
         if job.state in ev.Cancelled.moves:
-            return [ev.Cancelled(job_id=job.id, at_s=self.now.at_s, by=by)]
+            return [ev.Cancelled(job.id, self.now.at_s, by=by)]
         return stop(job, self.now, Outcome.CANCELLED, f"cancelled by {by}")
 
 
@@ -196,7 +196,7 @@ class HoldAsked(JobAsked):
                 f"job {job.label} is {job.shown_state}; only a waiting job can be held",
                 hint=f"drf suspend {job.label} freezes it" if is_running else "",
             )
-        return [ev.Held(job_id=job.id, at_s=self.now.at_s, by=self.actor.user)]
+        return [ev.Held(job.id, self.now.at_s, by=self.actor.user)]
 
 
 class ReleaseAsked(JobAsked):
@@ -206,7 +206,7 @@ class ReleaseAsked(JobAsked):
         if job.state not in ev.Released.moves:
             raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
         refuse_if_kept(job, self.actor)
-        return [ev.Released(job_id=job.id, at_s=self.now.at_s, by=self.actor.user)]
+        return [ev.Released(job.id, self.now.at_s, by=self.actor.user)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +233,8 @@ class RequeueAsked(JobAsked):
             return []
         return [
             ev.StopRequested(
-                job_id=job.id,
-                at_s=self.now.at_s,
+                job.id,
+                self.now.at_s,
                 mono_s=self.now.mono_s,
                 outcome=None,
                 text=f"requeued by {self.actor.user}",
@@ -257,7 +257,7 @@ class SuspendAsked(JobAsked):
         if job.held_by is not None and not self.outweighs(job):
             return []
         by, at_s = self.actor.user, self.now.at_s
-        return [ev.SuspendRequested(job_id=job.id, at_s=at_s, by=by, text=f"suspended by {by}")]
+        return [ev.SuspendRequested(job.id, at_s, by=by, text=f"suspended by {by}")]
 
 
 class ResumeAsked(JobAsked):
@@ -269,7 +269,7 @@ class ResumeAsked(JobAsked):
         refuse_if_kept(job, self.actor)
         if job.held_by is None:
             return []
-        return [ev.ResumeRequested(job_id=job.id, at_s=self.now.at_s, by=self.actor.user)]
+        return [ev.ResumeRequested(job.id, self.now.at_s, by=self.actor.user)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class SignalAsked(JobAsked):
                 hint=f"drf resume {job.label} lets it run" if is_frozen else "",
             )
         by, number = self.actor.user, signal_for(job, self.signal)
-        return [ev.SignalRequested(job_id=job.id, at_s=self.now.at_s, signal=number, by=by)]
+        return [ev.SignalRequested(job.id, self.now.at_s, signal=number, by=by)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,11 +339,7 @@ class ChangeAsked(JobAsked):
             or (option.is_condition and getattr(wish, option.name) is not None)
         }
         event = ev.Altered(
-            job_id=job.id,
-            at_s=at_s,
-            by=self.actor.user,
-            text=text or "may start at once",
-            **changes,
+            job.id, at_s, by=self.actor.user, text=text or "may start at once", **changes
         )
         if wish.after is None:
             return [event]
@@ -425,11 +421,7 @@ class AttemptStarted(Report):
             return []
         return [
             ev.Launched(
-                job_id=job.id,
-                at_s=self.at_s,
-                attempt=self.attempt,
-                mono_s=self.mono_s,
-                cgroup=self.cgroup,
+                job.id, self.at_s, attempt=self.attempt, mono_s=self.mono_s, cgroup=self.cgroup
             )
         ]
 
@@ -453,9 +445,7 @@ class LaunchAborted(AttemptReport):
         if job.stop is not None and job.stop.outcome is not None:
             outcome, text = job.stop.outcome, job.stop.text
         at_s, attempt = self.now.at_s, self.attempt
-        return [
-            ev.LaunchFailed(job_id=job.id, at_s=at_s, attempt=attempt, text=text, outcome=outcome)
-        ]
+        return [ev.LaunchFailed(job.id, at_s, attempt=attempt, text=text, outcome=outcome)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,11 +466,7 @@ class LaunchShort(LaunchAborted):
         )
         return [
             ev.LaunchPostponed(
-                job_id=job.id,
-                at_s=at_s,
-                attempt=self.attempt,
-                why=why,
-                not_before_s=alone_until_s(why),
+                job.id, at_s, attempt=self.attempt, why=why, not_before_s=alone_until_s(why)
             )
         ]
 
@@ -511,8 +497,8 @@ class AttemptEnded(Report):
         outcome, text = judge_end(job, self)
         return [
             ev.Exited(
-                job_id=job.id,
-                at_s=self.at_s,
+                job.id,
+                self.at_s,
                 attempt=self.attempt,
                 exit_code=self.exit_code,
                 signal=self.signal,
@@ -534,7 +520,7 @@ class Frozen(AttemptReport):
         if not job.freezing:
             return []
         at_s, mono_s = self.now.at_s, self.now.mono_s
-        return [ev.Suspended(job_id=job.id, at_s=at_s, attempt=job.attempt, mono_s=mono_s)]
+        return [ev.Suspended(job.id, at_s, attempt=job.attempt, mono_s=mono_s)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,12 +562,12 @@ class AttemptRemoved(AttemptReport):
         job_id, at_s, attempt = job.id, self.now.at_s, self.attempt
         if job.outcome is None:
             holder = None if job.stop is None else job.stop.held_by
-            again = ev.Requeued(job_id=job_id, at_s=at_s, attempt=attempt)
-            return [again, *([ev.Held(job_id=job_id, at_s=at_s, by=holder)] if holder else [])]
+            again = ev.Requeued(job_id, at_s, attempt=attempt)
+            return [again, *([ev.Held(job_id, at_s, by=holder)] if holder else [])]
         if is_to_retry(job):
             until_s = not_before_s(job, at_s)
-            return [ev.Retried(job_id=job_id, at_s=at_s, attempt=attempt, not_before_s=until_s)]
-        return [ev.Cleaned(job_id=job_id, at_s=at_s, attempt=attempt, notice=self.notice)]
+            return [ev.Retried(job_id, at_s, attempt=attempt, not_before_s=until_s)]
+        return [ev.Cleaned(job_id, at_s, attempt=attempt, notice=self.notice)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -604,7 +590,7 @@ def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
     if is_over or (job.stop is not None and job.stop.outcome is not None):
         return []
     at_s, mono_s = now.at_s, now.mono_s
-    return [ev.StopRequested(job_id=job.id, at_s=at_s, mono_s=mono_s, outcome=outcome, text=text)]
+    return [ev.StopRequested(job.id, at_s, mono_s=mono_s, outcome=outcome, text=text)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,12 +609,12 @@ class NeverNotified(Stimulus):
         found: list[ev.Event] = []
         at_s = self.now.at_s
         for job in jobs_to_notify(ledger, self.job_id):
-            found.append(ev.OwnerNotified(job_id=job.id, at_s=at_s, notice=self.notice))
+            found.append(ev.OwnerNotified(job.id, at_s, notice=self.notice))
             if job.spec.cancel_if_never:
                 assert job.broken is not None
                 label = self.names.get(job.broken.job_id) or ledger.label_of(job.broken.job_id)
                 why = never_text(job.broken, label, is_cancelled=True)
-                found.append(ev.Cancelled(job_id=job.id, at_s=at_s, by=BY_RULE, why=why))
+                found.append(ev.Cancelled(job.id, at_s, by=BY_RULE, why=why))
         return found
 
 
@@ -662,12 +648,12 @@ class Tick(Stimulus):
             if due_mono_s is None or due_mono_s > mono_s:
                 continue
             if job.state is JobState.STOPPING:
-                found.append(ev.Escalated(job_id=job.id, at_s=at_s))
+                found.append(ev.Escalated(job.id, at_s))
             elif is_timed_out(job, mono_s):
                 found += stop(job, self.now, Outcome.TIMEOUT, timeout_text(job))
             else:
                 assert job.spec.warn is not None
                 signal = signal_for(job, job.spec.warn.signal)
-                found.append(ev.Warned(job_id=job.id, at_s=at_s, signal=signal))
+                found.append(ev.Warned(job.id, at_s, signal=signal))
         found += begin(ledger, at_s)
         return sorted(found, key=lambda event: getattr(event, "job_id", 0))

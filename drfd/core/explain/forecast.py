@@ -211,7 +211,7 @@ class Forecast:
         job, now_s = self.ledger.jobs[job_id], self.now.at_s
         if job.state is not JobState.CLEANING:
             self.ledger.apply(ev.Exited.completed(job_id, job.attempt, now_s))
-        cleaned = ev.Cleaned(job_id=job_id, at_s=now_s, attempt=job.attempt)
+        cleaned = ev.Cleaned(job_id, now_s, attempt=job.attempt)
         self._note(self.ledger.apply(cleaned) or job)
         report_all_ends(self.ledger)
 
@@ -266,7 +266,7 @@ def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
 
 
 def _starts(future: Forecast, job: Job, spec: JobSpec) -> bool:
-    future.ledger.apply(ev.Cancelled(job_id=job.id, at_s=future.now.at_s, by=spec.user))
+    future.ledger.apply(ev.Cancelled(job.id, future.now.at_s, by=spec.user))
     try:
         # Drop its conditions, which are met: it waits for resources only.
         free = structs.replace(spec, after=(), begin_s=None)

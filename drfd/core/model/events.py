@@ -82,7 +82,7 @@ class _Event(Struct, frozen=True, kw_only=True):
         return text or (f"by {self.by}" if hasattr(self, "by") else "")
 
 
-class JobEvent(_Event, frozen=True, kw_only=True):
+class JobEvent(_Event, frozen=True):
     """An event of one job. Each kind is a direct subclass (see `KINDS`)."""
 
     job_id: int
@@ -128,9 +128,7 @@ class Admitted(JobEvent, frozen=True, kw_only=True):
 
     def launched(self, mono_s: float) -> Launched:
         """Return the event of a launch that takes no time, as in simulations and forecasts."""
-        return Launched(
-            job_id=self.job_id, at_s=self.at_s, attempt=self.attempt, mono_s=mono_s, cgroup=None
-        )
+        return Launched(self.job_id, self.at_s, attempt=self.attempt, mono_s=mono_s, cgroup=None)
 
     def line(self, name_of: NameOf) -> str:
         given = "".join(f", {name} {','.join(some)}" for name, some in self.instances)
@@ -444,7 +442,7 @@ class Exited(JobEvent, frozen=True, kw_only=True):
         """Return the event of a good end of which nothing was measured, as in simulations and
         forecasts."""
         return cls(
-            job_id=job_id, at_s=at_s, attempt=attempt, exit_code=0, signal=None,
+            job_id, at_s, attempt=attempt, exit_code=0, signal=None,
             outcome=Outcome.COMPLETED, text="", usage=None,
         )  # fmt: skip
 

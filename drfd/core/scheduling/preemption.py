@@ -160,12 +160,10 @@ def _request(
     whom = f"job {job.label} ({job.spec.user})"
     why = f"for {whom}: {starving.path} has far less than it is entitled to"
     if how.suspends:
-        return ev.SuspendRequested(
-            job_id=victim.id, at_s=now.at_s, by=None, text=f"suspended {why}"
-        )
+        return ev.SuspendRequested(victim.id, now.at_s, by=None, text=f"suspended {why}")
     return ev.PreemptRequested(
-        job_id=victim.id,
-        at_s=now.at_s,
+        victim.id,
+        now.at_s,
         mono_s=now.mono_s,
         for_job=starving.job_id,
         text=f"stopped {why}; it is queued again",

@@ -324,7 +324,7 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
     for job_id in plan.admitted:
         job = ledger.job(job_id)
         if job.state is JobState.SUSPENDED:
-            yield ev.Resumed(job_id=job_id, at_s=now.at_s, mono_s=now.mono_s)
+            yield ev.Resumed(job_id, now.at_s, mono_s=now.mono_s)
             continue
         instances: Instances = ()
         axes, node = ledger.axes, node_of(plan.held.get(job_id))
@@ -335,8 +335,8 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
             instances = tuple(sorted((*instances, *shared)))
             chosen.update(each_instance(instances))
         yield ev.Admitted(
-            job_id=job_id,
-            at_s=now.at_s,
+            job_id,
+            now.at_s,
             attempt=job.attempt + 1,
             instances=instances,
             node=node,
