@@ -2,9 +2,9 @@
 it lacked, by cause.
 
 Time counts only while a leaf has a job that could start. The promise is the dominant part of the
-entitlement at that moment, among those who hold something or wait (`ShareTree.entitlement`). What a
-leaf lacks is divided among the causes in the order of `Parts`; the parts add up exactly, because
-all amounts are integers: billionths of the machine, times milliseconds.
+entitlement at that moment, among those who hold something or wait (`ShareTree.least_entitled`).
+What a leaf lacks is divided among the causes in the order of `Parts`; the parts add up exactly,
+because all amounts are integers: billionths of the machine, times milliseconds.
 
 `Account` is notified of each change in order; equal changes give equal accounts. `EventFold` does
 so from the events of a journal, those for an audit included.

@@ -187,7 +187,7 @@ def look_at(bench: Bench, ms: int) -> Counter[tuple[str, str]]:
     tree = bench.rules.shares.share_tree(bench.used(), waiting)
     found: Counter[tuple[str, str]] = Counter()
     for leaf in waiting:
-        promised, satisfaction = tree.entitlement(leaf), tree.satisfaction(leaf)
+        promised, satisfaction = tree.least_entitled(leaf), tree.satisfaction(leaf)
         found[leaf, "waited"] = ms
         found[leaf, "promised"] = floor(promised * WHOLE) * ms
         found[leaf, "kept"] = floor(min(satisfaction, 1) * promised * WHOLE) * ms
@@ -437,7 +437,7 @@ def looked_at(rules: Rules, events: Iterable[ev.Event]) -> Counter[tuple[str, st
         now_ms = at_ms
         tree = rules.shares.share_tree(ledger.used, ledger.queues)
         for leaf in ledger.queues if length_ms else ():
-            promised = tree.entitlement(leaf)
+            promised = tree.least_entitled(leaf)
             found[leaf, "waited"] += length_ms
             found[leaf, "promised"] += floor(promised * WHOLE) * length_ms
             kept = floor(min(1, tree.satisfaction(leaf)) * promised * WHOLE)

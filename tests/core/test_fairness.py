@@ -170,7 +170,7 @@ def test_shares_agree_with_plain_fractions(machine):
         promised = weights.get(leaf, Fraction(1)) / everyone
         share = slow_share(capacity, held)
         assert shares.dominant_share(held) == share
-        assert share_tree.entitlement(leaf) == promised or not any(capacity)
+        assert share_tree.least_entitled(leaf) == promised or not any(capacity)
         assert share_tree.satisfaction(leaf) == share / promised
         assert share_tree.keeps_promise(leaf, nothing) is (share <= promised)
         axis = shares.dominant_axis(held)

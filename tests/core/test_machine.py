@@ -420,7 +420,7 @@ def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(po
     plain = bench.submit(spec(pool="root.lab"))
     assert plain in bench.schedule()
     share_tree = bench.rules.shares.share_tree(bench.ledger.used, ())
-    assert share_tree.entitlement("root.lab") == Fraction(1, 2)
+    assert share_tree.least_entitled("root.lab") == Fraction(1, 2)
 
 
 def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze():

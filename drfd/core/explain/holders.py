@@ -38,12 +38,12 @@ _MOST_LEAVES, _MOST_DEMANDS, _MOST_STEPS = 32, 32, 100
 @dataclass(frozen=True)
 class Case:
     """A live job, and all that its gates look at. `demand` is what it waits for, empty if it does
-    not wait for resources, and `last` the latest pass, empty before the first one."""
+    not wait for resources, and `plan` the latest pass, empty before the first one."""
 
     job: Job
     demand: Vector
     ledger: Ledger
-    last: Plan
+    plan: Plan
     rules: Rules
     can_launch: bool
     name_of: Callable[[int], str]
@@ -55,21 +55,21 @@ class Case:
 
     @property
     def shortage(self) -> Postponed | None:
-        return self.last.shortages.delaying(self.job)
+        return self.plan.shortages.delaying(self.job)
 
     def cached(self, key: Hashable, find: Callable[[], T]) -> T:
         """Return what is found out for jobs that are alike: a listing explains many of them. A
         suspended job holds something itself."""
-        return self.last.cached(key, find) if self.job.state is JobState.PENDING else find()
+        return self.plan.cached(key, find) if self.job.state is JobState.PENDING else find()
 
     @cached_property
     def short(self) -> list[int]:
         """Return the axes of which the last pass has left too little."""
-        return short_axes(self.demand, self.last.free)
+        return short_axes(self.demand, self.plan.free)
 
     @cached_property
     def share_tree(self) -> ShareTree:
-        tree = self.last.share_tree
+        tree = self.plan.share_tree
         if tree is not None and self.leaf in tree.nodes:
             return tree
         return self.rules.shares.share_tree(self.ledger.used, [*self.ledger.queues, self.leaf])
@@ -91,19 +91,19 @@ _Part = tuple[Job, int]
 
 def find_holders(case: Case) -> Blame:
     """Return who holds the resources of which the demand is more than the last pass left free."""
-    demand, ledger, last, rules = case.demand, case.ledger, case.last, case.rules
+    demand, ledger, plan, rules = case.demand, case.ledger, case.plan, case.rules
     found: dict[int, Job] = {}
     shortfalls = []
-    free = last.free
+    free = plan.free
     nowhere = free.lacking(demand) if isinstance(free, Room) else {}
     for axis in case.short:
-        needed, there = nowhere.get(axis, (demand[axis], last.free[axis]))
-        if isinstance(last.free, Room) and axis in nowhere:
-            parts, beside = _enough_parts(case, axis, last.free)
+        needed, there = nowhere.get(axis, (demand[axis], plan.free[axis]))
+        if isinstance(plan.free, Room) and axis in nowhere:
+            parts, beside = _enough_parts(case, axis, plan.free)
         else:
             parts, beside = list(_enough(case, axis, needed - there)), 0
-            if last.external and sum([amount for _, amount in parts]) < needed - there:
-                beside = rules.axes.vector(last.external.kept)[axis]
+            if plan.external and sum([amount for _, amount in parts]) < needed - there:
+                beside = rules.axes.vector(plan.external.kept)[axis]
         for held_by, _ in parts:
             if held_by.id not in found:
                 found[held_by.id] = held_by
@@ -159,7 +159,7 @@ def _enough_parts(case: Case, axis: int, free: Room) -> tuple[list[_Part], int]:
     """Return the jobs that are named as holders of a resource of which no place has enough,
     without those that have only what is in other places than the demand would get; and how much
     is kept free for processes outside drfd, if these jobs are not enough."""
-    demand, ledger, external = case.demand, case.ledger, case.last.external
+    demand, ledger, external = case.demand, case.ledger, case.plan.external
     shut = () if external is None else external.shared_names(ledger.axes)
     found: list[_Part] = []
     room = free.shut(shut)
@@ -199,7 +199,7 @@ def _by_owner(case: Case, axis: int) -> tuple[Iterator[_Part], Iterator[_Part]]:
         found = ((ledger.jobs[job_id], held[axis]) for job_id, held in every if held[axis] > 0)
         return sorted(found, key=lambda part: (_until_s(part[0]) or inf, -part[1], part[0].id))
 
-    parts = case.last.cached(("by end", axis, ledger.allocations.version), by_end)
+    parts = case.plan.cached(("by end", axis, ledger.allocations.version), by_end)
     user, own_id = case.job.spec.user, case.job.id
     own = (part for part in parts if part[0].spec.user == user and part[0].id != own_id)
     return own, (part for part in parts if part[0].spec.user != user)
@@ -231,7 +231,7 @@ def after(case: Case, blame: Blame) -> ShareTree:
             used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
             return case.rules.shares.share_tree(used, ledger.queues)
 
-        share_tree = case.last.cached((gone, ledger.allocations.version), without_them)
+        share_tree = case.plan.cached((gone, ledger.allocations.version), without_them)
         share_tree.last = last
     return share_tree.without((leaf, held[leaf]) for leaf in held.keys() & share_tree.nodes.keys())
 
@@ -243,7 +243,7 @@ def served_first(
     job does not fit any more; None if it fits at its turn. A pass tells, over what there is when
     the blamed jobs have ended; `share_tree` has what the leaves hold then, and is changed."""
     leaf, free = case.leaf, blame.free
-    order = [*islice(case.last.order, _MOST_LEAVES)]
+    order = [*islice(case.plan.order, _MOST_LEAVES)]
     if leaf not in order:
         return None
     plan = _pass_after(case, order, blame, share_tree.without(()))
@@ -275,8 +275,8 @@ def served_first(
 def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTree) -> Plan:
     """Return a pass over these leaves, and those with a reservation, when the blamed jobs have
     ended. The job's leaf wins ties."""
-    ledger, last, shares = case.ledger, case.last, case.rules.shares
-    before = tuple([each for each in last.reservations if each.leaf in share_tree.nodes])
+    ledger, plan, shares = case.ledger, case.plan, case.rules.shares
+    before = tuple([each for each in plan.reservations if each.leaf in share_tree.nodes])
     queues = {}
     for path in dict.fromkeys([*order, *[each.leaf for each in before]]):
         if path in ledger.queues and path in share_tree.nodes:
@@ -291,7 +291,7 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
     tables = LeafTables(
         queues=queues, gates=ledger.queues, used={}, shares=shares, past_usage=past_usage
     )
-    context = last.pass_context
+    context = plan.pass_context
     if context is not None:
         gone = {each.id for each in blame.jobs}
         ends = [each for each in context.ends() if each[1] not in gone]

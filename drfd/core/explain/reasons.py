@@ -45,7 +45,7 @@ def explain_wait(
     has left the ledger. `used_up` are the nodes that have used up their quota of the week."""
     demand = ledger.wanted(job)
     gates = CONDITIONS if demand is None else BEFORE_PASS if last is None else GATES
-    known = last or Plan(admitted=[], free=(), order=[])
+    known = last or Plan(admitted=[], free=())
     case = Case(job, demand or (), ledger, known, rules, can_launch, name_of, used_up)
     return next((found for gate in gates if (found := gate(case)) is not None), None)
 
@@ -304,11 +304,11 @@ def behind_in_fifo(case: Case) -> Wait | None:
     if ahead == case.job.id:
         if case.short:
             return None
-        heads = [_first_of(leaf, ledger, rules) for leaf in case.last.order]
+        heads = [_first_of(leaf, ledger, rules) for leaf in case.plan.order]
         blocked = (
             head
             for head in heads
-            if head is not None and short_axes(ledger.demand(ledger.job(head)), case.last.free)
+            if head is not None and short_axes(ledger.demand(ledger.job(head)), case.plan.free)
         )
         ahead = next(blocked, None)
     if ahead is None:
@@ -336,13 +336,13 @@ def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
 def reservation(case: Case) -> Wait | None:
     """Return the reservation that the job, or an earlier one of its leaf, would delay, or the
     earlier job that it may not pass."""
-    job, demand, ledger, last = case.job, case.demand, case.ledger, case.last
+    job, demand, ledger, plan = case.job, case.demand, case.ledger, case.plan
     if case.short:
         return None
-    own_start_s = _known_start_s(last, last.reservation_of(job.id))
+    own_start_s = _known_start_s(plan, plan.reservation_of(job.id))
     lines = ledger.queues[case.leaf]
     for job_id in (job.id, lines[demand].first[1]):
-        hurt = last.delayed_reservation(job_id, demand)
+        hurt = plan.delayed_reservation(demand, job_id)
         if hurt is not None:
             reserved = ledger.find(hurt.job_id)
             needs = zip(case.rules.axes.names, hurt.demand, strict=True)
@@ -350,7 +350,7 @@ def reservation(case: Case) -> Wait | None:
                 str(hurt.job_id) if reserved is None else reserved.label,
                 None if reserved is None else reserved.spec.user,
                 tuple([(axis, amount) for axis, amount in needs if amount]),
-                _known_start_s(last, hurt),
+                _known_start_s(plan, hurt),
                 hurt.is_drain,
                 None if job_id == job.id else ledger.job(job_id).label,
                 own_start_s,
@@ -358,38 +358,38 @@ def reservation(case: Case) -> Wait | None:
     most = case.rules.shares.most(case.leaf)
     able = (line.first for asks, line in lines.items() if fits(asks, most))
     _, first = min(able, default=(0, job.id))
-    if first == last.starvation_guard and first != job.id:
+    if first == plan.starvation_guard and first != job.id:
         return waits.MayNotPass(ledger.job(first).label, own_start_s)
     return None
 
 
-def _known_start_s(last: Plan, reservation: Reservation | None) -> float | None:
+def _known_start_s(plan: Plan, reservation: Reservation | None) -> float | None:
     """Return when the reserved job starts, or None if that rests on something of which nothing is
     known."""
-    if reservation is None or last.certainty_of(reservation) is Certainty.UNKNOWN:
+    if reservation is None or plan.certainty_of(reservation) is Certainty.UNKNOWN:
         return None
     return reservation.start_s
 
 
 def external_use(case: Case) -> Wait | None:
     """Return the use by processes outside drfd, if the job would fit in what is kept for them."""
-    demand, last, rules, ledger = case.demand, case.last, case.rules, case.ledger
-    load = last.external
+    demand, plan, rules, ledger = case.demand, case.plan, case.rules, case.ledger
+    load = plan.external
     if load is None or not case.short:
         return None
-    free = plus(last.free, load.kept_by_node(ledger))
+    free = plus(plan.free, load.kept_by_node(ledger))
     if not fits(demand, free.reopened(ledger.allocated) if isinstance(free, Room) else free):
         return None
     axis, node = case.short[0], ""
     used, kept = (rules.axes.vector(each)[axis] for each in (load.used, load.kept))
     elsewhere = load.kept_elsewhere(ledger)
-    if elsewhere is not None and not fits(demand, plus(last.free, rules.axes.at_home(load.kept))):
+    if elsewhere is not None and not fits(demand, plus(plan.free, rules.axes.at_home(load.kept))):
         for name, there in sorted(elsewhere.nodes.items()):
-            if fits(demand, plus(last.free, rules.axes.on_node(name, there))):
+            if fits(demand, plus(plan.free, rules.axes.on_node(name, there))):
                 node, axis = name, next((each for each in case.short if there[each]), axis)
                 used = kept = there[axis]
                 break
-    needed, there_free = lacking_of(demand, last.free, axis)
+    needed, there_free = lacking_of(demand, plan.free, axis)
     shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, there_free))
     instances = tuple(
         (each, users)
@@ -406,13 +406,12 @@ def too_little(case: Case) -> Wait | None:
     found = case.cached(key, lambda: _too_little(case))
     if not isinstance(found, waits.TooLittleFree):
         return found
-    last = case.share_tree.last & case.used_up.keys()
     for path in path_up(case.leaf):
-        if path in last:
+        if path in case.share_tree.last and path in case.used_up:
             return waits.ServedLast(found.shortfalls, case.used_up[path])
-    own = case.last.reservation_of(case.job.id)
+    own = case.plan.reservation_of(case.job.id)
     if own is not None:
-        certainty = case.last.certainty_of(own)
+        certainty = case.plan.certainty_of(own)
         return waits.HasReservation(found.shortfalls, own.start_s, certainty)
     return found
 

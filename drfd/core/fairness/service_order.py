@@ -15,10 +15,10 @@ only the keys of the nodes above it.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, UserList
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from heapq import heappop, heappush
 from math import expm1, inf, log, log2
 from typing import Any, NamedTuple
@@ -171,20 +171,6 @@ class Turns(ServiceOrder):
             del siblings[0]
             if key is not None:
                 insort(siblings, key)
-
-
-class ServingOrder(UserList[str]):
-    """Leaves in the order of service, computed on first use."""
-
-    def __init__(self, work_out: Callable[[], list[str]]) -> None:
-        self._work_out = work_out
-
-    @cached_property
-    def data(self) -> list[str]:  # type: ignore[override]  # the attribute of the base class
-        return self._work_out()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data)
 
 
 @lru_cache(maxsize=1 << 16)

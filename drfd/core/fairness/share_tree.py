@@ -352,7 +352,7 @@ class ShareTree:
         #: holds, and those of recently ended short jobs.
         self.charged: dict[str, Vector] = {}
         #: The latter alone.
-        self._past: dict[str, Vector] = {}
+        self._recent: dict[str, Vector] = {}
         #: Results of `share` by path, until what the node holds changes, or any promise.
         self._shares_held: dict[str, Level] = {}
         #: Results of `promised` by path, until a node enters or leaves, or a promise changes.
@@ -396,16 +396,16 @@ class ShareTree:
             level = self._promised[node.path] = plain(node.factor * node.entitlement.unit)
         return level
 
-    def remember(self, leaf: str, demand: Vector) -> None:
+    def hold_recent(self, leaf: str, demand: Vector) -> None:
         """Let `demand` count as held in addition, but not against limits."""
         self.hold(leaf, demand)
         for path in path_up(leaf):
-            self._past[path] = plus(self._past.get(path, self._nothing), demand)
+            self._recent[path] = plus(self._recent.get(path, self._nothing), demand)
 
     def held(self, path: str) -> Vector:
         """Return the holdings of an active node, without recently ended short jobs."""
-        past = self._past.get(path)
-        return self.charged[path] if past is None else minus(self.charged[path], past)
+        recent = self._recent.get(path)
+        return self.charged[path] if recent is None else minus(self.charged[path], recent)
 
     def redivide(self) -> list[ShareNode]:
         """Bring the promises up to date after leaves have entered or left. Returns the nodes
@@ -423,7 +423,7 @@ class ShareTree:
     def entitled(self, path: str) -> Shares:
         return self.nodes[path].entitled
 
-    def entitlement(self, path: str) -> Fraction:
+    def least_entitled(self, path: str) -> Fraction:
         """Return one figure to show to people: the least of the promised parts above zero."""
         node = self.nodes[path]
         return node.entitlement.least * node.factor
@@ -444,7 +444,7 @@ class ShareTree:
         """Return a copy, which may be changed, in which recently ended short jobs do not count."""
         other = copy(self)
         other.charged = {path: self.held(path) for path in self.charged}
-        other._past, other._shares_held, other._promised = {}, {}, {}
+        other._recent, other._shares_held, other._promised = {}, {}, {}
         return other
 
     def without(self, released: Iterable[tuple[str, Vector]]) -> ShareTree:
@@ -517,7 +517,7 @@ class ShareTree:
         del self.nodes[node.path], self.charged[node.path], above.below[node.path]
         above.special.pop(node.path, None)
         self._watched.pop(node.path, None)
-        self._past.pop(node.path, None)
+        self._recent.pop(node.path, None)
         self._shares_held.pop(node.path, None)
         above.weigh(node.own_weight, -1)
         self._is_divided = False

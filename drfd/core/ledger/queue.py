@@ -34,7 +34,7 @@ Run = tuple[int, int, int]
 #: A group of a user, or an array (by its id), of which not all jobs may run at once.
 Limited = GroupKey | tuple[str, int]
 #: How many of its jobs may run at once.
-Limit = tuple[Limited, int]
+AtOnce = tuple[Limited, int]
 
 
 class JobClass(NamedTuple):
@@ -43,7 +43,7 @@ class JobClass(NamedTuple):
     #: For how many seconds it runs at most.
     length_s: int = 0
     #: Those of its array and its group. A suspended job has none: it counts among those that run.
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[AtOnce, ...] = ()
 
 
 class TaskIds:
@@ -260,7 +260,7 @@ class Queues(dict[str, LeafQueue]):
         return [place for place in self._places.get(key, ()) if (key, count) in place[2].limits]
 
     def _place(self, job: Job, wanted: Vector) -> Place:
-        limits, spec = list[Limit](), job.spec
+        limits, spec = list[AtOnce](), job.spec
         if job.state is JobState.PENDING:
             key = array_key(job)
             at_once = None if key is None else self._arrays[key[1]].array.at_once
@@ -289,7 +289,7 @@ class Queues(dict[str, LeafQueue]):
         """True if a waiting job is too long to start before a maintenance window."""
         return length_s(job) > self.longest_s
 
-    def limit_of(self, job: Job, wanted: Vector) -> Limit | None:
+    def limit_of(self, job: Job, wanted: Vector) -> AtOnce | None:
         """Return the limit for which a waiting job does not start: it is reached, or as many jobs
         come before it as may start. `wanted` is its demand."""
         leaf, demand, (_, limits) = self._place(job, wanted)
@@ -354,10 +354,10 @@ class Queues(dict[str, LeafQueue]):
             last - first + 1 for _, first, last in limited
         )
 
-    def _walk(self, places: Iterable[Place]) -> Iterator[tuple[Run, Limit | None]]:
+    def _walk(self, places: Iterable[Place]) -> Iterator[tuple[Run, AtOnce | None]]:
         """Yield the jobs of these classes of one line in order, each run with the limit for which
         it does not start, or None."""
-        left: dict[Limit, int] = {}
+        left: dict[AtOnce, int] = {}
         lines = [zip(self.all[place].runs(), repeat(place[2].limits)) for place in places]
         for run, limits in merge(*lines):
             priority, first, last = run

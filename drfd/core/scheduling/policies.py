@@ -32,7 +32,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from drfd.core.fairness.service_order import NEVER, Choose, Key, Rank, ServingOrder, by_satisfaction
+from drfd.core.fairness.service_order import NEVER, Choose, Key, Rank, by_satisfaction
 from drfd.core.fairness.share_tree import (
     ONE,
     ZERO,
@@ -94,8 +94,9 @@ class Plan:
     reasons: Mapping[int, StartReason] = field(default_factory=dict, compare=False)
     #: The resources left after them.
     free: Vector
-    #: Leaves that still have waiting jobs, in the order in which they would be served next.
-    order: Sequence[str]
+    #: Returns the leaves that still have waiting jobs, in the order in which they would be served
+    #: next; until the next pass.
+    find_order: Callable[[], Sequence[str]] = field(default=list, compare=False)
     #: Whether the pass reached one of its `PassLimits`, so that more jobs may be able to start.
     is_cut: bool = False
     #: The number of times that a demand vector was examined.
@@ -123,6 +124,10 @@ class Plan:
         found: T = self._cache[key]
         return found
 
+    @property
+    def order(self) -> Sequence[str]:
+        return self.cached("order", self.find_order)
+
     def start_reason(self, job_id: int) -> StartReason:
         """Return the rule by which one of the admitted jobs starts."""
         return self.reasons.get(job_id, StartReason.TURN)
@@ -137,7 +142,7 @@ class Plan:
             return Certainty.ESTIMATED
         return self.cached(("certainty", reservation.job_id), lambda: context.certainty(start_s))
 
-    def delayed_reservation(self, job_id: int, demand: Vector) -> Reservation | None:
+    def delayed_reservation(self, demand: Vector, job_id: int) -> Reservation | None:
         """Return the reservation that the job would delay in the resources left, or None."""
         if self.pass_context is None:
             return None
@@ -168,25 +173,25 @@ class _Pass:
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
         self.examined, self._limits = 0, pass_input.limits
-        #: The demands that fit and delay no reservation; see `has_open`.
-        self.open: list[Vector] = list(self.wait_index.leaves)
+        #: The demands that fit and delay no reservation; see `has_startable`.
+        self.startable: list[Vector] = list(self.wait_index.leaves)
         #: Results of `_deadline_s`, until a job starts or gets a reservation.
         self._deadlines: dict[Vector, float | None] = {}
 
-    def find_open(self) -> None:
+    def find_startable(self) -> None:
         """Find the demands that fit and delay no reservation."""
-        self.examined += len(self.open)
+        self.examined += len(self.startable)
         # Thousands may wait for unlike demands: the sums first, which are compared at once.
         sums = tuple(self.free)
-        fitting = [demand for demand in self.open if fits(demand, sums)]
-        self.open = [demand for demand in fitting if self._deadline_s(demand) is not None]
+        fitting = [demand for demand in self.startable if fits(demand, sums)]
+        self.startable = [demand for demand in fitting if self._deadline_s(demand) is not None]
 
     @property
-    def has_open(self) -> bool:
+    def has_startable(self) -> bool:
         """Return whether some demand still fits and delays no reservation."""
-        while self.open and self._deadline_s(self.open[-1]) is None:
-            self.open.pop()
-        return bool(self.open)
+        while self.startable and self._deadline_s(self.startable[-1]) is None:
+            self.startable.pop()
+        return bool(self.startable)
 
     def _deadline_s(self, demand: Vector) -> float | None:
         """Return the time by which a job of this demand that starts now must have ended, so that it
@@ -212,11 +217,11 @@ class _Pass:
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
     ) -> Head | None:
         """Return the leaf's first job, from an entry on, that may start now, or None."""
-        line, share_tree = self.wait_index.lines.get(leaf, []), self.share_tree
-        if len(self.open) < len(line):
+        line, share_tree = self.wait_index.heads_in_order.get(leaf, []), self.share_tree
+        if len(self.startable) < len(line):
             # All demands for which there is room are among these.
             heads = self.wait_index.heads[leaf]
-            line = sorted([(heads[demand], demand) for demand in self.open if demand in heads])
+            line = sorted([(heads[demand], demand) for demand in self.startable if demand in heads])
         at = 0 if begin is None else bisect_left(line, (begin,))
         for entry, demand in islice(line, at, None):
             self.examined += 1
@@ -262,7 +267,7 @@ class _Pass:
             held=self.admitted,
             reasons=self.reasons,
             free=self.free,
-            order=ServingOrder(self.wait_index.order),
+            find_order=self.wait_index.order,
             reservations=tuple(self.backfill.reservations),
             starvation_guard=guard,
             pass_context=self.pass_context,
@@ -355,7 +360,7 @@ class _DrfPass(_Pass):
 
     def serve(self, *, promise_only: bool) -> None:
         """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
-        self.find_open()
+        self.find_startable()
         late = set[str]()
         if not promise_only and self.backfill.may_add:
             late = set(self.wait_index.late_leaves(self.pass_context))
@@ -364,7 +369,7 @@ class _DrfPass(_Pass):
         #: The entry of each leaf that was started last: only later ones may start.
         begins = dict[str, Entry]()
         turns, is_choice_old = None, False
-        while not self.is_cut and (self.has_open or (late and self.backfill.may_add)):
+        while not self.is_cut and (self.has_startable or (late and self.backfill.may_add)):
             if turns is None:
                 choose = self._promising(finished) if promise_only else self._able(finished, late)
                 turns, is_choice_old = self.wait_index.turns(choose), False
@@ -398,7 +403,7 @@ class _DrfPass(_Pass):
         nodes below hold; where none does, children whose key is above the node's promise for all
         of them can keep none of their own."""
         tree, waiting, heads = self.share_tree, self.wait_index.first, self.wait_index.heads
-        able, demands = self._waiting_for(self.open) - finished, frozenset(self.open)
+        able, demands = self._waiting_for(self.startable) - finished, frozenset(self.startable)
         #: For each inner node that was reached the demands with which it, or a node above it, keeps
         #: its promise.
         kept: dict[str, frozenset[Vector]] = {}
@@ -430,7 +435,7 @@ class _DrfPass(_Pass):
     def _able(self, finished: set[str], late: set[str]) -> Choose:
         """Choose the leaves of which a job may start or get a reservation."""
         # Without a reservation to give, nothing can be done for those that are only late.
-        able, waiting = self._waiting_for(self.open), self.wait_index.first
+        able, waiting = self._waiting_for(self.startable), self.wait_index.first
         able = (able | late if self.backfill.may_add else able) - finished
         return lambda path, keys: [
             key for key in keys if key.path in able or key.path not in waiting
@@ -520,7 +525,7 @@ def slots(pass_input: PassInput) -> Plan:
         return _by(
             share_tree,
             past_usage,
-            lambda node: count[node.path] / (share_tree.entitlement(node.path) or ONE),
+            lambda node: count[node.path] / (share_tree.least_entitled(node.path) or ONE),
         )
 
     baseline = _BaselinePass(pass_input, by_count)
@@ -554,7 +559,7 @@ class _BaselinePass(_Pass):
         turns = self.wait_index.turns()
         while (
             not self.is_cut
-            and (is_strict or self.has_open)
+            and (is_strict or self.has_startable)
             and (max_starts is None or len(self.admitted) < max_starts)
             and (leaf := turns.first()) is not None
         ):

@@ -294,7 +294,7 @@ def schedule(
     if ledger.draining or MACHINE in shortages:
         # Reservations are renewed when launches go on.
         before = pass_context.before
-        return Plan(admitted=[], free=free, order=[], reservations=before, shortages=shortages)
+        return Plan(admitted=[], free=free, reservations=before, shortages=shortages)
     shut = shortages.blocked_leaves(ledger.queues) if shortages else frozenset[str]()
     shut |= leaves_out_of_quota(ledger.queues, used_up)
     wait_index.shut(shut)

@@ -57,7 +57,7 @@ class WaitIndex:
         #: The first waiting job of each demand of a leaf, by demand, and in the order of the queue.
         #: Only demands that are touched are read again.
         self.heads: dict[str, dict[Vector, Entry]] = {}
-        self.lines: dict[str, list[Head]] = {}
+        self.heads_in_order: dict[str, list[Head]] = {}
         #: The leaves that wait for each demand vector.
         self.leaves: dict[Vector, set[str]] = {}
         #: The first waiting job of each leaf. Jobs that can never start (which a change of the
@@ -67,7 +67,7 @@ class WaitIndex:
         self._since_s: dict[str, float] = {}
         self._longest_waiting: list[tuple[float, str]] = []
         #: Nodes that have used up their quota; see `put_last`.
-        self.beyond: frozenset[str] = self.share_tree.last
+        self.used_up: frozenset[str] = self.share_tree.last
         self._nothing: Vector = (0,) * len(tables.shares.capacity)
         #: Leaves that have changed → the demands for which their queues have.
         self._touched: dict[str, set[Vector]] = {
@@ -106,7 +106,7 @@ class WaitIndex:
 
     def put_last(self, paths: frozenset[str]) -> None:
         """Serve these nodes, and no others, after their siblings that wait and are not in here."""
-        self.beyond = paths
+        self.used_up = paths
 
     def catch_up(self, queues: Queues) -> None:
         """Touch the leaves whose queues have changed since the last call, and clear their list."""
@@ -142,7 +142,7 @@ class WaitIndex:
         for leaf, demands in touched.items():
             self._read(leaf, demands)
         changed = {*touched, *(leaf for node in remeasured for leaf in _leaves(node))}
-        if self.beyond or self.share_tree.last:
+        if self.used_up or self.share_tree.last:
             for path in self._find_last():
                 changed.update(_leaves(self.share_tree.nodes[path]))
         if make_rank is not self._make_rank or lead_room != self._lead_room:
@@ -230,7 +230,11 @@ class WaitIndex:
         if first is None or room is None:
             return first
         most = self.shares.most(leaf)
-        able = (head for head in self.lines[leaf] if fits(head[1], room) and fits(head[1], most))
+        able = (
+            head
+            for head in self.heads_in_order[leaf]
+            if fits(head[1], room) and fits(head[1], most)
+        )
         return next(able, None)
 
     def _put(self, path: str) -> None:
@@ -241,9 +245,9 @@ class WaitIndex:
         """Find the nodes that are served last: those of `beyond` of which a sibling comes first.
         Returns the nodes that have become last, or are not any more."""
         waiting = {path for leaf in self.first for path in path_up(leaf)}
-        rivals = {parent_of(path) for path in waiting - self.beyond}
+        rivals = {parent_of(path) for path in waiting - self.used_up}
         nodes = self.share_tree.nodes.keys()
-        last = frozenset([each for each in self.beyond & nodes if parent_of(each) in rivals])
+        last = frozenset([each for each in self.used_up & nodes if parent_of(each) in rivals])
         moved, self.share_tree.last = last ^ self.share_tree.last, last
         return moved & nodes
 
@@ -265,7 +269,7 @@ class WaitIndex:
             self._held[leaf] = now
         self.share_tree.hold(leaf, minus(now[0], held))
         if now[1] != recent:
-            self.share_tree.remember(leaf, minus(now[1], recent))
+            self.share_tree.hold_recent(leaf, minus(now[1], recent))
         if not is_active:
             self.share_tree.leave(leaf)
 
@@ -277,21 +281,21 @@ class WaitIndex:
             if queue is None:
                 return
             heads, demands = self.heads.setdefault(leaf, {}), queue
-            self.lines[leaf] = []
+            self.heads_in_order[leaf] = []
         for demand in demands:
             entry = self._head(queue, leaf, demand)
             if entry != heads.get(demand):
                 self._set_head(leaf, demand, entry)
         if not heads:
-            del self.heads[leaf], self.lines[leaf]
+            del self.heads[leaf], self.heads_in_order[leaf]
             self.first.pop(leaf, None)
             return
         most = self.shares.most(leaf)
-        line = self.lines[leaf]
+        line = self.heads_in_order[leaf]
         self.first[leaf] = next((head for head in line if fits(head[1], most)), line[0])
 
     def _set_head(self, leaf: str, demand: Vector, entry: Entry | None) -> None:
-        heads, line = self.heads[leaf], self.lines[leaf]
+        heads, line = self.heads[leaf], self.heads_in_order[leaf]
         self._forget_length(leaf, demand)
         before = heads.pop(demand, None)
         if before is not None:

@@ -808,7 +808,7 @@ def _node_view(path: str, tree: ShareTree, rules: Rules, jobs: tuple[int, int]) 
     return {
         "path": path,
         "weight": _weight_view(rules.shares.rule(path), rules.axes),
-        "entitlement": _number(tree.entitlement(path)),
+        "entitlement": _number(tree.least_entitled(path)),
         "usage": resources_view(rules.axes.resources(used)),
         "dominant_resource": None if dominant is None else rules.axes.names[dominant],
         "dominant_share": _number(rules.shares.dominant_share(used)),
