@@ -1,7 +1,7 @@
 """Why a job waits: the first gate that is closed for it, in view of the last pass.
 
-A gate is a function that returns the reason (`core.explain.waits`), or None. Where a pass asks the
-same question, it calls the same function: of a limit (`ShareTree.reached_limit`), a reservation
+A gate here is a function that returns the reason (`core.explain.waits`), or None. Where a pass asks
+the same question, it calls the same function: of a limit (`ShareTree.reached_limit`), a reservation
 (`Backfill.delayed_reservation`), a window (`blocking`), or a quota (`waits_for_week`).
 """
 
@@ -45,9 +45,10 @@ def explain_wait(
     has left the ledger. `used_up` are the nodes that have used up their quota of the week."""
     demand = ledger.wanted(job)
     gates = CONDITIONS if demand is None else BEFORE_PASS if last is None else GATES
+    otherwise = None if demand is None else waits.NextPass()
     known = last or Plan(admitted=[], free=())
     case = Case(job, demand or (), ledger, known, rules, can_launch, name_of, used_up)
-    return next((found for gate in gates if (found := gate(case)) is not None), None)
+    return next((found for gate in gates if (found := gate(case)) is not None), otherwise)
 
 
 # -- conditions other than resources ---------------------------------------------------------------
@@ -201,10 +202,6 @@ def window(case: Case) -> Wait | None:
         None if job.spec.time_limit_s is None else length,
         first_start_s(ledger.windows, length, now_s),
     )
-
-
-def next_pass(case: Case) -> Wait:
-    return waits.NextPass()
 
 
 # -- limits and quotas -----------------------------------------------------------------------------
@@ -426,17 +423,16 @@ def _too_little(case: Case) -> Wait:
     return found or waits.TooLittleFree(blame.shortfalls)
 
 
-#: The gates of a job that waits for something else than resources; before the first pass; and of
-#: any other job. The first one that is shut is told.
+#: The gates of a job that waits for something else than resources; those of any other job of which
+#: no pass need know; and all. The first one that is shut is told.
 CONDITIONS = (held, unmet)
 BEFORE_PASS = (
     *(drained, launcher_away, machine_short, unknown_node, beyond_machine, nodes_closed),
-    *(beyond_limit, out_of_quota, window, array_limit, group_limit, next_pass),
+    *(beyond_limit, out_of_quota, window, array_limit, group_limit),
 )
 GATES = (
-    *BEFORE_PASS[:-1],
+    *BEFORE_PASS,
     *(slots_taken, behind_in_fifo, user_short, path_limit, reservation, external_use, too_little),
-    next_pass,
 )
 
 
