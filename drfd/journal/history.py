@@ -11,17 +11,18 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
 
 from drfd.core.model import events as ev
-from drfd.core.model.job import NO_WORDS, Array, Job, Words
+from drfd.core.model.job import NO_WORDS, Array, DeclaredJob, Job, Words
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays, TaskCounts
-from drfd.journal.database import open_snapshot
+from drfd.journal.database import Database, open_snapshot
 from drfd.journal.records import Records, without_words
 
 #: Number of first events, and of last ones, in a story.
@@ -181,11 +182,24 @@ def read_ended(path: Path, past: PastFilter, *, commands: bool = True) -> Iterat
 
     Without `commands`, long command lines are left out.
     """
-    with open_snapshot(path) as db:
-        db.create_function("is_like", 2, is_like, deterministic=True)
+    with _reader(path) as db:
         read = Records(finder(db)) if commands else without_words
         for (data,) in db.execute(*query(past)):
             yield read.job(data)
+
+
+def read_declared(path: Path, past: PastFilter) -> Iterator[DeclaredJob]:
+    """Yield as `read_ended` does, in a third of the time."""
+    with _reader(path) as db:
+        for (data,) in db.execute(*query(past)):
+            yield records.decode_declared(data)
+
+
+@contextmanager
+def _reader(path: Path) -> Iterator[Database]:
+    with open_snapshot(path) as db:
+        db.create_function("is_like", 2, is_like, deterministic=True)
+        yield db
 
 
 def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:

@@ -13,7 +13,7 @@ import msgspec
 
 from drfd.common.indices import Span
 from drfd.core.model import events as ev
-from drfd.core.model.job import NO_WORDS, Array, Job, Words
+from drfd.core.model.job import NO_WORDS, Array, DeclaredJob, Job, Words
 from drfd.core.usage import Curve
 
 
@@ -110,6 +110,7 @@ _audit_events: dict[str, msgspec.json.Decoder[ev.AuditEvent]] = {
     kind: msgspec.json.Decoder(cls) for kind, cls in ev.AUDIT_KINDS.items()
 }
 decode_curve = msgspec.json.Decoder(Curve).decode
+decode_declared = msgspec.json.Decoder(DeclaredJob).decode
 
 
 def decode_audit_event(kind: str, data: bytes) -> ev.AuditEvent:

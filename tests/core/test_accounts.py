@@ -16,7 +16,7 @@ from msgspec import structs
 
 from core.test_walks import walked
 from drfd.core.explain.advice import LAST
-from drfd.core.explain.ended_jobs import BY, UsageAccounts, account_of
+from drfd.core.explain.ended_jobs import BY, UsageAccounts, account_of, largest_rows
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -27,6 +27,7 @@ from drfd.core.model.machine import Vector, plus
 from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.promises import WHOLE, Account, EventFold, Obstacle, Parts, Stretch
 from drfd.core.usage import FRESH, MEASURES, MOST, Curve, LentTally, Point, Series, merged, thinned
+from drfd.journal import records
 from fakes import BOB, GIB, demand, happened, now, replace, rules, spec
 from seeds import examples
 
@@ -492,26 +493,31 @@ def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name():
     one = account_of(of(gpu=2))
     assert one is not None
     assert one.gres_ms == (("gpu", 20_000),)
-    books = UsageAccounts("user")
-    books.take([of(gpu=2), of(), of(fpga=1, gpu=1)])
+    books = books_of([of(gpu=2), of(), of(fpga=1, gpu=1)], "user")
     assert books.total().gres_ms == (("fpga", 10_000), ("gpu", 30_000))
 
 
 def test_a_job_that_never_ran_is_in_no_account():
     assert account_of(structs.replace(JOB, started_at=None)) is None
-    books = UsageAccounts("user")
-    books.take([structs.replace(JOB, started_at=None)])
+    books = books_of([structs.replace(JOB, started_at=None)], "user")
     assert (books.rows, books.total()) == ({}, UsageAccount())
 
 
 def test_evidence_is_the_last_jobs_that_teach_something():
     failed = structs.replace(JOB, outcome=Outcome.FAILED)
-    books = UsageAccounts("job")
-    books.take([failed, *(structs.replace(JOB, id=at) for at in range(20, 0, -1))])
-    assert [job.id for job in books.similar(("7", "train", "alice"))] == list(
-        range(20, 20 - LAST, -1)
-    )
-    assert UsageAccounts("user").similar(("alice",)) == []
+    jobs = [failed, *(structs.replace(JOB, id=at) for at in range(20, 0, -1))]
+    learned = list(range(20, 20 - LAST, -1))
+    for limit in (3, 50):
+        similar = books_of(jobs, "job", limit).similar(("20", "train", "alice"))
+        assert [job.id for job in similar] == learned
+    assert books_of(jobs, "user").similar(("alice",)) == []
+
+
+def books_of(jobs: list[Job], by: str, limit: int = 10) -> UsageAccounts:
+    declared = [records.decode_declared(records.encode(job)) for job in jobs]
+    books = UsageAccounts(by, largest_rows(declared, by, limit))
+    books.take(jobs)
+    return books
 
 
 SOME_JOBS = some.builds(
@@ -534,11 +540,12 @@ SOME_JOBS = some.builds(
 
 @given(some.lists(SOME_JOBS, max_size=30), some.sampled_from(sorted(BY)), some.integers(0, 5))
 def test_rows_and_others_add_up_to_the_total_exactly(jobs, by, limit):
-    books = UsageAccounts(by)
-    books.take(jobs)
-    rows, others = books.largest(limit)
-    summed = sum((account for _, account in rows), others or UsageAccount())
-    assert summed == books.total()
+    books, whole = books_of(jobs, by, limit), books_of(jobs, by, len(jobs))
+    declared = {row: account.amount("cores") for row, account in whole.rows.items()}
+    sizes = {row: each.declared + each.unknown for row, each in declared.items()}
+    order = sizes if by == "job" else sorted(sizes, key=lambda row: (-sizes[row], row))
+    assert list(books.rows.items()) == [(row, whole.rows[row]) for row in list(order)[:limit]]
+    assert sum(books.rows.values(), books.rest) == books.total()
     one_by_one = [account for job in jobs if (account := account_of(job)) is not None]
     assert books.total() == sum(one_by_one, UsageAccount())
     assert books.total().jobs == len(one_by_one)

@@ -7,14 +7,18 @@ again, have held and used resources like its last one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import replace
 
 from drfd.common.signals import name_of
 from drfd.common.units import show_cores, show_duration, show_size
 from drfd.core.decisions.outcome import SLURM_NOT_STARTED
 from drfd.core.explain.advice import LAST, is_evidence, kind_of_job, ran_ms, ran_out
-from drfd.core.model.account import NO_ACCOUNT, Account, account_of_run
-from drfd.core.model.job import Job, Outcome, Usage
+from drfd.core.model.account import NO_ACCOUNT, Account, account_of_run, declared_core_ms
+from drfd.core.model.job import DeclaredJob, Job, Outcome, Usage
 
 #: Meaning of signals that end programs.
 _SIGNALS = {
@@ -216,7 +220,7 @@ def account_of(job: Job) -> Account | None:
 
 #: Key of a row of a report.
 Row = tuple[str, ...]
-BY: dict[str, Callable[[Job], Row]] = {
+BY: dict[str, Callable[[Any], Row]] = {
     "job": lambda job: (str(job.id), job.spec.name, job.spec.user),
     "name": lambda job: (job.spec.name, job.spec.user),
     "user": lambda job: (job.spec.user,),
@@ -224,21 +228,33 @@ BY: dict[str, Callable[[Job], Row]] = {
 }
 
 
-@dataclass
+def largest_rows(jobs: Iterable[DeclaredJob | Job], by: str, limit: int) -> list[Row]:
+    """Return the rows that declared most CPU time, largest first; by job those of the first jobs.
+    Only that time is kept of each row: there may be as many rows as jobs."""
+    declared: dict[Row, int] = {}
+    for job in jobs:
+        cores_ms = declared_core_ms(job)
+        if cores_ms is not None:
+            row = BY[by](job)
+            declared[row] = declared.get(row, 0) + cores_ms
+    if by == "job":
+        return list(islice(declared, limit))
+    return nsmallest(limit, declared, key=lambda row: (-declared[row], row))
+
+
 class UsageAccounts:
     """Accounts by row, with the latest jobs of each kind from which advice is derived."""
 
-    by: str
-    #: The most rows by job, the latest; later ones are only summed up. None for all.
-    most_jobs: int | None = None
-    rows: dict[Row, Account] = field(default_factory=dict)
-    evidence: dict[Row, list[Job]] = field(default_factory=dict)
-    #: The kinds of jobs in each row (see `kind_of_job`).
-    kinds: dict[Row, set[Row]] = field(default_factory=dict)
-    #: The sum of the jobs without a row of their own.
-    rest: Account = NO_ACCOUNT
-    #: The job of each row that ended last.
-    latest: dict[Row, Job] = field(default_factory=dict)
+    def __init__(self, by: str, shown: Iterable[Row]) -> None:
+        """Jobs of rows that are not `shown` are only summed up, in `rest`."""
+        self.by = by
+        self.rows = dict.fromkeys(shown, NO_ACCOUNT)
+        self.rest = NO_ACCOUNT
+        #: The job of each row that ended last.
+        self.latest: dict[Row, Job] = {}
+        self._evidence: dict[Row, list[Job]] = {}
+        #: The kinds of jobs in each row (see `kind_of_job`).
+        self._kinds: dict[Row, set[Row]] = {}
 
     def take(self, jobs: Iterable[Job]) -> None:
         """Add ended jobs, which must come newest first."""
@@ -246,42 +262,30 @@ class UsageAccounts:
             account = account_of(job)
             if account is None:
                 continue
-            if self.by == "job" and len(self.rows) == self.most_jobs:
-                self.rest += account
-                # Older jobs of a kind that has a row teach what that needs.
-                similar = self.evidence.get(kind_of_job(job), [])
-                if 0 < len(similar) < LAST and is_evidence(job):
-                    similar.append(job)
-                continue
             row = BY[self.by](job)
-            self.rows[row] = self.rows.get(row, NO_ACCOUNT) + account
-            self.latest.setdefault(row, job)
-            if is_evidence(job):
-                self.kinds.setdefault(row, set()).add(kind_of_job(job))
-                similar = self.evidence.setdefault(kind_of_job(job), [])
-                if len(similar) < LAST:
+            is_shown = row in self.rows
+            if is_shown:
+                self.rows[row] += account
+                self.latest.setdefault(row, job)
+            else:
+                self.rest += account
+            # Jobs without a row teach what those of their kind need that have one.
+            if (is_shown or self.by == "job") and is_evidence(job):
+                kind = kind_of_job(job)
+                if is_shown:
+                    self._kinds.setdefault(row, set()).add(kind)
+                    self._evidence.setdefault(kind, [])
+                similar = self._evidence.get(kind)
+                if similar is not None and len(similar) < LAST:
                     similar.append(job)
 
     def similar(self, row: Row) -> list[Job]:
         """Return the evidence for a row, newest first. Rows by user or pool have none, and neither
         has a name under which different commands ran."""
-        if self.by not in ("name", "job") or row not in self.latest:
+        if self.by not in ("name", "job"):
             return []
         kind = kind_of_job(self.latest[row])
-        return self.evidence.get(kind, []) if self.kinds.get(row, {kind}) == {kind} else []
+        return self._evidence.get(kind, []) if self._kinds.get(row, {kind}) == {kind} else []
 
     def total(self) -> Account:
         return sum(self.rows.values(), self.rest)
-
-    def largest(self, limit: int) -> tuple[list[tuple[Row, Account]], Account | None]:
-        """Return the rows that declared most CPU time, and the sum of the rest, or None. Rows by
-        job keep their order."""
-        rows = list(self.rows.items())
-        if self.by != "job":
-            rows.sort(key=lambda row: (-_declared(row[1]), row[0]))
-        others = sum([account for _, account in rows[limit:]], self.rest)
-        return rows[:limit], others if others.jobs else None
-
-
-def _declared(account: Account) -> int:
-    return account.amount("cores").declared + account.amount("cores").unknown

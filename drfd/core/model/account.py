@@ -7,23 +7,23 @@ of runs whose use is unknown are summed separately, and do not count as wasted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from fractions import Fraction
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from drfd.common.units import AXES, DISK_AXES
 
 if TYPE_CHECKING:
-    from drfd.core.model.job import Job
+    from drfd.core.model.job import DeclaredJob, Job
 
 #: The countable resource whose use is measured.
 _GPU = "gpu"
 
 
-@dataclass(frozen=True, slots=True)
-class AccountedAmount:
+class AccountedAmount(Struct, frozen=True, gc=False):
     """Amounts of one resource: `declared` and `used` by the jobs whose use is known, and `unknown`,
     which the other jobs declared."""
 
@@ -50,8 +50,7 @@ class AccountedAmount:
 NO_AMOUNT = AccountedAmount()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(Struct, frozen=True, kw_only=True, gc=False):
     jobs: int = 0
     #: Number of runs: a job that was preempted or tried again has more than one.
     runs: int = 0
@@ -61,7 +60,7 @@ class Account:
     #: By axis, the amount times the run time in milliseconds; what is no rate, times the duration.
     #: Used are CPU time, peak memory, and of jobs that declared a rate, bytes times 1000. "gpu" has
     #: the time of jobs that declared GPUs; their utilisation times the duration is used.
-    amounts: Mapping[str, AccountedAmount] = field(default_factory=dict)
+    amounts: dict[str, AccountedAmount] = {}
     #: Bytes read and written by all jobs, whether they declared a rate or not.
     read_bytes: int = 0
     written_bytes: int = 0
@@ -91,8 +90,14 @@ class Account:
         # A report of a hundred thousand jobs adds as many.
         if self is NO_ACCOUNT or other is NO_ACCOUNT:
             return other if self is NO_ACCOUNT else self
-        sums = map(_add, _JOINS, _values(self), _values(other))
-        return Account(**dict(zip(self.__slots__, sums, strict=True)))
+        sums = dict(zip(_PLAIN, map(add, _plain(self), _plain(other)), strict=True))
+        for (name, join), one, more in zip(
+            _JOINS.items(), _joined(self), _joined(other), strict=True
+        ):
+            # None stands for what is not known.
+            known = one is not None and more is not None
+            sums[name] = join(one, more) if known else one if more is None else more
+        return Account(**sums)
 
 
 NO_ACCOUNT = Account()
@@ -101,10 +106,10 @@ NO_ACCOUNT = Account()
 def account_of_run(job: Job) -> Account | None:
     """Return the account of the job's last run, as of no job, or None if that has not come as far
     as the job's program or is not over."""
-    if job.started_at is None or job.ended_at is None:
+    times = _times_ms(job)
+    if times is None:
         return None
-    wall_ms = max(0, round((job.ended_at - job.started_at) * 1000))
-    run_ms = max(0, wall_ms - round(job.frozen_s(job.ended_at) * 1000))
+    wall_ms, run_ms = times
     demand, usage = job.spec.demand, job.usage
     seen = usage if usage is not None and usage.memory_peak_bytes else None
     used: dict[str, int] = {}
@@ -140,36 +145,52 @@ def account_of_run(job: Job) -> Account | None:
     )
 
 
-def _add(join: Callable[[Any, Any], Any], one: Any, more: Any) -> Any:
-    """Return a field of the sum of two accounts; None stands for what is not known."""
-    if one is None or more is None:
-        return one if more is None else more
-    return join(one, more)
+def declared_core_ms(job: Job | DeclaredJob) -> int | None:
+    """Return what all runs of the job declared of cores (in thousandths), times milliseconds; None
+    if it never ran."""
+    times, earlier = _times_ms(job), job.earlier_runs
+    if times is None and earlier is None:
+        return None
+    last = 0 if times is None else job.spec.demand.cores_milli * times[1]
+    cores = NO_AMOUNT if earlier is None else earlier.amount("cores")
+    return last + cores.declared + cores.unknown
+
+
+def _times_ms(job: Job | DeclaredJob) -> tuple[int, int] | None:
+    """Return the time from start to end of the last run, and that without the time frozen."""
+    if job.started_at is None or job.ended_at is None:
+        return None
+    wall_ms = max(0, round((job.ended_at - job.started_at) * 1000))
+    return wall_ms, max(0, wall_ms - round(job.frozen_s(job.ended_at) * 1000))
 
 
 def _with_amounts(
-    one: Mapping[str, AccountedAmount], more: Mapping[str, AccountedAmount]
-) -> Mapping[str, AccountedAmount]:
+    one: dict[str, AccountedAmount], more: dict[str, AccountedAmount]
+) -> dict[str, AccountedAmount]:
     return {**one, **{axis: one.get(axis, NO_AMOUNT) + each for axis, each in more.items()}}
 
 
 def _with_gres(
     one: tuple[tuple[str, int], ...], more: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[str, int], ...]:
+    if not one or not more:
+        return one or more
     sums = Counter(dict(one))
     sums.update(dict(more))
     return tuple(sorted(sums.items()))
 
 
 #: How the fields are joined that are not simply added; of some the highest figure of a job counts.
-_OTHER_JOINS: dict[str, Callable[[Any, Any], Any]] = {
+_JOINS: dict[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("memory_declared_bytes", "memory_peak_bytes"), max),
     **dict.fromkeys(("gpu_memory_peak_bytes", "gpu_memory_single_peak_bytes"), max),
     "amounts": _with_amounts,
     "gres_ms": _with_gres,
+    "lent_us": add,
 }
-_values = attrgetter(*Account.__slots__)
-_JOINS = [_OTHER_JOINS.get(name, add) for name in Account.__slots__]
+_joined = attrgetter(*_JOINS)
+_PLAIN = [name for name in Account.__struct_fields__ if name not in _JOINS]
+_plain = attrgetter(*_PLAIN)
 
 
 def _amount(declared: int, used: int | None) -> AccountedAmount:

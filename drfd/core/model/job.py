@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from sys import intern
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from msgspec import Meta, Struct, structs
 
@@ -543,6 +543,30 @@ class Job(Struct, frozen=True, kw_only=True):
         if self.state is JobState.ENDED and self.outcome is not None:
             return self.outcome.value
         return self.state.value
+
+
+class _Cores(Struct, frozen=True, gc=False):
+    cores_milli: int = 0
+
+
+class _DeclaredSpec(Struct, frozen=True, gc=False):
+    name: str
+    user: str
+    pool: str
+    demand: _Cores
+
+
+class DeclaredJob(Struct, frozen=True, gc=False):
+    """What an ended job declared of cores, as fields of its record."""
+
+    id: int
+    spec: _DeclaredSpec
+    started_at: float | None = None
+    ended_at: float | None = None
+    suspended_at: float | None = None
+    suspended_s: float = 0.0
+    earlier_runs: Account | None = None
+    frozen_s: ClassVar[Callable[[Any, float], float]] = Job.frozen_s
 
 
 def output_path(pattern: str, job: Job) -> str:

@@ -27,6 +27,7 @@ from drfd.core.model.machine import (
 )
 
 _plain_amounts = attrgetter(*(axis.field for axis in PLAIN_AXES.values()))
+_SUMMED = (*PLAIN_AXES, *DISK_AXES)
 _disk_amounts = attrgetter(*(AXES[name].field for name in DISK_AXES))
 _RATES = frozenset(name for name, axis in AXES.items() if axis.is_rate)
 #: One core.
@@ -89,10 +90,10 @@ class Resources:
     @property
     def sums(self) -> dict[str, int]:
         """The same amounts, with the sums over all disks."""
-        found = dict.fromkeys(AXES, 0)
-        for axis, amount in self.amounts.items():
-            found[kind_of(axis)] += amount
-        return found
+        rates: Iterable[int] = _disk_amounts(self)
+        if self.disks:
+            rates = map(sum, zip(*(each[1:] for each in self.disks), strict=True))
+        return dict(zip(_SUMMED, (*_plain_amounts(self), *rates), strict=True))
 
     @property
     def rate_sums(self) -> tuple[int, int]:

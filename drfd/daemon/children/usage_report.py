@@ -12,14 +12,14 @@ import msgspec
 
 from drfd.common.units import AXES
 from drfd.core.explain.advice import LAST, Advice, advice_options, advise, cores_note
-from drfd.core.explain.ended_jobs import Row, UsageAccounts
+from drfd.core.explain.ended_jobs import Row, UsageAccounts, largest_rows
 from drfd.core.model.account import Account, AccountedAmount
 from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.children.answers import run_program
 from drfd.daemon.lookup.views import curve_view, demand_view, sums_view
 from drfd.devices.gpu import GPU
-from drfd.journal.history import PastFilter, read_curves, read_ended
+from drfd.journal.history import PastFilter, read_curves, read_declared, read_ended
 from drfd.protocol.replies import (
     AccountedView,
     AccountView,
@@ -44,13 +44,17 @@ KEYS: dict[str, tuple[_KeyPart, ...]] = {
 }
 
 
-def report_view(accounts: UsageAccounts, *, limit: int, advise_from: Advise) -> ReportReply:
+def report_view(accounts: UsageAccounts, *, advise_from: Advise) -> ReportReply:
     """Return the report. Rows and `others` add up to `total`."""
-    rows, others = accounts.largest(limit)
     return {
         "by": accounts.by,
-        "rows": [_row(accounts, row, account, advise_from) for row, account in rows],
-        "others": None if others is None else account_view(others),
+        "rows": [
+            _row(accounts, row, account, advise_from)
+            for row, account in accounts.rows.items()
+            # Its jobs may have been removed since the rows were chosen.
+            if row in accounts.latest
+        ],
+        "others": account_view(accounts.rest) if accounts.rest.jobs else None,
         "total": account_view(accounts.total()),
     }
 
@@ -147,12 +151,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 def answers(task: Task) -> Iterator[ReportReply]:
     """Read the jobs. Raises HostError."""
-    path, accounts = Path(task.journal), UsageAccounts(task.by, most_jobs=task.limit)
+    path = Path(task.journal)
+    # Read twice, so that only the rows that are shown are kept in memory.
+    shown = largest_rows(read_declared(path, task.past), task.by, task.limit)
+    accounts = UsageAccounts(task.by, shown)
     accounts.take(read_ended(path, task.past, commands=False))
     advise_from = partial(
         advise, least=task.least, gpu_bytes=task.largest_gpu, lends_cores=task.lends_cores
     )
-    view = report_view(accounts, limit=task.limit, advise_from=advise_from)
+    view = report_view(accounts, advise_from=advise_from)
     if task.by not in ("user", "pool"):
         # The curve of one job says little about all jobs of a user or pool.
         curves = read_curves(path, [job.id for job in accounts.latest.values()])
