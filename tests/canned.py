@@ -1,7 +1,5 @@
 """A daemon that says what a test wants its client to hear, and notes what it was asked."""
 
-from __future__ import annotations
-
 import json
 import socket
 import tempfile

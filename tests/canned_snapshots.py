@@ -1,7 +1,5 @@
 """Snapshots as the daemon would send them, made up and always the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Row = dict[str, Any]

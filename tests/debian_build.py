@@ -1,7 +1,5 @@
 """Copies of the project's sources, of this or a later version, and Debian's package of them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

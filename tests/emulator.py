@@ -1,7 +1,5 @@
 """A terminal as somebody sits at it: a program runs in it, keys are typed, and a screen is seen."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

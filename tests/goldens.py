@@ -13,8 +13,6 @@ a new verb asks for them to be written again; after it, for a new directory besi
     snapshot.jsonl   how everything stands, as the live view is told
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

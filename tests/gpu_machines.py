@@ -1,7 +1,5 @@
 """Recorded machines with GPUs: their /proc and /sys as directories of the test's own."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The machine's cgroups as tests look at them: the same questions to either version."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

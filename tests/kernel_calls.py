@@ -1,7 +1,5 @@
 """System calls that only tests make; a failure is an error, as in `drfd.linux.syscalls`."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

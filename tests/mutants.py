@@ -13,8 +13,6 @@ Before and after a change of tests alone the list is the same: `--json before.js
 results, and `--against before.json` fails if a mutant that was killed survives.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import gc

@@ -8,8 +8,6 @@ pytest without a path runs the quick tests in as many processes as there are cor
 when the tests are collected, and each runs whole modules; one terminal shows the reports of all.
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 import inspect

@@ -3,8 +3,6 @@
 Each stands between `<!-- name -->` and `<!-- /name -->`; tests/test_docs.py compares them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

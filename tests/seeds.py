@@ -1,7 +1,5 @@
 """How many cases of a test that has many alike are tried: a few quickly, all of them otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

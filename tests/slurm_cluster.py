@@ -1,7 +1,5 @@
 """A private Slurm for tests of the configuration that drfd prints; names of nodes are unique."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """The compiled program that begins jobs' processes, for tests."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import os

@@ -1,7 +1,5 @@
 """Other programs in drfd's way: sockets not its own, and a time limit for what must not wait."""
 
-from __future__ import annotations
-
 import signal
 import socket
 from collections.abc import Iterator

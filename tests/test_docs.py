@@ -1,7 +1,5 @@
 """The documents cannot rot: what they list is compared with the code, and links lead somewhere."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

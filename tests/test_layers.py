@@ -1,7 +1,5 @@
 """Imports point strictly down; each third-party package has one room."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

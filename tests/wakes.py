@@ -5,8 +5,6 @@ writes what it has used since that moment, and what all jobs together have. So i
 processor counts against its floor, and what others took from all of them does not.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ same cgroups as the jobs. A C compiler is needed. Figures of runs are in RESULTS
 benchmark measures.
 """
 
-from __future__ import annotations
-
 from tests.bench.place import Chosen, Figure, options_of
 from tests.bench.speed import BENCHMARKS
 

@@ -5,8 +5,6 @@ is used, as somebody's own client would not either. It prints `begun` when the a
 With SECONDS it ends by itself. `spin` uses so many PROCESSORS (1).
 """
 
-from __future__ import annotations
-
 import array
 import json
 import math

@@ -17,8 +17,6 @@ a part of a core, once it stands. Each second a snapshot comes, is read and draw
 All but that are medians of runs that alternate, so that a busy machine slows all alike.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

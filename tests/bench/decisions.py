@@ -11,8 +11,6 @@ the two are measured in turns, and their ratio is the median of the turns.
 Figures of runs are in RESULTS.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

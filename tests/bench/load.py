@@ -1,7 +1,5 @@
 """A busy machine to measure: users with queues, of whom one after the other has a job ended."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from random import Random
 

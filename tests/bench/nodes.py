@@ -15,8 +15,6 @@ again and again), or at once. The table has, in milliseconds, medians of:
 The times are of one clock, because all the nodes are on this machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -16,8 +16,6 @@ They do not do the same: drfd and Slurm confine jobs, drfd, Slurm and `at` keep 
 HyperQueue and task-spooler do neither.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

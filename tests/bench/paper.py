@@ -3,8 +3,6 @@
 Nothing in them depends on the machine or its load; live runs are in no block.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

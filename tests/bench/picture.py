@@ -5,8 +5,6 @@ and fail. They exist in a mount namespace of this command's own, where /etc is a
 names, and in it the machine is called atlas. After a minute the program saves its own screen.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -10,8 +10,6 @@ watch   Jobs that sleep, and what it costs to watch them: processor time, and of
         memory that it shares with nobody, and its part of what it shares (PSS).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import statistics

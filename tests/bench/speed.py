@@ -1,7 +1,5 @@
 """How fast jobs are taken, how many small ones run in a second, and how soon each starts."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

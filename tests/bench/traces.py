@@ -5,8 +5,6 @@ Prints a table of processor seconds and peak memory for each trace under each po
 `--results` it runs the commands of drfd/sim/RESULTS.md instead, and puts in what they print.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

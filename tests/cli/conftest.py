@@ -1,7 +1,5 @@
 """The command line against a daemon that says what the test wants to hear."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Calls of drf: in the process of the test, or as a process of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verbs that act: on which jobs, after which question, and what is told of it."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

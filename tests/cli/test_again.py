@@ -1,7 +1,5 @@
 """drf retry and drf edit: what was submitted once, changed only where its user has changed it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Words for jobs: names, `@-1` and the latest one where ids are taken, and what TAB offers."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

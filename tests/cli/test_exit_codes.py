@@ -1,7 +1,5 @@
 """The tool's own failures: one line on stderr, nothing on stdout, and a documented number."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

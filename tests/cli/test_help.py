@@ -1,7 +1,5 @@
 """The help and the manual pages: every verb has both, and no verb loads what it does not need."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """What was: drf history, report and ledger, for people and for programs."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

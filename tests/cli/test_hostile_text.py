@@ -1,7 +1,5 @@
 """Other people's words on our terminal: they may not move the cursor, forge rows, or hide."""
 
-from __future__ import annotations
-
 import json
 import threading
 import unicodedata

@@ -1,7 +1,5 @@
 """drf log: the job's output, byte for byte, as it is and as it grows."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

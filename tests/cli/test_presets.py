@@ -1,7 +1,5 @@
 """What is added to a submission: a user's own defaults and presets, and what is doubted in it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -5,8 +5,6 @@ Most tests of `drf run` go both ways: the complete program's, and the light one 
 `drfd_cli.quick`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

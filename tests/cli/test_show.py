@@ -1,7 +1,5 @@
 """drf show and why: one job in full, its use drawn over time, and moments as people say them."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,8 +1,6 @@
 """drf simulate: allocations, traces and the paper's figures, for people and for programs; and drf
 demo: what is made of measurements, and where they cannot run."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Slurm's commands: what they ask the daemon for, and the lines that they print."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Scripts written for Slurm, as its users' manuals show them: what drf submit asks for."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

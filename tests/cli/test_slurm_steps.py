@@ -1,7 +1,5 @@
 """Steps of a job: `srun` within it waits for what other steps hold, and starts what it is told."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

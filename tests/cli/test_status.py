@@ -1,7 +1,5 @@
 """Lists for people and for programs: drf status and shares, and drf doctor."""
 
-from __future__ import annotations
-
 import json
 import re
 import textwrap

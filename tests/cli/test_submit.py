@@ -1,7 +1,5 @@
 """drf submit: what is asked of the daemon, from commands and from scripts, by both of its ways."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

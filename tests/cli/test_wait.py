@@ -1,7 +1,5 @@
 """drf wait: how awaited jobs have ended, with the end of their errors, and how far they are."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,8 +1,6 @@
 """The client in Python's own types: what it sends, moments and ids as people write them (moments
 in the time zone of whoever types them), and how an owner is to be told."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -4,8 +4,6 @@
 writes what has come out, as JSON. `test_clients.py` says what that must be.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Each is installed by pip into an environment that is thrown away, and runs one s
 (`flows.py`) against a daemon of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

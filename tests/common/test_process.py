@@ -1,7 +1,5 @@
 """What all programs share: errors, paths, failpoints, and log entries with fields."""
 
-from __future__ import annotations
-
 import ast
 import io
 import logging

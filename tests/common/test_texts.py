@@ -1,7 +1,5 @@
 """Texts with units, times of the week, indices and JSON, in and out; a mistake is one line."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator

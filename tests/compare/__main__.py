@@ -17,8 +17,6 @@ the present tree. REV is run by its own `tests/compare/driver.py`; if it is olde
 `baseline.py`, the driver as it was when it first had to change, and until then by `driver.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json

@@ -14,8 +14,6 @@ While there is anything to do the clock stands still; then it goes on to what is
 same requests have the same effects at the same times, whatever the machine does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -7,8 +7,6 @@ only the torture's world can do, to the inside of a daemon (a journal that fails
 programs, a breach that was measured), is a pause here.
 """
 
-from __future__ import annotations
-
 import json
 from asyncio import sleep
 from random import Random

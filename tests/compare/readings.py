@@ -3,8 +3,6 @@
 Nothing here imports drfd. The daemon stands still after the history, so all times are the same.
 """
 
-from __future__ import annotations
-
 from asyncio import sleep
 from typing import Any
 

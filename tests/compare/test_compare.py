@@ -1,7 +1,5 @@
 """The comparison of trees finds nothing where there is nothing, and one line where there is one."""
 
-from __future__ import annotations
-
 import pytest
 
 from compare.__main__ import (

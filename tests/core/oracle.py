@@ -13,8 +13,6 @@ Everything is computed anew at each step, in fractions. Where the text leaves a 
 - what only a limit keeps back neither gets a reservation nor keeps one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Accounts: what was promised and what came of it, what was declared and used, curves of use."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction

@@ -5,8 +5,6 @@ on shared GPUs nothing is given that is not there, reserved starts do not slip, 
 without reason, and no job starves.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random

@@ -1,7 +1,5 @@
 """Decisions: what users may ask for, which events follow from reports, and how an attempt ends."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

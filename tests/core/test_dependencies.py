@@ -1,7 +1,5 @@
 """Jobs that belong together: those that wait for others, arrays, and groups that users make."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy

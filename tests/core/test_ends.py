@@ -1,7 +1,5 @@
 """What is said of jobs that have ended: notes on their ends, and what to ask for next time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fair shares as rules: exact shares, who pays for a job, decayed use, quotas, limits by hour."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy

@@ -4,8 +4,6 @@ The machine has 9 cores and 18 GiB unless it says otherwise; times are seconds s
 began. Jobs run for their whole limits: nobody has run anything before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from random import Random

@@ -5,8 +5,6 @@ tasks in one pass are in test_policies.py (E1, E20 to E24), those of the tree in
 fairness/test_tree.py (E17 to E19).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction

@@ -4,8 +4,6 @@ does not grow with users or queues.
 They are there for speed alone; what passes decide is tested elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -4,8 +4,6 @@ Preemption is never in vain, never at the cost of a kept promise, and never back
 checked with fractions from the plain numbers of each world, from docs/fairness.md 1.1 and 1.4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Where jobs start, what is kept for them there, and why they wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from math import inf

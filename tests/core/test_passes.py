@@ -3,8 +3,6 @@
 Each test gives jobs to a bench of 9 cores and asserts which of them start, and when.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -3,8 +3,6 @@
 Those that compare siblings are checked against a slow pass that recomputes everything each time.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -6,8 +6,6 @@ guarantees, and hold something already. Where a row of 1.8 says that a property 
 asserted, its counterexample is here too.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction

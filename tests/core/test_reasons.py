@@ -1,7 +1,5 @@
 """Why a job waits: a code of the closed list, its evidence as values, and its words and columns."""
 
-from __future__ import annotations
-
 from dataclasses import replace as altered
 from typing import get_args
 

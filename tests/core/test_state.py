@@ -1,7 +1,5 @@
 """Jobs, their events and the books: a closed table of states, tables that agree, exact amounts."""
 
-from __future__ import annotations
-
 import copy
 from itertools import combinations
 

@@ -5,8 +5,6 @@ would happen otherwise: it lets the jobs that are blamed give back what they hol
 waiting jobs of the users that are blamed, and makes a pass over the changed books.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass

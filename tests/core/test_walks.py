@@ -5,8 +5,6 @@ After every step of a walk the tables agree with the jobs and no more is booked 
 events replay to the same books. At the end every job can be brought to its end, and all comes back.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ values, and over the books of a bench; reasons, forecasts and preemptions.
 They ask through this module, so that little of the product's inside is known elsewhere.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

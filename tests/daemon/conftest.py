@@ -1,7 +1,5 @@
 """The daemon's parts without its process: a journal of its own, a fake host, an inbox."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Parts of the daemon without its process: an engine (Shell), and who answers requests (Desk)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

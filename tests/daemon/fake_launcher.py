@@ -1,7 +1,5 @@
 """A launcher of the tests' own on a real socket, what it reports, and an engine behind the line."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

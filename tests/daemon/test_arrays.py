@@ -1,7 +1,5 @@
 """Arrays and lists as clients meet them: one row, one answer, one payload; pages and searches."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Child processes that compute for the controller: exact, dispensable, and nobody's burden."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """The configuration: every key that is documented is read, and every mistake is named."""
 
-from __future__ import annotations
-
 import importlib.util
 import pwd
 import textwrap

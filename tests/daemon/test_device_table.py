@@ -1,7 +1,5 @@
 """Which nodes a job must not open, and what it is told of its GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

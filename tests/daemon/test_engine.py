@@ -1,7 +1,5 @@
 """A turn: what is decided is durable before anyone hears of it, and lost work is told."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import sqlite3

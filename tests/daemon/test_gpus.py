@@ -1,7 +1,5 @@
 """GPUs and other countable resources: found, given out, measured, limited, and shown."""
 
-from __future__ import annotations
-
 import json
 import os
 from functools import partial

@@ -1,7 +1,5 @@
 """Orders to the launcher and its reports, and the line to it, against one of the test's own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """Metrics: what is counted, the figures, and the HTTP server."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

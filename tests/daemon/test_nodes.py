@@ -1,7 +1,5 @@
 """Several machines: their configuration, and launchers that each have nodes of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import tomllib
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """What is asked of jobs that are over, reports, and the account of promises."""
 
-from __future__ import annotations
-
 import sqlite3
 import zlib
 from collections.abc import Callable

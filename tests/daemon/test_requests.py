@@ -1,7 +1,5 @@
 """Verbs, one by one: who may, what changes, what is told."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Connections on a real socket: one bounded request after the other, and nobody can hurt others."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

@@ -1,7 +1,5 @@
 """Submissions: from a request and who sent it to a job, once more, and found again."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

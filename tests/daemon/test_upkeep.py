@@ -1,7 +1,5 @@
 """The journal in the daemon: what is removed, what is recorded for an audit, and `drfd compact`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

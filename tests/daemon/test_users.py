@@ -1,7 +1,5 @@
 """What one user may have of the daemon: a name, quotas, and a part of the loop's time."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -6,8 +6,6 @@ It prints a line of JSON with what it sees, and another one once it has its memo
 (`--busy`) or sleeps until the file is there.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

@@ -7,8 +7,6 @@ Of the second kind there is a line of JSON for each call, made as root and as no
 this. A structure is an object with its fields, a handle is "handle", and an error its number.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

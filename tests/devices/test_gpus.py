@@ -1,8 +1,6 @@
 """GPUs on recorded machines: which are found, also when they are looked up again or a driver hangs;
 the variables that name them to the runtimes of their vendors, and the numbers of device nodes."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

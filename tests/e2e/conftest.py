@@ -1,7 +1,5 @@
 """What end-to-end tests share: daemons that serve one test after the other, and terminals."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,8 +1,6 @@
 """Arrays by what their tasks do: each runs once, with its index, and no more at once than asked;
 and what has failed is submitted again, once and in its order."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

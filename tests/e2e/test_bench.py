@@ -1,7 +1,5 @@
 """The benchmarks run, of jobs that did what they were to do; how fast is no matter here."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

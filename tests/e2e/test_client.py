@@ -2,8 +2,6 @@
 that does not read, many, over its restarts and end; and who sends garbage.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,8 +1,6 @@
 """Waiting for others, for a time and for another try, by what real processes do; signals too; and
 what is told of a job's end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

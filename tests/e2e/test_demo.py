@@ -1,8 +1,6 @@
 """Demos: of the README's first line, of the DRF paper's figures 8 and 9 and of lending with real
 processes, and of a cluster with a real Slurm: short, and clean afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """What starts, in which order and when, on a real daemon with real processes: shares, weights, a
 reservation, rules that come and go, who is stopped for others, and load that is not drfd's."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import signal

@@ -5,8 +5,6 @@ Without cgroups: a process belongs to the job whose runner it descends from. A l
 NVIDIA's, and files for the machine's /proc and /sys.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 """Metrics of a whole daemon: at a port, in a file, and from the command line; and a
 real Prometheus that reads them, takes the shipped rules, and of which an alert fires."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """Where the output of jobs goes, when it can be read, and commands run inside a job."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Times, figures of use and paths are another machine's: those alone may differ. T
 several machines too: the daemon's own, and two of a real Slurm with cgroups.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

@@ -1,7 +1,5 @@
 """What a daemon tells of what is over: its jobs, its account of promises, and what it forgets."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

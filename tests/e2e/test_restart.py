@@ -6,8 +6,6 @@ is started again. Every job appends a line to a file of its own when it starts, 
 would show. (Every failpoint, one job at a time: tests/torture/test_crash_matrix.py.)
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -5,8 +5,6 @@ The jobs wait until the test lets them go, one at a time, so that each end is a 
 then the journal's news is told to an engine on a virtual clock.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

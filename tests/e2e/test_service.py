@@ -2,8 +2,6 @@
 without a system daemon, where `drf` starts the user's own.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

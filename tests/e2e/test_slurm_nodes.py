@@ -1,7 +1,5 @@
 """The daemon's own machine and two nodes of a real Slurm, and one that limits disks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Scripts written for Slurm, and scripts from elsewhere than a file, run by a daemon."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

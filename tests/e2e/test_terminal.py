@@ -1,8 +1,6 @@
 """A job's terminal, as somebody who sits there sees it: `drf run` on one and without one, and
 `drf attach`, by which it is left and returned to."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -3,8 +3,6 @@
 What is on its screens and what keys do there: tests/cli/top.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import termios

@@ -1,7 +1,5 @@
 """What holds without cgroups, as any user has it: suspension by signals, and CPUs by affinity."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -3,8 +3,6 @@
 `drf simulate alloc` solves small problems, written as people write them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

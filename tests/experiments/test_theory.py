@@ -4,8 +4,6 @@ Max-min fairness has a certificate that needs no solver: all stays within the ma
 who wants more needs some full resource none of whose users is better off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction

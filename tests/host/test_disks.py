@@ -1,7 +1,5 @@
 """The devices that take the limits for a path, and the measured speed of a disk."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Capacity, pressure and usage, from plain files and from real processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Its life on a system is in `tests/vm/test_package.py`. With DRFD_DEBIAN=required
 integration, a program of Debian's that is missing is a failure.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

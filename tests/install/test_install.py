@@ -3,8 +3,6 @@
 What they do to a system that runs is in `tests/vm/service`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The files in `systemd/`: what the services rely on is said there, and nothing leaks into jobs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

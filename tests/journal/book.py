@@ -1,7 +1,5 @@
 """A journal, and the ledger beside it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec import structs

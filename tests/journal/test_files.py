@@ -1,7 +1,5 @@
 """The journal's files: whose they are, which are refused, and the reserve released in parts."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

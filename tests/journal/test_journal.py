@@ -1,7 +1,5 @@
 """What was committed is read again: events, books, stories, texts, payloads and curves."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The account of promises beside a journal: who computes it and when, and what a check finds."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import zlib

@@ -1,7 +1,5 @@
 """The journal keeps what it must when it is pruned, and when its writer is killed at any moment."""
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

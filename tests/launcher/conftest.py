@@ -1,7 +1,5 @@
 """Runners and launchers that end with the test, however it ends."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is known of an attempt outlives everyone who knows it; and what is told of it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

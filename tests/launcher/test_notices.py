@@ -1,8 +1,6 @@
 """Commands of the owner's in the job's place: once after the end, before anything of it is removed,
 and inside of a job that runs, as far as that needs no cgroup."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,7 +1,5 @@
 """The launcher's one door. The loop is the test's; sockets and credentials are real."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import socket

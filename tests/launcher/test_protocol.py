@@ -1,7 +1,5 @@
 """The launcher runs as root: what it does not understand to the letter, it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

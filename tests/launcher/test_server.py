@@ -1,8 +1,6 @@
 """A real launcher, driven over its socket, through what can happen to it and to its runners; and as
 a program: its options, its lock, its supervisor."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,8 +1,6 @@
 """Signals are sent once each, freezing and endings are tried again less and less often.
 Time is the test's."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -2,8 +2,6 @@
 before it knows; the files in which users find their keys, also where the user directory is slow;
 and which files a user's client takes for one."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io

@@ -1,8 +1,6 @@
 """Unix sockets: their addresses, and connections to them; unwanted descriptors, which block no
 process that reads or closes one; and sd_notify, from the service's side."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

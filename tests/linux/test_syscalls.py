@@ -2,8 +2,6 @@
 What changes the process that calls runs in a process of its own. And what drfd asks of the kernel
 for itself; and the user database, small files that are parsed again when they have changed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pwd

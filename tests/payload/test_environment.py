@@ -1,8 +1,6 @@
 """Environment variables of a job: those that it takes along, and those that drfd sets; and the name
 that a line of the shell gives it, if that is certain."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 refuses the rest.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@
 Recorded workloads are read where DRFD_TRACES names the folder of the traces; that takes minutes.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """What `drfd slurm-conf` prints, in a Slurm that runs: it is accepted, and it does what it says."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

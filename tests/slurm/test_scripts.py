@@ -2,8 +2,6 @@
 datagram and notes starts; neither fails. That the kernel keeps jobs to their rates is proved by
 tests/e2e/test_slurm_nodes.py."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import socket

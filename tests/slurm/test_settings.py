@@ -1,8 +1,6 @@
 """What of a running Slurm's configuration will do for drfd, its nodes among it, and how the rest is
 named; and drfd slurm-conf, which prints files that can be stored as they are, and compares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

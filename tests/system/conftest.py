@@ -1,7 +1,5 @@
 """Two ordinary users of our own making, a disk, and daemons that serve one test after the other."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What a job gets for its cores, in each mode, by what its processes can do."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -4,8 +4,6 @@ The nodes are the test's own, made with the numbers of /dev/null, /dev/zero and 
 other names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -2,8 +2,6 @@
 lent there. Others may keep the machine busy meanwhile, so measures are compared with each other.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 """Each limit, proved by its effect on real processes in real cgroups: how a process enters them,
 what is on record of its use, and when they go."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """drf exec: a command inside a running job, as the job's user, within its limits, until its end."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import signal

@@ -3,8 +3,6 @@
 Two ordinary accounts: the first attacks, the second only wants to work.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -2,8 +2,6 @@
 also when a journal was restored or begun anew, an account was replaced, or the user directory is
 slow or does not run, which a module of the C library's name service plays."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

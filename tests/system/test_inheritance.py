@@ -1,8 +1,6 @@
 """A job gets what the policy says, whatever shell or session drfd was started from; what the
 session keyring holds for one job is out of every other's reach."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,8 +1,6 @@
 """What jobs leave behind of shared memory, semaphores and queues goes with their user's last job;
 memory that one leaves in use is not given to the next, nor what drfd's own processes take."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -4,8 +4,6 @@ Other programs may use the machine meanwhile, so measures are ratios, of jobs th
 programs, or repeated until a quiet moment.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """An owner is told of an end by a command: with whose rights, within what, how often."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Private temporary space: what jobs see in /tmp, /var/tmp and /dev/shm, and what is left of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,8 +1,6 @@
 """Started by root, the controller gives up root's rights, and so does the process that waits for a
 job: what it can still do, and that nothing is lost by that."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -5,8 +5,6 @@ systems in a mount namespace of the instance's own. A disk that is full under th
 nobody's jobs, and what makes room still works.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

@@ -1,7 +1,5 @@
 """Where the controller is not root, a job runs only if its user has asked for just that."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

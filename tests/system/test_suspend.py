@@ -1,7 +1,5 @@
 """Suspending in real cgroups: the freezer holds every process, and memory stays charged."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time

@@ -1,7 +1,5 @@
 """Cgroup v2 with the real systemd: where the jobs' cgroup is, and what becomes of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -4,8 +4,6 @@ Tries N runs from seed S on. Of those that fail it says the seed and what is wro
 (`--runs 1`) it leaves out of it what does not matter and tells the rest, step by step.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -5,8 +5,6 @@ Amounts are named ("cores", "memory", …), and what is held is added up anew ea
 hold is a claim; one that does not hold ends the run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Every later configuration of a run asks no more and gives no more than the first
 again: so whatever was taken can run in the end.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from random import Random

@@ -6,8 +6,6 @@ they are mutations of the corpus. Both begin with `tests/data/fuzz/TARGET/`, and
 was found (`crash-…`), which the tests try for ever after. `all` goes through all targets.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

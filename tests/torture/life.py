@@ -2,8 +2,6 @@
 are there, and then its end in peace; and less that goes wrong in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

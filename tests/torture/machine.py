@@ -5,8 +5,6 @@ what is known survives the launcher, and reports come in order or not at all. Ho
 is drawn from the seed and its name alone, so that a run is the same whatever else is left out.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ drfd reports as LOST counts as a fault, but how many there were is told. Where s
 the logs of drfd and Slurm are kept, and the report names their directory.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import json

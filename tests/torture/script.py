@@ -6,8 +6,6 @@ number among those who are there then. Nothing here imports drfd: `tests.compare
 steps to trees that name their modules otherwise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 

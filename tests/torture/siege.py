@@ -13,8 +13,6 @@ with O_APPEND, and has ended as its user's record says it must; or its runner wa
 LOST and says so. No cgroup, attempt file or process is left, and the books are empty.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

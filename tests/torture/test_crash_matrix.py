@@ -8,8 +8,6 @@ By default each failpoint meets each victim in the first phase that reaches it, 
 at all: DRFD_TORTURE=1 has every cell.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

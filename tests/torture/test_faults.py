@@ -7,8 +7,6 @@ when they are started again. Nothing of the machine's own is changed. When memor
 descriptors run out while jobs are submitted, launched and ended, no job is lost or run twice.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import resource

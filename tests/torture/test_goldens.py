@@ -3,8 +3,6 @@
 The files in `tests/data/v0.1` are written by `python -m tests.goldens`, which says what they are.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -9,8 +9,6 @@ And clocks of the world that are set, forwards and back, while jobs run: nothing
 nothing is lost. The whole engine is driven, journal included, by two clocks that do not agree.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

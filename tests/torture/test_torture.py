@@ -6,8 +6,6 @@ tests.torture.fuzz all --seconds 600`, `python -m tests.torture.nodes --kills 10
 tests.torture.soak --minutes 60`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

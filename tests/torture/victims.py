@@ -5,8 +5,6 @@ the controller, the launcher, the job's runner, both daemons, or everything, as 
 machine (then the attempt files are of another boot, or are empty).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

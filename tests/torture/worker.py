@@ -5,8 +5,6 @@ themselves write with O_APPEND when they run, one sign each, so that the files t
 has run. It ends when the file `stop` is in its directory, after all its jobs have ended.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

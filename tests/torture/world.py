@@ -4,8 +4,6 @@ What the controller does around its engine (`daemon/controller.py`, `daemon/laun
 is done here without asyncio: reports and wake-ups come when their time has come, what is due
 together makes one turn. After every turn all that must hold is looked at (`torture.watch`)."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections import Counter

@@ -3,8 +3,6 @@
 With DRFD_VM=required, as in continuous integration, what is missing is a failure.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

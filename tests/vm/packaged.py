@@ -5,8 +5,6 @@ Each function of a story is a claim, which the present boot makes true or fails;
 printed as JSON, which `tests/vm/test_package.py` compares.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ for all of it, as root and as a user with a systemd manager of his own. Each pha
 its own: `-k 'root and reload'` is one of them, and takes some five minutes.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -3,8 +3,6 @@
 `packaged.py` tells the stories in guests, over several boots; each of their claims is a test here.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

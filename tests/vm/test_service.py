@@ -5,8 +5,6 @@ the system tests, whose daemons are their own, run in the first boot, so that ev
 cgroup v2 is proved by its effect.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

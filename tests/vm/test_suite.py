@@ -3,8 +3,6 @@
 As root, those of marker `system` prove there that limits are kept by cgroup v2.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What drf top asks the daemon and reads of outputs, and what it sends to the terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

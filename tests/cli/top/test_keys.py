@@ -1,7 +1,5 @@
 """Keys in drf top: what each does, to which jobs, and which bytes are which key."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

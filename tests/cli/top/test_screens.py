@@ -5,8 +5,6 @@ writes them anew below `screens/`; look at each (those that end in .ansi with `c
 difference.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """The page of `drf web`: as an application, and as a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,7 +1,5 @@
 """The page in a real browser: what is seen, by whom, and what it must never do."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

@@ -1,7 +1,5 @@
 """drf web: who has the token sees what the daemon tells this user; strangers keep nobody out."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

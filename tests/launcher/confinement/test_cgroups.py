@@ -3,8 +3,6 @@ and go with their directory, cannot be made by hand, and take what the kernel ta
 real thing's (tests/system). And what the kernel's files say of a job, as fields: what they do not
 say is left out."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

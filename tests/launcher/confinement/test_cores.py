@@ -1,8 +1,6 @@
 """Who has which CPUs: on cpusets of plain files for either version, where what is written has the
 effects that the kernel gives it (as tried on 6.18 and 6.1), and without cpusets by affinity."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

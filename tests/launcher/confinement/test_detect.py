@@ -2,8 +2,6 @@
 trees of plain files, with a manager that does what systemd does, and with programs of its names.
 The real one is asked in tests/system."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pwd

@@ -1,8 +1,6 @@
 """Device nodes hidden from cgroups: by the kernel where this machine has it and we are root, and
 what is said where it cannot be; the program that refuses devices also in a small interpreter."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

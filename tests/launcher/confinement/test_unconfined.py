@@ -1,8 +1,6 @@
 """Without cgroups, a job's processes are those below its runner, or of its session; and what bounds
 processes everywhere: how long is waited for them, who traces them, how many there may be."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shlex

@@ -4,8 +4,6 @@ and drivers lay them out (Documentation/gpu/drm-usage-stats.rst has the keys of 
 each driver are in amdgpu_fdinfo.c, xe_drm_client.c and i915_drm_client.c below drivers/gpu/drm).
 And the launcher and the processes that measure, which may do whatever a driver does."""
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

@@ -2,8 +2,6 @@
 cgroup of version 2, as a child of its runner; and with a /tmp of its own it sees nothing of the
 machine's, whatever /var/tmp is there."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

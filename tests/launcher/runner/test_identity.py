@@ -1,8 +1,6 @@
 """Whom a job runs as, with which variables, and what it inherits: as docs/enforcement.md says it,
 and as far as it can be had."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,8 +1,6 @@
 """What a runner gives up, and that it can still do its work; and keyrings of launchers' and jobs'
 own. Each process under test is its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

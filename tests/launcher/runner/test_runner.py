@@ -1,7 +1,5 @@
 """The runner of a job, from the fork to the record of the end. Every one is real."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,8 +1,6 @@
 """The compiled program that begins jobs' processes: used only where nobody else can have written
 it; it reports or ends whatever it is given."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """The runners that live: watched until they are gone, and found again by the next launcher."""
 
-from __future__ import annotations
-
 import errno
 import os
 import selectors

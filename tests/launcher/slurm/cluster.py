@@ -1,7 +1,5 @@
 """A private Slurm with two nodes for tests of what starts jobs there."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What Slurm's words mean, and what it is asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 until what the controller wants is so, which count as forgotten, and what the notes of starts
 say."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import time

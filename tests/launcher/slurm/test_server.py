@@ -1,7 +1,5 @@
 """The launcher of Slurm's nodes against a real slurmctld with two nodes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,8 +1,6 @@
 """What slurmctld and the nodes are asked: which jobs that are shown as running are on their nodes,
 and which process a daemon is."""
 
-from __future__ import annotations
-
 import selectors
 import subprocess
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """What the launcher has done by processes of its own: users' leavings are swept up, and trees
 deleted that somebody else has filled, in private spaces above all."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,8 +1,6 @@
 """Facts about processes, where those that are asked about are the test's own children; and files of
 the kernel, of which /proc/self has some that anybody may use."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

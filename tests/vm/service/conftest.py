@@ -3,8 +3,6 @@
 `tests/vm/test_service.py` boots the guest for them, and says which boot runs which modules.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ for the next boot to look at.
   but drfd itself, and cuts the power when the last job has been acknowledged.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,8 +1,6 @@
 """Installed from wheels, without a network: what an administrator and the users find, what a job is
 and has, and how little the controller may do, if somebody took it over."""
 
-from __future__ import annotations
-
 import grp
 import json
 import os

@@ -5,8 +5,6 @@ What a private instance's tests prove as well (tests/system) is here only as far
 default configuration have a part in it.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import time

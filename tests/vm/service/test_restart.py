@@ -2,8 +2,6 @@
 restarted and upgraded, the launcher is away, or somebody else stops the jobs. Whoever asks is told,
 and the books say it within seconds."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
