@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
+from drfd.common import units
 from drfd.common.config_files import exists, read_files
 from drfd.common.errors import ConfigError, Refused
 from drfd.common.strict_table import (
@@ -27,20 +28,6 @@ from drfd.common.strict_table import (
     read_keys,
     read_name,
     read_path,
-)
-from drfd.common.units import (
-    PLAIN_AXES,
-    Most,
-    parse_cores_range,
-    parse_duration,
-    parse_memory,
-    parse_size,
-    parse_size_range,
-    read_size_or_zero,
-    read_time,
-    show_cores,
-    show_duration,
-    show_size,
 )
 from drfd.common.week import WEEK_S
 from drfd.core.fairness.rules import (
@@ -93,22 +80,24 @@ class Defaults:
     """The table [defaults]: the demand of a job that does not state its own."""
 
     cores_milli: int = key(
-        "cores", parse_cores_range, 1000, 'or a range, such as "1..4"',
+        "cores", units.parse_cores_range, 1000, 'or a range, such as "1..4"',
         shown="1", end="cores_max_milli",
     )  # fmt: skip
     #: The upper end of a range of cores, or 0 for none.
-    cores_max_milli: Most = 0
-    memory_bytes: int = key("memory", parse_memory, 2 << 30, shown='"2G"')
-    time_limit_s: int | None = key("time", read_time, 24 * 3600, 'or "unlimited"', shown='"24h"')
+    cores_max_milli: units.Most = 0
+    memory_bytes: int = key("memory", units.parse_memory, 2 << 30, shown='"2G"')
+    time_limit_s: int | None = key(
+        "time", units.read_time, 24 * 3600, 'or "unlimited"', shown='"24h"'
+    )
     read_bps: int = key(
-        "read", parse_size_range, 0,
+        "read", units.parse_size_range, 0,
         'a rate here is counted and enforced for every job; or a range, such as "50M..200M"',
         shown="0", end="read_max_bps",
     )  # fmt: skip
-    write_bps: int = key("write", parse_size_range, 0, shown="0", end="write_max_bps")
+    write_bps: int = key("write", units.parse_size_range, 0, shown="0", end="write_max_bps")
     #: The upper ends of ranges of rates, or 0 for none.
-    read_max_bps: Most = 0
-    write_max_bps: Most = 0
+    read_max_bps: units.Most = 0
+    write_max_bps: units.Most = 0
     if_never: str = key(
         "if_never", one_of("keep", "cancel"), "keep",
         '"cancel": cancel a job that waits for one that has ended otherwise than required',
@@ -123,11 +112,11 @@ class UserLimits:
     waiting_jobs: int = key("waiting_jobs_per_user", read_count, 200_000, shown="200000")
     #: Specifications, events, and environments and scripts, of which each is counted once.
     kept_bytes: int = key(
-        "stored_bytes_per_user", parse_size, 512 << 20,
+        "stored_bytes_per_user", units.parse_size, 512 << 20,
         "storage for one user's unfinished jobs, in memory and in the journal", shown='"512M"',
     )  # fmt: skip
     kept_total_bytes: int | None = key(
-        "stored_bytes_total", parse_size, None, "storage for all users' unfinished jobs",
+        "stored_bytes_total", units.parse_size, None, "storage for all users' unfinished jobs",
         shown='"1G"', default="a sixteenth of the memory, 256M at least and 4G at most",
     )  # fmt: skip
     #: The number allowed in `BURST_S` may come at once, and further ones are delayed.
@@ -141,21 +130,21 @@ class UserLimits:
         shown="500",
     )  # fmt: skip
     reserve_disk_bytes: int | None = key(
-        "reserve_disk", read_size_or_zero, None,
+        "reserve_disk", units.read_size_or_zero, None,
         "disk space under the journal that users cannot use up", shown='"64M"',
         default="a twentieth, 64M at least and 1G at most, a quarter of a small disk",
     )  # fmt: skip
     reserve_memory_bytes: int | None = key(
-        "reserve_memory", read_size_or_zero, None,
+        "reserve_memory", units.read_size_or_zero, None,
         "available memory below which users submit nothing", shown='"128M"',
         default="a 64th, 256M at most",
     )  # fmt: skip
     connections: int = key("connections_per_user", read_count, 256, shown="256")
     command_bytes: int = key(
-        "command", parse_size, 512 << 10, "of one job, all arguments together", shown='"512K"'
+        "command", units.parse_size, 512 << 10, "of one job, all arguments together", shown='"512K"'
     )
-    environment_bytes: int = key("environment", parse_size, 256 << 10, shown='"256K"')
-    script_bytes: int = key("script", parse_size, 512 << 10, shown='"512K"')
+    environment_bytes: int = key("environment", units.parse_size, 256 << 10, shown='"256K"')
+    script_bytes: int = key("script", units.parse_size, 512 << 10, shown='"512K"')
 
 
 _DAY_S = 86400
@@ -169,7 +158,7 @@ def _read_keep(value: str | int) -> int | None:
             "config", f"{value!r} has no unit",
             hint=f'write keep = "{value}d" for days, or "{value}s" for seconds',
         )  # fmt: skip
-    return read_time(value)
+    return units.read_time(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +171,7 @@ class HistorySettings:
         'time, with its unit, until an ended job is removed ("unlimited": never)', shown='"400d"',
     )  # fmt: skip
     max_bytes: int = key(
-        "max_size", read_size_or_zero, 4 << 30,
+        "max_size", units.read_size_or_zero, 4 << 30,
         "of ended jobs in the journal; beyond it the oldest jobs of the user with the most stored "
         "data are removed (0: no bound)", shown='"4G"',
     )  # fmt: skip
@@ -225,7 +214,11 @@ class MetricsSettings:
         shown='"/run/drfd/drfd.prom"', default="none",
     )  # fmt: skip
     interval_s: int = key(
-        "textfile_interval", parse_duration, 15, "time between two versions of it", shown='"15s"'
+        "textfile_interval",
+        units.parse_duration,
+        15,
+        "time between two versions of it",
+        shown='"15s"',
     )
     users: int = key(
         "users", read_count, 100,
@@ -244,7 +237,7 @@ class Config:
     #: Without disks and countables. What is zero is taken from the machine.
     capacity: Resources = NOTHING
     reserve_memory_bytes: int | None = key(
-        "reserve_memory", read_size_or_zero, None, "memory kept for the system", shown='"4G"',
+        "reserve_memory", units.read_size_or_zero, None, "memory kept for the system", shown='"4G"',
         default="an eighth, 4G at most (0 when memory is given)", table="capacity",
     )  # fmt: skip
     #: None for the disk of the state directory with guessed rates.
@@ -264,7 +257,7 @@ class Config:
         shown='"quota"', table="enforcement",
     )  # fmt: skip
     grace_s: int = key(
-        "grace", parse_duration, 10,
+        "grace", units.parse_duration, 10,
         "time between SIGTERM and SIGKILL; at a shutdown of the machine: 30 s, or TimeoutStopSec "
         "of drfd-jobs", shown='"10s"', table="enforcement",
     )  # fmt: skip
@@ -318,7 +311,7 @@ def parse(tree: Toml, source: str) -> Config:
     config = Config(
         **read_keys(Config, top),
         capacity=NOTHING.with_amounts(
-            {name: capacity.take(name, axis.parse, 0) for name, axis in PLAIN_AXES.items()}
+            {name: capacity.take(name, axis.parse, 0) for name, axis in units.PLAIN_AXES.items()}
         ),
         disks=disks,
         countables=countables,
@@ -355,8 +348,8 @@ def _disk(table: TomlTable) -> DiskConfig:
     disk = DiskConfig(
         name=table.take("name", read_disk_name, None) or table.fail("name", "is missing"),
         path=table.take("path", read_path, None) or table.fail("path", "is missing"),
-        read_bps=table.take("read", parse_size, None),
-        write_bps=table.take("write", parse_size, None),
+        read_bps=table.take("read", units.parse_size, None),
+        write_bps=table.take("write", units.parse_size, None),
     )
     table.done()
     return disk
@@ -393,13 +386,13 @@ def survey(
     instances = instances_of(config.countables, gpus)
     amounts = {
         name: config.capacity.amount(name) or getattr(machine, axis.field, 0)
-        for name, axis in PLAIN_AXES.items()
+        for name, axis in units.PLAIN_AXES.items()
     }
     memory = amounts["memory"] - reserve
     if memory <= 0:
         raise ConfigError(
             "config",
-            f"capacity: a reserve of {show_size(reserve)} leaves no memory for jobs",
+            f"capacity: a reserve of {units.show_size(reserve)} leaves no memory for jobs",
             hint="lower capacity.reserve_memory",
         )
     names = disk_axes([disk.name if len(disks) > 1 else "" for disk in disks])
@@ -490,7 +483,7 @@ def _warn_of_short_history(rules: Rules, keep_s: int | None) -> Iterator[str]:
     if quotas and keep_s is not None and keep_s < WEEK_S:
         yield (
             f"{', '.join(quotas)}: a quota counts the jobs of a week, and history.keep removes "
-            f"them after {show_duration(keep_s)}: after a restart some do not count"
+            f"them after {units.show_duration(keep_s)}: after a restart some do not count"
         )
 
 
@@ -506,13 +499,13 @@ def _warn_of_overcommitment(capacity: Resources, machine: Machine, config: Confi
     found = []
     if capacity.cores_milli > machine.cores_milli:
         found.append(
-            f"capacity.cores is {show_cores(capacity.cores_milli)}, but the machine has "
-            f"{show_cores(machine.cores_milli)}: jobs will not get the cores they declare"
+            f"capacity.cores is {units.show_cores(capacity.cores_milli)}, but the machine has "
+            f"{units.show_cores(machine.cores_milli)}: jobs will not get the cores they declare"
             + (", nor CPUs of their own once those are given out" * (config.cores_by == PIN))
         )
     if capacity.memory_bytes > machine.memory_bytes:
         found.append(
-            f"capacity.memory is {show_size(capacity.memory_bytes)}, but the machine has "
-            f"{show_size(machine.memory_bytes)}: jobs within their limits may run it out"
+            f"capacity.memory is {units.show_size(capacity.memory_bytes)}, but the machine has "
+            f"{units.show_size(machine.memory_bytes)}: jobs within their limits may run it out"
         )
     return found

@@ -47,21 +47,9 @@ from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.daemon.users.quotas import STRANGERS, UNKNOWN
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import at_socket, peer_of
+from drfd.protocol import requests as msg
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from drfd.protocol.replies import EventLine, Reply, SnapshotLine, SubmitListReply
-from drfd.protocol.requests import (
-    CancelRequest,
-    EventsRequest,
-    ExecRequest,
-    Ref,
-    Request,
-    Selection,
-    SnapshotsRequest,
-    SubmitListRequest,
-    SubmitRequest,
-    WaitRequest,
-    decode_request,
-)
 
 #: Connections that may wait in the kernel to be accepted (listen(2)).
 _BACKLOG = 64
@@ -453,13 +441,13 @@ class Server:
                     actor = self._accounts.at_hand(client.uid)
                     if actor is None:
                         actor = await self._accounts.actor(client.uid)
-                    request: Request | DrfdError | None = _decode(line)
+                    request: msg.Request | DrfdError | None = _decode(line)
                 except MemoryError:
                     raise short_of_memory() from None
                 sender = _Sender(writer, actor, client.gid, client.quota_uid)
                 if isinstance(request, DrfdError):
                     reply: bytes | None = encode_error(request)
-                elif isinstance(request, SubmitRequest) and not request.dry_run:
+                elif isinstance(request, msg.SubmitRequest) and not request.dry_run:
                     submitting = self._submit(sender, line, request)
                     # It may have to wait, and shall not be kept decoded meanwhile.
                     request = None
@@ -475,12 +463,12 @@ class Server:
             del line, request, reply
 
     async def _submit(
-        self, sender: _Sender, line: bytes, request: Request | DrfdError | None = None
+        self, sender: _Sender, line: bytes, request: msg.Request | DrfdError | None = None
     ) -> bytes:
         """Process one submission, whose text is `line`, as soon as the rate of its user allows."""
         actor = sender.actor
         request = _decode(line) if request is None else request
-        if not isinstance(request, SubmitRequest) or request.dry_run:
+        if not isinstance(request, msg.SubmitRequest) or request.dry_run:
             error = Refused("bad-request", "a list of submissions has something else")
             return encode_error(request if isinstance(request, DrfdError) else error)
         if not actor.is_admin:
@@ -489,15 +477,17 @@ class Server:
                 # Decoded, it takes twenty times the memory.
                 request = None
                 await self._pause(delay_s)
-                request = decode_request(line)
+                request = msg.decode_request(line)
         async with self._quotas.submitting[sender.quota_uid]:
             result = await self._carry_out(actor, sender.gid, request)
         # In the next round of the loop, so that the client need not wait for it.
         asyncio.get_running_loop().call_soon(record, actor, request, result)
         return await _encode_result(result)
 
-    @verb(SubmitListRequest)
-    async def _submit_list(self, sender: _Sender, request: SubmitListRequest) -> SubmitListReply:
+    @verb(msg.SubmitListRequest)
+    async def _submit_list(
+        self, sender: _Sender, request: msg.SubmitListRequest
+    ) -> SubmitListReply:
         """Process many submissions, in order and some at a time. Each has its own reply."""
         replies: list[bytes] = []
         for first in range(0, len(request.jobs), quotas.AT_ONCE):
@@ -508,16 +498,18 @@ class Server:
             replies += [each[:-1] for each in await asyncio.gather(*submitting)]
         return {"replies": list(map(msgspec.Raw, replies))}
 
-    async def _delay_change(self, actor: Actor, known: Verb, request: Request) -> DrfdError | None:
+    async def _delay_change(
+        self, actor: Actor, known: Verb, request: msg.Request
+    ) -> DrfdError | None:
         """Wait until the user may change jobs again if the request changes some, or return its
         refusal. Each refusal to one who is no administrator is a line in the log, so these are
         delayed too: a flood of them must not fill it."""
         if not known.admin and known.audit(request) is None:
             return None
-        count = quotas.EXEC_CHANGES if isinstance(request, ExecRequest) else 1
+        count = quotas.EXEC_CHANGES if isinstance(request, msg.ExecRequest) else 1
         try:
             delay_s = self._quotas.change_delay_s(
-                actor.uid, is_cancel=isinstance(request, CancelRequest), count=count
+                actor.uid, is_cancel=isinstance(request, msg.CancelRequest), count=count
             )
         except Refused as error:
             # The delay bounds the number of lines in the audit log.
@@ -544,12 +536,12 @@ class Server:
                 writer.write(memoryview(data)[at : at + _SEND_BYTES])
                 await writer.drain()
 
-    async def _answer(self, sender: _Sender, request: Request) -> bytes | None:
+    async def _answer(self, sender: _Sender, request: msg.Request) -> bytes | None:
         """Return the reply or the last line of a stream, or None if the peer hangs up first (a
         `wait` may take days)."""
         writer, actor = sender.writer, sender.actor
         known = VERBS[type(request)]
-        if isinstance(request, SubmitListRequest):
+        if isinstance(request, msg.SubmitListRequest):
             return await encode_in_parts(await self._submit_list(sender, request))
         refused = None if actor.is_admin else await self._delay_change(actor, known, request)
         if refused is not None:
@@ -567,20 +559,22 @@ class Server:
             while not answering.done():
                 done, _ = await asyncio.wait({answering}, timeout=HANGUP_CHECK_S)
                 if not done and has_hung_up(writer.get_extra_info("socket")):
-                    if isinstance(request, WaitRequest) and request.attended:
-                        cancel = CancelRequest(v=request.v, select=Selection(ids=request.ids))
+                    if isinstance(request, msg.WaitRequest) and request.attended:
+                        cancel = msg.CancelRequest(
+                            v=request.v, select=msg.Selection(ids=request.ids)
+                        )
                         await self._reply(actor, sender.gid, cancel)
                     return None
             return answering.result()
         finally:
             answering.cancel()
 
-    async def _reply(self, actor: Actor, gid: int, request: Request) -> bytes:
+    async def _reply(self, actor: Actor, gid: int, request: msg.Request) -> bytes:
         result = await self._carry_out(actor, gid, request)
         record(actor, request, result)
         return await _encode_result(result)
 
-    async def _carry_out(self, actor: Actor, gid: int, request: Request) -> Reply | DrfdError:
+    async def _carry_out(self, actor: Actor, gid: int, request: msg.Request) -> Reply | DrfdError:
         """Carry out a request, and return the reply or the refusal, which the caller logs. A
         request that is cancelled is logged here."""
         try:
@@ -592,9 +586,9 @@ class Server:
             record(actor, request, None)
             raise
 
-    @verb(EventsRequest, waits=True, lines=EventLine)
+    @verb(msg.EventsRequest, waits=True, lines=EventLine)
     async def _stream_events(
-        self, writer: asyncio.StreamWriter, actor: Actor, request: EventsRequest
+        self, writer: asyncio.StreamWriter, actor: Actor, request: msg.EventsRequest
     ) -> bytes:
         """Send a stream of events as fast as the peer reads it, and return its last line."""
         try:
@@ -607,9 +601,9 @@ class Server:
             return encode_error(error)
         return encode({"done": True})
 
-    @verb(SnapshotsRequest, waits=True, lines=SnapshotLine)
+    @verb(msg.SnapshotsRequest, waits=True, lines=SnapshotLine)
     async def _stream_snapshots(
-        self, writer: asyncio.StreamWriter, actor: Actor, request: SnapshotsRequest
+        self, writer: asyncio.StreamWriter, actor: Actor, request: msg.SnapshotsRequest
     ) -> bytes:
         """Send snapshots without end. Returns only after an error, the line that reports it."""
         peer = writer.get_extra_info("socket")
@@ -645,18 +639,18 @@ async def _encode_result(result: Reply | DrfdError) -> bytes:
     return await encode_in_parts(result)
 
 
-def _decode(line: bytes) -> Request | DrfdError:
+def _decode(line: bytes) -> msg.Request | DrfdError:
     try:
-        return decode_request(line)
+        return msg.decode_request(line)
     except DrfdError as error:
         return error
 
 
-def _count_awaited(request: Request) -> int:
+def _count_awaited(request: msg.Request) -> int:
     match request:
-        case WaitRequest():
+        case msg.WaitRequest():
             return len(request.ids)
-        case EventsRequest():
+        case msg.EventsRequest():
             return len(request.select.ids)
         case _:
             return 0
@@ -677,7 +671,7 @@ _MAX_REFUSED = 100
 _PLAIN = re.compile(r"[\w.@$+-]+", re.ASCII)
 
 
-def record(actor: Actor, request: Request, result: Reply | DrfdError | None) -> None:
+def record(actor: Actor, request: msg.Request, result: Reply | DrfdError | None) -> None:
     """Log a request that changes something. `result` is None if the client did not wait for it."""
     verb = VERBS[type(request)].audit(request)
     if verb is None:
@@ -697,7 +691,7 @@ def ranges(ids: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in pairs)
 
 
-def _refused(refs: list[Ref]) -> str:
+def _refused(refs: list[msg.Ref]) -> str:
     """Return refused references in short form, such as `1-3,5_7`. Those that were not found are as
     they were asked for. Of many, the first ones and how many there are besides: `1-3,5_7,+900`."""
     named = refs[:_MAX_REFUSED]
@@ -712,12 +706,12 @@ def _result(result: Reply | DrfdError | None) -> str:
     return result.code if isinstance(result, DrfdError) else "done"
 
 
-def _jobs(result: Reply | DrfdError | None) -> tuple[list[int], dict[str, list[Ref]]]:
+def _jobs(result: Reply | DrfdError | None) -> tuple[list[int], dict[str, list[msg.Ref]]]:
     """Return the ids of the changed jobs, and the refused references by error code."""
     if result is None or isinstance(result, DrfdError):
         return [], {}
     reply = cast(Mapping[str, Any], result)
-    refused: dict[str, list[Ref]] = {}
+    refused: dict[str, list[msg.Ref]] = {}
     for each in reply.get("failed", ()):
         refused.setdefault(each["error"]["code"], []).append(each["id"])
     return [reply["id"]] if "id" in reply else list(reply.get("done", ())), refused

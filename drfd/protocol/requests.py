@@ -19,21 +19,13 @@ from drfd.common.errors import Refused, printable
 from drfd.common.signals import is_signal
 from drfd.core.model.job import Requested
 from drfd.core.model.options import Changes, Demand, Name
+from drfd.protocol import limits
 from drfd.protocol.codec import VERSION
-from drfd.protocol.limits import (
-    MOST_AFTER,
-    MOST_ARGUMENTS,
-    MOST_IDS,
-    MOST_SUBMISSIONS,
-    NAME_LENGTH,
-    TEXT_LENGTH,
-    refusal_of,
-)
 
 Id = Annotated[int, Meta(ge=1, le=1 << 53)]
 #: A job or an array by its id, or a task: `42_7` has the index 7 in array 42.
 Ref = Id | Annotated[str, Meta(pattern=r"\A[0-9]{1,15}_[0-9]{1,10}\Z")]
-Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
+Text = Annotated[str, Meta(max_length=limits.TEXT_LENGTH)]
 #: Unix time in whole seconds.
 Moment = Annotated[int, Meta(ge=0, le=1 << 40)]
 #: Unix time of a past event.
@@ -56,7 +48,7 @@ class NotifyPart(Struct, forbid_unknown_fields=True, frozen=True):
 
 class _Filter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     #: Of ended jobs, the id of an array stands for all its tasks.
-    ids: Annotated[list[Ref], Meta(max_length=MOST_IDS)] = []
+    ids: Annotated[list[Ref], Meta(max_length=limits.MOST_IDS)] = []
     user: Name | None = None
     #: A name or a pattern of the shell, such as `train-*`.
     name: Name | None = None
@@ -88,7 +80,7 @@ class DependencyPart(Struct, forbid_unknown_fields=True, frozen=True):
     want: Literal["ok", "any", "fail"] = "ok"
 
 
-Dependencies = Annotated[list[DependencyPart], Meta(max_length=MOST_AFTER)]
+Dependencies = Annotated[list[DependencyPart], Meta(max_length=limits.MOST_AFTER)]
 
 
 class Request(Struct, tag_field="op", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -108,8 +100,8 @@ class HelloRequest(_Request, tag="hello", frozen=True):
 
 class SubmitRequest(Requested, Request, tag="submit", frozen=True):
     v: int
-    argv: Annotated[list[str], Meta(max_length=MOST_ARGUMENTS)]
-    cwd: Annotated[str, Meta(pattern="^/", max_length=TEXT_LENGTH)]
+    argv: Annotated[list[str], Meta(max_length=limits.MOST_ARGUMENTS)]
+    cwd: Annotated[str, Meta(pattern="^/", max_length=limits.TEXT_LENGTH)]
     demand: Demand = Demand()
     #: Of several machines, the only one that will do, and what features it must have.
     node: Name | None = None
@@ -148,7 +140,7 @@ class SubmitListRequest(_Request, tag="submit_list", frozen=True):
     """Submit many jobs. Each is accepted or refused by itself."""
 
     #: Requests to submit one job.
-    jobs: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=MOST_SUBMISSIONS)]
+    jobs: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=limits.MOST_SUBMISSIONS)]
 
 
 class StatusRequest(_Request, tag="status", frozen=True):
@@ -207,7 +199,7 @@ class ReportRequest(_Request, tag="report", frozen=True):
 
 
 class WaitRequest(_Request, tag="wait", frozen=True):
-    ids: Annotated[list[Ref], Meta(min_length=1, max_length=MOST_IDS)]
+    ids: Annotated[list[Ref], Meta(min_length=1, max_length=limits.MOST_IDS)]
     any: bool = False
     #: Whether the jobs are cancelled when the client hangs up before they have ended.
     attended: bool = False
@@ -236,7 +228,7 @@ class WaitingRequest(_Request, tag="waiting", frozen=True):
     """Ask for the waiting jobs that pass every filter, as rows of a snapshot, a page at a time."""
 
     #: In the label, name, user, pool, state or code of the reason, in letters of either case.
-    text: Annotated[str, Meta(max_length=NAME_LENGTH)] = ""
+    text: Annotated[str, Meta(max_length=limits.NAME_LENGTH)] = ""
     #: A node of the fair-share tree, such as `root.lab`.
     below: Text = ""
     user: Name | None = None
@@ -311,7 +303,7 @@ class SetRequest(Changes, BatchRequest, tag="set", frozen=True):
     select: Selection
     after: Dependencies | None = None
     #: As for a submission; "" for no group.
-    group: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
+    group: Annotated[str, Meta(max_length=limits.NAME_LENGTH)] | None = None
 
 
 class DrainRequest(_Request, tag="drain", frozen=True):
@@ -413,7 +405,7 @@ def decode_request(line: bytes) -> Request:
         version = _version_of(line)
         if version == VERSION:
             text = printable(str(error)[:_QUOTE])
-            raise refusal_of(text) or Refused(
+            raise limits.refusal_of(text) or Refused(
                 "bad-request", f"the request cannot be understood: {text}"
             ) from None
     if version == VERSION:

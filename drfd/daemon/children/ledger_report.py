@@ -21,16 +21,7 @@ from drfd.core.model.events import StartReason
 from drfd.core.promises import WHOLE, Parts, PastStart, Starts, Stretch
 from drfd.daemon.children.answers import run_program
 from drfd.journal.promises import THE_REST, AccountFile, Hour
-from drfd.protocol.replies import (
-    LeafView,
-    LedgerCheckReply,
-    LedgerPair,
-    LedgerPastStart,
-    LedgerReply,
-    LedgerRow,
-    LedgerSums,
-    StretchView,
-)
+from drfd.protocol import replies
 
 #: Balances, and starts past others, in one report: the largest, and the latest.
 MOST_PAIRS, MOST_PAST = 200, 200
@@ -64,7 +55,7 @@ class _Sums:
         self.doubtful += hour.doubtful
 
 
-def report(hours: Iterable[Hour], user: str | None) -> LedgerReply:
+def report(hours: Iterable[Hour], user: str | None) -> replies.LedgerReply:
     """Return the report of these hours: with the parts of this user, or of everybody."""
     sums = _Sums()
     begins_ms, ends_ms, count = list[int](), list[int](), 0
@@ -127,7 +118,7 @@ def _name(part: str) -> str:
     return part.replace("%2E", ".").replace("%25", "%")
 
 
-def _leaf(leaf: str) -> LeafView:
+def _leaf(leaf: str) -> replies.LeafView:
     pool = leaf.rpartition(".")[0].partition(".")[2]
     return {
         "user": user_of(leaf),
@@ -135,7 +126,7 @@ def _leaf(leaf: str) -> LeafView:
     }
 
 
-def _sums(parts: Parts) -> LedgerSums:
+def _sums(parts: Parts) -> replies.LedgerSums:
     return {
         "waited_ms": parts.waited,
         "kept_part": parts.kept_part / (WHOLE * parts.waited) if parts.waited else None,
@@ -150,19 +141,19 @@ def _sums(parts: Parts) -> LedgerSums:
     }
 
 
-def _row(leaf: str, parts: Parts, stretch: Stretch | None) -> LedgerRow:
-    below: StretchView | None = None
+def _row(leaf: str, parts: Parts, stretch: Stretch | None) -> replies.LedgerRow:
+    below: replies.StretchView | None = None
     if stretch is not None:
         below = {"since": stretch.begin_ms / 1000, "seconds": stretch.length_ms / 1000}
     return {**_leaf(leaf), **_sums(parts), "below": below}
 
 
-def _pair(leaf: str, other: str, amount: int) -> LedgerPair:
+def _pair(leaf: str, other: str, amount: int) -> replies.LedgerPair:
     by = None if other == THE_REST else _leaf(other)
     return {**_leaf(leaf), "by": by, "amount": amount}
 
 
-def _past(start: PastStart, is_seen: Callable[..., bool]) -> LedgerPastStart:
+def _past(start: PastStart, is_seen: Callable[..., bool]) -> replies.LedgerPastStart:
     return {
         **_leaf(start.leaf),
         "id": start.job_id,
@@ -188,7 +179,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
-def answers(task: Task) -> Iterator[LedgerReply | LedgerCheckReply]:
+def answers(task: Task) -> Iterator[replies.LedgerReply | replies.LedgerCheckReply]:
     """Do the task. Raises HostError."""
     with AccountFile(Path(task.journal)) as file:
         if task.checks:

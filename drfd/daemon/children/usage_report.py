@@ -20,14 +20,7 @@ from drfd.daemon.children.answers import run_program
 from drfd.daemon.lookup.views import curve_view, demand_view, sums_view
 from drfd.devices.gpu import GPU
 from drfd.journal.history import PastFilter, read_curves, read_declared, read_ended
-from drfd.protocol.replies import (
-    AccountedView,
-    AccountView,
-    AdviceView,
-    JobCurveView,
-    ReportReply,
-    ReportRow,
-)
+from drfd.protocol import replies
 
 #: Returns advice from similar jobs, newest first.
 Advise = Callable[[Sequence[Job]], Advice | None]
@@ -44,7 +37,7 @@ KEYS: dict[str, tuple[_KeyPart, ...]] = {
 }
 
 
-def report_view(accounts: UsageAccounts, *, advise_from: Advise) -> ReportReply:
+def report_view(accounts: UsageAccounts, *, advise_from: Advise) -> replies.ReportReply:
     """Return the report. Rows and `others` add up to `total`."""
     return {
         "by": accounts.by,
@@ -59,7 +52,9 @@ def report_view(accounts: UsageAccounts, *, advise_from: Advise) -> ReportReply:
     }
 
 
-def add_curves(view: ReportReply, accounts: UsageAccounts, curves: Mapping[int, Curve]) -> None:
+def add_curves(
+    view: replies.ReportReply, accounts: UsageAccounts, curves: Mapping[int, Curve]
+) -> None:
     """Add to each row the curve of its last job, in few points, or null if there is none."""
     for shown in view["rows"]:
         job = accounts.latest[cast(Row, tuple(shown[key] for key in KEYS[accounts.by]))]
@@ -67,20 +62,22 @@ def add_curves(view: ReportReply, accounts: UsageAccounts, curves: Mapping[int, 
         shown["curve"] = None if curve is None else _curve_view(job, curve)
 
 
-def _curve_view(job: Job, curve: Curve) -> JobCurveView:
+def _curve_view(job: Job, curve: Curve) -> replies.JobCurveView:
     few = Curve.of(curve.attempt, thinned(curve.points(), _POINTS))
     points = curve_view(few, job.spec.demand)
     return {"id": job.id, "demand": demand_view(job.spec), **points}
 
 
-def _row(accounts: UsageAccounts, row: Row, account: Account, advise_from: Advise) -> ReportRow:
+def _row(
+    accounts: UsageAccounts, row: Row, account: Account, advise_from: Advise
+) -> replies.ReportRow:
     advice = advise_from(accounts.similar(row))
     key: dict[str, object] = dict(zip(KEYS[accounts.by], row, strict=True))
     found: dict[str, object] = {**key, **account_view(account), "advice": advice_view(advice)}
-    return cast(ReportRow, found)
+    return cast(replies.ReportRow, found)
 
 
-def account_view(account: Account) -> AccountView:
+def account_view(account: Account) -> replies.AccountView:
     """Return the sums in core-microseconds, byte-milliseconds (per second for rates), milliseconds
     (of one instance for countable resources) and bytes."""
     view = {
@@ -101,10 +98,10 @@ def account_view(account: Account) -> AccountView:
         "gpu_memory_single_peak_max": account.gpu_memory_single_peak_bytes,
         "lent_us": account.lent_us,
     }
-    return cast(AccountView, view)
+    return cast(replies.AccountView, view)
 
 
-def _amount(amount: AccountedAmount) -> AccountedView:
+def _amount(amount: AccountedAmount) -> replies.AccountedView:
     efficiency = amount.efficiency
     return {
         "declared": amount.declared,
@@ -115,7 +112,7 @@ def _amount(amount: AccountedAmount) -> AccountedView:
     }
 
 
-def advice_view(advice: Advice | None) -> AdviceView | None:
+def advice_view(advice: Advice | None) -> replies.AdviceView | None:
     if advice is None:
         return None
     ends = sums_view(advice.most)
@@ -133,7 +130,7 @@ def advice_view(advice: Advice | None) -> AdviceView | None:
     note = cores_note(advice)
     if note is not None:
         view["cores_note"] = note
-    return cast(AdviceView, view)
+    return cast(replies.AdviceView, view)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +146,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     lends_cores: bool
 
 
-def answers(task: Task) -> Iterator[ReportReply]:
+def answers(task: Task) -> Iterator[replies.ReportReply]:
     """Read the jobs. Raises HostError."""
     path = Path(task.journal)
     # Read twice, so that only the rows that are shown are kept in memory.

@@ -23,20 +23,9 @@ from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.units import show_amount, show_size
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import is_any_due, jobs_to_notify, report_ends
 from drfd.core.decisions.outcome import deadline_mono_s
-from drfd.core.decisions.stimuli import (
-    AttemptStarted,
-    CancelAsked,
-    ChangeAsked,
-    Heard,
-    JobAsked,
-    NeverNotified,
-    Now,
-    Stimulus,
-    SubmitAsked,
-    Tick,
-)
 from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.week_quotas import (
@@ -107,7 +96,7 @@ Answer = Callable[[list[ev.Event] | DrfdError], None]
 
 @dataclass(slots=True)
 class Work:
-    stimulus: Stimulus
+    stimulus: st.Stimulus
     payload: Payload | None = None
     answer: Answer | None = None
     #: The key by which a client may repeat its submission, or None.
@@ -186,7 +175,7 @@ class Inbox:
     def add(self, work: Work) -> None:
         self._works.append(work)
         loop = asyncio.get_running_loop()
-        if not isinstance(work.stimulus, AttemptStarted):
+        if not isinstance(work.stimulus, st.AttemptStarted):
             if not self._is_soon:
                 if self._next is not None:
                     self._next.cancel()
@@ -234,7 +223,7 @@ class Engine:
     journal: Journal
     rules: Rules
     host: Host
-    clock: Callable[[], Now]
+    clock: Callable[[], st.Now]
     #: Returns the usage curve of a job that has just ended, or None if it is not known.
     curve_of: Callable[[Job], Curve | None] = lambda job: None
     #: Called with an unexpected exception of a turn, after which the state may be inconsistent.
@@ -313,7 +302,7 @@ class Engine:
         self._inbox.add(work)
 
     async def submit_and_wait(
-        self, stimulus: Stimulus, payload: Payload | None = None, key: str | None = None
+        self, stimulus: st.Stimulus, payload: Payload | None = None, key: str | None = None
     ) -> list[ev.Event]:
         """Queue a stimulus and return the events that it has caused, once they are durable. Raises
         Refused, or HostError if they could not be recorded. `key`: see `Work`."""
@@ -342,7 +331,7 @@ class Engine:
         self.on_turn(self.clock().mono_s - begin_mono_s)
         asyncio.get_running_loop().call_soon(self._finish_turn, batch)
         self._charge(batch, max(0.0, self.loop_time.cost_s(since_s) - self.notifying_s))
-        return Work(Tick(self.clock())) if self.wants_turn else None
+        return Work(st.Tick(self.clock())) if self.wants_turn else None
 
     def _charge(self, batch: list[Work], cost_s: float) -> None:
         """Charge the users who have asked for this work in equal parts."""
@@ -365,7 +354,7 @@ class Engine:
         due_s = self.due_s()
         if due_s is not None:
             self._timer = asyncio.get_running_loop().call_later(
-                due_s if due_s > 0 else _OVERDUE_S, lambda: self.submit(Work(Tick(self.clock())))
+                due_s if due_s > 0 else _OVERDUE_S, lambda: self.submit(Work(st.Tick(self.clock())))
             )
 
     def due_s(self) -> float | None:
@@ -486,14 +475,14 @@ class Engine:
                 self.perform_owed(job)
 
     @property
-    def heard(self) -> Heard:
+    def heard(self) -> st.Heard:
         """Since when the host takes orders."""
         if not self.host.is_ready():
-            return Heard(None)
+            return st.Heard(None)
         since_mono_s: dict[str, float | None] = dict(self._node_ready_since_mono_s)
         since_mono_s.update(dict.fromkeys(self.host.nodes_away()))
         home_mono_s = since_mono_s.get(self.rules.axes.home, self._ready_since_mono_s)
-        return Heard(home_mono_s, since_mono_s)
+        return st.Heard(home_mono_s, since_mono_s)
 
     def _follow_nodes(self) -> None:
         """Have nothing started on nodes of which the host takes no orders."""
@@ -737,7 +726,7 @@ class Engine:
     def _repeated(self, work: Work) -> ev.Event | None:
         """Return the event of the submission that this one repeats, perhaps of this very turn, or
         None. A submission of another account that had the same uid is not repeated."""
-        if work.key is None or not isinstance(work.stimulus, SubmitAsked):
+        if work.key is None or not isinstance(work.stimulus, st.SubmitAsked):
             return None
         spec = work.stimulus.spec
         job_id = self.journal.submission(spec.uid, work.key)
@@ -747,13 +736,13 @@ class Engine:
         assert isinstance(event, ev.Submitted | ev.ArraySubmitted)
         return event if event.spec.user == spec.user else None
 
-    def _informed(self, work: Work) -> Stimulus:
+    def _informed(self, work: Work) -> st.Stimulus:
         """Return the stimulus with facts from the journal about its jobs. They are read only now,
         because jobs may have ended earlier in this turn."""
         match stimulus := work.stimulus:
-            case SubmitAsked():
+            case st.SubmitAsked():
                 return replace(stimulus, ended=self.ended(stimulus.spec.after))
-            case ChangeAsked() if stimulus.change.after is not None:
+            case st.ChangeAsked() if stimulus.change.after is not None:
                 wanted = stimulus.change.after
                 job = self.ledger.find_common(stimulus.job_id)
                 if job is None:
@@ -761,14 +750,14 @@ class Engine:
                     return stimulus
                 names = self._names((*wanted, *job.spec.after))
                 return replace(stimulus, ended=self.ended(wanted), names=names)
-            case NeverNotified():
+            case st.NeverNotified():
                 return replace(stimulus, names=self.names_of_broken(stimulus.job_id))
-            case Tick():
+            case st.Tick():
                 return replace(stimulus, heard=self.heard)
             case _:
                 return stimulus
 
-    def _refuse_beyond_budget(self, stimulus: Stimulus) -> None:
+    def _refuse_beyond_budget(self, stimulus: st.Stimulus) -> None:
         """Raise Refused for a request by which a user who has used up the limit of stored bytes, or
         shares one with all users that is used up, would store more. Cancelling makes room.
 
@@ -776,9 +765,9 @@ class Engine:
         held, released and reordered.
         """
         user_limit, total_limit = self.rules.max_kept_bytes_per_user, self.rules.max_kept_bytes
-        if isinstance(stimulus, SubmitAsked):
+        if isinstance(stimulus, st.SubmitAsked):
             spec, is_exempt, slack = stimulus.spec, stimulus.is_admin, 0
-        elif isinstance(stimulus, JobAsked) and not isinstance(stimulus, CancelAsked):
+        elif isinstance(stimulus, st.JobAsked) and not isinstance(stimulus, st.CancelAsked):
             job = self.ledger.find_common(stimulus.job_id)
             if job is None or stimulus.actor.is_admin or stimulus.actor.uid != job.spec.uid:
                 # Another user's request is refused without showing the bytes of this one.
@@ -924,9 +913,9 @@ class Engine:
         self._wants_pass = True
 
 
-def _asker_of(stimulus: Stimulus) -> int | None:
+def _asker_of(stimulus: st.Stimulus) -> int | None:
     """Return the uid of the user who has sent the stimulus, or None if no user has."""
-    if isinstance(stimulus, SubmitAsked):
+    if isinstance(stimulus, st.SubmitAsked):
         return stimulus.spec.uid
     actor = getattr(stimulus, "actor", None)
     return None if actor is None else actor.uid

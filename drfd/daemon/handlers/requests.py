@@ -69,45 +69,8 @@ from drfd.journal.history import Story, read_story
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import OUT_OF_REACH
 from drfd.payload.signature import is_key_file, key_file_name
+from drfd.protocol import replies
 from drfd.protocol import requests as msg
-from drfd.protocol.replies import (
-    ArrayView,
-    BatchReply,
-    CodeText,
-    DetailPart,
-    DoctorReply,
-    DrainReply,
-    DryRunReply,
-    EndStrayReply,
-    ExecReply,
-    ExplainedArrayView,
-    ExplainedJobView,
-    HelloReply,
-    HistoryReply,
-    JobView,
-    LedgerCheckReply,
-    LedgerReply,
-    LimitHoursView,
-    LoanView,
-    MachineView,
-    MetricsReply,
-    NodesReply,
-    RecentReply,
-    ReloadReply,
-    Reply,
-    ReportReply,
-    ServiceState,
-    SharesReply,
-    ShowReply,
-    ShutdownReply,
-    StatusReply,
-    SubmissionReply,
-    SubmitReply,
-    UsageReply,
-    WaitingReply,
-    WaitReply,
-    WhyReply,
-)
 from drfd.protocol.requests import ExecRequest, Selection
 
 #: The most rows of a reply without pages, which are kept in memory until they are sent.
@@ -230,14 +193,14 @@ class Requests:
         """The link to the controller's own launcher."""
         return self.links.own
 
-    async def answer(self, actor: st.Actor, gid: int, request: msg.Request) -> Reply:
+    async def answer(self, actor: st.Actor, gid: int, request: msg.Request) -> replies.Reply:
         known = VERBS[type(request)]
         if known.admin and not actor.is_admin:
             raise NotPermitted("not-admin", f"only an administrator may {known.admin}")
         more = (gid,) if isinstance(request, msg.SubmitRequest) else ()
         async with self._locks[known.lock][actor.uid] if known.lock else nullcontext():
             found = known.answer(self, actor, request, *more)
-            reply: Reply = await found if isawaitable(found) else found
+            reply: replies.Reply = await found if isawaitable(found) else found
             return reply
 
     def close(self) -> None:
@@ -248,7 +211,7 @@ class Requests:
     # -- verbs ------------------------------------------------------------------------------
 
     @verb(msg.LedgerRequest, lock=_LISTS)
-    async def _ledger(self, actor: st.Actor, request: msg.LedgerRequest) -> LedgerReply:
+    async def _ledger(self, actor: st.Actor, request: msg.LedgerRequest) -> replies.LedgerReply:
         user = request.user
         if not actor.is_admin and user not in (None, actor.user):
             raise NotPermitted(
@@ -261,35 +224,39 @@ class Requests:
         return await self.accountant.read(request.since_s, request.until_s, user)
 
     @verb(msg.LedgerCheckRequest, admin="check the account")
-    async def _check_ledger(self, _: st.Actor, __: msg.LedgerCheckRequest) -> LedgerCheckReply:
+    async def _check_ledger(
+        self, _: st.Actor, __: msg.LedgerCheckRequest
+    ) -> replies.LedgerCheckReply:
         return await self.accountant.check()
 
     @verb(msg.SubmissionRequest)
-    async def _submission(self, actor: st.Actor, request: msg.SubmissionRequest) -> SubmissionReply:
+    async def _submission(
+        self, actor: st.Actor, request: msg.SubmissionRequest
+    ) -> replies.SubmissionReply:
         return await find_submission(self.engine, self._lookup, actor, request.id)
 
     @verb(msg.RecentRequest, lock=_LISTS)
-    async def _recent(self, actor: st.Actor, request: msg.RecentRequest) -> RecentReply:
+    async def _recent(self, actor: st.Actor, request: msg.RecentRequest) -> replies.RecentReply:
         return await find_recent(self.engine, actor, request)
 
     @verb(msg.HistoryRequest, lock=_LISTS)
-    async def _past(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
+    async def _past(self, actor: st.Actor, request: msg.HistoryRequest) -> replies.HistoryReply:
         return await self.history.page(actor, request)
 
     @verb(msg.ReportRequest, lock=_LISTS)
-    async def _report(self, _: st.Actor, request: msg.ReportRequest) -> ReportReply:
+    async def _report(self, _: st.Actor, request: msg.ReportRequest) -> replies.ReportReply:
         return await self.history.report(request)
 
     @verb(msg.WaitingRequest, lock=_LISTS)
-    async def _waiting(self, _: st.Actor, request: msg.WaitingRequest) -> WaitingReply:
+    async def _waiting(self, _: st.Actor, request: msg.WaitingRequest) -> replies.WaitingReply:
         return await self._waiting_rows.page(request)
 
     @verb(msg.WaitRequest, waits=True)
-    async def _wait(self, actor: st.Actor, request: msg.WaitRequest) -> WaitReply:
+    async def _wait(self, actor: st.Actor, request: msg.WaitRequest) -> replies.WaitReply:
         return await self.waits.wait(actor, request)
 
     @verb(*msg.BATCHES, audit=True)
-    async def _act(self, actor: st.Actor, request: msg.BatchRequest) -> BatchReply:
+    async def _act(self, actor: st.Actor, request: msg.BatchRequest) -> replies.BatchReply:
         if not isinstance(request, msg.CancelRequest):
             self.reserves.refuse_change(actor)
         if isinstance(request, msg.SetRequest):
@@ -298,11 +265,11 @@ class Requests:
         return self._with_notices(await self._batch.ask(actor, request.select, maker))
 
     @verb(msg.ReloadRequest, admin="reload", audit=True)
-    def _reload(self, _: st.Actor, __: msg.ReloadRequest) -> ReloadReply:
+    def _reload(self, _: st.Actor, __: msg.ReloadRequest) -> replies.ReloadReply:
         return {"warnings": list(self.reload().warnings)}
 
     @verb(msg.SharesRequest)
-    def _shares(self, _: st.Actor, __: msg.SharesRequest) -> SharesReply:
+    def _shares(self, _: st.Actor, __: msg.SharesRequest) -> replies.SharesReply:
         engine = self.engine
         shares = views.shares_view(engine.ledger, engine.rules, engine.external, engine.quota_use())
         hours = self._limit_hours()
@@ -311,13 +278,13 @@ class Requests:
         return {**shares, **views.drain_part(engine.ledger)}
 
     @verb(msg.ExecRequest, audit=True, waits=True)
-    async def _exec(self, actor: st.Actor, request: msg.ExecRequest) -> ExecReply:
+    async def _exec(self, actor: st.Actor, request: msg.ExecRequest) -> replies.ExecReply:
         is_signed = self.keys_dir is not None
         return await join(self._lookup, self.links, actor, request, is_signed=is_signed)
 
     @verb(msg.HelloRequest)
-    def _hello(self, actor: st.Actor, _: msg.HelloRequest) -> HelloReply:
-        reply: HelloReply = {
+    def _hello(self, actor: st.Actor, _: msg.HelloRequest) -> replies.HelloReply:
+        reply: replies.HelloReply = {
             "version": __version__,
             "user": actor.user,
             "admin": actor.is_admin,
@@ -339,7 +306,7 @@ class Requests:
         return str(file)
 
     @verb(msg.MetricsRequest, lock=_LISTS)
-    async def _metrics(self, _: st.Actor, __: msg.MetricsRequest) -> MetricsReply:
+    async def _metrics(self, _: st.Actor, __: msg.MetricsRequest) -> replies.MetricsReply:
         if self.metrics is None:
             raise Refused(
                 "no-metrics",
@@ -350,7 +317,7 @@ class Requests:
         return {"text": text.decode()}
 
     @verb(msg.DoctorRequest)
-    def _doctor(self, _: st.Actor, __: msg.DoctorRequest) -> DoctorReply:
+    def _doctor(self, _: st.Actor, __: msg.DoctorRequest) -> replies.DoctorReply:
         view = doctor_view(self.site, self.links, self.engine.journal.id)
         return {
             **view,
@@ -369,22 +336,22 @@ class Requests:
         admin="drain or undrain",
         audit=lambda request: "drain" if request.on else "undrain",
     )
-    async def _drain(self, actor: st.Actor, request: msg.DrainRequest) -> DrainReply:
+    async def _drain(self, actor: st.Actor, request: msg.DrainRequest) -> replies.DrainReply:
         await self.engine.submit_and_wait(
             st.DrainAsked(
                 self.engine.clock(), request.on, actor, request.reason, request.node or ""
             )
         )
-        reply: DrainReply = {"draining": self.engine.ledger.draining}
+        reply: replies.DrainReply = {"draining": self.engine.ledger.draining}
         if self.engine.ledger.node_drains:
             reply["nodes"] = sorted(self.engine.ledger.node_drains)
         return reply
 
     @verb(msg.NodesRequest)
-    def _nodes(self, _: st.Actor, __: msg.NodesRequest) -> NodesReply:
+    def _nodes(self, _: st.Actor, __: msg.NodesRequest) -> replies.NodesReply:
         return {"nodes": self.machines(), **views.drain_part(self.engine.ledger)}
 
-    def machines(self) -> list[MachineView]:
+    def machines(self) -> list[replies.MachineView]:
         """Return the machines on which jobs run, the daemon's own first."""
         ledger, away_s = self.engine.ledger, self.link.away_s()
         away_since_s = None
@@ -398,13 +365,13 @@ class Requests:
             outside=self.engine.scheduler.external_load.elsewhere,
         )
 
-    def _limit_hours(self) -> list[LimitHoursView]:
+    def _limit_hours(self) -> list[replies.LimitHoursView]:
         return views.limit_hours_view(self.engine.limit_hours, self.engine.clock().at_s)
 
     @verb(msg.SubmitRequest, audit=lambda request: None if request.dry_run else "submit")
     async def _submit(
         self, actor: st.Actor, request: msg.SubmitRequest, gid: int
-    ) -> SubmitReply | DryRunReply:
+    ) -> replies.SubmitReply | replies.DryRunReply:
         if request.key is not None:
             known = self.engine.journal.submission(actor.uid, request.key)
             if known is not None and self._lookup.user_of(known) == actor.user:
@@ -486,13 +453,13 @@ class Requests:
                 hint="cancel what is left of these arrays, or wait until they are over",
             )
 
-    def _submitted(self, job_id: int) -> SubmitReply:
+    def _submitted(self, job_id: int) -> replies.SubmitReply:
         array = self._lookup.any_array(job_id)
         return self._with_drain(
             {"id": job_id} if array is None else {"id": job_id, "tasks": array.size}
         )
 
-    def _with_drain(self, reply: SubmitReply) -> SubmitReply:
+    def _with_drain(self, reply: replies.SubmitReply) -> replies.SubmitReply:
         """Add who has stopped launching, if somebody has."""
         part = views.drain_part(self.engine.ledger)
         if "drain" in part:
@@ -500,9 +467,9 @@ class Requests:
         return reply
 
     @verb(msg.StatusRequest, lock=_LISTS)
-    async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> StatusReply:
+    async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> replies.StatusReply:
         """Return a list or a page; `after` is the place of its last row if there may be another."""
-        shown: list[JobView] = []
+        shown: list[replies.JobView] = []
         counts: dict[str, int] = {}
         most = request.limit or _MOST_ROWS
         last, after = None, None
@@ -534,9 +501,9 @@ class Requests:
             "after": after,
             **self._service_state(),
         }
-        return cast(StatusReply, {**reply, "gpus": gpus} if gpus else reply)
+        return cast(replies.StatusReply, {**reply, "gpus": gpus} if gpus else reply)
 
-    def _service_state(self) -> ServiceState:
+    def _service_state(self) -> replies.ServiceState:
         """Return the state of the service, which is part of several replies."""
         away_s = self.link.away_s()
         return {
@@ -544,12 +511,12 @@ class Requests:
             "notices": self.notices(),
         }
 
-    def notices(self) -> list[CodeText]:
+    def notices(self) -> list[replies.CodeText]:
         """Return what every user should know now of the service, the worst first."""
         now_s = self.engine.clock().at_s
         return notices(self.install, self.link, self.reserves, self.engine.windows, now_s)
 
-    def _with_notices(self, reply: BatchReply) -> BatchReply:
+    def _with_notices(self, reply: replies.BatchReply) -> replies.BatchReply:
         """Add the notices to a reply about running jobs while the launcher is away: it carries the
         request out when it is back."""
         if not self.link.is_missed():
@@ -562,7 +529,7 @@ class Requests:
 
     # The reply about a long array takes tens of milliseconds.
     @verb(msg.ShowRequest, lock="show")
-    async def _show(self, actor: st.Actor, request: msg.ShowRequest) -> ShowReply:
+    async def _show(self, actor: st.Actor, request: msg.ShowRequest) -> replies.ShowReply:
         """Return a job or an array; of another user's job what lists show to everybody: no command,
         paths, conditions or events."""
         job_id = self._lookup.id_of(request.id)
@@ -577,8 +544,10 @@ class Requests:
             # The job may have changed meanwhile.
             common = self._lookup.any_job(job_id) if array is None else common
             conditions = views.conditions_view(common, name_of)
-        options: DetailPart = {"options": views.option_fields(common.spec)} if is_own else {}
-        reply: ShowReply = {
+        options: replies.DetailPart = (
+            {"options": views.option_fields(common.spec)} if is_own else {}
+        )
+        reply: replies.ShowReply = {
             "events": [views.event_view(event, self._lookup.name_of) for event in story.events],
             "events_omitted": story.omitted,
             "events_dropped": story.dropped,
@@ -586,11 +555,13 @@ class Requests:
         if array is not None:
             lending = self._lending(array.spec, common.state)
             view = await self._lookup.array_view(array)
-            reply["array"] = cast(ExplainedArrayView, {**view, **conditions, **lending, **options})
+            reply["array"] = cast(
+                replies.ExplainedArrayView, {**view, **conditions, **lending, **options}
+            )
             return reply
         details = {**self._details(common), **self._lookup.placed_part(common, is_own=is_own)}
         job = {**self._lookup.view(common, actor), **conditions, **details, **options}
-        reply["job"] = cast(ExplainedJobView, job)
+        reply["job"] = cast(replies.ExplainedJobView, job)
         reply["used"] = views.used_view(common) if common.state is JobState.ENDED else None
         curve = self.curves.of_job(common)
         reply["curve"] = None if curve is None else views.curve_view(curve, common.spec.demand)
@@ -599,7 +570,7 @@ class Requests:
             reply["all_runs"] = all_runs
         return reply
 
-    def _details(self, job: Job) -> DetailPart:
+    def _details(self, job: Job) -> replies.DetailPart:
         """Return how a job stands with its ranges, and with the memory that it declared on each
         GPU."""
         part = self._lending(job.spec, job.state, job)
@@ -615,10 +586,12 @@ class Requests:
             part["gpu_memory_unkept"] = unkept
         return part
 
-    def _lending(self, spec: JobSpec, state: JobState, job: Job | None = None) -> DetailPart:
+    def _lending(
+        self, spec: JobSpec, state: JobState, job: Job | None = None
+    ) -> replies.DetailPart:
         """Return what of the ranges of a live job or array is not lent here, and what the job may
         use now."""
-        part: DetailPart = {}
+        part: replies.DetailPart = {}
         text = self._unlent(spec)
         if text is None and job is not None and self._keeps_its_limits(job):
             text = ENTRENCHED
@@ -628,7 +601,7 @@ class Requests:
             kind, _, disk = loan.axis.partition(":")
             number = AXES[kind].number
             names_disk = len(self.engine.rules.axes.disks) > 1
-            view: LoanView = {
+            view: replies.LoanView = {
                 "floor": number(loan.floor),
                 "ceiling": number(loan.ceiling),
                 "most": number(loan.most),
@@ -666,12 +639,12 @@ class Requests:
         return is_up and is_lent and not self.link.can_lend((job.id, job.attempt))
 
     @verb(msg.WhyRequest, lock=_FORECASTS)
-    async def _why(self, actor: st.Actor, request: msg.WhyRequest) -> WhyReply:
+    async def _why(self, actor: st.Actor, request: msg.WhyRequest) -> replies.WhyReply:
         """Return the job, with why it waits or how it ended, and what would change that. Of another
         user's job only the reason and the expected start are shown."""
         job_id = self._lookup.id_of(request.id)
         array = self._lookup.any_array(job_id)
-        tasks: ArrayView | None = None
+        tasks: replies.ArrayView | None = None
         if array is not None:
             if may_touch(actor, array.spec):
                 tasks = await self._lookup.array_view(array)
@@ -683,8 +656,8 @@ class Requests:
         if is_own:
             name_of = await self._lookup.names_of(job.spec.after)
             conditions = views.conditions_view(job, name_of)
-        view = cast(ExplainedJobView, {**self._lookup.view(job, actor), **conditions})
-        reply: WhyReply = {"job": view, "notes": [], "advice": None}
+        view = cast(replies.ExplainedJobView, {**self._lookup.view(job, actor), **conditions})
+        reply: replies.WhyReply = {"job": view, "notes": [], "advice": None}
         if tasks is not None:
             reply["array"] = {
                 "id": tasks["id"],
@@ -708,7 +681,7 @@ class Requests:
         return reply
 
     async def _add_forecast(
-        self, job: Job, view: ExplainedJobView, reply: WhyReply, *, may_advise: bool
+        self, job: Job, view: replies.ExplainedJobView, reply: replies.WhyReply, *, may_advise: bool
     ) -> None:
         """Add the expected start to a waiting job, and for its owner (`may_advise`) a smaller
         demand that would start now."""
@@ -751,7 +724,7 @@ class Requests:
         return notes
 
     @verb(msg.UsageRequest)
-    def _usage(self, _: st.Actor, request: msg.UsageRequest) -> UsageReply:
+    def _usage(self, _: st.Actor, request: msg.UsageRequest) -> replies.UsageReply:
         """Return the use over time of a job, or of a user's jobs. Every user may ask."""
         if (request.id is None) is (request.user is None):
             raise Refused("bad-request", "usage is of one job, or of one user: give id or user")
@@ -766,7 +739,7 @@ class Requests:
         job = self._lookup.any_job(job_id)
         return views.usage_points_view(self.curves.of_job(job), job.spec)
 
-    async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> DryRunReply:
+    async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> replies.DryRunReply:
         """Return the forecast for a submission that is not made. If there is no estimate, a null
         `reason` may mean that it is not known."""
 
@@ -783,7 +756,7 @@ class Requests:
                 found = await self.forecasts.ask(trial)
             except (Unavailable, HostError) as error:
                 found = ForecastReply(missing=ErrorMessage.of(error))
-        reply: DryRunReply = {"expected_start_at": found.start_s, "reason": None}
+        reply: replies.DryRunReply = {"expected_start_at": found.start_s, "reason": None}
         if found.certainty is not None:
             reply["expected_start_certainty"] = found.certainty.value
         if found.unknown is not None:
@@ -799,7 +772,7 @@ class Requests:
         return reply
 
     @verb(msg.EndStrayRequest, admin="end a stray attempt", audit=True)
-    def _end_stray(self, _: st.Actor, request: msg.EndStrayRequest) -> EndStrayReply:
+    def _end_stray(self, _: st.Actor, request: msg.EndStrayRequest) -> replies.EndStrayReply:
         name = f"{request.id}.{request.attempt}"
         if not self.links.end_stray((request.id, request.attempt)):
             raise Refused("no-stray", f"{name} is no stray attempt", hint="drf doctor lists them")
@@ -810,12 +783,14 @@ class Requests:
         admin="shut drfd down",
         audit=lambda request: "shutdown-kill-jobs" if request.kill_jobs else "shutdown",
     )
-    async def _shutdown(self, actor: st.Actor, request: msg.ShutdownRequest) -> ShutdownReply:
+    async def _shutdown(
+        self, actor: st.Actor, request: msg.ShutdownRequest
+    ) -> replies.ShutdownReply:
         if request.kill_jobs:
             # The drain comes first, or other jobs would start in place of the ended ones.
             await self.engine.submit_and_wait(st.DrainAsked(self.engine.clock(), True, actor))
         running = sorted(job.id for job in self.engine.ledger.allocated_jobs())
-        reply: BatchReply = {"done": [], "failed": []}
+        reply: replies.BatchReply = {"done": [], "failed": []}
         if request.kill_jobs:
             reply = await self._batch.ask(actor, Selection(ids=list(running)), st.CancelAsked)
         self.shut_down(after_jobs=request.kill_jobs)
@@ -851,7 +826,7 @@ NO_KEY_HINT = (
 
 async def join(
     lookup: Lookup, links: Links, actor: Actor, request: ExecRequest, *, is_signed: bool
-) -> ExecReply:
+) -> replies.ExecReply:
     """Have a process moved into a job, and return when it is there. `is_signed`: whether that needs
     its user's signature. Raises Refused, NotPermitted, Unavailable."""
     job_id = lookup.id_of(request.id)

@@ -30,70 +30,22 @@ from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.owner import UNSTARTED, Owner
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
 from drfd.core.decisions.reconciliation import AttemptKey, leftovers, loss_by_boot, missing_attempts
-from drfd.core.decisions.stimuli import (
-    AttemptMissing,
-    AttemptRemoved,
-    Breached,
-    IdsSeen,
-    LaunchAborted,
-    LaunchShort,
-    NeverNotified,
-    Stimulus,
-    Tick,
-)
-from drfd.core.model.effects import (
-    Effect,
-    Freeze,
-    Kill,
-    Launch,
-    NotifyNever,
-    RemoveAttempt,
-    SendSignals,
-    Terminate,
-    Thaw,
-    owed,
-)
+from drfd.core.model import effects
 from drfd.core.model.job import Job, JobState, Whose, owner_of
 from drfd.core.model.options import most_here
 from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import ALL_NODES, NO_NODES, Engine, Nodes, Work
+from drfd.daemon.launcher_link import messages
 from drfd.daemon.launcher_link.device_table import (
     DevicesFailed,
     DevicesTaken,
     DeviceTable,
     GpuRoster,
     Grant,
-)
-from drfd.daemon.launcher_link.messages import (
-    AttemptReport,
-    EndedReport,
-    ExecReport,
-    GpusReport,
-    HelloReport,
-    LaunchSettings,
-    ListedReport,
-    MissingReport,
-    NodeFacts,
-    NodesReport,
-    RemovedReport,
-    Report,
-    StartedReport,
-    StuckReport,
-    ToldReport,
-    decode_report,
-    disk_limits,
-    grants_for,
-    higher,
-    never_notice_for,
-    notice_for,
-    order_for,
-    payload_for,
-    read_report,
-    stimulus_for,
-    with_slurm_variables,
 )
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.lender import CORES, DISKS, Send, lends
@@ -108,11 +60,11 @@ from drfd.linux.unix_sockets import at_socket
 log = logging.getLogger("drfd")
 
 _COMMANDS = {
-    Terminate: protocol.TERMINATE,
-    Kill: protocol.KILL,
-    Freeze: protocol.FREEZE,
-    Thaw: protocol.THAW,
-    RemoveAttempt: protocol.REMOVE,
+    effects.Terminate: protocol.TERMINATE,
+    effects.Kill: protocol.KILL,
+    effects.Freeze: protocol.FREEZE,
+    effects.Thaw: protocol.THAW,
+    effects.RemoveAttempt: protocol.REMOVE,
 }
 #: Seconds between two attempts to connect, and to a launcher of another version.
 RETRY_S, FAULT_RETRY_S = 0.05, 1.0
@@ -153,7 +105,7 @@ class Link:
         self,
         *,
         socket_path: Path,
-        settings: LaunchSettings,
+        settings: messages.LaunchSettings,
         meter: Meter,
         nodes: Nodes = ALL_NODES,
         gpus: GpuRoster | None = None,
@@ -178,7 +130,7 @@ class Link:
         #: Why the launcher gets no orders though it is there, with the remedy, or None.
         self.fault: str | None = None
         #: Its latest report about its nodes, if it makes any.
-        self.seen_nodes: NodesReport | None = None
+        self.seen_nodes: messages.NodesReport | None = None
         #: Attempts whose processes cannot be killed.
         self.stuck: set[AttemptKey] = set()
         #: Attempts that belong to no job of this journal, and their owners as far as known. An
@@ -214,7 +166,7 @@ class Link:
             return {}
         return {name: fault for name in names if (fault := seen.fault_of(name))}
 
-    def node_facts(self) -> dict[str, NodeFacts]:
+    def node_facts(self) -> dict[str, messages.NodeFacts]:
         """Return what this launcher knows of its nodes, if it tells of any."""
         seen = self.seen_nodes
         names = self.nodes.names or ()
@@ -246,7 +198,7 @@ class Link:
         away_s = self.away_s()
         return away_s is not None and (bool(self.hello) or away_s > _COMING_UP_S)
 
-    def perform(self, effect: Effect, job: Job) -> None:
+    def perform(self, effect: effects.Effect, job: Job) -> None:
         if self._connection is not None:
             self._connection.perform(effect, job)
 
@@ -299,7 +251,7 @@ class Link:
                 self._connection = None
                 if was_ready:
                     # Who waits for these nodes is told so, and the journal records it.
-                    engine.submit(Work(Tick(engine.clock())))
+                    engine.submit(Work(st.Tick(engine.clock())))
             await asyncio.sleep(RETRY_S if self.fault is None else FAULT_RETRY_S)
 
     def _log_away(self, error: str) -> None:
@@ -331,9 +283,9 @@ class Link:
             writer.close()
             raise
         connection.list_again()
-        connection.take(decode_report(hello))
+        connection.take(messages.decode_report(hello))
         while True:
-            connection.take(read_report(await _next_line(reader)))
+            connection.take(messages.read_report(await _next_line(reader)))
 
 
 class Links:
@@ -358,11 +310,11 @@ class Links:
         away."""
         return {name: text for link in self._links for name, text in link.node_faults().items()}
 
-    def node_facts(self) -> dict[str, NodeFacts]:
+    def node_facts(self) -> dict[str, messages.NodeFacts]:
         """Return what the launchers know of their nodes."""
         return {name: facts for link in self._links for name, facts in link.node_facts().items()}
 
-    def perform(self, effect: Effect, job: Job) -> None:
+    def perform(self, effect: effects.Effect, job: Job) -> None:
         link = self.of(job)
         if link is not None and link.is_ready():
             link.perform(effect, job)
@@ -377,7 +329,7 @@ class Links:
         for link, names in zip(self._links, nodes, strict=True):
             link.adopt(names)
 
-    def set_up(self, settings: LaunchSettings) -> None:
+    def set_up(self, settings: messages.LaunchSettings) -> None:
         """Let these limits hold for all jobs that start from now on."""
         for link in self._links:
             link.settings = settings
@@ -530,13 +482,15 @@ class LauncherConnection:
     def _has_gpus(self) -> bool:
         return bool(dict(self._engine.rules.axes.instances).get(GPU))
 
-    def perform(self, effect: Effect, job: Job) -> None:
+    def perform(self, effect: effects.Effect, job: Job) -> None:
         """Send the order for an effect, or report at once why it cannot be carried out."""
         if (effect.job_id, effect.attempt) in self._link.strays:
             self._submit(self._refused_by_stray(effect, job))
             return
-        begins = isinstance(effect, Launch | NotifyNever)
-        begins = begins or (isinstance(effect, RemoveAttempt) and job.spec.notify is not None)
+        begins = isinstance(effect, effects.Launch | effects.NotifyNever)
+        begins = begins or (
+            isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None
+        )
         if begins and any(grant.name == GPU for grant in self._grants(job)):
             task = asyncio.create_task(self._perform_after_look(effect, job.id))
             self._looking.add(task)
@@ -544,7 +498,7 @@ class LauncherConnection:
         else:
             self._perform(effect, job)
 
-    async def _perform_after_look(self, effect: Effect, job_id: int) -> None:
+    async def _perform_after_look(self, effect: effects.Effect, job_id: int) -> None:
         """Look at the machine's GPUs, and then send the order for an effect if it is still due."""
         fault = ""
         try:
@@ -552,21 +506,21 @@ class LauncherConnection:
         except HostError as error:
             fault = str(error)
         job = self._engine.ledger.jobs.get(job_id)
-        if job is None or owed(job) != effect or not self._link.is_ready():
+        if job is None or effects.owed(job) != effect or not self._link.is_ready():
             return
-        if fault and isinstance(effect, Launch):
-            self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, _unset(fault)))
+        if fault and isinstance(effect, effects.Launch):
+            self._submit(st.LaunchAborted(self._engine.clock(), job.id, job.attempt, _unset(fault)))
         else:
             self._perform(effect, job)
 
-    def _perform(self, effect: Effect, job: Job) -> None:
-        if isinstance(effect, Launch):
+    def _perform(self, effect: effects.Effect, job: Job) -> None:
+        if isinstance(effect, effects.Launch):
             if not self._is_configured(job):
                 # The launcher of the node that was may have started it.
                 return
             text = self._unkept_limit(job)
             if text is not None:
-                self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
+                self._submit(st.LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
                 return
             order, payload = self._order_and_payload(job)
             # A notice or an exec needs none.
@@ -575,20 +529,20 @@ class LauncherConnection:
                 found = self._devices().look_up(self._grants(job))
             except DevicesTaken as error:
                 now, whose = self._engine.clock(), Whose.JOB
-                short = LaunchShort(
+                short = st.LaunchShort(
                     now, job.id, job.attempt, text=str(error), whose=whose, resource="devices"
                 )
                 self._submit(short)
                 return
             except DevicesFailed as error:
                 text = _unset(str(error))
-                self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
+                self._submit(st.LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
                 return
             order = dataclasses.replace(
                 order, devices=found.devices, variables={**order.variables, **found.variables}
             )
-            self._order(protocol.LAUNCH, order, payload_for(job.spec, payload))
-        elif isinstance(effect, SendSignals):
+            self._order(protocol.LAUNCH, order, messages.payload_for(job.spec, payload))
+        elif isinstance(effect, effects.SendSignals):
             self._order(
                 protocol.SIGNAL,
                 protocol.SignalOrder(
@@ -598,18 +552,18 @@ class LauncherConnection:
                     signals=effect.signals,
                 ),
             )
-        elif isinstance(effect, NotifyNever):
+        elif isinstance(effect, effects.NotifyNever):
             # Else it is ordered when it is the job's turn.
             if self._never.add(effect.job_id, job.spec.uid):
                 self._send_never(effect.job_id, job)
-        elif isinstance(effect, RemoveAttempt) and job.spec.notify is not None:
+        elif isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None:
             order, payload = self._order_and_payload(job)
             order = dataclasses.replace(order, devices=self._devices().hide_all(self._grants(job)))
-            notice = notice_for(job, order)
+            notice = messages.notice_for(job, order)
             if notice is None:
                 self._send_attempt(effect)
             else:
-                self._order(protocol.NOTIFY, notice, payload_for(job.spec, payload))
+                self._order(protocol.NOTIFY, notice, messages.payload_for(job.spec, payload))
         else:
             self._send_attempt(effect)
 
@@ -619,21 +573,23 @@ class LauncherConnection:
         order = dataclasses.replace(order, devices=self._devices().hide_all(self._grants(job)))
         on = job.broken.job_id
         label = self._engine.names_of_broken(job_id).get(on) or self._engine.ledger.label_of(on)
-        notice = never_notice_for(job, order, job_id, label)
-        self._order(protocol.NOTIFY, notice, payload_for(job.spec, payload))
+        notice = messages.never_notice_for(job, order, job_id, label)
+        self._order(protocol.NOTIFY, notice, messages.payload_for(job.spec, payload))
 
-    def _never_removed(self, key: AttemptKey, report: AttemptReport) -> None:
+    def _never_removed(self, key: AttemptKey, report: messages.AttemptReport) -> None:
         """Take the report that the owner of a job that never starts has been notified, and order
         the next notification of this owner."""
-        if isinstance(report, RemovedReport):
+        if isinstance(report, messages.RemovedReport):
             self._forget(key)
-        if not isinstance(report, ToldReport):
+        if not isinstance(report, messages.ToldReport):
             return
-        told = NeverNotified(self._engine.clock(), key[0], report.notice)
+        told = st.NeverNotified(self._engine.clock(), key[0], report.notice)
         # The file tells the next launcher of the notification, until the journal does. Another
         # journal's stays, and the owner's next job must not wait for it.
         is_stray = key in self._link.strays
-        self._submit(told, None if is_stray else partial(self._send_attempt, RemoveAttempt(*key)))
+        self._submit(
+            told, None if is_stray else partial(self._send_attempt, effects.RemoveAttempt(*key))
+        )
         while (job_id := self._never.next_after(key[0])) is not None:
             jobs = jobs_to_notify(self._engine.ledger, job_id)
             if jobs:
@@ -672,9 +628,12 @@ class LauncherConnection:
         limits: tuple[protocol.DiskLimit, ...] = ()
         if rates != NOTHING:
             wanted = {
-                limit.device: limit for limit in disk_limits(rates, self._link.settings.disks)
+                limit.device: limit
+                for limit in messages.disk_limits(rates, self._link.settings.disks)
             }
-            limits = tuple(higher(each, wanted.get(each.device, each)) for each in floor.disks)
+            limits = tuple(
+                messages.higher(each, wanted.get(each.device, each)) for each in floor.disks
+            )
         order = protocol.LendOrder(
             id=key[0],
             attempt=key[1],
@@ -695,23 +654,23 @@ class LauncherConnection:
             return "nothing on Slurm's nodes keeps --output-max"
         return None
 
-    def _refused_by_stray(self, effect: Effect, job: Job) -> Stimulus:
+    def _refused_by_stray(self, effect: effects.Effect, job: Job) -> st.Stimulus:
         """Return the stimulus in place of an effect, if the launcher has an attempt of another job
         under the same id and attempt number."""
         now = self._engine.clock()
-        if isinstance(effect, Launch):
+        if isinstance(effect, effects.Launch):
             text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
-            return LaunchAborted(now, job.id, job.attempt, text)
-        if isinstance(effect, NotifyNever):
-            return NeverNotified(now, effect.job_id, _TAKEN)
-        if isinstance(effect, RemoveAttempt):
-            return AttemptRemoved(now, job.id, job.attempt)
-        return AttemptMissing(now, job.id, job.attempt)
+            return st.LaunchAborted(now, job.id, job.attempt, text)
+        if isinstance(effect, effects.NotifyNever):
+            return st.NeverNotified(now, effect.job_id, _TAKEN)
+        if isinstance(effect, effects.RemoveAttempt):
+            return st.AttemptRemoved(now, job.id, job.attempt)
+        return st.AttemptMissing(now, job.id, job.attempt)
 
     def _order_and_payload(self, job: Job) -> tuple[protocol.LaunchOrder, Payload]:
         engine = self._engine
         payload = engine.journal.payload(job.array_id or job.id) or Payload()
-        order = order_for(
+        order = messages.order_for(
             job,
             engine.journal.id,
             self._link.settings,
@@ -722,14 +681,14 @@ class LauncherConnection:
             most=most_here(job.spec, engine.rules.own_capacity) if self._lends_any() else None,
             home=engine.rules.axes.home,
         )
-        return with_slurm_variables(order, payload.env, job.restarts), payload
+        return messages.with_slurm_variables(order, payload.env, job.restarts), payload
 
     def _grants(self, job: Job) -> tuple[Grant, ...]:
         """Return what the job is given of devices. Another node chooses its devices itself."""
         axes = self._engine.rules.axes
         if job.node not in ("", axes.home):
             return ()
-        found = grants_for(
+        found = messages.grants_for(
             job, axes.instances, self._engine.ledger.taken, self._link.settings.countables
         )
         if self._link.hello["limits_gpus"]:
@@ -744,32 +703,32 @@ class LauncherConnection:
     def _lends_any(self) -> bool:
         return self._link.nodes.has_home and bool(self._link.lends())
 
-    def _send_attempt(self, effect: Effect) -> None:
+    def _send_attempt(self, effect: effects.Effect) -> None:
         command = _COMMANDS[type(effect)]
         self.send({"cmd": command, "id": effect.job_id, "attempt": effect.attempt})
 
     # -- reports --------------------------------------------------------------------------------
 
-    def take(self, report: Report) -> None:
+    def take(self, report: messages.Report) -> None:
         match report:
-            case HelloReport():
+            case messages.HelloReport():
                 self._link.hello = report.facts
                 if self._link.nodes.has_home:
                     self._meter.configure(report.mounts, judges_io=report.measures_io)
                     # A launcher that has greeted measures none.
                     if self._has_gpus():
                         self.measure_gpus()
-            case GpusReport():
+            case messages.GpusReport():
                 task = asyncio.create_task(self._take_gpus(report))
                 self._looking.add(task)
                 task.add_done_callback(self._looking.discard)
-            case ListedReport():
+            case messages.ListedReport():
                 self._reconcile(report.owners)
-            case ExecReport():
+            case messages.ExecReport():
                 answer = self._execs.get(report.number)
                 if answer is not None and not answer.done():
                     answer.set_result(report.text)
-            case NodesReport():
+            case messages.NodesReport():
                 self._link.seen_nodes = report
                 if report.away is None:
                     self._engine.see_elsewhere(
@@ -784,15 +743,15 @@ class LauncherConnection:
                     )
                 if self.is_ready:
                     # Who waits for these nodes is told so, and the journal records it.
-                    self._submit(Tick(self._engine.clock()))
-            case StuckReport():
+                    self._submit(st.Tick(self._engine.clock()))
+            case messages.StuckReport():
                 self._link.stuck.add(report.key)
                 job_id = report.key[0]
                 log.error("job=%d event=stuck", job_id, extra=about(job=job_id))
             case _:
                 self._take_attempt_report(report)
 
-    async def _take_gpus(self, report: GpusReport) -> None:
+    async def _take_gpus(self, report: messages.GpusReport) -> None:
         # Slices come and go.
         with suppress(HostError):
             await self._link.gpus.look_up()
@@ -801,14 +760,14 @@ class LauncherConnection:
         listed = dict(engine.rules.axes.instances).get(GPU, ())
         used = {(GPU, each): users for each, users in use.used_outside(listed).items()}
         if engine.see_instances(used):
-            self._submit(Tick(engine.clock()))
+            self._submit(st.Tick(engine.clock()))
         for job in list(engine.ledger.allocated_jobs()):
             if job.spec.demand.gres_memory and job.state is JobState.RUNNING:
                 breach = judge_gpu_memory(job, self._meter.each_gpu(job))
                 if breach is not None:
-                    self._submit(Breached(engine.clock(), job.id, job.attempt, *breach))
+                    self._submit(st.Breached(engine.clock(), job.id, job.attempt, *breach))
 
-    def _take_attempt_report(self, report: AttemptReport) -> None:
+    def _take_attempt_report(self, report: messages.AttemptReport) -> None:
         key = report.key
         if key[1] == UNSTARTED:
             self._never_removed(key, report)
@@ -824,11 +783,11 @@ class LauncherConnection:
         then: Callable[[], None] | None = None
         is_removed = False
         match report:
-            case StartedReport() if job is not None and self._link.nodes.has_home:
+            case messages.StartedReport() if job is not None and self._link.nodes.has_home:
                 self._meter.watch(key, report.runner_pid, report.cgroup)
                 if report.lends is not None:
                     self._link.borrowers[key] = report.lends
-            case EndedReport() if job is not None:
+            case messages.EndedReport() if job is not None:
                 left_bytes = 0
                 if self._link.nodes.has_home:
                     cpu_s = max(report.cpu_s, report.counted.get("cpu_us", 0) / 1e6)
@@ -838,23 +797,23 @@ class LauncherConnection:
                     self._link.left_bytes[key] = left_bytes
                 # A notification is still to run, and memory that is left is counted first.
                 is_removed = report.gone and job.spec.notify is None and not left_bytes
-            case RemovedReport():
+            case messages.RemovedReport():
                 if self._forget(key) or job is None:
                     return
                 then = self._launch_if_owed(key[0])
-            case MissingReport():
+            case messages.MissingReport():
                 if job is not None and self._may_run_elsewhere(job):
                     return
                 if job is not None:
                     report = replace(report, loss=loss_by_boot(job, self._booted_at_s()))
                 then = self._launch_if_owed(key[0])
-        self._submit(stimulus_for(report, self._engine.clock(), measured), then)
+        self._submit(messages.stimulus_for(report, self._engine.clock(), measured), then)
         if job is not None and is_removed:
             # Whoever sees that the job has ended finds nothing of it stuck.
             self._link.stuck.discard(key)
             self._link.borrowers.pop(key, None)
             # Usually of the same turn, so that the next start waits for one commit, not for two.
-            removed = AttemptRemoved(self._engine.clock(), *key)
+            removed = st.AttemptRemoved(self._engine.clock(), *key)
             # Its file is still to go. If this order is lost, the next reconciliation gives it.
             self._submit(removed, partial(self._forget_file, key))
 
@@ -903,7 +862,7 @@ class LauncherConnection:
             self.is_ready, self._link.away_since_s = True, None
             # Submitted first, so that it is durable before any job is admitted.
             highest = max((job_id for job_id, _ in known), default=0)
-            self._submit(IdsSeen(engine.clock(), highest))
+            self._submit(st.IdsSeen(engine.clock(), highest))
             nodes = self._link.nodes
             elsewhere = {key: owner for key, owner in known.items() if self._is_elsewhere(key)}
             here = {key: owner for key, owner in known.items() if key not in elsewhere}
@@ -919,10 +878,10 @@ class LauncherConnection:
             engine.perform_all_owed(nodes)
             # Jobs may have been submitted while no launcher was there to start them.
             engine.want_pass()
-            self._submit(Tick(engine.clock()))
+            self._submit(st.Tick(engine.clock()))
 
         # A tick changes nothing; its answer comes after all reports before it are recorded.
-        self._submit(Tick(self._engine.clock()), reconcile)
+        self._submit(st.Tick(self._engine.clock()), reconcile)
 
     def _booted_at_s(self) -> float | None:
         """Return when the machine was started on which jobs run, if it is this one."""
@@ -957,7 +916,7 @@ class LauncherConnection:
         taken = (key for key in sorted(strays) if key[1] != UNSTARTED)
         self._engine.taken_attempts[self._link] = dict(taken)
 
-    def _submit(self, stimulus: Stimulus, then: Callable[[], None] | None = None) -> None:
+    def _submit(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
         """Queue a stimulus for the engine, and call `then` when it is durable. If the journal fails
         the launcher is asked to list its attempts again."""
 

@@ -52,17 +52,7 @@ from drfd.daemon.launcher_link.device_table import Grant
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload
-from drfd.launcher.protocol import (
-    EVERY_DISK,
-    QUOTA,
-    SHARE,
-    AttemptLimits,
-    Ceilings,
-    DiskLimit,
-    LaunchOrder,
-    Message,
-    decode,
-)
+from drfd.launcher import protocol
 from drfd.payload.environment import (
     BELOW_DEVICE_LISTS,
     DEVICE_LISTS,
@@ -120,7 +110,7 @@ def order_for(
     beside: Iterable[Job] = (),
     most: Resources | None = None,
     home: str = "",
-) -> LaunchOrder:
+) -> protocol.LaunchOrder:
     """Return the order to launch the job's present attempt.
 
     `array` is the array that the job is a task of, and `countables` are the instances that this
@@ -134,7 +124,7 @@ def order_for(
     # Instances that the job has been given stay its own when the configuration changes.
     named = {name for name, _ in (*countables, *job.instances)}
     is_away = job.node not in ("", home)
-    limits = AttemptLimits(
+    limits = protocol.AttemptLimits(
         cores_milli=demand.cores_milli,
         memory_bytes=demand.memory_bytes,
         pids=settings.max_pids,
@@ -143,11 +133,11 @@ def order_for(
     )
     ceilings = None
     if most is not None:
-        if settings.cores_by != SHARE:
+        if settings.cores_by != protocol.SHARE:
             most = replace(most, cores_milli=0)
         ceilings = ceilings_of(demand, most, settings.disks)
     most_cores_milli = demand.cores_milli if ceilings is None else ceilings.cores_milli
-    return LaunchOrder(
+    return protocol.LaunchOrder(
         id=job.id,
         attempt=job.attempt,
         uid=spec.uid,
@@ -219,7 +209,7 @@ def payload_for(spec: JobSpec, payload: Payload) -> bytes:
     )
 
 
-def notice_for(job: Job, launch: LaunchOrder) -> LaunchOrder | None:
+def notice_for(job: Job, launch: protocol.LaunchOrder) -> protocol.LaunchOrder | None:
     """Return the order to notify the job's owner of its end, made from its launch order, or None if
     the owner did not ask for such an end or only an attempt has ended."""
     notify = job.spec.notify
@@ -240,7 +230,9 @@ def notice_for(job: Job, launch: LaunchOrder) -> LaunchOrder | None:
     return replace(launch, tells_start=False, variables=launch.variables | variables)
 
 
-def never_notice_for(job: Job, launch: LaunchOrder, job_id: int, label: str) -> LaunchOrder:
+def never_notice_for(
+    job: Job, launch: protocol.LaunchOrder, job_id: int, label: str
+) -> protocol.LaunchOrder:
     """Return the order to notify the job's owner that it can never start, made from its launch
     order. `job_id` is the number that the launcher is to use, and `label` names the job because of
     whose end it never starts."""
@@ -261,7 +253,7 @@ def never_notice_for(job: Job, launch: LaunchOrder, job_id: int, label: str) -> 
         launch.limits,
         cores_milli=min(launch.limits.cores_milli, _UNSTARTED_CORES_MILLI),
         memory_bytes=min(launch.limits.memory_bytes, _UNSTARTED_MEMORY_BYTES),
-        cores_by=QUOTA,
+        cores_by=protocol.QUOTA,
     )
     return replace(
         launch,
@@ -293,8 +285,8 @@ _SLURM_WANTED = "DRF_SLURM"
 
 
 def with_slurm_variables(
-    order: LaunchOrder, env: Mapping[str, str], restarts: int = 0
-) -> LaunchOrder:
+    order: protocol.LaunchOrder, env: Mapping[str, str], restarts: int = 0
+) -> protocol.LaunchOrder:
     """Return the launch order with Slurm's variables, if the submitter's, `env`, ask for them.
 
     `restarts` is the number of runs before this one.
@@ -304,7 +296,7 @@ def with_slurm_variables(
     return replace(order, variables=order.variables | _slurm_variables(order, restarts))
 
 
-def _slurm_variables(order: LaunchOrder, restarts: int) -> dict[str, str]:
+def _slurm_variables(order: protocol.LaunchOrder, restarts: int) -> dict[str, str]:
     own = order.variables
     cpus = str(max(1, -(-order.limits.cores_milli // 1000)))
     found = {
@@ -337,36 +329,40 @@ def _partition(pool: str, user: str) -> str:
     return "main" if pool == f"root.{user}" else pool.rsplit(".", 1)[-1]
 
 
-def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ...]:
+def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[protocol.DiskLimit, ...]:
     """Return the declared rates as limits on each managed disk that the kernel can limit."""
     return tuple(
-        DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
+        protocol.DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
         for device, (read_bps, write_bps) in rates_by_device(demand, disks).items()
     )
 
 
-def limits_everywhere(demand: Resources) -> tuple[DiskLimit, ...]:
+def limits_everywhere(demand: Resources) -> tuple[protocol.DiskLimit, ...]:
     """Return the declared rates as limits on each disk of a node which finds its disks itself. Of
     rates for disks by name, which are the controller's, the highest holds."""
     _, reads, writes = zip(("", demand.read_bps, demand.write_bps), *demand.disks, strict=True)
-    limit = DiskLimit(device=EVERY_DISK, read_bps=max(reads), write_bps=max(writes))
+    limit = protocol.DiskLimit(
+        device=protocol.EVERY_DISK, read_bps=max(reads), write_bps=max(writes)
+    )
     return (limit,) if limit.read_bps or limit.write_bps else ()
 
 
-def ceilings_of(demand: Resources, most: Resources, disks: Sequence[Disk]) -> Ceilings | None:
+def ceilings_of(
+    demand: Resources, most: Resources, disks: Sequence[Disk]
+) -> protocol.Ceilings | None:
     """Return the most that a job may be lent, as limits, or None if that is nothing beyond its
     demand. A rate of `most` that is 0, or below the demand's, means the demand's."""
     floors = disk_limits(demand, disks)
     wanted = {limit.device: limit for limit in disk_limits(most, disks)}
-    found = Ceilings(
+    found = protocol.Ceilings(
         cores_milli=max(demand.cores_milli, most.cores_milli),
         disks=tuple(higher(floor, wanted.get(floor.device, floor)) for floor in floors),
     )
-    floor = Ceilings(cores_milli=demand.cores_milli, disks=floors)
+    floor = protocol.Ceilings(cores_milli=demand.cores_milli, disks=floors)
     return None if found == floor else found
 
 
-def higher(floor: DiskLimit, most: DiskLimit) -> DiskLimit:
+def higher(floor: protocol.DiskLimit, most: protocol.DiskLimit) -> protocol.DiskLimit:
     """Return the higher rates; one that is not limited stays so."""
     return replace(
         floor,
@@ -384,7 +380,7 @@ class HelloReport:
     #: True if nothing in the kernel limits disk rates, so that the controller has to measure them.
     measures_io: bool
     #: The report as it came, for `drf doctor`.
-    facts: Message
+    facts: protocol.Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +420,7 @@ class StartedReport(_AttemptReport, tag="up", frozen=True, kw_only=True):
     #: None if the attempt has no cgroup.
     cgroup: str | None
     #: Its floor, with 0 cores if these are not lent to it; None if it can be lent nothing.
-    lends: Ceilings | None = None
+    lends: protocol.Ceilings | None = None
 
 
 class LaunchAbortedReport(_AttemptReport, tag="broke", frozen=True, kw_only=True):
@@ -560,10 +556,10 @@ def read_report(line: bytes) -> Report:
         report: Report = _decode_tagged(line)
         return report
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return decode_report(decode(line))
+        return decode_report(protocol.decode(line))
 
 
-def decode_report(message: Message) -> Report:
+def decode_report(message: protocol.Message) -> Report:
     """Return the typed value of one report. Raises HostError for one that cannot be understood."""
     match message["report"]:
         case "hello":

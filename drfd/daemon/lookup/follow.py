@@ -26,14 +26,8 @@ from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import exit_status, reason_view
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.loop_time import PART_S, CooperativeYield, PerUserLocks, in_parts
+from drfd.protocol import replies
 from drfd.protocol import requests as msg
-from drfd.protocol.replies import (
-    CodeText,
-    EndedArrayView,
-    EventLine,
-    JobView,
-    WaitReply,
-)
 from drfd.protocol.requests import Selection
 
 #: Events of the journal that are read at a time.
@@ -87,7 +81,7 @@ class Waiting:
                 found.append(ledger.find(array_state.unmaterialized.first))
         return first_stuck((job for job in found if job is not None), ledger)
 
-    def in_vain(self, job: Job) -> CodeText | None:
+    def in_vain(self, job: Job) -> replies.CodeText | None:
         """Return the reason for a job that can never start because of a chain of dependencies: it
         names the job at the end of the chain. None if the job's own reason names that job."""
         ledger = self.engine.ledger
@@ -194,7 +188,7 @@ class WaitHandler:
         self.waiting = Waiting(self.engine)
         self.engine.changes.listen(self.waiting.job_changed)
 
-    async def wait(self, actor: Actor, request: msg.WaitRequest) -> WaitReply:
+    async def wait(self, actor: Actor, request: msg.WaitRequest) -> replies.WaitReply:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
         those that can never start."""
         yielding, lock = CooperativeYield(), self._locks[actor.uid]
@@ -208,8 +202,8 @@ class WaitHandler:
             ids, any_one=request.any, timeout_s=request.timeout_s
         )
         done = len(found) == len(ids) or (request.any and bool(found))
-        ended: list[JobView | EndedArrayView] = []
-        never: list[JobView] = []
+        ended: list[replies.JobView | replies.EndedArrayView] = []
+        never: list[replies.JobView] = []
         async with lock:
             for job_id in found:
                 ended.append(await self._ended_view(job_id, actor))
@@ -223,7 +217,9 @@ class WaitHandler:
                 await yielding.maybe_yield()
         return {"done": done, "ended": ended, "never": never}
 
-    async def _ended_view(self, job_id: int, actor: Actor) -> JobView | EndedArrayView:
+    async def _ended_view(
+        self, job_id: int, actor: Actor
+    ) -> replies.JobView | replies.EndedArrayView:
         array = self.lookup.any_array(job_id)
         if array is not None:
             return await self.lookup.ended_array_view(array)
@@ -253,7 +249,7 @@ class EventFeed:
 
     async def stream(
         self, actor: Actor, request: msg.EventsRequest
-    ) -> AsyncGenerator[list[EventLine], None]:
+    ) -> AsyncGenerator[list[replies.EventLine], None]:
         """Yield `{"event": job}` for each change, and `{"mark": place}` at the beginning and after
         each run of changes: another stream can go on from there. The stream ends when all jobs that
         were requested by id have ended, and otherwise never."""
@@ -310,12 +306,12 @@ class EventFeed:
 
     async def _event_lines(
         self, rows: Iterable[Row | None], actor: Actor
-    ) -> AsyncGenerator[list[EventLine], None]:
+    ) -> AsyncGenerator[list[replies.EventLine], None]:
         lock = self._locks[actor.uid]
         left = iter(rows)
         while True:
             async with lock:
-                views: list[EventLine] = []
+                views: list[replies.EventLine] = []
                 count, until_s = 0, time.monotonic() + PART_S
                 for row in islice(left, _AT_ONCE):
                     count += 1

@@ -33,13 +33,8 @@ from drfd.journal.history import (
     read_last_ended,
     read_roll,
 )
+from drfd.protocol import replies
 from drfd.protocol import requests as msg
-from drfd.protocol.replies import (
-    ArrayView,
-    DetailPart,
-    EndedArrayView,
-    JobView,
-)
 from drfd.protocol.requests import Ref, Selection
 
 
@@ -284,12 +279,12 @@ class Lookup:
             return ledger.jobs[min(array_state.live)]
         return table.first_bad(array) or table.ended_of(array, limit=1)[0]
 
-    def row_view(self, row: Row, actor: Actor) -> JobView:
+    def row_view(self, row: Row, actor: Actor) -> replies.JobView:
         """Return a row of a list as this user may see it."""
         view = self.view(job_of(row), actor)
         return views.tasks_view(row, view) if isinstance(row, Tasks) else view
 
-    async def array_view(self, array: Array) -> ArrayView:
+    async def array_view(self, array: Array) -> replies.ArrayView:
         """Return the array with the counts of its tasks. Only its owner may see it."""
         journal = self.engine.journal
         for _ in range(_ROLL_CALLS):
@@ -302,7 +297,7 @@ class Lookup:
         group = None if array_state is None else array_state.tasks
         return views.array_view(array, roll, group)
 
-    async def ended_array_view(self, array: Array) -> EndedArrayView:
+    async def ended_array_view(self, array: Array) -> replies.EndedArrayView:
         """Return an array that has ended, as `wait` reports it."""
         bad = self.engine.journal.arrays.first_bad(array)
         return views.ended_array_view(await self.array_view(array), bad)
@@ -334,7 +329,7 @@ class Lookup:
             used_up=self.engine.used_up(),
         )
 
-    def view(self, job: Job, actor: Actor) -> JobView:
+    def view(self, job: Job, actor: Actor) -> replies.JobView:
         return views.job_view(
             job,
             reason=views.reason_view(self.reason(job)),
@@ -343,7 +338,7 @@ class Lookup:
             expected_start_s=self.expected_start_s(job),
         )
 
-    def placed_part(self, job: Job, *, is_own: bool) -> DetailPart:
+    def placed_part(self, job: Job, *, is_own: bool) -> replies.DetailPart:
         """Return the pinned CPUs of a user's own job, and the memory nodes of its instances. Lists
         leave them out, because the CPUs are read from the kernel's files."""
         if not is_own:

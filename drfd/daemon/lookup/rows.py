@@ -25,13 +25,7 @@ from drfd.daemon.lookup.lookup import Lookup, Row, job_of
 from drfd.daemon.lookup.views import row_view, tasks_label, wait_view
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_ended
-from drfd.protocol.replies import (
-    RecentJobView,
-    RecentReply,
-    SnapshotRow,
-    WaitingReply,
-    WaitView,
-)
+from drfd.protocol import replies
 from drfd.protocol.requests import RecentRequest, WaitingRequest
 
 MOST_PENDING = 300
@@ -63,7 +57,9 @@ class WaitingRows:
     engine: Engine
     lookup: Lookup
     #: Reasons for waiting since the last pass, by the job's id.
-    _reasons: dict[int, tuple[Job, WaitView | None]] = field(default_factory=dict, init=False)
+    _reasons: dict[int, tuple[Job, replies.WaitView | None]] = field(
+        default_factory=dict, init=False
+    )
     _reasons_of: tuple[Plan | None, bool] = field(default=(None, True), init=False)
     _reasons_until_s: float = field(default=0.0, init=False)
 
@@ -103,7 +99,7 @@ class WaitingRows:
             found.update(islice(fresh, MOST_PENDING - len(found)))
         return found
 
-    async def page(self, request: WaitingRequest) -> WaitingReply:
+    async def page(self, request: WaitingRequest) -> replies.WaitingReply:
         """Return a page of the rows that pass the filter. `skip` counts from the first one, or is
         null for the last page. All waiting jobs are searched, with pauses for other requests."""
         yielding = CooperativeYield()
@@ -136,7 +132,7 @@ class WaitingRows:
         array_state = self.engine.ledger.arrays.get(row_id)
         return None if array_state is None else array_state.tasks
 
-    def waiting_rows(self, rows: Iterable[Row]) -> list[SnapshotRow]:
+    def waiting_rows(self, rows: Iterable[Row]) -> list[replies.SnapshotRow]:
         """Return the rows with the reasons for waiting, which are cached until the next scheduling
         pass, and for a time."""
         plan, is_ready = self.engine.scheduler.last_plan, self.engine.host.is_ready()
@@ -149,7 +145,7 @@ class WaitingRows:
             self._reasons_until_s = now_s + _REASONS_S
         return [self._view(row) for row in rows]
 
-    def _view(self, row: Row) -> SnapshotRow:
+    def _view(self, row: Row) -> replies.SnapshotRow:
         job = job_of(row)
         known = self._reasons.get(job.id)
         if known is None or known[0] is not job:
@@ -269,7 +265,7 @@ _MOST_USERS = 1000
 _FIRST = (JobState.RUNNING, JobState.STARTING, JobState.SUSPENDED, JobState.PENDING)
 
 
-async def find_recent(engine: Engine, actor: Actor, request: RecentRequest) -> RecentReply:
+async def find_recent(engine: Engine, actor: Actor, request: RecentRequest) -> replies.RecentReply:
     """Return the jobs and arrays that the user has submitted last, newest first. Jobs are found by
     it that are named `train` or `@-1`, and command lines are completed."""
     most = min(_MOST_READ, request.limit * _READ_FOR_EACH)
@@ -278,7 +274,7 @@ async def find_recent(engine: Engine, actor: Actor, request: RecentRequest) -> R
     ended = await asyncio.to_thread(
         lambda: list(read_ended(engine.journal.path, past, commands=False))
     )
-    found: dict[int, RecentJobView] = {}
+    found: dict[int, replies.RecentJobView] = {}
     for job in ended:
         # The tasks of an array may have ended differently.
         state = job.shown_state if job.array_id is None else "array"

@@ -23,28 +23,12 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.lending import Loan
 from drfd.core.model.job import Actor, Job, JobState
 from drfd.core.model.resources import kind_of
+from drfd.daemon.lookup import views
 from drfd.daemon.lookup.rows import WaitingRows
-from drfd.daemon.lookup.views import (
-    Sums,
-    drain_part,
-    external_view,
-    gpu_view,
-    now_view,
-    row_view,
-    shares_view,
-    wait_view,
-)
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
-from drfd.protocol.replies import (
-    CodeText,
-    CommonSnapshot,
-    MachinePart,
-    MachineView,
-    NowView,
-    SnapshotRow,
-)
+from drfd.protocol import replies
 
 MOST_RUNNING, MOST_ENDED = 2000, 50
 #: Seconds for which a common part is shown again. It is less than the shortest interval between
@@ -67,17 +51,17 @@ class Overview(WaitingRows):
 
     curves: Curves
     #: Returns the problems of the service as a whole.
-    notices: Callable[[], list[CodeText]] = list
+    notices: Callable[[], list[replies.CodeText]] = list
     #: Returns the GPUs whose use is measured.
     gpus: Callable[[], list[MeasuredGpu]] = list
     #: Returns the machines on which jobs run, if there are several.
-    machines: Callable[[], list[MachineView]] = list
+    machines: Callable[[], list[replies.MachineView]] = list
     #: Returns what a running job may use now of its ranges.
     loans_of: Callable[[Job], Sequence[Loan]] = lambda job: ()
     #: Rows of the jobs that ended last, or None if they must be read again.
-    _ended: list[SnapshotRow] | None = None
+    _ended: list[replies.SnapshotRow] | None = None
     #: The rows among them that stand for cancelled tasks, by the array's id.
-    _cancelled: dict[int, SnapshotRow] = field(default_factory=dict)
+    _cancelled: dict[int, replies.SnapshotRow] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Drop the caches: changes since the last watcher left were not reported."""
@@ -90,14 +74,14 @@ class Overview(WaitingRows):
         if job.state is JobState.ENDED:
             self._ended = None
 
-    def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
+    def common_part(self) -> tuple[replies.CommonSnapshot, frozenset[int]]:
         """Return the part that is the same for all users, and the ids of its pending rows."""
         running = [self._running(job) for job in islice(self._holders(), MOST_RUNNING)]
         pending = self.pending()
         shown = {
             "at": self.engine.clock().at_s,
             "host": os.uname().nodename,
-            **drain_part(self.engine.ledger),
+            **views.drain_part(self.engine.ledger),
             "notices": self.notices(),
             **self.machine_part(),
             "running": running,
@@ -107,28 +91,29 @@ class Overview(WaitingRows):
         }
         if machines := self.machines():
             shown["machines"] = machines
-        return cast(CommonSnapshot, shown), frozenset(pending)
+        return cast(replies.CommonSnapshot, shown), frozenset(pending)
 
-    def machine_part(self) -> MachinePart:
+    def machine_part(self) -> replies.MachinePart:
         """Return the figures of the machine and of the tree, which contain no job."""
         engine = self.engine
         ledger, external = engine.ledger, engine.external
-        shares = shares_view(ledger, engine.rules, external, engine.quota_use())
+        shares = views.shares_view(ledger, engine.rules, external, engine.quota_use())
         used = self._used()
-        view: MachinePart = {
+        view: replies.MachinePart = {
             "draining": ledger.draining,
             "capacity": shares["capacity"],
             "free": shares["free"],
-            "external": external_view(external),
+            "external": views.external_view(external),
             "external_off": engine.rules.beside is None,
             "pressure": read_pressure(),
             "nodes": [
-                {**node, "used": used.get(node["path"], Sums()).view} for node in shares["nodes"]
+                {**node, "used": used.get(node["path"], views.Sums()).view}
+                for node in shares["nodes"]
             ],
             "counts": {state.value: count for state, count in ledger.job_counts.states.items()},
         }
         if gpus := self.gpus():
-            view["gpus"] = [gpu_view(each) for each in gpus]
+            view["gpus"] = [views.gpu_view(each) for each in gpus]
         return view
 
     # -- parts ------------------------------------------------------------------------------
@@ -136,11 +121,11 @@ class Overview(WaitingRows):
     def _holders(self) -> list[Job]:
         return sorted(self.engine.ledger.allocated_jobs(), key=lambda job: job.id)
 
-    def _running(self, job: Job) -> SnapshotRow:
+    def _running(self, job: Job) -> replies.SnapshotRow:
         waits = job.state is JobState.SUSPENDED
-        row = row_view(
+        row = views.row_view(
             job,
-            reason=wait_view(self.lookup.reason(job)) if waits else None,
+            reason=views.wait_view(self.lookup.reason(job)) if waits else None,
             now=self.curves.last(job),
             peak_bytes=self.curves.meter.peak_bytes(job),
             gpus=self.curves.meter.gpus(job),
@@ -150,37 +135,39 @@ class Overview(WaitingRows):
             self._add_ceilings(job, row["now"])
         return row
 
-    def _add_ceilings(self, job: Job, now: NowView) -> None:
+    def _add_ceilings(self, job: Job, now: replies.NowView) -> None:
         ceilings = job.spec.demand.sums
         kinds = set()
         for loan in self.loans_of(job):
             kinds.add(kind_of(loan.axis))
             ceilings[kind_of(loan.axis)] += loan.ceiling - loan.floor
         now |= cast(
-            NowView, {f"{kind}_ceiling": AXES[kind].number(ceilings[kind]) for kind in kinds}
+            replies.NowView,
+            {f"{kind}_ceiling": AXES[kind].number(ceilings[kind]) for kind in kinds},
         )
 
-    def _used(self) -> dict[str, Sums]:
+    def _used(self) -> dict[str, views.Sums]:
         """Return what the jobs of each node use at present, by the node's path."""
-        sums: dict[str, Sums] = {}
+        sums: dict[str, views.Sums] = {}
         for job in self.engine.ledger.allocated_jobs():
             now = self.curves.last(job)
             if now is not None:
-                view = now_view(now, job)
+                view = views.now_view(now, job)
                 for path in path_up(job.spec.leaf):
-                    sums.setdefault(path, Sums()).add(view)
+                    sums.setdefault(path, views.Sums()).add(view)
         return sums
 
-    def _ended_rows(self) -> list[SnapshotRow]:
+    def _ended_rows(self) -> list[replies.SnapshotRow]:
         if self._ended is None:
             rows = self.lookup.latest_ended(MOST_ENDED)
             self._cancelled = {
-                each: self._cancelled.get(each) or row_view(self.lookup.cancelled_of(each))
+                each: self._cancelled.get(each) or views.row_view(self.lookup.cancelled_of(each))
                 for each in rows
                 if isinstance(each, int)
             }
             self._ended = [
-                self._cancelled[each] if isinstance(each, int) else row_view(each) for each in rows
+                self._cancelled[each] if isinstance(each, int) else views.row_view(each)
+                for each in rows
             ]
         return self._ended
 

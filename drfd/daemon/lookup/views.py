@@ -41,37 +41,7 @@ from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
 from drfd.devices.gpus import GPU
 from drfd.journal.arrays import TaskCounts
-from drfd.protocol.replies import (
-    AllRunsView,
-    ArrayView,
-    CodeText,
-    ConditionsView,
-    CurveView,
-    DrainPart,
-    DrainView,
-    EndedArrayView,
-    ErrorView,
-    EventView,
-    EvidenceView,
-    ExternalView,
-    GpuView,
-    JobView,
-    LimitHoursView,
-    MachineView,
-    NodeView,
-    NowView,
-    OutcomeView,
-    ProgressView,
-    ResourcesView,
-    SharesReply,
-    SnapshotRow,
-    SubmittedView,
-    SumView,
-    UsageReply,
-    UsageView,
-    UsedView,
-    WaitView,
-)
+from drfd.protocol import replies
 
 if TYPE_CHECKING:
     # A report needs none of what measures.
@@ -84,9 +54,9 @@ _MOST_INDICES = 20
 _MOST_RANGES = 8
 
 
-def resources_view(amount: Resources) -> ResourcesView:
+def resources_view(amount: Resources) -> replies.ResourcesView:
     """Return cores, bytes and bytes per second; with several disks, sums and the rates of each."""
-    view = cast(ResourcesView, {**sums_view(amount), "gres": dict(amount.gres)})
+    view = cast(replies.ResourcesView, {**sums_view(amount), "gres": dict(amount.gres)})
     if amount.gres_memory:
         view["gres_memory"] = dict(amount.gres_memory)
     if amount.disks:
@@ -98,7 +68,7 @@ def sums_view(amount: Resources) -> dict[str, float]:
     return {name: AXES[name].number(each) for name, each in amount.sums.items()}
 
 
-def demand_view(spec: JobSpec) -> ResourcesView:
+def demand_view(spec: JobSpec) -> replies.ResourcesView:
     """Return the demand, with the upper ends of its ranges."""
     view: dict[str, Any] = {**resources_view(spec.demand)}
     for axis, end in (spec.most or NOTHING).amounts.items():
@@ -106,12 +76,12 @@ def demand_view(spec: JobSpec) -> ResourcesView:
         place = view.get("disks", {}).get(disk) if disk else view
         if end and place is not None:
             place[f"{kind}_max"] = AXES[kind].number(end)
-    return cast(ResourcesView, view)
+    return cast(replies.ResourcesView, view)
 
 
-def usage_view(usage: Usage | None, job: Job | None = None) -> UsageView:
+def usage_view(usage: Usage | None, job: Job | None = None) -> replies.UsageView:
     usage = usage or Usage()
-    view: UsageView = {
+    view: replies.UsageView = {
         "cores": usage.cores_milli / 1000,
         "memory": usage.memory_bytes,
         "memory_peak": usage.memory_peak_bytes,
@@ -133,7 +103,7 @@ def _gpus_asked(demand: Resources) -> int:
     return dict(demand.gres).get(GPU, 0)
 
 
-def gpu_view(gpu: MeasuredGpu) -> GpuView:
+def gpu_view(gpu: MeasuredGpu) -> replies.GpuView:
     reading, users = gpu.reading, gpu.users
     jobs = None if users is None else sorted(key[0] for key in users if key is not None)
     uids = {each.uid for each in gpu.outside} - {None}
@@ -152,7 +122,7 @@ def gpu_view(gpu: MeasuredGpu) -> GpuView:
     }
 
 
-def _submitted_view(job: Job) -> SubmittedView:
+def _submitted_view(job: Job) -> replies.SubmittedView:
     """Return what a job was submitted with, without what only some jobs have."""
     spec = job.spec
     return {
@@ -169,7 +139,7 @@ def _submitted_view(job: Job) -> SubmittedView:
     }
 
 
-def _progress_view(job: Job, expected_start_s: float | None) -> ProgressView:
+def _progress_view(job: Job, expected_start_s: float | None) -> replies.ProgressView:
     """Return the part of a job that snapshots show, too: nothing that only its owner may see."""
     shown = {
         **_submitted_view(job),
@@ -181,7 +151,7 @@ def _progress_view(job: Job, expected_start_s: float | None) -> ProgressView:
         "exit_code": job.exit_code,
         "signal": job.signal,
     }
-    view = cast(ProgressView, shown)
+    view = cast(replies.ProgressView, shown)
     if job.suspended_s:
         view["suspended_seconds"] = job.suspended_s
     if job.suspended_at is not None:
@@ -196,18 +166,18 @@ def _progress_view(job: Job, expected_start_s: float | None) -> ProgressView:
 def job_view(
     job: Job,
     *,
-    reason: CodeText | None,
+    reason: replies.CodeText | None,
     usage: Usage | None,
     private: bool,
     expected_start_s: float | None = None,
-) -> JobView:
+) -> replies.JobView:
     """Return a job.
 
     Without `private`, fields that only the owner may see are null. `expected_start_s` is the start
     if all jobs end as estimated, or None if it is not known.
     """
     spec = job.spec
-    outcome: OutcomeView | None = None
+    outcome: replies.OutcomeView | None = None
     if job.state is JobState.ENDED and job.outcome is not None:
         # The cause of a failed launch may contain the owner's paths and commands.
         outcome = {"code": job.outcome.value, "text": job.outcome_text if private else ""}
@@ -226,7 +196,7 @@ def job_view(
         "stderr": output_path(spec.stderr, job) if private else None,
         "cgroup": job.cgroup,
     }
-    view = cast(JobView, shown)
+    view = cast(replies.JobView, shown)
     _add_some_options(view, spec)
     if spec.demand.gres:
         # A pending job has no instances.
@@ -234,7 +204,7 @@ def job_view(
     return view
 
 
-def _add_some_options(view: SubmittedView, spec: JobSpec) -> None:
+def _add_some_options(view: replies.SubmittedView, spec: JobSpec) -> None:
     """Add what lists show of the options that a job may have."""
     if spec.group is not None:
         view["group"] = spec.group.name
@@ -251,19 +221,19 @@ def _add_some_options(view: SubmittedView, spec: JobSpec) -> None:
         view["preemptible"] = True
 
 
-def reason_view(reason: Wait | None) -> CodeText | None:
+def reason_view(reason: Wait | None) -> replies.CodeText | None:
     if reason is None:
         return None
     return {"code": reason.code, "text": reason.text()}
 
 
-def wait_view(reason: Wait | None) -> WaitView | None:
+def wait_view(reason: Wait | None) -> replies.WaitView | None:
     """Return the reason with its evidence for tables."""
     shown = reason_view(reason)
     if reason is None or shown is None:
         return None
     columns = reason.columns()
-    evidence: EvidenceView = {"waits_for": columns.waits_for}
+    evidence: replies.EvidenceView = {"waits_for": columns.waits_for}
     if columns.blocked_by:
         evidence["blocked_by"] = columns.blocked_by
     if columns.shortage is not None:
@@ -298,7 +268,7 @@ def exit_status(job: Job) -> int:
             return 125
 
 
-def count_row(counts: dict[str, int], row: JobView) -> None:
+def count_row(counts: dict[str, int], row: replies.JobView) -> None:
     """Count a row by its state; it may stand for many tasks."""
     counts[row["state"]] = counts.get(row["state"], 0) + row.get("tasks", 1)
 
@@ -306,13 +276,13 @@ def count_row(counts: dict[str, int], row: JobView) -> None:
 # -- the story and the conditions of a job ---------------------------------------------------------
 
 
-def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> EventView:
+def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> replies.EventView:
     """Return one line of a job's story. `name_of` gives the name of another job."""
     kind = "Changed" if isinstance(event, ev.Altered) else type(event).__name__
     return {"at": event.at_s, "event": kind, "text": event.line(name_of)}
 
 
-def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> ConditionsView:
+def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> replies.ConditionsView:
     """Return the conditions of the start, and the retries, that the submission asked for."""
     spec = job.spec
     retry, warn = spec.retry, spec.warn
@@ -372,7 +342,7 @@ def _amounts(demand: Resources, most: Resources) -> dict[str, dict[str, int]]:
 
 
 #: In place of the conditions of another user's job.
-NO_CONDITIONS: ConditionsView = {
+NO_CONDITIONS: replies.ConditionsView = {
     "after": [], "begin_at": None, "retry": None, "warn": None, "attempts": "", "if_never": "keep",
 }  # fmt: skip
 
@@ -383,13 +353,13 @@ NO_CONDITIONS: ConditionsView = {
 def row_view(
     row: Job | Tasks,
     *,
-    reason: WaitView | None = None,
+    reason: replies.WaitView | None = None,
     expected_start_s: float | None = None,
     now: Point | None = None,
     peak_bytes: int | None = None,
     gpus: GpuShare | None = None,
     each_gpu: Sequence[GpuMemory] = (),
-) -> SnapshotRow:
+) -> replies.SnapshotRow:
     """Return a row of a snapshot: a job, or tasks of an array that are all alike.
 
     It contains nothing that only the owner may see.
@@ -421,13 +391,13 @@ def now_view(
     peak_bytes: int | None = None,
     gpus: GpuShare | None = None,
     each_gpu: Sequence[GpuMemory] = (),
-) -> NowView:
+) -> replies.NowView:
     """Return the present use; null where it is not known."""
     cores = now.mean("cores_milli")
     if job is not None and job.suspended_at is not None:
         # A suspended job is not sampled.
         cores = 0
-    view: NowView = {
+    view: replies.NowView = {
         "cores": None if cores is None else cores / 1000,
         "memory": now.mean("memory_bytes"),
         "read": now.mean("read_bps"),
@@ -447,28 +417,28 @@ class Sums:
     __slots__ = ("_sums",)
 
     def __init__(self) -> None:
-        self._sums: SumView = {"cores": None, "memory": None, "read": None, "write": None}
+        self._sums: replies.SumView = {"cores": None, "memory": None, "read": None, "write": None}
 
-    def add(self, now: NowView) -> None:
+    def add(self, now: replies.NowView) -> None:
         for name, before in self._sums.items():
             amount = now[name]  # type: ignore[literal-required]
             if amount is not None:
                 self._sums[name] = (before or 0) + amount  # type: ignore[literal-required]
 
     @property
-    def view(self) -> SumView:
+    def view(self) -> replies.SumView:
         cores = self._sums["cores"]
         return {**self._sums, "cores": None if cores is None else round(cores, 3)}
 
 
-def usage_points_view(curve: Curve | None, spec: JobSpec | None) -> UsageReply:
+def usage_points_view(curve: Curve | None, spec: JobSpec | None) -> replies.UsageReply:
     return {
         "usage": curve_view(curve or Curve(0), None if spec is None else spec.demand),
         "demand": None if spec is None else demand_view(spec),
     }
 
 
-def curve_view(curve: Curve, demand: Resources | None) -> CurveView:
+def curve_view(curve: Curve, demand: Resources | None) -> replies.CurveView:
     """Return the points, oldest first: means of the interval that ends at `at`, or null. `demand`
     is the job's, or None for the jobs of a user."""
     points = list(curve.points())
@@ -479,7 +449,7 @@ def curve_view(curve: Curve, demand: Resources | None) -> CurveView:
     def means(name: str) -> list[int | None]:
         return [each.mean(name) for each in points]
 
-    view: CurveView = {
+    view: replies.CurveView = {
         "at": [each.end_ms / 1000 for each in points],
         "cores": cores("cores_milli"),
         "memory": means("memory_bytes"),
@@ -498,7 +468,7 @@ def curve_view(curve: Curve, demand: Resources | None) -> CurveView:
 # -- what ended jobs used ------------------------------------------------------------------------
 
 
-def ended_job_view(job: Job, *, private: bool) -> JobView:
+def ended_job_view(job: Job, *, private: bool) -> replies.JobView:
     """Return an ended job with the recorded use of its last attempt and of all its runs."""
     view = job_view(job, reason=None, usage=None, private=private)
     view["used"] = used_view(job)
@@ -508,7 +478,7 @@ def ended_job_view(job: Job, *, private: bool) -> JobView:
     return view
 
 
-def all_runs_view(job: Job) -> AllRunsView | None:
+def all_runs_view(job: Job) -> replies.AllRunsView | None:
     """Return the sums over all runs of an ended job, or None if no run came before its last
     attempt."""
     account = account_of(job)
@@ -528,7 +498,7 @@ def all_runs_view(job: Job) -> AllRunsView | None:
     }
 
 
-def used_view(job: Job) -> UsedView:
+def used_view(job: Job) -> replies.UsedView:
     """Return what an ended job used, with null for values that were not measured."""
     ran = job.started_at is not None and job.ended_at is not None
     wall_s = round(max(0.0, (job.ended_at or 0.0) - (job.started_at or 0.0)), 3) if ran else None
@@ -572,7 +542,7 @@ def _seconds(microseconds: int | None) -> float | None:
 # -- arrays ---------------------------------------------------------------------------------------
 
 
-def tasks_view(group: Tasks, view: JobView) -> JobView:
+def tasks_view(group: Tasks, view: replies.JobView) -> replies.JobView:
     """Return the row of tasks that are all alike, from the view of a job that represents them."""
     private = view["stdout"] is not None
     return {
@@ -586,7 +556,7 @@ def tasks_view(group: Tasks, view: JobView) -> JobView:
     }
 
 
-def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> ArrayView:
+def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> replies.ArrayView:
     """Return an array; `unmaterialized` are its live tasks without records of their own."""
     counts, bad = dict(roll.counts), {state: list(ids) for state, ids in roll.bad.items()}
     for group in [unmaterialized, Tasks(array, array.cancelled)]:
@@ -596,7 +566,7 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> 
             if group is not unmaterialized:
                 bad[state] = merged([*bad.get(state, []), *group.ids])
     spec = array.spec
-    view: ArrayView = {
+    view: replies.ArrayView = {
         **_submitted_view(array.common),
         "id": array.id,
         "array_id": array.id,
@@ -615,7 +585,7 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> 
     return view
 
 
-def ended_array_view(view: ArrayView, bad: Job | None) -> EndedArrayView:
+def ended_array_view(view: replies.ArrayView, bad: Job | None) -> replies.EndedArrayView:
     """Return an array that has ended. `bad` is the first task that did not complete, or None."""
     code = Outcome.COMPLETED if bad is None or bad.outcome is None else bad.outcome
     parts = [f"{view['counts'].get(Outcome.COMPLETED, 0)} of {view['tasks']} tasks completed"]
@@ -657,7 +627,7 @@ def machine_views(
     away_since_s: float | None,
     causes: Mapping[str, str],
     outside: Mapping[str, Resources],
-) -> list[MachineView]:
+) -> list[replies.MachineView]:
     """Return the machines, the controller's own first.
 
     `away_since_s` is since when the only launcher has been away, for a single machine, or None;
@@ -671,14 +641,14 @@ def machine_views(
         amounts = tuple(ledger.allocation(job))
         held[name] = plus(held[name], amounts) if name in held else amounts
         counts[name] = counts.get(name, 0) + 1
-    found: list[MachineView] = []
+    found: list[replies.MachineView] = []
     for node in nodes:
         since_s = ledger.nodes_away.get(node.name) if ledger.axes.nodes else away_since_s
         own = ledger.node_drains.get(node.name) if node.name else None
         state, since_s, text = _standing(
             since_s, own or ledger.drained, causes.get(node.name) or _NO_LAUNCHER
         )
-        view: MachineView = {
+        view: replies.MachineView = {
             "name": node.name,
             "engine": LOCAL if node.name == home else SLURM,
             "features": sorted(node.features),
@@ -711,7 +681,7 @@ def _standing(
 # -- the fair-share tree and external load ---------------------------------------------------------
 
 
-def external_view(external: ExternalLoad | None) -> ExternalView | None:
+def external_view(external: ExternalLoad | None) -> replies.ExternalView | None:
     """Return the use by processes outside drfd and the capacity left to them, or None if they use
     no more than is reserved for them."""
     if external is None or external.is_of_instances_alone:
@@ -726,18 +696,18 @@ def external_view(external: ExternalLoad | None) -> ExternalView | None:
     }
 
 
-def drain_part(ledger: Ledger) -> DrainPart:
+def drain_part(ledger: Ledger) -> replies.DrainPart:
     """Return what is added to a reply while launching is stopped."""
     return {} if ledger.drained is None else {"drain": _drain_view(ledger.drained)}
 
 
-def _drain_view(stop: ev.Drained) -> DrainView:
+def _drain_view(stop: ev.Drained) -> replies.DrainView:
     return {"by": stop.by, "since": stop.stopped_s, "reason": stop.reason}
 
 
-def limit_hours_view(hours: LimitHours, now_s: float) -> list[LimitHoursView]:
+def limit_hours_view(hours: LimitHours, now_s: float) -> list[replies.LimitHoursView]:
     """Return the limits now, and the next ones, of each node whose limits depend on the hour."""
-    found: list[LimitHoursView] = []
+    found: list[replies.LimitHoursView] = []
     for path, steps in sorted(hours.steps.items()):
         until_s, limit = next(iter(steps.after(now_s)), (None, None))
         found.append(
@@ -761,7 +731,7 @@ def shares_view(
     rules: Rules,
     external: ExternalLoad | None = None,
     quota_use: Mapping[str, QuotaUse] = MappingProxyType({}),
-) -> SharesReply:
+) -> replies.SharesReply:
     """Return every active node of the tree, every configured pool, and every node with a quota, in
     order of their paths. `quota_use` is the use of this week."""
     free = free_of(ledger, rules, external)
@@ -790,7 +760,7 @@ def shares_view(
             "then": "wait" if use.waits else "last",
             "restored_at": use.restored_s,
         }
-    view: SharesReply = {
+    view: replies.SharesReply = {
         "capacity": resources_view(rules.axes.resources(rules.shares.capacity)),
         "free": resources_view(rules.axes.resources(_not_negative(free))),
         "nodes": [nodes[path] for path in sorted(nodes)],
@@ -800,7 +770,7 @@ def shares_view(
     return view
 
 
-def _node_view(path: str, tree: ShareTree, rules: Rules, jobs: tuple[int, int]) -> NodeView:
+def _node_view(path: str, tree: ShareTree, rules: Rules, jobs: tuple[int, int]) -> replies.NodeView:
     """Return a node. `jobs` are the numbers of running and pending jobs in it and below."""
     used = tree.charged[path]
     dominant = rules.shares.dominant_axis(used)
@@ -852,7 +822,7 @@ def packed(row: T, before: int) -> T:
     return row if before < _MAX_DICT_ROWS else cast(T, msgspec.Raw(_encoder.encode(row)))
 
 
-def error_view(error: DrfdError) -> ErrorView:
+def error_view(error: DrfdError) -> replies.ErrorView:
     return {
         "kind": type(error).__name__,
         "code": error.code,

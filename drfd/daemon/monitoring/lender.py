@@ -28,20 +28,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from drfd.common.units import AXES, DISK_AXES
+from drfd.core import lending
 from drfd.core.decisions.reconciliation import AttemptKey
-from drfd.core.lending import (
-    NO_RIVALS,
-    Borrower,
-    DiskRate,
-    Judgement,
-    Loan,
-    Machine,
-    Node,
-    Rivals,
-    find_rivals,
-    judge,
-    places_of,
-)
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.options import most_here
 from drfd.core.model.resources import NOTHING, Resources, kind_of
@@ -69,7 +57,11 @@ Send = Callable[[AttemptKey, int, Resources], None]
 #: disk rates, wherever the kernel limits them; both only where the launcher says that it can.
 CORES, DISKS = "cores", "disks"
 #: The arguments of `find_rivals`.
-_Judged = tuple[Sequence[tuple[str, Borrower]], Mapping[int, Judgement], Mapping[str, Node]]
+_Judged = tuple[
+    Sequence[tuple[str, lending.Borrower]],
+    Mapping[int, lending.Judgement],
+    Mapping[str, lending.Node],
+]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
 #: States in which a job holds its rates and may use them, and in which the launcher has an attempt
@@ -115,7 +107,7 @@ class Lender:
     #: The disks that are given out.
     disks: Callable[[], Sequence[Disk]]
     #: By attempt and axis, which has the disk's name also where there is only one.
-    loans: dict[AttemptKey, dict[str, Loan]] = field(default_factory=dict)
+    loans: dict[AttemptKey, dict[str, lending.Loan]] = field(default_factory=dict)
     _readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=_READINGS))
     #: What sent the latest order, and the ceilings that it sent last, by axis; of attempts of which
     #: it is not known what the kernel has, none. An attempt that is not named has its floors.
@@ -126,11 +118,11 @@ class Lender:
     #: Whether niced processes have used some at the latest step.
     _sees_niced: bool = False
     #: By axis: the nodes with running jobs, computed anew when what jobs hold has changed.
-    _places: dict[str, tuple[object, Mapping[str, Node]]] = field(default_factory=dict)
+    _places: dict[str, tuple[object, Mapping[str, lending.Node]]] = field(default_factory=dict)
     #: By axis: the arguments of `find_rivals` for the latest judgement, and its result once it is
     #: asked for.
     _judged: dict[str, _Judged] = field(default_factory=dict)
-    _rivals: dict[str, Mapping[tuple[str, str], Rivals]] = field(default_factory=dict)
+    _rivals: dict[str, Mapping[tuple[str, str], lending.Rivals]] = field(default_factory=dict)
 
     async def run(self) -> None:
         has_failed = False
@@ -195,7 +187,7 @@ class Lender:
                 self._judge(axis, disk, running, ends)
         self._send_changes(send)
 
-    def of(self, job: Job) -> list[Loan]:
+    def of(self, job: Job) -> list[lending.Loan]:
         """Return what the job may use now, of each range of which something is lent. Its rivals are
         found here, because few ask, while judgements are made each second."""
         return [
@@ -203,10 +195,10 @@ class Lender:
             for axis, loan in self.loans.get(_key(job), {}).items()
         ]
 
-    def _rivals_of(self, job: Job, axis: str) -> Rivals:
+    def _rivals_of(self, job: Job, axis: str) -> lending.Rivals:
         if axis not in self._rivals:
-            self._rivals[axis] = find_rivals(*self._judged[axis])
-        return self._rivals[axis].get((job.spec.user, job.spec.leaf), NO_RIVALS)
+            self._rivals[axis] = lending.find_rivals(*self._judged[axis])
+        return self._rivals[axis].get((job.spec.user, job.spec.leaf), lending.NO_RIVALS)
 
     # -- judging -----------------------------------------------------------------------------------
 
@@ -240,13 +232,13 @@ class Lender:
         """Judge all running jobs of which it is known how much they have used; of a disk those with
         a range of its rates."""
         scale = AXES[kind_of(axis)].scale
-        jobs: list[tuple[Job, Borrower]] = []
+        jobs: list[tuple[Job, lending.Borrower]] = []
         for job in running:
             floor, most = job.spec.demand.amount(axis), ends[_key(job)].get(axis)
             is_measured = disk is None or most is not None
             used = self._used(job, axis, disk) if is_measured else None
             if used is not None:
-                borrower = Borrower(
+                borrower = lending.Borrower(
                     job_id=job.id,
                     leaf=job.spec.leaf,
                     floor=floor / scale,
@@ -260,13 +252,13 @@ class Lender:
             return
         source = self._machine() if disk is None else self._disk_rate(axis, jobs)
         places = self._places_on(axis, scale)
-        found = judge([each for _, each in jobs], source, places)
+        found = lending.judge([each for _, each in jobs], source, places)
         self._judged[axis] = [(job.spec.user, each) for job, each in jobs], found, places
         self._rivals.pop(axis, None)
         for job, _ in jobs:
             if axis in ends[_key(job)]:
                 floor, judgement = job.spec.demand.amount(axis), found[job.id]
-                self.loans.setdefault(_key(job), {})[axis] = Loan(
+                self.loans.setdefault(_key(job), {})[axis] = lending.Loan(
                     axis=axis,
                     floor=floor,
                     ceiling=max(floor, round(judgement.ceiling * scale)),
@@ -274,14 +266,14 @@ class Lender:
                     is_hungry=judgement.is_hungry,
                 )
 
-    def _places_on(self, axis: str, scale: int) -> Mapping[str, Node]:
+    def _places_on(self, axis: str, scale: int) -> Mapping[str, lending.Node]:
         """Return the places for lending the resource of one axis."""
         ledger, shares = self.engine.ledger, self.engine.rules.shares
         key = ledger, shares, ledger.allocations.version
         if axis not in self._places or self._places[axis][0] != key:
             names = self.engine.rules.axes.names
             at = names.index(axis if axis in names else kind_of(axis))
-            self._places[axis] = key, places_of(shares, ledger.used, at, scale)
+            self._places[axis] = key, lending.places_of(shares, ledger.used, at, scale)
         return self._places[axis][1]
 
     def _used(self, job: Job, axis: str, disk: Disk | None) -> float | None:
@@ -310,7 +302,9 @@ class Lender:
         before, after = (self._readings[at].attempts[_key(job)] for at in (-2, -1))
         return after.throttled > before.throttled
 
-    def _disk_rate(self, axis: str, jobs: Iterable[tuple[Job, Borrower]]) -> DiskRate:
+    def _disk_rate(
+        self, axis: str, jobs: Iterable[tuple[Job, lending.Borrower]]
+    ) -> lending.DiskRate:
         """Return the rate that there is to lend from, beside the jobs that may be lent some."""
         judged = {job.id for job, _ in jobs}
         fixed = sum(
@@ -318,9 +312,9 @@ class Lender:
             for job in self.engine.ledger.allocated_jobs()
             if job.state in _USES and job.id not in judged
         )
-        return DiskRate(rate=self.engine.rules.own_capacity.amount(axis), fixed=fixed)
+        return lending.DiskRate(rate=self.engine.rules.own_capacity.amount(axis), fixed=fixed)
 
-    def _machine(self) -> Machine:
+    def _machine(self) -> lending.Machine:
         """Return the cores that there are to lend from."""
         before, after = self._readings[-2], self._readings[-1]
         span_s = after.mono_s - before.mono_s
@@ -341,7 +335,7 @@ class Lender:
         if rules.beside is not None:
             seen = max(0.0, all_of_it - by_jobs - rules.beside.cores_milli / 1000)
             outside, self._outside = min(seen, self._outside), seen
-        return Machine(
+        return lending.Machine(
             capacity=rules.own_capacity.cores_milli / 1000,
             outside=outside,
             # What is stolen from a machine that is full, nobody can use.
