@@ -17,11 +17,10 @@ _NAMED = ("disk", "gres", "nodes")
 
 def read_files(path: Path, check: Callable[[Toml, str], object] | None = None) -> Toml:
     """Return the tables of `path` and, if it is called drfd.toml, of drfd.d/*.toml next to it.
-    Raises ConfigError, also if the file does not exist.
-
-    `check` is called with the tables of each file by itself and the file's name, so that an error
-    names the file. Limits of pools in a drop-in may name disks and countable resources of the main
-    file, and its nodes are next to those: it is checked together with these."""
+    Raises ConfigError, also if the file does not exist. `check` is called with the tables of each
+    file by itself and the file's name, so that an error names the file. Limits of pools in a
+    drop-in may name disks and countable resources of the main file, and its nodes are next to
+    those: it is checked together with these."""
     tree = _read(path)
     if path.name == "drfd.toml":
         if check is not None:

@@ -59,10 +59,8 @@ def has_slurm(nodes: Nodes) -> bool:
 
 
 def read_nodes(table: TomlTable, shared: str | None) -> Nodes:
-    """Read the table, the local node first and the others by name. Raises ConfigError.
-
-    `shared` is the countable resource that jobs share by memory, or None.
-    """
+    """Read the table, the local node first and the others by name. Raises ConfigError. `shared` is
+    the countable resource that jobs share by memory, or None."""
     found: list[NodeConfig] = []
     for name in sorted(table.names()):
         if not _NAME.fullmatch(name):

@@ -109,10 +109,8 @@ class Arrays:
     def _read(
         self, array_id: int, is_live: bool, known: _LruCache, decode: Callable[[bytes], Array]
     ) -> Array:
-        """Read an array, from the cache if it has ended.
-
-        An array with many ranges takes long to decode, and may be needed for a thousand tasks.
-        """
+        """Read an array, from the cache if it has ended. An array with many ranges takes long to
+        decode, and may be needed for a thousand tasks."""
         array = None if is_live else known.find(array_id)
         if array is None:
             query = "select data from arrays where id = ?"

@@ -13,10 +13,8 @@ from drfd.common.errors import HostError, printable
 
 class reported:
     """Turns errors of SQLite and of the system in its block into a HostError with one line naming
-    the file.
-
-    A class, because a generator takes three times as long, and each job meets thirty of them.
-    """
+    the file. A class, because a generator takes three times as long, and each job meets thirty of
+    them."""
 
     __slots__ = ("_path", "_verb")
 

@@ -41,10 +41,8 @@ _LEAST_BYTES = 512
 
 
 def open_database(path: Path) -> Database:
-    """Open or create the journal.
-
-    Raises HostError, and leaves the file as it was, if it cannot be read or has another version.
-    """
+    """Open or create the journal. Raises HostError, and leaves the file as it was, if it cannot be
+    read or has another version."""
     _refuse_unreadable(path)
     with reported(path, "open"):
         # Created with its final mode: it holds the users' environments.
@@ -85,11 +83,8 @@ def _create(db: sqlite3.Connection) -> None:
 
 def _refuse_unreadable(path: Path) -> None:
     """Raise HostError for a file that is no journal of this version, or that or whose log is
-    damaged.
-
-    The file is opened read-only, because another connection would write the log back to the file
-    when it is closed.
-    """
+    damaged. The file is opened read-only, because another connection would write the log back to
+    the file when it is closed."""
     log = path.with_name(f"{path.name}-wal")
     with reported(path, "open"):
         size = path.stat().st_size if path.exists() else 0
@@ -148,10 +143,8 @@ _GOOD = slice(16, 20)
 
 
 def loses_commits(log: Path, index: Path) -> bool:
-    """Return whether acknowledged transactions in the log are damaged.
-
-    `index` is the file that SQLite has made from the log; an open connection keeps it up to date.
-    """
+    """Return whether acknowledged transactions in the log are damaged. `index` is the file that
+    SQLite has made from the log; an open connection keeps it up to date."""
     with log.open("rb") as file:
         header = file.read(_HEADER.size)
         if len(file.read(_FRAME.size)) < _FRAME.size:
@@ -230,9 +223,7 @@ class Reserve:
 
     def make(self) -> bool:
         """Create the file or fill it up if there is plenty of room; return whether it has grown.
-
-        This may take a moment on file systems that cannot allocate without writing.
-        """
+        This may take a moment on file systems that cannot allocate without writing."""
         wanted, have = self.wanted_bytes(), self.size_bytes()
         if have >= wanted or free_bytes(self.path.parent) < _PLENTY * (wanted - have):
             return False

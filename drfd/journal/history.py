@@ -38,10 +38,8 @@ class Story:
 
 
 def read_story(path: Path, job_id: int, array_id: int | None) -> Story:
-    """Return the first and last events of a job or array. Raises HostError.
-
-    The events of a task include those of its array from before it had a record of its own.
-    """
+    """Return the first and last events of a job or array. Raises HostError. The events of a task
+    include those of its array from before it had a record of its own."""
     with open_snapshot(path) as db:
         (born,) = db.execute("select min(seq) from events where job_id = ?", (job_id,)).fetchone()
         # Each of them is a range of one index.
@@ -133,11 +131,9 @@ class PastFilter:
 
 
 def query(past: PastFilter) -> tuple[str, dict[str, object]]:
-    """Return the statement and its values.
-
-    It has only the conditions that were given: one that allows any value would keep SQLite from
-    using its indexes. A pattern of names needs a connection that `read_ended` has prepared.
-    """
+    """Return the statement and its values. It has only the conditions that were given: one that
+    allows any value would keep SQLite from using its indexes. A pattern of names needs a connection
+    that `read_ended` has prepared."""
     words = ["live = 0"]
     values: dict[str, object] = {}
     for word, name, value in (
@@ -178,10 +174,8 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def read_ended(path: Path, past: PastFilter, *, commands: bool = True) -> Iterator[Job]:
-    """Yield the selected jobs, newest first. Raises HostError.
-
-    Without `commands`, long command lines are left out.
-    """
+    """Yield the selected jobs, newest first. Raises HostError. Without `commands`, long command
+    lines are left out."""
     with _reader(path) as db:
         read = Records(finder(db)) if commands else without_words
         for (data,) in db.execute(*query(past)):

@@ -66,10 +66,8 @@ class Journal:
         return None if row is None else str(row[0])
 
     def trusted_time_s(self) -> float | None:
-        """Return the Unix time that a daemon last trusted, else that of the last event.
-
-        None if the journal is new.
-        """
+        """Return the Unix time that a daemon last trusted, else that of the last event. None if the
+        journal is new."""
         value = self._fact("trusted_s")
         return self.audit.last_event_at() if value is None else float(value)
 
@@ -110,11 +108,9 @@ class Journal:
         self._db.close()
 
     def store_command_lines(self, event: ev.Event) -> ev.Event:
-        """Return the event with stored command lines, as it must be applied and appended.
-
-        A long command line is stored once in the journal, and once in memory, for all jobs of the
-        user that have it.
-        """
+        """Return the event with stored command lines, as it must be applied and appended. A long
+        command line is stored once in the journal, and once in memory, for all jobs of the user
+        that have it."""
         if not isinstance(event, ev.Submitted | ev.ArraySubmitted):
             return event
         with self._db.reported("write"):
@@ -124,9 +120,7 @@ class Journal:
 
     def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
         """Add the event to the open transaction, with the job that `Ledger.apply` returned for it.
-
-        `array_state` is the ledger's `latest_array` after the event.
-        """
+        `array_state` is the ledger's `latest_array` after the event."""
         if isinstance(event, ev.Submitted | ev.ArraySubmitted) and event.spec.again is not None:
             assert job is not None
             query = "insert or ignore into repeats values (?, ?)"
@@ -208,10 +202,8 @@ class Journal:
         self.payloads.put(job_id, payload)
 
     def put_submission(self, uid: int, key: str, job_id: int) -> None:
-        """Record the job of a submission with this key.
-
-        It replaces a record of another account that had the same uid.
-        """
+        """Record the job of a submission with this key. It replaces a record of another account
+        that had the same uid."""
         query = "insert or replace into submissions values (?, ?, ?)"
         self._db.write(query, (uid, key, job_id))
         self._unknown_keys.discard((uid, key))
@@ -303,10 +295,8 @@ class Journal:
         return found
 
     def _ended(self, ids: Sequence[int]) -> dict[int, End]:
-        """Return the ends of these jobs, tasks and arrays.
-
-        A killed daemon may not have reported them to all jobs that wait for them.
-        """
+        """Return the ends of these jobs, tasks and arrays. A killed daemon may not have reported
+        them to all jobs that wait for them."""
         found = {}
         for job_id in ids:
             query = (
@@ -323,10 +313,8 @@ class Journal:
         return found
 
     def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
-        """Yield the ledger's events in order: those of one job or array, or all.
-
-        The events of a task include those of its array from before it had a record of its own.
-        """
+        """Yield the ledger's events in order: those of one job or array, or all. The events of a
+        task include those of its array from before it had a record of its own."""
         query = "select kind, data from events order by seq"
         array = None
         if job_id is not None:
@@ -354,11 +342,8 @@ class Journal:
 
     def live_bytes(self, uid: int) -> int:
         """Return the bytes stored for the user's live jobs and arrays, and for their tasks with a
-        record of their own.
-
-        They are long command lines, environments, scripts and events, and some for each record.
-        Texts that several jobs have in common count once.
-        """
+        record of their own. They are long command lines, environments, scripts and events, and some
+        for each record. Texts that several jobs have in common count once."""
         return self.texts.live_bytes[uid] + self._tally.bytes[uid]
 
     def live_bytes_in_total(self) -> int:
@@ -366,10 +351,8 @@ class Journal:
         return self.texts.live_bytes.total() + self._tally.bytes.total()
 
     def finished_bytes(self, uid: int) -> int:
-        """Return the bytes of records of the user's ended tasks whose arrays are live.
-
-        They cannot be removed until the array has ended.
-        """
+        """Return the bytes of records of the user's ended tasks whose arrays are live. They cannot
+        be removed until the array has ended."""
         return self._finished.bytes[uid]
 
     def used_bytes(self) -> int:
@@ -377,11 +360,9 @@ class Journal:
         return self._pruning.used_bytes()
 
     def remove_ended(self, before_s: float, user: str | None = None) -> int | None:
-        """Remove some jobs that ended before that Unix time, the oldest first, and commit.
-
-        With `user`, only that user's jobs. Returns the bytes of the removed records, or None if
-        there is nothing more to remove.
-        """
+        """Remove some jobs that ended before that Unix time, the oldest first, and commit. With
+        `user`, only that user's jobs. Returns the bytes of the removed records, or None if there is
+        nothing more to remove."""
         try:
             removed = self._pruning.remove(before_s, user)
             self.commit()
@@ -391,10 +372,8 @@ class Journal:
         return removed
 
     def give_back(self) -> bool:
-        """Return some unused pages to the file system, and truncate a long log.
-
-        Returns whether there are more pages to return.
-        """
+        """Return some unused pages to the file system, and truncate a long log. Returns whether
+        there are more pages to return."""
         self._pruning.cut_log(self.path.with_name(f"{self.path.name}-wal"))
         return self._pruning.give_back()
 
@@ -432,11 +411,9 @@ class Journal:
         return None if array is None else array.task(job_id)
 
     def outcome(self, job_id: int) -> Outcome | None:
-        """Return the outcome of a job, task or array, or None if it is live or not known.
-
-        The outcome of an array is COMPLETED if that of all its tasks is, else that of the first
-        task that is not.
-        """
+        """Return the outcome of a job, task or array, or None if it is live or not known. The
+        outcome of an array is COMPLETED if that of all its tasks is, else that of the first task
+        that is not."""
         query = "select live, state from jobs where id = ?"
         with self._db.reported("read"):
             row = self._db.execute(query, (job_id,)).fetchone()
@@ -472,10 +449,8 @@ class Journal:
 
 class Audit:
     """Records for a later audit besides the jobs' events: rules in force, downtime, external load.
-
     They are stored in one sequence with the other events, and belong to no job. Writes belong to
-    the journal's open transaction.
-    """
+    the journal's open transaction."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

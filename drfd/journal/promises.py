@@ -299,11 +299,9 @@ class AccountFile:
                 raise
 
     def catch_up(self, *, forget_before_ms: int | None = None, now_ms: int = 0) -> Book:
-        """Take all events that the journal has, and return the book after the last one.
-
-        Hours that ended before `forget_before_ms` are removed; `now_ms` is the present time, by
-        which hours of a wrong clock are known.
-        """
+        """Take all events that the journal has, and return the book after the last one. Hours that
+        ended before `forget_before_ms` are removed; `now_ms` is the present time, by which hours of
+        a wrong clock are known."""
         book = self.stored_book()
         with open_snapshot(self.journal) as db:
             (journal_id,) = db.execute("select value from facts where name = 'id'").fetchone()
@@ -415,11 +413,9 @@ class AccountFile:
 
     def check(self) -> Checked:
         """Fold the journal's events again, and compare the hours that they give with the stored
-        ones, the present hour included.
-
-        Events go with their jobs when these are removed from the history. Hours are compared from
-        the last missing event on, and without their longest stretches, which may have begun before.
-        """
+        ones, the present hour included. Events go with their jobs when these are removed from the
+        history. Hours are compared from the last missing event on, and without their longest
+        stretches, which may have begun before."""
         # Another process may bring the account up to date meanwhile.
         with self._reported():
             self._db.execute("begin")

@@ -59,9 +59,7 @@ _NONE = EventCount()
 
 class EventTally:
     """Counts the events of live jobs and arrays; deletes belong to the journal's open transaction.
-
-    The counts are stored in the rows of jobs and arrays, so opening a journal reads no events.
-    """
+    The counts are stored in the rows of jobs and arrays, so opening a journal reads no events."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -83,10 +81,8 @@ class EventTally:
                 self.bytes[uid] += self._of[job_id].cost
 
     def added(self, job_id: int, spec: JobSpec, size: int, *, live: bool) -> EventCount:
-        """Count an appended event of `size` bytes; return the counts for the job's row.
-
-        `live` tells whether the job is live after the event.
-        """
+        """Count an appended event of `size` bytes; return the counts for the job's row. `live`
+        tells whether the job is live after the event."""
         before = self._of.get(job_id, _NONE)
         number, total, dropped = before.number + 1, before.bytes + size, before.dropped
         if number > MOST or (total > MOST_BYTES and number > FIRST + LAST + _AT_ONCE):
@@ -212,11 +208,9 @@ class Pruning:
             return (sizes[0] - sizes[1]) * self._value("pragma page_size")
 
     def remove(self, before_s: float, user: str | None) -> int | None:
-        """Remove some jobs that ended before that Unix time, the oldest first.
-
-        With `user`, only that user's jobs. Returns the bytes of the removed records, which may be 0
-        if many jobs had to be skipped, or None if there is nothing more to remove.
-        """
+        """Remove some jobs that ended before that Unix time, the oldest first. With `user`, only
+        that user's jobs. Returns the bytes of the removed records, which may be 0 if many jobs had
+        to be skipped, or None if there is nothing more to remove."""
         left = _Left()
         with self._db.reported("write"):
             has_begun = not self._db.in_transaction
@@ -236,10 +230,8 @@ class Pruning:
         return None
 
     def give_back(self) -> bool:
-        """Return some unused pages to the file system; return whether there may be more.
-
-        A journal that was restored from a dump only reuses its pages, until it is compacted.
-        """
+        """Return some unused pages to the file system; return whether there may be more. A journal
+        that was restored from a dump only reuses its pages, until it is compacted."""
         with self._db.reported("write"):
             unused = self._value("pragma freelist_count")
             if unused <= _PAGES_KEPT or self._value("pragma auto_vacuum") != _INCREMENTAL:
@@ -298,10 +290,8 @@ class Pruning:
     def _oldest_job(
         self, before_s: float, user: str | None, left: _Left
     ) -> tuple[int, float] | None:
-        """Return id and end of the oldest job that can be removed, or None.
-
-        It is None also if too many jobs had to be skipped.
-        """
+        """Return id and end of the oldest job that can be removed, or None. It is None also if too
+        many jobs had to be skipped."""
         whose = "" if user is None else " and user = :user"
         # Only constants of this module are put into the statement.
         query = f"""
@@ -417,10 +407,8 @@ class StoredBytes:
 
 
 def read_shares(path: Path) -> StoredBytes:
-    """Sum the bytes of all records. Raises HostError.
-
-    It reads the whole journal, so it is called outside the daemon's loop.
-    """
+    """Sum the bytes of all records. Raises HostError. It reads the whole journal, so it is called
+    outside the daemon's loop."""
     # Records that cannot be removed yet count as live: otherwise other users' would be removed.
     stays = """live or ifnull(array_id in (
         select id from arrays where live = 1
@@ -460,10 +448,8 @@ def read_shares(path: Path) -> StoredBytes:
 
 
 def compact(path: Path) -> tuple[int, int]:
-    """Rewrite the whole journal, so that it is as short as possible and can shrink from now on.
-
-    No other process may have it open. Returns its length before and after. Raises HostError.
-    """
+    """Rewrite the whole journal, so that it is as short as possible and can shrink from now on. No
+    other process may have it open. Returns its length before and after. Raises HostError."""
     with reported(path, "compact"):
         before = path.stat().st_size
         with closing(Database.open(path)) as db:

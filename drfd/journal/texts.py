@@ -123,10 +123,8 @@ class Commands:
         self._known.clear()
 
     def stored(self, spec: JobSpec) -> JobSpec:
-        """Store the long command lines of a new job or array, and return its specification.
-
-        They must be released once, when the job is removed.
-        """
+        """Store the long command lines of a new job or array, and return its specification. They
+        must be released once, when the job is removed."""
 
         def store(words: Words) -> StoredWords:
             number = self._texts.add(spec.uid, _WORDS, words.data)
@@ -150,10 +148,8 @@ class Commands:
             self._texts.end(words.number)
 
     def release(self, spec: JobSpec) -> int:
-        """Release the command lines of a job or array that is removed from the journal.
-
-        `spec` must have been read from the journal. Returns the number of bytes freed.
-        """
+        """Release the command lines of a job or array that is removed from the journal. `spec` must
+        have been read from the journal. Returns the number of bytes freed."""
         return sum(self._texts.release(words.number) for words in _stored(spec))
 
     def _remember(self, words: StoredWords) -> StoredWords:

@@ -946,11 +946,9 @@ class LeafView(TypedDict):
 
 
 class LedgerSums(TypedDict):
-    """Sums over the time in which somebody waited.
-
-    `promised` is the sum of `kept` and of the causes after it. They are whole numbers: billionths
-    of the machine, by the dominant resource, times milliseconds.
-    """
+    """Sums over the time in which somebody waited. `promised` is the sum of `kept` and of the
+    causes after it. They are whole numbers: billionths of the machine, by the dominant resource,
+    times milliseconds."""
 
     waited_ms: int
     #: The mean over the time of the part of the promise that was held; null without any.

@@ -61,11 +61,9 @@ class ForecastReply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Forecasts:
-    """Asks two children at a time, so that a long question does not delay all others.
-
-    The callers ask one question at a time for each user, so no user occupies both, and a question
-    waits for at most one of each other user.
-    """
+    """Asks two children at a time, so that a long question does not delay all others. The callers
+    ask one question at a time for each user, so no user occupies both, and a question waits for at
+    most one of each other user."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

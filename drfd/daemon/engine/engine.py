@@ -157,12 +157,9 @@ def home_and_others(axes: Axes) -> tuple[Nodes, Nodes]:
 
 
 class Inbox:
-    """Work for the next turn.
-
-    The report that a job has started causes a turn only after START_DELAY_S, because no client
-    waits for it: the end of a short job can then share the commit. The launcher repeats reports to
-    the next daemon, so none is lost.
-    """
+    """Work for the next turn. The report that a job has started causes a turn only after
+    START_DELAY_S, because no client waits for it: the end of a short job can then share the commit.
+    The launcher repeats reports to the next daemon, so none is lost."""
 
     def __init__(self, turn: Callable[[list[Work]], Work | None]) -> None:
         """`turn` processes a batch of work, and returns work for another turn at once, or None."""
@@ -759,11 +756,9 @@ class Engine:
 
     def _refuse_beyond_budget(self, stimulus: st.Stimulus) -> None:
         """Raise Refused for a request by which a user who has used up the limit of stored bytes, or
-        shares one with all users that is used up, would store more. Cancelling makes room.
-
-        For changes the limits are a sixteenth higher, so that jobs that fill them can still be
-        held, released and reordered.
-        """
+        shares one with all users that is used up, would store more. Cancelling makes room. For
+        changes the limits are a sixteenth higher, so that jobs that fill them can still be held,
+        released and reordered."""
         user_limit, total_limit = self.rules.max_kept_bytes_per_user, self.rules.max_kept_bytes
         if isinstance(stimulus, st.SubmitAsked):
             spec, is_exempt, slack = stimulus.spec, stimulus.is_admin, 0

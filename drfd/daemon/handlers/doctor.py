@@ -76,12 +76,10 @@ def cures(
     lacks_pins: bool,
     lacks_shares: bool = False,
 ) -> list[str]:
-    """Return a sentence for each problem and its remedy.
-
-    `fault` says why a launcher that is there gets no orders, `enforcement` is its kind, `guessed`
-    names the disks whose speed is a guess, and `lacks_pins` says that pinned CPUs are configured
-    but impossible, and `lacks_shares` the same of cores that are lent.
-    """
+    """Return a sentence for each problem and its remedy. `fault` says why a launcher that is there
+    gets no orders, `enforcement` is its kind, `guessed` names the disks whose speed is a guess, and
+    `lacks_pins` says that pinned CPUs are configured but impossible, and `lacks_shares` the same of
+    cores that are lent."""
     found = []
     if not has_launcher:
         where = "systemctl status drfd-launcher" if install.is_service else "the log of drfd"

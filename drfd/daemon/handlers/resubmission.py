@@ -42,10 +42,8 @@ MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
 async def find_submission(
     engine: Engine, lookup: Lookup, actor: Actor, ref: Ref
 ) -> SubmissionReply:
-    """Return the submission of a job, of an array, or of one task as an array of its own.
-
-    Raises NotPermitted for another user's job, and Refused if its environment is not kept any more.
-    """
+    """Return the submission of a job, of an array, or of one task as an array of its own. Raises
+    NotPermitted for another user's job, and Refused if its environment is not kept any more."""
     job_id = lookup.id_of(ref)
     array = lookup.any_array(job_id)
     job = array.common if array is not None else lookup.any_job(job_id)

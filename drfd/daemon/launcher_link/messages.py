@@ -288,9 +288,7 @@ def with_slurm_variables(
     order: protocol.LaunchOrder, env: Mapping[str, str], restarts: int = 0
 ) -> protocol.LaunchOrder:
     """Return the launch order with Slurm's variables, if the submitter's, `env`, ask for them.
-
-    `restarts` is the number of runs before this one.
-    """
+    `restarts` is the number of runs before this one."""
     if _SLURM_WANTED not in env:
         return order
     return replace(order, variables=order.variables | _slurm_variables(order, restarts))

@@ -143,13 +143,11 @@ class Lookup:
     async def rows(
         self, request: msg.StatusRequest, *, every_end: bool = False
     ) -> Iterator[Row | None]:
-        """Return the rows of a list in order of ids, behind `request.after`.
-
-        None stands for a skipped job, so that the caller can pause. A job is looked up when its row
-        is due. Live jobs are listed before the journal is read, and may end meanwhile: none is
-        missing from both. The ids of the request are numbers (see `by_ids`); with `every_end`, all
-        ended tasks of its arrays have rows.
-        """
+        """Return the rows of a list in order of ids, behind `request.after`. None stands for a
+        skipped job, so that the caller can pause. A job is looked up when its row is due. Live jobs
+        are listed before the journal is read, and may end meanwhile: none is missing from both. The
+        ids of the request are numbers (see `by_ids`); with `every_end`, all ended tasks of its
+        arrays have rows."""
         select, after = request.select, request.after or (0, False)
         if select.ids:
             return self._named_rows(request, await self._tasks_of(request, every_end=every_end))

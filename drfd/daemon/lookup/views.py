@@ -171,11 +171,8 @@ def job_view(
     private: bool,
     expected_start_s: float | None = None,
 ) -> replies.JobView:
-    """Return a job.
-
-    Without `private`, fields that only the owner may see are null. `expected_start_s` is the start
-    if all jobs end as estimated, or None if it is not known.
-    """
+    """Return a job. Without `private`, fields that only the owner may see are null.
+    `expected_start_s` is the start if all jobs end as estimated, or None if it is not known."""
     spec = job.spec
     outcome: replies.OutcomeView | None = None
     if job.state is JobState.ENDED and job.outcome is not None:
@@ -360,10 +357,8 @@ def row_view(
     gpus: GpuShare | None = None,
     each_gpu: Sequence[GpuMemory] = (),
 ) -> replies.SnapshotRow:
-    """Return a row of a snapshot: a job, or tasks of an array that are all alike.
-
-    It contains nothing that only the owner may see.
-    """
+    """Return a row of a snapshot: a job, or tasks of an array that are all alike. It contains
+    nothing that only the owner may see."""
     group = row if isinstance(row, Tasks) else None
     job = row.job if isinstance(row, Tasks) else row
     outcome = job.outcome if job.state is JobState.ENDED else None
@@ -628,11 +623,9 @@ def machine_views(
     causes: Mapping[str, str],
     outside: Mapping[str, Resources],
 ) -> list[replies.MachineView]:
-    """Return the machines, the controller's own first.
-
-    `away_since_s` is since when the only launcher has been away, for a single machine, or None;
-    `causes` has why nodes are away of which more is known than that, and `outside` what Slurm has
-    given to jobs on them that are not drfd's.
+    """Return the machines, the controller's own first. `away_since_s` is since when the only
+    launcher has been away, for a single machine, or None; `causes` has why nodes are away of which
+    more is known than that, and `outside` what Slurm has given to jobs on them that are not drfd's.
     """
     nodes = ledger.axes.nodes or (Node(name="", capacity=rules.capacity),)
     home, held, counts = ledger.axes.home, dict[str, Vector](), dict[str, int]()

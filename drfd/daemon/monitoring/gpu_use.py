@@ -214,10 +214,8 @@ class GpuUse:
     def used_outside(self, instances: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return which of these instances of `gpu` processes outside drfd use so much that no job
         should be given them, each with the names of their users; and those which the driver does
-        not reach any more, without names. A job would end there at once, and so would the next.
-
-        A little is no use: each process with a window has some memory on the screen's GPU.
-        """
+        not reach any more, without names. A job would end there at once, and so would the next. A
+        little is no use: each process with a window has some memory on the screen's GPU."""
         by_name = {name: gpu for gpu in self.gpus() for name in gpu.names}
         found: dict[str, tuple[str, ...]] = {}
         for each in instances:

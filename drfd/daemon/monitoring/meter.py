@@ -281,11 +281,8 @@ class Meter:
 
     def _note_lent(self, job: Job, cpu_s: float, mono_s: float) -> int | None:
         """Count what the attempt was lent since the reading before, and return it in microseconds,
-        or None for a job without a range of cores.
-
-        The reading before the first is its start: what it was lent while no controller ran is not
-        lost, but only known of that time as a whole.
-        """
+        or None for a job without a range of cores. The reading before the first is its start: what
+        it was lent while no controller ran is not lost, but only known of that time as a whole."""
         if job.spec.most is None or not job.spec.most.cores_milli:
             return None
         key, cpu_us, mono_ms = (job.id, job.attempt), round(cpu_s * 1e6), round(mono_s * 1000)

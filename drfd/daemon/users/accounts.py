@@ -69,11 +69,8 @@ class _Question:
 
 class Accounts:
     """The users of the machine by uid, with one look-up at a time for each uid, however many
-    connections wait for it.
-
-    Subordinate uids (subuid(5)) are never looked up, as one user may have 65,536 of them: they have
-    no account unless /etc/passwd says so.
-    """
+    connections wait for it. Subordinate uids (subuid(5)) are never looked up, as one user may have
+    65,536 of them: they have no account unless /etc/passwd says so."""
 
     def __init__(
         self,
