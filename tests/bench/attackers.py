@@ -367,6 +367,22 @@ def history() -> None:
     storm(cycle(both), 32)
 
 
+@attack("history of 10,000 names of tasks of ended arrays")
+def ended_names() -> None:
+    caller = Caller()
+    ranges = ",".join(map(str, range(0, 1784, 2)))
+    ids = [caller.submit("true", array=ranges, held=True) for _ in range(8)]
+    caller.ask("cancel", select={"ids": ids})
+    names = [f"{array_id}_{index}" for index in range(0, 1784, 2) for array_id in ids]
+    storm(cycle([line("history", past={"ids": (2 * names)[:10_000]})]), 2)
+
+
+@attack("cancellations of 60,000 jobs that do not exist")
+def unknown_names() -> None:
+    names = [f"{at}_1" for at in range(1, 60_001)]
+    storm(cycle([line("cancel", select={"ids": names})]), 8)
+
+
 @attack("all events since the beginning, again and again")
 def replay() -> None:
     ids = fill(3000, lambda _: job("true", held=True))
@@ -512,6 +528,14 @@ def signals() -> None:
     script = "trap : USR1; while :; do sleep 0.2; done"
     ids = [running(script, demand={"cores_milli": 20}) for _ in range(20)]
     storm(cycle([own("signal", ids, signal=10)]), 16)
+
+
+@attack("processes that move into a job of one's own, on 12 connections")
+def moves() -> None:
+    with open("/proc/self/stat") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    fields = {"id": running("exec sleep 1000"), "attempt": 1, "start_ticks": ticks}
+    storm(cycle([line("exec", **fields, pid=os.getpid(), proof="0" * 64)]), 12)
 
 
 @attack("suspend and resume of 20 running jobs")
