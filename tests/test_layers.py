@@ -23,6 +23,7 @@ ALLOWED = {
     "install": set(),
     "slurm": set(),
     "client": {"protocol"},
+    "futures": {"client", "protocol"},
     "daemon": {
         *("client", "core", "protocol", "journal", "host", "launcher", "install", "slurm"),
     },
@@ -209,6 +210,7 @@ PACKAGES = {
     "sqlite3": {"journal"},
     "msgspec": {"core", "protocol", "journal", "daemon", "experiments"},
     "prometheus_client": {"daemon"},
+    "cloudpickle": {"futures"},
     "click": {"cli", "experiments"},
     "rich": {"cli", "experiments"},
     "matplotlib": {"cli"},

@@ -7,7 +7,7 @@ Refused, with what to write instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -83,7 +83,7 @@ class Client:
         The job is queued exactly once, even if the daemon is restarted meanwhile. Raises Refused
         for a value that cannot be read or that the daemon does not accept.
         """
-        fields = self._connection.addressed(_submission(argv, options))
+        fields = self._connection.addressed(job_fields(argv, options))
         return int(self._connection.submit(**fields)["id"])
 
     def submit_many(self, jobs: Iterable[Mapping[str, object]]) -> list[int | DrfdError]:
@@ -166,7 +166,13 @@ class Client:
             raise TimeoutError(f"{'none has' if any else 'not all have'} ended")
         return [JobInfo.of(view) for view in reply["ended"]]
 
-    def events(self, ids: Ids | None = None, *, everybody: bool = False) -> Iterator[JobInfo]:
+    def events(
+        self,
+        ids: Ids | None = None,
+        *,
+        everybody: bool = False,
+        began: Callable[[], object] | None = None,
+    ) -> Iterator[JobInfo]:
         """Yield a job whenever one has changed: one of `ids`, until all of these have ended, or
         else one of the caller's, or of all users if `everybody`, without end.
 
@@ -174,9 +180,11 @@ class Client:
         follow each other quickly may be reported as the last of them. No end is missed. A state may
         be reported twice after a restart of the daemon, which the stream outlives, and to a reader
         who is ten thousand jobs behind. The stream uses a connection of its own.
+
+        `began` is called once the daemon has begun the stream: every later change is in it.
         """
         asked = {"ids": [] if ids is None else _ids(ids), "everything": everybody}
-        for view in follow(self._connection.another(), asked):
+        for view in follow(self._connection.another(), asked, began):
             yield JobInfo.of(view)
 
     # -- acting: the refusal of one job is raised after all have been tried ---------------------
@@ -243,10 +251,10 @@ for method, keys in ((Client.submit, tuple(BY_KEY)), (Client.set, _CHANGES)):
     method.__doc__ = (method.__doc__ or "").format(SUBMIT=names, SET=names)
 
 
-def _submission(
+def job_fields(
     argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any]
 ) -> dict[str, object]:
-    """Return the fields of a submit request."""
+    """Return the fields of a submit request with the arguments of `Client.submit`."""
     _check_names("submit", options, {*BY_KEY, *_MORE})
     if isinstance(argv, str):
         raise Refused("bad-value", "argv is a list of words, not a text", hint="argv.split()")
@@ -283,7 +291,7 @@ def _submission_of(job: Mapping[str, object]) -> dict[str, object]:
     argv = options.pop("argv", None)
     if argv is None:
         raise TypeError("submit() missing 1 required argument: 'argv'")
-    return _submission(cast(Sequence[str], argv), options)
+    return job_fields(cast(Sequence[str], argv), options)
 
 
 def _check_names(function: str, given: Mapping[str, object], known: Collection[str]) -> None:

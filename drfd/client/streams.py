@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, SnapshotView, WaitReply
 
 
-def follow(connection: Connection, chosen: Mapping[str, object]) -> Iterator[JobView]:
-    """Yield each changed job as JSON until all jobs that `chosen` names have ended.
+def follow(
+    connection: Connection,
+    chosen: Mapping[str, object],
+    began: Callable[[], object] | None = None,
+) -> Iterator[JobView]:
+    """Yield each changed job as JSON until all jobs that `chosen` names have ended. `began` is
+    called when the daemon has begun.
 
     The daemon sends a mark, its place in the journal, at the beginning and after each run of
     changes. After a lost connection the stream is requested again from the last mark on, so that
@@ -39,6 +44,9 @@ def follow(connection: Connection, chosen: Mapping[str, object]) -> Iterator[Job
             yield line["event"]
         elif "mark" in line:
             mark, marks = line["mark"], marks + 1
+            if began is not None:
+                began()
+                began = None
         else:
             return
 

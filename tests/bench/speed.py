@@ -131,6 +131,56 @@ def run(place: Place, chosen: Chosen) -> Iterator[Figure]:
         )  # fmt: skip
 
 
+#: Seconds that a hundred jobs or calls take: an array of no-op jobs, one of Pythons without work,
+#: a map, single calls, and a map with ten calls in a task.
+_CALLS = """
+import math, os, sys, time
+import drfd.client
+from drfd.futures import Executor
+
+def timed(act):
+    begin_s = time.perf_counter()
+    act()
+    return time.perf_counter() - begin_s
+
+asked = {"cores": 1, "memory": "64M"}
+with drfd.client.connect() as client, Executor(directory="calls", **asked) as executor:
+    def array(*argv):
+        client.wait(client.submit(argv, array=range(100), stdout="/dev/null", **asked))
+
+    def single():
+        for future in [executor.submit(math.sqrt, 4) for _ in range(100)]:
+            future.result()
+
+    print(
+        timed(lambda: array("/bin/true")), timed(lambda: array(sys.executable, "-c", "pass")),
+        timed(lambda: list(executor.map(math.sqrt, range(100)))), timed(single),
+        timed(lambda: list(executor.map(math.sqrt, range(100), chunksize=10))),
+    )
+"""
+
+
+def futures(place: Place, chosen: Chosen) -> Iterator[Figure]:
+    """A hundred calls of drfd.futures, to the last result, beside an array of as many no-op jobs in
+    the same run."""
+    found = []
+    for _ in range(chosen.runs):
+        done = subprocess.run(
+            [sys.executable, "-c", _CALLS], stdout=subprocess.PIPE, check=True, **place.as_user()
+        )
+        found.append([float(word) for word in done.stdout.split()])
+    bare_s = statistics.median(times[0] for times in found)
+    names = "100 jobs python -c pass", "100 calls by map", "100 calls by submit", "… ten in a task"
+    for at, what in enumerate(names, 1):
+        ratio = statistics.median(times[0] / times[at] for times in found)
+        has_aim = at == 2
+        yield Figure(
+            what=what, value=ratio * 100 / bare_s, unit="/s", baseline=100 / bare_s,
+            baseline_what="an array of /bin/true", aim="0.3 of the array" if has_aim else "",
+            is_met=ratio >= 0.3 if has_aim else None,
+        )  # fmt: skip
+
+
 def _arrays(place: Place, chosen: Chosen, variants: dict[str, dict[str, Any]]) -> Iterator[Figure]:
     """Arrays of no-op jobs, from the submission to the last recorded end. They take turns."""
     rates: dict[str, list[float]] = {name: [] for name in variants}
@@ -309,6 +359,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "shell": Benchmark(shell),
     "client": Benchmark(client),
     "run": Benchmark(run),
+    "futures": Benchmark(futures),
     "throughput": Benchmark(throughput),
     "start": Benchmark(start),
     "after": Benchmark(after),

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,25 @@ def test_the_python_example_runs(instance, shell):
     assert sorted(lines[:9]) == sorted([*(f"1_{n} COMPLETED" for n in range(8)), "10 COMPLETED"])
     assert lines[8] == "10 COMPLETED"
     assert sorted(lines[9:]) == [f"seed {n}" for n in range(8)]
+
+
+def test_functions_as_jobs_survive_a_kill_of_the_daemon(instance, shell):
+    pytest.importorskip("cloudpickle", reason="drfd[futures] is not installed")
+    (example,) = blocks("futures")
+    (instance.work / "sweep.py").write_text(example)
+    with ThreadPoolExecutor() as pool:
+        script = pool.submit(shell, f"XDG_STATE_HOME=$PWD/state {sys.executable} sweep.py")
+        wait_for("some ends", lambda: instance.status("--all", "-s", "completed"), pause_s=0.2)
+        instance.kill()
+        assert not script.done()
+        instance.start()
+        done = script.result()
+    assert done.stderr == ""
+    heading, *rows = done.stdout.splitlines()
+    assert heading == "rate   mean distance"
+    assert [row.split()[0] for row in rows] == ["0.001", "0.01", "0.1", "0.5"]
+    assert shell("drf wait 1").stdout == "array 1 COMPLETED: 200 of 200 tasks completed\n"
+    assert not list((instance.work / "state").rglob("calls-*"))
 
 
 def fit(instance: Instance) -> None:

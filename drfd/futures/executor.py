@@ -1,0 +1,392 @@
+"""The executor: calls are submitted as jobs, and the ends of the jobs complete the futures.
+
+A thread listens to the events of the user's jobs while there are calls that have not ended. Its
+stream is open before the first of them is submitted, so that no end is missed, and a job that ends
+before its submitter knows its id waits for the lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import copy
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate, count, islice
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+from drfd.client.client import Client, connect, job_fields
+from drfd.client.values import JobInfo
+from drfd.common import paths
+from drfd.common.errors import Refused
+from drfd.futures import call
+from drfd.futures.call import PLACE_BYTES
+from drfd.protocol.job_options import BY_KEY
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Options of a job that the executor itself needs.
+_OWN = ("array", "script")
+#: Lines of a job's output in the exception that says how it ended.
+_LINES = 5
+
+
+class JobFailed(Exception):
+    """A job has ended without a result of its call."""
+
+    def __init__(self, job_id: int | str, state: str, text: str) -> None:
+        super().__init__(job_id, state, text)
+        self.job_id = job_id
+        #: As `drf status` names it.
+        self.state = state
+        #: How it ended, what to ask for next time, and the last lines of its output.
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} {self.state}: {self.text}"
+
+
+class OutOfMemory(JobFailed):
+    """A job needed more than its memory limit. The text says what to ask for."""
+
+
+class OutOfTime(JobFailed):
+    """A job reached its time limit. The text says what to ask for."""
+
+
+_FAILURES = {"OUT_OF_MEMORY": OutOfMemory, "TIMEOUT": OutOfTime}
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception that was raised in a job: where, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Future(concurrent.futures.Future[T]):
+    """A call that is a job."""
+
+    #: The job's id, or `42_7` for the task of an array.
+    job_id: int | str
+
+    def __init__(self, calls: _Calls) -> None:
+        super().__init__()
+        self._calls = calls
+        #: As it was last reported, or None if it has not been reported yet.
+        self.job: JobInfo | None = None
+
+    def cancel(self) -> bool:
+        """Cancel the job, or stop it if it runs. Return False if it has ended."""
+        return self._calls.cancel(self)
+
+    def running(self) -> bool:
+        return self.job is not None and self.job.state == "RUNNING" and not self.done()
+
+    def log(self) -> str:
+        """Return what the job has printed so far. Without the option stdout, the file goes when the
+        executor is shut down."""
+        path = None if self.job is None else self.job.stdout
+        with suppress(FileNotFoundError):
+            return "" if path is None else Path(path).read_text(errors="replace")
+        return ""
+
+    def _end(self) -> None:
+        """Note that the job was cancelled."""
+        if super().cancel():
+            self.set_running_or_notify_cancel()
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs each call as a job of drfd.
+
+    The keywords are the options of a job, with the values that `Client.submit` takes: {OPTIONS};
+    and cwd, env and gres_memory. It may be used by many threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        socket: str | os.PathLike[str] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """`socket`: the daemon's, as for `connect`. `directory`: where calls and results lie until
+        they are read, in a directory of the executor's own; by default that of the user's state.
+        Jobs must find it at the same path."""
+        self._options = _checked(options)
+        place = paths.user_state(os.environ) / "futures" if directory is None else Path(directory)
+        self._calls = _Calls(connect(socket), place)
+
+    def options(self, **options: Any) -> Executor:
+        """Return an executor whose jobs have these options besides those of this one. Both are shut
+        down together."""
+        other = copy.copy(self)
+        other._options = _checked({**self._options, **options})
+        return other
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Submit one call as a job. Raises `drfd.client.DrfdError` if it is not accepted."""
+        [future] = self._calls.submit(function, [(args, kwargs)], self._options, is_array=False)
+        return future
+
+    def map(
+        self,
+        function: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+    ) -> Iterator[T]:
+        """Submit calls with one argument of each iterable, as an array in which a task makes
+        `chunksize` of them, and return an iterator of their values in order.
+
+        The iterator raises the exception of a call, or TimeoutError after `timeout` seconds; what
+        has not ended is then cancelled.
+        """
+        until_s = None if timeout is None else time.monotonic() + timeout
+        given = zip(*iterables, strict=False)
+        chunks = list(iter(lambda: list(islice(given, chunksize)), []))
+        futures = self._calls.submit(function, chunks, self._options, is_array=True)
+        return _values(futures, until_s)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls. `wait`: until all have ended. `cancel_futures`: cancel those that
+        have not started."""
+        self._calls.close(wait=wait, cancels=cancel_futures)
+
+
+Executor.__doc__ = (Executor.__doc__ or "").format(
+    OPTIONS=", ".join(key for key in BY_KEY if key not in _OWN)
+)
+
+
+class _Calls:
+    """The calls of an executor, and of those made by its `options`, that have not ended."""
+
+    def __init__(self, client: Client, place: Path) -> None:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place.absolute()))
+        self._pid = os.getpid()
+        atexit.register(self._at_exit)
+        self._client = client
+        self._numbers = count()
+        #: Guards the client and all below. A callback of a future may submit and cancel.
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
+        #: By the label of the job.
+        self._live: dict[str, tuple[Future[Any], _Batch, int]] = {}
+        self._is_listening = False
+        self._is_closed = False
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        calls: Sequence[object],
+        options: Mapping[str, Any],
+        *,
+        is_array: bool,
+    ) -> list[Future[Any]]:
+        """Submit the calls as a job, or as an array. Return their futures."""
+        if not calls:
+            return []
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            batch = _Batch(self._directory / f"batch-{next(self._numbers)}", function, calls)
+            asked = {
+                "name": getattr(function, "__name__", type(function).__name__),
+                "stdout": f"{self._directory}".replace("%", "%%") + "/%j.out",
+                **options,
+            }
+            argv = [sys.executable, "-P", call.__file__, str(batch.path)]
+            if is_array:
+                asked["array"] = range(len(calls))
+            else:
+                argv.append("0")
+            try:
+                self._listen()
+                job = self._client.submit(argv, **asked)
+            except BaseException:
+                batch.path.unlink()
+                raise
+            futures: list[Future[Any]] = []
+            for number in range(len(calls)):
+                future: Future[Any] = Future(self)
+                future.job_id = f"{job}_{number}" if is_array else job
+                self._live[str(future.job_id)] = future, batch, number
+                futures.append(future)
+        return futures
+
+    def cancel(self, future: Future[Any]) -> bool:
+        with self._lock:
+            if str(future.job_id) in self._live and not future.done():
+                try:
+                    self._client.cancel(future.job_id)
+                except Refused:
+                    return False  # it has ended; its event comes
+                future._end()
+        return future.cancelled()
+
+    def cancel_all(self, futures: Iterable[Future[Any]]) -> None:
+        """Cancel the jobs with one request. The futures are cancelled when they have ended."""
+        with self._lock, suppress(Refused):  # of those that have ended
+            self._client.cancel([future.job_id for future in futures if not future.done()])
+
+    def close(self, *, wait: bool, cancels: bool) -> None:
+        with self._lock:
+            self._is_closed = True
+            if cancels:
+                futures = [future for future, _, _ in self._live.values()]
+                self.cancel_all(future for future in futures if not future.running())
+            if wait:
+                self._ended.wait_for(lambda: not self._live)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Remove what is not needed any more. With the lock."""
+        if self._is_closed and not self._live:
+            self._client.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """Wait for the calls of an executor that was not shut down, as other executors do."""
+        if os.getpid() == self._pid:  # rather than a child that was forked
+            self.close(wait=True, cancels=False)
+
+    # -- the ends of jobs ---------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Have a thread listen to events. With the lock."""
+        if self._is_listening:
+            return
+        self._is_listening, began = True, threading.Event()
+        # Nothing wakes it if the first job is not accepted, and it must not keep the interpreter.
+        thread = threading.Thread(target=self._follow, args=(began.set,), daemon=True)
+        thread.start()
+        began.wait()
+
+    def _follow(self, began: Callable[[], None]) -> None:
+        """Take events until all calls have ended."""
+        try:
+            for job in self._client.events(began=began):
+                if self._take(job):
+                    return
+        except Exception as error:  # of this thread's only caller, which cannot raise it
+            began()
+            with self._lock:
+                lost, self._live, self._is_listening = self._live, {}, False
+                self._ended.notify_all()
+            for future, _, _ in lost.values():
+                if not future.done():
+                    future.set_exception(error)
+
+    def _take(self, job: JobInfo) -> bool:
+        """Take a change of a job, and return whether all calls have ended."""
+        with self._lock:
+            found = self._live.get(job.label)
+        if found is not None:
+            future, batch, number = found
+            future.job = job
+            if job.has_ended:
+                _complete(future, job, batch.take(number))
+        with self._lock:
+            if found is not None and job.has_ended:
+                del self._live[job.label]
+            if self._live:
+                return False
+            self._is_listening = False
+            self._ended.notify_all()
+            self._leave()
+            return True
+
+
+class _Batch:
+    """The files of one submission, as `drfd.futures.call` describes them."""
+
+    def __init__(self, path: Path, function: object, calls: Sequence[object]) -> None:
+        self.path = path
+        self._left = len(calls)
+        pickled = list(map(_pickled, calls))
+        places = accumulate(map(len, pickled), initial=0)
+        first = _pickled(function)
+        with path.open("xb") as file:
+            table = b"".join((len(first) + place).to_bytes(PLACE_BYTES, "big") for place in places)
+            file.write(pickle.dumps((sys.path, table)))
+            file.writelines((first, *pickled))
+
+    def take(self, number: int) -> tuple[str | None, bytes] | None:
+        """Return the traceback and the pickled value of a call, or None if there is no result, and
+        remove what is not needed any more."""
+        result, found = Path(f"{self.path}.{number}"), None
+        with suppress(FileNotFoundError):
+            found = pickle.loads(result.read_bytes())  # noqa: S301  # of the user's own job
+            result.unlink()
+        self._left -= 1
+        if not self._left:
+            self.path.unlink(missing_ok=True)
+        return cast(tuple[str | None, bytes] | None, found)
+
+
+def _complete(future: Future[Any], job: JobInfo, found: tuple[str | None, bytes] | None) -> None:
+    """Complete a future with the result of its call, or with how its job ended."""
+    assert job.outcome is not None
+    state = job.outcome.code
+    if future.done():
+        return  # `cancel` does not wait for the end
+    if state == "CANCELLED":
+        future._end()
+    elif found is None or state not in ("COMPLETED", "FAILED"):
+        lines = future.log().splitlines()[-_LINES:]
+        how = "\n".join((job.outcome.text, *(f"  | {line}" for line in lines)))
+        future.set_exception(_FAILURES.get(state, JobFailed)(job.label, state, how))
+    else:
+        text, pickled = found
+        value: Any
+        try:
+            value = pickle.loads(pickled)  # noqa: S301  # likewise
+        except Exception as error:
+            value, text = error, text or "what the call has returned cannot be loaded here"
+        if text is None:
+            future.set_result(value)
+        else:
+            value.__cause__ = RemoteTraceback(text)
+            future.set_exception(value)
+
+
+def _pickled(value: object) -> bytes:
+    # Loaded here, as it is needed by this module only, and an extra.
+    import cloudpickle
+
+    return bytes(cloudpickle.dumps(value))
+
+
+def _values(futures: list[Future[Any]], until_s: float | None) -> Iterator[Any]:
+    """Yield the values of calls in order. What is left when nobody asks any more is cancelled."""
+    futures.reverse()
+    try:
+        while futures:
+            left_s = None if until_s is None else until_s - time.monotonic()
+            yield from futures[-1].result(left_s)
+            futures.pop()
+    finally:
+        if futures:
+            futures[0]._calls.cancel_all(futures)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options. Raises TypeError or Refused for what is none."""
+    for name in _OWN:
+        if name in options:
+            raise TypeError(f"an executor has no option {name}")
+    job_fields([sys.executable], options)
+    return options
