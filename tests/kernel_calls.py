@@ -32,6 +32,15 @@ def session_keyring() -> int:
     return _checked(_LIBC.syscall(number, _KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING, 0))
 
 
+def take_descriptor(pid: int, fd: int) -> int:
+    """A copy of a descriptor of another process (pidfd_getfd(2))."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        return _checked(_LIBC.syscall(438, pidfd, fd, 0))
+    finally:
+        os.close(pidfd)
+
+
 def unmount(target: str, flags: int = 0) -> None:
     _checked(_LIBC.umount2(os.fsencode(target), flags))
 

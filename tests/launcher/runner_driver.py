@@ -34,15 +34,13 @@ class Closed(Unconfined):
 
 
 class Short(Unconfined):
-    """Out of memory after a line in the FIFO `shortage`; `killed` tells what the kernel did."""
+    """Short of memory when the descriptor that the file `events` names is written to; `killed`
+    tells what the kernel did."""
 
     def __init__(self, directory: str) -> None:
         super().__init__("a test")
-        self._fifo = f"{directory}/shortage"
+        self._events = f"{directory}/events"
         self._proof = f"{directory}/killed"
-
-    def oom_descriptor(self, key: object) -> int:
-        return os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK)
 
     def oom_kills(self, key: object) -> tuple[bool, bool]:
         try:
@@ -52,7 +50,7 @@ class Short(Unconfined):
             return False, False
 
     def killing(self, key: object) -> Killing:
-        return Killing(oom_control=self._proof)
+        return Killing(oom_control=self._proof, event_control=self._events)
 
 
 STARTER = open_starter(Path(sys.argv[2]))
@@ -131,15 +129,13 @@ def start(request: dict) -> int:
     bell = request["bell"] or "/dev/null"
     bell_fd = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
     payload_fd = seal(bytes.fromhex(request["payload"]))
-    oom_fd = confinement.oom_descriptor(key)
     user = identity.account(order.uid, order.user)
     job = JobStart(
         Assignment(order, payload_fd), user, identity.groups_of(user), confinement, request["space"]
     )
     capabilities = CAPABILITIES & syscalls.capabilities().permitted
-    given = [payload_fd] + ([] if oom_fd is None else [oom_fd])
-    pid = STARTER.spawn(attempt_fd, bell_fd, plan.encode(job, capabilities, oom_fd), *given)
-    for fd in (attempt_fd, bell_fd, *given):
+    pid = STARTER.spawn(attempt_fd, bell_fd, plan.encode(job, capabilities), payload_fd)
+    for fd in (attempt_fd, bell_fd, payload_fd):
         os.close(fd)
     return pid
 

@@ -50,7 +50,6 @@ from drfd.launcher.confinement.interface import (
 from drfd.launcher.confinement.processes import MembersV1, first_process, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system.files import Plain, put, unless_gone
-from drfd.linux.descriptors import opened
 
 #: Controllers without which no job is started. Of the optional ones, cpuacct serves accounting,
 #: blkio disk limits, and cpuset pinned CPUs.
@@ -181,19 +180,6 @@ class CgroupV1:
         for directory in self._entered(key):
             put(f"{directory}/cgroup.procs", str(pid))
 
-    def oom_descriptor(self, key: Key) -> int | None:
-        """Return an eventfd that is signalled at each OOM kill (kernel: cgroup-v1/memory.rst,
-        section 10)."""
-        event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        directory = self._directory("memory", key)
-        try:
-            with opened(f"{directory}/memory.oom_control", os.O_RDONLY) as control_fd:
-                put(f"{directory}/cgroup.event_control", f"{event_fd} {control_fd}")
-        except OSError:
-            os.close(event_fd)
-            raise
-        return event_fd
-
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         return oom_kills_v1(self._directory("memory", key))
 
@@ -226,12 +212,13 @@ class CgroupV1:
         return not members.is_populated()
 
     def killing(self, key: Key) -> Killing:
-        freezer = self._directory("freezer", key)
+        freezer, memory = self._directory("freezer", key), self._directory("memory", key)
         state = f"{freezer}/freezer.state"
         return Killing(
             freezer=state, freeze="FROZEN", thaw="THAWED", state=state, frozen="FROZEN",
             members=f"{freezer}/cgroup.procs",
-            oom_control=f"{self._directory('memory', key)}/memory.oom_control",
+            oom_control=f"{memory}/memory.oom_control",
+            event_control=f"{memory}/cgroup.event_control",
         )  # fmt: skip
 
     def remove(self, key: Key) -> bool:

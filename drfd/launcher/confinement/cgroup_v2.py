@@ -188,10 +188,6 @@ class CgroupV2:
         if cpus is not None:
             os.sched_setaffinity(pid, cpus)
 
-    def oom_descriptor(self, key: Key) -> int | None:
-        """Return None: with memory.oom.group the kernel kills the whole job at once."""
-        return None
-
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         group = self._cgroup(key)
         with unless_gone():
@@ -337,7 +333,8 @@ class CgroupV2:
 
 
 def killing_in(directory: str) -> Killing:
-    """Return how the processes of the cgroup at `directory` are killed (`Confinement.killing`)."""
+    """Return how the processes of the cgroup at `directory` are killed (`Confinement.killing`). Out
+    of memory, the kernel kills all of them by itself (memory.oom.group)."""
     events, kill = f"{directory}/cgroup.events", f"{directory}/cgroup.kill"
     return Killing(
         # Kernels before 5.14 have no cgroup.kill.

@@ -72,8 +72,9 @@ class Killing:
     populated: str | None = None
     empty: str = ""
     #: Has the line "oom_kill 0" unless the kernel has killed for memory; None if the others need
-    #: not be killed then.
+    #: not be killed then. An eventfd that is written to `event_control` tells of such a kill.
     oom_control: str | None = None
+    event_control: str | None = None
 
 
 def insist_on_entry(directory: str, pid: int) -> None:
@@ -167,10 +168,6 @@ class Confinement(Protocol):
         """Put a process, with all its threads, into the attempt's cgroup, unless it has as many
         processes as it may have: the kernel looks at that limit only when one is forked. Raises
         LimitFailed, OSError."""
-
-    def oom_descriptor(self, key: Key) -> int | None:
-        """Return a descriptor that is readable when the kernel has killed a process of the attempt
-        for memory and the others must be killed, too, or None if none is needed."""
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         """Return whether a process was killed for memory, and whether by the job's own limit."""

@@ -109,9 +109,6 @@ class Unconfined:
     def join(self, key: Key, pid: int) -> None:
         raise LimitFailed("jobs have no cgroups here")
 
-    def oom_descriptor(self, key: Key) -> int | None:
-        return None
-
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         return False, False
 

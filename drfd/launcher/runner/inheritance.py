@@ -163,8 +163,6 @@ def may_set_login() -> bool:
 _KEY_SHORTAGES = (errno.ENOMEM, errno.EDQUOT)
 #: Permissions: the possessor of a key may view, read and search it; its user may view and read it.
 _READ_ONLY = 0x0B030000
-#: File with the number of keys that each uid has, and may have.
-_KEY_USERS = "/proc/key-users"
 
 
 @functools.cache
@@ -206,20 +204,6 @@ def leave_keyring() -> None:
 def _leave_keyring(pid: int) -> None:
     """Do it once in a process: one that is forked from it has another pid."""
     set_key_permissions(join_session_keyring(), _READ_ONLY)
-
-
-def has_key_quota(uid: int) -> bool:
-    """Return whether a uid has used less than half of its quota of keys, or it is unknown."""
-    try:
-        text = get(_KEY_USERS)
-    except OSError:
-        return True
-    _, found, rest = f"\n{text}".partition(f"\n{uid:5}:")
-    if not found:
-        return True
-    # The fields are uses, all keys, counted keys, their bytes; the last two as used/limit.
-    parts = [part.split("/") for part in rest.split("\n", 1)[0].split()[2:4]]
-    return all(2 * int(used) < int(most) for used, most in parts)
 
 
 def keyring_failure(error: OSError) -> OSError | Denied:

@@ -87,14 +87,8 @@ class Runners:
         self, job: JobStart, attempt_fd: int, created: attempt_files.Record | None = None
     ) -> None:
         """Start the runner of an attempt with this open file. Raises LimitFailed, OSError."""
-        oom_fd = job.confinement.oom_descriptor(job.key)
-        given = [job.assignment.payload_fd] + ([] if oom_fd is None else [oom_fd])
-        try:
-            encoded = plan.encode(job, self.capabilities, oom_fd)
-            pid = self.starter.spawn(attempt_fd, self.notify_fd, encoded, *given)
-        finally:
-            if oom_fd is not None:
-                os.close(oom_fd)
+        encoded = plan.encode(job, self.capabilities)
+        pid = self.starter.spawn(attempt_fd, self.notify_fd, encoded, job.assignment.payload_fd)
         try:
             self._watch(job.key, pid, created)
         except BaseException:

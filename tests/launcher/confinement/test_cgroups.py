@@ -863,23 +863,6 @@ def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(kernel):
 
 
 @on_v1
-def test_news_of_oom_kills_are_ordered(kernel):
-    kernel.create()
-    event_fd = kernel.place.oom_descriptor(KEY)
-    assert event_fd is not None
-    try:
-        ours, watched = (kernel.directory() / "cgroup.event_control").read_text().split()
-        assert int(ours) == event_fd
-        assert not os.get_inheritable(event_fd)
-        with pytest.raises(BlockingIOError):
-            os.eventfd_read(event_fd)
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(int(watched))
-    finally:
-        os.close(event_fd)
-
-
-@on_v1
 @pytest.mark.parametrize(
     ("kills", "peak", "found"),
     [

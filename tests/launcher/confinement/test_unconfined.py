@@ -97,7 +97,7 @@ def test_it_says_what_is_left_of_each_limit_and_why(place):
 def test_nothing_is_made_lent_or_hidden(place):
     place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
-    assert (place.oom_descriptor(KEY), place.oom_kills(KEY)) == (None, (False, False))
+    assert place.oom_kills(KEY) == (False, False)
     assert (place.remove(KEY), place.leftovers(), place.lendable()) == (True, [], ())
     place.close()
     with pytest.raises(LimitFailed, match="nothing can be lent: cgroups are off"):

@@ -95,17 +95,6 @@ def refuse(number):
     steps += [(0x06, 0, 0, 0x7FFF0000)]
     syscalls.set_no_new_privileges()
     kernel_calls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
-def join(has_quota):
-    # As starter.c.
-    if inheritance.why_no_keyrings() is None and has_quota:
-        try:
-            syscalls.join_session_keyring()
-        except OSError as error:
-            if error.errno != errno.EDQUOT:
-                raise
-def take():
-    inheritance.leave_keyring()
-    join(inheritance.has_key_quota(os.getuid()))
 def fill():
     made = 0
     while True:
@@ -153,7 +142,6 @@ before = kernel_calls.session_keyring()
 assert inheritance.why_no_keyrings() is None and inheritance.keyring_warning() is None
 mine = kernel_calls.session_keyring()
 inheritance.leave_keyring()
-join(inheritance.has_key_quota(os.getuid()))
 print(len({before, mine, kernel_calls.session_keyring()}))
 """
     assert run_as(code) == "3"
@@ -164,7 +152,6 @@ inheritance.why_no_keyrings()
 refuse(errno.EACCES)
 try:
     inheritance.leave_keyring()
-    join(True)
 except identity.Denied as error:
     print(error)
 """
@@ -173,11 +160,11 @@ except identity.Denied as error:
 
 
 def test_where_there_are_no_keyrings_jobs_run_without_and_a_refusal_is_said():
-    code = "refuse(errno.EPERM); take(); print(inheritance.keyring_warning())"
+    code = "refuse(errno.EPERM); inheritance.leave_keyring(); print(inheritance.keyring_warning())"
     assert run_as(code) == "jobs have no keyrings: keyctl is not permitted here, to jobs neither"
     code = """
 refuse(errno.ENOSYS)
-take()
+inheritance.leave_keyring()
 print(inheritance.why_no_keyrings(), inheritance.keyring_warning())
 """
     assert run_as(code) == "the kernel has no keyrings None"
@@ -196,64 +183,3 @@ except OSError as error:
     print(errno.errorcode[error.errno])
 """
     assert run_as(code) == name
-
-
-@as_root
-def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys():
-    """The kernel allows an ordinary user 200 keys (keys/maxkeys)."""
-    code = """
-os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
-inheritance.why_no_keyrings()
-mine = kernel_calls.session_keyring()
-made, why = fill()
-inheritance.leave_keyring()
-join(inheritance.has_key_quota(UID))
-print(made > 50, why, kernel_calls.session_keyring() == mine)
-"""
-    assert run_as(code, next(_uids)) == "True EDQUOT True"
-
-
-#: Becomes an ordinary user in the way of a job, and says whose keyring it has, and whether it takes
-#: a key, and can be linked to the user's own.
-BECOME = """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-ADD, KEYCTL = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
-SESSION, USER = -3, -4
-def add(name):
-    return libc.syscall(ADD, b"user", name, b"x", ctypes.c_size_t(1), SESSION)
-def become():
-    inheritance.leave_keyring()
-    os.setgroups([]); os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
-    join(inheritance.has_key_quota(UID))
-def describe():
-    ring = kernel_calls.session_keyring()
-    owner = next(l.split()[5] for l in open("/proc/keys") if int(l.split()[0], 16) == ring)
-    linked = libc.syscall(KEYCTL, 8, ring, USER)
-    print(owner, add(b"mine") > 0, linked == 0)
-inheritance.why_no_keyrings()
-"""
-
-
-@as_root
-def test_what_a_user_can_fill_is_counted_against_the_user():
-    """Counted against root, the keyrings of ten thousand jobs kept every job from starting."""
-    uid = next(_uids)
-    assert run_as(BECOME + "become(); describe()", uid) == f"{uid} True True"
-
-
-@as_root
-def test_who_has_used_half_the_room_gets_one_that_cannot_be_filled_nor_kept():
-    code = """
-if os.fork() == 0:
-    os.setresgid(*[UID] * 3); os.setresuid(*[UID] * 3)
-    syscalls.join_session_keyring()
-    for number in range(105):
-        assert add(b"%d" % number) > 0
-    os.kill(os.getpid(), 19)
-    os._exit(0)
-os.waitpid(-1, os.WUNTRACED)
-become()
-describe()
-"""
-    assert run_as(BECOME + code, next(_uids)) == "0 False False"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from drfd.launcher.runner.starter.sources import (
 )
 from drfd.linux import syscalls
 from drfd.payload import unpack
-from launcher.rig import order, python
+from launcher.rig import Asked, order, python
 from starters import VARIABLE
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
@@ -142,7 +143,6 @@ def test_only_a_launcher_under_test_takes_the_word_of_its_environment(starter, m
 # -- the program by itself ----------------------------------------------------------------
 
 
-NOBODY = pwd.struct_passwd(("nobody", "", 65534, 65534, "", "/", "/bin/sh"))
 #: With a C library, and with what the compiler can check.
 CHECKED = ("-DLIBC", "-g", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover")
 
@@ -189,12 +189,17 @@ def usual() -> tuple[bytes, bytes]:
         variables={"DRF_JOB_ID": "1"},
         threads=2,
     )
-    start = JobStart(Assignment(asked.order, -1), NOBODY, [65534], Place("a test"), place=None)
+    return plan_of(asked), asked.data
+
+
+def plan_of(asked: Asked, flags: int = 0, capabilities: int = 0) -> bytes:
+    user = pwd.struct_passwd(("nobody", "", asked.uid, asked.uid, "", "/", "/bin/sh"))
+    start = JobStart(Assignment(asked.order, -1), user, [asked.uid], Place("a test"), place=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan.inheritance, "may_set_login", lambda: False)
-        words = plan.encode(start, 0, None)[4:].split(b"\0")
-    words[1] = b"0"
-    return b"\0".join(words), asked.data
+        words = plan.encode(start, capabilities)[4:].split(b"\0")
+    words[1] = b"%x" % flags
+    return b"\0".join(words)
 
 
 def _nobody() -> dict[str, object]:
@@ -248,9 +253,9 @@ _changes = st.lists(
 
 
 def changed(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
-    for where, count, by in changes:
+    for where, length, by in changes:
         at = len(data) * where // 1000
-        data = data[:at] + by + data[at + count :]
+        data = data[:at] + by + data[at + length :]
     return data
 
 
@@ -312,6 +317,58 @@ def test_rights_that_are_not_dropped_are_noticed(checked, usual, bits, expected)
     records = run(checked, b"\0".join(words), usual[1], before, by_root=True)
     assert report_in(records).split(b"\0")[0] == expected
     assert records[-1]["record"] == ("failed" if expected else "ended")
+
+
+#: Adds so many keys of a user's, or as many as the kernel takes, and executes the rest; another
+#: process adds them with `apart`.
+_ADD_KEYS = """
+import ctypes, os, sys
+from drfd.linux import syscalls
+uid, most, apart = map(int, sys.argv[1:4])
+call = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
+def add(number):
+    one = ctypes.c_size_t(1)
+    return ctypes.CDLL(None).syscall(call, b"user", b"%d" % number, b"x", one, -3) > 0
+if not apart or os.fork() == 0:
+    os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+    syscalls.join_session_keyring()
+    assert all(map(add, range(most))) == apart
+    if apart:
+        os.kill(os.getpid(), 19)
+if apart:
+    os.waitpid(-1, os.WUNTRACED)
+os.execv(sys.argv[4], sys.argv[4:])
+"""
+#: Users whose keys nobody else has counted: neither another test nor another run on this machine.
+_uids = count(1_000_000 + 10 * os.getpid())
+#: Succeeds if it can see a session keyring of root's.
+_SEES_ROOTS = ("grep", "-q", "0b030000  *0 .* _ses", "/proc/keys")
+
+
+@pytest.mark.slow
+@as_root
+@pytest.mark.parametrize(("keys", "is_roots"), [(1, False), (105, True)])
+def test_who_has_used_half_the_room_gets_a_keyring_that_cannot_be_filled(checked, keys, is_roots):
+    """All others' count against them: counted against root, those of ten thousand jobs kept every
+    job from starting. The kernel allows an ordinary user 200 keys (keys/maxkeys)."""
+    uid = next(_uids)
+    asked = order(*_SEES_ROOTS, cwd=Path("/"), uid=uid, stdout="/dev/null", stderr="/dev/null")
+    flags = plan.DROPS | plan.LEAVES_KEYRING | plan.JOINS_KEYRING
+    given_plan = plan_of(asked, flags, syscalls.capabilities().permitted)
+    before = python(_ADD_KEYS, uid, keys, 1)
+    records = run(checked, given_plan, asked.data, before, by_root=True)
+    assert records[-1].get("exit_code") == (0 if is_roots else 1), records
+
+
+@pytest.mark.slow
+@as_root
+def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys(checked):
+    uid = next(_uids)
+    asked = order("true", cwd=Path("/"), uid=uid, stdout="/dev/null", stderr="/dev/null")
+    before = python(_ADD_KEYS, uid, 10_000, 0)
+    given_plan = plan_of(asked, plan.JOINS_KEYRING)
+    records = run(checked, given_plan, asked.data, before, by_root=True)
+    assert records[-1].get("exit_code") == 0, records
 
 
 #: As in a container: PR_CAPBSET_DROP of CAP_SYS_RESOURCE, then the rest of the command.

@@ -12,14 +12,13 @@ struct plan {
 	const char *name;
 	/* Limits that the job inherits: number, soft and hard value of each. */
 	unsigned long limit_count, *limits, timer_slack_ns;
-	/* How long the start, the exec and the killing of the rest may take, and a notification. */
+	/* How long the start, the exec and the killing of the rest may take, and a notification in all. */
 	unsigned long start_ms, exec_ms, sweep_ms, notice_ms;
 	/* The process with which this one ends; 0 for none. */
 	unsigned long parent;
-	/* See Killing in interface.py; the descriptor is -1 for none. */
-	const char *kill, *freezer, *state, *members, *populated, *oom_control;
+	/* See Killing in interface.py. */
+	const char *kill, *freezer, *state, *members, *populated, *oom_control, *event_control;
 	const char *freeze, *thaw, *frozen, *empty;
-	int oom;
 	unsigned long most_output;
 	const char *failpoints;
 	/* The cgroup of version 2 that the process begins in, empty for none, and files of cgroups
@@ -66,7 +65,7 @@ static struct plan read_plan(int fd)
 	struct texts from = read_texts(fd);
 	struct plan plan;
 
-	if (strcmp(next(&from), "drfd-plan-3") != 0)
+	if (strcmp(next(&from), "drfd-plan-4") != 0)
 		fail(from.step, 0, from.fault);
 	plan.flags = next_number(&from, 16);
 	plan.effective = next_number(&from, 16);
@@ -85,12 +84,11 @@ static struct plan read_plan(int fd)
 	plan.members = next(&from);
 	plan.populated = next(&from);
 	plan.oom_control = next(&from);
+	plan.event_control = next(&from);
 	plan.freeze = next(&from);
 	plan.thaw = next(&from);
 	plan.frozen = next(&from);
 	plan.empty = next(&from);
-	/* One more than the descriptor. */
-	plan.oom = (int)next_number(&from, 16) - 1;
 	plan.most_output = next_number(&from, 16);
 	plan.failpoints = next(&from);
 	if (strlen(plan.name) > 64)

@@ -1,7 +1,7 @@
 """The plan of an attempt: what root has decided, for the compiled program that carries it out.
 
     length of the rest, in four bytes
-    drfd-plan-3, and the fields in the order of `encode`, each with a NUL after it
+    drfd-plan-4, and the fields in the order of `encode`, each with a NUL after it
 
 Numbers are hexadecimal; a list has its length first, unless that is always the same. starter.c
 reads the plan from a file in memory that only the launcher has. It holds nothing of the payload.
@@ -32,7 +32,7 @@ from drfd.payload.environment import (
     thread_defaults,
 )
 
-MAGIC = "drfd-plan-3"
+MAGIC = "drfd-plan-4"
 #: Flags of plan.h.
 DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE, SENDS_OUTPUTS = 1, 2, 4, 8, 16
 NOTIFIES, LEAVES_KEYRING, TELLS_START = 32, 64, 128
@@ -63,16 +63,16 @@ class JobStart:
         return self.assignment.order.key
 
 
-def encode(job: JobStart, capabilities: int, oom_fd: int | None) -> bytes:
-    """Encode the plan of an attempt. `capabilities` are those of its runner, as bits, and `oom_fd`
-    is `Confinement.oom_descriptor`. Raises LimitFailed, ValueError if a text contains a NUL."""
+def encode(job: JobStart, capabilities: int) -> bytes:
+    """Encode the plan of an attempt. `capabilities` are those of its runner, as bits. Raises
+    LimitFailed, ValueError if a text contains a NUL."""
     order, user, is_notice = job.assignment.order, job.user, job.notice_s is not None
     entrance = job.confinement.entrance(job.key, order.limits, order.uid)
     killing = job.confinement.killing(job.key)
     is_root = os.getuid() == 0
     has_keyrings = inheritance.why_no_keyrings() is None
     flags = DROPS * is_root | LEAVES_KEYRING * (is_root and has_keyrings)
-    flags |= JOINS_KEYRING * (has_keyrings and inheritance.has_key_quota(order.uid))
+    flags |= JOINS_KEYRING * has_keyrings
     flags |= EMPTIES_OUTPUT * order.empties_output
     flags |= SENDS_OUTPUTS * bool(order.output_max_bytes)
     flags |= NOTIFIES * is_notice | TELLS_START * order.tells_start
@@ -80,21 +80,20 @@ def encode(job: JobStart, capabilities: int, oom_fd: int | None) -> bytes:
     usual, openmp = (
         thread_defaults(order.threads, order.floor_threads) if order.threads else ({}, {})
     )
-    start_s, exec_s, sweep_s = START_S, EXEC_S, SWEEP_S
-    if job.notice_s is not None:
-        start_s, exec_s, sweep_s = job.notice_s, job.notice_s, NOTICE_SWEEP_S
     words = [
         MAGIC,
         *_numbers(flags, capabilities, capabilities),
         attempt_files.file_name(job.key),
         *_counted(_numbers(*inheritance.policy())),
         *_numbers(inheritance.TIMER_SLACK_NS),
-        *_milliseconds(start_s, exec_s, sweep_s, job.notice_s or 0.0),
+        *_milliseconds(
+            START_S, EXEC_S, NOTICE_SWEEP_S if is_notice else SWEEP_S, job.notice_s or 0.0
+        ),
         *_numbers(os.getpid() if is_notice else 0),
         *(killing.kill or "", killing.freezer or "", killing.state or "", killing.members or ""),
-        *(killing.populated or "", killing.oom_control or ""),
+        *(killing.populated or "", killing.oom_control or "", killing.event_control or ""),
         *(killing.freeze, killing.thaw, killing.frozen, killing.empty),
-        *_numbers(0 if oom_fd is None else oom_fd + 1, order.output_max_bytes),
+        *_numbers(order.output_max_bytes),
         failpoints.directory() or "",
         entrance.cgroup or "",
         *_counted(entrance.files),

@@ -27,14 +27,14 @@ class Starter:
     #: Whether the program can refuse itself system calls here (`wait.h`).
     is_filtered: bool = True
 
-    def spawn(self, attempt_fd: int, notify_fd: int, plan: bytes, *given: int) -> int:
+    def spawn(self, attempt_fd: int, notify_fd: int, plan: bytes, payload_fd: int) -> int:
         """Start the parent of an attempt, and return its pid. It gets the attempt's file, the pipe
-        to the launcher, and of `given` the payload and what the plan mentions. Raises OSError."""
+        to the launcher, and the payload. Raises OSError."""
         plan_fd = os.memfd_create("plan", os.MFD_CLOEXEC)
         try:
             os.pwrite(plan_fd, plan, 0)
-            theirs = (attempt_fd, notify_fd, plan_fd, *given)
-            argv = ["drfd-starter", *map(str, theirs[:4])]
+            theirs = (attempt_fd, notify_fd, plan_fd, payload_fd)
+            argv = ["drfd-starter", *map(str, theirs)]
             # A descriptor that is duplicated onto itself stays open (posix_spawn(3)).
             actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in theirs]
             # This copies no page tables, whose pages would have to be copied at a touch.

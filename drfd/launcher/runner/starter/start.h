@@ -77,6 +77,34 @@ static long fork_job(const struct plan *plan, int *is_outside)
 	return child;
 }
 
+/* Whether a user has less than half of the keys that the kernel allows, or that is unknown. Each line of
+ * the file has eight numbers: the uid first, and last the counted keys, their limit, their bytes and the
+ * limit of these. */
+static int has_key_quota(unsigned long uid)
+{
+	long fd = call(openat, AT_FDCWD, "/proc/key-users", O_RDONLY | O_CLOEXEC, 0), got;
+	unsigned long found[8] = {0};
+	int at = 0, is_number = 0, has_quota = 1;
+	char text[512];
+
+	while ((got = call(read, fd, text, sizeof text)) > 0)
+		for (long i = 0; i < got; i++) {
+			if (text[i] >= '0' && text[i] <= '9') {
+				found[at] = 10 * found[at] + (unsigned long)(text[i] - '0');
+				is_number = 1;
+				continue;
+			}
+			at += is_number, is_number = 0;
+			if (at < 8)
+				continue;
+			if (found[0] == uid)
+				has_quota = 2 * found[4] < found[5] && 2 * found[6] < found[7];
+			memset(found, 0, sizeof found), at = 0;
+		}
+	call(close, fd);
+	return has_quota;
+}
+
 /* Become the job, or the command that notifies its owner. First the limits, then the user, then the
  * user's files. Reports come through ENTRY up to the entry of the cgroup, and through REPORT later:
  * ENTRY is closed before the rights are dropped, because the user may control this process then. */
@@ -104,13 +132,20 @@ _Noreturn static void become_job(const struct plan *plan, int entry, int report,
 		enter_space(plan);
 	if (plan->flags & DROPS)
 		become(plan);
-	if (plan->flags & JOINS_KEYRING) {
+	if (plan->flags & JOINS_KEYRING && has_key_quota(plan->uid)) {
 		long key = call(keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
 
 		if (key != -EDQUOT)
 			must(key, "keyring", "");
 	}
 	run(plan, payload, go);
+}
+
+static unsigned long left_ms(unsigned long until_ms)
+{
+	unsigned long now = now_ms();
+
+	return now < until_ms ? until_ms - now : 0;
 }
 
 static int is_readable(int fd, unsigned long within_ms)
@@ -233,7 +268,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 	wait = open_wait(plan, pid);
 	if (is_notice)
 		wait.deadline_ms = begun + plan->notice_ms;
-	if (!is_readable(reports[0], plan->start_ms)) {
+	if (!is_readable(reports[0], is_notice ? plan->notice_ms : plan->start_ms)) {
 		if (is_notice)
 			await_end(&wait);
 		give_up(plan, pid);
@@ -250,7 +285,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 			reach("runner.after-running-record");
 		}
 		call(write, go[1], "+", 1);
-		if (!is_readable(reports[0], plan->exec_ms)) {
+		if (!is_readable(reports[0], is_notice ? left_ms(wait.deadline_ms) : plan->exec_ms)) {
 			/* The program is on a mount that hangs, or its user delays it. The job counts as
 			 * running, as is on record, and so does its time limit. */
 			if (is_notice)

@@ -26,6 +26,7 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -158,9 +159,9 @@ _Noreturn static void introduce(void)
 /* Make this process the runner of an attempt. */
 static void prepare(const struct plan *plan, const int *fds)
 {
-	int kept[] = {fds[0], fds[1], fds[3], plan->oom};
+	int kept[] = {fds[0], fds[1], fds[3]};
 
-	keep_only(kept, 4);
+	keep_only(kept, 3);
 	call(prctl, PR_SET_NAME, "drfd-runner", 0, 0, 0);
 	/* Out of the launcher's session, and of its fate. */
 	must(call(setsid), "setting", "");

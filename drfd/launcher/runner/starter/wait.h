@@ -13,7 +13,7 @@ struct wait {
 	long pid;
 	unsigned long deadline_ms;
 	/* Descriptors; -1 for none. See Killing in interface.py. */
-	int signals, oom_control, kill, freezer, state, members, populated, children;
+	int signals, oom, oom_control, kill, freezer, state, members, populated, children;
 	/* Used until now by processes that have been waited for. */
 	unsigned long cpu_us, peak_kib, read_blocks, written_blocks;
 	/* The output files that have a limit, and their sizes at the start of the job. */
@@ -65,6 +65,17 @@ static int open_there(const char *path, int how)
 	return fd == -ENOENT ? -1 : (int)must(fd, "cgroup", path);
 }
 
+/* A descriptor that is readable after each kill for memory (kernel: cgroup-v1/memory.rst, section 10). */
+static int watch_oom(const struct plan *plan, int oom_control)
+{
+	long event = must(call(eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK), "setting", "");
+	char words[64];
+
+	append_number(append(append_number(words, (unsigned long)event), " "), (unsigned long)oom_control);
+	must(put(plan->event_control, words), "cgroup", plan->event_control);
+	return (int)event;
+}
+
 static struct wait open_wait(const struct plan *plan, long pid)
 {
 	unsigned long child = 1ul << (SIGCHLD - 1);
@@ -79,6 +90,7 @@ static struct wait open_wait(const struct plan *plan, long pid)
 	wait.members = open_there(plan->members, O_RDONLY);
 	wait.populated = open_there(plan->populated, O_RDONLY);
 	wait.oom_control = open_there(plan->oom_control, O_RDONLY);
+	wait.oom = wait.oom_control < 0 ? -1 : watch_oom(plan, wait.oom_control);
 	wait.signals = (int)must(call(signalfd4, -1, &child, 8, SFD_CLOEXEC | SFD_NONBLOCK), "setting", "");
 	return wait;
 }
@@ -228,7 +240,7 @@ _Noreturn static void await_end(struct wait *wait)
 	unsigned long oom_until = 0, output = 0, until = ~0ul, events[1];
 	int status = 0, is_over = 0, is_killing = 0, is_stopped = 0, has_more;
 	int is_notice = !!(plan->flags & NOTIFIES);
-	struct pollfd polled[2] = {{wait->signals, POLLIN, 0}, {plan->oom, POLLIN, 0}};
+	struct pollfd polled[2] = {{wait->signals, POLLIN, 0}, {wait->oom, POLLIN, 0}};
 	char line[MOST_RECORD], *end;
 
 	if (plan->flags & DROPS)
@@ -263,7 +275,7 @@ _Noreturn static void await_end(struct wait *wait)
 			continue;
 		if (polled[1].revents) {
 			/* The kernel signals before it kills: the counter follows a moment later. */
-			call(read, plan->oom, events, sizeof events);
+			call(read, wait->oom, events, sizeof events);
 			oom_until = now_ms() + 1000 * OOM_POLL_S;
 		}
 	}
