@@ -72,7 +72,6 @@ _GENERIC = ("aarch64", "riscv64", "loongarch64")
 _NUMBERS: dict[str, dict[str, int]] = {
     "keyctl": {"x86_64": 250, "ppc64le": 271, "s390x": 280} | dict.fromkeys(_GENERIC, 219),
     "clone3": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 435),
-    "tgkill": {"x86_64": 234, "ppc64le": 250, "s390x": 241} | dict.fromkeys(_GENERIC, 131),
     "bpf": {"x86_64": 321, "ppc64le": 361, "s390x": 351} | dict.fromkeys(_GENERIC, 280),
     "capget": {"x86_64": 125, "ppc64le": 183, "s390x": 184} | dict.fromkeys(_GENERIC, 90),
     "capset": {"x86_64": 126, "ppc64le": 184, "s390x": 185} | dict.fromkeys(_GENERIC, 91),
@@ -135,7 +134,6 @@ _unshare = _declared(_libc, "unshare", _int)
 _shmctl = _declared(_libc, "shmctl", _int, _int, _pointer)
 _semctl = _declared(_libc, "semctl", _int, _int, _int)
 _msgctl = _declared(_libc, "msgctl", _int, _int, _pointer)
-_tgkill = _numbered("tgkill", _int, _int, _int)
 _keyctl_join = _numbered("keyctl", _int, _text)
 _keyctl_setperm = _numbered("keyctl", _int, _int, _uint)
 _bpf = _numbered("bpf", _int, _pointer, _uint)
@@ -194,12 +192,6 @@ def _tid_address() -> int:
 def _require_single_thread() -> None:
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("fork in a process that has more than one thread")
-
-
-def signal_thread(pid: int, thread: int, number: int) -> None:
-    """Send a signal to one thread of a process. Raises ProcessLookupError if it is gone and
-    PermissionError if it may not be signalled."""
-    _checked(_tgkill(pid, thread, number), "tgkill")
 
 
 def set_parent_death_signal(number: int) -> None:

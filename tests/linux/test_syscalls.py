@@ -59,16 +59,6 @@ def test_a_process_with_another_thread_is_not_forked():
         thread.join()
 
 
-def test_a_signal_to_a_thread_that_is_gone_is_an_error():
-    """Its result was not looked at before, whatever it was."""
-    with pytest.raises(ProcessLookupError):
-        syscalls.signal_thread(os.getpid(), 4_194_304, 0)
-    syscalls.signal_thread(os.getpid(), threading.get_native_id(), 0)
-    with pytest.raises(OSError, match="tgkill") as caught:
-        syscalls.signal_thread(os.getpid(), threading.get_native_id(), 9999)
-    assert caught.value.errno == errno.EINVAL
-
-
 def test_an_error_names_the_call_the_reason_and_the_machine_without_it(monkeypatch):
     with pytest.raises(OSError, match=r"Invalid argument: 'prctl\(PR_SET_PDEATHSIG\)'"):
         syscalls.set_parent_death_signal(signal.NSIG + 100)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import random
 import resource
-import time
 from functools import partial
-from itertools import count
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.common.signals import number_of, reached
@@ -33,10 +31,6 @@ from drfd.launcher.system import process
 
 #: Largest number of listings in one stop; without a fork bomb far fewer suffice.
 _STOP_ROUNDS = 100
-#: Seconds after which one call gives up the proof that all processes are stopped, and the least
-#: number of walks, which may take longer: to stop them, to see which have died of it, and to see
-#: nothing new.
-_FREEZE_WAIT_S, _FREEZE_WALKS = 0.05, 3
 #: Number of times that the runner's children are listed between two walks.
 _CHASE_ROUNDS = 10
 #: Largest number of members of a leaderless session whose variables are read at a time.
@@ -121,44 +115,10 @@ class Unconfined:
         process.signal_those(pids, listed, number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
-        """Stop all processes; True once they are proven to be stopped.
-
-        A walk may miss a process that forks and ends at once, and its child; but such a process
-        has to be reaped by the runner. So all are stopped once a walk has found only stopped
-        processes and dead ones that an earlier walk has found dead, and the runner has slept all
-        the while.
-
-        A process that has started a child by vfork(2), as shells do, cannot be interrupted before
-        the child has executed its program: once signalled, it counts as stopped while that child
-        is. A thread that waits for another thread's memory map before it forks looks the same for a
-        moment, so two walks must find the same, with no process awake in between."""
-        runner = living_runner(attempt)
-        if runner is None:
-            return not self._stop(key, attempt)
-        known_dead: set[int] = set()
-        signalled: set[int] = set()
-        seen: object = None
-        deadline = time.monotonic() + _FREEZE_WAIT_S
-        for walk in count(1):
-            before = process.rest(runner)
-            family = process.family(runner)
-            dead = {pid for pid, one in family.items() if one.state in "ZX"}
-            held = {one.parent for one in family.values() if one.state in "TtD"}
-            waiting = {pid for pid in held & signalled if family[pid].state == "D"}
-            moving = {pid for pid, one in family.items() if one.state not in "TtZX"} - waiting
-            earlier, seen = seen, (set(family), {pid: process.rest(pid) for pid in waiting})
-            is_quiet = before is not None and process.rest(runner) == before
-            is_proven = not waiting or (seen == earlier and None not in seen[1].values())
-            if is_quiet and is_proven and not moving and dead <= known_dead:
-                return True
-            if walk >= _FREEZE_WALKS and time.monotonic() > deadline:
-                break
-            process.signal_those(moving, partial(process.descendants, runner), SIGSTOP)
-            process.signal_threads(moving & signalled, SIGSTOP)
-            signalled |= moving
-            known_dead = dead
-            _chase(runner)
-        return False
+        """Stop the processes that are found. This is best effort: one that forks and ends all the
+        time may go on, and so does one that waits in vfork(2)."""
+        self._stop(key, attempt)
+        return True
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
         listed = partial(_members, key, attempt)

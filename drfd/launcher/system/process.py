@@ -8,7 +8,6 @@ import select
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from drfd.launcher.system.files import get, get_record
 from drfd.linux import syscalls
@@ -77,34 +76,6 @@ def opened_pidfd(pid: int) -> Iterator[int]:
 def descendants(root: int) -> list[int]:
     """Return all living descendants of `root`, without `root` itself."""
     return [pid for pid, stat in _below(root).items() if _lives(stat)]
-
-
-class Relative(NamedTuple):
-    #: The state as in proc_pid_stat(5), with two meanings for the threads together. "T": every
-    #: thread is stopped; "D": every thread is stopped or cannot be interrupted.
-    state: str
-    parent: int
-
-
-def family(root: int) -> dict[int, Relative]:
-    """Return all descendants of `root`, zombies included."""
-    below = _below(root).items()
-    return {pid: Relative(_state(pid, stat), int(stat[1])) for pid, stat in below}
-
-
-def rest(pid: int) -> tuple[str, ...] | None:
-    """Return the context switches of each thread, or None if one of them is running or the process
-    is gone. Two equal results mean that the process has not run in between."""
-    counts: list[str] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            fields = _status(f"{pid}/task/{thread}")
-            if fields["State"].startswith("R"):
-                return None
-            counts += [thread, *(fields[f"{kind}voluntary_ctxt_switches"] for kind in ("", "non"))]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return tuple(counts)
 
 
 def has_in_environment(pid: int, uid: int, wanted: dict[str, str]) -> bool:
@@ -208,22 +179,6 @@ def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], num
                 os.close(fd)
 
 
-def signal_threads(pids: Iterable[int], number: int) -> None:
-    """Send a signal to every thread: the kernel delivers a process's signal to one thread, which
-    may be unable to handle it while the others continue to run (signal(7))."""
-    for pid in pids:
-        try:
-            threads = os.listdir(f"/proc/{pid}/task")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        for thread in threads:
-            try:
-                syscalls.signal_thread(pid, int(thread), number)
-            except (ProcessLookupError, PermissionError):
-                # Gone, or run by a set-uid program; that must not save the others.
-                continue
-
-
 def _below(root: int) -> dict[int, list[str]]:
     """Return all descendants with the fields of their /proc/PID/stat."""
     children: dict[int, list[tuple[int, list[str]]]] = {}
@@ -236,20 +191,6 @@ def _below(root: int) -> dict[int, list[str]]:
         found |= below
         front += below
     return found
-
-
-def _state(pid: int, stat: list[str]) -> str:
-    if int(stat[17]) <= 1:
-        return stat[0]
-    try:
-        tasks = [_stat(f"{pid}/task/{name}") for name in os.listdir(f"/proc/{pid}/task")]
-    except (FileNotFoundError, ProcessLookupError):
-        return "R"
-    # A process is stopped if all its threads are; some may have exited before.
-    states = {"R" if task is None else task[0] for task in tasks}
-    if states <= set("TtZX"):
-        return "T"
-    return "D" if states <= set("TtZXD") else "R"
 
 
 def _lives(stat: list[str]) -> bool:
