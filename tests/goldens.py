@@ -38,7 +38,7 @@ from drfd.core.usage import Curve, GpuTally, LentTally  # noqa: E402
 from drfd.journal.journal import Journal, digest  # noqa: E402
 from drfd.journal.records import Payload  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
-from drfd.launcher.confinement.lending import LENDS, floor_of  # noqa: E402
+from drfd.launcher.lending import LENDS, floor_of  # noqa: E402
 from drfd.launcher.protocol import AttemptLimits, Ceilings, DiskLimit, LaunchOrder, LendOrder  # noqa: E402
 from drfd.linux.device_nodes import DeviceNode  # noqa: E402
 from fakes import apply_and_append, replace, spec  # noqa: E402

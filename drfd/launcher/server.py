@@ -27,9 +27,9 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import NOT_HIDDEN, Confinement, LimitFailed
-from drfd.launcher.confinement.lending import LENDS, Lending, floor_of, read_floor
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.gpu_meter.supervision import GpuMeters
+from drfd.launcher.lending import LENDS, Lending, floor_of, read_floor
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (

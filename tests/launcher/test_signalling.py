@@ -15,7 +15,7 @@ import pytest
 from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
-from drfd.launcher.confinement.lending import LENDS, floor_of, read_floor
+from drfd.launcher.lending import LENDS, floor_of, read_floor
 from drfd.launcher.protocol import (
     LEND,
     PIN,

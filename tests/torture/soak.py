@@ -33,7 +33,7 @@ from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from drfd.journal.promises import AccountFile
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.lending import read_floor
+from drfd.launcher.lending import read_floor
 from fakes import tables
 from instance import CONFIG, patient, wait_for
 from kernel import Kernel

@@ -32,7 +32,7 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.journal.journal import Journal
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt
-from drfd.launcher.confinement.lending import floor_of, read_floor
+from drfd.launcher.lending import floor_of, read_floor
 from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import HERE, ask, converse

@@ -11,79 +11,63 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from drfd.launcher.attempt_files import Attempt, Key, cgroup_key, cgroup_name
-from drfd.launcher.confinement import cores
+from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.cgroup_files import (
     BlockIO,
     CpuFiles,
     Memory,
     Pids,
-    ancestors,
     count_v1,
-    explain,
-    limit_processes,
     oom_kills_v1,
     verify,
 )
-from drfd.launcher.confinement.cores import (
-    PERIOD_US,
-    Cores,
-    Cpusets,
-    Pins,
-    open_v1,
-    quota_us,
-    weight_of,
-)
+from drfd.launcher.confinement.cgroups import Cgroups
+from drfd.launcher.confinement.cores import PERIOD_US, open_v1, quota_us
 from drfd.launcher.confinement.device_hiding import HiddenByController
-from drfd.launcher.confinement.interface import (
-    LENT_CORES,
-    LENT_DISKS,
-    WRITTEN,
-    Counted,
-    Entrance,
-    Killing,
-    LimitFailed,
-    insist_on_entry,
-    reach_before_devices,
-    reach_before_limits,
-)
-from drfd.launcher.confinement.processes import MembersV1, first_process, remove_all
+from drfd.launcher.confinement.interface import WRITTEN, Counted, Entrance, Killing, LimitFailed
+from drfd.launcher.confinement.processes import MembersV1, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import Plain, put, unless_gone
+from drfd.launcher.system.files import Plain
+from drfd.linux.device_nodes import DeviceNode
 
 #: Controllers without which no job is started. Of the optional ones, cpuacct serves accounting,
 #: blkio disk limits, and cpuset pinned CPUs.
 REQUIRED = ("cpu", "memory", "pids", "freezer")
 OPTIONAL = ("blkio", "cpuacct", "cpuset")
 USED = REQUIRED + OPTIONAL
-#: The kernel's value of cpu.shares in a new cgroup: that of a job of one core.
-_USUAL_SHARES = 1024
-#: The kernel's bounds of cpu.shares.
-_LEAST_SHARES, _MOST_SHARES = 2, 1 << 18
 #: The limit of buffers of sockets, of UDP, too (kernel: cgroup-v1/memory.rst, section 2.7).
 _SOCKETS = "memory.kmem.tcp.limit_in_bytes"
 
 
-class CgroupV1:
+class CgroupV1(Cgroups):
     kind = "cgroup-v1"
+    disks = "blkio"
+    #: The usual one is the kernel's value of cpu.shares in a new cgroup.
+    weights = 2, 1024, 1 << 18
+    members_of = MembersV1
 
     def __init__(self, mounts: dict[str, str], group: str, devices: HiddenByController) -> None:
         """`mounts` maps each controller to its mount point. `group` is the launcher's directory
         below each mount point, made if missing. Raises OSError if it cannot be made."""
-        self._group = group
-        self._mounts = dict(mounts)
-        for mount in self._hierarchies():
+        mounts = dict(mounts)
+        for mount in set(mounts.values()):
             Path(mount, group).mkdir(parents=True, exist_ok=True)
+        self._why_no_pins = "no cpuset controller is mounted"
+        if "cpuset" in mounts:
+            try:
+                open_v1(mounts["cpuset"], group)
+            except OSError as error:
+                # No job could enter a cpuset there.
+                self._why_no_pins = f"{error.filename or mounts['cpuset']}: {error.strerror}"
+                del mounts["cpuset"]
         self._devices = devices
-        self._cores = Cores(self._open_pins(), self._set_quota)
-        #: cpu.shares per core of a job.
-        self._shares = min(_USUAL_SHARES, _MOST_SHARES // (os.cpu_count() or 1))
         #: What has been seen in a new cgroup and need not be looked for in every other: settings
         #: with the wanted value (`_begins_with`), and a file that not all kernels have.
         self._given: set[str] = set()
+        super().__init__(mounts, group)
         with suppress(OSError):
             # Each job's is set where this is not possible.
-            Memory(f"{mounts['memory']}/{group}").swappiness = 0
+            Memory(self._parent("memory")).swappiness = 0
 
     def controls(self) -> dict[str, str]:
         disk = "not controlled: the kernel has no blkio controller"
@@ -92,7 +76,7 @@ class CgroupV1:
         return {
             "cores": "enforced",
             "memory": "enforced"
-            if self._has(f"{self._mounts['memory']}/{self._group}", _SOCKETS)
+            if self._has(self._parent("memory"), _SOCKETS)
             else f"enforced: without buffers of sockets, as the kernel has no {_SOCKETS}",
             "read": disk,
             "write": f"{disk}: direct I/O only; cgroup v1 does not attribute buffered writes"
@@ -101,20 +85,8 @@ class CgroupV1:
             "processes": "enforced",
         }
 
-    def cores(self) -> dict[str, str]:
-        return self._cores.controls()
-
-    def ancestors(self) -> list[str]:
-        return ancestors(self._mounts["pids"], self._group)
-
-    def limit_processes(self, processes: int) -> None:
-        limit_processes(f"{self._mounts['pids']}/{self._group}", processes)
-
     def mounts(self) -> dict[str, str]:
         return dict(self._mounts)
-
-    def cgroup_path(self, key: Key) -> str | None:
-        return f"{self._group}/{cgroup_name(key)}"
 
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         self._devices.adopt(key, self._members(key).pids)
@@ -124,35 +96,6 @@ class CgroupV1:
 
     def hiding(self) -> tuple[str, str]:
         return self._devices.hiding()
-
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
-        try:
-            for directory in self._directories(key):
-                # mkdir fails on an existing directory: stale limits and peaks must not be reused.
-                os.mkdir(directory)
-            reach_before_limits()
-            self._limit_memory(key, limits.memory_bytes)
-            self._limit_cpu(key, limits, devices.numa_nodes)
-            self._limit_pids(key, limits.pids)
-            for disk in limits.disks:
-                self._limit_disk(key, disk)
-            if devices.hidden:
-                reach_before_devices()
-                self._devices.hide(key, devices.hidden)
-        except (OSError, LimitFailed) as error:
-            self.remove(key)
-            if isinstance(error, OSError):
-                raise LimitFailed(explain(error)) from error
-            raise
-
-    def lendable(self) -> tuple[str, ...]:
-        return (LENT_CORES, LENT_DISKS) if "blkio" in self._mounts else (LENT_CORES,)
-
-    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
-        if cores_milli is not None:
-            self._move_quota(CpuFiles(self._directory("cpu", key)), cores_milli)
-        for disk in disks:
-            self._limit_disk(key, disk)
 
     def entry(self) -> tuple[str, str]:
         return (
@@ -175,41 +118,11 @@ class CgroupV1:
         yield from self._devices.entrance(key)
         yield memory
 
-    def join(self, key: Key, pid: int) -> None:
-        insist_on_entry(self._directory("pids", key), pid)
-        for directory in self._entered(key):
-            put(f"{directory}/cgroup.procs", str(pid))
-
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         return oom_kills_v1(self._directory("memory", key))
 
     def counted(self, key: Key) -> Counted:
         return count_v1({name: self._directory(name, key) for name in self._mounts})
-
-    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
-        self._cores.thaw(key)
-        self._members(key).signal(number, first_process(attempt))
-
-    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
-        is_frozen = self._members(key).freeze()
-        if is_frozen:
-            self._cores.frozen(key)
-        return is_frozen
-
-    def thaw(self, key: Key, attempt: Attempt | None) -> None:
-        with unless_gone():
-            self._cores.thaw(key)
-            self._members(key).thaw()
-
-    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
-        return self._members(key).pids()
-
-    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
-        members = self._members(key)
-        if not members.is_populated():
-            return True
-        members.kill()
-        return not members.is_populated()
 
     def killing(self, key: Key) -> Killing:
         freezer, memory = self._directory("freezer", key), self._directory("memory", key)
@@ -222,54 +135,38 @@ class CgroupV1:
         )  # fmt: skip
 
     def remove(self, key: Key) -> bool:
-        for directory in (*self._directories(key), *self._devices.directories(key)):
-            if not remove_all(directory):
-                return False
+        if not (super().remove(key) and all(map(remove_all, self._devices.directories(key)))):
+            return False
         self._devices.gone(key)
-        self._cores.gone(key)
         return True
 
     def leftovers(self) -> list[Key]:
-        names = {
-            name for mount in self._hierarchies() for name in os.listdir(f"{mount}/{self._group}")
-        }
-        keys = {key for name in names if (key := cgroup_key(name)) is not None}
-        return sorted(keys.union(self._devices.leftovers()))
+        return sorted({*super().leftovers(), *self._devices.leftovers()})
 
     def close(self) -> None:
         for mount in self._hierarchies():
             with suppress(OSError):
                 # It fails if jobs still run in it, or if it is gone.
-                os.rmdir(f"{mount}/{self._group}")
+                os.rmdir(self._below(mount))
         self._devices.close()
 
-    def _open_pins(self) -> Pins | str:
-        """Return the pins, or the reason why pinning is not available."""
-        if "cpuset" not in self._mounts:
-            return "no cpuset controller is mounted"
-        mount = self._mounts["cpuset"]
-        cpusets = Cpusets(f"{mount}/{self._group}", is_v1=True)
-        try:
-            open_v1(mount, self._group)
-            machine = cores.read_machine(cpusets.cpus() & cores.usable_cpus())
-        except OSError as error:
-            # No job could enter a cpuset there.
-            del self._mounts["cpuset"]
-            return f"{error.filename or mount}: {error.strerror}"
-        return Pins(
-            cpusets,
-            machine,
-            is_frozen=lambda key: self._members(key).are_frozen(),
-            memory_bytes=self._memory_limit,
-        )
+    def _lacks(self, controller: str) -> str:
+        return self._why_no_pins
 
-    def _limit_cpu(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> None:
-        cpu = CpuFiles(self._directory("cpu", key))
-        shares = weight_of(limits.cores_milli, self._shares, _LEAST_SHARES, _MOST_SHARES)
-        if shares != _USUAL_SHARES or not self._begins_with(cpu, "shares", _USUAL_SHARES):
+    def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
+        self._devices.hide(key, hidden)
+
+    def _limit(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
+        self._limit_memory(key, limits.memory_bytes)
+        cpu, shares = CpuFiles(self._directory("cpu", key)), self._weight_for(limits)
+        _, usual, _ = self.weights
+        if shares != usual or not self._begins_with(cpu, "shares", usual):
             cpu.shares = shares
             verify("cpu.shares", shares, cpu.shares)
-        self._cores.limit(key, limits, near)
+        self._cores.limit(key, limits, devices.numa_nodes)
+        self._limit_pids(key, limits.pids)
+        for disk in limits.disks:
+            self._limit_disk(key, disk)
 
     def _set_quota(self, key: Key, quota_us: int) -> None:
         """Give a cgroup its first quota. Only later can the kernel change the period: it doubles
@@ -281,10 +178,10 @@ class CgroupV1:
         cpu.cfs_quota_us = quota_us
         verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
 
-    def _move_quota(self, cpu: CpuFiles, cores_milli: int) -> None:
-        """Change the quota of a cgroup whose period the kernel may have doubled (`_set_quota`), or
-        doubles just now: a quota for the shorter period would be half of what is wanted."""
-        period_us = 0
+    def _move_quota(self, key: Key, cores_milli: int) -> None:
+        """The kernel may have doubled the cgroup's period (`_set_quota`), or doubles it just now: a
+        quota for the shorter period would be half of what is wanted."""
+        cpu, period_us = CpuFiles(self._directory("cpu", key)), 0
         while period_us != cpu.cfs_period_us:
             period_us = cpu.cfs_period_us
             wanted = quota_us(cores_milli, period_us)
@@ -349,16 +246,3 @@ class CgroupV1:
             # The file lists the limits of all disks.
             mine = [line for line in lines if line.split()[0] == disk.device]
             verify(f"blkio {name} of disk {disk.device}", [wanted], mine)
-
-    def _members(self, key: Key) -> MembersV1:
-        return MembersV1(self._directory("freezer", key))
-
-    def _hierarchies(self) -> list[str]:
-        """Mount points, each once: controllers may share one (cpu,cpuacct)."""
-        return list(dict.fromkeys(self._mounts.values()))
-
-    def _directory(self, controller: str, key: Key) -> str:
-        return f"{self._mounts[controller]}/{self._group}/{cgroup_name(key)}"
-
-    def _directories(self, key: Key) -> list[str]:
-        return [f"{mount}/{self._group}/{cgroup_name(key)}" for mount in self._hierarchies()]

@@ -113,6 +113,16 @@ class Members(ABC):
     def kill(self) -> None:
         self.signal(SIGKILL)
 
+    def escaped(self, attempt: Attempt | None) -> list[int]:
+        """Return processes of the job in other cgroups, as far as they are children of its runner.
+        Each becomes one at the latest when its parent has died. Users cannot move processes out
+        of the cgroup, but systemd does so for them (systemd-run --user --scope)."""
+        runner = living_runner(attempt)
+        if runner is None:
+            return []
+        living = filter(process.start_ticks, process.children(runner))
+        return sorted({*living} - {*self.pids()})
+
     @abstractmethod
     def _set_frozen(self, wanted: bool) -> None: ...
 
@@ -199,16 +209,6 @@ class MembersV2(Members):
         else:
             # Kernels before 5.14 have no cgroup.kill.
             super().kill()
-
-    def escaped(self, attempt: Attempt | None) -> list[int]:
-        """Return processes of the job in other cgroups, as far as they are children of its runner.
-        Each becomes one at the latest when its parent has died. Users cannot move processes out
-        of the cgroup, but systemd does so for them (systemd-run --user --scope)."""
-        runner = living_runner(attempt)
-        if runner is None:
-            return []
-        living = filter(process.start_ticks, process.children(runner))
-        return sorted({*living} - {*self.pids()})
 
     def _set_frozen(self, wanted: bool) -> None:
         self._cgroup.freeze = wanted

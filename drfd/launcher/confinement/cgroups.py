@@ -1,0 +1,221 @@
+"""Job cgroups on either version: a directory per attempt in each hierarchy of the kernel.
+
+A limit is read back after it is set. Kernel documents: cgroup-v2.rst, cgroup-v1/*.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import partial
+from signal import SIGKILL
+from typing import ClassVar
+
+from drfd.common.signals import number_of, reached
+from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
+from drfd.launcher.confinement import cores
+from drfd.launcher.confinement.cgroup_files import ancestors, explain, keys_of, limit_processes
+from drfd.launcher.confinement.cores import Affinity, Cores, Cpusets, Pins, weight_of
+from drfd.launcher.confinement.interface import (
+    LENT_CORES,
+    LENT_DISKS,
+    JobGroupGone,
+    LimitFailed,
+    insist_on_entry,
+    reach_before_devices,
+    reach_before_limits,
+)
+from drfd.launcher.confinement.processes import Members, MembersV1, first_process, remove_all
+from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
+from drfd.launcher.system import process
+from drfd.launcher.system.files import put, unless_gone
+from drfd.linux.device_nodes import DeviceNode
+
+
+class Cgroups(ABC):
+    """What both versions do alike."""
+
+    #: The controller of disk rates.
+    disks: ClassVar[str]
+    #: The kernel's bounds of a weight, and the weight of a job of one core where these allow it.
+    weights: ClassVar[tuple[int, int, int]]
+    members_of: ClassVar[type[Members]]
+
+    def __init__(self, mounts: dict[str, str], group: str) -> None:
+        """`mounts` maps each controller, and "freezer", to its mount point. `group` is the parent
+        of all jobs, below each of them."""
+        self._mounts, self._group = mounts, group
+        self._affinity = Affinity()
+        self._cores = Cores(self._open_pins(), self._set_quota)
+        least, usual, most = self.weights
+        self._weight = max(least, min(usual, most // (os.cpu_count() or 1)))
+
+    def cores(self) -> dict[str, str]:
+        if "cpu" not in self._mounts:
+            return cores.affinity_controls(self._lacks("cpu"))
+        return self._cores.controls()
+
+    def ancestors(self) -> list[str]:
+        return ancestors(self._mounts["pids"], self._group)
+
+    def limit_processes(self, processes: int) -> None:
+        limit_processes(self._parent("pids"), processes)
+
+    def cgroup_path(self, key: Key) -> str | None:
+        return f"{self._group}/{cgroup_name(key)}"
+
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
+        if "cpu" not in self._mounts:
+            self._affinity.choose(key, limits)
+        try:
+            self._make(key)
+            reach_before_limits()
+            self._limit(key, limits, devices)
+            if devices.hidden:
+                reach_before_devices()
+                self._hide(key, devices.hidden)
+        except (OSError, LimitFailed) as error:
+            self.remove(key)
+            if isinstance(error, OSError):
+                raise LimitFailed(explain(error)) from error
+            raise
+
+    def lendable(self) -> tuple[str, ...]:
+        found = {LENT_CORES: "cpu", LENT_DISKS: self.disks}
+        return tuple(what for what, name in found.items() if name in self._mounts)
+
+    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
+        if cores_milli is not None and "cpu" in self._mounts:
+            self._move_quota(key, cores_milli)
+        if self.disks in self._mounts:
+            for disk in disks:
+                self._limit_disk(key, disk)
+
+    def join(self, key: Key, pid: int) -> None:
+        insist_on_entry(self._directory("pids", key), pid)
+        for directory in self._entered(key):
+            put(f"{directory}/cgroup.procs", str(pid))
+        cpus = self._affinity.cpus(key)
+        if cpus is not None:
+            os.sched_setaffinity(pid, cpus)
+
+    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+        self._cores.thaw(key)
+        members, first = self._members(key), first_process(attempt)
+        members.signal(number, first)
+        escaped = partial(members.escaped, attempt)
+        process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
+
+    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+        is_frozen = self._members(key).freeze()
+        if is_frozen:
+            self._cores.frozen(key)
+        return is_frozen
+
+    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+        with unless_gone():
+            self._cores.thaw(key)
+            self._members(key).thaw()
+
+    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
+        members = self._members(key)
+        return [*members.pids(), *members.escaped(attempt)]
+
+    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+        members = self._members(key)
+        if not members.is_populated():
+            escaped = members.escaped(attempt)
+            process.signal_those(escaped, partial(members.escaped, attempt), SIGKILL)
+            return not escaped
+        members.kill()
+        return not members.is_populated()
+
+    def remove(self, key: Key) -> bool:
+        # A job of root's may have made cgroups inside its own.
+        if not all(map(remove_all, self._directories(key))):
+            return False
+        self._affinity.forget(key)
+        self._cores.gone(key)
+        return True
+
+    def leftovers(self) -> list[Key]:
+        return sorted({key for mount in self._hierarchies() for key in keys_of(self._below(mount))})
+
+    # -- what differs: whatever sets something raises LimitFailed, OSError -----------------------
+
+    @abstractmethod
+    def _limit(self, key: Key, limits: AttemptLimits, devices: Devices) -> None: ...
+
+    @abstractmethod
+    def _limit_disk(self, key: Key, disk: DiskLimit) -> None: ...
+
+    @abstractmethod
+    def _set_quota(self, key: Key, quota_us: int) -> None:
+        """Set a job's first quota, per PERIOD_US."""
+
+    @abstractmethod
+    def _move_quota(self, key: Key, cores_milli: int) -> None: ...
+
+    @abstractmethod
+    def _memory_limit(self, key: Key) -> int:
+        """Return the memory limit of a job, 0 if it is gone."""
+
+    @abstractmethod
+    def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None: ...
+
+    @abstractmethod
+    def _entered(self, key: Key) -> Iterable[str]:
+        """Return the attempt's directories, in the order in which a process enters them."""
+
+    @abstractmethod
+    def _lacks(self, controller: str) -> str:
+        """Return why there is no such controller, for people."""
+
+    # -- directories ----------------------------------------------------------------------------
+
+    def _make(self, key: Key) -> None:
+        """Raises JobGroupGone, OSError."""
+        for mount in self._hierarchies():
+            try:
+                # mkdir fails on an existing directory: stale limits and peaks must not be reused.
+                os.mkdir(f"{self._below(mount)}/{cgroup_name(key)}")
+            except FileNotFoundError:
+                raise JobGroupGone(
+                    f"{self._below(mount)} has vanished; who ended it has ended its jobs"
+                ) from None
+
+    def _hierarchies(self) -> list[str]:
+        """Return mount points, each once: controllers may share one (cpu,cpuacct)."""
+        return list(dict.fromkeys(self._mounts.values()))
+
+    def _below(self, mount: str) -> str:
+        return f"{mount}/{self._group}"
+
+    def _parent(self, controller: str) -> str:
+        return self._below(self._mounts[controller])
+
+    def _directory(self, controller: str, key: Key) -> str:
+        return f"{self._parent(controller)}/{cgroup_name(key)}"
+
+    def _directories(self, key: Key) -> list[str]:
+        return [f"{self._below(mount)}/{cgroup_name(key)}" for mount in self._hierarchies()]
+
+    def _members(self, key: Key) -> Members:
+        return self.members_of(self._directory("freezer", key))
+
+    def _weight_for(self, limits: AttemptLimits) -> int:
+        least, _, most = self.weights
+        return weight_of(limits.cores_milli, self._weight, least, most)
+
+    def _open_pins(self) -> Pins | str:
+        """Return the pins, or the reason why pinning is not available."""
+        if "cpuset" not in self._mounts:
+            return self._lacks("cpuset")
+        cpusets = Cpusets(self._parent("cpuset"), is_v1=self.members_of is MembersV1)
+        return Pins(
+            cpusets,
+            cores.read_machine(cpusets.cpus() & cores.usable_cpus()),
+            is_frozen=lambda key: self._members(key).are_frozen(),
+            memory_bytes=self._memory_limit,
+        )
