@@ -20,6 +20,7 @@ import json
 import os
 import pwd
 import queue
+import re
 import selectors
 import shutil
 import signal
@@ -182,6 +183,11 @@ class World:
         CLOCK.ahead_s += by_s
 
     def configure(self, text: str) -> None:
+        from drfd.core.fairness.rules import Preempting
+
+        if not hasattr(Preempting, "exempt_s"):
+            # The baseline spares a job only after a stop.
+            text = re.sub("preempt_exempt = [0-9]+", "preempt_cooldown = 1", text)
         (self.directory / "drfd.toml").write_text(text)
 
     def play(self, player: Coroutine[Any, Any, None]) -> None:

@@ -49,7 +49,7 @@ def configuration(seed: int, later: Random | None = None) -> str:
         "half_life": random.choice([60, 604_800]), "min_charge_time": random.choice([0, 0, 10]),
         "preemption": policy == "drf" and random.random() < 0.6,
         "preempt": random.choice(["requeue", "suspend"]), "preempt_after": random.choice([1, 4]),
-        "preempt_cooldown": random.choice([2, 60, 600]),
+        "preempt_exempt": random.choice([0, 0, 1]),
     }  # fmt: skip
     lab = {
         "weight": random.choice([1, 2, 0.5]), "guarantee": random.choice(_LIMITS),

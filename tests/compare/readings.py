@@ -43,6 +43,7 @@ respect_external_load = false
 reservation_delay = 5
 preemption = true
 preempt_after = 20
+preempt_exempt = 0
 min_charge_time = 0
 [limits]
 reserve_disk = "1M"

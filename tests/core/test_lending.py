@@ -590,7 +590,7 @@ def test_more_of_the_machine_is_used_and_more_fairly_than_by_weights(seed):
 # -- preemption ------------------------------------------------------------------------------------
 
 
-HOW = Preempting()
+HOW = Preempting(exempt_s=0)
 
 
 @dataclass
@@ -862,7 +862,7 @@ def test_the_victim_submitted_again_at_once_preempts_nobody(seed):
 
 
 def eager() -> Preempting:
-    return Preempting(after_s=0.0, rest_s=0.0)
+    return Preempting(after_s=0.0, exempt_s=0)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from core.worlds import CAROL, DAVE, change, lines_counted, of, pass_of, submit
 from drfd.core.decisions.stimuli import AttemptRemoved
-from drfd.core.fairness.rules import Pool, Rules
+from drfd.core.fairness.rules import Pool, Preempting, Rules
 from drfd.core.model.job import JobState
 from drfd.core.model.options import Demand
 from drfd.core.scheduling.release_times import RunTimes
@@ -40,18 +40,19 @@ class Machine:
         return job_id
 
     def starts(self, at_s):
-        """The jobs that a pass starts; their processes run at once."""
+        """The jobs that a pass starts, whose processes run at once, or stops."""
         found = pass_of(self.bench, self.scheduler, at_s)
         for job_id in found:
-            if self.bench.job(job_id).state is JobState.STARTING:
-                self.bench.feed(attempt_started(job_id, at_s=at_s))
+            job = self.bench.job(job_id)
+            if job.state is JobState.STARTING:
+                self.bench.feed(attempt_started(job_id, job.attempt, at_s=at_s))
         return found
 
     def finish(self, job_id, at_s):
-        self.bench.feed(ended(job_id, at_s=at_s))
+        self.bench.feed(ended(job_id, self.bench.job(job_id).attempt, at_s=at_s))
         job = self.bench.job(job_id)
         self.scheduler.remember([job], self.rules, now(at_s))
-        self.bench.feed(AttemptRemoved(now(at_s), job_id, 1))
+        self.bench.feed(AttemptRemoved(now(at_s), job_id, job.attempt))
         self.scheduler.note(job)
 
     def restart(self, at_s):
@@ -162,3 +163,32 @@ def test_jobs_of_ever_smaller_sizes_are_not_all_remembered():
     with lines_counted() as lines:
         run_times.add("bob", 1.0, share=0.01)
     assert lines[0] < 1000
+
+
+# -- preemption ------------------------------------------------------------------------------------
+
+
+def test_a_preemptible_job_is_exempt_for_an_hour_and_after_each_stop_for_twice_as_long():
+    """Alice holds all 9 cores, and bob starves."""
+    machine = Machine(replace(rules(), preempting=Preempting()))
+    machine.start(of(ALICE, 5), 0)
+    victim = machine.start(of(ALICE, 4, preemptible=True), 100)
+    until_s = -400
+    for hours in (1, 2, 4):
+        since_s, until_s = until_s + 500, until_s + 500 + 3600 * hours
+        starving = machine.submit(of(BOB, 4), since_s)
+        for at_s in (since_s + 1, since_s + 1000, until_s - 1):
+            assert machine.starts(at_s) == []
+        assert machine.starts(until_s) == [victim]
+        machine.finish(victim, until_s + 1)
+        assert machine.starts(until_s + 1) == [starving]
+        machine.finish(starving, until_s + 500)
+        assert machine.starts(until_s + 500) == [victim]
+
+
+def test_no_other_job_is_ever_stopped():
+    machine = Machine(replace(rules(), preempting=Preempting()))
+    machine.start(of(ALICE, 9), 0)
+    machine.submit(of(BOB, 4), 1)
+    for at_s in range(0, 1_000_000, 50_000):
+        assert machine.starts(at_s) == []

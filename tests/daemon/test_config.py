@@ -83,7 +83,7 @@ EVERYTHING = """
     preemption = true
     preempt = "suspend"
     preempt_after = "2m"
-    preempt_cooldown = "30m"
+    preempt_exempt = "30m"
     [enforcement]
     cores = "pin"
     grace = "10s"
@@ -174,7 +174,7 @@ def test_every_documented_key_is_read(path):
             patience=ReservationSettings(
                 patience_s=60, drain_after_s=3600, reserves=False, depth=4
             ),
-            preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
+            preempting=Preempting(suspends=True, after_s=120, exempt_s=1800),
         ),
         countables=(CountableResource(name="gpu", instances=("0", "1")),),
     )  # fmt: skip
@@ -193,18 +193,18 @@ def test_the_defaults_of_rates_may_be_ranges(path):
 @pytest.mark.parametrize(
     ("lines", "preempting"),
     [
-        ("", None),
+        ("", Preempting(suspends=False, after_s=300, exempt_s=3600)),
+        ("policy = 'fifo'\n", None),
         ("preemption = false\npreempt_after = '1m'\n", None),
-        ("preemption = true\n", Preempting(suspends=False, after_s=300, rest_s=3600)),
         ("preemption = true\npreempt = 'requeue'\n", Preempting()),
-        ("preemption = true\npreempt = 'suspend'\n", Preempting(suspends=True)),
+        ("preempt = 'suspend'\npreempt_exempt = 0\n", Preempting(suspends=True, exempt_s=0)),
         (
-            "preemption = true\npreempt_after = 90\npreempt_cooldown = '2h'\n",
-            Preempting(after_s=90, rest_s=7200),
+            "preempt_after = 90\npreempt_exempt = '2h'\n",
+            Preempting(after_s=90, exempt_s=7200),
         ),
     ],
 )
-def test_nobody_is_preempted_unless_it_is_switched_on(path, lines, preempting):
+def test_preemption_is_on_under_the_policy_drf_unless_it_is_switched_off(path, lines, preempting):
     assert load(written(path, f"[scheduling]\n{lines}")).scheduling.preempting == preempting
 
 
@@ -395,7 +395,7 @@ WRONG = {
     "scheduling.slots": ["0", '"4"'], "scheduling.preemption": ['"no"', '"suspend"'],
     "scheduling.preempt": ['"kill"', "true", '["requeue"]'],
     "scheduling.preempt_after": ['"soon"', "-1"],
-    "scheduling.preempt_cooldown": ['"never"', "true"], "scheduling.reservation_delay": ['"x"'],
+    "scheduling.preempt_exempt": ['"never"', "true"], "scheduling.reservation_delay": ['"x"'],
     "scheduling.min_charge_time": ['"soon"', "-1", "true"],
     "scheduling.reservation_depth": ["0", "1.5", '"2"'], "enforcement.cores": ['"pinned"', "4"],
     "history.keep": ['"3"', "3", "0", "-1"], "enforcement.grace": ['"-1s"', "true"],

@@ -266,11 +266,11 @@ def preemptible(cores: float = 1) -> st.SubmitAsked:
 def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell):
     """Somebody else makes room then, and the place that was kept for bob is open meanwhile."""
     at_s = [0.0]
-    how = Preempting(suspends=True, after_s=0)
+    how = Preempting(suspends=True, after_s=0, exempt_s=0)
     by = replace(rules(3, 18), preempting=how)
     shell = make_shell(by=by, clock=lambda: now(at_s[0]))
     shell.turn(*[preemptible() for _ in range(3)])
-    shell.turn(*[attempt_started(job_id, at_s=job_id) for job_id in (1, 2, 3)])
+    shell.turn(*[attempt_started(job_id, at_s=job_id - 3) for job_id in (1, 2, 3)])
     shell.host.take()
     shell.turn(asks(actor=BOB))
     assert shell.host.take() == [Freeze(3, 1)]

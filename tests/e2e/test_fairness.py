@@ -239,6 +239,7 @@ write = "1G"
 preemption = true
 preempt = "{how}"
 preempt_after = "1s"
+preempt_exempt = 0
 reservation_delay = "1s"
 [enforcement]
 grace = "20s"

@@ -86,7 +86,7 @@ class Record:
     stop: Outcome | None = None
     #: When it was first asked to, on the monotonic clock.
     stop_mono_s: float | None = None
-    preempted_at: float | None = None
+    preemptions: int = 0
     is_requeued: bool = False
     #: Its launch was put off, and it may not be tried again before this Unix time.
     is_postponed: bool = False
@@ -545,9 +545,10 @@ class Books:
         assert how is not None
         claim(job.spec.preemptible, "it is preempted and must not be", event)
         claim(not job.freezing and not job.is_frozen, "it gives nothing any more", event)
-        rested = job.preempted_at is None or event.at_s - job.preempted_at >= how.rest_s
-        claim(rested, "it is preempted again so soon", event)
-        job.preempted_at = event.at_s
+        ran_s = turn.mono_s - job.counts_from_mono_s
+        is_exempt = ran_s < how.exempt_s * 2**job.preemptions - 0.001
+        claim(not is_exempt, "it is preempted so soon", event, ran_s)
+        job.preemptions += 1
 
     def _settle(self, job: Record, event: ev.DependencySettled) -> None:
         claim(job.state in WAITS, "it waits for nobody any more", event)

@@ -143,5 +143,5 @@ def _preempting(random: Random) -> Preempting:
     return Preempting(
         suspends=random.random() < 0.5,
         after_s=random.choice([0.0, 4.0]),
-        rest_s=random.choice([2.0, 60.0, 600.0]),
+        exempt_s=random.choice([0, 2, 60]),
     )

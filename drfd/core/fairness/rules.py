@@ -86,10 +86,11 @@ class Preempting:
     )  # fmt: skip
     #: A node starves below this satisfaction.
     below: Fraction = Fraction(9, 10)
-    #: The least time between two preemptions of one job.
-    rest_s: float = key(
-        "preempt_cooldown", parse_duration, 3600.0,
-        "minimum time between two preemptions of the same job", shown='"1h"',
+    #: For how long a job runs before it may be a victim. Each preemption doubles it for the job.
+    exempt_s: int = key(
+        "preempt_exempt", read_duration_or_zero, 3600,
+        "running time in which a job is not stopped; each stop doubles it for the job",
+        shown='"1h"',
     )  # fmt: skip
 
 
@@ -127,12 +128,12 @@ class Scheduling:
     )  # fmt: skip
     patience: ReservationSettings = ReservationSettings()
     preempts: bool = key(
-        "preemption", read_flag, False,
-        '(with policy "drf") true: stop preemptible jobs for users and pools below their '
-        "entitlement", shown="false",
+        "preemption", read_flag, True,
+        '(with policy "drf") stop jobs submitted with --preemptible for users and pools below '
+        "their entitlement; others are never stopped", shown="true",
     )  # fmt: skip
     #: None if preemption is off.
-    preempting: Preempting | None = None
+    preempting: Preempting | None = Preempting()
 
 
 def read_scheduling(
@@ -141,7 +142,10 @@ def read_scheduling(
     """Read [scheduling]; `readers` are those of `read_keys`."""
     values = read_keys(Scheduling, table, readers)
     if values["preempts"] and values["policy"] != Scheduling.policy:
-        table.error(table.at("preemption"), f"is for the policy drf, not for {values['policy']}")
+        if "preemption" in table.names():
+            where, policy = table.at("preemption"), values["policy"]
+            table.error(where, f"is for the policy drf, not for {policy}")
+        values["preempts"] = False
     patience = ReservationSettings(**read_keys(ReservationSettings, table, readers))
     if "reservation_drain_after" not in table.names():
         patience = replace(patience, drain_after_s=4 * patience.patience_s + 86400)

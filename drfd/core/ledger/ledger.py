@@ -87,6 +87,8 @@ class JobCounts:
     """Counters of live jobs; keys with a count of zero are absent."""
 
     states: Counter[JobState] = field(default_factory=Counter)
+    #: Running jobs that may be stopped for others.
+    preemptible: int = 0
     #: Jobs not yet started (PENDING or HELD) by user name.
     waiting: Counter[str] = field(default_factory=Counter)
     #: Live jobs, arrays, and tasks with a record of their own, by user name.
@@ -99,6 +101,8 @@ class JobCounts:
         if state is JobState.ENDED:
             return
         add_to(self.states, state, change)
+        if spec.preemptible and state is JobState.RUNNING:
+            self.preemptible += change
         if state is JobState.PENDING or state is JobState.HELD:
             add_to(self.waiting, spec.user, change)
 

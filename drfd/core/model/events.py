@@ -320,7 +320,8 @@ class PreemptRequested(JobEvent, frozen=True, kw_only=True):
     moves = _from(S.RUNNING, to=S.STOPPING)
 
     def changed(self, job: Job) -> Job:
-        return replace(job, stop=_stop(self), freezing=False, preempted_at=self.at_s)
+        preemptions = job.preemptions + 1
+        return replace(job, stop=_stop(self), freezing=False, preemptions=preemptions)
 
 
 class SuspendRequested(JobEvent, frozen=True, kw_only=True):
@@ -336,7 +337,7 @@ class SuspendRequested(JobEvent, frozen=True, kw_only=True):
         return replace(
             job,
             held_by=self.by,
-            preempted_at=self.at_s if self.by is None else job.preempted_at,
+            preemptions=job.preemptions + (self.by is None),
             freezing=job.freezing or job.state is S.RUNNING,
         )
 
@@ -604,7 +605,7 @@ def _queued_again(job: Job) -> Job:
         state=S.PENDING,
         attempt=job.attempt,
         submitted_at=job.submitted_at,
-        preempted_at=job.preempted_at,
+        preemptions=job.preemptions,
         retries=job.retries,
         last_end=job.last_end,
         earlier_runs=job.earlier_runs if run is None else (job.earlier_runs or NO_ACCOUNT) + run,

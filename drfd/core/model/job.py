@@ -477,8 +477,8 @@ class Job(Struct, frozen=True, kw_only=True):
     cgroup: str | None = None
     #: Name of the user who keeps the job HELD or SUSPENDED.
     held_by: str | None = None
-    #: Unix time at which it was last stopped or frozen for another job.
-    preempted_at: float | None = None
+    #: Number of times that it was stopped or frozen for another job.
+    preemptions: int = 0
     #: Whether a freeze has been requested and not reported yet.
     freezing: bool = False
     #: Time of the freeze, as Unix time and on the monotonic clock, or None if it is not frozen.

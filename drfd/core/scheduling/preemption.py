@@ -2,10 +2,11 @@
 
 A node starves while a job waits below it that would keep it within its entitlement, and its
 satisfaction has been below `below` for `after_s`. Victims are sought where most is held, the most
-recently started first. Below the lowest node that victim and starving job share, each node on the
-victim's side must keep its entitlement, and that side stays at least as satisfied as the starving
-one becomes. If the victims do not make the job fit, there are none; victims that are not needed are
-spared, longest-running first. So nobody is stopped for a victim in its turn.
+recently started first, of preemptible jobs that are no longer exempt. Below the lowest node that
+victim and starving job share, each node on the victim's side must keep its entitlement, and that
+side stays at least as satisfied as the starving one becomes. If the victims do not make the job
+fit, there are none; victims that are not needed are spared, longest-running first. So nobody is
+stopped for a victim in its turn.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.
 _SLOW_S = 60.0
+#: After so many preemptions, a job's exempt time grows no more.
+_MOST_DOUBLINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ def preempt(
     candidates = (
         job
         for job in ledger.allocated_jobs()
-        if _is_candidate(job, how, now.at_s) and (job.node or ledger.axes.home) not in closed
+        if _is_candidate(job, how, now.mono_s) and (job.node or ledger.axes.home) not in closed
     )
     left = share_tree.as_held()
     for leaf, release in supply.leaving:
@@ -170,9 +173,13 @@ def _request(
     )
 
 
-def _is_candidate(job: Job, how: Preempting, now_s: float) -> bool:
-    is_rested = job.preempted_at is None or now_s - job.preempted_at >= how.rest_s
-    return job.spec.preemptible and job.state is JobState.RUNNING and not job.freezing and is_rested
+def _is_candidate(job: Job, how: Preempting, mono_s: float) -> bool:
+    if not job.spec.preemptible or job.state is not JobState.RUNNING or job.freezing:
+        return False
+    # Without the doubling, one job could be stopped again and again, and never end.
+    exempt_s: int = how.exempt_s << min(job.preemptions, _MOST_DOUBLINGS)
+    assert job.started_mono_s is not None
+    return mono_s - job.started_mono_s - job.suspended_s >= exempt_s
 
 
 def _newest_first(job: Job) -> tuple[float, int]:

@@ -186,13 +186,16 @@ class Scheduler:
         how, last = rules.preempting, self.last_plan
         if how is None or last is None or last.share_tree is None or ledger.draining:
             return
+        is_awaited = any(each.is_forced for each in last.reservations)
+        if not ledger.job_counts.preemptible and not is_awaited:
+            self._starvation = Starvation()
+            return
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return
         self._searched_mono_s = now.mono_s
         due = self._starvation.update(
             ledger, last.share_tree, rules.shares, how, now.mono_s, self.used_up(now.at_s)
         )
-        is_awaited = any(each.is_forced for each in last.reservations)
         if not due and not is_awaited:
             return
         leaving = self._departures.update(ledger, now.mono_s, rules.grace_s)

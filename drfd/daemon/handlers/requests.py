@@ -712,7 +712,7 @@ class Requests:
 
     def _preemption_notes(self, job: Job) -> list[str]:
         """Return for whom a waiting job was stopped or frozen, if it was for another job."""
-        if job.preempted_at is None or job.state not in (JobState.PENDING, JobState.SUSPENDED):
+        if not job.preemptions or job.state not in (JobState.PENDING, JobState.SUSPENDED):
             return []
         notes: list[str] = []
         for event in self.engine.journal.events(job.id):
