@@ -1,8 +1,7 @@
 """Worked examples of the DRF paper, of posts and of a lecture, to the digits they give.
 
-The numbers are those of EXAMPLES.md beside it, under the same names. Examples of whole
-tasks in one pass are in test_policies.py (E1, E20 to E24), those of the tree in
-fairness/test_tree.py (E17 to E19).
+The numbers are those of EXAMPLES.md beside it, under the same names. Examples of whole tasks in
+one pass are in test_policies.py, too (E1, E20 to E24).
 """
 
 from collections import Counter
@@ -92,21 +91,74 @@ PAPER, E1 = machine(9, 18), asks(A=(1, 4), B=(3, 1))
 
 # -- the paper ----------------------------------------------------------------------------------
 
+LIARS = asks(three=(0, 1, 0), four=(0, 0.5, 1))
+LEVELS = {
+    "a": "30", "a.x": "20", "a.y": "80", "a.y.p": "50", "a.y.q": "50",
+    "b": "20", "c": "50", "c.u": "30", "c.v": "70",
+}  # fmt: skip
+BOTH = machine(50 * 32, 50 * 64, weights={"A": "0.4", "B": "0.6"})
+#: Policy, machine, demands, and the tasks of each in their order.
+CUT: dict[str, tuple[object, FairShare, Wants, str]] = {
+    "E1, dominant shares of two thirds": (theory.drf, PAPER, E1, "3 2"),
+    "E2, 6 $ a task of A and 7 $ of B": (theory.asset, PAPER, E1, "63/25 54/25"),
+    "E4, asset fairness breaks the sharing incentive: two has less than half of both": (
+        theory.asset, machine(30, 30), asks(one=(1, 3), two=(1, 1)), "6 12",
+    ),
+    "E4, DRF": (theory.drf, machine(30, 30), asks(one=(1, 3), two=(1, 1)), "5 15"),
+    "E5, and bottleneck fairness: one has three sevenths of what both want most": (
+        theory.asset, machine(21, 21), asks(one=(3, 2), two=(4, 1)), "3 3",
+    ),
+    "E5, DRF": (theory.drf, machine(21, 21), asks(one=(3, 2), two=(4, 1)), "7/2 21/8"),
+    "E5b": (theory.asset, machine(77, 77), asks(one=(4, 2), two=(1, 1)), "11 33"),
+    "E5b, with more of something one has less": (
+        theory.asset, machine(77, 154), asks(one=(4, 2), two=(1, 1)), "21/2 35",
+    ),
+    "E8": (theory.drf, machine(1, 1), asks(A=(2, 1), B=(1, 2)), "1/3 1/3"),
+    "E8, under DRF too": (theory.drf, machine(1, 4), asks(A=(2, 1), B=(1, 2)), "1/4 1/2"),
+    "E10, cut": (theory.drf, machine(10, 10), asks(A=(1, 5), B=(5, 2)), "10/7 10/7"),
+    "E12, first come, first served": (
+        theory.fifo, machine(3200, 6400), limited(asks(a=(1, 4), b=(10, 1)), a=1000, b=500),
+        "1000 220",
+    ),
+    "E13, alone on 20 nodes half the CPUs are idle": (
+        theory.drf, machine(20 * 32, 20 * 64), asks(A=(1, 4)), "320",
+    ),
+    "E13, on 30": (theory.drf, machine(30 * 32, 30 * 64), asks(B=(10, 1)), "96"),
+    "E13, together a quarter more": (theory.drf, BOTH, asks(A=(1, 4), B=(10, 1)), "400 120"),
+    "E14": (theory.drf, machine(1, 1), asks(one=(1, 0.5), two=(0.5, 1)), "2/3 2/3"),
+    "E15": (theory.drf, machine(1, 1), asks(one=(1, 1), two=(0, 1)), "1/2 1/2"),
+    "E16": (
+        theory.drf, machine(1, 1, 1), asks(one=(1, 0, 0), two=(1, 0, 0)) | LIARS, "1/2 1/2 2/3 2/3",
+    ),
+    "E16, two lie and lose nothing, and a third gains": (
+        theory.drf, machine(1, 1, 1), asks(one=(1, 0, 0.5), two=(1, 0, 0.5)) | LIARS,
+        "1/2 1/2 3/4 1/2",
+    ),
+    "E17, 30 % {20 %, 80 % {50, 50}}, 20 %, 50 % {30, 70}": (
+        theory.drf, machine(100, weights=LEVELS),
+        asks(a__x=(1,), a__y__p=(1,), a__y__q=(1,), b=(1,), c__u=(1,), c__v=(1,)),
+        "6 12 12 20 15 35",
+    ),
+    "E18": (
+        theory.drf, machine(1, 1), asks(op1=(1, 0), pool__op2=(1, 0), pool__op3=(0, 1)),
+        "1/2 1/2 1",
+    ),
+    "E21, cut": (theory.drf, machine(10, 20), asks(A=(3, 2), B=(1, 5)), "50/21 20/7"),
+    # Rescaling n3 as if its blocked child could go on would give 2/3 and 1/3 of the GPUs.
+    "blocked nodes do not count, as in the document of Volcano": (
+        theory.drf, machine(1, 1),
+        asks(n1=(1, 0), n2=(1, 0), n3__n31=(1, 0), n3__n32=(0, 1), n4=(0, 1)),
+        "1/3 1/3 1/3 1/2 1/2",
+    ),
+    "a blocked sibling does not hold up the other, in Volcano's second example": (
+        theory.drf, machine(1, 1), asks(n1=(0, 1), n2__n21=(1, 0), n2__n22=(0, 1)), "1/2 1 1/2",
+    ),
+}  # fmt: skip
 
-def test_e1_dominant_shares_are_equal_at_two_thirds():
-    tasks = theory.drf(PAPER, E1)
-    assert tasks == {"A": 3, "B": 2}
-    assert holding(E1, tasks) == {"A": [3, 12], "B": [6, 2]}
-    assert dominant((9, 18), E1, tasks) == {"A": Fraction(2, 3), "B": Fraction(2, 3)}
 
-
-def test_e2_asset_fairness_spends_equal_sums():
-    """1 GB costs 1 $ and 1 CPU 2 $: A spends 6 $ a task, B 7 $."""
-    tasks = theory.asset(PAPER, E1)
-    assert tasks == {"A": Fraction("2.52"), "B": Fraction("2.16")}
-    held = holding(E1, tasks)
-    assert to_one_digit(*held["A"]) == [2.5, 10.1]
-    assert to_one_digit(*held["B"]) == [6.5, 2.2]
+@pytest.mark.parametrize(("policy", "shares", "wants", "tasks"), CUT.values(), ids=CUT)
+def test_tasks_that_can_be_cut(policy, shares, wants, tasks):
+    assert policy(shares, wants) == dict(zip(wants, map(Fraction, tasks.split()), strict=True))
 
 
 def test_e3_the_market_gives_a_more_and_b_less():
@@ -116,36 +168,6 @@ def test_e3_the_market_gives_a_more_and_b_less():
     held = holding(E1, tasks)
     assert to_one_digit(*held["A"]) == [4.1, 16.4]
     assert to_one_digit(*held["B"]) == [4.9, 1.6]
-
-
-def test_e4_asset_fairness_breaks_the_sharing_incentive():
-    """Theorem 1: the second user has less than half of both resources."""
-    shares, wants = machine(30, 30), asks(one=(1, 3), two=(1, 1))
-    tasks = theory.asset(shares, wants)
-    assert tasks == {"one": 6, "two": 12}
-    assert holding(wants, tasks) == {"one": [6, 18], "two": [12, 12]}
-    assert {sum(held) for held in holding(wants, tasks).values()} == {24}
-    assert runs(wants["two"], [Fraction(15), Fraction(15)]) > tasks["two"]
-    assert theory.drf(shares, wants) == {"one": 5, "two": 15}
-
-
-def test_e5_asset_fairness_breaks_bottleneck_fairness():
-    """Theorem 2: both want the first resource most, and the first user has three sevenths of it."""
-    shares, wants = machine(21, 21), asks(one=(3, 2), two=(4, 1))
-    tasks = theory.asset(shares, wants)
-    assert tasks == {"one": 3, "two": 3}
-    assert holding(wants, tasks) == {"one": [9, 6], "two": [12, 3]}
-    assert dominant((21, 21), wants, tasks)["one"] == Fraction(3, 7)
-    fair = theory.drf(shares, wants)
-    assert fair == {"one": Fraction(7, 2), "two": Fraction(21, 8)}
-    assert set(dominant((21, 21), wants, fair).values()) == {Fraction(1, 2)}
-
-
-def test_e5b_asset_fairness_takes_from_one_when_there_is_more_of_something():
-    """Theorem 3: resource monotonicity."""
-    wants = asks(one=(4, 2), two=(1, 1))
-    assert theory.asset(machine(77, 77), wants) == {"one": 11, "two": 33}
-    assert theory.asset(machine(77, 154), wants) == {"one": Fraction("10.5"), "two": 35}
 
 
 def test_e6_a_lie_gains_in_the_market_and_not_under_drf():
@@ -173,13 +195,6 @@ def test_e7_in_the_market_one_may_lose_when_another_leaves():
     fair = {"one": Fraction(400, 33), "two": Fraction(100, 33), "three": Fraction(100, 33)}
     assert theory.drf(shares, wants) == fair
     assert theory.drf(shares, left) == {"one": 20, "two": 5}
-
-
-def test_e8_drf_may_take_from_one_when_there_is_more_of_something():
-    """Theorem 6: no policy that keeps the rest of the promises can be resource monotonic."""
-    wants = asks(A=(2, 1), B=(1, 2))
-    assert theory.drf(machine(1, 1), wants) == {"A": Fraction(1, 3), "B": Fraction(1, 3)}
-    assert theory.drf(machine(1, 4), wants) == {"A": Fraction(1, 4), "B": Fraction(1, 2)}
 
 
 def test_e9_who_asks_for_more_kinds_is_bounded_by_the_most_wanted():
@@ -215,13 +230,6 @@ def test_weights_of_single_resources_weigh_each_share():
         pairs = zip(held, (9, 18), weights, strict=True)
         level[leaf] = max(amount / top / weight for amount, top, weight in pairs)
     assert level["A"] == level["B"] == Fraction(1, 4)
-
-
-def test_e10_the_continuous_answer_to_the_yarn_post():
-    wants = asks(A=(1, 5), B=(5, 2))
-    tasks = theory.drf(machine(10, 10), wants)
-    assert tasks == {"A": Fraction(10, 7), "B": Fraction(10, 7)}
-    assert set(dominant((10, 10), wants, tasks).values()) == {Fraction(5, 7)}
 
 
 def test_e11_who_has_less_of_everything_envies_and_under_drf_nobody_does():
@@ -268,14 +276,6 @@ def test_e25_figure_8_on_one_node(wants, count, percent, whole):
 # -- the lecture --------------------------------------------------------------------------------
 
 
-def test_e12_first_come_first_served_takes_all_that_the_first_one_wants():
-    """100 nodes of 32 CPUs and 64 GB in the aggregate."""
-    wants = limited(asks(op1=(1, 4), op2=(10, 1)), op1=1000, op2=500)
-    tasks = theory.fifo(machine(3200, 6400), wants)
-    assert tasks == {"op1": 1000, "op2": 220}
-    assert holding(wants, tasks)["op1"] == [1000, 4000]
-
-
 OP1, OP2 = (1, 4), (10, 1)
 #: One of the lecture's nodes: 32 CPUs and 64 GB.
 NODE = machine(32, 64)
@@ -318,18 +318,7 @@ def test_e12_with_nodes_it_depends_on_the_packing():
 def test_e13_node_by_node_and_whole():
     assert ran("drf", NODE, {"A": (OP1, 99)}) == {"A": 16}, "320 on 20 nodes"
     assert 30 * ran("drf", NODE, {"B": (OP2, 99)})["B"] == 90
-    both = machine(50 * 32, 50 * 64, weights={"A": "0.4", "B": "0.6"})
-    assert ran("drf", both, {"A": (OP1, 900), "B": (OP2, 900)}) == {"A": 400, "B": 120}
-
-
-def test_e13_together_two_operations_get_a_quarter_more_than_apart():
-    op1, op2 = asks(A=(1, 4)), asks(B=(10, 1))
-    apart = theory.drf(machine(20 * 32, 20 * 64), op1)
-    assert apart == {"A": 320}
-    assert holding(op1, apart)["A"][0] == 20 * 32 / 2, "half its CPUs are idle"
-    assert theory.drf(machine(30 * 32, 30 * 64), op2) == {"B": 96}
-    both = machine(50 * 32, 50 * 64, weights={"A": "0.4", "B": "0.6"})
-    assert theory.drf(both, op1 | op2) == {"A": 400, "B": 120}
+    assert ran("drf", BOTH, {"A": (OP1, 900), "B": (OP2, 900)}) == {"A": 400, "B": 120}
 
 
 def test_the_lectures_dominant_resources():
@@ -339,37 +328,6 @@ def test_the_lectures_dominant_resources():
     assert shares.dominant_axis((10, 1)) == 0
 
 
-def test_e14_halves_of_the_other_ones_resource():
-    wants = asks(one=(1, 0.5), two=(0.5, 1))
-    tasks = theory.drf(machine(1, 1), wants)
-    third = Fraction(1, 3)
-    assert holding(wants, tasks) == {"one": [2 * third, third], "two": [third, 2 * third]}
-
-
-def test_e15_one_who_needs_both_and_one_who_needs_the_second():
-    wants = asks(one=(1, 1), two=(0, 1))
-    half = Fraction(1, 2)
-    held = holding(wants, theory.drf(machine(1, 1), wants))
-    assert held == {"one": [half, half], "two": [0, half]}
-
-
-def test_e16_two_can_lie_so_that_a_third_gains_and_they_lose_nothing():
-    """Why only lies from which all liars gain are ruled out."""
-    others = asks(three=(0, 1, 0), four=(0, 0.5, 1))
-    honest = asks(one=(1, 0, 0), two=(1, 0, 0)) | others
-    lie = asks(one=(1, 0, 0.5), two=(1, 0, 0.5)) | others
-    shares = machine(1, 1, 1)
-    half, third, quarter = Fraction(1, 2), Fraction(1, 3), Fraction(1, 4)
-    assert holding(honest, theory.drf(shares, honest)) == {
-        "one": [half, 0, 0], "two": [half, 0, 0],
-        "three": [0, 2 * third, 0], "four": [0, third, 2 * third],
-    }  # fmt: skip
-    assert holding(lie, theory.drf(shares, lie)) == {
-        "one": [half, 0, quarter], "two": [half, 0, quarter],
-        "three": [0, 3 * quarter, 0], "four": [0, quarter, half],
-    }  # fmt: skip
-
-
 def test_a_night_of_one_users_jobs_leaves_nothing_for_the_others_in_the_morning():
     """Three users of 20, 30 and 50 %; A has filled the machine: without preemption B and C wait,
     and come first when something ends."""
@@ -377,24 +335,6 @@ def test_a_night_of_one_users_jobs_leaves_nothing_for_the_others_in_the_morning(
     jobs: Jobs = {"A": ((1,), 9), "B": ((1,), 9), "C": ((1,), 9)}
     assert ran("drf", shares, jobs, {"A": (100,)}) == {}
     assert ran("drf", shares, jobs, {"A": (92,)}) == {"B": 3, "C": 5}
-
-
-def test_e17_three_levels_on_one_resource():
-    """30 % {20 %, 80 % {50, 50}}, 20 %, 50 % {30, 70}: leaves 6, 12, 12, 20, 15, 35 %."""
-    weights = {
-        "a": "30", "a.x": "20", "a.y": "80", "a.y.p": "50", "a.y.q": "50",
-        "b": "20", "c": "50", "c.u": "30", "c.v": "70",
-    }  # fmt: skip
-    wants = asks(a__x=(1,), a__y__p=(1,), a__y__q=(1,), b=(1,), c__u=(1,), c__v=(1,))
-    tasks = theory.drf(machine(100, weights=weights), wants)
-    assert list(tasks.values()) == [6, 12, 12, 20, 15, 35]
-
-
-def test_e18_targets_are_a_half_a_half_and_one():
-    wants = asks(op1=(1, 0), pool__op2=(1, 0), pool__op3=(0, 1))
-    half = Fraction(1, 2)
-    targets = {"op1": half, "pool.op2": half, "pool.op3": 1}
-    assert theory.drf(machine(1, 1), wants) == targets
 
 
 @pytest.mark.parametrize(
@@ -443,27 +383,6 @@ def test_e19_a_flattened_pool_is_robbed_and_min_satisfaction_keeps_its_promise()
 
 
 # -- the walk-through and the references --------------------------------------------------------
-
-
-def test_e21_the_continuous_answer_to_the_mesos_walk_through():
-    tasks = theory.drf(machine(10, 20), asks(A=(3, 2), B=(1, 5)))
-    assert tasks == {"A": Fraction(50, 21), "B": Fraction(20, 7)}
-
-
-def test_blocked_nodes_do_not_count_as_in_the_document_of_volcano():
-    """n1, n2 want CPUs; n3 has a child for CPUs and one for GPUs; n4 wants GPUs. Rescaling n3 as
-    if its blocked child could go on would give 2/3 and 1/3 of the GPUs."""
-    wants = asks(n1=(1, 0), n2=(1, 0), n3__n31=(1, 0), n3__n32=(0, 1), n4=(0, 1))
-    third, half = Fraction(1, 3), Fraction(1, 2)
-    assert theory.drf(machine(1, 1), wants) == {
-        "n1": third, "n2": third, "n3.n31": third, "n3.n32": half, "n4": half,
-    }  # fmt: skip
-
-
-def test_a_blocked_sibling_does_not_hold_up_the_other_in_the_second_example_of_volcano():
-    wants = asks(n1=(0, 1), n2__n21=(1, 0), n2__n22=(0, 1))
-    half = Fraction(1, 2)
-    assert theory.drf(machine(1, 1), wants) == {"n1": half, "n2.n21": 1, "n2.n22": half}
 
 
 def test_blocked_nodes_do_not_count_for_whole_tasks_either():
