@@ -1,27 +1,21 @@
 """Killing drfd, its launcher, or both, at any time costs nothing: no job is lost, run twice, or
-without its end.
-
-A run of many jobs has some that are stopped or frozen, while one failpoint is armed; whoever dies
-is started again. Every job appends a line to a file of its own when it starts, so that a second run
-would show. (Every failpoint, one job at a time: tests/torture/test_crash_matrix.py.)
+without its end. (At every failpoint: tests/torture/test_crash_matrix.py.)
 """
 
 import os
 import signal
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from drfd.client.connection import Connection
 from drfd.common import failpoints
-from drfd.common.errors import Unavailable
 from drfd.core.model import events as ev
 from drfd.journal.journal import Journal
-from instance import BLOWS, CONFIG, GATE, ROOMY, SMALL, Instance, is_alive, parent_of, wait_for
+from instance import BLOWS, CONFIG, GATE, ROOMY, SMALL, is_alive, parent_of, wait_for
 
 
 @pytest.mark.parametrize("blow", BLOWS)
@@ -184,144 +178,6 @@ def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked
         assert isinstance(configured, ev.Configured)
         assert '"cores_milli":8000' in (journal.audit.rules(configured.rules) or "")
         assert isinstance(stopped, ev.DaemonStopped)
-
-
-def run_of_jobs(instance: Instance) -> dict[int, tuple[str, int | None]]:
-    """Submit jobs of several fates, restart the daemon when it dies; id → how it must end."""
-    fates = {
-        "good": ("exit 0", ("COMPLETED", 0)),
-        "bad": ("exit 3", ("FAILED", 3)),
-        "slow": ("sleep 0.3; exit 4", ("FAILED", 4)),
-        "stopped": ("sleep 1000", ("CANCELLED", None)),
-        "frozen": (f"{GATE}; exit 5", ("FAILED", 5)),
-    }
-    names = [(name, number) for number in range(2) for name in fates]
-    # One is enough, and each costs time.
-    names.remove(("frozen", 1))
-    for name, number in names:
-        script = fates[name][0]
-        marked = f"echo x >> ran-{name}-{number}; {script}"
-        submit_surely(instance, f"{name}-{number}", marked)
-    for number in range(2):
-        cancel_surely(instance, f"stopped-{number}")
-    ask_until(instance, "suspend", "SUSPENDED")
-    ask_until(instance, "resume", "RUNNING")
-    (instance.work / "gate").touch()
-    wait_for("the end of all jobs", lambda: all_over(instance),
-             show=lambda: (instance.status(), instance.log.read_text()[-3000:]))  # fmt: skip
-    return {job["id"]: fates[job["name"].split("-")[0]][1] for job in all_jobs(instance)}
-
-
-def submit_surely(instance: Instance, name: str, script: str) -> None:
-    """While drf asks, and asks again, whoever has died is started again: one job comes of it."""
-    words = ["submit", "-q", "-c", "0.1", "-m", "64M", "-n", name]
-    if name.startswith("good"):
-        words += ["--notify", "end", "--notify-command", f"echo {name} >> told"]
-    words += ["--", "sh", "-c", script]
-    said: list[str] = []
-
-    def ask() -> None:
-        # Exit 69 at once: nobody was there to be asked.
-        while (done := instance.drf(*words, check=False)).returncode == 69:
-            pass
-        said.append(done.stdout)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    while asking.is_alive():
-        instance.restart_if_dead()
-        asking.join(0.05)
-    accepted = [job["id"] for job in all_jobs(instance) if job["name"] == name]
-    assert accepted == [int(said[0])], "what was acknowledged is there, once"
-
-
-def cancel_surely(instance: Instance, name: str) -> None:
-    """A cancel whose daemon died before it was durable was never acknowledged: ask again, until
-    somebody answers."""
-
-    def is_answered() -> bool:
-        instance.restart_if_dead()
-        done = instance.drf("cancel", "--name", name, "--yes", check=False)
-        return done.returncode != os.EX_UNAVAILABLE
-
-    wait_for(f"an answer about {name}", is_answered, show=instance.log.read_text)
-
-
-def all_jobs(instance: Instance) -> list[dict[str, Any]]:
-    """The daemon may still be about to die: then it is started again, and asked again."""
-
-    def asked() -> list[dict[str, Any]] | None:
-        instance.restart_if_dead()
-        with suppress(Unavailable):
-            return [*instance._ask("status", ended=100)["jobs"]] or None
-        return None
-
-    return list(wait_for("the daemon", asked, show=instance.log.read_text))
-
-
-def ask_until(instance: Instance, verb: str, state: str) -> None:
-    """Ask it of the job that is to be frozen until it is so: while it starts, it refuses; and
-    whoever dies over it is started again."""
-
-    def has_come() -> bool:
-        instance.restart_if_dead()
-        instance.drf(verb, "--name", "frozen-0", "--yes", check=False)
-        return any((job["name"], job["state"]) == ("frozen-0", state) for job in all_jobs(instance))
-
-    wait_for(f"frozen-0 {state}", has_come, show=lambda: instance.log.read_text()[-3000:])
-
-
-def all_over(instance: Instance) -> bool:
-    return all(job["ended_at"] for job in all_jobs(instance))
-
-
-def check_all(instance: Instance, fates: dict[int, tuple[str, int | None]]) -> None:
-    assert len(fates) == 9, "every job is there, once"
-    for job_id, (state, exit_code) in fates.items():
-        job = instance.show(job_id)
-        events = [event["event"] for event in job["events"]]
-        assert job["state"] == state, (job, instance.log.read_text()[-3000:])
-        if exit_code is not None:
-            assert job["exit_code"] == exit_code
-        ran = instance.work / f"ran-{job['name']}"
-        runs = len(ran.read_text().split()) if ran.exists() else 0
-        assert runs == 1 or (runs == 0 and state == "CANCELLED"), job
-        assert events.count("Submitted") == 1 and events.count("Cleaned") <= 1
-    told = (instance.work / "told").read_text().split()
-    # Whoever dies in the moment of telling does not tell again.
-    assert told and len(told) == len(set(told))
-    # What an attempt leaves is removed after its end is on record.
-    attempts = instance.state / "launcher" / "attempts"
-    wait_for("the removal of all attempts", lambda: not any(attempts.iterdir()),
-             show=lambda: (list(attempts.iterdir()), instance.log.read_text()[-3000:]))  # fmt: skip
-    assert instance.cgroups() == []
-
-
-#: One of each process and of each kind: before and after what is written, and what is done.
-POINTS = ["journal.after-commit", "server.before-reply", "launch.after-fork", "remove.after-unlink"]
-
-
-@pytest.mark.anew
-@pytest.mark.parametrize("point", POINTS)
-def test_dying_at(lend, point):
-    """The process that reaches the point dies there."""
-    instance = lend(ROOMY)
-    armed = instance.arm(point, "self")
-    fates = run_of_jobs(instance)
-    assert not armed.exists(), "the point was never reached"
-    check_all(instance, fates)
-
-
-@pytest.mark.anew
-@pytest.mark.parametrize("whom", ["controller", "launcher"])
-def test_others_die_while_a_runner_has_let_its_program_go(lend, whom):
-    instance = lend(ROOMY)
-    assert instance.process is not None
-    pid = instance.process.pid if whom == "controller" else instance.launcher_pid()
-    armed = instance.arm("runner.after-exec", pid)
-    fates = run_of_jobs(instance)
-    assert not armed.exists(), "the point was never reached"
-    check_all(instance, fates)
 
 
 @pytest.mark.parametrize("point", failpoints.RUNNER)
