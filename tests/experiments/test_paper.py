@@ -7,7 +7,6 @@ import json
 import os
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import strategies as some
 
 from bench.paper import BLOCK, RESULTS, printed
 from drfd.common.errors import Refused
-from drfd.sim.workload import read_lines, read_trace
+from drfd.sim.workload import read_lines
 from drfd_experiments import facebook, macro, sharing
 from drfd_experiments.alloc import (
     POLICIES,
@@ -390,14 +389,6 @@ def test_a_bad_sample_is_refused_by_line(text, words):
     with pytest.raises(Refused) as caught:
         load(text)
     assert caught.value.text.startswith(words)
-
-
-@pytest.mark.skipif("DRFD_TRACES" not in os.environ, reason="no DRFD_TRACES")
-@pytest.mark.parametrize(("name", "jobs"), [("swim-fb2009-0", 5894), ("swim-fb2009-1", 6638)])
-def test_the_published_samples_are_read_whole(name, jobs):
-    found = facebook.load_of(read_trace(Path(os.environ["DRFD_TRACES"], f"{name}.csv.gz")))
-    assert len(found.jobs) == jobs
-    assert f"{jobs} jobs of the SWIM sample" in found.label
 
 
 # -- recorded results ------------------------------------------------------------------------------

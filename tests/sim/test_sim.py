@@ -7,11 +7,9 @@ import gzip
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from random import Random
-from statistics import mean
 from typing import Any
 
 import pytest
@@ -22,20 +20,17 @@ from msgspec import structs
 from bench.traces import MACHINES, RESULTS, blocks, run
 from core.test_lending import FluidJob, FluidMachine, fluid_queues
 from drfd.common.errors import ConfigError, Refused
-from drfd.core.fairness.rules import Pool, ReservationSettings, Rules, rules_text
-from drfd.core.ledger.ledger import Ledger
+from drfd.core.fairness.rules import Pool, ReservationSettings, Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor
 from drfd.core.model.resources import Resources
-from drfd.core.promises import EventFold, Parts, Starts
+from drfd.core.promises import EventFold
 from drfd.core.scheduling.policies import POLICIES
-from drfd.journal.journal import Journal, digest
-from drfd.journal.promises import AccountFile
 from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
 from drfd.sim.driver import ESTIMATES, FinishedJob, Lender, Run, for_lending, simulate
 from drfd.sim.figures import Panel, panels_of
-from drfd.sim.machine import configured, of_groups, parse_capacity, rules_of, weighted
+from drfd.sim.machine import configured, of_groups, rules_of, weighted
 from drfd.sim.metrics import measure, over_time
 from drfd.sim.synthetic_workloads import (
     Recipe,
@@ -54,7 +49,7 @@ from drfd.sim.workload import (
     read_trace,
     with_weights,
 )
-from fakes import apply_and_append, happened, now, replace, spec
+from fakes import happened, now, replace, spec
 from seeds import examples, seeds
 
 FOLDER = os.environ.get("DRFD_TRACES")
@@ -795,79 +790,6 @@ def test_a_journal_of_a_run_gives_the_account_of_the_run(policy):
     assert fold.account.counted.longest == told.counted.longest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("policy", "waited_h", "promised", "longest", "pairs", "worst_pair"),
-    [
-        (
-            "drf", 19579, {"kept": 82.1, "own_limit": 0, "others": 17.6, "size": 0.3},
-            ("root.u815", 212), 1319, ("root.u62", "root.u1037", 14.8),
-        ),
-        (
-            "fifo", 80369, {"kept": 28.8, "own_limit": 0, "others": 71.2, "size": 0},
-            ("root.u116", 1540), 1937, ("root.u24", "root.u62", 22.5),
-        ),
-    ],
-)  # fmt: skip
-def test_two_months_of_an_overloaded_cluster(
-    policy, waited_h, promised, longest, pairs, worst_pair
-):
-    """CERIT-SC in January and February 2013, as one machine that is too small on purpose."""
-    if FOLDER is None:
-        pytest.skip("DRFD_TRACES does not name the folder of the traces")
-    jobs = read_trace(Path(FOLDER, "cerit-sc-2013-jan-feb.csv.gz")).jobs
-    run = simulate(jobs, rules_of(parse_capacity("cores=700,memory=4600G")), policy=policy)
-    found = measure(run)
-    assert {name: round(100 * part, 1) for name, part in found["promised"].items()} == promised
-    account = over_time(run, has_pairs=True).account
-    waited_ms = sum(sums.waited for sums in account.counted.sums.values())
-    assert round(waited_ms / HOUR_MS) == waited_h
-    leaf = max(account.counted.longest, key=lambda each: account.counted.longest[each].length_ms)
-    assert (leaf, account.counted.longest[leaf].length_ms // HOUR_MS) == longest
-    by: Counter[tuple[str, str]] = Counter()
-    for (_, *both), amount in account.counted.pairs.items():
-        by[both[0], both[1]] += amount
-    assert len(by) == pairs
-    ((most, amount),) = by.most_common(1)
-    assert (*most, round(amount / 1e9 / HOUR_MS, 1)) == worst_pair
-    if policy == "drf":
-        beyond = {name: counts["beyond"] for name, counts in found["starts"].items()}
-        past = {name: counts["past_fitting"] for name, counts in found["starts"].items()}
-        assert beyond == {"turn": 56, "reservation": 600, "backfill": 4046}
-        assert past == {"turn": 0, "reservation": 170, "backfill": 439}
-
-
-@pytest.mark.slow
-def test_two_months_of_an_overloaded_cluster_as_a_journal_keeps_them(tmp_path):
-    """The same run, entered into a journal and kept by the hour beside it."""
-    if FOLDER is None:
-        pytest.skip("DRFD_TRACES does not name the folder of the traces")
-    jobs = read_trace(Path(FOLDER, "cerit-sc-2013-jan-feb.csv.gz")).jobs
-    rules = rules_of(parse_capacity("cores=700,memory=4600G"))
-    text = rules_text(rules)
-    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
-        journal.audit.put_rules(text)
-        books = Ledger(rules.axes)
-        for event in events_of(simulate(jobs, rules)):
-            if isinstance(event, ev.DaemonStarted):
-                journal.append_audit(structs.replace(event, rules=digest(text)))
-            else:
-                apply_and_append(journal, event, books)  # type: ignore[arg-type]  # of jobs alone
-        journal.commit()
-        with AccountFile(journal.path) as file:
-            hours = file.catch_up().close_at(0)
-            hours = [*file.hours(), *hours]
-            checked = file.check()
-    assert (checked.fault, checked.compared, checked.gone) == (None, checked.hours, 0)
-    rows = [parts for hour in hours for _, parts, _ in hour.rows]
-    total = Parts(*map(sum, zip(*rows, strict=True)))
-    parts = {name: round(100 * getattr(total, name) / total.promised, 1) for name in Parts._fields}
-    assert (len(rows), round(total.waited / HOUR_MS)) == (20046, 19579)
-    assert (parts["kept"], parts["others"], parts["size"]) == (82.1, 17.6, 0.3)
-    starts = [counts for hour in hours for _, counts in hour.starts]
-    assert Starts(*map(sum, zip(*starts, strict=True))) == Starts(8424, 4702, 4067, 609)
-
-
 # -- recorded results ------------------------------------------------------------------------------
 
 
@@ -922,29 +844,6 @@ def test_first_come_first_served_makes_all_wait():
     assert found["fifo"]["wait_s"]["mean"] > 2 * found["drf"]["wait_s"]["mean"]
     assert found["fifo"]["envy"] > found["drf"]["envy"]
     assert found["fifo"]["promise_kept"]["mean"] < found["drf"]["promise_kept"]["mean"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(FOLDER is None, reason="DRFD_TRACES does not name the folder of the traces")
-@pytest.mark.parametrize("policy", ["drf", "fifo", "easy", "algorithm1", "yarn"])
-@pytest.mark.parametrize("trace", MACHINES)
-def test_a_real_trace_runs_at_reduced_size(trace, policy):
-    """Its first jobs, all of them to the end, and never more at once than there is."""
-    assert FOLDER is not None
-    machine = parse_capacity(MACHINES[trace])
-    work = read_trace(Path(FOLDER, trace), rates=(machine.read_bps, machine.write_bps))
-    jobs = work.jobs[:1500]
-    run = simulate(jobs, rules_of(machine), policy=policy)
-    assert len(run.ran) + len(run.refused) == len(jobs)
-    assert not run.unstarted
-    held = dict.fromkeys(run.leaves.values(), 0)
-    most = 0
-    for _, leaf, demand, _, sign in run.changes():
-        held[leaf] += sign * demand[0]
-        most = max(most, sum(held.values()))
-    assert most <= machine.cores_milli
-    assert set(held.values()) == {0}
-    assert mean(ran.wait_s for ran in run.ran) >= 0
 
 
 # -- lending ---------------------------------------------------------------------------------------
