@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         BatchReply,
         CodeText,
         EndedArrayView,
+        ExpectedStart,
         HelloReply,
         JobView,
         NodeView,
@@ -200,11 +201,6 @@ def tell(text: object) -> None:
 def say(text: str) -> None:
     """Print a message on stderr, in one line."""
     click.echo(f"drf: {clean(text, 1000)}", err=True)
-
-
-def show_line(text: str) -> None:
-    """Print a line on stderr that belongs to the message before it."""
-    click.echo(clean(text, 1000), err=True)
 
 
 @cache
@@ -590,20 +586,15 @@ _RESTS_ON = {
 
 
 def start_line(
-    start_s: float | None,
-    certainty: str | None,
-    *,
-    verb: str = "starts",
-    now_s: float | None = None,
-    unknown: str | None = None,
+    job: ExpectedStart, *, verb: str = "starts", now_s: float | None = None
 ) -> str | None:
-    """Return when a waiting job starts and on what that rests, or None if nothing was found out.
-    `unknown` is the daemon's word on why it is unknown."""
+    """Return when a waiting job starts and on what that rests, or None if nothing was found out."""
+    start_s, certainty = job["expected_start_at"], job.get("expected_start_certainty")
     if start_s is None:
         if certainty != "unknown":
             return None
         because = "too little is known about the jobs before it"
-        return f"when it {verb} is unknown: {because if unknown is None else clean(unknown)}"
+        return f"when it {verb} is unknown: {clean(job.get('expected_start_unknown', because))}"
     near = "by" if certainty == "limits" else "about"
     rests_on = _RESTS_ON.get(certainty or "", ESTIMATE)
     return f"it {verb} {near} {show_when(start_s, now_s)}, {rests_on}"
@@ -770,7 +761,10 @@ JOB_COLUMNS: Columns[JobView] = {
     "why": why_line,
     **fields("array_id", "array_index", "array_tasks"),
     "gres": lambda job: _counts(job["demand"]["gres"]),
-    "gres_instances": lambda job: _lists(job.get("gres_instances", {})),
+    # Such as `gpu=0,1;tape=left`.
+    "gres_instances": lambda job: ";".join(
+        f"{name}={','.join(each)}" for name, each in job.get("gres_instances", {}).items()
+    ),
     **fields("group"),
     "gres_memory": lambda job: _counts(job["demand"].get("gres_memory", {})),
     **fields("cores_max", "read_max", "write_max", of="demand"),
@@ -794,11 +788,6 @@ def _code(job: JobView) -> str | None:
 def _counts(counts: Mapping[str, int]) -> str:
     """Return counts as `gpu=2,tape=1`."""
     return ",".join(f"{name}={count}" for name, count in counts.items())
-
-
-def _lists(instances: Mapping[str, Sequence[str]]) -> str:
-    """Return instances as `gpu=0,1;tape=left`."""
-    return ";".join(f"{name}={','.join(each)}" for name, each in instances.items())
 
 
 @dataclass(frozen=True)

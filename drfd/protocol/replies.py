@@ -261,7 +261,19 @@ class SubmittedView(TypedDict):
     preemptible: NotRequired[bool]
 
 
-class ProgressView(SubmittedView):
+class ExpectedStart(TypedDict):
+    """When a job is expected to start."""
+
+    expected_start_at: float | None
+    #: On what the expected start rests: "limits" (the time limits of the jobs before it),
+    #: "estimated" (the run times of a few earlier jobs), or "unknown". Sent where it was asked, if
+    #: there is an estimate.
+    expected_start_certainty: NotRequired[str]
+    #: Why the start is unknown, if not for the jobs before it; a sentence without a full stop.
+    expected_start_unknown: NotRequired[str]
+
+
+class ProgressView(SubmittedView, ExpectedStart):
     """A job with its state and its latest attempt."""
 
     state: str
@@ -272,12 +284,6 @@ class ProgressView(SubmittedView):
     #: that has not ended otherwise. Sent only if there were some. Neither counts as run time.
     suspended_seconds: NotRequired[float]
     suspended_at: NotRequired[float]
-    expected_start_at: float | None
-    #: On what the expected start rests: "limits" (the time limits of the jobs before it),
-    #: "estimated" (the run times of a few earlier jobs), or "unknown". Sent where it was asked.
-    expected_start_certainty: NotRequired[str]
-    #: Why the start is unknown, if not for the jobs before it; a sentence without a full stop.
-    expected_start_unknown: NotRequired[str]
     exit_code: int | None
     signal: int | None
     #: Of several machines, the one that its latest attempt is on, or was. Sent only where there are
@@ -556,13 +562,9 @@ class RecentReply(TypedDict):
     gres: list[str]
 
 
-class DryRunReply(TypedDict):
+class DryRunReply(ExpectedStart):
     """The forecast for a submission that was not made."""
 
-    expected_start_at: float | None
-    #: As in `ProgressView`; not sent if there is no estimate.
-    expected_start_certainty: NotRequired[str]
-    expected_start_unknown: NotRequired[str]
     reason: CodeText | None
     #: Why no start could be estimated.
     no_estimate: NotRequired[CodeText]

@@ -333,11 +333,7 @@ def _show_why(reply: WhyReply) -> None:
     attempts = job.get("attempts", "")
     if attempts and attempts not in line:
         output.tell(attempts)
-    start = output.start_line(
-        job["expected_start_at"],
-        job.get("expected_start_certainty"),
-        unknown=job.get("expected_start_unknown"),
-    )
+    start = output.start_line(job)
     if start is not None:
         output.tell(start)
     if "no_estimate" in reply:

@@ -297,7 +297,7 @@ def _wait(client: Connection, job_id: int, *, is_quiet: bool) -> int:
 
 
 def _tell_forecast(forecast: DryRunReply) -> None:
-    start_s, reason = forecast["expected_start_at"], forecast["reason"]
+    reason = forecast["reason"]
     missing = output.clean(forecast["no_estimate"]["text"]) if "no_estimate" in forecast else None
     if reason is None:
         unknown = f"it would be accepted; nobody can say when it would start: {missing}"
@@ -306,13 +306,7 @@ def _tell_forecast(forecast: DryRunReply) -> None:
     if missing is not None:
         output.tell(f"it would wait; nobody can say for how long: {missing}")
     else:
-        certainty = forecast.get("expected_start_certainty")
-        line = output.start_line(
-            start_s,
-            certainty,
-            verb="would start",
-            unknown=forecast.get("expected_start_unknown"),
-        )
+        line = output.start_line(forecast, verb="would start")
         output.tell(line or "it would wait; no start is in sight")
     code, text = output.clean(reason["code"]), output.clean(reason["text"], 1000)
     output.tell(f"until then it waits: {code}: {text}")

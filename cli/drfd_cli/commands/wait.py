@@ -220,7 +220,7 @@ def _tell_errors(client: Connection, ended: JobView | EndedArrayView) -> bool:
     name = output.label(job)
     output.say(f"the last {word} of job {name} (drf log {option}{name} prints all):")
     for line in lines:
-        output.show_line(f"  | {line}")
+        click.echo(output.clean(f"  | {line}", 1000), err=True)
     return True
 
 

@@ -38,7 +38,6 @@ from drfd_cli.top.feed import (
     ActionResult,
     Asker,
     FoundOutput,
-    Shortfalls,
     SnapshotReader,
     fetch_detail,
     fetch_shortfalls,
@@ -196,7 +195,7 @@ class App:
         self._asker = Asker(Connection(connection.path), self._wake)
         #: For requests that take long, while others are answered.
         self._slow_asker = Asker(Connection(connection.path), self._wake)
-        self._shortfalls = Shortfalls()
+        self._shortfalls: dict[str, int] = {}
         self._shortfalls_s = -math.inf
         self._asked_s = 0.0
         #: The answer to the last query for waiting jobs that the snapshots do not have; whether
@@ -262,7 +261,7 @@ class App:
         now_s = news.snapshot["at"] if trouble else time.time()
         return Scene(
             news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._history,
-            self._shortfalls.of,
+            self._shortfalls,
         )  # fmt: skip
 
     def _press(self, key: str) -> bool:
@@ -352,11 +351,9 @@ class App:
 
     def _take_answers(self) -> None:
         for answer in self._slow_asker.answers():
-            match answer:
-                case Shortfalls():
-                    self._shortfalls = answer
-                case Exception():
-                    raise answer
+            if isinstance(answer, Exception):
+                raise answer
+            self._shortfalls = answer
         for answer in self._asker.answers():
             match answer:
                 case ActionResult():

@@ -13,8 +13,8 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from drfd.client.connection import Connection, Reconnect
@@ -31,7 +31,7 @@ from drfd_cli.top.state import FoundRows, Look, WaitingQuery
 from drfd_cli.top.view import Detail
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import BatchReply, LeafView, ShowReply, SnapshotRow, SnapshotView
+    from drfd.protocol.replies import BatchReply, ShowReply, SnapshotRow, SnapshotView
 
 #: Seconds between two requests of `why`, which costs the daemon some work.
 _WHY_S = 15.0
@@ -98,29 +98,20 @@ def fetch_waiting(connection: Connection, query: WaitingQuery, user: str) -> Fou
     return FoundRows(query, reply["rows"], reply["first"], reply["total"])
 
 
-@dataclass(frozen=True)
-class Shortfalls:
-    """What users lacked of their promises in the last seven days: leaf path → amount of the account
-    of promises. Of those users whose rows the caller may see, and only of those who lacked some."""
-
-    of: Mapping[str, int] = field(default_factory=dict)
-
-
-def fetch_shortfalls(connection: Connection) -> Shortfalls:
-    """Request what users lacked of their promises, which can take the daemon several seconds."""
+def fetch_shortfalls(connection: Connection) -> dict[str, int]:
+    """Request what users lacked of their promises in the last seven days, which can take the daemon
+    several seconds: leaf path → amount of the account of promises, of those users whose rows the
+    caller may see and who lacked some."""
     try:
         reply = connection.request("ledger", since_s=max(0.0, time.time() - _SHORT_OF_S))
     except DrfdError:
         # The account is being computed, or the daemon is away.
-        return Shortfalls()
-    missing = {_path_of(row): row["promised"] - row["kept"] for row in reply["rows"]}
-    return Shortfalls({path: amount for path, amount in missing.items() if amount})
-
-
-def _path_of(row: LeafView) -> str:
-    """Return the path of a leaf of the fair-share tree."""
-    pools = row["pool"].split("/") if row["pool"] else []
-    return ".".join(["root", *map(leaf_name, [*pools, row["user"]])])
+        return {}
+    missing: dict[str, int] = {}
+    for row in reply["rows"]:
+        names = [*(row["pool"].split("/") if row["pool"] else []), row["user"]]
+        missing[".".join(["root", *map(leaf_name, names)])] = row["promised"] - row["kept"]
+    return {path: amount for path, amount in missing.items() if amount}
 
 
 def _state(show: ShowReply | None) -> str | None:

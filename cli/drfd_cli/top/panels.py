@@ -123,12 +123,13 @@ def _letters(paths: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def header(
-    snapshot: SnapshotView, marks: dict[str, LeafMark], theme: Theme, columns: int, *,
-    now_s: float, trouble: str, most_each: int,
+    snapshot: SnapshotView, theme: Theme, columns: int, *, now_s: float, trouble: str,
+    most_each: int,
 ) -> list[Line]:  # fmt: skip
     """Return the lines about the machine. `trouble` says why the figures are outdated, and there
     are at most `most_each` lines about single nodes, and about single GPUs."""
     room = max(8, columns - _LABEL_WIDTH - 3 - _FIGURES_WIDTH)
+    marks = leaf_marks(snapshot["nodes"], theme)
     if trouble:
         first = first_line(snapshot, theme, columns, now_s=now_s, trouble=trouble)
     else:

@@ -63,10 +63,6 @@ class WaitingQuery:
     #: The number of rows before the part, or None for the end of the list.
     first: int | None
 
-    def is_of_same_list(self, other: WaitingQuery | None) -> bool:
-        """Return whether both are parts of one list."""
-        return other is not None and replace(self, first=None) == replace(other, first=None)
-
 
 @dataclass(frozen=True)
 class FoundRows:
@@ -82,7 +78,8 @@ class FoundRows:
 
     def answers(self, query: WaitingQuery | None) -> bool:
         """Return whether the rows are of the list that was asked for, if perhaps another part."""
-        return not self.problem and self.query.is_of_same_list(query)
+        is_same = query is not None and replace(self.query, first=query.first) == query
+        return is_same and not self.problem
 
 
 @dataclass(frozen=True)
@@ -264,9 +261,8 @@ def _is_chosen(row: SnapshotRow, row_filter: RowFilter, user: str) -> bool:
     reason = row["reason"]
     words = (
         *(row["label"], row["name"], row["user"], row["pool"], row["state"]),
-        row.get("group") or "",
-        reason["code"] if reason else row["outcome"] or "",
-    )
+        row.get("group") or "", reason["code"] if reason else row["outcome"] or "",
+    )  # fmt: skip
     return row_filter.text.casefold() in "\n".join(words).casefold()
 
 
@@ -372,6 +368,11 @@ ORDERS: dict[TopPanel, dict[str, Callable[[Any], Any] | None]] = {
 
 # -- the effect of keys --------------------------------------------------------------------------
 
+_WHOLE, _ANYBODY = Window(), Viewer()
+#: Keys that do the same at any time.
+_ALWAYS = {
+    "ctrl-c": UserAction.QUIT, "ctrl-l": UserAction.REDRAW, "ctrl-z": UserAction.SUSPEND,
+}  # fmt: skip
 _STEPS = {"down": 1, "j": 1, "up": -1, "k": -1}
 #: Most characters of a search text.
 _MOST_TEXT = 60
@@ -393,17 +394,13 @@ def cursor(state: State, panel: TopPanel, rows: Sequence[Any]) -> int:
 
 
 def press(
-    state: State,
-    key: str,
-    lists: Lists,
-    page_rows: int,
-    window: Window | None = None,
-    viewer: Viewer | None = None,
-) -> tuple[State, UserAction | Act | Look | None]:
+    state: State, key: str, lists: Lists, page_rows: int, window: Window = _WHOLE,
+    viewer: Viewer = _ANYBODY,
+) -> tuple[State, UserAction | Act | Look | None]:  # fmt: skip
     """Return the next state, and the action to do outside the screen or None. `page_rows` is the
     number of rows that PgUp and PgDn move; `window` tells of waiting rows that are not listed;
     without a `viewer`, nothing is refused to the user."""
-    after, action = _press(state, key, lists, page_rows, window or Window(), viewer or Viewer())
+    after, action = _press(state, key, lists, page_rows, window, viewer)
     if (after.row_filter, after.sorted_by, after.backwards) != (
         state.row_filter, state.sorted_by, state.backwards
     ):  # fmt: skip
@@ -415,12 +412,8 @@ def _press(
     state: State, key: str, lists: Lists, page_rows: int, window: Window, viewer: Viewer
 ) -> tuple[State, UserAction | Act | Look | None]:
     state = replace(state, message="", is_bad=False)
-    if key == "ctrl-c":
-        return state, UserAction.QUIT
-    if key == "ctrl-l":
-        return state, UserAction.REDRAW
-    if key == "ctrl-z":
-        return state, UserAction.SUSPEND
+    if key in _ALWAYS:
+        return state, _ALWAYS[key]
     if state.question is not None:
         act = state.question.act if key in ("y", "Y") else None
         told = "" if act else "nothing done"
@@ -543,8 +536,10 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
         case "i":
             after, told = _NEXT_SHOWN[state.history]
             return replace(state, history=after, message=told)
-        case " " if state.panel is TopPanel.TREE:
-            return _fold(state, rows[at]) if rows else state
+        case " " if state.panel is TopPanel.TREE and rows and rows[at]["is_leaf"]:
+            return replace(state, message="only a pool can be folded", is_bad=True)
+        case " " if state.panel is TopPanel.TREE and rows:
+            return replace(state, folded=state.folded ^ {rows[at]["path"]})
         case " " if rows:
             return _move(_mark(state, rows[at]), rows, at + 1)
         case "esc" if state.marked:
@@ -558,7 +553,9 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
         case "home" | "g":
             return _move(state, rows, 0)
         case "end" | "G" if state.panel is TopPanel.WAITING and window.after:
-            return _go_to_end(state, window)
+            if window.problem:
+                return replace(state, message=window.problem, is_bad=True)
+            return replace(_place(state, CursorPlace(index=_END)), first=None)
         case "end" | "G":
             return _move(state, rows, len(rows) - 1)
     step = _STEPS.get(key) or {"pgdn": page_rows, "pgup": -page_rows}.get(key, 0)
@@ -567,12 +564,6 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
     if state.panel is TopPanel.WAITING:
         state = _turn_page(state, len(rows), at + step, window)
     return _move(state, rows, at + step)
-
-
-def _go_to_end(state: State, window: Window) -> State:
-    if window.problem:
-        return replace(state, message=window.problem, is_bad=True)
-    return replace(_place(state, CursorPlace(index=_END)), first=None)
 
 
 def _turn_page(state: State, count: int, at: int, window: Window) -> State:
@@ -606,12 +597,6 @@ def _open(state: State, row: Any) -> State:
     return replace(state, row_filter=replace(state.row_filter, below=below))
 
 
-def _fold(state: State, row: TreeRow) -> State:
-    if row["is_leaf"]:
-        return replace(state, message="only a pool can be folded", is_bad=True)
-    return replace(state, folded=state.folded ^ {row["path"]})
-
-
 def _mark(state: State, row: SnapshotRow) -> State:
     marked, mark = dict(state.marked), mark_of(row)
     if marked.pop(mark, None) is None:
@@ -620,12 +605,9 @@ def _mark(state: State, row: SnapshotRow) -> State:
 
 
 def _act(
-    state: State,
-    key: str,
-    rows: Sequence[SnapshotRow],
-    viewer: Viewer,
+    state: State, key: str, rows: Sequence[SnapshotRow], viewer: Viewer,
     hidden: Mapping[str, SnapshotRow],
-) -> tuple[State, Act | None]:
+) -> tuple[State, Act | None]:  # fmt: skip
     match begin(key, rows, viewer):
         case Act() as act:
             return replace(state, marked=hidden), act

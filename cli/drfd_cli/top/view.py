@@ -7,7 +7,7 @@ and the end of its output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,6 +54,7 @@ from drfd_cli.top.state import (
     cursor,
     hidden_marks,
     mark_of,
+    selected,
     shown,
     targets,
     viewer_of,
@@ -172,12 +173,9 @@ def _top(scene: Scene, size: Size, theme: Theme) -> list[Line]:
     snapshot, columns, now_s = scene.snapshot, size.columns, scene.now_s
     if scene.state.page is not Page.MAIN and size.rows < _ROOMY:
         return [first_line(snapshot, theme, columns, now_s=now_s, trouble=scene.trouble)]
-    marks = leaf_marks(snapshot["nodes"], theme)
     # The lists below keep most of the screen.
     most = max(0, size.rows - LEAST_ROWS) // 4
-    return header(
-        snapshot, marks, theme, columns, now_s=now_s, trouble=scene.trouble, most_each=most
-    )
+    return header(snapshot, theme, columns, now_s=now_s, trouble=scene.trouble, most_each=most)
 
 
 def _page(scene: Scene, columns: int, room: int, theme: Theme) -> list[Line]:
@@ -190,11 +188,9 @@ def _page(scene: Scene, columns: int, room: int, theme: Theme) -> list[Line]:
 def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
     """Return the main page as it is printed: as many lines as needed, without the line of keys."""
     columns = max(LEAST_COLUMNS, columns)
-    marks = leaf_marks(scene.snapshot["nodes"], theme)
     lines = header(
-        scene.snapshot, marks, theme, columns, now_s=scene.now_s, trouble="",
-        most_each=_MOST_PRINTED,
-    )  # fmt: skip
+        scene.snapshot, theme, columns, now_s=scene.now_s, trouble="", most_each=_MOST_PRINTED
+    )
     listed = scene.lists()
     for table in _tables(scene, listed, columns, columns, theme).values():
         height = min(table.height, _MOST_PRINTED + 1)
@@ -227,12 +223,15 @@ def _places(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     found = []
     if is_beside:
         found.append(Place(TopPanel.TREE, tables.pop(TopPanel.TREE), 0, 0, left, room))
-    kept = _kept_for_history(scene, room)
+    # What the history has even if the panels could fill it.
+    drawn = 0 if scene.history is None else height_of(scene.history, scene.snapshot)
+    kept = min(drawn, room // 3) if scene.state.history is WhenShown.ALWAYS else 0
     heights = _divide(tables, room - kept, scene.state.panel, right)
     # The last panel has all lines that no other one needs: leave it one of them.
     last = list(tables)[-1]
     free = heights[last] - tables[last].height - 1
-    if _has_history(scene) and kept + free >= _LEAST_HISTORY:
+    has_history = drawn > 0 and scene.state.history is not WhenShown.NEVER
+    if has_history and kept + free >= _LEAST_HISTORY:
         heights[last], kept = heights[last] - max(0, free), kept + max(0, free)
     line = 0
     for panel, table in tables.items():
@@ -242,38 +241,19 @@ def _places(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     return found
 
 
-def _has_history(scene: Scene) -> bool:
-    """Return whether there may be curves on the screen."""
-    history = scene.history
-    if history is None or scene.state.history is WhenShown.NEVER:
-        return False
-    return height_of(history, scene.snapshot) > 0
-
-
-def _kept_for_history(scene: Scene, room: int) -> int:
-    """Return how many lines the panels leave to the history even if they could fill them."""
-    if scene.history is None or scene.state.history is not WhenShown.ALWAYS:
-        return 0
-    whole = height_of(scene.history, scene.snapshot)
-    return min(whole, room // 3)
-
-
-def _cursor_of(scene: Scene, place: Place) -> int | None:
-    rows = place.table.rows
-    return cursor(scene.state, place.panel, rows) if rows else None
-
-
 def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
+    state, snapshot = scene.state, scene.snapshot
+
     def lines(place: Place) -> list[Line]:
+        rows, has_marks = place.table.rows, state.marked and place.panel is not TopPanel.TREE
         drawn = draw(
-            place.table, theme, place.columns, place.height, cursor=_cursor_of(scene, place),
-            is_focus=place.panel is scene.state.panel,
-            is_marked=_is_marked(scene.state, place.panel),
+            place.table, theme, place.columns, place.height,
+            cursor=cursor(state, place.panel, rows) if rows else None,
+            is_focus=place.panel is state.panel,
+            is_marked=(lambda row: mark_of(row) in state.marked) if has_marks else None,
         )  # fmt: skip
         if place.below and scene.history is not None:
-            drawn += history_lines(
-                scene.history, scene.snapshot, theme, place.columns, place.below
-            )  # fmt: skip
+            drawn += history_lines(scene.history, snapshot, theme, place.columns, place.below)
         return drawn
 
     first, *others = _places(scene, listed, size, room, theme)
@@ -281,13 +261,6 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     if others[0].column == 0:
         return [*lines(first), *below]
     return [[*a, Segment(" "), *b] for a, b in zip(lines(first), below, strict=True)]
-
-
-def _is_marked(state: State, panel: TopPanel) -> Callable[[Any], bool] | None:
-    """Return a function that tells which rows are marked, or None if none is."""
-    if not state.marked or panel is TopPanel.TREE:
-        return None
-    return lambda row: mark_of(row) in state.marked
 
 
 def _divide(
@@ -415,16 +388,15 @@ def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
 def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     """Return the question, message, filter or reason, and below it the line of keys."""
     state, columns = scene.state, size.columns
-    told: list[Line] = []
+    words, style = "", "held"
     if state.page is Page.MAIN and state.marked:
-        words = _marks_words(state, len(hidden_marks(state, listed, viewer_of(scene.snapshot))))
-        told = [[Segment(fit(words, columns), theme["held"])]]
+        hidden = hidden_marks(state, listed, viewer_of(scene.snapshot))
+        words = _marks_words(len(state.marked), len(hidden))
     elif state.page is Page.MAIN and not state.row_filter.is_empty():
-        told = [[Segment(fit(f" only {_choice(state)}; Esc shows all", columns), theme["held"])]]
+        words = f"only {_choice(state)}; Esc shows all"
     elif state.page is Page.MAIN:
-        told = [
-            [Segment(fit(f" {words}", columns), theme["dim"])] for words in _named(state, listed)
-        ]
+        words, style = _named(state, listed), "dim"
+    told: list[Line] = [[Segment(fit(f" {words}", columns), theme[style])]] if words else []
     height = 1
     about = _about_selected(state, listed)
     if about and size.rows >= _WITH_SENTENCES:
@@ -443,15 +415,13 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     return [*told, _key_line(scene, listed, theme, columns)]
 
 
-def _marks_words(state: State, hidden: int) -> str:
+def _marks_words(count: int, hidden: int) -> str:
     """Return how many jobs are marked, and for which of them a key is."""
-    count = len(state.marked)
     if not hidden:
-        return f" {count} marked; a key is for all of them, Esc unmarks"
-    if hidden < count:
-        shown = count - hidden
-        return f" {count} marked, {hidden} hidden by the filter; a key is for the {shown} shown"
-    return f" {count} marked, all hidden by the filter; a key is for the job selected"
+        return f"{count} marked; a key is for all of them, Esc unmarks"
+    if hidden == count:
+        return f"{count} marked, all hidden by the filter; a key is for the job selected"
+    return f"{count} marked, {hidden} hidden by the filter; a key is for the {count - hidden} shown"
 
 
 def _pressing(state: State, theme: Theme, columns: int) -> Line | None:
@@ -478,38 +448,35 @@ def _pressing(state: State, theme: Theme, columns: int) -> Line | None:
 def _choice(state: State) -> str:
     row_filter = state.row_filter
     parts = [
-        *(["mine"] if row_filter.only_mine else []),
-        *([f"those of {show_path(row_filter.below)}"] if row_filter.below else []),
-        *([f"with “{row_filter.text}”"] if row_filter.text else []),
+        "mine" if row_filter.only_mine else "",
+        f"those of {show_path(row_filter.below)}" if row_filter.below else "",
+        f"with “{row_filter.text}”" if row_filter.text else "",
     ]
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
 
 
 #: The longest name that is not told again: the panels have room for it, mostly.
 _SHORT_NAME = 12
 
 
-def _named(state: State, listed: Lists) -> list[str]:
-    """Return a line with the whole name of the job under the cursor and its group, or none if that
-    tells nothing, and for a waiting job, whose reason stands there."""
-    if state.panel not in (TopPanel.RUNNING, TopPanel.ENDED) or not listed[state.panel]:
-        return []
-    row = listed[state.panel][cursor(state, state.panel, listed[state.panel])]
+def _named(state: State, listed: Lists) -> str:
+    """Return the whole name of the job under the cursor and its group, or "" if that tells nothing,
+    and for a waiting job, whose reason stands there."""
+    row = selected(state, listed)
+    if row is None or state.panel is TopPanel.WAITING:
+        return ""
     group = row.get("group")
     if len(row["name"]) <= _SHORT_NAME and not group:
-        return []
-    return [f"{row['label']}: {clean(row['name'])}" + (f", group {clean(group)}" if group else "")]
+        return ""
+    return f"{row['label']}: {clean(row['name'])}" + (f", group {clean(group)}" if group else "")
 
 
 def _about_selected(state: State, listed: Lists) -> str:
     """Return the whole reason of the waiting job under the cursor."""
     if state.page is not Page.MAIN or state.panel is not TopPanel.WAITING:
         return ""
-    rows = listed[TopPanel.WAITING]
-    if not rows:
-        return ""
-    row = rows[cursor(state, TopPanel.WAITING, rows)]
-    return f"{row['label']}: {code_line(row['reason'])}"
+    row = selected(state, listed)
+    return "" if row is None else f"{row['label']}: {code_line(row['reason'])}"
 
 
 # -- the page about one job --------------------------------------------------------------------
@@ -612,13 +579,7 @@ def _notes(why: WhyReply | None, theme: Theme, columns: int, at_s: float) -> Ite
         return
     words = list(why.get("notes", ()))
     if "job" in why:
-        certainty = why["job"].get("expected_start_certainty")
-        start = start_line(
-            why["job"]["expected_start_at"],
-            certainty,
-            now_s=at_s,
-            unknown=why["job"].get("expected_start_unknown"),
-        )
+        start = start_line(why["job"], now_s=at_s)
         words += [start] if start is not None else []
     advice = why.get("advice")
     if advice is not None:

@@ -28,7 +28,6 @@ from drfd_cli.top.feed import (
     Asker,
     FoundOutput,
     News,
-    Shortfalls,
     SnapshotReader,
     fetch_detail,
     fetch_shortfalls,
@@ -138,10 +137,10 @@ def test_what_users_lacked_in_seven_days_is_known_by_their_leaves(connection, da
         {"user": "carol", "pool": None, "promised": 7, "kept": 7},
     ]
     daemon.replies = {"ledger": [{"rows": rows}, refuse(text="it is being computed")]}
-    assert fetch_shortfalls(connection).of == {"root.lab.sub.ann%2Eb": 3000, "root.bob": 1}
+    assert fetch_shortfalls(connection) == {"root.lab.sub.ann%2Eb": 3000, "root.bob": 1}
     (request,) = daemon.requests
     assert 0 <= time.time() - 7 * 86400 - request["since_s"] < 60
-    assert fetch_shortfalls(connection) == Shortfalls(), "no error"
+    assert fetch_shortfalls(connection) == {}, "no error"
 
 
 def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
