@@ -17,7 +17,7 @@ from drfd.client.option_values import fields_of
 from drfd.client.submission import completed
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused, Unavailable
-from drfd.common.indices import Span, read_array, show_numbers
+from drfd.common.indices import read_array, show_numbers
 from drfd.payload.pack import output_fields
 from drfd.protocol.job_options import BY_KEY, OPTIONS, of_field
 from drfd_cli import output
@@ -50,25 +50,19 @@ class _Again:
 def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> Changes:
     try:
         words = [word for text in texts for word in shlex.split(text)]
-        options, sign, argv = _split(words)
-        changes = read_changes(options, takes_wrap=True)
-        if sign and not argv:
+        at = words.index("--") if "--" in words else len(words)
+        changes, argv = read_changes(words[:at], takes_wrap=True), words[at + 1 :]
+        if at == len(words):
+            return changes
+        if not argv:
             raise click.UsageError("there is no command behind --")
-        if sign and "argv" in changes.fields:
+        if "argv" in changes.fields:
             raise click.UsageError("--wrap has a command in its line; leave out the other")
-        return replace(changes, fields={**changes.fields, "argv": argv}) if sign else changes
+        return replace(changes, fields={**changes.fields, "argv": argv})
     except ValueError as error:
         raise click.BadParameter(f"{error}: {' '.join(texts)}") from None
     except click.ClickException as error:
         raise click.BadParameter(error.format_message()) from None
-
-
-def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
-    """Return the options, whether a command follows them behind `--`, and the command."""
-    if "--" not in words:
-        return words, False, []
-    at = words.index("--")
-    return words[:at], True, words[at + 1 :]
 
 
 @click.command("retry")
@@ -103,7 +97,7 @@ def command(
             what = "failed" if failed else "ended"
             raise Refused("no-such-job", f"no job of yours in the group {group} has {what}")
     call = Resubmission(client, changes, failed=failed)
-    call.submit(_by_array(ids))
+    call.submit(ids)
     done, refused = call.done, call.refused
     return Result(
         show=lambda: _show(done, quiet=quiet),
@@ -155,15 +149,6 @@ def _finish(refused: list[DrfdError]) -> int:
     return refused[0].exit_code if refused else 0
 
 
-def _by_array(ids: Iterable[Ref]) -> list[list[Ref]]:
-    """Return the ids, those of tasks of one array together."""
-    found: dict[str, list[Ref]] = {}
-    for ref in ids:
-        array, _, index = str(ref).partition("_")
-        found.setdefault(f"{array}_" if index else array, []).append(ref)
-    return list(found.values())
-
-
 class Resubmission:
     """Submits jobs, arrays and tasks again, those that others wait for first: each one waits for
     the new jobs as it did for the old ones."""
@@ -193,10 +178,16 @@ class Resubmission:
         #: Jobs and arrays that somebody has cancelled, and what waited for them.
         self._unwanted: set[str] = set()
 
-    def submit(self, groups: Iterable[list[Ref]]) -> None:
-        """Submit each group: one job, one array, or tasks of one array. Refusals are kept."""
-        for refs in groups:
-            self._left.setdefault(str(refs[0]).partition("_")[0], []).append(refs)
+    def submit(self, ids: Iterable[Ref]) -> None:
+        """Submit jobs, arrays and tasks, those of one array together. Refusals are kept."""
+        for ref in ids:
+            array, _, index = str(ref).partition("_")
+            groups = self._left.setdefault(array, [])
+            tasks = next((each for each in groups if index and "_" in str(each[0])), None)
+            if tasks is None:
+                groups.append([ref])
+            else:
+                tasks.append(ref)
         while self._left:
             self._submit_all(next(iter(self._left)))
         for lines, what in (
@@ -212,17 +203,14 @@ class Resubmission:
 
     def _submit_all(self, key: str) -> None:
         for refs in self._left.pop(key):
-            self._submit_one(refs)
-
-    def _submit_one(self, refs: list[Ref]) -> None:
-        try:
-            again = self._submit(refs)
-        except Unavailable:
-            raise
-        except DrfdError as error:
-            self.refused.append(error)
-        else:
-            self.done += [again] if again is not None else []
+            try:
+                again = self._submit(refs)
+            except Unavailable:
+                raise
+            except DrfdError as error:
+                self.refused.append(error)
+            else:
+                self.done += [again] if again is not None else []
 
     def _submit(self, refs: list[Ref]) -> _Again | None:
         """Submit a job, an array or tasks of one array again. Returns None if nothing is to be
@@ -240,7 +228,9 @@ class Resubmission:
         if array and (index or self._failed):
             label = f"{key}_{array}" if array.isdecimal() else f"{key}_[{array}]"
         if array:
-            again["array"] = array + _at_once(again, failed=self._failed)
+            # Of the whole array, the indices have the bound of tasks at once among them.
+            bound = str(again.get("array", "")).partition("%")[1:] if self._failed else ()
+            again["array"] = array + "".join(bound)
         after = self._after(label, reply)
         if after is None:
             return None
@@ -298,10 +288,10 @@ class Resubmission:
             label = f"{ref}_[{bad.pop(_CANCELLED)}]"
             self._say(f"{label} was cancelled by hand; drf retry '{label}' takes it all the same")
             self._unwanted.add(str(ref))
-        spans = read_array(",".join(bad.values()))[0] if bad else ()
-        left = expanded(spans)
+        every = _numbers(bad.values()) if bad else set()
+        left = set(every)
         for repeat in reply.get("repeats", []):
-            left -= expanded(read_array(repeat["array"])[0]) if "array" in repeat else set()
+            left -= _numbers([repeat["array"]]) if "array" in repeat else set()
         if bad and not left:
             self._say(
                 f"each task of array {ref} that has failed has been retried: "
@@ -311,8 +301,7 @@ class Resubmission:
             self._say(f"no task of array {ref} has failed")
         else:
             # The daemon's own words, unless some tasks are left out.
-            all_of = left == expanded(spans)
-            return list(bad.values()) if all_of else [show_numbers(left)]
+            return list(bad.values()) if left == every else [show_numbers(left)]
         return []
 
     def _group(self, again: Mapping[str, object]) -> dict[str, object]:
@@ -339,7 +328,8 @@ class Resubmission:
                 self._submit_all(key)
             new, indices = self._new.get(key, (0, []))
             repeat = each.get("repeat")
-            if new and (not index or index in _all_indices(indices)):
+            # Of a job the only index is "".
+            if new and (not index or (all(indices) and int(index) in _numbers(indices))):
                 found.append({"id": f"{new}_{index}" if index else new, "want": want})
             elif each["live"]:
                 found.append({"id": _ref(awaited), "want": want})
@@ -376,15 +366,10 @@ def _ref(label: str) -> Ref:
     return label if "_" in label else int(label)
 
 
-def expanded(spans: Iterable[Span]) -> set[int]:
+def _numbers(indices: Iterable[str]) -> set[int]:
+    """Return the indices of tasks one by one."""
+    spans, _ = read_array(",".join(indices))
     return {at for first, last, step in spans for at in range(first, last + 1, step)}
-
-
-def _all_indices(indices: list[str]) -> set[str]:
-    """Return the indices of a new array one by one; none for a job."""
-    if indices == [""]:
-        return set()
-    return {str(at) for at in expanded(read_array(",".join(indices))[0])}
 
 
 def submit_again(
@@ -393,16 +378,10 @@ def submit_again(
     """Submit a job, an array or tasks of one array again. Returns None if nothing is to be done.
     `say` takes messages. Raises Refused."""
     call = Resubmission(client, changes, failed=False, say=say)
-    call.submit([refs])
+    call.submit(refs)
     if call.refused:
         raise call.refused[0]
     return call.done[0] if call.done else None
-
-
-def _at_once(again: Mapping[str, object], *, failed: bool) -> str:
-    """Return `%N` if the whole array had that bound and only some tasks are retried."""
-    _, sign, bound = str(again.get("array", "")).partition("%")
-    return f"{sign}{bound}" if failed else ""
 
 
 @dataclass(frozen=True, slots=True)
