@@ -164,13 +164,9 @@ def _window(window: WindowView) -> str:
 def _shared_reason(controls: list[str]) -> str:
     """Return the reason that most limits have in common, "; " before it, or "" if none is repeated.
     It is told once."""
-    ends = Counter(control[at:] for control in controls for at in _breaks(control))
+    ends = Counter(each[at.start() :] for each in controls for at in re.finditer("; ", each))
     shared = [end for end, count in ends.items() if count > max(2, len(controls) / 2)]
     return max(shared, key=len, default="")
-
-
-def _breaks(text: str) -> list[int]:
-    return [found.start() for found in re.finditer("; ", text)]
 
 
 def _end(stray: str) -> None:

@@ -67,13 +67,12 @@ def pages(cli: click.Group, documents: Mapping[str, str], version: str) -> dict[
         for title, text in sections(documents[document]).items():
             made[page] += [f'.SH "{plain(title.upper())}"', *from_markdown(text)]
     return {
-        page: "\n".join([_title(page, version), *lines, ".SH SEE ALSO", _also(page), ""])
+        page: "\n".join(
+            [_title(page, version), *lines, ".SH SEE ALSO",
+             _SEE_ALSO.get(page, "drf(1), drfd(8)"), ""]
+        )
         for page, lines in made.items()
-    }
-
-
-def _also(page: str) -> str:
-    return _SEE_ALSO.get(page, "drf(1), drfd(8)")
+    }  # fmt: skip
 
 
 def _title(page: str, version: str) -> str:

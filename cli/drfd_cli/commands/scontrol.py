@@ -30,9 +30,13 @@ from drfd_cli.slurm.grammar import (
 from drfd_cli.slurm.lookup import KNOWN_S, partitions, read_machine
 from drfd_cli.slurm.sbatch_options import translate
 
+#: What a command does with its words, and whether each job is printed in a line; and its exit code,
+#: unless that is 0.
+Command = Callable[[list[str], bool], int | None]
+
 
 @slurm_command("scontrol", "show and change jobs and the machine, as `drf show` and `drf set` do")
-def command(words: list[str]) -> int:
+def command(words: list[str]) -> int | None:
     found, rest = SCONTROL.read(words)
     if not rest:
         raise click.UsageError("there is no command; scontrol --help lists them")
@@ -63,7 +67,7 @@ def _refuse(word: str) -> NoReturn:
 # -- show --------------------------------------------------------------------------------------
 
 
-def _show(words: list[str], in_a_line: bool) -> int:
+def _show(words: list[str], in_a_line: bool) -> None:
     what, _, value = (words[0] if words else "").partition("=")
     names = [*filter(None, [value]), *words[1:]]
     kind = next((kind for kind in _SHOWN if what and kind.startswith(what.lower())), None)
@@ -72,21 +76,19 @@ def _show(words: list[str], in_a_line: bool) -> int:
     if kind is None:
         there = " ".join(_SHOWN)
         raise click.UsageError(f"there is no show {what} here; there are: {there}".strip())
-    return _SHOWN[kind](names, in_a_line)
+    _SHOWN[kind](names, in_a_line)
 
 
-def _show_hostnames(names: list[str], in_a_line: bool) -> int:
+def _show_hostnames(names: list[str], in_a_line: bool) -> None:
     text = ",".join(names)
     if not names:
         text = os.environ.get("SLURM_JOB_NODELIST") or host_name()
     for name in expanded(text):
         click.echo(name)
-    return 0
 
 
-def _show_hostlist(names: list[str], in_a_line: bool) -> int:
+def _show_hostlist(names: list[str], in_a_line: bool) -> None:
     click.echo(",".join(each for name in names for each in expanded(name)))
-    return 0
 
 
 #: Names of one list: `a`, or `node[01-04,7]-ib`.
@@ -131,14 +133,13 @@ def _print(lines: list[str], in_a_line: bool) -> None:
         click.echo("\n   ".join(lines) + "\n")
 
 
-def _show_job(names: list[str], in_a_line: bool) -> int:
+def _show_job(names: list[str], in_a_line: bool) -> None:
     client = connect()
     jobs = list(_jobs(client, parse_ids(",".join(names)) if names else []))
     if not jobs:
         click.echo("No jobs in the system")
     for job in jobs:
         _print(_lines_of(job), in_a_line)
-    return 0
 
 
 def _jobs(client: Connection, ids: list[Ref]) -> Iterator[Mapping[str, Any]]:
@@ -199,7 +200,7 @@ def _known(text: str) -> str:
     return "Unknown" if text == "N/A" else text
 
 
-def _show_node(names: list[str], in_a_line: bool) -> int:
+def _show_node(names: list[str], in_a_line: bool) -> None:
     client = connect()
     machine = read_machine(client)
     unknown = [name for name in expanded(",".join(names)) if name != machine.name]
@@ -216,10 +217,9 @@ def _show_node(names: list[str], in_a_line: bool) -> int:
         *([f"Reason={machine.reason}"] if machine.reason != "none" else []),
     ]
     _print(lines, in_a_line)
-    return 0
 
 
-def _show_partition(names: list[str], in_a_line: bool) -> int:
+def _show_partition(names: list[str], in_a_line: bool) -> None:
     client = connect()
     known = partitions(client)
     unknown = [name for name in names if name not in known]
@@ -236,10 +236,9 @@ def _show_partition(names: list[str], in_a_line: bool) -> int:
             f"TotalCPUs={machine.cpus} TotalNodes=1",
         ]
         _print(lines, in_a_line)
-    return 0
 
 
-def _show_config(names: list[str], in_a_line: bool) -> int:
+def _show_config(names: list[str], in_a_line: bool) -> None:
     """Print what is so here of Slurm's settings that programs ask for."""
     told = {
         "ClusterName": host_name(), "JobRequeue": "1", "MaxArraySize": str(MAX_INDEX + 1),
@@ -249,10 +248,9 @@ def _show_config(names: list[str], in_a_line: bool) -> int:
     click.echo(f"Configuration data as of {fields.moment(time.time())}")
     for name, value in told.items():
         click.echo(f"{name:<23} = {value}")
-    return 0
 
 
-_SHOWN: dict[str, Callable[[list[str], bool], int]] = {
+_SHOWN: dict[str, Callable[[list[str], bool], None]] = {
     "hostnames": _show_hostnames, "hostlist": _show_hostlist, "jobid": _show_job,
     "job": _show_job, "node": _show_node, "partition": _show_partition, "config": _show_config,
 }  # fmt: skip
@@ -278,7 +276,7 @@ def _act(client: Connection, verb: Any, select: Mapping[str, object], **asked: o
     return 1 if reply["failed"] else 0
 
 
-def _verb(verb: str) -> Callable[[list[str], bool], int]:
+def _verb(verb: str) -> Command:
     """Return the command of a verb that drf has too."""
 
     def act(words: list[str], in_a_line: bool) -> int:
@@ -289,7 +287,7 @@ def _verb(verb: str) -> Callable[[list[str], bool], int]:
     return act
 
 
-def _requeue(*, held: bool) -> Callable[[list[str], bool], int]:
+def _requeue(*, held: bool) -> Command:
     def act(words: list[str], in_a_line: bool) -> int:
         refs = _refs([word for word in words if word.lower() != "incomplete"], "requeue")
         return _act(connect(), "requeue", {"ids": refs}, held=held)
@@ -319,7 +317,7 @@ _IGNORED = {
 }
 
 
-def _update(words: list[str], in_a_line: bool) -> int:
+def _update(words: list[str], in_a_line: bool) -> int | None:
     given: dict[str, str] = {}
     for word in words:
         key, sign, value = word.partition("=")
@@ -329,9 +327,10 @@ def _update(words: list[str], in_a_line: bool) -> int:
     ids = given.pop("jobid", given.pop("job", ""))
     if ids:
         return _update_jobs(parse_ids(ids), given)
-    if "nodename" in given:
-        return _update_node(given)
-    raise click.UsageError("what is to change is not named: JobId=42, or NodeName=HOST")
+    if "nodename" not in given:
+        raise click.UsageError("what is to change is not named: JobId=42, or NodeName=HOST")
+    _update_node(given)
+    return None
 
 
 def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
@@ -394,7 +393,7 @@ def _changes(given: Mapping[str, str], *, limit_s: int | None = None) -> dict[st
     return asked if limit_s is None else {**asked, "time_limit_s": limit_s}
 
 
-def _update_node(given: dict[str, str]) -> int:
+def _update_node(given: dict[str, str]) -> None:
     unknown = [name for name in expanded(given.pop("nodename")) if name != host_name()]
     if unknown:
         raise Refused("no-node", f"there is no node {unknown[0]}; this is {host_name()}")
@@ -404,25 +403,22 @@ def _update_node(given: dict[str, str]) -> int:
         raise click.UsageError(text)
     is_on = state == "drain"
     connect().request("drain", on=is_on, **({"reason": reason} if is_on and reason else {}))
-    return 0
 
 
 # -- the rest ----------------------------------------------------------------------------------
 
 
-def _reconfigure(words: list[str], in_a_line: bool) -> int:
+def _reconfigure(words: list[str], in_a_line: bool) -> None:
     for warning in connect().request("reload")["warnings"]:
         output.say(f"warning: {warning}")
-    return 0
 
 
-def _ping(words: list[str], in_a_line: bool) -> int:
+def _ping(words: list[str], in_a_line: bool) -> None:
     connect().request("hello")
     click.echo(f"Slurmctld(primary) at {host_name()} is UP")
-    return 0
 
 
-def _write(words: list[str], in_a_line: bool) -> int:
+def _write(words: list[str], in_a_line: bool) -> None:
     if len(words) < 2 or words[0].lower() != "batch_script":
         raise click.UsageError("there is only: write batch_script ID [FILE]")
     reply = connect().submission(_refs(words[1:2], "write batch_script")[0])
@@ -432,20 +428,18 @@ def _write(words: list[str], in_a_line: bool) -> int:
     path = words[2] if len(words) > 2 else f"slurm-{reply['label']}.sh"
     if path == "-":
         click.echo(os.fsencode(script), nl=False)
-        return 0
-    with open(path, "wb") as file:
-        file.write(os.fsencode(script))
-    click.echo(f"batch script for job {reply['label']} written to {path}")
-    return 0
+    else:
+        with open(path, "wb") as file:
+            file.write(os.fsencode(script))
+        click.echo(f"batch script for job {reply['label']} written to {path}")
 
 
-def _version(words: list[str], in_a_line: bool) -> int:
+def _version(words: list[str], in_a_line: bool) -> None:
     click.echo(version())
-    return 0
 
 
 #: The commands of scontrol that there are here.
-_COMMANDS: dict[str, Callable[[list[str], bool], int]] = {
+_COMMANDS: dict[str, Command] = {
     "show": _show, "hold": _verb("hold"), "uhold": _verb("hold"), "release": _verb("release"),
     "suspend": _verb("suspend"), "resume": _verb("resume"), "requeue": _requeue(held=False),
     "requeuehold": _requeue(held=True), "update": _update, "reconfigure": _reconfigure,

@@ -231,13 +231,13 @@ def parts(values: list[str]) -> list[str]:
 
 def slurm_command(
     name: str, text: str, *, has_short_help: bool = True
-) -> Callable[[Callable[[list[str]], int]], click.Command]:
+) -> Callable[[Callable[[list[str]], int | None]], click.Command]:
     """Return a decorator that makes a command of a function of the words after its name.
 
     `has_short_help`: whether -h asks for help, and for nothing else.
     """
 
-    def make(function: Callable[[list[str]], int]) -> click.Command:
+    def make(function: Callable[[list[str]], int | None]) -> click.Command:
         @click.command(
             name,
             help=text,
@@ -245,14 +245,12 @@ def slurm_command(
             context_settings={"ignore_unknown_options": True},
         )
         @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-        def command(words: tuple[str, ...]) -> int:
-            if words[:1] in (("--help",), ("--usage",), *((("-h",),) if has_short_help else ())):
-                click.echo(_help_of(name, text), nl=False)
-                return 0
-            if words[:1] in (("--version",), ("-V",)):
-                click.echo(version())
-                return 0
-            return function(list(words))
+        def command(words: tuple[str, ...]) -> int | None:
+            helps = ("--help", "--usage", *(("-h",) if has_short_help else ()))
+            if not words or words[0] not in (*helps, "--version", "-V"):
+                return function(list(words))
+            click.echo(_help_of(name, text) if words[0] in helps else version())
+            return None
 
         return command
 
@@ -396,8 +394,7 @@ def _help_of(name: str, text: str) -> str:
                 subsequent_indent=" " * (width + 2), break_on_hyphens=False,
             )
         )  # fmt: skip
-    lines += ["", *_more(name)]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *_more(name)])
 
 
 def _more(name: str) -> list[str]:

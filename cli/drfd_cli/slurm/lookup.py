@@ -51,6 +51,12 @@ def user_names(client: Connection, words: Iterable[str]) -> list[str]:
     """Return the names of users, of whom some may be given by number. Raises Refused for those whom
     neither this machine nor the daemon knows."""
     found = []
+
+    def known() -> set[str]:
+        paths = [node["path"] for node in client.request("shares")["nodes"]]
+        own, recent = client.request("hello")["user"], client.request("recent")["users"]
+        return {own, *recent, *(path.rsplit(".", 1)[-1] for path in paths)}
+
     for word in words:
         name = word
         with suppress(KeyError, OverflowError):
@@ -59,16 +65,10 @@ def user_names(client: Connection, words: Iterable[str]) -> list[str]:
                 found.append(written_name(word))
                 continue
             name = written_name(pwd.getpwuid(int(word)).pw_name)
-        if name == word and name not in _users_of(client):
+        if name == word and name not in known():
             raise Refused("no-user", f"there is no user {word}")
         found.append(name)
     return found
-
-
-def _users_of(client: Connection) -> set[str]:
-    paths = [node["path"] for node in client.request("shares")["nodes"]]
-    own = client.request("hello")["user"]
-    return {own, *client.request("recent")["users"], *(path.rsplit(".", 1)[-1] for path in paths)}
 
 
 def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
@@ -105,20 +105,12 @@ def with_starts(client: Connection, jobs: list[fields.View]) -> list[fields.View
         if job["state"] in ("PENDING", "HELD") and job["expected_start_at"] is None and left:
             left -= 1
             with suppress(Refused):
-                told = client.request("why", id=_ref(job))["job"]
-                found.append({**told, **_own(job)})
+                told = client.request("why", id=job["id"])["job"]
+                # A row of several tasks has what one task does not have.
+                found.append({**told, **output.pick(job, ("array_tasks", "tasks", "array_index"))})
                 continue
         found.append(job)
     return found
-
-
-def _ref(job: fields.View) -> int:
-    return int(job["id"])
-
-
-def _own(job: fields.View) -> dict[str, Any]:
-    """Return the fields of a row of several tasks, which one task does not have."""
-    return {key: job[key] for key in ("array_tasks", "tasks", "array_index") if key in job}
 
 
 # -- the machine -------------------------------------------------------------------------------
