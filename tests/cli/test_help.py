@@ -14,7 +14,7 @@ from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, sections
 from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
 
 TEXTS = {name: (ROOT / "docs" / name).read_text() for name in DOCUMENTS}
-PAGES = pages(cli, TEXTS, "9.8.7")
+PAGES = {name: make() for name, make in pages(cli, TEXTS, "9.8.7").items()}
 #: Lines of a screen; these have more options than fit.
 TALL = {"submit": 51, "run": 44, "set": 28, "simulate": 51}
 

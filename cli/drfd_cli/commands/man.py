@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -47,32 +48,41 @@ _SEE_ALSO = {
 }
 
 
-def pages(cli: click.Group, documents: Mapping[str, str], version: str) -> dict[str, str]:
-    """Return the man pages by file name: of each verb what its help says, and `DOCUMENTS`, whose
-    texts are given, as pages of their own."""
+def pages(
+    cli: click.Group, documents: Mapping[str, str], version: str
+) -> dict[str, Callable[[], str]]:
+    """Return what makes each man page, by file name: of each verb what its help says, and
+    `DOCUMENTS`, whose texts are given, as pages of their own."""
     above = click.Context(cli, info_name="drf", **cli.context_settings)
-    verbs = {verb: cli.get_command(above, verb) for verb in cli.list_commands(above)}
-    commands = {verb: command for verb, command in verbs.items() if command is not None}
-    made = {
-        "drf.1": [
-            *_head("drf", "queue, watch and control batch jobs", ["drf [--socket PATH] COMMAND …"]),
-            *_help(above),
-            *(".SH COMMANDS", *_listed((f"drf {name}", each) for name, each in commands.items())),
-            '.SH "EXIT CODES"', *from_markdown(sections(documents["reference.md"])["Exit codes"]),
-        ],
-        **{f"drf-{verb}.1": _verb(above, verb, each) for verb, each in commands.items()},
-    }  # fmt: skip
-    for page, (name, what, document) in _FROM_DOCUMENT.items():
-        made[page] = _head(name, what, _SYNOPSIS[page])
-        for title, text in sections(documents[document]).items():
-            made[page] += [f'.SH "{plain(title.upper())}"', *from_markdown(text)]
-    return {
-        page: "\n".join(
-            [_title(page, version), *lines, ".SH SEE ALSO",
-             _SEE_ALSO.get(page, "drf(1), drfd(8)"), ""]
-        )
-        for page, lines in made.items()
-    }  # fmt: skip
+    made: dict[str, Callable[[], Iterable[str]]] = {
+        "drf.1": partial(_drf, above, documents["reference.md"]),
+        **{f"drf-{verb}.1": partial(_verb, above, verb) for verb in cli.list_commands(above)},
+        **{page: partial(_document, page, documents) for page in _FROM_DOCUMENT},
+    }
+
+    def text(page: str) -> str:
+        also = _SEE_ALSO.get(page, "drf(1), drfd(8)")
+        return "\n".join([_title(page, version), *made[page](), ".SH SEE ALSO", also, ""])
+
+    return {page: partial(text, page) for page in made}
+
+
+def _drf(above: click.Context, reference: str) -> Iterator[str]:
+    yield from _head(
+        "drf", "queue, watch and control batch jobs", ["drf [--socket PATH] COMMAND …"]
+    )
+    yield from _help(above)
+    yield from _commands(above, "drf ")
+    yield '.SH "EXIT CODES"'
+    yield from from_markdown(sections(reference)["Exit codes"])
+
+
+def _document(page: str, documents: Mapping[str, str]) -> Iterator[str]:
+    name, what, document = _FROM_DOCUMENT[page]
+    yield from _head(name, what, _SYNOPSIS[page])
+    for title, text in sections(documents[document]).items():
+        yield f'.SH "{plain(title.upper())}"'
+        yield from from_markdown(text)
 
 
 def _title(page: str, version: str) -> str:
@@ -86,20 +96,17 @@ def _head(name: str, what: str, synopsis: list[str]) -> list[str]:
     return [".SH NAME", f"{plain(name)} \\- {plain(what)}", ".SH SYNOPSIS", lines]
 
 
-def _verb(above: click.Context, verb: str, command: click.Command) -> list[str]:
+def _verb(above: click.Context, verb: str) -> Iterator[str]:
+    assert isinstance(above.command, click.Group)
+    command = above.command.get_command(above, verb)
+    assert command is not None
     context = click.Context(command, info_name=verb, parent=above)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    lines = [*_head(f"drf-{verb}", command.short_help or verb, [usage]), *_help(context)]
-    if isinstance(command, click.Group):
-        below = (
-            (name, command.get_command(context, name)) for name in command.list_commands(context)
-        )
-        lines += [
-            ".SH COMMANDS",
-            *_listed((name, each) for name, each in below if each is not None),
-        ]
+    yield from _head(f"drf-{verb}", command.short_help or verb, [usage])
+    yield from _help(context)
+    yield from _commands(context, "")
     example = (command.epilog or "").removeprefix("Example: ")
-    return [*lines, ".SH EXAMPLE", ".EX", plain(example), ".EE"]
+    yield from (".SH EXAMPLE", ".EX", plain(example), ".EE")
 
 
 def _help(context: click.Context) -> Iterator[str]:
@@ -120,10 +127,16 @@ def _help(context: click.Context) -> Iterator[str]:
             yield from (".TP", f"\\fB{plain(record[0])}\\fR", styled(record[1]))
 
 
-def _listed(commands: Iterable[tuple[str, click.Command]]) -> Iterator[str]:
-    for name, command in commands:
+def _commands(context: click.Context, before: str) -> Iterator[str]:
+    """Yield the commands of a group, each with some words before its name."""
+    if not isinstance(context.command, click.Group):
+        return
+    yield ".SH COMMANDS"
+    for name in context.command.list_commands(context):
+        command = context.command.get_command(context, name)
+        assert command is not None
         about = command.short_help or command.get_short_help_str(200)
-        yield from (".TP", f"\\fB{plain(name)}\\fR", styled(about))
+        yield from (".TP", f"\\fB{plain(before + name)}\\fR", styled(about))
 
 
 _INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\([^)]*\)")
@@ -225,14 +238,14 @@ def command(context: click.Context, /, verb: str | None) -> int | None:
     made = pages(root, _documents(), __version__)
     named = {name.rpartition(".")[0].removeprefix("drf-"): name for name in made}
     if verb is None or verb in named:
-        return _show(made[named[verb or "drf"]])
+        return _show(made[named[verb or "drf"]]())
     if "/" not in verb and not Path(verb).is_dir():
         raise Refused(
             "no-page", f"there is no manual of {output.clean(verb)}",
             hint="drf --help lists the verbs; to write all pages into a directory: "
             f"drf man ./{verb}",
         )  # fmt: skip
-    files = {f"share/man/man{name[-1]}/{name}": text for name, text in made.items()}
+    files = {f"share/man/man{name[-1]}/{name}": make() for name, make in made.items()}
     files |= {place: script_of(root, shell) for shell, place in PLACES.items()}
     for name, text in files.items():
         file = Path(verb) / name
