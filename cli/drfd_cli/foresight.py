@@ -12,7 +12,6 @@ from resource import RLIM_INFINITY, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_STACK, ge
 from drfd.payload.environment import DEFAULT_PATH, is_secret
 from drfd.payload.pack import usual_output
 from drfd.protocol.job_options import OPTIONS
-from drfd_cli.personal import is_out_of_reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -289,7 +288,7 @@ def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
         if os.path.exists(file):
             way = f"chmod +x {_typed(name)}, or write its interpreter before it"
             return f"{name} is not executable; {way}"
-        if is_out_of_reach(file):
+        if _is_out_of_reach(file):
             return f"{name}: you may not enter a directory of that path, so it cannot be run"
         return _about_one_word(argv) or f"there is no file {name}, which the job is to run"
     if name and _is_in(path, name, cwd):
@@ -355,6 +354,17 @@ def _about_one_word(argv: Sequence[str]) -> str | None:
     else:
         way = "no shell reads it; write -- sh -c before it"
     return f"'{name}' is one word, and there is no command of that name; {way}"
+
+
+def _is_out_of_reach(file: str) -> bool:
+    """Return whether the file may be there, behind a directory that this user may not enter."""
+    try:
+        os.stat(file)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _typed(*words: str) -> str:

@@ -91,7 +91,7 @@ def read(environ: Mapping[str, str]) -> Settings | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if isinstance(error, PermissionError) and is_out_of_reach(path):
+        if isinstance(error, PermissionError) and not _may_look(path):
             # HOME is still another user's, as with `su` and setpriv: this file is not the caller's.
             return None
         raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
@@ -120,15 +120,15 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def is_out_of_reach(file: str) -> bool:
-    """Return whether the file may be there, behind a directory that this user may not enter."""
+def _may_look(path: str) -> bool:
+    """Return whether the caller may enter the directories of the path."""
     try:
-        os.stat(file)
+        os.stat(path)
     except PermissionError:
-        return True
+        return False
     except OSError:
         pass
-    return False
+    return True
 
 
 def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Setting]:
