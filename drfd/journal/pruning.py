@@ -154,7 +154,7 @@ ROWS, _BYTES = 100, 256 << 10
 #: Number of ended jobs read by one query, and in one step.
 _READ_AT_ONCE, _MOST_READ = 20, 500
 #: Number of pages returned to the file system in one step, and of unused pages that are kept.
-_PAGES_AT_ONCE, _PAGES_KEPT = 128, 256
+_PAGES_AT_ONCE, _PAGES_KEPT = 512, 1024
 #: Kinds of records that belong to no job. The newest of each stays, because it is still valid.
 _JOBLESS_KINDS = tuple(ev.AUDIT_KINDS)
 #: Length in bytes above which the log is written back and truncated while there is no reader.
