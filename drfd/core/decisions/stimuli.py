@@ -24,40 +24,8 @@ from msgspec import structs
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span
-from drfd.core.decisions.dependencies import (
-    BY_RULE,
-    begin,
-    jobs_to_notify,
-    never_text,
-    refuse_impossible,
-    settle_ended,
-)
-from drfd.core.decisions.job_requests import (
-    NewKinds,
-    changed,
-    differences,
-    in_group,
-    no_such,
-    owned,
-    refuse_if_kept,
-    refuse_late_warning,
-    refuse_many_kinds,
-    refuse_too_many,
-    refuse_unfit,
-    refuse_unfit_change,
-    refuse_unknown_node,
-    refuse_while_running,
-)
-from drfd.core.decisions.outcome import (
-    deadline_mono_s,
-    is_timed_out,
-    is_to_retry,
-    judge_end,
-    loss_of,
-    not_before_s,
-    signal_for,
-    timeout_text,
-)
+from drfd.core.decisions import dependencies, job_requests
+from drfd.core.decisions import outcome as ends
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import alone_until_s, next_try
@@ -103,12 +71,14 @@ class SubmitAsked(Stimulus):
     is_admin: bool = False
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
-        spec, at_s = in_group(ledger, self.spec), self.now.at_s
-        refuse_unfit(spec, rules, ledger.limit_hours, at_s)
-        refuse_late_warning(spec)
-        refuse_impossible(ledger, spec.after, self.ended, user=spec.user)
-        refuse_too_many(ledger.job_counts.waiting[spec.user], spec.user, self.spans, rules)
-        refuse_many_kinds(ledger, spec, NewKinds(set))
+        spec, at_s = job_requests.in_group(ledger, self.spec), self.now.at_s
+        job_requests.refuse_unfit(spec, rules, ledger.limit_hours, at_s)
+        job_requests.refuse_late_warning(spec)
+        dependencies.refuse_impossible(ledger, spec.after, self.ended, user=spec.user)
+        job_requests.refuse_too_many(
+            ledger.job_counts.waiting[spec.user], spec.user, self.spans, rules
+        )
+        job_requests.refuse_many_kinds(ledger, spec, job_requests.NewKinds(set))
         job_id, held = ledger.next_id, self.held
         event: ev.Event = ev.Submitted(job_id, at_s, spec=spec, held=held)
         if self.spans:
@@ -120,7 +90,7 @@ class SubmitAsked(Stimulus):
                 at_once=self.at_once,
                 held=held,
             )
-        return [event, *settle_ended(job_id, spec, self.ended, at_s, ledger)]
+        return [event, *dependencies.settle_ended(job_id, spec, self.ended, at_s, ledger)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +118,7 @@ class JobAsked(Stimulus):
         if `judge` refuses all of them."""
         array_state = ledger.arrays.get(self.job_id)
         if array_state is None:
-            return judge(owned(ledger, self.job_id, self.actor))
+            return judge(job_requests.owned(ledger, self.job_id, self.actor))
         found: list[ev.Event] = []
         refusals: list[Refused] = []
         tasks = [] if self.unmaterialized_only else sorted(array_state.live)
@@ -156,7 +126,7 @@ class JobAsked(Stimulus):
             tasks.insert(0, array_state.unmaterialized.first)
         for job_id in tasks:
             try:
-                events = judge(owned(ledger, job_id, self.actor))
+                events = judge(job_requests.owned(ledger, job_id, self.actor))
             except Refused as refusal:
                 refusals.append(refusal)
                 continue
@@ -165,7 +135,7 @@ class JobAsked(Stimulus):
                 events = [structs.replace(each, job_id=self.job_id) for each in events]
             found += events
         if len(refusals) == len(tasks):
-            raise refusals[0] if refusals else no_such(self.job_id)
+            raise refusals[0] if refusals else job_requests.no_such(self.job_id)
         return found
 
     def outweighs(self, job: Job) -> bool:
@@ -205,7 +175,7 @@ class ReleaseAsked(JobAsked):
     def judge(self, job: Job) -> list[ev.Event]:
         if job.state not in ev.Released.moves:
             raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
-        refuse_if_kept(job, self.actor)
+        job_requests.refuse_if_kept(job, self.actor)
         return [ev.Released(job.id, self.now.at_s, by=self.actor.user)]
 
 
@@ -266,7 +236,7 @@ class ResumeAsked(JobAsked):
     def judge(self, job: Job) -> list[ev.Event]:
         if job.state is not JobState.SUSPENDED and not job.freezing:
             raise Refused("not-suspended", f"job {job.label} is {job.shown_state}, not suspended")
-        refuse_if_kept(job, self.actor)
+        job_requests.refuse_if_kept(job, self.actor)
         if job.held_by is None:
             return []
         return [ev.ResumeRequested(job.id, self.now.at_s, by=self.actor.user)]
@@ -286,7 +256,7 @@ class SignalAsked(JobAsked):
                 f"job {job.label} is {job.shown_state}; only a running job can be sent a signal",
                 hint=f"drf resume {job.label} lets it run" if is_frozen else "",
             )
-        by, number = self.actor.user, signal_for(job, self.signal)
+        by, number = self.actor.user, ends.signal_for(job, self.signal)
         return [ev.SignalRequested(job.id, self.now.at_s, signal=number, by=by)]
 
 
@@ -301,7 +271,7 @@ class ChangeAsked(JobAsked):
     names: Mapping[int, str] = field(default_factory=dict)
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
-        new, array_state = NewKinds(set), ledger.arrays.get(self.job_id)
+        new, array_state = job_requests.NewKinds(set), ledger.arrays.get(self.job_id)
         if array_state is not None:
             self._refuse_impossible(ledger, self.job_id, array_state.array.spec)
         return self.for_each_job(ledger, lambda job: self._change(job, ledger, rules, new))
@@ -309,29 +279,31 @@ class ChangeAsked(JobAsked):
     def _refuse_impossible(self, ledger: Ledger, job_id: int, spec: JobSpec) -> None:
         after = self.change.after
         if after is not None:
-            refuse_impossible(ledger, after, self.ended, user=spec.user, job_id=job_id)
+            dependencies.refuse_impossible(ledger, after, self.ended, user=spec.user, job_id=job_id)
 
-    def _change(self, job: Job, ledger: Ledger, rules: Rules, new: NewKinds) -> list[ev.Event]:
+    def _change(
+        self, job: Job, ledger: Ledger, rules: Rules, new: job_requests.NewKinds
+    ) -> list[ev.Event]:
         wish, at_s = self.change, self.now.at_s
-        spec = changed(job.spec, wish, rules)
+        spec = job_requests.changed(job.spec, wish, rules)
         if job.state in _RUNS:
-            refuse_while_running(job, wish, spec, self.actor)
+            job_requests.refuse_while_running(job, wish, spec, self.actor)
         elif job.state not in WAITING_STATES:
             raise Refused(
                 "not-waiting", f"job {job.label} is {job.shown_state}: nothing can be changed"
             )
         elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
             # A job that no longer fits since a change of the configuration may still be renamed.
-            refuse_unfit_change(spec, rules, ledger.limit_hours, at_s)
+            job_requests.refuse_unfit_change(spec, rules, ledger.limit_hours, at_s)
         if job.state in WAITING_STATES:
-            refuse_many_kinds(ledger, spec, new)
+            job_requests.refuse_many_kinds(ledger, spec, new)
         if wish.time_limit_s is not None:
-            refuse_late_warning(spec)
+            job_requests.refuse_late_warning(spec)
         self._refuse_impossible(ledger, job.id, job.spec)
         is_waiting_anew = job.not_before_s is not None or job.spec.begin_s != spec.begin_s
         if spec == job.spec and (wish.begin_s is None or not is_waiting_anew):
             return []
-        text = ", ".join(differences(job.spec, spec, ledger, self.names))
+        text = ", ".join(job_requests.differences(job.spec, spec, ledger, self.names))
         changes = {
             option.name: option.none if after is None else after
             for option in OPTIONS
@@ -343,7 +315,7 @@ class ChangeAsked(JobAsked):
         )
         if wish.after is None:
             return [event]
-        return [event, *settle_ended(job.id, spec, self.ended, at_s, ledger)]
+        return [event, *dependencies.settle_ended(job.id, spec, self.ended, at_s, ledger)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +336,7 @@ class DrainAsked(Stimulus):
             before = ledger.node_drains.get(node)
             # A node that was removed from the configuration may still be undrained.
             if before is None:
-                refuse_unknown_node(node, ledger.axes)
+                job_requests.refuse_unknown_node(node, ledger.axes)
         if before is None and not self.on:
             return []
         if before is not None and self.on and self.reason in (None, before.reason):
@@ -494,7 +466,7 @@ class AttemptEnded(Report):
     event = ev.Exited
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
-        outcome, text = judge_end(job, self)
+        outcome, text = ends.judge_end(job, self)
         return [
             ev.Exited(
                 job.id,
@@ -505,7 +477,7 @@ class AttemptEnded(Report):
                 outcome=outcome,
                 text=text,
                 usage=self.usage,
-                loss=loss_of(outcome, self),
+                loss=ends.loss_of(outcome, self),
             )
         ]
 
@@ -564,8 +536,8 @@ class AttemptRemoved(AttemptReport):
             holder = None if job.stop is None else job.stop.held_by
             again = ev.Requeued(job_id, at_s, attempt=attempt)
             return [again, *([ev.Held(job_id, at_s, by=holder)] if holder else [])]
-        if is_to_retry(job):
-            until_s = not_before_s(job, at_s)
+        if ends.is_to_retry(job):
+            until_s = ends.not_before_s(job, at_s)
             return [ev.Retried(job_id, at_s, attempt=attempt, not_before_s=until_s)]
         return [ev.Cleaned(job_id, at_s, attempt=attempt, notice=self.notice)]
 
@@ -586,7 +558,7 @@ def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
     """Return the request to stop, or nothing if the job is being stopped or has ended already. A
     job that was to be requeued or retried ends instead."""
     is_ended = job.state is JobState.CLEANING and job.outcome is not None
-    is_over = is_ended and not (is_to_retry(job) and outcome is Outcome.CANCELLED)
+    is_over = is_ended and not (ends.is_to_retry(job) and outcome is Outcome.CANCELLED)
     if is_over or (job.stop is not None and job.stop.outcome is not None):
         return []
     at_s, mono_s = now.at_s, now.mono_s
@@ -608,13 +580,13 @@ class NeverNotified(Stimulus):
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
         found: list[ev.Event] = []
         at_s = self.now.at_s
-        for job in jobs_to_notify(ledger, self.job_id):
+        for job in dependencies.jobs_to_notify(ledger, self.job_id):
             found.append(ev.OwnerNotified(job.id, at_s, notice=self.notice))
             if job.spec.cancel_if_never:
                 assert job.broken is not None
                 label = self.names.get(job.broken.job_id) or ledger.label_of(job.broken.job_id)
-                why = never_text(job.broken, label, is_cancelled=True)
-                found.append(ev.Cancelled(job.id, at_s, by=BY_RULE, why=why))
+                why = dependencies.never_text(job.broken, label, is_cancelled=True)
+                found.append(ev.Cancelled(job.id, at_s, by=dependencies.BY_RULE, why=why))
         return found
 
 
@@ -644,16 +616,16 @@ class Tick(Stimulus):
         found: list[ev.Event] = []
         at_s, mono_s = self.now.at_s, self.now.mono_s
         for job in ledger.allocated_jobs():
-            due_mono_s = deadline_mono_s(job, rules.grace_s, self.heard.since_mono_s(job.node))
+            due_mono_s = ends.deadline_mono_s(job, rules.grace_s, self.heard.since_mono_s(job.node))
             if due_mono_s is None or due_mono_s > mono_s:
                 continue
             if job.state is JobState.STOPPING:
                 found.append(ev.Escalated(job.id, at_s))
-            elif is_timed_out(job, mono_s):
-                found += stop(job, self.now, Outcome.TIMEOUT, timeout_text(job))
+            elif ends.is_timed_out(job, mono_s):
+                found += stop(job, self.now, Outcome.TIMEOUT, ends.timeout_text(job))
             else:
                 assert job.spec.warn is not None
-                signal = signal_for(job, job.spec.warn.signal)
+                signal = ends.signal_for(job, job.spec.warn.signal)
                 found.append(ev.Warned(job.id, at_s, signal=signal))
-        found += begin(ledger, at_s)
+        found += dependencies.begin(ledger, at_s)
         return sorted(found, key=lambda event: getattr(event, "job_id", 0))
