@@ -374,9 +374,13 @@ def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_as
 # -- disks -----------------------------------------------------------------------------------------
 
 
+def rate_sums(demand):
+    return demand.sums["read"], demand.sums["write"]
+
+
 def rates(advice: Advice) -> tuple[str, int, int]:
     (disk, *_), *_ = advice.demand.disks or (("",),)
-    return disk, *advice.demand.rate_sums
+    return disk, *rate_sums(advice.demand)
 
 
 def test_a_rate_that_was_reached_is_not_lowered():
@@ -542,9 +546,9 @@ def test_advice_can_be_typed(advice):
     assert parse_cores_range(given["-c"]) == either(asks.cores_milli, most.cores_milli)
     assert parse_memory(given["-m"]) == advice.demand.memory_bytes
     assert parse_duration(given["-t"]) == advice.time_limit_s
-    assert ("--io" in given) is any(asks.rate_sums)
+    assert ("--io" in given) is any(rate_sums(asks))
     if "--io" in given:
-        read, write = map(either, asks.rate_sums, most.rate_sums)
+        read, write = map(either, rate_sums(asks), rate_sums(most))
         assert parse_disk_rates(given["--io"]) == (min(asks.used_disks, default=None), read, write)
     memory = dict(advice.demand.gres_memory).get("gpu")
     gres = parse_gres(given["--gres"]) if "--gres" in given else ()

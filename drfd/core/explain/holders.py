@@ -128,7 +128,7 @@ def _named(case: Case, parts: Sequence[_Part]) -> tuple[tuple[Holder, ...], int]
     """Return those that are named, and the number of the others."""
     user, named = case.job.spec.user, parts[:_NAMED]
     holders = [
-        Holder(each.label, each.spec.user, amount, _until_s(each), each.spec.user == user)
+        Holder(each.label, each.spec.user, amount, limit_ends_s(each), each.spec.user == user)
         for each, amount in named
     ]
     return tuple(holders), len(parts) - len(named)
@@ -197,7 +197,7 @@ def _by_owner(case: Case, axis: int) -> tuple[Iterator[_Part], Iterator[_Part]]:
     def by_end() -> list[_Part]:
         every = chain(*[held.items() for held in ledger.allocations.values()])
         found = ((ledger.jobs[job_id], held[axis]) for job_id, held in every if held[axis] > 0)
-        return sorted(found, key=lambda part: (_until_s(part[0]) or inf, -part[1], part[0].id))
+        return sorted(found, key=lambda part: (limit_ends_s(part[0]) or inf, -part[1], part[0].id))
 
     parts = case.plan.cached(("by end", axis, ledger.allocations.version), by_end)
     user, own_id = case.job.spec.user, case.job.id
@@ -205,13 +205,13 @@ def _by_owner(case: Case, axis: int) -> tuple[Iterator[_Part], Iterator[_Part]]:
     return own, (part for part in parts if part[0].spec.user != user)
 
 
-def _until_s(held_by: Job) -> float | None:
+def limit_ends_s(job: Job) -> float | None:
     """Return the end of a running job at its time limit; the wall time of a frozen one stands
     still."""
-    limit_s = held_by.spec.time_limit_s
-    if held_by.started_at is None or not limit_s or held_by.suspended_at is not None:
+    limit_s = job.spec.time_limit_s
+    if job.started_at is None or not limit_s or job.suspended_at is not None:
         return None
-    return held_by.started_at + held_by.suspended_s + limit_s
+    return job.started_at + job.suspended_s + limit_s
 
 
 def after(case: Case, blame: Blame) -> ShareTree:

@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import attempts_of
-from drfd.core.explain import waits
-from drfd.core.explain.holders import Case, after, find_holders, find_limit_holders, served_first
+from drfd.core.explain import holders, waits
+from drfd.core.explain.holders import Case
 from drfd.core.explain.waits import ResourceShortage, Wait
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
@@ -97,8 +97,8 @@ def awaited_job(job: Job, ledger: Ledger) -> waits.AwaitedJob:
         states = ()
     elif is_array:
         states = _task_states(ledger.arrays[job.id], ledger)
-    elif job.state is JobState.RUNNING and job.started_at is not None and job.spec.time_limit_s:
-        until_s = job.started_at + job.suspended_s + job.spec.time_limit_s
+    elif job.state is JobState.RUNNING:
+        until_s = holders.limit_ends_s(job)
     return waits.AwaitedJob(job.label, job.spec.user, is_array, states, until_s)
 
 
@@ -280,7 +280,7 @@ def _path_limit(case: Case, tree: ShareTree) -> waits.PathLimit | None:
     axis = short_axes(demand, minus(most, tuple(tree.held(path))))[0]
     held, name = case.share_tree.held(path)[axis], case.rules.axes.names[axis]
     lacking, until_s = held + demand[axis] - most[axis], _limit_rises_s(case.ledger, path, name)
-    who = find_limit_holders(case, path, axis, lacking)
+    who = holders.find_limit_holders(case, path, axis, lacking)
     return waits.PathLimit(path, name, most[axis], held, demand[axis], until_s, *who)
 
 
@@ -414,12 +414,12 @@ def too_little(case: Case) -> Wait | None:
 
 
 def _too_little(case: Case) -> Wait:
-    blame = find_holders(case)
-    tree = after(case, blame)
+    blame = holders.find_holders(case)
+    tree = holders.after(case, blame)
     # It would wait for this even if these jobs gave back what they hold.
     found: Wait | None = _path_limit(case, tree)
     if found is None and case.rules.policy == "drf":
-        found = served_first(case, blame, tree)
+        found = holders.served_first(case, blame, tree)
     return found or waits.TooLittleFree(blame.shortfalls)
 
 

@@ -96,12 +96,6 @@ class Resources:
         return dict(zip(_SUMMED, (*_plain_amounts(self), *rates), strict=True))
 
     @property
-    def rate_sums(self) -> tuple[int, int]:
-        """Read and write rates summed over all disks, in bytes per second."""
-        sums = self.sums
-        return sums["read"], sums["write"]
-
-    @property
     def used_disks(self) -> frozenset[str]:
         """Names of the disks with a rate above zero."""
         return frozenset(name for name, read, write in self.disks if read or write)

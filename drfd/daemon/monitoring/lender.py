@@ -483,7 +483,7 @@ def _reasons(
             yield "cores", f"enforcement.cores is {cores_by}"
         elif hello and CORES not in lent:
             yield "cores", "the kernel gives no way"
-    if any(most.rate_sums):
+    if any(most.sums[axis] for axis in DISK_AXES):
         wanted = [disk for disk in disks if any(most.rates(disk.name))]
         unlimited = [disk.why_none for disk in wanted if not disk.devices]
         if hello and DISKS not in lent:
