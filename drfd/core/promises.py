@@ -81,8 +81,6 @@ class Obstacle(StrEnum):
 
 
 class Starts(NamedTuple):
-    """Counts of starts for one reason."""
-
     all: int = 0
     #: Starts with which a leaf held more than its promise.
     beyond: int = 0
@@ -325,7 +323,6 @@ class Account:
     # -- inside -------------------------------------------------------------------------------
 
     def _divide(self) -> None:
-        """Bring the promises up to date after leaves have come or gone."""
         if self._is_divided:
             return
         self._is_divided = True

@@ -150,7 +150,6 @@ def configured(rules: Rules, path: Path) -> Rules:
 
 
 def of_groups(jobs: Iterable[SimJob]) -> dict[str, Pool]:
-    """Return a pool without settings for each group of a trace."""
     return {group: Pool() for group in sorted({job.group for job in jobs if job.group})}
 
 

@@ -65,7 +65,6 @@ def may_touch(actor: Actor, spec: JobSpec) -> bool:
 
 
 def refuse_unknown_node(name: str, axes: Axes) -> None:
-    """Raise Refused if there is no node of this name."""
     names = [node.name for node in axes.nodes]
     if name not in names:
         there = f"there are {', '.join(names)}" if names else "there is one machine alone"

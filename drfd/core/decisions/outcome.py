@@ -127,8 +127,6 @@ def not_before_s(job: Job, at_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The attempts of a job with retries."""
-
     #: The number of the present or next attempt, and of all that the job may have.
     present: int
     most: int
@@ -191,7 +189,6 @@ def deadline_mono_s(job: Job, grace_s: int, heard_since_mono_s: float | None = 0
 
 
 def is_timed_out(job: Job, mono_s: float) -> bool:
-    """True if a running job has used up its wall time."""
     limit_s = job.spec.time_limit_s
     return limit_s is not None and _end_mono_s(job, limit_s) <= mono_s
 

@@ -170,8 +170,6 @@ class HoldAsked(JobAsked):
 
 
 class ReleaseAsked(JobAsked):
-    """A request to let a held job start."""
-
     def judge(self, job: Job) -> list[ev.Event]:
         if job.state not in ev.Released.moves:
             raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
@@ -231,8 +229,6 @@ class SuspendAsked(JobAsked):
 
 
 class ResumeAsked(JobAsked):
-    """A request to let a suspended job go on."""
-
     def judge(self, job: Job) -> list[ev.Event]:
         if job.state is not JobState.SUSPENDED and not job.freezing:
             raise Refused("not-suspended", f"job {job.label} is {job.shown_state}, not suspended")
@@ -244,8 +240,6 @@ class ResumeAsked(JobAsked):
 
 @dataclass(frozen=True, slots=True)
 class SignalAsked(JobAsked):
-    """A request to send a running job a signal."""
-
     signal: int
 
     def judge(self, job: Job) -> list[ev.Event]:
@@ -262,8 +256,6 @@ class SignalAsked(JobAsked):
 
 @dataclass(frozen=True, slots=True)
 class ChangeAsked(JobAsked):
-    """A request to change the specification of a job."""
-
     change: Change
     #: As in `SubmitAsked`.
     ended: Mapping[int, Outcome] = field(default_factory=dict)

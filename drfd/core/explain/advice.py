@@ -149,7 +149,6 @@ def _on_disk(sums: Mapping[str, int], disk: str) -> Resources:
 
 
 def is_as_asked(advice: Advice, job: Job) -> bool:
-    """Return whether the advice is what the job asked for already."""
     demand, most = job.spec.demand, job.spec.most or NOTHING
     return (
         advice.time_limit_s == job.spec.time_limit_s

@@ -403,8 +403,6 @@ _LIMITS = {name: _or_zero(read) for name, read in _AMOUNTS.items()}
 
 @dataclass
 class PoolTables:
-    """Reads the pools and users of a configuration file."""
-
     #: The names of the configured disks: "read:data" is an amount of one of them.
     disks: Sequence[str] = ()
     #: The names of the configured countables, without the one that is shared by its memory.

@@ -27,8 +27,6 @@ _BACK_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """How much of its quota a node has used."""
-
     path: str
     #: In dominant-share-hours.
     used_hours: float
@@ -256,13 +254,11 @@ def leaves_out_of_quota(leaves: Iterable[str], used_up: Mapping[str, QuotaUse]) 
 
 
 def waits_for_week(leaf: str, used_up: Mapping[str, QuotaUse]) -> QuotaUse | None:
-    """Return the quota for which the jobs of the leaf wait, or None."""
     found = (used_up[path] for path in path_up(leaf) if path in used_up)
     return next((each for each in found if each.waits), None)
 
 
 def quotas_of(shares: FairShare) -> Mapping[str, WeekQuota]:
-    """Return the quotas by path."""
     return {path: rule.quota for path, rule in shares.rules.items() if rule.quota is not None}
 
 

@@ -282,12 +282,10 @@ class Ledger:
 
     @property
     def draining(self) -> bool:
-        """True while no job is launched."""
         return self.drained is not None
 
     @property
     def is_empty(self) -> bool:
-        """True if there is no live job or array."""
         return not self.jobs and not self.arrays
 
     def find(self, job_id: int) -> Job | None:
@@ -301,7 +299,6 @@ class Ledger:
         return self.find(job_id) if array_state is None else array_state.array.common
 
     def lives(self, job_id: int) -> bool:
-        """True if this is the id of a live job, task or array."""
         return self.find_common(job_id) is not None
 
     def job(self, job_id: int) -> Job:
@@ -351,7 +348,6 @@ class Ledger:
 
     @property
     def latest_pass_s(self) -> float:
-        """Return the Unix time of the latest pass (`hold_back`)."""
         return self._latest_pass_s
 
     def window_end_s(self, now_s: float) -> float | None:
@@ -360,7 +356,6 @@ class Ledger:
         return next_end_s(self.windows, now_s) if self.queues.held_back() else None
 
     def allocated_jobs(self) -> Iterable[Job]:
-        """Yield the jobs that have an allocation."""
         return (self.jobs[job_id] for ids in self.allocations.values() for job_id in ids)
 
     def jobs_to_notify(self) -> list[Job]:

@@ -40,7 +40,6 @@ class Shortages(dict[str, Postponed]):
         return shortages
 
     def note(self, job: Job) -> None:
-        """Record that the launch of the job was postponed."""
         postponed = job.postponed
         if postponed is not None and postponed.whose is not Whose.JOB:
             self[_scope(postponed.whose, job)] = postponed
@@ -59,7 +58,6 @@ class Shortages(dict[str, Postponed]):
         return min((each.until_s for each in self.pausing(now_s).values()), default=None)
 
     def blocked_leaves(self, leaves: Iterable[str]) -> frozenset[str]:
-        """Return those of the leaves whose user has a shortage."""
         names = set(map(leaf_name, self))
         return frozenset(leaf for leaf in leaves if leaf.rpartition(".")[2] in names)
 

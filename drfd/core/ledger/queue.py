@@ -313,7 +313,6 @@ class Queues(dict[str, LeafQueue]):
         return merge(*[zip(self._within(places), repeat(demand)) for demand, places in lines])
 
     def count_startable(self, leaf: str) -> int:
-        """Return the number of jobs that `startable` yields."""
         return sum(map(self._count, self._lines(leaf).values()))
 
     def beyond_limits(self) -> Iterator[Run]:
@@ -499,7 +498,6 @@ class ArrayStates(dict[int, ArrayState]):
         del self._ids[bisect_left(self._ids, array_state.array.id)]
 
     def of_task(self, job_id: int) -> Array | None:
-        """Return the live array that has a task with this id, or None."""
         at = bisect_left(self._ids, job_id) - 1
         array = self[self._ids[at]].array if at >= 0 else None
         return array if array is not None and array.has_task(job_id) else None

@@ -634,13 +634,10 @@ class Drained(_Event, frozen=True, kw_only=True):
 
     @property
     def stopped_s(self) -> float:
-        """Unix time since which launching has been stopped."""
         return self.at_s if self.since_s is None else self.since_s
 
 
 class Configured(Struct, frozen=True, kw_only=True):
-    """New rules came into force; not about one job."""
-
     at_s: float
     #: Digest under which the journal keeps the canonical text of the rules.
     rules: str

@@ -52,7 +52,6 @@ class Words:
         return hash(self.data)
 
     def texts(self) -> list[str]:
-        """Return the words as a new list."""
         return self.data.decode().split("\0")[:-1]
 
     def __iter__(self) -> Iterator[str]:
@@ -607,7 +606,6 @@ def shares_output(job: Job, others: Iterable[Job]) -> bool:
 
 
 def owner_of(job: Job, journal_id: str) -> Owner:
-    """Return the owner of every attempt of the job."""
     return Owner(
         uid=job.spec.uid, user=job.spec.user, journal=journal_id, submitted_us=submitted_us(job)
     )
@@ -648,7 +646,6 @@ class Array:
 
     @property
     def last_id(self) -> int:
-        """The id of the array's last task."""
         return self.common.id + self.size
 
     @property

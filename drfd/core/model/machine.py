@@ -77,7 +77,6 @@ class Placed(_Bound):
         return Placed(amounts, {name: held for name, held in nodes.items() if any(held)})
 
     def on(self, names: Container[str]) -> Placed:
-        """Return what is on these nodes."""
         elsewhere = [held for name, held in self.nodes.items() if name not in names]
         if not elsewhere:
             return self

@@ -168,7 +168,6 @@ class Axes:
         return (*PLAIN_AXES, *rates, *map(self.axis_of, self.gres), *disk_axes(self.lost))
 
     def axis_of(self, name: str) -> str:
-        """Return the name of the axis of a countable resource."""
         return memory_axis(name) if self.is_shared(name) else name
 
     def is_shared(self, name: str) -> bool:
@@ -296,7 +295,6 @@ class Axes:
         return self.on_node(self.home, self.amounts(amount))
 
     def is_home(self, node: str) -> bool:
-        """Return whether this is the controller's own node."""
         return node in ("", self.home)
 
     def to_resume(self, demand: Vector, node: str) -> Vector:

@@ -67,8 +67,6 @@ class PassLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassInput:
-    """The input of a policy for one pass."""
-
     #: The waiting jobs, and the resources that each leaf holds and has used.
     wait_index: WaitIndex
     #: The resources in which jobs may start.
@@ -179,7 +177,6 @@ class _Pass:
         self._deadlines: dict[Vector, float | None] = {}
 
     def find_startable(self) -> None:
-        """Find the demands that fit and delay no reservation."""
         self.examined += len(self.startable)
         # Thousands may wait for unlike demands: the sums first, which are compared at once.
         sums = tuple(self.free)
@@ -188,7 +185,6 @@ class _Pass:
 
     @property
     def has_startable(self) -> bool:
-        """Return whether some demand still fits and delays no reservation."""
         while self.startable and self._deadline_s(self.startable[-1]) is None:
             self.startable.pop()
         return bool(self.startable)
