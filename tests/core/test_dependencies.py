@@ -59,7 +59,7 @@ from drfd.core.model.job import (
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.policies import POLICIES
-from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
     ALICE,
     BOB,
@@ -1149,7 +1149,7 @@ def test_a_forecast_waits_for_the_group():
     def start_s(job_id: int) -> float | None:
         left = Forecast(
             type(bench.ledger).of_jobs(bench.rules.axes, bench.ledger.jobs.values()),
-            bench.rules, RunTimes(), {}, (), now(),
+            bench.rules, Scheduler(bench.rules.half_life_s), now(),
         )  # fmt: skip
         return left.start_s(job_id)
 

@@ -55,7 +55,7 @@ from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.model.machine import fits, minus
 from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.scheduling import scheduler
-from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes
+from drfd.core.scheduling.release_times import Certainty, ExpectedStart
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
     ADMIN,
@@ -803,8 +803,9 @@ def test_a_job_that_waits_for_its_quota_is_expected_at_the_turn_of_the_week():
 
     def start_s(job_id: int) -> float | None:
         ledger = deepcopy(bench.ledger)
-        use = week_use.copy()
-        future = Forecast(ledger, how, RunTimes(), {}, (), now(), week_use=use)
+        ahead = Scheduler(how.half_life_s)
+        ahead.week_use = week_use.copy()
+        future = Forecast(ledger, how, ahead, now())
         return future.expected_start(job_id).start_s
 
     assert start_s(second) == WEEKS[1], "the first has used up the quota when it ends"

@@ -305,7 +305,8 @@ def forecast(
 ) -> Forecast:
     """From this time on; of a copy of the books, as a forecast uses them up."""
     ledger, past = deepcopy(bench.ledger), run_times or RunTimes()
-    return Forecast(ledger, bench.rules, past, {}, before, now(at_s), external)
+    scheduler = Scheduler(bench.rules.half_life_s, past, reservations=before)
+    return Forecast(ledger, bench.rules, scheduler, now(at_s), external)
 
 
 def start_s(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, merge
 from itertools import starmap
 from math import inf, isfinite
@@ -23,7 +23,7 @@ from drfd.core.decisions.stimuli import Now, SubmitAsked
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
+from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Run
 from drfd.core.model import events as ev
@@ -31,10 +31,9 @@ from drfd.core.model.hours import first_start_s, length_s, longest_s
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import Room, Vector
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.scheduling.policies import Plan
-from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes, least_certain
+from drfd.core.scheduling.release_times import Certainty, ExpectedStart, least_certain
 from drfd.core.scheduling.scheduler import Scheduler, start_events
 
 #: Maximum number of passes in a forecast.
@@ -51,20 +50,16 @@ class Forecast:
 
     ledger: Ledger
     rules: Rules
-    run_times: RunTimes
-    past_usage: Mapping[str, float]
-    before: tuple[Reservation, ...]
+    #: With the present estimates, usage and reservations; it belongs to the forecast, too.
+    scheduler: Scheduler
     #: The virtual time; both clocks advance together.
     now: Now
     #: The load of processes outside drfd, or None if there is none or it has ended.
     external: ExternalLoad | None = None
     #: Whether a start was not known because nobody knows when the external load ends.
     is_unknown_for_external: bool = False
-    #: The use of this week, or None where no node has a quota; it belongs to the forecast.
-    week_use: WeekUse | None = None
     #: The nodes that the external load has left; "" where there is one machine.
     _freed: frozenset[str] = frozenset()
-    _scheduler: Scheduler = field(init=False)
 
     @classmethod
     def of(
@@ -78,26 +73,12 @@ class Forecast:
         """Return a forecast from the present state, with a ledger of its own."""
         own = ledger.with_axes(rules.axes)
         report_all_ends(own)
-        week_use = scheduler.week_use
-        return cls(
-            own,
-            rules,
-            scheduler.run_times,
-            scheduler.past_usage,
-            scheduler.reservations,
-            now,
-            external,
-            week_use=None if week_use is None else week_use.copy(),
+        past, before = scheduler.past_usage, scheduler.reservations
+        ahead = Scheduler(
+            rules.half_life_s, scheduler.run_times, past_usage=past, reservations=before
         )
-
-    def __post_init__(self) -> None:
-        self._scheduler = Scheduler(
-            self.rules.half_life_s,
-            self.run_times,
-            past_usage=self.past_usage,
-            reservations=self.before,
-        )
-        self._scheduler.week_use = self.week_use
+        ahead.week_use = None if scheduler.week_use is None else scheduler.week_use.copy()
+        return cls(own, rules, ahead, now, external)
 
     def add(self, asked: SubmitAsked) -> Job:
         """Submit a job or array to the forecast; return the job, or the array's first task. Raises
@@ -167,7 +148,7 @@ class Forecast:
 
     def _next_s(self, ends: list[tuple[float, int, Certainty]]) -> float:
         """Return when something changes next; infinity if nothing does."""
-        ledger, now_s, week_use = self.ledger, self.now.at_s, self.week_use
+        ledger, now_s, week_use = self.ledger, self.now.at_s, self.scheduler.week_use
         times = (
             ends[0][0] if ends else None,
             float(ledger.begins.all[0][0]) if ledger.begins.all else None,
@@ -179,13 +160,13 @@ class Forecast:
         return min([each for each in times if each is not None])
 
     def _expect_end(self, job: Job, ends: list[tuple[float, int, Certainty]]) -> None:
-        end_s, certainty = self.run_times.expected_end(job, self.now.at_s)
+        end_s, certainty = self.scheduler.run_times.expected_end(job, self.now.at_s)
         if isfinite(end_s):
             heappush(ends, (end_s, job.id, certainty))
 
     def pass_now(self) -> Plan:
         """Make one pass and apply the launches that it decides."""
-        plan = self._scheduler.plan(self.ledger, self.rules, self.now, self.external)
+        plan = self.scheduler.plan(self.ledger, self.rules, self.now, self.external)
         for event in start_events(self.ledger, plan, self.now):
             self.ledger.apply(event)
             if isinstance(event, ev.Admitted):
@@ -194,12 +175,12 @@ class Forecast:
         return plan
 
     def used_up(self) -> Mapping[str, QuotaUse]:
-        return self._scheduler.used_up(self.now.at_s)
+        return self.scheduler.used_up(self.now.at_s)
 
     def _note(self, job: Job) -> None:
-        self._scheduler.note(job)
-        if self.week_use is not None:
-            self.week_use.note(job, self.now.at_s)
+        self.scheduler.note(job)
+        if self.scheduler.week_use is not None:
+            self.scheduler.week_use.note(job, self.now.at_s)
 
     def _end(self, job_id: int) -> None:
         if job_id == _EXTERNAL:
@@ -255,7 +236,11 @@ def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
     if shrunk is not None and shrunk != demand:
         yield structs.replace(spec, demand=shrunk)
     # Times until the reservations of other jobs, or a maintenance window, begin.
-    kept_s = [each.start_s - future.now.at_s for each in future.before if each.job_id != job.id]
+    kept_s = [
+        each.start_s - future.now.at_s
+        for each in future.scheduler.reservations
+        if each.job_id != job.id
+    ]
     longest = longest_s(ledger.windows, future.now.at_s)
     kept_s += [] if longest == inf else [longest]
     if shrunk is not None and kept_s:

@@ -25,7 +25,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from heapq import heappop, heappush
 from itertools import islice
 from math import inf
@@ -110,10 +109,7 @@ class Plan:
     pass_context: PassContext | None = field(default=None, compare=False)
     #: The share tree after the pass; the next pass changes it. None if no policy was asked.
     share_tree: ShareTree | None = field(default=None, compare=False)
-
-    @cached_property
-    def _cache(self) -> dict[Hashable, Any]:
-        return {}
+    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False)
 
     def cached(self, key: Hashable, find: Callable[[], T]) -> T:
         """Return what explanations find out about this pass: many explain the same."""
