@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import add
 from typing import NamedTuple
+
+from msgspec import Struct
 
 #: Maximum number of points of a series, and the number of latest ones that are single readings.
 MOST = 256
@@ -267,8 +269,7 @@ class LentTally:
         return LentTally(self.lent_us + lent_us, max(self.cpu_us, cpu_us), mono_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True, omit_defaults=True):
     """Points in columns, the oldest first: end, length, and the means of that time."""
 
     #: The job's attempt, or 0 for the curve of a user.
@@ -278,7 +279,7 @@ class Curve:
     ends_ms: tuple[int, ...] = ()
     spans_ms: tuple[int, ...] = ()
     #: By the names of `MEASURES`, if a value is known; one that is not known is None.
-    columns: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+    columns: dict[str, tuple[int | None, ...]] = {}
     #: Stored with the curve of a running job, so that a restart goes on with them.
     gpu_tally: GpuTally | None = None
     lent_tally: LentTally | None = None

@@ -36,11 +36,6 @@ class StoredWords(Words):
         self.number: Final = number
 
 
-#: Omitted from a curve where no GPU was measured or nothing lent: there are as many curves as jobs.
-_NO_GPUS, _NO_TALLY = b',"gpu_memory_kib":[],"gpu_percent":[]', b',"gpu_tally":null'
-_NO_LENT = b',"lent_milli":[],"lent_tally":null'
-
-
 def _plain(value: object) -> object:
     if type(value) is Words:
         return value.texts()
@@ -49,14 +44,7 @@ def _plain(value: object) -> object:
     raise NotImplementedError
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
-
-
-def encode(record: ev.Event | ev.AuditEvent | Job | Array | Curve) -> bytes:
-    data = _encoder.encode(record)
-    if isinstance(record, Curve):
-        return data.replace(_NO_GPUS, b"").replace(_NO_TALLY, b"").replace(_NO_LENT, b"")
-    return data
+encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 class _ArrayHead(msgspec.Struct):

@@ -75,7 +75,7 @@ def _from(*states: S, to: S | None = None) -> dict[S, S]:
     return {state: to or state for state in states}
 
 
-class _Event(Struct, frozen=True, kw_only=True):
+class _Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def line(self, name_of: NameOf) -> str:
         """Return what `drf show` says of the event; `name_of` gives the name of another job."""
         text: str = getattr(self, "text", "")
@@ -504,7 +504,7 @@ class Retried(JobEvent, frozen=True, kw_only=True):
         return f"after attempt {self.attempt}"
 
 
-class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+class Altered(JobEvent, frozen=True, kw_only=True):
     """The specification of the job was changed; a field that is None is unchanged. `OPTIONS` has
     the values that remove something."""
 

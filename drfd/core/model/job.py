@@ -287,7 +287,7 @@ class Requested(Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in Requested.__struct_fields__}
 
 
-class JobSpec(Requested, frozen=True, kw_only=True):
+class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
     """The specification of a job as its submitter gave it; only `drf set` changes it."""
 
     name: str
@@ -351,8 +351,7 @@ def most_cores_milli(spec: JobSpec) -> int:
     return max(spec.demand.cores_milli, lent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Resource use of a job. A missing reading is 0 in the first six fields, else None."""
 
     cores_milli: int = 0
@@ -439,7 +438,7 @@ class Postponed:
     own_tries: int = 1
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job at one moment; for an array, also one that represents tasks that are all alike."""
 
     id: int

@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from drfd.common.errors import HostError
 from drfd.common.owner import UNSTARTED, Owner, read_owner
@@ -620,7 +620,7 @@ def _final_usage(report: EndedReport, measured: Usage | None) -> Usage:
     """Return the usage as counted by the cgroup or, without one, as the runner measured it."""
     measured, counted = measured or Usage(), report.counted
     peak = max(measured.memory_peak_bytes, counted.get("memory_peak_bytes", 0))
-    return replace(
+    return structs.replace(
         measured,
         cores_milli=0,
         memory_bytes=0,

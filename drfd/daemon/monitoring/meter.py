@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from drfd.common.errors import HostError
 from drfd.common.journald import about
 from drfd.core.decisions.outcome import (
@@ -316,7 +318,7 @@ class Meter:
         usage = measurements.usage_between(*watched.latest, watched.peak_bytes)
         count = watched.memory_count
         gpus = self.gpus(job)
-        usage = replace(
+        usage = structs.replace(
             usage,
             memory_mean_bytes=watched.memory_sum // count if count else None,
             memory_working_bytes=watched.working_bytes,
@@ -333,7 +335,7 @@ class Meter:
 
     def _with_tallies(self, usage: Usage, key: AttemptKey) -> Usage:
         tally, lent = self.gpu_tallies.get(key, GpuTally()), self.lent_tallies.get(key)
-        return replace(
+        return structs.replace(
             usage,
             gpu_memory_peak_bytes=tally.memory_peak,
             gpu_memory_single_peak_bytes=tally.single_peak,
@@ -505,7 +507,7 @@ class Curves:
             tally, lent = self.meter.gpu_tallies.get(key), self.meter.lent_tallies.get(key)
             kept.saved_ms, kept.saved_peaks = now_ms, _peaks(tally)
             curve = self._curve(kept.attempt, thinned(kept.series, RUNNING_POINTS))
-            self.journal.put_curve(job_id, replace(curve, gpu_tally=tally, lent_tally=lent))
+            self.journal.put_curve(job_id, structs.replace(curve, gpu_tally=tally, lent_tally=lent))
         self.journal.commit()
 
     def resume(self, jobs: Iterable[Job]) -> None:
