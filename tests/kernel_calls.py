@@ -9,7 +9,6 @@ from drfd.linux import syscalls
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_GET_DUMPABLE, _PR_SET_SECUREBITS = 3, 28
 _KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING = 0, -3
-MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 
 
 def _checked(result: int) -> int:
@@ -39,10 +38,6 @@ def take_descriptor(pid: int, fd: int) -> int:
         return _checked(_LIBC.syscall(438, pidfd, fd, 0))
     finally:
         os.close(pidfd)
-
-
-def unmount(target: str, flags: int = 0) -> None:
-    _checked(_LIBC.umount2(os.fsencode(target), flags))
 
 
 def filter_calls(program: bytes) -> None:

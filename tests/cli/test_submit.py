@@ -166,7 +166,6 @@ def test_options_are_sent_and_what_is_not_said_is_left_to_the_daemon(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--group sweep%0", "after % stands how many may run at once, not '0' (write --group "),
         ("--group", "--group"),
         *(
             (f"--gres {word}", "is not NAME=N (write gpu=2, or gpu for one)\n")
@@ -181,18 +180,13 @@ def test_options_are_sent_and_what_is_not_said_is_left_to_the_daemon(
             )
         ),
         ("--gres gpu=1,license=2,memory=20G", "only the memory of a gpu is measured"),
-        ("-c ..8", "'..8' has no lower end, which is what the job holds (write 2..8, "),
-        ("-c 8..2", "'8..2' ends below its beginning (write 2..8)"),
         ("-c 0..2", "'0..2' begins with zero, and a job holds some (write 2..8, "),
         ("--io 0..2M", "'0..2M' begins with zero, and a job holds some (write 50M..200M)"),
         ("--after 7x", "'7x' is not ID or ID:HOW (write 5, 5-9, 5:any or 5:fail)"),
-        ("--after 5:good", "'5:good' is not ID or ID:HOW"),
-        ("--after 0", "'0' is not ID"),
         ("--if-never maybe", "'maybe' is neither keep nor cancel"),
         ("--begin soon", "'soon' is not a time (write 18:00,"),
         ("--begin 1999-01-01", "'1999-01-01' is over already"),
         ("--retry -1", "'-1' is out of range"),
-        ("--retry 5000", "'5000' is out of range"),
         ("--retry yes", "'yes' is not a number"),
         ("--retry 2 --retry-on luck", "'luck' is unknown (choose from fail,"),
         ("--retry-on fail", "--retry N how often"),

@@ -289,9 +289,6 @@ def test_late_news_of_a_freezing_does_not_freeze_a_job_that_has_gone_on(bench):
     assert (submitted_job.state, submitted_job.suspensions) == (S.RUNNING, 1)
 
 
-# -- limits and time -------------------------------------------------------------------------------
-
-
 # -- ends and retries ------------------------------------------------------------------------------
 
 

@@ -149,9 +149,6 @@ def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition():
     assert tables(ledger) == before
 
 
-# -- suspension ------------------------------------------------------------------------------------
-
-
 # -- check -----------------------------------------------------------------------------------------
 
 

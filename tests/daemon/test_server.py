@@ -7,10 +7,11 @@ import json
 import logging
 import os
 import pwd
+import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,6 @@ from drfd.linux.user_database import look_up_name
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from drfd.protocol.requests import SubmitRequest
 from kernel import send_lingering
-from strangers import fails_after, full_listener
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 SUBMIT = {"op": "submit", "argv": ["true"], "cwd": "/", "demand": {"cores_milli": 1000}}
@@ -827,6 +827,41 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
     assert path.read_text() == "data"
 
 
+@contextmanager
+def full_listener(path: Path) -> Iterator[socket.socket]:
+    """A socket that listens at `path`, accepts nothing, and whose backlog is full."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        clients = []
+        try:
+            with suppress(BlockingIOError):
+                while True:
+                    clients.append(socket.socket(socket.AF_UNIX))
+                    clients[-1].setblocking(False)
+                    clients[-1].connect(str(path))
+            yield listener
+        finally:
+            for client in clients:
+                client.close()
+
+
+@contextmanager
+def fails_after(seconds: float) -> Iterator[None]:
+    """Fail the block if it takes longer, also where it waits in the kernel."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_socket_that_is_answered_is_left_to_its_owner(tmp_path):
     first = ListeningSocket(tmp_path / "s", is_open=False)
     with pytest.raises(HostError, match="another program listens"):
@@ -840,11 +875,9 @@ def test_a_socket_that_is_answered_is_left_to_its_owner(tmp_path):
 def test_a_socket_with_a_full_backlog_is_left_to_its_owner_at_once(tmp_path):
     """A blocking connect(2) would wait for the other program to accept."""
     path = tmp_path / "s"
-    with ExitStack() as stack:
-        stack.enter_context(full_listener(path))
-        stack.enter_context(fails_after(10.0))
-        with pytest.raises(HostError, match="another program listens"):
-            ListeningSocket(path, is_open=False)
+    refused = pytest.raises(HostError, match="another program listens")
+    with full_listener(path), fails_after(10.0), refused:
+        ListeningSocket(path, is_open=False)
     assert path.is_socket()
 
 
