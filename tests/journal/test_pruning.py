@@ -196,17 +196,16 @@ def test_what_has_happened_to_its_attempts_stays_while_there_is_else_to_give_up(
 # -- SIGKILL at any moment: what was acknowledged is there, whole ------------------------------
 
 
-#: Submits three jobs a turn and prints their ids, as the daemon answers its askers: after the
-#: commit. Every other turn cancels one, so that jobs end and payloads go too.
-WRITER = """
+#: How both programs below begin.
+OPEN = """
 import sys
+from msgspec.structs import replace
 from pathlib import Path
 from drfd.core.model import events as ev
-from drfd.core.model.job import JobSpec
+from drfd.core.model.job import JobSpec, Words
 from drfd.core.model.resources import Axes, Resources
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
-from drfd.core.model.job import Words
 
 journal = Journal(Path(sys.argv[1]))
 ledger = journal.load(Axes())
@@ -214,6 +213,12 @@ spec = JobSpec(name="job", user="alice", uid=1001, gid=1001, pool="root.alice",
                demand=Resources(cores_milli=1000, memory_bytes=1 << 30), time_limit_s=None,
                argv=Words.of(("true",)), cwd="/", stdout="o", stderr="e")
 print("ready", flush=True)
+"""
+#: Submits three jobs a turn and prints their ids, as the daemon answers its askers: after the
+#: commit. Every other turn cancels one, so that jobs end and payloads go too.
+WRITER = (
+    OPEN
+    + """
 turn = 0
 while True:
     turn += 1
@@ -229,6 +234,7 @@ while True:
     journal.commit()
     print(*ids, flush=True)
 """
+)
 
 
 @pytest.mark.slow
@@ -253,28 +259,13 @@ def test_nothing_acknowledged_is_lost_by_a_kill(path, open_journal):
 
 #: Removes what is over, a little at a time, as the daemon does it, and says so after each go; goes
 #: on with new jobs, so that there is always more.
-REMOVER = """
-import sys
-from msgspec.structs import replace
-from pathlib import Path
-from drfd.core.model import events as ev
-from drfd.core.model.job import JobSpec
-from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.job import Words
-from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
-
-journal = Journal(Path(sys.argv[1]))
-ledger = journal.load(Axes())
-spec = JobSpec(name="job", user="alice", uid=1001, gid=1001, pool="root.alice",
-               demand=Resources(cores_milli=1000, memory_bytes=1 << 30), time_limit_s=None,
-               argv=Words.of(("x" * 3000,)), cwd="/", stdout="o", stderr="e")
-
+REMOVER = (
+    OPEN
+    + """
 def apply_and_append(journal, event, ledger):
     event = journal.store_command_lines(event)
     journal.append(event, ledger.apply(event), ledger.latest_array)
 
-print("ready", flush=True)
 while True:
     for number in range(30):
         here = replace(spec, argv=Words.of((f"{ledger.next_id // 7} " + "x" * 3000,)))
@@ -297,6 +288,7 @@ while True:
         journal.give_back()
         print(ledger.next_id, flush=True)
 """
+)
 
 
 @pytest.mark.slow
