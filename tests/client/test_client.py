@@ -457,22 +457,6 @@ def test_a_request_after_a_restart_finds_the_new_daemon(client, daemon):
 # -- many submissions --------------------------------------------------------------------------
 
 
-def test_many_submissions_are_answered_in_their_order(client, daemon, refuse):
-    """What refused one stands in its place."""
-    numbers = iter(range(1000))
-
-    def reply(request: Message) -> Message | bytes:
-        return refuse(code="no-command") if not request["argv"] else {"id": next(numbers)}
-
-    daemon.replies = {"submit": reply}
-    jobs = [{"argv": [] if at == 3 else ["true"]} for at in range(400)]
-    replies = list(client.submit_all(iter(jobs)))
-    assert isinstance(replies[3], Refused)
-    del replies[3]
-    assert [each["id"] for each in replies] == list(range(399))
-    assert (len(daemon.requests), daemon.connections) == (400, 1)
-
-
 def test_what_was_not_answered_is_asked_for_again_under_its_key(client, daemon):
     keys: list[str] = []
     daemon.on_key = keys.append

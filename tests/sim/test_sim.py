@@ -320,11 +320,6 @@ def asked(cores: float, memory: int, read: int = 0, write: int = 0) -> Resources
 # -- the forms -------------------------------------------------------------------------------------
 
 
-def test_what_a_table_leaves_out_is_nothing():
-    job = only("cores,memory,user,run_s,submit_s\n2,1048576,ann,1.5,0\n")
-    assert (job.demand, job.limit_s, job.group, job.run_s) == (asked(2, MIB), None, None, 1.5)
-
-
 def test_an_unknown_column_of_our_own_table_is_a_slip():
     with pytest.raises(Refused, match="unknown column 'reed'"):
         read(OWN.replace("read", "reed") + "a,ann,lab,3,10,60,0.5,16G,0,0\n")
@@ -1011,17 +1006,3 @@ def test_it_is_a_fifth_better_at_most_than_the_loop_followed_second_by_second(se
     here = lent(jobs, small(cores, 10_000))
     there = {mode: sum(ends.values()) for mode, ends in found.items()}
     assert 0.8 * there["share"] < sum(here.values()) <= there["share"] < there["quota"]
-
-
-def test_equal_arguments_give_equal_runs():
-    random = Random(5)
-    jobs = [
-        ranged(id, random.randint(1, 99), 1, most=random.choice([1, 4]), user=f"u{id % 9}",
-            cpu_s=random.random())
-        for id in range(1, 100)
-    ]  # fmt: skip
-    first, second = (
-        simulate(jobs, small(8, 100), speeds=Lender(small(8, 100).shares)) for _ in "ab"
-    )
-    assert first.ran == second.ran
-    assert sum(each.run_s < each.job.run_s for each in first.ran) > 10
