@@ -16,7 +16,7 @@ import resource
 import signal
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 # -- prctl(2) ---------------------------------------------------------------------------------
 
@@ -37,9 +37,7 @@ CLONE_FILES = 0x00000400
 
 # -- clone3(2), prctl(2): a fork into a cgroup ------------------------------------------------
 
-_CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x0020_0000, 0x0100_0000
 _CLONE_INTO_CGROUP = 0x2_0000_0000
-_PR_GET_TID_ADDRESS = 40
 
 # -- shmctl(2), semctl(2), msgctl(2) ----------------------------------------------------------
 
@@ -83,8 +81,6 @@ _text, _pointer = ctypes.c_char_p, ctypes.c_void_p
 _uint, _size = ctypes.c_uint, ctypes.c_size_t
 
 _libc = ctypes.CDLL(None, use_errno=True)
-#: The C library, by calls that keep Python's global lock.
-_held_libc = ctypes.PyDLL(None, use_errno=True)
 
 
 class Capabilities(NamedTuple):
@@ -95,21 +91,21 @@ class Capabilities(NamedTuple):
     inheritable: int
 
 
-def _declared(library: Any, name: str, *arguments: type, result: type = _int) -> Callable[..., int]:
+def _declared(name: str, *arguments: type, result: type = _int) -> Callable[..., int]:
     """Return the C function `name` with its types. Each use of a name gets a function of its own,
     because `prctl` and `syscall` take other arguments for each purpose."""
-    function = library[name]
+    function = _libc[name]
     function.argtypes = arguments
     function.restype = result
-    return function  # type: ignore[no-any-return]  # ctypes cannot say it
+    return function
 
 
-def _numbered(name: str, *arguments: type, library: Any = _libc) -> Callable[..., int]:
+def _numbered(name: str, *arguments: type) -> Callable[..., int]:
     """Return the system call `name`, for which the C library may have no function."""
     number = _NUMBERS[name].get(_MACHINE)
     if number is None:
         return lambda *values: _refuse(name)
-    function = _declared(library, "syscall", _long, *arguments, result=_long)
+    function = _declared("syscall", _long, *arguments, result=_long)
     return lambda *values: function(number, *values)
 
 
@@ -125,15 +121,13 @@ def _checked(result: int, name: str) -> int:
     return result
 
 
-_fork = _declared(_held_libc, "fork")
-_clone3 = _numbered("clone3", _pointer, _size, library=_held_libc)
-_prctl = _declared(_libc, "prctl", _int, _ulong, _ulong, _ulong, _ulong)
-_prctl_address = _declared(_libc, "prctl", _int, _pointer, _ulong, _ulong, _ulong)
-_mount = _declared(_libc, "mount", _text, _text, _text, _ulong, _text)
-_unshare = _declared(_libc, "unshare", _int)
-_shmctl = _declared(_libc, "shmctl", _int, _int, _pointer)
-_semctl = _declared(_libc, "semctl", _int, _int, _int)
-_msgctl = _declared(_libc, "msgctl", _int, _int, _pointer)
+_clone3 = _numbered("clone3", _pointer, _size)
+_prctl = _declared("prctl", _int, _ulong, _ulong, _ulong, _ulong)
+_mount = _declared("mount", _text, _text, _text, _ulong, _text)
+_unshare = _declared("unshare", _int)
+_shmctl = _declared("shmctl", _int, _int, _pointer)
+_semctl = _declared("semctl", _int, _int, _int)
+_msgctl = _declared("msgctl", _int, _int, _pointer)
 _keyctl_join = _numbered("keyctl", _int, _text)
 _keyctl_setperm = _numbered("keyctl", _int, _int, _uint)
 _bpf = _numbered("bpf", _int, _pointer, _uint)
@@ -144,54 +138,16 @@ _capset = _numbered("capset", _pointer, _pointer)
 # -- processes --------------------------------------------------------------------------------
 
 
-def fork() -> int:
-    """Fork as os.fork does, in a process of a single thread. Returns the child's pid, or 0 in the
-    child.
-
-    What Python does in the child for threads that are not there touches more memory than all the
-    rest of the fork, and each page that is touched is copied. Raises RuntimeError in a process with
-    a second thread, whose locks would stay held in the child.
-    """
-    _require_single_thread()
-    return _checked(_fork(), "fork")
-
-
 @functools.cache
 def why_no_fork_into() -> str | None:
     """Return the reason why no process can be forked into a cgroup of version 2 here, or None."""
-    if not _tid_address():
-        return "the kernel does not say where the C library keeps the thread's id"
-    # No descriptor has this number, which the kernel notices after all that it may not know.
-    number = ctypes.get_errno() if _clone_into(_NO_DESCRIPTOR) < 0 else 0
+    # struct clone_args (clone3(2)): flags first, the signal of the end fifth, the cgroup last. No
+    # descriptor has this number, which the kernel notices after all that it may not know.
+    arguments = struct.pack(
+        "=11Q", _CLONE_INTO_CGROUP, *[0] * 3, signal.SIGCHLD, *[0] * 5, 2**31 - 1
+    )
+    number = ctypes.get_errno() if _clone3(arguments, len(arguments)) < 0 else 0
     return None if number == errno.EBADF else f"clone3: {os.strerror(number)}"
-
-
-_NO_DESCRIPTOR = (1 << 31) - 1
-
-
-def _clone_into(cgroup_fd: int) -> int:
-    # struct clone_args (clone3(2)): flags, pidfd, child_tid, parent_tid, exit_signal, stack,
-    # stack_size, tls, set_tid, set_tid_size, cgroup. The C library keeps the thread's id in memory
-    # for raise(3) and others, so the kernel writes the child's there, as at a fork of glibc's own.
-    flags = _CLONE_INTO_CGROUP | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
-    values = (flags, 0, _tid_address(), 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
-    arguments = struct.pack("=11Q", *values)
-    return _clone3(arguments, len(arguments))
-
-
-@functools.cache
-def _tid_address() -> int:
-    """Return where the C library keeps the id of this process's only thread, or 0 if the kernel
-    does not say it (prctl(2): PR_GET_TID_ADDRESS)."""
-    where = ctypes.c_void_p()
-    if _prctl_address(_PR_GET_TID_ADDRESS, ctypes.byref(where), 0, 0, 0) != 0 or not where.value:
-        return 0
-    return where.value if _int.from_address(where.value).value == os.getpid() else 0
-
-
-def _require_single_thread() -> None:
-    if len(os.listdir("/proc/self/task")) != 1:
-        raise RuntimeError("fork in a process that has more than one thread")
 
 
 def set_parent_death_signal(number: int) -> None:
@@ -378,9 +334,9 @@ def _bpf_call(command: int, attributes: bytes) -> tuple[int, bytes]:
 
 # -- the user directory (getpwuid_r(3), getgrgid_r(3)) -----------------------------------------
 
-_getpwuid_r = _declared(_libc, "getpwuid_r", _uint, _pointer, _pointer, _size, _pointer)
-_getgrgid_r = _declared(_libc, "getgrgid_r", _uint, _pointer, _pointer, _size, _pointer)
-_getgrouplist = _declared(_libc, "getgrouplist", _text, _uint, _pointer, _pointer)
+_getpwuid_r = _declared("getpwuid_r", _uint, _pointer, _pointer, _size, _pointer)
+_getgrgid_r = _declared("getgrgid_r", _uint, _pointer, _pointer, _size, _pointer)
+_getgrouplist = _declared("getgrouplist", _text, _uint, _pointer, _pointer)
 #: Groups that an account may have on Linux (NGROUPS_MAX), and the account's own.
 _MOST_GROUPS = (1 << 16) + 1
 #: Bytes for `struct passwd` or `struct group`, more than any system needs, and for the longest

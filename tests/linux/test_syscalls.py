@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,19 +43,6 @@ def run(code: str, **options: object) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload]
     assert done.stderr == ""
     return str(done.stdout).strip()
-
-
-def test_a_process_with_another_thread_is_not_forked():
-    """Its child would be left with that thread's locks for ever."""
-    release = threading.Event()
-    thread = threading.Thread(target=release.wait)
-    thread.start()
-    try:
-        with pytest.raises(RuntimeError, match="more than one thread"):
-            syscalls.fork()
-    finally:
-        release.set()
-        thread.join()
 
 
 def test_an_error_names_the_call_the_reason_and_the_machine_without_it(monkeypatch):

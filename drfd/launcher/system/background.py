@@ -35,7 +35,7 @@ class BackgroundWork:
         here when it is over, however it ended. Returns the pid. Raises OSError if no process can be
         had now."""
         launcher = os.getpid()
-        pid = syscalls.fork()
+        pid = os.fork()
         if pid == 0:
             # This copy of the launcher must never return to the launcher's loop.
             try:

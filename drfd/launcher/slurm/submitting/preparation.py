@@ -21,7 +21,6 @@ from drfd.launcher.runner import identity, inheritance, scripts
 from drfd.launcher.runner.failures import MAX_TEXT, StepFailed, describe_in_job, unreadable
 from drfd.launcher.slurm.mapping import without_slurms
 from drfd.launcher.system import process
-from drfd.linux import syscalls
 from drfd.linux.sealed import read_sealed
 from drfd.payload.environment import DEVICE_LISTS
 from drfd.payload.unpack import LaunchPayload, decode
@@ -61,7 +60,7 @@ def prepare(assignment: Assignment) -> Prepared:
     try:
         for name in ("paths", "complaint", "report", "env", "script"):
             fds.append(os.memfd_create(name))
-        pid = syscalls.fork()
+        pid = os.fork()
     except OSError:
         for fd in fds:
             os.close(fd)
