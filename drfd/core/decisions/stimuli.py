@@ -437,20 +437,20 @@ class LaunchShort(LaunchAborted):
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded(Report):
-    """The attempt's first process has ended; code and signal are both None if unknown."""
+    """The attempt's first process has ended. What is left out is not known, as if its runner was
+    gone before the end."""
 
     job_id: int
     attempt: int
     at_s: float
-    #: None if the runner was gone before the end.
-    mono_s: float | None
-    exit_code: int | None
-    signal: int | None
+    mono_s: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
     #: Whether the kernel killed a process in this cgroup for memory.
-    oom_killed: bool
+    oom_killed: bool = False
     #: Whether the job's own memory limit was the cause, not a shortage of the whole machine.
-    over_limit: bool
-    usage: Usage | None
+    over_limit: bool = False
+    usage: Usage | None = None
     #: How much it had written to its output files when it was killed for that, or None.
     output_bytes: int | None = None
     #: For an end that was not observed, its cause: one of `core.decisions.outcome.LOSSES`.
@@ -499,18 +499,7 @@ class AttemptMissing(AttemptReport):
         # A STARTING job has not been launched yet: the launch is still owed.
         if job.state is JobState.STARTING:
             return []
-        end = AttemptEnded(
-            job_id=job.id,
-            attempt=self.attempt,
-            at_s=self.now.at_s,
-            mono_s=None,
-            exit_code=None,
-            signal=None,
-            oom_killed=False,
-            over_limit=False,
-            usage=None,
-            loss=self.loss,
-        )
+        end = AttemptEnded(job.id, self.attempt, self.now.at_s, loss=self.loss)
         return end.judge(job, ledger)
 
 
