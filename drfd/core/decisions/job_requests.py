@@ -103,17 +103,19 @@ def _refuse_without_node(demand: Resources, asked: Vector, axes: Axes) -> None:
     largest = tuple(map(max, columns))
     for axis in short_axes(asked, largest):
         name = axes.names[axis]
-        raise Refused(
-            "too-big",
-            f"the job asks for {show_need(name, asked[axis])}, and no node for it has more than "
-            f"{show_amount(name, largest[axis])}: a job runs on one node",
-            hint="not queued; ask for less",
-        )
+        most = show_amount(name, largest[axis])
+        but = f"no node for it has more than {most}: a job runs on one node"
+        raise _too_much(show_need(name, asked[axis]), but)
     raise Refused(
         "too-big",
         "no node has as much of all that the job asks for: a job runs on one node",
         hint="not queued; ask for less; `drf nodes` shows what each of them has",
     )
+
+
+def _too_much(asked: str, but: str, code: str = "too-big") -> Refused:
+    text = f"the job asks for {asked}, and {but}"
+    return Refused(code, text, hint="not queued; ask for less")
 
 
 def refuse_unfit(
@@ -140,12 +142,8 @@ def refuse_unfit(
             )
         _, size = rules.axes.shared or (name, 0)
         if rules.axes.is_shared(name) and memory_bytes > size:
-            raise Refused(
-                "too-big",
-                f"the job asks for {show_size(memory_bytes)} of a {name}'s memory, and each "
-                f"{name} here has {show_size(size)}: it could never start",
-                hint="not queued; ask for less",
-            )
+            but = f"each {name} here has {show_size(size)}: it could never start"
+            raise _too_much(f"{show_size(memory_bytes)} of a {name}'s memory", but)
     gone = rules.axes.unknown_disk(spec.demand)
     if gone is not None:
         raise Refused("no-such-disk", f"this machine has no disk {gone!r}")
@@ -154,20 +152,14 @@ def refuse_unfit(
     _refuse_without_node(spec.demand, asked, rules.axes)
     for axis in short_axes(asked, rules.shares.capacity):
         name = rules.axes.names[axis]
-        raise Refused(
-            "too-big",
-            f"the job asks for {show_need(name, asked[axis])}, and this machine has "
-            f"{show_amount(name, rules.shares.capacity[axis])} for jobs: it could never start",
-            hint="not queued; ask for less",
-        )
+        most = show_amount(name, rules.shares.capacity[axis])
+        but = f"this machine has {most} for jobs: it could never start"
+        raise _too_much(show_need(name, asked[axis]), but)
     found = limit_ever(rules, hours, spec.leaf, asked, now_s)
     if found is not None:
-        raise Refused(
-            "above-limit",
-            f"the job asks for {show_need(found.axis, found.needed)}, and {found.path} may hold "
-            f"{show_amount(found.axis, found.limit)} at most: it could never start",
-            hint="not queued; ask for less",
-        )
+        most = show_amount(found.axis, found.limit)
+        but = f"{found.path} may hold {most} at most: it could never start"
+        raise _too_much(show_need(found.axis, found.needed), but, "above-limit")
     paths = path_up(spec.leaf)
     if not hours.covers(paths):
         return
@@ -341,7 +333,9 @@ def _with_amounts(demand: Resources, wish: Mapping[str, int], axes: Axes) -> Res
     known, gone = axes.disks or ("",), demand.used_disks.difference(axes.disks)
     for (_, disk), rate in asked.items():
         if disk not in known and (rate or disk not in gone):
-            _refuse_unknown_disk(disk, axes)
+            known_names = ", ".join(filter(None, axes.disks))
+            hint = f"disks: {known_names}" if known_names else "no disk is managed here"
+            raise Refused("no-such-disk", f"--io: there is no disk {disk!r} here", hint=hint)
     rates = {
         disk: [
             asked.get((kind, disk), rate)
@@ -355,13 +349,6 @@ def _with_amounts(demand: Resources, wish: Mapping[str, int], axes: Axes) -> Res
     plain = {axis: amounts[axis] for axis in amounts if kind_of(axis) not in DISK_AXES}
     found = chain.from_iterable(rates[disk] for disk in left)
     return demand.with_amounts(plain | dict(zip(names, found, strict=True)))
-
-
-def _refuse_unknown_disk(name: str, axes: Axes) -> None:
-    if name not in axes.disks:
-        known = ", ".join(filter(None, axes.disks))
-        hint = f"disks: {known}" if known else "no disk is managed here"
-        raise Refused("no-such-disk", f"--io: there is no disk {name!r} here", hint=hint)
 
 
 def refuse_while_running(job: Job, wish: Change, spec: JobSpec, actor: Actor) -> None:
