@@ -266,7 +266,7 @@ def _time_s(job: Job) -> int:
     limit_s = job.spec.time_limit_s
     if job.outcome is Outcome.TIMEOUT and limit_s is not None:
         return round_time(limit_s * 2)
-    return round_time(_longer_s(job))
+    return round_time(-(-max(1, ran_ms(job)) * 3 // 2000))
 
 
 def _rate(job: Job, axis: str) -> int:
@@ -279,11 +279,6 @@ def _rate(job: Job, axis: str) -> int:
         # The limit may have prevented a higher rate.
         return declared
     return round_size(max(_MIB, seen * 6 // 5), step=_MIB)
-
-
-def _longer_s(job: Job) -> int:
-    """Return 150 % of the run time in whole seconds, rounded up."""
-    return -(-max(1, ran_ms(job)) * 3 // 2000)
 
 
 def round_time(seconds: int) -> int:
