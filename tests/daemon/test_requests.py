@@ -914,6 +914,17 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
     assert sum(decoded.values()) <= 5 * len(ids)
 
 
+async def test_a_name_that_is_no_task_s_is_refused_wherever_it_is_looked_up(desk):
+    job_id = await desk.submit(ALICE, held=True)
+    for name in ("1", "1_x", "1_2_3", "_", "1_2\n", "١_٢"):
+        requests = largest([job_id, name], job_id) | {"show": {"id": name}, "why": {"id": name}}
+        for verb in requests.keys() - {"events", "submission"}:
+            with pytest.raises(Refused) as refused:
+                await desk.ask(ALICE, op=verb, **requests[verb])
+            assert refused.value.code == "bad-request", (verb, name)
+    assert desk.shell.engine.ledger.jobs[job_id].state.value == "HELD"
+
+
 @pytest.fixture
 def no_full_collections() -> Iterator[None]:
     """As in the controller."""

@@ -337,9 +337,3 @@ def test_a_filter_of_states_is_short(op, part):
     """One of 150,000 entries was searched for each job, while everybody waited."""
     with pytest.raises(Refused, match=part):
         decode_request(line(op, **{part: {"states": ["A" * (n + 1) for n in range(17)]}}))
-
-
-def test_a_name_of_a_task_ends_with_its_index():
-    """A last newline passed the pattern."""
-    with pytest.raises(Refused, match="id"):
-        decode_request(line("show", id="1_1\n"))

@@ -93,7 +93,8 @@ class BatchActions:
             if isinstance(target, _Target):
                 wanted.append(target)
             elif len(failed) < result.most:
-                failed.append(target)
+                ref, refusal = target
+                failed.append({"id": ref, "error": error_view(refusal)})
             else:
                 unnamed += 1
         await self._ask_all(await self._in_parts(wanted), actor, make, result)
@@ -123,12 +124,14 @@ class BatchActions:
             reply["unnamed"] = unnamed
         return reply
 
-    async def _wanted(self, actor: st.Actor, select: Selection) -> AsyncIterator[_Target | Failure]:
+    async def _wanted(
+        self, actor: st.Actor, select: Selection
+    ) -> AsyncIterator[_Target | tuple[msg.Ref, Refused]]:
         """Yield the selected jobs and arrays, and why there are not those that are named."""
         yielding = CooperativeYield()
         async for ref, job_id in resolved(self.lookup, select.ids):
             if isinstance(job_id, Refused):
-                yield {"id": ref, "error": error_view(job_id)}
+                yield ref, job_id
             else:
                 yield _Target(str(ref), job_id, False)
         has_filter = select.user or select.name or select.group or select.states

@@ -6,6 +6,7 @@ A client may name a hundred thousand ids; they are looked up with pauses for oth
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from drfd.common.errors import NotPermitted, Refused
+from drfd.common.errors import NotPermitted, Refused, printable
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
@@ -47,7 +48,7 @@ async def resolved(lookup: Lookup, refs: Iterable[Ref]) -> AsyncIterator[tuple[R
         if isinstance(ref, int):
             yield ref, ref
         else:
-            array_id, index = map(int, ref.split("_"))
+            array_id, index = _task_of(ref)
             tasks.setdefault(array_id, []).append((ref, index))
         await yielding.maybe_yield()
     for array_id, named in tasks.items():
@@ -84,6 +85,7 @@ Row = Job | Tasks
 #: The order of rows: the id of the job or of the first task, and whether it is a group.
 Place = tuple[int, bool]
 
+_TASK = re.compile("([0-9]{1,15})_([0-9]{1,10})")
 #: The most ended tasks that a list shows of an array that is requested by its id.
 _ENDED_TASKS = 20
 #: The most attempts to count an array's tasks without a change meanwhile.
@@ -102,7 +104,7 @@ class Lookup:
         a task that does not exist."""
         if isinstance(ref, int):
             return ref
-        array_id, index = map(int, ref.split("_"))
+        array_id, index = _task_of(ref)
         found = _task_id(array_id, self.any_array(array_id), index)
         if isinstance(found, Refused):
             raise found
@@ -358,6 +360,14 @@ class Lookup:
         if kept is None or last.certainty_of(kept) is Certainty.UNKNOWN:
             return None
         return kept.start_s
+
+
+def _task_of(ref: str) -> tuple[int, int]:
+    """Return array and index of a task's name. Raises Refused if it is none."""
+    found = _TASK.fullmatch(ref)
+    if found is None:
+        raise Refused("bad-request", f"{printable(ref)!r} is no job, array or task")
+    return int(found[1]), int(found[2])
 
 
 def _task_id(array_id: int, array: Array | None, index: int) -> int | Refused:

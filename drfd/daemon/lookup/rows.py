@@ -205,7 +205,7 @@ class WaitingRows:
         is_code = len(text) >= _LEAST_CODE and any(text in code for code in _CODES)
         try:
             task_id = self.lookup.id_of(request.text) if "_" in request.text else None
-        except (Refused, ValueError):
+        except Refused:
             task_id = None
 
         def passes(row: Row) -> bool:
