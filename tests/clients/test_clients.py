@@ -1,11 +1,12 @@
-"""Programs of others that submit with Slurm's commands do so with drfd's, and get what they expect.
+"""Programs of others get what they expect: by Slurm's commands, which are drfd's, and by Python.
 
 Each is installed by pip into an environment that is thrown away, and runs one short flow
-(`flows.py`) against a daemon of its own.
+(`flows.py`), or a recipe of the manual, against a daemon of its own.
 """
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,13 @@ CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "ipyparallel": (["ipyparallel"], {"squares": SQUARES[:8]}),
 }  # fmt: skip
 
+#: Recipe of docs/python.md → what pip installs besides drfd, what it prints, and its jobs.
+RECIPES = {
+    "joblib": ("joblib", "[1.0, 2.0, 3.0]\n", 3),
+    "dask": ("dask", "30\n", 6),
+}
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def daemon(make_instance) -> Instance:
@@ -73,23 +81,43 @@ def installed(place: Path, packages: list[str]) -> Path:
     return place / "bin/python"
 
 
+def run(words: list[object], daemon: Instance) -> str:
+    """Run a program, whose directory has others of its environment, and return what it printed."""
+    env = {
+        **os.environ,
+        "DRFD_SOCKET": str(daemon.socket),
+        "HOME": str(daemon.work),
+        "PATH": f"{daemon.root}/bin:{Path(str(words[0])).parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        list(map(str, words)),
+        cwd=daemon.work, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 def test_its_flow_comes_out_right_with(client, daemon, tmp_path):
     packages, expected = CLIENTS[client]
     python = installed(tmp_path / "environment", packages)
     flow, result = Path(__file__).with_name("flows.py"), tmp_path / "result"
-    env = {
-        **os.environ,
-        "DRFD_SOCKET": str(daemon.socket),
-        "HOME": str(daemon.work),
-        "PATH": f"{daemon.root}/bin:{python.parent}:{os.environ['PATH']}",
-    }
-    done = subprocess.run(
-        [python, flow, client, result],
-        cwd=daemon.work, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert json.loads(result.read_text()) == expected, done.stdout
+    said = run([python, flow, client, result], daemon)
+    assert json.loads(result.read_text()) == expected, said
     # What it has cancelled last, as its workers, may still be on its way out.
     wait_for("no job to be left", lambda: not daemon.status(), show=daemon.status)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_manuals_recipe_runs_with(recipe, daemon, tmp_path):
+    package, printed, jobs = RECIPES[recipe]
+    (program,) = re.findall(
+        rf"^<!-- {recipe} -->\n```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(),
+        re.DOTALL | re.MULTILINE,
+    )  # fmt: skip
+    path = daemon.work / "recipe.py"
+    path.write_text(program)
+    python = installed(tmp_path / "environment", [f"{ROOT}[futures]", package])
+    assert run([python, path], daemon) == printed
+    assert [job["state"] for job in daemon.status("--all")] == ["COMPLETED"] * jobs
