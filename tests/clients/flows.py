@@ -1,10 +1,11 @@
-"""One short flow for each program of others that submits with Slurm's commands.
+"""One short flow for each program of others that submits with Slurm's commands, or by a plugin.
 
 `python flows.py CLIENT FILE` is run by a Python that has the client, in a directory of its own, and
 writes what has come out, as JSON. `test_clients.py` says what that must be.
 """
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,10 @@ rule wrong:
     output: "never.txt"
     resources: mem_mb=200, runtime=5
     shell: "exit 3"
+rule long:
+    output: "long.txt"
+    resources: mem_mb=200, runtime=5, drf_priority=5
+    shell: "touch begun; sleep 600"
 """
 
 
@@ -109,17 +114,27 @@ def dask() -> dict[str, Any]:
 
 
 def parsl() -> dict[str, Any]:
-    import parsl
-    from parsl.config import Config
-    from parsl.executors import HighThroughputExecutor
     from parsl.launchers import SrunLauncher
     from parsl.providers import SlurmProvider
 
-    provider = SlurmProvider(
+    return run_apps(SlurmProvider(
         nodes_per_block=1, cores_per_node=2, mem_per_node=1, init_blocks=1, max_blocks=1,
         walltime="00:05:00", exclusive=False, launcher=SrunLauncher(),
         worker_init=f"export PATH={Path(sys.executable).parent}:$PATH",
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def parsl_drfd() -> dict[str, Any]:
+    from parsl_drfd import DrfdProvider
+
+    return run_apps(DrfdProvider(cores=2, memory="1G", time="5m"))
+
+
+def run_apps(provider: Any) -> dict[str, Any]:
+    import parsl
+    from parsl.config import Config
+    from parsl.executors import HighThroughputExecutor
+
     executor = HighThroughputExecutor(
         label="here", address="127.0.0.1", max_workers_per_node=2, provider=provider
     )
@@ -151,16 +166,36 @@ def simple_slurm() -> dict[str, Any]:
 
 
 def snakemake() -> dict[str, Any]:
-    Path("Snakefile").write_text(SNAKEFILE)
-    words = ("--executor", "slurm", "--jobs", "4", "--slurm-no-account",
+    words = ("--executor", "slurm", "--slurm-no-account",
              "--slurm-init-seconds-before-status-checks", "3")  # fmt: skip
-    command = [Path(sys.executable).parent / "snakemake", *words]
+    return run_snakefile(*words)[0]
+
+
+def snakemake_drfd() -> dict[str, Any]:
+    found, said = run_snakefile("--executor", "drfd")
+    start = [Path(sys.executable).parent / "snakemake", "--executor", "drfd", "--jobs", "1", "long"]
+    running = subprocess.Popen(start, stdout=2)
+    await_so(Path("begun").exists)
+    running.send_signal(signal.SIGINT)
+    stopped = running.wait(LONGEST_S) != 0
+    return {**found, "reason": "FAILED: exit code 1" in said, "stopped": stopped}
+
+
+def run_snakefile(*words: str) -> tuple[dict[str, Any], str]:
+    """What becomes of a workflow, and what Snakemake says of one that fails."""
+    Path("Snakefile").write_text(SNAKEFILE)
+    command = [Path(sys.executable).parent / "snakemake", "--jobs", "4", *words]
     right = subprocess.run([*command, "all"], stdout=2, check=False, timeout=LONGEST_S)
-    wrong = subprocess.run([*command, "wrong"], stdout=2, check=False, timeout=LONGEST_S)
-    return {
+    wrong = subprocess.run(
+        [*command, "wrong"], stdout=2, stderr=subprocess.PIPE, text=True, check=False,
+        timeout=LONGEST_S,
+    )  # fmt: skip
+    print(wrong.stderr)
+    found = {
         "right": [right.returncode, Path("sum.txt").read_text()],
         "wrong": [wrong.returncode, Path("never.txt").exists()],
     }
+    return found, wrong.stderr
 
 
 def clusterfutures() -> dict[str, Any]:
@@ -200,7 +235,10 @@ def await_so(is_so: Callable[[], object]) -> None:
         time.sleep(0.5)
 
 
-FLOWS = (submitit, dask, parsl, simple_slurm, snakemake, clusterfutures, ipyparallel)
+FLOWS = (
+    *(submitit, dask, parsl, simple_slurm, snakemake, clusterfutures, ipyparallel),
+    *(snakemake_drfd, parsl_drfd),
+)
 
 if __name__ == "__main__":
     (flow,) = [flow for flow in FLOWS if flow.__name__ == sys.argv[1]]

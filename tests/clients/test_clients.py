@@ -31,6 +31,7 @@ reserve_memory = 0
 [enforcement]
 grace = "1s"
 """
+ROOT = Path(__file__).parents[2]
 SQUARES = [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
 #: Client → what pip installs, and what its flow prints.
 CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -53,6 +54,14 @@ CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
     "clusterfutures": (["clusterfutures"], {"squares": SQUARES[:4], "wrong": True}),
     "ipyparallel": (["ipyparallel"], {"squares": SQUARES[:8]}),
+    "snakemake_drfd": (
+        [f"{ROOT}", f"{ROOT}/packaging/snakemake-executor-plugin-drfd", "snakemake"],
+        {"right": [0, "6\n"], "wrong": [1, False], "reason": True, "stopped": True},
+    ),
+    "parsl_drfd": (
+        [f"{ROOT}", f"{ROOT}/packaging/parsl-drfd"],
+        {"squares": SQUARES[:6], "wrong": "wrong 3"},
+    ),
 }  # fmt: skip
 
 #: Recipe of docs/python.md → what pip installs besides drfd, what it prints, and its jobs.
@@ -60,7 +69,6 @@ RECIPES = {
     "joblib": ("joblib", "[1.0, 2.0, 3.0]\n", 3),
     "dask": ("dask", "30\n", 6),
 }
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -217,73 +217,52 @@ def test_make_runs_and_fails_as_its_jobs_do(instance, shell):
     assert not (instance.work / "new.out").exists()
 
 
-def test_the_snakemake_profile_submits_tells_and_cancels(instance, shell):
-    """By a stand-in: the plugin runs SUBMIT with the path of a script, takes the first line for the
-    id, asks STATUS for one word, and runs CANCEL, without a shell, with many ids."""
-    for name in ("status", "cancel"):
-        path = instance.work / name
-        path.write_text(file_named(name))
-        path.chmod(0o755)
-    found = re.search(r'submit-cmd: "(.*)"', file_named("config.yaml"))
-    assert found is not None
-
-    def submit(script: str) -> str:
-        path = instance.work / "snakejob.sh"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        command = re.sub(r"{threads}", "2", found[1]).replace("{rule}", "align")
-        command = command.replace("{resources.mem_mb}", "64")
-        done = shell(f'{command} "{path}"')
-        assert (done.returncode, done.stderr) == (0, "")
-        return str(done.stdout.splitlines()[0])
-
-    def status(job_id: str) -> str:
-        done = shell(f"{instance.work}/status '{job_id}'")
-        assert (done.returncode, done.stderr) == (0, "")
-        return str(done.stdout)
-
-    good, bad, long, other = map(submit, ("true", "exit 1", "sleep 600", "sleep 600"))
-    job = instance.show(int(long))
-    assert (job["name"], job["demand"]["cores"], job["demand"]["memory"]) == ("align", 2, 64 << 20)
-    for job_id, word in ((good, "success"), (bad, "failed"), (long, "running")):
-        wait_for(
-            word, lambda i=job_id, w=word: status(i) == f"{w}\n", show=lambda i=job_id: status(i)
-        )
-    assert shell(f"{instance.work}/cancel {long} {other}").returncode == 0
-    for job_id in (long, other):
-        wait_for(
-            "the end", lambda i=job_id: status(i) == "failed\n", show=lambda i=job_id: status(i)
-        )
-    # A restart of the daemon is no failure of a job.
-    instance.kill()
-    assert shell(f"./status {good}").stdout == "running\n"
-    instance.start()
-
-
-SNAKEFILE = """\
-rule all:
-    input: expand("{n}.txt", n=range(3))
-rule one:
-    output: "{n}.txt"
-    threads: 2
-    resources: mem_mb=300
-    shell: "echo $DRF_CORES > {output}"
+#: The beginning of the script that Nextflow submits for a process.
+NEXTFLOW = """\
+#!/bin/bash
+#SBATCH -J nf-align_(1)
+#SBATCH -o {work}/.command.log
+#SBATCH --no-requeue
+#SBATCH --signal B:USR2@30
+#SBATCH -c 2
+#SBATCH -t 01:00:00
+#SBATCH --mem 64M
 """
 
 
-@pytest.mark.skipif(
-    shutil.which("snakemake") is None, reason="snakemake and its cluster-generic plugin: pip"
-)
-def test_snakemake_itself_runs_with_the_profile(instance, shell):
-    (instance.work / "Snakefile").write_text(SNAKEFILE)
-    profile = instance.work / "profile"
-    profile.mkdir()
-    for name in ("config.yaml", "status", "cancel"):
-        (profile / name).write_text(file_named(name).replace("DIR/", f"{profile}/"))
-        (profile / name).chmod(0o755)
-    done = shell("snakemake --profile profile")
-    assert done.returncode == 0, done.stderr
-    assert [(instance.work / f"{n}.txt").read_text() for n in range(3)] == ["2\n"] * 3
-    assert [job["name"] for job in instance.status("--all")] == ["one"] * 3
+def test_nextflows_command_lines_do_what_they_do_on_slurm(instance, shell):
+    """By a stand-in: it submits in the directory of the process, takes the number from the answer,
+    asks for the states of all its jobs, and cancels those that are left."""
+    shell("drf slurm-names bin")
+
+    def slurm(line: str) -> str:
+        done = shell(f"PATH=$PWD/bin:$PATH; {line}")
+        assert (done.returncode, done.stderr) == (0, "")
+        return str(done.stdout)
+
+    def submit(name: str, line: str) -> str:
+        place = instance.work / name
+        place.mkdir()
+        (place / ".command.run").write_text(f"{NEXTFLOW.format(work=place)}{line}\n")
+        said = slurm(f"cd {name} && sbatch .command.run")
+        return re.fullmatch(r"Submitted batch job (\d+)\n", said)[1]
+
+    def state(job_id: str) -> str:
+        lines = slurm("squeue --noheader -o '%i %t' -t all -u $(id -un)").splitlines()
+        return dict(line.split() for line in lines)[job_id]
+
+    good, bad, long = submit("a", "pwd"), submit("b", "exit 3"), submit("c", "sleep 600")
+    job = instance.show(int(long))
+    assert (job["demand"]["cores"], job["demand"]["memory"], job["time_limit_s"]) == (
+        2,
+        64 << 20,
+        3600,
+    )
+    for job_id, code in ((good, "CD"), (bad, "F"), (long, "R")):
+        wait_for(code, lambda i=job_id, c=code: state(i) == c, show=lambda i=job_id: state(i))
+    assert (instance.work / "a" / ".command.log").read_text() == f"{instance.work}/a\n"
+    slurm(f"scancel {long}")
+    wait_for("its end", lambda: state(long) == "CA", show=lambda: state(long))
 
 
 # -- several machines ----------------------------------------------------------------------------

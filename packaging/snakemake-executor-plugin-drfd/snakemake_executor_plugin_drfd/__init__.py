@@ -1,0 +1,124 @@
+"""Snakemake's jobs as jobs of drfd: `snakemake --executor drfd`.
+
+A thread listens to the events of the user's jobs and keeps the ends. The loop of Snakemake that
+asks for the states of jobs waits for its word; it asks the daemon nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+from snakemake_interface_executor_plugins.settings import CommonSettings
+from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterface
+
+import drfd.client
+from drfd.protocol.job_options import BY_KEY
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    auto_deploy_default_storage_provider=False,
+)
+
+#: Below the directory of the workflow.
+_OUTPUTS = ".snakemake/drfd"
+#: After so many seconds without an event the loop looks whether Snakemake has ended it.
+_LOOK_S = 1.0
+
+
+class Executor(RemoteExecutor):
+    def __init__(
+        self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface
+    ) -> None:
+        self._client = drfd.client.connect()
+        #: Ids of the workflow's jobs whose ends have not been reported.
+        self._live: set[int] = set()
+        #: By id; other jobs of the user are among them.
+        self._ended: dict[int, drfd.client.JobInfo] = {}
+        self._error: drfd.client.DrfdError | None = None
+        #: A job has ended, or was submitted and may have ended already.
+        self._news = threading.Event()
+        began = threading.Event()
+        threading.Thread(target=self._follow, args=(began,), daemon=True).start()
+        began.wait()
+        # Starts the thread that calls `check_active_jobs`.
+        super().__init__(workflow, logger)
+
+    def __post_init__(self) -> None:
+        # The base waits between two calls of `check_active_jobs`, which waits for itself.
+        self.next_seconds_between_status_checks = 0
+
+    def _follow(self, began: threading.Event) -> None:
+        try:
+            for job in self._client.events(began=began.set):
+                if job.has_ended:
+                    self._ended[job.id] = job
+                    self._news.set()
+        except drfd.client.DrfdError as error:
+            self._error = error
+            began.set()
+            self._news.set()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise WorkflowError(f"drfd: {self._error}")
+
+    def run_job(self, job: JobExecutorInterface) -> None:
+        script = self.get_jobscript(job)
+        self.write_jobscript(job, script)
+        try:
+            found = self._client.submit([script], **_options(job))
+        except drfd.client.DrfdError as error:
+            raise WorkflowError(f"drfd does not accept job {job.name}: {error}") from None
+        self._live.add(found)
+        self.report_job_submission(SubmittedJobInfo(job, external_jobid=str(found)))
+        self._news.set()
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        await asyncio.to_thread(self._news.wait, _LOOK_S)
+        self._news.clear()
+        self._check()
+        for each in active_jobs:
+            ended = self._ended.pop(int(each.external_jobid or 0), None)
+            if ended is None:
+                yield each
+                continue
+            self._live.discard(ended.id)
+            if ended.is_completed:
+                self.report_job_success(each)
+            else:
+                how = "" if ended.outcome is None else ended.outcome.text
+                message = f"Job {ended.id} of drfd: {ended.state}: {how}. "
+                self.report_job_error(each, msg=message, aux_logs=[ended.stdout])
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        # The base gives none of those that `check_active_jobs` is looking at. By a connection of
+        # its own: another thread may be submitting.
+        with drfd.client.connect() as client, suppress(drfd.client.Refused):  # of ended ones
+            client.cancel(list(self._live))
+
+
+def _options(job: JobExecutorInterface) -> dict[str, object]:
+    """Return the options of a job: what is standard in Snakemake, and what is drfd's own."""
+    asked = job.resources.get
+    found = {
+        "name": job.name,
+        "stdout": os.path.abspath(_OUTPUTS).replace("%", "%%") + f"/{job.name}-%j.log",
+        "cores": job.threads,
+        "memory": f"{asked('mem_mb')}M" if asked("mem_mb") else None,
+        "time": f"{asked('runtime')}m" if asked("runtime") else None,
+        "gres": {"gpu": asked("gpu")} if asked("gpu") else None,
+    }
+    return found | {key: asked(f"drf_{key}") for key in BY_KEY if asked(f"drf_{key}") is not None}
