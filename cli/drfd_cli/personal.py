@@ -109,15 +109,11 @@ def read(environ: Mapping[str, str]) -> Settings | None:
 def content_of(path: str) -> bytes:
     """Return the content of the file. Raises OSError; NotOwn if it is neither the caller's nor
     root's."""
-    with open(path, "rb", opener=_open_at_once) as file:
+    # A FIFO of another user must not keep the caller waiting.
+    with open(path, "rb", opener=lambda *at: os.open(at[0], at[1] | os.O_NONBLOCK)) as file:
         if os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
             raise NotOwn("config", f"{path} is not yours, so it is ignored")
         return file.read(_MOST_BYTES)
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    # A FIFO of another user must not keep the caller waiting.
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _may_look(path: str) -> bool:

@@ -92,12 +92,12 @@ def _play(client: Connection, directory: Path) -> int:
     _tell(opening(doctor, scale))
     client.request("drain", on=True)
     names = {}
-    for task in first_wave():
+    for task in _FIRST_WAVE:
         names[_submit(client, task, directory, scale)] = task
     client.request("drain", on=False)
     with private_daemon.live_view(_table, _Lines().show, transient=False) as show:
         started = time.monotonic()
-        later = second_wave()
+        later = _SECOND_WAVE
         peak: dict[str, float] = {}
         while time.monotonic() - started < _LONGEST_S:
             if later and time.monotonic() - started > SECOND_WAVE_S:
@@ -163,18 +163,12 @@ class Task:
         }
 
 
-def first_wave() -> list[Task]:
-    """Return the first tasks. B submits first, so it starts first: B A A B A."""
-    b = [Task("B-cpu", "B", 3000, 1 * GIB)] * 3
-    a = [Task("A-memory", "A", 1000, 4 * GIB)] * 4
-    return [*b, *a]
-
-
-def second_wave() -> list[Task]:
-    return [
-        *[Task("C-disk", "C", 500, 512 * MIB, write_bps=60 * MIB)] * 4,
-        Task("C-liar", "C", 500, 64 * MIB, lies=True),
-    ]
+#: B submits first, so it starts first: B A A B A.
+_FIRST_WAVE = [*[Task("B-cpu", "B", 3000, GIB)] * 3, *[Task("A-memory", "A", 1000, 4 * GIB)] * 4]
+_SECOND_WAVE = [
+    *[Task("C-disk", "C", 500, 512 * MIB, write_bps=60 * MIB)] * 4,
+    Task("C-liar", "C", 500, 64 * MIB, lies=True),
+]
 
 
 def memory_scale() -> float:

@@ -216,17 +216,13 @@ def report(by: str, number: int, **choice: Any) -> Result:
     past = past_selection(client, **choice)
     reply = client.request("report", past=past, by=by, limit=number)
     return Result(
-        show=lambda: _show_report(reply),
+        show=lambda: (
+            _print_table(reply) if reply["total"]["jobs"]
+            else output.say("no job that ran has ended in that time")
+        ),
         view=lambda: pick(reply, ("by", "rows", "others", "total")),
         csv=lambda: _report_csv(reply),
-    )
-
-
-def _show_report(reply: ReportReply) -> None:
-    if not reply["total"]["jobs"]:
-        output.say("no job that ran has ended in that time")
-    else:
-        _print_table(reply)
+    )  # fmt: skip
 
 
 def _report_csv(reply: ReportReply) -> Csv:

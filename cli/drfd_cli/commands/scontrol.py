@@ -179,7 +179,7 @@ def _lines_of(job: Mapping[str, Any]) -> list[str]:
         f"RunTime={fields.span(fields.elapsed_s(job), whole=True)} TimeLimit={limit} TimeMin=N/A",
         f"SubmitTime={sign['V']} EligibleTime={fields.moment(job['eligible_at'], 'Unknown')}",
         f"StartTime={fields.moment(job['started_at'] or job['expected_start_at'], 'Unknown')} "
-        f"EndTime={_known(sign['e'])} Deadline=N/A",
+        f"EndTime={sign['e'].replace('N/A', 'Unknown')} Deadline=N/A",
         f"Partition={sign['P']} AllocNode:Sid={host_name()}:N/A",
         f"NodeList={sign['N'] or '(null)'}",
         *([f"BatchHost={host_name()}"] if job["started_at"] is not None else []),
@@ -194,10 +194,6 @@ def _lines_of(job: Mapping[str, Any]) -> list[str]:
 
 
 _FILES = {"StdErr": "stderr", "StdOut": "stdout"}
-
-
-def _known(text: str) -> str:
-    return "Unknown" if text == "N/A" else text
 
 
 def _show_node(names: list[str], in_a_line: bool) -> None:

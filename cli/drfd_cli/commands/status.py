@@ -56,10 +56,7 @@ def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) 
     """The queue now: what runs, what waits, and why."""
     ids_or_filters({"ids": ids, **chosen})
     select = {"ids": list(ids), "user": chosen["user"], "states": list(chosen["states"])}
-    if chosen["name"] is not None:
-        select["name"] = chosen["name"]
-    if chosen["group"] is not None:
-        select["group"] = chosen["group"]
+    select |= {key: chosen[key] for key in ("name", "group") if chosen[key] is not None}
     # Whoever names a state of ended jobs wants to see some.
     with_ended = with_ended or not set(chosen["states"]) <= {*output.LIVE}
     asked = {"select": select, "ended": _RECENT if with_ended else 0}
@@ -78,14 +75,12 @@ def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) 
 
 def _view(pages: Iterator[StatusReply], first: StatusReply) -> Mapping[str, object]:
     counts: Counter[str] = Counter()
-    jobs = [job for page in _counted(pages, counts) for job in page["jobs"]]
-    view = {
-        "jobs": jobs,
+    return {
+        "jobs": [job for page in _counted(pages, counts) for job in page["jobs"]],
         "counts": counts,
-        "draining": first["draining"],
-        **output.pick(first, ("drain", "gpus")),
+        **output.pick(first, ("draining", "drain", "gpus")),
+        **output.standing(first),
     }
-    return {**view, **output.standing(first)}
 
 
 def _print_jobs(pages: Iterator[StatusReply]) -> None:

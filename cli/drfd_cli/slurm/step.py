@@ -219,7 +219,11 @@ def run(options: Options, command: list[str], again: Callable[[], list[str]]) ->
     if step.processes == 1 and step.limit_s is None and "label" not in options:
         _go_to(options.get("chdir"))
         _check_program(step.command)
-        _redirect(_files(step, 0))
+        files = _files(step, 0)
+        sys.stdout.flush()
+        for number, file in enumerate(files):
+            if file is not None:
+                os.dup2(file, number)
         env = {**step.exported(), **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
         _become([*waits, *step.command], env)
     if waits:
@@ -279,28 +283,21 @@ def _check_program(command: list[str]) -> None:
         raise Refused("no-program", f"srun: there is no command {command[0]}")
 
 
-@dataclass(slots=True)
-class _Files:
-    """Open files of a task; None where it has those of srun."""
-
-    stdin: int | None = None
-    stdout: int | None = None
-    stderr: int | None = None
+#: Input, output and errors of a task; None where it has those of srun.
+_Files = tuple[int | None, int | None, int | None]
 
 
 def _files(step: Step, number: int) -> _Files:
     """Open the files that the options name, for the task of this number. Raises Refused."""
-    found = _Files()
     append = step.options.get("open-mode", Given("")).value.lower().startswith("a")
     mode = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
-    found.stdin = _open(step, "input", number, os.O_RDONLY)
+    stdin = _open(step, "input", number, os.O_RDONLY)
     # Only the first task reads standard input.
     if number and "input" not in step.options:
-        found.stdin = os.open(os.devnull, os.O_RDONLY)
-    found.stdout = _open(step, "output", number, mode | os.O_APPEND)
+        stdin = os.open(os.devnull, os.O_RDONLY)
+    stdout = _open(step, "output", number, mode | os.O_APPEND)
     is_one = step.options.get("error") in (None, step.options.get("output"))
-    found.stderr = found.stdout if is_one else _open(step, "error", number, mode | os.O_APPEND)
-    return found
+    return stdin, stdout, stdout if is_one else _open(step, "error", number, mode | os.O_APPEND)
 
 
 def _open(step: Step, name: str, number: int, mode: int) -> int | None:
@@ -336,14 +333,6 @@ def path_of(text: str, env: Mapping[str, str], number: int) -> str:
     )
 
 
-def _redirect(files: _Files) -> None:
-    """Give this process the files."""
-    sys.stdout.flush()
-    for number, file in enumerate((files.stdin, files.stdout, files.stderr)):
-        if file is not None:
-            os.dup2(file, number)
-
-
 def _become(command: list[str], env: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     try:
@@ -368,21 +357,17 @@ def _run_tasks(step: Step) -> int:
     # From before the first task on, which may be warned as soon as it runs.
     signal.signal(signal.SIGTERM, end)
     step_queue.heed_no_warning()
-    for number, own in enumerate(files):
+    for number, (stdin, stdout, stderr) in enumerate(files):
         env = {**step.exported(), **step.variables()}
         env |= step.devices(number) if step.processes > 1 else {}
         env["SLURM_PROCID"] = str(number)
         tasks.append(
             subprocess.Popen(
-                [program, *step.command[1:]],
-                env=env | {"SLURM_LOCALID": str(number)},
-                stdin=own.stdin,
-                stdout=subprocess.PIPE if label else own.stdout,
-                stderr=own.stderr,
+                [program, *step.command[1:]], env=env | {"SLURM_LOCALID": str(number)},
+                stdin=stdin, stdout=subprocess.PIPE if label else stdout, stderr=stderr,
             )
-        )
-
-    threads = _relay(tasks, [own.stdout for own in files]) if label else []
+        )  # fmt: skip
+    threads = _relay(tasks, [stdout for _, stdout, _ in files]) if label else []
     ended = await_tasks(tasks, step.limit_s)
     for thread in threads:
         thread.join()
