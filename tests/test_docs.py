@@ -2,10 +2,12 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
 from cli.drf import below
+from drfd import __version__
 from drfd.client import Client
 from drfd.common.errors import ConfigError, NotPermitted, Refused, Unavailable
 from drfd.daemon.reference import config_schema, reference, reply_schema
@@ -195,6 +197,26 @@ def test_every_file_and_name_that_a_document_gives_is_there():
             for part in filter(None, name.split(".") if text else ()):
                 defined = rf"(?:def|class) {part}\b|^ *{part}(?:: .*)? = "
                 assert re.search(defined, text, re.MULTILINE), f"{path} names {name} in {file}"
+
+
+def test_the_version_is_the_same_everywhere():
+    files = ["pyproject.toml", "CITATION.cff", "debian/changelog"]
+    plugins = [str(path.relative_to(ROOT)) for path in ROOT.glob("packaging/*/pyproject.toml")]
+    assert len(plugins) == 2
+    for file in [*files, *plugins]:
+        found = re.search(r"^(?:version[ :=]+\"?|drfd \()([\d.]+)", (ROOT / file).read_text(), re.M)
+        assert found is not None and found[1] == __version__, file
+
+
+def test_every_dependency_has_its_licence_in_the_list():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    of_users = {name: extras[name] for name in extras.keys() - {"dev", "fuzz", "test"}}
+    listed = (ROOT / "CONTRIBUTING.md").read_text()
+    for extra, packages in {"": project["dependencies"], **of_users}.items():
+        (row,) = re.findall(rf"^\| {f'`{extra}`' if extra else '–'} \| (.*) \|$", listed, re.M)
+        for package in packages:
+            assert f"{re.match('[a-z-]+', package)[0]} (" in row, package
 
 
 def test_every_document_that_the_source_names_is_there():
