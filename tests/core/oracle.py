@@ -10,12 +10,14 @@ Everything is computed anew at each step, in fractions. Where the text leaves a 
 - of the heads that have waited too long and do not fit, the one that has waited longest closes its
   leaf, in both phases, until something is kept for it;
 - a drain begins when the first shadow time that was given is past by `drain_after`;
-- what only a limit keeps back neither gets a reservation nor keeps one.
+- what a limit keeps back is kept for below that node, at all limited nodes up to it; one place at
+  each node, and one on the machine, which is the node "root"; the outer ones come first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import inf
 from typing import NamedTuple
 
 Vector = tuple[int, ...]
@@ -24,6 +26,7 @@ Turn = tuple[Level, float, int, str]
 
 #: The satisfaction of a node that holds something of which it is promised nothing.
 BEYOND: Level = (1, Fraction(0))
+UNLIMITED = 10**9
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,13 @@ class Ask(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is kept for a big job: its shadow time and the extra then."""
+    """What is kept for a big job: its shadow time and the extra then, of each node that counts."""
 
     job_id: int
+    #: The node below which others are held back.
+    within: str
     shadow_s: float
-    extra: Vector
+    extras: Mapping[str, Vector]
     missed: int
     drains: bool
     #: The first shadow time that was given.
@@ -68,10 +73,10 @@ class Times(NamedTuple):
     now_s: float
     patience_s: float
     drain_after_s: float
-    #: When the running jobs end as estimated, and what each gives back.
-    ends: Sequence[tuple[float, Vector]]
-    #: The reservation of the pass before.
-    before: Kept | None = None
+    #: When the running jobs end as estimated, their leaves, and what each gives back.
+    ends: Sequence[tuple[float, str, Vector]]
+    #: The reservations of the pass before.
+    before: Sequence[Kept] = ()
 
 
 def above(path: str) -> str:
@@ -170,10 +175,13 @@ class Pass:
     launches: list[int] = field(default_factory=list)
     #: So many launches came before a choice of who gets the reservation; None: there was none.
     sure: int | None = None
-    kept: Kept | None = None
-    #: The job that closes its leaf.
+    kept: list[Kept] = field(default_factory=list)
+    #: The job that closes its leaf, and the node where something must be kept for it.
     starvation_guard: int | None = None
-    _given: list[tuple[float, Vector]] = field(default_factory=list)
+    _guard_place: str | None = None
+    #: Leaves whose heads were kept back by a limit when the phase began, or when they came first.
+    _limited: set[str] = field(default_factory=set)
+    _given: list[tuple[float, str, Vector]] = field(default_factory=list)
 
     @property
     def free(self) -> Vector:
@@ -209,14 +217,22 @@ class Pass:
             if top
         )
 
+    def limit(self, path: str) -> Vector | None:
+        limit = self.tree.rules.get(path, Rule()).limit
+        if limit is None:
+            return None
+        return tuple(UNLIMITED if most is None else most for most in limit)
+
+    def room(self, path: str) -> Vector | None:
+        """What the node may hold more; None: it has no limit."""
+        if path == "root":
+            return self.free
+        limit = self.limit(path)
+        return None if limit is None else taken(limit, self.usage(path))
+
     def within_limits(self, leaf: str, demand: Vector) -> bool:
-        for path in line(leaf):
-            limit = self.tree.rules.get(path, Rule()).limit
-            after = added(self.usage(path), demand)
-            for most, amount, asked in zip(limit or (), after, demand, strict=False):
-                if most is not None and asked and amount > most:
-                    return False
-        return True
+        rooms = [self.room(path) for path in line(leaf)]
+        return all(room is None or within(demand, room) for room in rooms)
 
     def may_start(self, job_id: int, *, promise_only: bool) -> bool:
         ask = self.waiting[job_id]
@@ -245,9 +261,11 @@ class Pass:
 
     def run(self) -> None:
         self._keep()
-        self.starvation_guard = self._find_eldest()
+        self.starvation_guard, self._guard_place = self._find_eldest()
         for promise_only in (True, False):
             done: set[str] = set()
+            leaves = {ask.leaf for ask in self.waiting.values()}
+            self._limited = {leaf for leaf in leaves if self._is_limited(self.jobs(leaf)[0])}
             while leaves := {ask.leaf for ask in self.waiting.values()} - done:
                 leaf = self._next_leaf(leaves, promise_only=promise_only)
                 job_id = self._next_job(leaf, promise_only=promise_only)
@@ -255,6 +273,9 @@ class Pass:
                     done.add(leaf)
                 else:
                     self._launch(job_id)
+                    self._limited.discard(leaf)
+                    if any(ask.leaf == leaf for ask in self.waiting.values()):
+                        self._limited |= {leaf} if self._is_limited(self.jobs(leaf)[0]) else set()
 
     def choices(self) -> set[int]:
         """The jobs of which the next launch may be one; nothing is reserved."""
@@ -302,7 +323,7 @@ class Pass:
         if len(free) == 1:
             return free.pop()
         # Whoever is looked at first gets the place.
-        if not promise_only and self.sure is None and any(map(self._takes_place, free)):
+        if not promise_only and self.sure is None and any(map(self._place, free)):
             self.sure = len(self.launches)
         wanted = self.waiting.get(next(iter(self.guide[len(self.launches) :]), 0))
         if wanted is not None and wanted.leaf in free:
@@ -316,41 +337,59 @@ class Pass:
             self.may_start(j, promise_only=promise_only) for j in own
         )
 
-    def _does_not_fit(self, head: int) -> bool:
-        ask = self.waiting[head]
-        return not within(ask.demand, self.free) and self.within_limits(ask.leaf, ask.demand)
+    def obstacles(self, job_id: int, *, beside: bool) -> list[str]:
+        """The nodes that keep a job back, from its leaf up to the machine; `beside`: also by what
+        is kept for others there."""
+        ask = self.waiting[job_id]
+        return [
+            path
+            for path in (*line(ask.leaf), "root")
+            if (room := self.room(path)) is not None
+            and not (within(ask.demand, room) and not (beside and self._hurts(job_id, path)))
+        ]
 
-    def _takes_place(self, leaf: str) -> bool:
-        """Does it get the reservation when it is looked at now?"""
+    def _place(self, leaf: str) -> str | None:
+        """Where its head gets a reservation when it is looked at now."""
         head = self.jobs(leaf)[0]
-        return (
-            self.times is not None
-            and self.kept is None
-            and self._does_not_fit(head)
-            and self.times.now_s - self.waiting[head].since_s >= self.times.patience_s
-        )
+        place = next(iter(self.obstacles(head, beside=True)), None)
+        if (
+            place is None
+            or (place != "root" and leaf not in self._limited)
+            or self.times is None
+            or self.times.now_s - self.waiting[head].since_s < self.times.patience_s
+            or any(kept.within == place for kept in self.kept)
+            or self._is_kept_for(head, place)
+        ):
+            return None
+        return place
+
+    def _is_limited(self, head: int) -> bool:
+        return not self.within_limits(self.waiting[head].leaf, self.waiting[head].demand)
+
+    def _is_kept_for(self, job_id: int, place: str | None) -> bool:
+        return any(kept.job_id == job_id and place in kept.extras for kept in self.kept)
 
     def _is_closed(self, head: int) -> bool:
         """Does the first job of a leaf let no later one pass?"""
-        return head == self.starvation_guard and (self.kept is None or self.kept.job_id != head)
+        return head == self.starvation_guard and not self._is_kept_for(head, self._guard_place)
 
-    def _find_eldest(self) -> int | None:
+    def _find_eldest(self) -> tuple[int | None, str | None]:
         heads = [self.jobs(leaf)[0] for leaf in {ask.leaf for ask in self.waiting.values()}]
         late = [
-            (self.waiting[head].since_s, self.waiting[head].leaf, head)
+            (self.waiting[head].since_s, self.waiting[head].leaf, head, places[0])
             for head in heads
             if self.times is not None
             and self.could_start(head)
-            and self._does_not_fit(head)
             and self.times.now_s - self.waiting[head].since_s > self.times.drain_after_s
-            and (self.kept is None or self.kept.job_id != head)
+            and (places := self.obstacles(head, beside=False))
+            and not self._is_kept_for(head, places[0])
         ]
-        return min(late)[2] if late else None
+        return min(late)[2:] if late else (None, None)
 
     def _next_job(self, leaf: str, *, promise_only: bool) -> int | None:
         own = self.jobs(leaf)
-        if not promise_only and self._takes_place(leaf):
-            self._reserve(own[0])
+        if not promise_only and (place := self._place(leaf)) is not None:
+            self._reserve(own[0], place)
         if self._is_closed(own[0]):
             return None
         allowed = (j for j in own if self.may_start(j, promise_only=promise_only))
@@ -360,58 +399,113 @@ class Pass:
         ask = self.waiting[job_id]
         if self.times is not None:
             end_s = self.times.now_s + ask.length_s
-            kept = self.kept
-            if kept is not None and not kept.drains and end_s > kept.shadow_s:
-                self.kept = kept._replace(extra=taken(kept.extra, ask.demand))
-            self._given.append((end_s, ask.demand))
+            self._take({"root", *line(ask.leaf)}, ask.demand, end_s)
+            self._given.append((end_s, ask.leaf, ask.demand))
         del self.waiting[job_id]
         self.held[ask.leaf] = added(self.held[ask.leaf], ask.demand)
         self.launches.append(job_id)
 
-    # The reservation.
+    # The reservations.
 
     def _keep(self) -> None:
-        before = self.times.before if self.times is not None else None
-        if before is None or before.job_id not in self.waiting:
-            return
-        ask = self.waiting[before.job_id]
-        if not within(ask.demand, self.free):
-            self._reserve(before.job_id)
-        elif self.within_limits(ask.leaf, ask.demand):
-            self._launch(before.job_id)
+        kept = self.times.before if self.times is not None else ()
+        for before in sorted(kept, key=lambda each: each.within.count(".")):
+            if before.job_id not in self.waiting:
+                continue
+            if self.obstacles(before.job_id, beside=True):
+                self._reserve(before.job_id, before.within, before)
+            else:
+                self._launch(before.job_id)
 
-    def _reserve(self, job_id: int) -> None:
+    def _reserve(self, job_id: int, place: str, before: Kept | None = None) -> None:
         assert self.times is not None
         ask, now_s = self.waiting[job_id], self.times.now_s
-        ends = [*self.times.ends, *self._given]
-        for at_s in sorted({end_s for end_s, _ in ends}):
-            back = [demand for end_s, demand in ends if end_s <= at_s]
-            room = tuple(f + sum(b[axis] for b in back) for axis, f in enumerate(self.free))
-            if within(ask.demand, room):
+        others = [kept for kept in self.kept if kept.job_id != job_id]
+        paths = [
+            p
+            for p in line(ask.leaf)
+            if self.limit(p) is not None and f"{p}.".startswith(f"{place}.")
+        ]
+        paths += ["root"] if place == "root" else []
+        changes = [(end_s, leaf, back) for end_s, leaf, back in (*self.times.ends, *self._given)]
+        moments = {now_s, *(end_s for end_s, *_ in changes)}
+        for kept in others:
+            moments |= {kept.shadow_s, self._end_s(kept)}
+        for at_s in sorted(at_s for at_s in moments if at_s >= now_s):
+            rooms = {path: self._room_at(path, at_s, changes, others) for path in paths}
+            later = [kept for kept in others if kept.shadow_s > at_s]
+            end_s = at_s + ask.length_s
+            if all(
+                within(ask.demand, room)
+                and all(self._allows(kept, path, ask.demand, end_s, room) for kept in later)
+                for path, room in rooms.items()
+            ):
                 break
         else:
             return
-        before, missed, due_s = self.times.before, 0, at_s
-        if before is not None and before.job_id == job_id:
+        missed, due_s = 0, at_s
+        if before is not None:
             due_s = before.due_s
             missed = before.missed + (before.shadow_s < min(now_s, at_s))
         drains = missed >= 2 or now_s - due_s > self.times.drain_after_s
-        self.kept = Kept(job_id, at_s, taken(room, ask.demand), missed, drains, due_s)
+        extras = {path: taken(room, ask.demand) for path, room in rooms.items()}
+        self.kept = others
+        self._take(extras.keys(), ask.demand, end_s, not_before_s=at_s)
+        self.kept.append(Kept(job_id, place, at_s, extras, missed, drains, due_s))
+
+    def _room_at(
+        self,
+        path: str,
+        at_s: float,
+        ends: Sequence[tuple[float, str, Vector]],
+        others: Sequence[Kept],
+    ) -> Vector:
+        """What is left at a node, if all goes as estimated and nothing else starts."""
+        room = self.room(path)
+        assert room is not None
+        for end_s, leaf, back in ends:
+            if end_s <= at_s and path in ("root", *line(leaf)):
+                room = added(room, back)
+        for kept in others:
+            if path in kept.extras and kept.shadow_s <= at_s < self._end_s(kept):
+                room = taken(room, self.waiting[kept.job_id].demand)
+        return room
+
+    def _end_s(self, kept: Kept) -> float:
+        return kept.shadow_s + self.waiting[kept.job_id].length_s
+
+    def _take(
+        self, paths: Collection[str], demand: Vector, end_s: float, not_before_s: float = -inf
+    ) -> None:
+        """Of what is left beside each of the reservations."""
+        for at, kept in enumerate(self.kept):
+            if kept.shadow_s >= not_before_s and kept.shadow_s < end_s:
+                extras = {
+                    path: taken(extra, demand) if path in paths else extra
+                    for path, extra in kept.extras.items()
+                }
+                self.kept[at] = kept._replace(extras=extras)
 
     def passes(self, job_id: int) -> bool:
-        """May it start beside the reservation?"""
-        if self.kept is None or self.times is None or self.kept.job_id == job_id:
-            return True
-        demand, kept = self.waiting[job_id].demand, self.kept
-        if kept.drains:
-            needed = zip(self.free, self._demand_of_kept(), strict=True)
-            return within(demand, [max(0, there - asked) for there, asked in needed])
-        end_s = self.times.now_s + self.waiting[job_id].length_s
-        return end_s <= kept.shadow_s or within(demand, kept.extra)
+        """May it start beside the reservations?"""
+        return not any(self._hurts(job_id, p) for p in ("root", *line(self.waiting[job_id].leaf)))
 
-    def _demand_of_kept(self) -> Vector:
-        assert self.kept is not None
-        return self.waiting[self.kept.job_id].demand
+    def _hurts(self, job_id: int, path: str) -> bool:
+        """Would it delay a reservation at this node?"""
+        ask, room = self.waiting[job_id], self.room(path)
+        if room is None or self.times is None:
+            return False
+        end_s = self.times.now_s + ask.length_s
+        others = [kept for kept in self.kept if kept.job_id != job_id]
+        return not all(self._allows(kept, path, ask.demand, end_s, room) for kept in others)
+
+    def _allows(self, kept: Kept, path: str, demand: Vector, end_s: float, room: Vector) -> bool:
+        if path not in kept.extras:
+            return True
+        needed = zip(room, self.waiting[kept.job_id].demand, strict=True)
+        if kept.drains and not within(demand, [max(0, there - asked) for there, asked in needed]):
+            return False
+        return end_s <= kept.shadow_s or within(demand, kept.extras[path])
 
 
 def begin(

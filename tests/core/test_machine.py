@@ -786,7 +786,7 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench):
         held=bench.ledger.demand(bench.job(2)),
         start_s=now(20).at_s,
         end_s=now(20).at_s,
-        extra=(0, 0, 0, 0),
+        extras={"root": (0, 0, 0, 0)},
         due_s=now(20).at_s,
     )
     pass_context = replace(context(bench, 1_000_000), before=(drained,))

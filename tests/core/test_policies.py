@@ -70,6 +70,7 @@ def outlook_of(world: World, lengths: Callable[[int], float] = float) -> PassCon
         since_s=lambda job_id: 0.0,
         length_s=lengths,
         entry=lambda job_id: (-world.asks[job_id - 1].priority, job_id),
+        leaf=lambda job_id: world.asks[job_id - 1].leaf,
         before=(),
     )
 
@@ -290,7 +291,8 @@ def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random):
                 now_s=now_s, patience=ReservationSettings(),
                 ends=partial(list, line),
                 since_s=lambda job_id: 0.0, length_s=lambda job_id: jobs[job_id][1],
-                entry=lambda job_id: (0, job_id), before=(),
+                entry=lambda job_id: (0, job_id), leaf=lambda job_id: jobs[job_id][0].leaf,
+                before=(),
             ),
         )  # fmt: skip
         for job_id in done.admitted:

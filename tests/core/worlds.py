@@ -212,8 +212,8 @@ def fits_now(state: Pass, job_id: int) -> bool:
 
 
 def reserved(last: Plan | None) -> Reservation | None:
-    """What a pass of depth 1 keeps for a big job."""
-    return next(iter(all_reserved(last)), None)
+    """What a pass of depth 1 keeps for a big job on the machine."""
+    return next((each for each in all_reserved(last) if each.within == "root"), None)
 
 
 def all_reserved(last: Plan | None) -> tuple[Reservation, ...]:

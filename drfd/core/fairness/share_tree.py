@@ -209,8 +209,7 @@ class ShareNode:
         #: The largest amounts that the node may hold, or None if it has no limit.
         self.limit: Vector | None = None
         if rule.limit is not None:
-            pairs = zip(rule.limit, entitlement.capacity, strict=True)
-            self.limit = tuple([top if most is None else min(most, top) for most, top in pairs])
+            self.limit = tuple([_INFINITE if most is None else most for most in rule.limit])
         #: The node's weight among its siblings, and the sum of its children's weights. Where the
         #: children are given their parts one by one, each has an entitlement of its own, and all
         #: weights are 1.
@@ -274,6 +273,10 @@ class FairShare:
 
     capacity: Vector
     rules: Mapping[str, NodeRule] = field(default_factory=dict)
+
+    @cached_property
+    def has_limits(self) -> bool:
+        return any(rule.limit is not None for rule in self.rules.values())
 
     def rule(self, path: str) -> NodeRule:
         return self.rules.get(path, PLAIN)
@@ -479,13 +482,22 @@ class ShareTree:
     def headroom(self, leaf: str, free: Vector) -> Vector:
         """Return the part of the free resources that the limits of the leaf, and of all nodes
         above it, let it use. No amount is negative: what is not asked for breaks no limit."""
-        for path in path_up(leaf):
-            limit = self.nodes[path].limit
-            if limit is not None:
-                # A limit says nothing of single instances.
-                left = minus(limit, tuple(self.held(path)))
-                free = least(free, left)
+        for path in self.limited_nodes(leaf):
+            free = least(free, self.room_below(path))
         return not_negative(free)
+
+    def limited_nodes(self, leaf: str) -> list[str]:
+        """Return the nodes that have a limit, of the leaf and those above it, the leaf first."""
+        if not self._shares.has_limits:
+            return []
+        return [path for path in path_up(leaf) if self.nodes[path].limit is not None]
+
+    def room_below(self, path: str) -> Vector:
+        """Return what the limit of a node that has one lets it hold more; an amount is negative
+        where it holds more than its limit. A limit says nothing of nodes and single instances."""
+        limit = self.nodes[path].limit
+        assert limit is not None
+        return minus(limit, tuple(self.held(path)))
 
     def is_within_limits(self, leaf: str, demand: Vector) -> bool:
         """Return whether the limits let the leaf, and all nodes above it, hold `demand` more."""
@@ -494,11 +506,8 @@ class ShareTree:
     def reached_limit(self, leaf: str, demand: Vector) -> str | None:
         """Return the node, of the leaf and those above it, whose limit does not let it hold
         `demand` more, or None."""
-        for path in path_up(leaf):
-            limit = self.nodes[path].limit
-            if limit is not None and not fits(demand, minus(limit, self.held(path))):
-                return path
-        return None
+        nodes = self.limited_nodes(leaf)
+        return next((each for each in nodes if not fits(demand, self.room_below(each))), None)
 
     def _add(self, path: str) -> ShareNode:
         name = parent_of(path)

@@ -4,9 +4,15 @@
 decides whether another job may start beside one reservation; `Backfill` applies both to all
 reservations of a pass, and is what policies call.
 
-There are at most `depth` reservations (1: EASY backfilling; many: nearly conservative), each behind
-the earlier ones. Those of the last pass come first, in their order: a job starts if it fits and
-delays no earlier reservation; otherwise its reservation is renewed.
+A reservation is made at the node that keeps the job back: the innermost one of its path whose limit
+leaves too little, or the root, which stands for the machine. It counts there and at all limited
+nodes below on the path, and holds back only jobs below these. Each node is to the jobs below it
+what the machine is to all: what its limit leaves is free, and comes back when these jobs end.
+
+At each node there are at most `depth` reservations (1: EASY backfilling; many: nearly
+conservative), each behind the earlier ones. Those of the last pass come first, those of the machine
+before all: a job starts if it fits and delays no earlier reservation; otherwise its reservation is
+renewed.
 
 The shadow time is the first moment at which a job fits for its estimated run time, if running jobs
 end as estimated and jobs reserved before it start at their shadow times; what is free then beyond
@@ -20,7 +26,7 @@ their estimates, so drains one after the other would only let the machine idle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import merge
@@ -30,12 +36,12 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from drfd.core.fairness.rules import ReservationSettings
-from drfd.core.fairness.share_tree import path_up
+from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.hours import first_start_s
 from drfd.core.model.hours import length_s as window_length_s
-from drfd.core.model.job import JobState
+from drfd.core.model.job import ROOT, JobState
 from drfd.core.model.machine import (
     Room,
     Vector,
@@ -70,8 +76,8 @@ class Reservation:
     start_s: float
     #: The estimated end of the job if it starts at the shadow time (Unix time).
     end_s: float
-    #: The resources that other jobs may hold beyond the shadow time.
-    extra: Vector
+    #: What jobs below each node at which the reservation counts may hold beyond the shadow time.
+    extras: Mapping[str, Vector]
     #: The first shadow time that it was given.
     due_s: float
     #: How many times the shadow time has passed without a start of the job.
@@ -83,10 +89,17 @@ class Reservation:
     is_forced: bool = False
     #: Whether the shadow time is unknown since a restart, so that it cannot have been missed.
     is_restored: bool = False
+    #: The outermost node at which it counts: all jobs that it holds back are below.
+    within: str = ROOT
+
+    @property
+    def extra(self) -> Vector:
+        """Return what jobs on the machine may hold beyond the shadow time."""
+        return self.extras[ROOT]
 
     @property
     def kept(self) -> KeptReservation:
-        return KeptReservation(self.job_id, self.due_s, self.missed, self.is_forced)
+        return KeptReservation(self.job_id, self.due_s, self.missed, self.is_forced, self.within)
 
 
 class KeptReservation(NamedTuple):
@@ -97,6 +110,7 @@ class KeptReservation(NamedTuple):
     due_s: float
     missed: int = 0
     is_forced: bool = False
+    within: str = ROOT
 
     def restored(self, leaf: str, demand: Vector, now_s: float) -> Reservation:
         """Return the reservation, which the next pass renews before it starts anything. Until then
@@ -109,11 +123,12 @@ class KeptReservation(NamedTuple):
             held=demand,
             start_s=start_s,
             end_s=start_s,
-            extra=minus(demand, demand),
+            extras={self.within: minus(demand, demand)},
             due_s=self.due_s,
             missed=self.missed,
             is_forced=self.is_forced,
             is_restored=True,
+            within=self.within,
         )
 
 
@@ -218,11 +233,29 @@ def left_by(reservations: Iterable[Reservation], end_s: float, free: Vector) -> 
     return left
 
 
-def taken(reservation: Reservation, held: Vector, end_s: float) -> Reservation:
-    """Return the reservation after a job has been started before its shadow time."""
+def at_node(reservations: Iterable[Reservation], path: str) -> list[Reservation]:
+    """Return the reservations that count at the node, as if it were the machine."""
+    if path == ROOT:
+        return [each for each in reservations if path in each.extras]
+    return [
+        replace(each, held=each.demand, extras={ROOT: each.extras[path]})
+        for each in reservations
+        if path in each.extras
+    ]
+
+
+def taken(
+    reservation: Reservation, held: Vector, end_s: float, nodes: Collection[str]
+) -> Reservation:
+    """Return the reservation after a job has been started before its shadow time, below these
+    nodes."""
     if end_s <= reservation.start_s:
         return reservation
-    return replace(reservation, extra=minus(reservation.extra, held))
+    extras = {
+        path: minus(extra, held if path == ROOT else tuple(held)) if path in nodes else extra
+        for path, extra in reservation.extras.items()
+    }
+    return replace(reservation, extras=extras)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +274,8 @@ class PassContext:
     length_s: Callable[[int], float]
     #: Returns the entry of a job in its queue, or None if the job no longer waits.
     entry: Callable[[int], Entry | None]
+    #: Returns the leaf of a job that runs or waits.
+    leaf: Callable[[int], str]
     #: The reservations of the last pass, in order.
     before: tuple[Reservation, ...]
     #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for). Until
@@ -282,6 +317,7 @@ UNTIMED = PassContext(
     since_s=lambda job_id: 0.0,
     length_s=lambda job_id: inf,
     entry=lambda job_id: None,
+    leaf=lambda job_id: ROOT,
     before=(),
 )
 
@@ -374,6 +410,7 @@ def make_pass_context(
         since_s=since_s,
         length_s=length_s,
         entry=entry,
+        leaf=lambda job_id: ledger.job(job_id).spec.leaf,
         before=before,
         suspended=suspended,
         external=external,
@@ -387,93 +424,125 @@ class Backfill:
     """The reservations as they stand while a pass runs."""
 
     pass_context: PassContext
+    #: What nodes hold now, and their limits.
+    share_tree: ShareTree
     #: The reservations in order: no later one may delay an earlier one.
     reservations: list[Reservation] = field(default_factory=list)
 
     def may_renew(self, before: Reservation) -> bool:
-        return before.is_forced or self.may_add
+        return before.is_forced or self.may_add(before.within)
 
-    @property
-    def may_add(self) -> bool:
+    def may_add(self, path: str = ROOT) -> bool:
+        """Return whether there may be one more reservation at the node."""
         rules = self.pass_context.patience
-        return (
-            rules.reserves and sum(not each.is_forced for each in self.reservations) < rules.depth
-        )
+        there = (each for each in self.reservations if each.within == path and not each.is_forced)
+        return rules.reserves and sum(1 for _ in there) < rules.depth
 
     @property
     def has_drain(self) -> bool:
         """Return whether a reservation is a drain that was not made for a starving job."""
         return any(each.is_drain and not each.is_forced for each in self.reservations)
 
-    def may_reserve(self, job_id: int) -> bool:
-        return self.may_add and self.pass_context.is_late(job_id) and not self.is_reserved(job_id)
+    def is_reserved(self, job_id: int, path: str) -> bool:
+        """Return whether the job has a reservation that counts at the node."""
+        return any(each.job_id == job_id and path in each.extras for each in self.reservations)
 
-    def is_reserved(self, job_id: int) -> bool:
-        return any(each.job_id == job_id for each in self.reservations)
+    def concerns(self, leaf: str) -> bool:
+        """Return whether a reservation counts at a node that the leaf is below."""
+        nodes = (ROOT, *path_up(leaf))
+        return any(not each.extras.keys().isdisjoint(nodes) for each in self.reservations)
 
     def never_fits(
-        self, job_id: int, demand: Vector, *, free: Vector, admitted: Mapping[int, Vector]
+        self, job_id: int, leaf: str, demand: Vector, free: Vector, admitted: Mapping[int, Vector]
     ) -> bool:
         """Return whether the job would not fit even when all jobs have ended. `admitted` as for
         `reserve`."""
-        return self._shadow(job_id, demand, free, admitted) is None
+        return self._shadows(job_id, leaf, demand, ROOT, free, admitted) is None
 
     def deadline_s(self, demand: Vector, free: Vector) -> float | None:
         """Return the time by which a job of this demand that starts in `free` now must have
-        ended, so that it delays no reservation; infinity if it may run on, or None if no job of
-        this demand may start, however short."""
-        starts = sorted([each.start_s for each in self.reservations], reverse=True)
+        ended, so that it delays no reservation of the machine; infinity if it may run on, or None
+        if no job of this demand may start, however short."""
+        there = at_node(self.reservations, ROOT)
+        starts = sorted([each.start_s for each in there], reverse=True)
         allowed = (
-            until_s
-            for until_s in (inf, *starts)
-            if _delayed(self.reservations, demand, until_s, free) is None
+            until_s for until_s in (inf, *starts) if _delayed(there, demand, until_s, free) is None
         )
         return next(allowed, None)
 
-    def allows(self, demand: Vector, job_id: int, free: Vector) -> bool:
-        return self.delayed_reservation(demand, job_id, free) is None
+    def allows(self, demand: Vector, job_id: int, leaf: str, free: Vector) -> bool:
+        return self.delayed_reservation(demand, job_id, leaf, free) is None
 
-    def delayed_reservation(self, demand: Vector, job_id: int, free: Vector) -> Reservation | None:
+    def delayed_reservation(
+        self, demand: Vector, job_id: int, leaf: str, free: Vector
+    ) -> Reservation | None:
         """Return the first reservation that the job would delay if it started now, or None."""
         if not self.reservations:
             return None
+        nodes = (ROOT, *self.share_tree.limited_nodes(leaf))
+        found = (self._delayed_at(path, demand, job_id, free) for path in nodes)
+        return next((each for each in found if each is not None), None)
+
+    def _delayed_at(
+        self, path: str, demand: Vector, job_id: int, free: Vector
+    ) -> Reservation | None:
         end_s = self.pass_context.end_s(job_id)
-        others = [each for each in self.reservations if each.job_id != job_id]
+        others = [each for each in at_node(self.reservations, path) if each.job_id != job_id]
         if job_id in self.pass_context.suspended:
             # A drain may be waiting for the memory of this job, which must run and end to free it.
             others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
-        return _delayed(others, demand, end_s, free)
+        return _delayed(others, demand, end_s, self._room(path, free)) if others else None
+
+    def _room(self, path: str, free: Vector) -> Vector:
+        return free if path == ROOT else self.share_tree.room_below(path)
+
+    def obstacle(
+        self, demand: Vector, job_id: int, leaf: str, free: Vector, *, beside: bool = True
+    ) -> str | None:
+        """Return the innermost node that keeps the job from starting now: by its limit, which of
+        the root is what is free, or if `beside` by a reservation there. None if it may start."""
+        for path in (*self.share_tree.limited_nodes(leaf), ROOT):
+            if not fits(demand, self._room(path, free)):
+                return path
+            if beside and self._delayed_at(path, demand, job_id, free) is not None:
+                return path
+        return None
 
     def placed(self, demand: Vector, job_id: int, free: Vector) -> Vector:
         """Return what a job that starts now in `free` holds, which leaves the reserved jobs their
         instances if it can."""
         if not (isinstance(free, Room) and self.reservations):
             return placed(demand, free)
-        left = left_by(self.reservations, self.pass_context.end_s(job_id), free)
+        there = at_node(self.reservations, ROOT)
+        left = left_by(there, self.pass_context.end_s(job_id), free)
         return place(demand, left) or placed(demand, free)
 
-    def admit(self, held: Vector, job_id: int) -> None:
-        """Take a job that starts now out of the extra of the reservations."""
+    def admit(self, held: Vector, job_id: int, leaf: str) -> None:
+        """Take a job that starts now out of the extras of the reservations."""
         if self.reservations:
-            end_s = self.pass_context.end_s(job_id)
-            self.reservations = [taken(each, held, end_s) for each in self.reservations]
+            end_s, nodes = self.pass_context.end_s(job_id), (ROOT, *path_up(leaf))
+            self.reservations = [taken(each, held, end_s, nodes) for each in self.reservations]
 
     def reserve(
         self,
         job_id: int,
         leaf: str,
         demand: Vector,
+        within: str = ROOT,
         *,
         free: Vector,
         admitted: Mapping[int, Vector],
         before: Reservation | None = None,
     ) -> bool:
-        """Reserve for the job; `admitted` is what the jobs hold that this pass has admitted.
-        Returns whether the job would fit at any time."""
-        found = self._shadow(job_id, demand, free, admitted, self.reservations)
+        """Reserve for the job at the node `within`, in place of a reservation further in;
+        `admitted` is what the jobs hold that this pass has admitted. Returns whether the job would
+        fit there at any time."""
+        others = [each for each in self.reservations if each.job_id != job_id]
+        found = self._shadows(job_id, leaf, demand, within, free, admitted, others)
         if found is None:
             return False
-        context, now_s, start_s = self.pass_context, self.pass_context.now_s, found.start_s
+        context, now_s = self.pass_context, self.pass_context.now_s
+        start_s = max((each.start_s for each in found.values()), default=now_s)
         missed, due_s, is_forced = 0, start_s, False
         if before is not None:
             due_s, is_forced = before.due_s, before.is_forced
@@ -489,39 +558,69 @@ class Backfill:
             job_id=job_id,
             leaf=leaf,
             demand=demand,
-            held=found.held,
+            held=found[ROOT].held if ROOT in found else demand,
             start_s=start_s,
             end_s=start_s + context.length_s(job_id),
-            extra=found.extra,
+            extras={path: each.extra for path, each in found.items()},
             due_s=due_s,
             missed=missed,
             is_drain=is_overdue or is_forced,
             is_forced=is_forced,
+            within=within,
         )
         self.reservations = [
-            taken(each, made.held, made.end_s) if made.start_s <= each.start_s else each
-            for each in self.reservations
+            taken(each, made.held, made.end_s, made.extras)
+            if made.start_s <= each.start_s
+            else each
+            for each in others
         ]
         self.reservations.append(made)
         return True
 
-    def _shadow(
+    def _shadows(
         self,
         job_id: int,
+        leaf: str,
         demand: Vector,
+        within: str,
         free: Vector,
         admitted: Mapping[int, Vector],
         reservations: Sequence[Reservation] = (),
-    ) -> Shadow | None:
+    ) -> dict[str, Shadow] | None:
+        """Return the shadow at each node that counts; all have the same time. None if the job
+        never fits at one of them."""
         context, ends = self.pass_context, self.pass_context.ends()
         if admitted:
             started = [(context.end_s(each), each, held) for each, held in admitted.items()]
             ends = sorted([*ends, *started], key=_time)
-        return shadow(
-            demand,
-            context.length_s(job_id),
-            free=free,
-            now_s=context.now_s,
-            ends=ends,
-            reservations=reservations,
-        )
+        nodes = [
+            path
+            for path in self.share_tree.limited_nodes(leaf)
+            if within == ROOT or path == within or path.startswith(f"{within}.")
+        ]
+        start_s, found = context.now_s, dict[str, Shadow]()
+        while True:
+            for path in (*nodes, ROOT) if within == ROOT else nodes:
+                if path in found and found[path].start_s == start_s:
+                    continue
+                at = shadow(
+                    demand,
+                    context.length_s(job_id),
+                    free=self._room(path, free),
+                    now_s=start_s,
+                    ends=ends if path == ROOT else self._ends_below(path, ends),
+                    reservations=at_node(reservations, path),
+                )
+                if at is None:
+                    return None
+                found[path], start_s = at, at.start_s
+            if all(each.start_s == start_s for each in found.values()):
+                return found
+
+    def _ends_below(self, path: str, ends: Iterable[LineEnd]) -> list[LineEnd]:
+        leaf = self.pass_context.leaf
+        return [
+            (end_s, job_id, tuple(held))
+            for end_s, job_id, held in ends
+            if job_id and path in path_up(leaf(job_id))
+        ]

@@ -45,6 +45,7 @@ from drfd.core.fairness.share_tree import (
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
+from drfd.core.model.job import ROOT
 from drfd.core.model.machine import Room, Vector, fits, minus
 from drfd.core.scheduling.backfill import UNTIMED, Backfill, PassContext, Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
@@ -127,7 +128,10 @@ class Plan:
         return self.reasons.get(job_id, StartReason.TURN)
 
     def reservation_of(self, job_id: int) -> Reservation | None:
-        return next((each for each in self.reservations if each.job_id == job_id), None)
+        """Return the job's reservation on the machine. One within a limit says nothing of when it
+        starts."""
+        found = (each for each in self.reservations if each.job_id == job_id)
+        return next((each for each in found if each.within == ROOT), None)
 
     def certainty_of(self, reservation: Reservation) -> Certainty:
         """Return on what the start of a reservation of this plan rests."""
@@ -136,13 +140,12 @@ class Plan:
             return Certainty.ESTIMATED
         return self.cached(("certainty", reservation.job_id), lambda: context.certainty(start_s))
 
-    def delayed_reservation(self, demand: Vector, job_id: int) -> Reservation | None:
+    def delayed_reservation(self, demand: Vector, job_id: int, leaf: str) -> Reservation | None:
         """Return the reservation that the job would delay in the resources left, or None."""
-        if self.pass_context is None:
+        if self.pass_context is None or self.share_tree is None:
             return None
-        return Backfill(self.pass_context, list(self.reservations)).delayed_reservation(
-            demand, job_id, self.free
-        )
+        backfill = Backfill(self.pass_context, self.share_tree, list(self.reservations))
+        return backfill.delayed_reservation(demand, job_id, leaf, self.free)
 
 
 #: A policy changes no table, and gives out no more of a resource than is free.
@@ -161,7 +164,7 @@ class _Pass:
         self.wait_index.begin(self.pass_context, make_rank, lead_room)
         self.share_tree = self.wait_index.share_tree
         self.free = pass_input.free
-        self.backfill = Backfill(self.pass_context)
+        self.backfill = Backfill(self.pass_context, self.share_tree)
         #: The admitted jobs with what they hold, in order.
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
@@ -221,7 +224,7 @@ class _Pass:
                 self._deadline_s(demand) is not None
                 and share_tree.is_within_limits(leaf, demand)
                 and (not promise_only or share_tree.keeps_promise(leaf, demand))
-                and self.backfill.allows(demand, entry[1], self.free)
+                and self.backfill.allows(demand, entry[1], leaf, self.free)
             ):
                 return entry, demand
         return None
@@ -231,9 +234,9 @@ class _Pass:
         so that the order must be asked for again."""
         (_, job_id), demand = head
         held = self.backfill.placed(demand, job_id, self.free)
-        if self.backfill.reservations:
+        if self.backfill.concerns(leaf):
             self.reasons[job_id] = StartReason.BACKFILL
-        self.backfill.admit(held, job_id)
+        self.backfill.admit(held, job_id, leaf)
         self.admitted[job_id] = held
         self.free = minus(self.free, held)
         self._deadlines.clear()
@@ -249,7 +252,7 @@ class _Pass:
                 and job_id not in self.admitted
                 and fits(demand, self.free)
                 and self.share_tree.is_within_limits(leaf, demand)
-                and self.backfill.allows(demand, job_id, self.free)
+                and self.backfill.allows(demand, job_id, leaf, self.free)
             ):
                 self.start(leaf, (entry, demand))
 
@@ -283,49 +286,58 @@ def drf(pass_input: PassInput) -> Plan:
 class _DrfPass(_Pass):
     def __init__(self, pass_input: PassInput, make_rank: MakeRank) -> None:
         super().__init__(pass_input, make_rank)
-        #: The first job, waiting longest, that no later job of its leaf may pass.
-        self._guard: int | None = None
+        #: The first job, waiting longest, that no later job of its leaf may pass, and the node that
+        #: keeps it back.
+        self._guard: tuple[int, str] | None = None
         #: Demands that would not fit even after the end of all running jobs, without regard to
-        #: reservations and behind these.
-        self._never_fitting: set[Vector] = set()
-        self._hopeless: set[Vector] = set()
+        #: reservations and behind these: of one leaf if it has limits.
+        self._never_fitting: set[tuple[str, Vector]] = set()
+        self._hopeless: set[tuple[str, str, Vector]] = set()
 
     @property
     def starvation_guard(self) -> int | None:
         """Return the job's id, or None if no job has waited too long or it has a reservation."""
-        guard = self._guard
-        return None if guard is None or self.backfill.is_reserved(guard) else guard
+        return (
+            None
+            if self._guard is None or self.backfill.is_reserved(*self._guard)
+            else self._guard[0]
+        )
 
     def _is_barred(self, leaf: str) -> bool:
         """Return whether no job of the leaf may start now, because the guard is its first."""
         (_, job_id), demand = self.wait_index.first[leaf]
         while job_id == self.starvation_guard:
-            if not self.backfill.never_fits(job_id, demand, free=self.free, admitted=self.admitted):
+            if not self.backfill.never_fits(job_id, leaf, demand, self.free, self.admitted):
                 return True
             # No job need wait behind one that would not fit even after the end of all jobs.
-            self._never_fitting.add(demand)
+            self._never_fitting.add((self._scope(leaf), demand))
             self._guard = self._find_guard()
         return False
 
-    def _find_guard(self) -> int | None:
+    def _scope(self, leaf: str) -> str:
+        """Return the leaf if limits hold for it alone, or the root."""
+        return leaf if self.share_tree.limited_nodes(leaf) else ROOT
+
+    def _find_guard(self) -> tuple[int, str] | None:
         for leaf in self.wait_index.late_leaves(self.pass_context):
             (_, job_id), demand = self.wait_index.first[leaf]
             if not self.pass_context.has_waited_too_long(job_id):
                 return None
+            path = self.backfill.obstacle(demand, job_id, leaf, self.free, beside=False)
             if (
-                demand not in self._never_fitting
-                and not fits(demand, self.free)
-                and not self.backfill.is_reserved(job_id)
-                # A reservation does not help a job that a limit of its pool holds back.
-                and self.share_tree.is_within_limits(leaf, demand)
+                path is not None
+                and fits(demand, self.wait_index.shares.most(leaf))
+                and (self._scope(leaf), demand) not in self._never_fitting
+                and not self.backfill.is_reserved(job_id, path)
                 and not self.share_tree.is_last(leaf)
             ):
-                return job_id
+                return job_id, path
         return None
 
     def renew_reservations(self) -> None:
         """Take the jobs that had reservations first: each starts, or its reservation is renewed."""
-        for before in self.pass_context.before:
+        # What is kept at a node counts also for those that something is kept for further in.
+        for before in sorted(self.pass_context.before, key=lambda each: each.within.count(".")):
             leaf, demand, job_id = before.leaf, before.demand, before.job_id
             entry = self.pass_context.entry(job_id)
             if entry is None or not self.backfill.may_renew(before):
@@ -338,13 +350,11 @@ class _DrfPass(_Pass):
             if self.share_tree.is_last(leaf) and not before.is_forced:
                 # Nothing is kept from leaves that come first.
                 continue
-            is_within = self.share_tree.is_within_limits(leaf, demand)
-            has_room = fits(demand, self.free)
-            if is_within and has_room and self.backfill.allows(demand, job_id, self.free):
+            if self.backfill.obstacle(demand, job_id, leaf, self.free) is None:
                 self.start(leaf, (entry, demand))
                 self.reasons[job_id] = StartReason.RESERVATION
-            elif is_within or not has_room or before.is_forced:
-                self._reserve(leaf, demand, job_id, before)
+            else:
+                self._reserve(leaf, demand, job_id, before.within, before)
         if self.backfill.has_drain:
             # The drain may wait for memory of suspended jobs, and would keep them from going on.
             self.resume_suspended()
@@ -353,24 +363,35 @@ class _DrfPass(_Pass):
     def serve(self, *, promise_only: bool) -> None:
         """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
         self.find_startable()
-        late = set[str]()
-        if not promise_only and self.backfill.may_add:
+        #: The leaves whose first job may get a reservation on the machine, and those with the node
+        #: at whose limit it may get one.
+        late, limited = set[str](), dict[str, str]()
+        has_limits = self.wait_index.shares.has_limits
+        if not promise_only and (self.backfill.may_add() or has_limits):
             late = set(self.wait_index.late_leaves(self.pass_context))
+            for each in late if has_limits else ():
+                self._enter_limited(each, limited)
         #: The leaves of which no job may start in this phase.
         finished = set[str]()
         #: The entry of each leaf that was started last: only later ones may start.
         begins = dict[str, Entry]()
         turns, is_choice_old = None, False
-        while not self.is_cut and (self.has_startable or (late and self.backfill.may_add)):
+        while not self.is_cut and (
+            self.has_startable or limited or (late and self.backfill.may_add())
+        ):
             if turns is None:
-                choose = self._promising(finished) if promise_only else self._able(finished, late)
+                choose = (
+                    self._promising(finished)
+                    if promise_only
+                    else self._able(finished, late, limited)
+                )
                 turns, is_choice_old = self.wait_index.turns(choose), False
             leaf = turns.first()
             if leaf is None:
                 break
             if leaf in late:
                 late.remove(leaf)
-                is_choice_old |= self._reserve_if_late(leaf)
+                is_choice_old |= self._reserve_if_late(leaf, limited)
             head = None
             if not self._is_barred(leaf):
                 head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
@@ -382,6 +403,7 @@ class _DrfPass(_Pass):
                     turns.renew(leaf)
                 if not promise_only and self._is_late(leaf):
                     late.add(leaf)
+                    self._enter_limited(leaf, limited)
             elif is_choice_old:
                 # There is less room than when the leaves were chosen: choose again.
                 turns = None
@@ -424,11 +446,11 @@ class _DrfPass(_Pass):
 
         return choose
 
-    def _able(self, finished: set[str], late: set[str]) -> Choose:
+    def _able(self, finished: set[str], late: set[str], limited: Mapping[str, str]) -> Choose:
         """Choose the leaves of which a job may start or get a reservation."""
+        able, waiting = self._waiting_for(self.startable) | limited.keys(), self.wait_index.first
         # Without a reservation to give, nothing can be done for those that are only late.
-        able, waiting = self._waiting_for(self.startable), self.wait_index.first
-        able = (able | late if self.backfill.may_add else able) - finished
+        able = (able | late if self.backfill.may_add() else able) - finished
         return lambda path, keys: [
             key for key in keys if key.path in able or key.path not in waiting
         ]
@@ -448,30 +470,53 @@ class _DrfPass(_Pass):
         first = self.wait_index.first.get(leaf)
         return first is not None and self.pass_context.is_late(first[0][1])
 
-    def _reserve_if_late(self, leaf: str) -> bool:
+    def _enter_limited(self, leaf: str, limited: dict[str, str]) -> None:
+        """Enter a leaf if a limit keeps its first job back that may get a reservation there."""
+        (_, job_id), demand = self.wait_index.first[leaf]
+        path = self.share_tree.reached_limit(leaf, demand)
+        if (
+            path is not None
+            and self.backfill.may_add(path)
+            and not self.backfill.is_reserved(job_id, path)
+        ):
+            limited[leaf] = path
+
+    def _reserve_if_late(self, leaf: str, limited: dict[str, str]) -> bool:
         """Reserve for the leaf's first job if it cannot start and has waited long enough. Returns
         whether anything was reserved."""
         (_, job_id), demand = self.wait_index.first[leaf]
+        path = self.backfill.obstacle(demand, job_id, leaf, self.free)
+        was_limited = limited.pop(leaf, None) is not None
         if (
-            self.backfill.may_reserve(job_id)
-            # A reservation does not help a job that a limit of its pool holds back, and none is
-            # made while leaves wait that come first.
-            and demand not in self._hopeless
-            and self.share_tree.is_within_limits(leaf, demand)
+            path is not None
+            and (path == ROOT or was_limited)
+            and self.backfill.may_add(path)
+            and self.pass_context.is_late(job_id)
+            and not self.backfill.is_reserved(job_id, path)
+            and (path, self._scope(leaf), demand) not in self._hopeless
+            # None is made while leaves wait that come first.
             and not self.share_tree.is_last(leaf)
-            and not (fits(demand, self.free) and self.backfill.allows(demand, job_id, self.free))
+            and self._reserve(leaf, demand, job_id, path)
         ):
-            return self._reserve(leaf, demand, job_id)
+            if not self.backfill.may_add(path):
+                for each in [each for each in limited if limited[each] == path]:
+                    del limited[each]
+            return True
         return False
 
     def _reserve(
-        self, leaf: str, demand: Vector, job_id: int, before: Reservation | None = None
+        self,
+        leaf: str,
+        demand: Vector,
+        job_id: int,
+        within: str,
+        before: Reservation | None = None,
     ) -> bool:
         free, admitted = self.free, self.admitted
         if not self.backfill.reserve(
-            job_id, leaf, demand, free=free, admitted=admitted, before=before
+            job_id, leaf, demand, within, free=free, admitted=admitted, before=before
         ):
-            self._hopeless.add(demand)
+            self._hopeless.add((within, self._scope(leaf), demand))
             return False
         self._deadlines.clear()
         return True
