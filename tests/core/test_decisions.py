@@ -713,16 +713,6 @@ def test_a_cancellation_before_the_bad_news_wins(bench):
     assert isinstance(cleaned, ev.Cleaned)
 
 
-def test_a_cancellation_after_the_bad_news_wins_too(bench):
-    bench.submit()
-    bench.schedule()
-    bench.feed(st.LaunchShort(now(1), 1, 1, "no process", Whose.MACHINE, "processes"))
-    bench.feed(st.CancelAsked(now(2), 1, ALICE))
-    (cleaned,) = bench.feed(st.AttemptRemoved(now(3), 1, 1))
-    assert isinstance(cleaned, ev.Cleaned)
-    assert 1 not in bench.ledger.jobs
-
-
 @pytest.mark.parametrize("whose", [Whose.MACHINE, Whose.USER])
 def test_the_pause_outlives_a_restart(bench, whose):
     """The books are made anew from the records of the jobs."""

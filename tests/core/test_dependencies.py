@@ -31,7 +31,6 @@ from drfd.core.explain.waits import (
     AwaitedJob,
     DependenciesEnded,
     GroupLimit,
-    HeldBy,
     NeverStarts,
     StartsFrom,
     Wait,
@@ -119,19 +118,6 @@ def test_of_a_job_that_never_starts_the_conditions_that_are_left_are_told(bench)
     )
 
 
-def test_a_hold_does_not_hide_that_a_job_never_starts(bench):
-    """A release alone would help nobody."""
-    first = bench.start()
-    held = bench.submit(after(first), held=True)
-    assert reason(bench, held).code == "HELD"
-    end(bench, first, exit_code=3)
-    never = NeverStarts(str(held), str(first), Outcome.FAILED, RequiredOutcome.OK)
-    both = structs.replace(never, held=HeldBy("alice", str(held)))
-    assert reason(bench, held) == both
-    bench.feed(st.ReleaseAsked(now(), held, ALICE))
-    assert reason(bench, held) == never
-
-
 def test_the_reason_names_the_job_that_is_waited_for_and_its_end_at_the_latest(bench):
     first = bench.start(spec("root.bob", actor=BOB, time_limit_s=60), at_s=10)
     second = bench.submit(after(first))
@@ -142,12 +128,6 @@ def test_the_reason_names_the_job_that_is_waited_for_and_its_end_at_the_latest(b
     assert reason(bench, third) == waits_for(second, (JobState.PENDING, 1), others=1)
     end(bench, first, exit_code=1)
     assert reason(bench, third).code == "DEPENDENCY_NEVER"
-
-
-@pytest.mark.parametrize("job_id", [1, 7])
-def test_nobody_waits_for_a_job_that_does_not_exist(bench, job_id):
-    with pytest.raises(Refused, match=f"there is no job {job_id} to wait for"):
-        bench.submit(after(job_id))
 
 
 def test_only_so_many_jobs_wait_for_one_and_others_cannot_take_all_their_places(bench, monkeypatch):
@@ -538,21 +518,6 @@ def cancelled_for(label: object, outcome: str) -> tuple[Outcome, str]:
         f"cancelled, because job {label} ended {outcome} and it could never start "
         "(--if-never cancel)"
     )
-
-
-def test_a_chain_is_cancelled_to_its_end_and_each_names_its_cause(bench):
-    first = bench.start()
-    second = bench.submit(if_never(first))
-    third = bench.submit(if_never(second), held=True)
-    kept = bench.submit(after(second))
-    rescue = bench.submit(if_never(second, want=RequiredOutcome.ANY))
-    end(bench, first, exit_code=3)
-    assert fate(bench, second) == cancelled_for(first, "FAILED")
-    assert fate(bench, third) == cancelled_for(second, "CANCELLED")
-    assert fate(bench, kept) is None, "its owner may still want it"
-    assert bench.job(kept).broken == Broken(second, Outcome.CANCELLED)
-    assert bench.schedule(2) == [rescue]
-    assert not bench.ledger.dependents.ended
 
 
 def test_a_dependency_that_is_met_cancels_nobody(bench):
@@ -1008,12 +973,6 @@ def test_of_the_limits_of_array_and_group_the_one_that_is_reached_is_told():
 
 
 # -- the text --------------------------------------------------------------------------------------
-
-
-def test_a_group_has_a_name_and_perhaps_a_number():
-    assert read_group("sweep") == ("sweep", None)
-    assert read_group("läufe_2.b%12") == ("läufe_2.b", 12)
-    assert [str(UserGroup(*read_group(each))) for each in ("a", "a%3")] == ["a", "a%3"]
 
 
 @pytest.mark.parametrize(

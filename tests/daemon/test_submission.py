@@ -209,19 +209,6 @@ def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores():
         most(cores_milli=2000, cores_max_milli=1000)
 
 
-@pytest.mark.parametrize(
-    ("asked", "declares"),
-    [
-        (Demand(), False), (Demand(cores_milli=2000, cores_max_milli=0), False),
-        (Demand(cores_milli=2000, disks={"data": Rates(1, 2)}), False),
-        (Demand(cores_max_milli="all"), True), (Demand(write_bps=1, write_max_bps=2), True),
-        (Demand(disks={"data": Rates(1, 2, 3)}), True),
-    ],
-)  # fmt: skip
-def test_a_request_declares_a_range_by_an_upper_end(asked, declares):
-    assert any(asked.ends.values()) is declares
-
-
 # -- what a job was submitted with: every field of it, and for its user alone ------------------
 
 
