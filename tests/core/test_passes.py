@@ -53,7 +53,7 @@ class Machine:
         job = self.bench.job(job_id)
         self.scheduler.remember([job], self.rules, now(at_s))
         self.bench.feed(AttemptRemoved(now(at_s), job_id, job.attempt))
-        self.scheduler.note(job)
+        self.scheduler.note(job, 0.0)
 
     def restart(self, at_s):
         """A new scheduler gets what a daemon stores of the old one's reservations."""
@@ -84,7 +84,7 @@ def test_suspended_jobs_come_first_in_a_drain_only():
     machine.submit(of(CAROL, 9), 2)
     assert machine.starts(40) == []
     machine.bench.suspend(suspended, by=None, at_s=41)
-    machine.scheduler.note(machine.bench.job(suspended))
+    machine.scheduler.note(machine.bench.job(suspended), 0.0)
     waiting = machine.submit(of(BOB, 4, limit_s=60), 41)
     assert machine.starts(42) == [waiting]
 

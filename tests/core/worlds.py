@@ -336,7 +336,7 @@ def preemptions(
 
 def submit(bench: Bench, scheduler: Scheduler, asked: JobSpec, at_s: float) -> int:
     job_id = bench.submit(asked, at_s=at_s)
-    scheduler.note(bench.job(job_id))
+    scheduler.note(bench.job(job_id), 0.0)
     return job_id
 
 
@@ -346,7 +346,7 @@ def pass_of(bench: Bench, scheduler: Scheduler, at_s: float) -> list[int]:
     for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
         bench.befall(event)
         found.append(event.job_id)
-        scheduler.note(bench.job(event.job_id))
+        scheduler.note(bench.job(event.job_id), 0.0)
     return found
 
 

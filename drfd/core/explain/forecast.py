@@ -171,16 +171,11 @@ class Forecast:
             self.ledger.apply(event)
             if isinstance(event, ev.Admitted):
                 self.ledger.apply(event.launched(self.now.mono_s))
-            self._note(self.ledger.job(event.job_id))
+            self.scheduler.note(self.ledger.job(event.job_id), self.now.at_s)
         return plan
 
     def used_up(self) -> Mapping[str, QuotaUse]:
         return self.scheduler.used_up(self.now.at_s)
-
-    def _note(self, job: Job) -> None:
-        self.scheduler.note(job)
-        if self.scheduler.week_use is not None:
-            self.scheduler.week_use.note(job, self.now.at_s)
 
     def _end(self, job_id: int) -> None:
         if job_id == _EXTERNAL:
@@ -193,7 +188,7 @@ class Forecast:
         if job.state is not JobState.CLEANING:
             self.ledger.apply(ev.Exited.completed(job_id, job.attempt, now_s))
         cleaned = ev.Cleaned(job_id, now_s, attempt=job.attempt)
-        self._note(self.ledger.apply(cleaned) or job)
+        self.scheduler.note(self.ledger.apply(cleaned) or job, now_s)
         report_all_ends(self.ledger)
 
     def _wait_until(self, at_s: float) -> None:

@@ -89,7 +89,7 @@ class Scheduler:
         self._short_jobs = ShortJobs()
         #: The load of processes outside drfd; it is given what is measured.
         self.external_load = ExternalLoadEstimator()
-        #: The use of this week; None where no node has a quota. Its owner tells it of events.
+        #: The use of this week; None where no node has a quota.
         self.week_use: WeekUse | None = None
         self._wait_index: WaitIndex | None = None
         #: The pools in which users may have jobs: those of the configuration, and those that were
@@ -222,9 +222,12 @@ class Scheduler:
                 self._departures.update(ledger, now.mono_s, rules.grace_s)
                 return
 
-    def note(self, job: Job) -> None:
-        """Take account of an event that has changed the job, or the array that it stands for."""
+    def note(self, job: Job, at_s: float) -> None:
+        """Take account of an event at that Unix time that has changed the job, or the array that it
+        stands for."""
         self._touch(job.spec.leaf, job.id)
+        if self.week_use is not None:
+            self.week_use.note(job, at_s)
 
     def _touch(self, leaf: str, job_id: int | None = None) -> None:
         """Mark the leaf as changed in anything but its queue, whose changes the ledger lists: what

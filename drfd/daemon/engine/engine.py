@@ -869,9 +869,7 @@ class Engine:
         self.journal.append(event, job, self.ledger.latest_array)
         self._wants_pass = True
         if job is not None:
-            self.scheduler.note(job)
-            if self.scheduler.week_use is not None:
-                self.scheduler.week_use.note(job, event.at_s)
+            self.scheduler.note(job, event.at_s)
             touched[job.id] = job
             self._store_curve(event, job)
             self._log_entries.append((job, type(event).__name__))
