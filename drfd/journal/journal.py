@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec import structs
 
 from drfd.common.errors import HostError
@@ -21,6 +22,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import KeptReservation
+from drfd.core.scheduling.scheduler import PastRuns
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
@@ -91,6 +93,29 @@ class Journal:
         """Store what is kept for big jobs, in the open transaction."""
         query = "insert or replace into facts values ('reservations', ?)"
         self._db.write(query, (json.dumps(kept),))
+
+    def past_runs(self, rules: str) -> tuple[PastRuns, list[Job]] | None:
+        """Return what a daemon has stored of ended runs under the rules with this digest, and the
+        jobs that have ended since, oldest first; None if there is nothing."""
+        value = self._fact("past_runs")
+        with self._db.reported("read"):
+            stored = json.loads(value or "{}")
+            if stored.get("rules") != rules:
+                return None
+            query = (
+                "select data from jobs where live = 0 and id in (select job_id from events"
+                " where seq > ? and kind = 'Cleaned') order by ended_at, id"
+            )
+            rows = self._db.execute(query, (stored["seq"],))
+            return msgspec.convert(stored["runs"], PastRuns), [
+                self._records.job(data) for (data,) in rows
+            ]
+
+    def put_past_runs(self, rules: str, runs: PastRuns) -> None:
+        """Store what is known of ended runs, those of the open transaction included."""
+        (seq,) = self._db.row("select ifnull(max(seq), 0) from events")
+        data = json.dumps({"rules": rules, "seq": seq, "runs": runs})
+        self._db.write("insert or replace into facts values ('past_runs', ?)", (data,))
 
     def _open(self) -> Database:
         while True:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from fractions import Fraction
 from typing import Any
@@ -691,3 +692,40 @@ async def test_shares_show_how_much_of_a_quota_is_used(make_desk, clock):
     }  # fmt: skip
     assert "quota" not in nodes["root.free"]
     shell.host.take()
+
+
+def test_a_daemon_goes_on_with_what_was_stored_of_ended_runs(make_shell, monkeypatch):
+    """To read all ended jobs again takes longer than all else of a start."""
+    clock = [now()]
+
+    def daemon(by: Rules | None = None) -> Shell:
+        return make_shell(clock=lambda: clock[0], by=by)
+
+    def live(shell: Shell, job_id: int, actor: Actor) -> None:
+        shell.turn(asks(actor=actor))
+        clock[0] = now(100.0 * job_id)
+        end = replace(ended(job_id), at_s=clock[0].at_s)
+        shell.turn(replace(attempt_started(job_id), at_s=clock[0].at_s - 50), end, gone(job_id))
+        shell.host.take()
+
+    def read_since(at_s: float) -> Iterator[Job]:
+        assert clock[0].at_s - at_s < 60
+        return iter(())
+
+    first = daemon()
+    live(first, 1, ALICE)
+    live(first, 2, BOB)
+    first.engine.stopped()
+    counted = first.engine.scheduler.past_runs
+    assert counted.usage["root.alice"] and counted.run_times["bob"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "ended_since", lambda journal, at_s: read_since(at_s))
+        second = daemon()
+        assert second.engine.scheduler.past_runs == counted
+        # What ends after that, of a daemon that is killed, is found by its events.
+        live(second, 3, ALICE)
+        counted = second.engine.scheduler.past_runs
+        assert daemon().engine.scheduler.past_runs == counted
+    # Under other rules all is counted again: other shares are other use.
+    assert daemon(rules(cores=18)).engine.scheduler.past_runs.usage.keys() == counted.usage.keys()
+    assert daemon(rules(cores=18)).engine.scheduler.past_runs.usage != counted.usage

@@ -231,11 +231,11 @@ class DecayedUsage:
     #: log2 of the usage of each node that has any; a larger value means more usage.
     past_usage: dict[str, float] = field(default_factory=dict)
     #: The latest time of any use (Unix time).
-    _newest_s: float = -inf
+    newest_s: float = -inf
 
     def add(self, leaf: str, dominant_share: float, start_s: float, end_s: float) -> None:
         """Add a job of `leaf` that held `dominant_share` from `start_s` to `end_s` (Unix time)."""
-        self._newest_s = max(self._newest_s, end_s)
+        self.newest_s = max(self.newest_s, end_s)
         life_s = end_s - start_s
         if life_s <= 0 or dominant_share <= 0:
             return
@@ -249,7 +249,7 @@ class DecayedUsage:
         """Treat usage that is dated after `now_s` (Unix time) as if it had happened at `now_s`.
         Returns whether the order of nodes may have changed: only if the usage of a node was more
         than the whole machine can have used since the epoch."""
-        ahead_s, self._newest_s = self._newest_s - now_s, min(self._newest_s, now_s)
+        ahead_s, self.newest_s = self.newest_s - now_s, min(self.newest_s, now_s)
         if ahead_s <= 0:
             return False
         # The integral of 2^(-t / half life) over all t that have passed.

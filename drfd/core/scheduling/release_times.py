@@ -67,7 +67,7 @@ class RunTimes:
 
     #: User → rounded dominant share and run time of ended jobs, the latest first. A job is left
     #: out if two later ones have at least its share: it is among the last two for no other job.
-    _ended: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    ended: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     #: Results of `length_s` by user, demand and time limit: a pass asks for each running job.
     _lengths: dict[str, dict[tuple[Resources, int | None], float]] = field(default_factory=dict)
     #: The rules by which shares are measured.
@@ -83,11 +83,11 @@ class RunTimes:
         """Count an ended job that held this dominant share."""
         first, second = _rounded(share), -1
         ended = [(first, max(0.0, run_s))]
-        for each in self._ended.get(user, ()):
+        for each in self.ended.get(user, ()):
             if each[0] > second:
                 ended.append(each)
                 second, first = sorted((first, second, each[0]))[1:]
-        self._ended[user] = ended
+        self.ended[user] = ended
         self._lengths.pop(user, None)
 
     def _twice_mean_s(self, spec: JobSpec) -> float | None:
@@ -97,7 +97,7 @@ class RunTimes:
         if self._rules is not None:
             demand = self._rules.axes.vector(spec.demand)
             share = _rounded(self._rules.shares.rounded_dominant_share(demand))
-        ended = self._ended.get(spec.user, ())
+        ended = self.ended.get(spec.user, ())
         last = [run_s for each, run_s in ended if _PART * each >= share][:2]
         return last[0] + last[-1] if last else None
 

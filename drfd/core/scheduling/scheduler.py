@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 from types import MappingProxyType
+from typing import NamedTuple
 
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import DecayedUsage, ShortJobs
@@ -60,6 +61,15 @@ _OWN_ENDS = frozenset(
         Outcome.LIMIT_EXCEEDED,
     }
 )
+
+
+class PastRuns(NamedTuple):
+    """What a scheduler knows of runs that have ended, for the next daemon."""
+
+    #: See `DecayedUsage` and `RunTimes`.
+    usage: dict[str, float]
+    newest_s: float
+    run_times: dict[str, list[tuple[int, float]]]
 
 
 class Scheduler:
@@ -260,6 +270,16 @@ class Scheduler:
         else:
             self.last_plan = replace(self.last_plan, reservations=kept)
 
+    @property
+    def past_runs(self) -> PastRuns:
+        history = self._history
+        return PastRuns(history.past_usage, history.newest_s, self.run_times.ended)
+
+    def recall(self, past: PastRuns) -> None:
+        """Go on with what the scheduler of an earlier daemon knew."""
+        self._history = DecayedUsage(self._history.half_life_s, past.usage, past.newest_s)
+        self.run_times.ended = past.run_times
+
     def remember(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
         """Record ended jobs: their use decides ties, their run times are estimates for their
         users' next jobs, and very short ones still count as held for a moment."""
@@ -273,16 +293,22 @@ class Scheduler:
             # After the clock was set back, the end may be in the future.
             ahead_s = max(0.0, job.ended_at - now.at_s)
             self._history.add(job.spec.leaf, share, started_s - ahead_s, job.ended_at - ahead_s)
-            if job.outcome is not None:
-                if job.outcome in _OWN_ENDS:
-                    self.run_times.add(job.spec.user, job.ended_at - started_s, share)
-                # After the clock was set back, the start may be in the future.
-                left_s = min(job.started_at + rules.min_hold_s - now.at_s, rules.min_hold_s)
-                if left_s > 0:
-                    self._short_jobs.add(job.spec.leaf, demand, now.mono_s + left_s)
+            if job.outcome in _OWN_ENDS:
+                self.run_times.add(job.spec.user, job.ended_at - started_s, share)
+            self.hold([job], rules, now)
             # The estimates of the user's other jobs have changed, in whichever pool they wait.
             for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
                 self._touch(leaf_path(pool, job.spec.user))
+
+    def hold(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
+        """Let ended jobs that were very short count as held for a moment."""
+        for job in jobs:
+            if job.started_at is not None and job.outcome is not None:
+                # After the clock was set back, the start may be in the future.
+                left_s = min(job.started_at + rules.min_hold_s - now.at_s, rules.min_hold_s)
+                if left_s > 0:
+                    demand = rules.axes.vector(job.spec.demand)
+                    self._short_jobs.add(job.spec.leaf, demand, now.mono_s + left_s)
 
 
 def schedule(

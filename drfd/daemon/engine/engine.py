@@ -27,7 +27,7 @@ from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import is_any_due, jobs_to_notify, report_ends
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Forecast
-from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.rules import Rules, rules_text
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
     WeekUse,
@@ -51,7 +51,7 @@ from drfd.core.usage import Curve
 from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.journal_upkeep import AuditRecords
 from drfd.daemon.users.loop_time import LoopTime
-from drfd.journal.journal import Journal
+from drfd.journal.journal import Journal, digest
 from drfd.journal.records import Payload
 
 log = logging.getLogger("drfd")
@@ -66,6 +66,8 @@ _CLOCK_S = 60.0
 #: Seconds until the next turn when a deadline is still overdue after a turn, because the journal
 #: could not record it.
 _OVERDUE_S = 0.5
+#: Seconds after which what is known of ended runs is stored again, for the next daemon.
+_RUNS_S = 600.0
 #: Half-lives for which the usage of ended jobs is counted: 2^-6 of it is left by then.
 _REMEMBERED_HALF_LIVES = 6
 #: Demand vectors that one pass may examine, summed over its launches: about a tenth of a second.
@@ -278,6 +280,9 @@ class Engine:
     _durable_entries: list[tuple[Job, str]] = field(default_factory=list)
     #: What is kept for big jobs, as the journal has it.
     _kept: tuple[KeptReservation, ...] = ()
+    #: When what is known of ended runs is stored again, on the monotonic clock.
+    _runs_due_mono_s: float = 0.0
+    _has_new_runs: bool = False
     #: Starts the turn that is due by time alone.
     _timer: asyncio.TimerHandle | None = None
 
@@ -289,10 +294,25 @@ class Engine:
             self.rules.half_life_s, limits=PassLimits(examined=_MOST_LOOKS, starts=_MOST_STARTS)
         )
         self.adopt(self.rules)
-        now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
-        self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
+        self._recall_runs()
         self._restore_reservations()
         self._count_week()
+
+    def _recall_runs(self) -> None:
+        """Go on with what is stored of ended runs, or count those of the history, which may be
+        hundreds of thousands."""
+        now, stored = self.clock(), self.journal.past_runs(digest(rules_text(self._configured)))
+        if stored is None:
+            span_s = _REMEMBERED_HALF_LIVES * self.rules.half_life_s
+            self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
+            self._has_new_runs = bool(self.scheduler.past_usage)
+            return
+        runs, later = stored
+        self.scheduler.recall(runs)
+        self.scheduler.remember(later, self.rules, now)
+        known = {job.id for job in later}
+        lately = self.journal.ended_since(now.at_s - self.rules.min_hold_s)
+        self.scheduler.hold((job for job in lately if job.id not in known), self.rules, now)
 
     def submit(self, work: Work) -> None:
         """Queue work for the next turn of the running loop."""
@@ -434,6 +454,8 @@ class Engine:
                 self.notifying_s = self.clock().mono_s - since_mono_s
             self._schedule(touched)
             self._store_reservations()
+            if self._has_new_runs and self.clock().mono_s >= self._runs_due_mono_s:
+                self._store_runs()
         except MemoryError:
             raise short_of_memory() from None
         if goes_on and self._has_left_over():
@@ -677,6 +699,7 @@ class Engine:
     def stopped(self) -> None:
         """Record that the daemon ends in order, if the journal can be written."""
         self.audit.stopped()
+        self._runs_due_mono_s = 0.0
         self.turn([])
         self._log()
 
@@ -855,6 +878,10 @@ class Engine:
             self.journal.put_reservations(kept)
             self._kept = kept
 
+    def _store_runs(self) -> None:
+        self._has_new_runs, self._runs_due_mono_s = False, self.clock().mono_s + _RUNS_S
+        self.journal.put_past_runs(digest(rules_text(self._configured)), self.scheduler.past_runs)
+
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
             # The usage is read before a requeueing resets it.
@@ -862,6 +889,7 @@ class Engine:
             if (ended.id, ended.attempt) not in self._remembered:
                 self._remembered.add((ended.id, ended.attempt))
                 self.scheduler.remember([ended], self.rules, self.clock())
+                self._has_new_runs = True
         if isinstance(event, ev.Altered):
             self.scheduler.forget_reservation(event.job_id, self.ledger)
         event = self.journal.store_command_lines(event)
