@@ -17,7 +17,7 @@ from pwd import struct_passwd
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.confinement.interface import Confinement, LimitFailed, Setting
 from drfd.launcher.protocol import QUOTA, Assignment
 from drfd.launcher.runner.failures import explain
 from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
@@ -118,16 +118,19 @@ class Notices:
         """Start the command in the attempt's cgroup. Raises LimitFailed, OSError."""
         order, place = assignment.order, attempt.created.get("space")
         key = order.key
+        settings: list[Setting] = []
         if self.confinement.cgroup_path(key) is None or key not in self.confinement.leftovers():
             # Usually it has gone with the job's last process. Its CPUs are others' by now.
-            self.confinement.create(key, replace(order.limits, cores_by=QUOTA), order.devices)
+            settings = self.confinement.create(
+                key, replace(order.limits, cores_by=QUOTA), order.devices
+            )
         if place is not None and not os.path.isdir(place):
             place = None
         job = JobStart(assignment, user, groups, self.confinement, place, notice_s=NOTICE_S)
         name = attempt_files.file_name(key)
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
         with opened(name, flags, dir_fd=self.attempts_fd) as attempt_fd:
-            self.runners.start(job, attempt_fd)
+            self.runners.start(job, settings, attempt_fd)
 
     def read(self, key: Key) -> None:
         """Read the result of the notification, before the attempt's file is removed."""

@@ -556,11 +556,11 @@ class Launcher:
         attempt_fd = attempt_files.create(self.attempts_fd, key, created)
         try:
             reach("launch.before-cgroup")
-            self.confinement.create(key, order.limits, order.devices)
+            settings = self.confinement.create(key, order.limits, order.devices)
             self._spaces.make(key, job.place)
             self._sweeps.begun(key, order.uid)
             reach("launch.before-fork")
-            self._runners.start(job, attempt_fd, created)
+            self._runners.start(job, settings, attempt_fd, created)
         finally:
             os.close(attempt_fd)
 

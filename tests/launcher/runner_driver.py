@@ -123,7 +123,7 @@ def start(request: dict) -> int:
     }
     directory = os.open(request["attempts"], os.O_RDONLY)
     key = (order.id, order.attempt)
-    confinement.create(key, order.limits, Devices())
+    settings = confinement.create(key, order.limits, Devices())
     attempt_fd = attempt_files.create(directory, key, created)
     os.close(directory)
     bell = request["bell"] or "/dev/null"
@@ -134,7 +134,7 @@ def start(request: dict) -> int:
         Assignment(order, payload_fd), user, identity.groups_of(user), confinement, request["space"]
     )
     capabilities = CAPABILITIES & syscalls.capabilities().permitted
-    pid = STARTER.spawn(attempt_fd, bell_fd, plan.encode(job, capabilities), payload_fd)
+    pid = STARTER.spawn(attempt_fd, bell_fd, plan.encode(job, settings, capabilities), payload_fd)
     for fd in (attempt_fd, bell_fd, payload_fd):
         os.close(fd)
     return pid

@@ -33,7 +33,6 @@ from drfd.core.model.job import Actor  # noqa: E402
 from drfd.host import disks, measurements  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.confinement import cgroup_files  # noqa: E402
-from drfd.launcher.confinement.cgroup_files import JobCgroup  # noqa: E402
 from drfd.protocol import codec  # noqa: E402
 from drfd.protocol import requests as messages  # noqa: E402
 from drfd_cli import options, output  # noqa: E402
@@ -174,13 +173,7 @@ class Files:
         measurements.kept_memory(place)
         cgroup_files.count_v1(v1)
         cgroup_files.count_v2(directory)
-        cgroup = JobCgroup(directory)
-        for name in ("io_max", "cpu_max", "memory_max", "events"):
-            try:
-                getattr(cgroup, name)
-            except (ValueError, IndexError):
-                # A limit that cannot be read back is one that does not hold: no job starts.
-                pass
+        cgroup_files.regions_of_gpus(directory)
         text = data.decode(errors="replace")
         cgroup_files.layout(text)
         cgroup_files.find_unified(text)

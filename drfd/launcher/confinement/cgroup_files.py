@@ -16,17 +16,15 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from cgroupspy.contenttypes import DeviceThrottle
-from cgroupspy.controllers import BlkIOController, CpuController, MemoryController
-from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile, IntegerFile, TypedFile
+from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_key
-from drfd.launcher.confinement.interface import Counted, LimitFailed
-from drfd.launcher.system.files import Plain, get_record
+from drfd.launcher.confinement.interface import Counted, LimitFailed, Setting
+from drfd.launcher.system.files import Plain, exchange, get_record
 
 
 def layout(mountinfo: str) -> str:
@@ -109,38 +107,37 @@ def _unescape(path: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)
 
 
-class _ThrottleFile(TypedFile):  # type: ignore[misc]  # cgroupspy has no types
-    """Lines of "major:minor bytes_per_second"."""
-
-    def __init__(self, filename: str) -> None:
-        super().__init__(filename, contenttype=DeviceThrottle, many=True)
-
-
-class BlockIO(Plain, BlkIOController):  # type: ignore[misc]  # cgroupspy has no types
-    read_bps = _ThrottleFile("blkio.throttle.read_bps_device")
-    write_bps = _ThrottleFile("blkio.throttle.write_bps_device")
-
-
-class CpuFiles(Plain, CpuController):  # type: ignore[misc]  # cgroupspy has no types
-    pass
-
-
-class Memory(Plain, MemoryController):  # type: ignore[misc]  # cgroupspy has no types
-    sockets_limit_in_bytes = IntegerFile("memory.kmem.tcp.limit_in_bytes")
-
-
-class Pids(Plain):
-    #: A number, or "max".
-    max = BaseFileInterface("pids.max")
-
-
 class Freezer(Plain):
     state = BaseFileInterface("freezer.state")
 
 
-def verify(what: str, wanted: object, there: object) -> None:
-    if wanted != there:
-        raise LimitFailed(f"{what} was set to {wanted} and reads {there}")
+def setting(directory: str, name: str, value: object, line: str | None = None) -> Setting:
+    """Return that a file of a cgroup gets this value; its line is the same if none is given."""
+    return Setting(f"{directory}/{name}", str(value), str(value) if line is None else line)
+
+
+def whole_pages(size_bytes: int) -> int:
+    """Return a size as the kernel keeps it in a limit."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    return size_bytes // page * page
+
+
+def carry_out(settings: Iterable[Setting]) -> None:
+    """Set limits of a running job, as start.h does those of a new one. Raises LimitFailed, and
+    FileNotFoundError if its cgroup is gone."""
+    for path, text, line in settings:
+        try:
+            # The kernel may change a value at the same moment.
+            for _ in range(2):
+                there = exchange(path, text).splitlines()
+                if line in there:
+                    break
+            else:
+                raise LimitFailed(f"{path} was set to {text} and reads {'; '.join(there)}")
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LimitFailed(f"{path}: {error.strerror}") from error
 
 
 def explain(error: OSError) -> str:
@@ -151,63 +148,13 @@ def explain(error: OSError) -> str:
     return f"{name}: {error.strerror}"
 
 
-class _Amount(BaseFileInterface):  # type: ignore[misc]  # cgroupspy has no types
-    """A number; None is the kernel's "max", no limit."""
-
-    def sanitize_get(self, value: str) -> int | None:
-        return None if value == "max" else int(value)
-
-
-class _Quota(BaseFileInterface):  # type: ignore[misc]  # cgroupspy has no types
-    """(quota, period) in microseconds; no quota is None."""
-
-    def sanitize_get(self, value: str) -> tuple[int | None, int]:
-        quota, period = value.split()
-        return None if quota == "max" else int(quota), int(period)
-
-    def sanitize_set(self, value: tuple[int, int]) -> str:
-        return f"{value[0]} {value[1]}"
-
-
-class _IoMaxFile(BaseFileInterface):  # type: ignore[misc]  # cgroupspy has no types
-    """Lines of "major:minor rbps=1000 wbps=max …": read as device → its rates that are limited,
-    written one device at a time."""
-
-    def sanitize_get(self, value: str) -> dict[str, dict[str, int]]:
-        found = {}
-        for line in value.splitlines():
-            device, *pairs = line.split()
-            rates = (pair.split("=", 1) for pair in pairs)
-            found[device] = {name: int(rate) for name, rate in rates if rate != "max"}
-        return found
-
-    def sanitize_set(self, value: tuple[str, Mapping[str, int]]) -> str:
-        device, rates = value
-        return " ".join([device, *(f"{name}={rate}" for name, rate in rates.items())])
-
-
-class _RegionsFile(BaseFileInterface):  # type: ignore[misc]  # cgroupspy has no types
-    """Lines of "region bytes", for all regions of device memory that drivers have registered: read
-    as region → limit, None for none; written one region at a time (kernel/cgroup/dmem.c)."""
-
-    def sanitize_get(self, value: str) -> dict[str, int | None]:
-        pairs = (line.split() for line in value.splitlines())
-        return {region: None if size == "max" else int(size) for region, size in pairs}
-
-    def sanitize_set(self, value: tuple[str, int]) -> str:
-        region, size = value
-        return f"{region} {size}"
-
-
-def regions_of_gpus(group: JobCgroup) -> dict[str, str]:
-    """Return PCI address → region of the memory of each GPU that the kernel can limit for this
-    cgroup. A GPU with memory in several regions is left out, because its sum cannot be limited."""
+def regions_of_gpus(directory: str) -> dict[str, str]:
+    """Return PCI address → region of the memory of each GPU that the kernel can limit in cgroups
+    like this (kernel/cgroup/dmem.c). A GPU with memory in several regions is left out, because its
+    sum cannot be limited."""
     found: dict[str, list[str]] = {}
-    try:
-        regions = group.dmem_max
-    except (OSError, ValueError):
-        return {}
-    for region in regions:
+    lines = _read(directory, "dmem.max", str.splitlines) or []
+    for region in (line.partition(" ")[0] for line in lines):
         # drm/0000:03:00.0/vram of amdgpu, drm/0000:03:00.0/vram0 of xe.
         if match := _GPU_REGION.fullmatch(region):
             found.setdefault(match[1], []).append(region)
@@ -221,45 +168,8 @@ class JobCgroup(Plain):
     events = DictFile("cgroup.events", readonly=True)
     freeze = FlagFile("cgroup.freeze")
     kill = FlagFile("cgroup.kill", writeonly=True)
-    cpu_max = _Quota("cpu.max")
-    cpu_weight = _Amount("cpu.weight")
-    memory_max = _Amount("memory.max")
-    swap_max = _Amount("memory.swap.max")
-    oom_group = FlagFile("memory.oom.group")
     memory_events = DictFile("memory.events", readonly=True)
     own_memory_events = DictFile("memory.events.local", readonly=True)
-    pids_max = _Amount("pids.max")
-    io_max = _IoMaxFile("io.max")
-    dmem_max = _RegionsFile("dmem.max")
-
-    def limit(self, name: str, value: object) -> None:
-        """Set a limit and read it back. Raises LimitFailed, which names the file."""
-        self._write(name, value)
-        self._verify(name, value, getattr(self, name))
-
-    def limit_disk(self, device: str, rates: Mapping[str, int]) -> None:
-        """Set one disk's limits in io.max and read them back. `rates` is bytes per second by key,
-        such as "rbps". Raises LimitFailed."""
-        self._write("io_max", (device, rates))
-        self._verify("io_max", rates, self.io_max.get(device))
-
-    def limit_region(self, region: str, size_bytes: int) -> None:
-        """Set the limit of one region of device memory and read it back. Raises LimitFailed."""
-        self._write("dmem_max", (region, size_bytes))
-        self._verify("dmem_max", size_bytes, self.dmem_max.get(region))
-
-    def _write(self, name: str, value: object) -> None:
-        try:
-            setattr(self, name, value)
-        except OSError as error:
-            # For a missing file the kernel answers, misleadingly, that it cannot be created here.
-            there = os.path.exists(self.path_of(name))
-            why = error.strerror if there else "the kernel offers no such file here"
-            raise LimitFailed(f"{self.path_of(name)}: {why}") from error
-
-    def _verify(self, name: str, wanted: object, there: object) -> None:
-        if wanted != there:
-            raise LimitFailed(f"{self.path_of(name)} was set to {wanted} and reads {there}")
 
 
 #: Field → key in the file.

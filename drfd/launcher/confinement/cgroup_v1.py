@@ -1,7 +1,6 @@
 """Job cgroups on cgroup v1: one directory per attempt below each controller.
 
-The file descriptors are cgroupspy's. Its trees and `create_cgroup` (0.2.3) are not used: they walk
-the whole hierarchy, and adopt directories with stale limits. Kernel documents: cgroup-v1/*.rst.
+Kernel documents: cgroup-v1/*.rst.
 """
 
 from __future__ import annotations
@@ -9,25 +8,31 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from os.path import exists
 from pathlib import Path
 
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.cgroup_files import (
-    BlockIO,
-    CpuFiles,
-    Memory,
-    Pids,
+    carry_out,
     count_v1,
     oom_kills_v1,
-    verify,
+    setting,
+    whole_pages,
 )
 from drfd.launcher.confinement.cgroups import Cgroups
 from drfd.launcher.confinement.cores import PERIOD_US, open_v1, quota_us
 from drfd.launcher.confinement.device_hiding import HiddenByController
-from drfd.launcher.confinement.interface import WRITTEN, Counted, Entrance, Killing, LimitFailed
+from drfd.launcher.confinement.interface import (
+    WRITTEN,
+    Counted,
+    Entrance,
+    Killing,
+    LimitFailed,
+    Setting,
+)
 from drfd.launcher.confinement.processes import MembersV1, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import Plain
+from drfd.launcher.system.files import get, put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
 
 #: Controllers without which no job is started. Of the optional ones, cpuacct serves accounting,
@@ -35,6 +40,7 @@ from drfd.linux.device_nodes import DeviceNode
 REQUIRED = ("cpu", "memory", "pids", "freezer")
 OPTIONAL = ("blkio", "cpuacct", "cpuset")
 USED = REQUIRED + OPTIONAL
+_SIZE, _SWAP = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
 #: The limit of buffers of sockets, of UDP, too (kernel: cgroup-v1/memory.rst, section 2.7).
 _SOCKETS = "memory.kmem.tcp.limit_in_bytes"
 
@@ -61,13 +67,18 @@ class CgroupV1(Cgroups):
                 self._why_no_pins = f"{error.filename or mounts['cpuset']}: {error.strerror}"
                 del mounts["cpuset"]
         self._devices = devices
-        #: What has been seen in a new cgroup and need not be looked for in every other: settings
-        #: with the wanted value (`_begins_with`), and a file that not all kernels have.
-        self._given: set[str] = set()
         super().__init__(mounts, group)
-        with suppress(OSError):
-            # Each job's is set where this is not possible.
-            Memory(self._parent("memory")).swappiness = 0
+        memory = self._parent("memory")
+        #: Files that take a job's memory limit. Buffers of sockets count apart here, and without a
+        #: limit of their own not at all. Memory and swap together are no more than memory alone.
+        #: Not all kernels have both.
+        self._sizes = [_SIZE, *(name for name in (_SOCKETS, _SWAP) if exists(f"{memory}/{name}"))]
+        #: Each job's is set where the group cannot hand it down.
+        self._sets_swappiness = False
+        try:
+            put(f"{memory}/memory.swappiness", "0")
+        except OSError:
+            self._sets_swappiness = True
 
     def controls(self) -> dict[str, str]:
         disk = "not controlled: the kernel has no blkio controller"
@@ -76,7 +87,7 @@ class CgroupV1(Cgroups):
         return {
             "cores": "enforced",
             "memory": "enforced"
-            if self._has(self._parent("memory"), _SOCKETS)
+            if _SOCKETS in self._sizes
             else f"enforced: without buffers of sockets, as the kernel has no {_SOCKETS}",
             "read": disk,
             "write": f"{disk}: direct I/O only; cgroup v1 does not attribute buffered writes"
@@ -156,93 +167,44 @@ class CgroupV1(Cgroups):
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
         self._devices.hide(key, hidden)
 
-    def _limit(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
-        self._limit_memory(key, limits.memory_bytes)
-        cpu, shares = CpuFiles(self._directory("cpu", key)), self._weight_for(limits)
-        _, usual, _ = self.weights
-        if shares != usual or not self._begins_with(cpu, "shares", usual):
-            cpu.shares = shares
-            verify("cpu.shares", shares, cpu.shares)
-        self._cores.limit(key, limits, devices.numa_nodes)
-        self._limit_pids(key, limits.pids)
-        for disk in limits.disks:
-            self._limit_disk(key, disk)
+    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+        if limits.disks and "blkio" not in self._mounts:
+            raise LimitFailed("disk limits need the blkio controller, which this kernel lacks")
+        memory, size = self._directory("memory", key), whole_pages(limits.memory_bytes)
+        found = [setting(memory, name, size) for name in self._sizes]
+        if self._sets_swappiness:
+            found.append(setting(memory, "memory.swappiness", 0))
+        return [
+            *found,
+            setting(self._directory("cpu", key), "cpu.shares", self._weight_for(limits)),
+            setting(self._directory("pids", key), "pids.max", limits.pids),
+        ]
 
-    def _set_quota(self, key: Key, quota_us: int) -> None:
-        """Give a cgroup its first quota. Only later can the kernel change the period: it doubles
-        both for a cgroup whose timer comes late (sched_cfs_period_timer in kernel/sched/fair.c)."""
-        cpu = CpuFiles(self._directory("cpu", key))
-        if not self._begins_with(cpu, "cfs_period_us", PERIOD_US):
-            cpu.cfs_period_us = PERIOD_US
-            verify("cpu.cfs_period_us", PERIOD_US, cpu.cfs_period_us)
-        cpu.cfs_quota_us = quota_us
-        verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
+    def _quota(self, key: Key, quota_us: int) -> list[Setting]:
+        cpu = self._directory("cpu", key)
+        return [
+            setting(cpu, "cpu.cfs_period_us", PERIOD_US),
+            setting(cpu, "cpu.cfs_quota_us", quota_us),
+        ]
 
     def _move_quota(self, key: Key, cores_milli: int) -> None:
-        """The kernel may have doubled the cgroup's period (`_set_quota`), or doubles it just now: a
-        quota for the shorter period would be half of what is wanted."""
-        cpu, period_us = CpuFiles(self._directory("cpu", key)), 0
-        while period_us != cpu.cfs_period_us:
-            period_us = cpu.cfs_period_us
-            wanted = quota_us(cores_milli, period_us)
-            there = cpu.cfs_quota_us
-            if there != wanted:
-                cpu.cfs_quota_us = wanted
-                there = cpu.cfs_quota_us
-        verify("cpu.cfs_quota_us", wanted, there)
-
-    def _begins_with(self, files: Plain, name: str, value: int) -> bool:
-        """Return whether the setting of a new cgroup has this value already. What has been seen
-        once holds for every new cgroup: the kernel's default, or what `__init__` has set for the
-        group, which hands it down."""
-        if name not in self._given and getattr(files, name) == value:
-            self._given.add(name)
-        return name in self._given
+        """The kernel may have doubled the period, or doubles it just now, of a cgroup whose timer
+        comes late (sched_cfs_period_timer in kernel/sched/fair.c): a quota for the shorter period
+        would be half of what is wanted."""
+        cpu, before = self._directory("cpu", key), ""
+        while before != (before := get(f"{cpu}/cpu.cfs_period_us")):
+            carry_out([setting(cpu, "cpu.cfs_quota_us", quota_us(cores_milli, int(before)))])
 
     def _memory_limit(self, key: Key) -> int:
-        try:
-            return int(Memory(self._directory("memory", key)).limit_in_bytes)
-        except FileNotFoundError:
-            return 0
+        with unless_gone():
+            return int(get(f"{self._directory('memory', key)}/memory.limit_in_bytes"))
+        return 0
 
-    def _limit_memory(self, key: Key, limit_bytes: int) -> None:
-        page = os.sysconf("SC_PAGE_SIZE")
-        rounded = limit_bytes // page * page
-        memory = Memory(self._directory("memory", key))
-        memory.limit_in_bytes = rounded
-        if not self._begins_with(memory, "swappiness", 0):
-            memory.swappiness = 0
-        # Buffers of sockets count apart here, and without a limit of their own not at all.
-        if self._has(memory.directory, _SOCKETS):
-            memory.sockets_limit_in_bytes = rounded
-            verify(_SOCKETS, rounded, memory.sockets_limit_in_bytes)
-        # Memory and swap together no more than memory alone; absent without swap accounting.
-        if self._has(memory.directory, "memory.memsw.limit_in_bytes"):
-            memory.memsw_limit_in_bytes = rounded
-            verify("memory.memsw.limit_in_bytes", rounded, memory.memsw_limit_in_bytes)
-        verify("memory.limit_in_bytes", rounded, memory.limit_in_bytes)
-
-    def _has(self, directory: str, name: str) -> bool:
-        """Return whether a cgroup has this file, which not all kernels have."""
-        if name not in self._given and os.path.exists(f"{directory}/{name}"):
-            self._given.add(name)
-        return name in self._given
-
-    def _limit_pids(self, key: Key, most: int) -> None:
-        pids = Pids(self._directory("pids", key))
-        pids.max = most
-        verify("pids.max", str(most), pids.max)
-
-    def _limit_disk(self, key: Key, disk: DiskLimit) -> None:
-        if "blkio" not in self._mounts:
-            raise LimitFailed("disk limits need the blkio controller, which this kernel lacks")
-        block = BlockIO(self._directory("blkio", key))
-        for name, rate in (("read_bps", disk.read_bps), ("write_bps", disk.write_bps)):
-            if not rate:
-                continue
-            setattr(block, name, [f"{disk.device} {rate}"])
-            wanted = f"{disk.device} {rate}"
-            lines = [str(line) for line in getattr(block, name)]
-            # The file lists the limits of all disks.
-            mine = [line for line in lines if line.split()[0] == disk.device]
-            verify(f"blkio {name} of disk {disk.device}", [wanted], mine)
+    def _disk(self, key: Key, disk: DiskLimit) -> list[Setting]:
+        block = self._directory("blkio", key)
+        rates = {"read": disk.read_bps, "write": disk.write_bps}
+        return [
+            setting(block, f"blkio.throttle.{name}_bps_device", f"{disk.device} {rate}")
+            for name, rate in rates.items()
+            if rate
+        ]

@@ -1,22 +1,37 @@
 """Job cgroups on cgroup v2: one directory per attempt, below the launcher's (detect.py).
 
-Each limit is read back after it is set. Kernel document: cgroup-v2.rst.
+Kernel document: cgroup-v2.rst.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.cgroup_files import JobCgroup, count_v2, regions_of_gpus
+from drfd.launcher.confinement.cgroup_files import (
+    JobCgroup,
+    carry_out,
+    count_v2,
+    regions_of_gpus,
+    setting,
+    whole_pages,
+)
 from drfd.launcher.confinement.cgroups import Cgroups
 from drfd.launcher.confinement.cores import PERIOD_US, quota_us
 from drfd.launcher.confinement.device_hiding import HiddenByBpf
-from drfd.launcher.confinement.interface import FORKED, MOVED, Counted, Entrance, Killing
+from drfd.launcher.confinement.interface import (
+    FORKED,
+    MOVED,
+    Counted,
+    Entrance,
+    Killing,
+    Setting,
+)
 from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import unless_gone
+from drfd.launcher.system.files import get, unless_gone
 from drfd.linux import syscalls
 from drfd.linux.device_nodes import DeviceNode
 
@@ -70,7 +85,7 @@ class CgroupV2(Cgroups):
     def limitable_gpus(self) -> frozenset[str]:
         if "dmem" not in self._mounts:
             return frozenset()
-        return frozenset(regions_of_gpus(JobCgroup(self._parent("dmem"))))
+        return frozenset(regions_of_gpus(self._parent("dmem")))
 
     def hiding(self) -> tuple[str, str]:
         return self._devices.hiding()
@@ -93,7 +108,7 @@ class CgroupV2(Cgroups):
         return Entrance(files=(f"{directory}/cgroup.procs",), cpus=cpus)
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
-        group = self._cgroup(key)
+        group = JobCgroup(self._directory_of(key))
         with unless_gone():
             everywhere = group.memory_events
             # A limit that the job has set on a cgroup of its own, further in, does not count here.
@@ -122,40 +137,32 @@ class CgroupV2(Cgroups):
             return
         self._release()
 
-    def _limit(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
-        group, page = self._cgroup(key), os.sysconf("SC_PAGE_SIZE")
-        group.limit("memory_max", limits.memory_bytes // page * page)
+    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+        group = self._directory_of(key)
+        found = {"memory.max": whole_pages(limits.memory_bytes), "pids.max": limits.pids}
         # The file is absent without swap accounting.
-        if os.path.exists(f"{group.directory}/memory.swap.max"):
-            group.limit("swap_max", 0)
-        group.limit("oom_group", True)
-        group.limit("pids_max", limits.pids)
+        if os.path.exists(f"{self._parent('memory')}/memory.swap.max"):
+            found["memory.swap.max"] = 0
+        found["memory.oom.group"] = 1
         if "cpu" in self._mounts:
-            group.limit("cpu_weight", self._weight_for(limits))
-            self._cores.limit(key, limits, devices.numa_nodes)
-        if "io" in self._mounts:
-            for disk in limits.disks:
-                self._limit_disk(key, disk)
-        if "dmem" in self._mounts:
-            self._limit_gpus(group, devices.memory)
+            found["cpu.weight"] = self._weight_for(limits)
+        settings = [setting(group, name, value) for name, value in found.items()]
+        # The use of GPUs that the kernel cannot limit is measured alone.
+        regions = regions_of_gpus(group) if devices.memory and "dmem" in self._mounts else {}
+        return settings + [
+            setting(group, "dmem.max", f"{regions[pci]} {whole_pages(size)}")
+            for pci, size in devices.memory
+            if pci in regions
+        ]
 
-    def _limit_gpus(self, group: JobCgroup, memory: tuple[tuple[str, int], ...]) -> None:
-        """Limit the memory on these GPUs, of those that the kernel can limit. The use of others is
-        measured alone."""
-        page = os.sysconf("SC_PAGE_SIZE")
-        regions = regions_of_gpus(group) if memory else {}
-        for pci, size in memory:
-            if pci in regions:
-                group.limit_region(regions[pci], size // page * page)
-
-    def _set_quota(self, key: Key, quota_us: int) -> None:
-        self._cgroup(key).limit("cpu_max", (quota_us, PERIOD_US))
+    def _quota(self, key: Key, quota_us: int) -> list[Setting]:
+        return [setting(self._directory_of(key), "cpu.max", f"{quota_us} {PERIOD_US}")]
 
     def _lacks(self, controller: str) -> str:
         return f"the {controller} controller is not given to us in /{self._group}"
 
     def _move_quota(self, key: Key, cores_milli: int) -> None:
-        self._set_quota(key, quota_us(cores_milli))
+        carry_out(self._quota(key, quota_us(cores_milli)))
 
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
         self._devices.hide(self._directory_of(key), hidden)
@@ -165,14 +172,14 @@ class CgroupV2(Cgroups):
 
     def _memory_limit(self, key: Key) -> int:
         with unless_gone():
-            return self._cgroup(key).memory_max or 0
+            text = get(f"{self._directory_of(key)}/memory.max").strip()
+            # Its runner has not set it yet.
+            return sys.maxsize if text == "max" else int(text)
         return 0
 
-    def _limit_disk(self, key: Key, disk: DiskLimit) -> None:
-        rates = {"rbps": disk.read_bps, "wbps": disk.write_bps}
-        self._cgroup(key).limit_disk(
-            disk.device, {name: rate for name, rate in rates.items() if rate}
-        )
+    def _disk(self, key: Key, disk: DiskLimit) -> list[Setting]:
+        text = f"{disk.device} rbps={disk.read_bps or 'max'} wbps={disk.write_bps or 'max'}"
+        return [setting(self._directory_of(key), "io.max", text, f"{text} riops=max wiops=max")]
 
     def _has_oomd_come(self, key: Key) -> bool:
         """Return whether systemd-oomd has killed the job for a shortage of the whole machine: it
@@ -184,9 +191,6 @@ class CgroupV2(Cgroups):
 
     def _directory_of(self, key: Key) -> str:
         return self._directory("memory", key)
-
-    def _cgroup(self, key: Key) -> JobCgroup:
-        return JobCgroup(self._directory_of(key))
 
 
 def killing_in(directory: str) -> Killing:

@@ -1,6 +1,7 @@
 """Job cgroups on either version: a directory per attempt in each hierarchy of the kernel.
 
-A limit is read back after it is set. Kernel documents: cgroup-v2.rst, cgroup-v1/*.rst.
+Limits are data (`Setting`): a runner sets those of a new job. Only CPUs and devices that a job has
+to itself are set by the launcher, because those of other jobs depend on them.
 """
 
 from __future__ import annotations
@@ -9,19 +10,27 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from signal import SIGKILL
 from typing import ClassVar
 
 from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
 from drfd.launcher.confinement import cores
-from drfd.launcher.confinement.cgroup_files import ancestors, explain, keys_of, limit_processes
+from drfd.launcher.confinement.cgroup_files import (
+    ancestors,
+    carry_out,
+    explain,
+    keys_of,
+    limit_processes,
+)
 from drfd.launcher.confinement.cores import Affinity, Cores, Cpusets, Pins, weight_of
 from drfd.launcher.confinement.interface import (
     LENT_CORES,
     LENT_DISKS,
     JobGroupGone,
     LimitFailed,
+    Setting,
     insist_on_entry,
     reach_before_devices,
     reach_before_limits,
@@ -47,7 +56,7 @@ class Cgroups(ABC):
         of all jobs, below each of them."""
         self._mounts, self._group = mounts, group
         self._affinity = Affinity()
-        self._cores = Cores(self._open_pins(), self._set_quota)
+        self._cores = Cores(self._open_pins(), self._quota)
         least, usual, most = self.weights
         self._weight = max(least, min(usual, most // (os.cpu_count() or 1)))
 
@@ -65,16 +74,21 @@ class Cgroups(ABC):
     def cgroup_path(self, key: Key) -> str | None:
         return f"{self._group}/{cgroup_name(key)}"
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
         if "cpu" not in self._mounts:
             self._affinity.choose(key, limits)
         try:
             self._make(key)
             reach_before_limits()
-            self._limit(key, limits, devices)
+            settings = self._limits(key, limits, devices)
+            if "cpu" in self._mounts:
+                settings += self._cores.limit(key, limits, devices.numa_nodes)
+            if self.disks in self._mounts:
+                settings += chain.from_iterable(self._disk(key, disk) for disk in limits.disks)
             if devices.hidden:
                 reach_before_devices()
                 self._hide(key, devices.hidden)
+            return settings
         except (OSError, LimitFailed) as error:
             self.remove(key)
             if isinstance(error, OSError):
@@ -90,7 +104,7 @@ class Cgroups(ABC):
             self._move_quota(key, cores_milli)
         if self.disks in self._mounts:
             for disk in disks:
-                self._limit_disk(key, disk)
+                carry_out(self._disk(key, disk))
 
     def join(self, key: Key, pid: int) -> None:
         insist_on_entry(self._directory("pids", key), pid)
@@ -142,27 +156,30 @@ class Cgroups(ABC):
     def leftovers(self) -> list[Key]:
         return sorted({key for mount in self._hierarchies() for key in keys_of(self._below(mount))})
 
-    # -- what differs: whatever sets something raises LimitFailed, OSError -----------------------
+    # -- what differs -----------------------------------------------------------------------------
 
     @abstractmethod
-    def _limit(self, key: Key, limits: AttemptLimits, devices: Devices) -> None: ...
+    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+        """Return the limits of a new cgroup but for cores and disks. Raises LimitFailed."""
 
     @abstractmethod
-    def _limit_disk(self, key: Key, disk: DiskLimit) -> None: ...
+    def _disk(self, key: Key, disk: DiskLimit) -> list[Setting]: ...
 
     @abstractmethod
-    def _set_quota(self, key: Key, quota_us: int) -> None:
-        """Set a job's first quota, per PERIOD_US."""
+    def _quota(self, key: Key, quota_us: int) -> list[Setting]:
+        """Return a quota of cores, per PERIOD_US."""
 
     @abstractmethod
-    def _move_quota(self, key: Key, cores_milli: int) -> None: ...
+    def _move_quota(self, key: Key, cores_milli: int) -> None:
+        """Change the quota of a running job. Raises LimitFailed, OSError."""
 
     @abstractmethod
     def _memory_limit(self, key: Key) -> int:
         """Return the memory limit of a job, 0 if it is gone."""
 
     @abstractmethod
-    def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None: ...
+    def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
+        """Refuse these devices in a new cgroup. Raises LimitFailed, OSError."""
 
     @abstractmethod
     def _entered(self, key: Key) -> Iterable[str]:

@@ -26,8 +26,8 @@ from pathlib import Path
 from cgroupspy.interfaces import CommaDashSetFile, FlagFile
 
 from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
-from drfd.launcher.confinement.cgroup_files import keys_of
-from drfd.launcher.confinement.interface import LimitFailed
+from drfd.launcher.confinement.cgroup_files import carry_out, keys_of
+from drfd.launcher.confinement.interface import LimitFailed, Setting
 from drfd.launcher.protocol import (
     NO_PIN,
     NO_SHARE,
@@ -394,16 +394,23 @@ class Pins:
         # An earlier launcher may have been killed between two of these steps.
         self._give_back()
 
-    def pin(self, key: Key, count: int, near: frozenset[int] = frozenset()) -> bool:
+    def pin(
+        self,
+        key: Key,
+        count: int,
+        near: frozenset[int] = frozenset(),
+        memory_bytes: int | None = None,
+    ) -> bool:
         """Give a new job CPUs of its own, which the others leave first, if possible on the nodes
-        that are `near`. Returns False if there are not enough, as happens only where more cores are
-        granted than exist. Raises LimitFailed."""
+        that are `near`. Its memory limit is `memory_bytes`, or in its cgroup if that is None.
+        Returns False if there are not enough, as happens only where more cores are granted than
+        exist. Raises LimitFailed."""
         cpus = self._choose(key, count, near=near)
         if cpus is None:
             return False
         self._pinned[key] = cpus
         self._push_others(key)
-        self._cpusets.pin(key, cpus, self._nodes(key, cpus))
+        self._cpusets.pin(key, cpus, self._nodes(key, cpus, memory_bytes))
         return True
 
     def share(self, key: Key) -> None:
@@ -473,7 +480,7 @@ class Pins:
     def _common(self) -> Cpus:
         return self._free() or self._cpusets.cpus()
 
-    def _nodes(self, key: Key, cpus: Cpus) -> frozenset[int]:
+    def _nodes(self, key: Key, cpus: Cpus, own_bytes: int | None = None) -> frozenset[int]:
         """Return the memory nodes for a job: those of its CPUs if they have enough memory for its
         limit beside the limits of the jobs pinned there, otherwise all nodes, so that the job is
         not killed while another node has free memory."""
@@ -487,7 +494,8 @@ class Pins:
             if other != key and nodes_of(theirs, self._machine) & own
         )
         available = sum(map(self._available_bytes, own)) - promised
-        return own if self._memory_bytes(key) <= available else everywhere
+        needed = self._memory_bytes(key) if own_bytes is None else own_bytes
+        return own if needed <= available else everywhere
 
     def _others(self, key: Key) -> list[Key]:
         """Return the jobs, other than `key`, that have no CPUs of their own."""
@@ -519,12 +527,12 @@ PERIOD_US = 100_000
 class Cores:
     """Quota or pinned CPUs of each job, in addition to the weight that every job has."""
 
-    def __init__(self, pins: Pins | str, set_quota: Callable[[Key, int], None]) -> None:
-        """`pins` may be the reason why pinning is not available. `set_quota` sets a job's quota, in
-        microseconds per period; it raises LimitFailed or OSError."""
+    def __init__(self, pins: Pins | str, quota: Callable[[Key, int], list[Setting]]) -> None:
+        """`pins` may be the reason why pinning is not available. `quota` returns the settings of a
+        job's quota, in microseconds per period."""
         self._pins = None if isinstance(pins, str) else pins
         self._why_not = pins if isinstance(pins, str) else ""
-        self._set_quota = set_quota
+        self._quota = quota
 
     def controls(self) -> dict[str, str]:
         """Return how each mode of CORES_MODES is enforced: see `Confinement.cores`."""
@@ -536,17 +544,16 @@ class Cores:
             SHARE: "enforced: at least what a job declares, at most what it is lent beyond that",
         }
 
-    def limit(self, key: Key, limits: AttemptLimits, near: frozenset[int] = frozenset()) -> None:
-        """Apply the declared cores of a job without processes yet. CPUs of its own are of the NUMA
-        nodes that are `near`, if possible. Raises LimitFailed, OSError."""
+    def limit(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> list[Setting]:
+        """Give a job without processes yet its CPUs, and return its quota. CPUs of its own are of
+        the NUMA nodes that are `near`, if possible. Raises LimitFailed, OSError."""
         if self._pins is not None:
             count, part = divmod(limits.cores_milli, 1000)
             is_whole = limits.cores_by == PIN and count > 0 and not part
-            if is_whole and self._pins.pin(key, count, near):
-                return
+            if is_whole and self._pins.pin(key, count, near, limits.memory_bytes):
+                return []
             self._pins.share(key)
-        if limits.cores_by != WEIGHT:
-            self._set_quota(key, quota_us(limits.cores_milli))
+        return [] if limits.cores_by == WEIGHT else self._quota(key, quota_us(limits.cores_milli))
 
     def frozen(self, key: Key) -> None:
         if self._pins is not None:
@@ -556,7 +563,7 @@ class Cores:
         """Give a pinned job CPUs again, or a quota if there are none. Called before the thaw."""
         lost = 0 if self._pins is None else self._pins.unpark(key)
         if lost:
-            self._set_quota(key, quota_us(lost * 1000))
+            carry_out(self._quota(key, quota_us(lost * 1000)))
 
     def gone(self, key: Key) -> None:
         if self._pins is not None:

@@ -9,7 +9,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
@@ -33,6 +33,14 @@ HIDINGS = BY_BPF, BY_CONTROLLER, NOT_HIDDEN = "bpf", "devices", "none"
 
 #: What can be lent to running jobs, as the launcher says in its hello.
 LENT_CORES, LENT_DISKS = "cores", "disks"
+
+
+class Setting(NamedTuple):
+    """A limit as data: a file of a cgroup, what is written to it, and a line that it then has."""
+
+    path: str
+    text: str
+    line: str
 
 
 class LimitFailed(Exception):
@@ -148,9 +156,9 @@ class Confinement(Protocol):
         """Return the PCI addresses of the GPUs whose memory the kernel limits where `create` is
         told to: of other GPUs it cannot."""
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
-        """Make the attempt's cgroup with limits, read back. Raises JobGroupGone, and LimitFailed,
-        also if a device is to be hidden and cannot be."""
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+        """Make the attempt's cgroup, and return the limits that its runner sets before the job
+        begins. Raises JobGroupGone, and LimitFailed, also if a device cannot be hidden."""
 
     def lendable(self) -> tuple[str, ...]:
         """Return what `lend` can set here: of LENT_CORES and LENT_DISKS."""

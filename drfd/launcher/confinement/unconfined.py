@@ -24,6 +24,7 @@ from drfd.launcher.confinement.interface import (
     Entrance,
     Killing,
     LimitFailed,
+    Setting,
 )
 from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits, Devices, DiskLimit
@@ -79,10 +80,11 @@ class Unconfined:
     def hiding(self) -> tuple[str, str]:
         return NOT_HIDDEN, f"devices cannot be hidden from jobs: {self._why}"
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
         if devices.hidden:
             raise LimitFailed(self.hiding()[1])
         self._affinity.choose(key, limits)
+        return []
 
     def lendable(self) -> tuple[str, ...]:
         return ()

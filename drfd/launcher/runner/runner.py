@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.confinement.interface import Setting
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter
@@ -84,10 +85,15 @@ class Runners:
             signal.pidfd_send_signal(self._all[key].pidfd, signal.SIGCONT)
 
     def start(
-        self, job: JobStart, attempt_fd: int, created: attempt_files.Record | None = None
+        self,
+        job: JobStart,
+        settings: list[Setting],
+        attempt_fd: int,
+        created: attempt_files.Record | None = None,
     ) -> None:
-        """Start the runner of an attempt with this open file. Raises LimitFailed, OSError."""
-        encoded = plan.encode(job, self.capabilities)
+        """Start the runner of an attempt, which sets these limits first. Raises LimitFailed,
+        OSError."""
+        encoded = plan.encode(job, settings, self.capabilities)
         pid = self.starter.spawn(attempt_fd, self.notify_fd, encoded, job.assignment.payload_fd)
         try:
             self._watch(job.key, pid, created)

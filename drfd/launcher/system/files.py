@@ -68,32 +68,19 @@ def put(path: str, text: str) -> None:
         os.close(fd)
 
 
-def exchange(path: str, text: str) -> str | None:
-    """Write a text in one call and return what the file then contains, or None if it cannot be
-    read. The file is opened once, because opening a file of a new cgroup costs more than all that
-    is done with it. Raises OSError."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC)
-    except PermissionError:
-        put(path, text)
-        return None
+def exchange(path: str, text: str) -> str:
+    """Write a text in one call and return what the file then contains. The file is opened once,
+    because opening a file of a new cgroup costs more than all that is done with it. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
+        return os.fsdecode(os.pread(fd, 1 << 16, 0))
     except OSError as error:
         error.filename = path
         raise
-    else:
-        return _reread(fd)
     finally:
         os.close(fd)
-
-
-def _reread(fd: int) -> str | None:
-    try:
-        return os.fsdecode(os.pread(fd, 1 << 16, 0))
-    except OSError:
-        # Root can open a file for reading that cannot be read.
-        return None
 
 
 class _Directory:
@@ -104,20 +91,17 @@ class _Directory:
 
 
 class Plain(Controller):  # type: ignore[misc]  # cgroupspy has no types
-    """A controller of cgroupspy that reads and writes by plain calls. The first read after a write
-    returns what the kernel showed right after that write."""
+    """A controller of cgroupspy that reads and writes by plain calls."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(_Directory(directory))
         self.directory = directory
-        self._just_set: dict[bytes, str | None] = {}
 
     def get_property(self, filename: bytes) -> str:
-        there = self._just_set.pop(filename, None)
-        return (get(self._path(filename)) if there is None else there).strip()
+        return get(self._path(filename)).strip()
 
     def set_property(self, filename: bytes, value: object) -> None:
-        self._just_set[filename] = exchange(self._path(filename), str(value))
+        put(self._path(filename), str(value))
 
     def path_of(self, name: str) -> str:
         """Return the path of the file behind an attribute."""

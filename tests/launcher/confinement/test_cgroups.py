@@ -15,7 +15,7 @@ import pytest
 from cgroupspy.controllers import Controller
 
 from drfd.launcher.attempt_files import Attempt
-from drfd.launcher.confinement import cgroup_v1, cgroup_v2, cgroups, processes
+from drfd.launcher.confinement import cgroup_files, cgroup_v1, cgroup_v2, cgroups, processes
 from drfd.launcher.confinement import cores as cores_module
 from drfd.launcher.confinement.cgroup_files import count_v1, count_v2
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
@@ -145,7 +145,7 @@ class Machine:
         self.place = self.make()
 
     def create(self, limits: AttemptLimits = LIMITS, key: Key = KEY, **devices: Any) -> None:
-        self.place.create(key, limits, Devices(**devices))
+        cgroup_files.carry_out(self.place.create(key, limits, Devices(**devices)))
 
     @abstractmethod
     def directory(self, key: Key = KEY, controller: str = "memory") -> Path: ...
@@ -203,15 +203,19 @@ class Machine:
         os.rmdir(path)
 
     def write(self, controller: Controller, filename: bytes, value: object) -> None:
-        path = Path(os.fsdecode(controller.filepath(filename)))
+        self.exchange(os.fsdecode(controller.filepath(filename)), str(value))
+
+    def exchange(self, file: str, value: str) -> str:
+        path = Path(file)
         self._fail(path.name, str(path))
         if not path.exists():
             # In a cgroup no file can be made; without the cgroup there is no place for one.
             number = errno.EACCES if path.parent.exists() else errno.ENOENT
             raise OSError(number, os.strerror(number), str(path))
-        text = self._taken(path, self.insists.get(path.name, str(value)))
+        text = self._taken(path, self.insists.get(path.name, value))
         path.write_text(text + "\n" if text else "")
-        self.writes.append((str(path), str(value)))
+        self.writes.append((str(path), value))
+        return text
 
     def getxattr(self, path: str, name: str) -> bytes:
         assert os.path.isdir(path)
@@ -245,12 +249,11 @@ class KernelV1(Machine):
         super().__init__(root)
         #: Controllers of each hierarchy, by its directory's name.
         self.hierarchies = {name: name.split(",") for name in self.HIERARCHIES}
-        for hierarchy in self.hierarchies:
-            (root / hierarchy).mkdir()
         # Our group there is made already.
-        for place in (root / "cpuset", root / "cpuset/drfd", root / "cpuset/drfd/test"):
-            place.mkdir(exist_ok=True)
-            self.furnish(place)
+        for hierarchy in self.hierarchies:
+            for place in (f"{hierarchy}", f"{hierarchy}/drfd", f"{hierarchy}/{self.GROUP}"):
+                (root / place).mkdir(exist_ok=True)
+                self.furnish(root / place)
         for name, text in (("effective_cpus", "0-3"), ("effective_mems", "0")):
             (root / f"cpuset/cpuset.{name}").write_text(f"{text}\n")
 
@@ -378,6 +381,7 @@ def kernel(request, tmp_path, monkeypatch) -> Kernel:
         monkeypatch.setattr(module, "os", kernel)
     monkeypatch.setattr(cores_module, "usable_cpus", lambda: frozenset(range(4)))
     monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
+    monkeypatch.setattr(cgroup_files, "exchange", lambda *words: kernel.exchange(*words))
     kernel.open()
     return kernel
 
@@ -472,7 +476,6 @@ IN_FILES = {
         "memory.limit_in_bytes": str(64 << 20),
         "memory.memsw.limit_in_bytes": str(64 << 20),
         "memory.kmem.tcp.limit_in_bytes": str(64 << 20),
-        "memory.swappiness": "0",
         "blkio.throttle.read_bps_device": "8:0 1000",
         "blkio.throttle.write_bps_device": "8:0 2000",
     },
@@ -518,6 +521,8 @@ def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel):
 
 def test_without_swap_accounting_the_memory_limit_stands_alone(kernel):
     del kernel.fresh["memory"][kernel.SWAP_FILE]
+    (kernel.directory().parent / kernel.SWAP_FILE).unlink()
+    kernel.open()
     kernel.create()
     assert kernel.read(kernel.MEMORY_FILE) == str(64 << 20)
     assert not kernel.file(kernel.SWAP_FILE).exists()
@@ -573,13 +578,11 @@ def test_each_disk_is_limited_in_the_directions_that_are_declared(kernel, disks,
     ],
 )
 def test_a_limit_that_reads_otherwise_is_no_limit(kernel, name, reads):
-    """The job does not start, and nothing of its cgroup stays."""
     kernel.insists[name] = reads
     with pytest.raises(LimitFailed) as raised:
         kernel.create(WITH_DISK)
-    whole = str(kernel.file(name)) if isinstance(kernel, KernelV2) else name.split(".")[0]
-    assert whole in str(raised.value)
-    assert kernel.names() == []
+    assert str(raised.value).startswith(f"{kernel.file(name)} was set to ")
+    assert " and reads " in str(raised.value)
 
 
 LIMIT_FILES = {
@@ -595,7 +598,16 @@ def test_a_limit_that_the_kernel_refuses_is_named(kernel, name):
     with pytest.raises(LimitFailed) as raised:
         kernel.create(WITH_DISK)
     assert str(raised.value) == f"{kernel.file(name)}: No such device"
-    assert kernel.names() == []
+
+
+@on_v1
+def test_where_the_group_cannot_hand_it_down_each_job_is_kept_from_swapping(kernel):
+    hands_down = kernel.directory().parent / "memory.swappiness"
+    assert hands_down.read_text() == "0"
+    hands_down.unlink()
+    kernel.open()
+    kernel.create()
+    assert kernel.read("memory.swappiness") == "0"
 
 
 # -- lending --------------------------------------------------------------------------------
@@ -631,14 +643,14 @@ def test_a_period_that_the_kernel_doubles_halves_nobodys_quota(kernel, monkeypat
     kernel.file("cpu.cfs_period_us").write_text("200000\n")
     kernel.place.lend(KEY, 4000, ())
     assert kernel.read("cpu.cfs_quota_us") == "800000"
-    write = kernel.write
+    exchange = kernel.exchange
 
-    def double_first(controller: Controller, filename: bytes, value: object) -> None:
-        monkeypatch.setattr(kernel, "write", write)
+    def double_first(*words: str) -> str:
+        monkeypatch.setattr(kernel, "exchange", exchange)
         kernel.file("cpu.cfs_period_us").write_text("400000\n")
-        write(controller, filename, value)
+        return exchange(*words)
 
-    monkeypatch.setattr(kernel, "write", double_first)
+    monkeypatch.setattr(kernel, "exchange", double_first)
     kernel.place.lend(KEY, 1500, ())
     found = kernel.values("cpu.cfs_quota_us", "cpu.cfs_period_us")
     assert found == {"cpu.cfs_quota_us": "600000", "cpu.cfs_period_us": "400000"}
@@ -699,12 +711,11 @@ def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel):
 def test_a_limit_of_a_gpu_that_the_kernel_does_not_take_stops_the_launch(kernel):
     kernel.open(and_="dmem")
     kernel.insists["dmem.max"] = "drm/0000:03:00.0/vram0 max"
-    with pytest.raises(LimitFailed, match="was set to 1073741824 and reads None"):
+    with pytest.raises(LimitFailed, match="vram0 1073741824 and reads drm"):
         kernel.create(**ONE_GPU)
     kernel.fails["dmem.max"] = errno.EINVAL
     with pytest.raises(LimitFailed, match="Invalid argument"):
-        kernel.create(**ONE_GPU)
-    assert kernel.names() == []
+        kernel.create(key=(42, 1), **ONE_GPU)
 
 
 @each("making", v1=[(name,) for name in KernelV1.HIERARCHIES], v2=[("mkdir",)])

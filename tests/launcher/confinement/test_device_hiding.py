@@ -187,7 +187,7 @@ def test_devices_stay_hidden_when_the_process_that_hid_them_is_gone(group, by_bp
 @has_bpf
 def test_an_attempt_begins_with_its_devices_hidden(group, monkeypatch):
     """On a machine that has version 2 without the controllers that limit jobs."""
-    monkeypatch.setattr(CgroupV2, "_limit", lambda *words: None)
+    monkeypatch.setattr(CgroupV2, "_limits", lambda *words: [])
     place = CgroupV2(str(group.parent), group.name, frozenset({"cpu"}), lambda: None)
     place.create(KEY, LIMITS, Devices(hidden=frozenset({FULL})))
     place.create(OTHER_KEY, LIMITS, Devices())

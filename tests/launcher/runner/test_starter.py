@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drfd.launcher import main
-from drfd.launcher.confinement.interface import Entrance, Killing
+from drfd.launcher.confinement.interface import Entrance, Killing, Setting
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner.failures import ExecFailed, StepFailed, describe_in_job
@@ -192,12 +192,16 @@ def usual() -> tuple[bytes, bytes]:
     return plan_of(asked), asked.data
 
 
-def plan_of(asked: Asked, flags: int = 0, capabilities: int = 0) -> bytes:
+#: A limit that any process may have.
+ITS_OWN = Setting("/proc/self/oom_score_adj", "0", "0")
+
+
+def plan_of(asked: Asked, flags: int = 0, capabilities: int = 0, limit: Setting = ITS_OWN) -> bytes:
     user = pwd.struct_passwd(("nobody", "", asked.uid, asked.uid, "", "/", "/bin/sh"))
     start = JobStart(Assignment(asked.order, -1), user, [asked.uid], Place("a test"), place=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan.inheritance, "may_set_login", lambda: False)
-        words = plan.encode(start, capabilities)[4:].split(b"\0")
+        words = plan.encode(start, [limit], capabilities)[4:].split(b"\0")
     words[1] = b"%x" % flags
     return b"\0".join(words)
 
@@ -270,6 +274,23 @@ def test_an_unchanged_plan_is_carried_out(checked, usual):
     records = run(checked, *usual)
     assert [each["record"] for each in records] == ["runner", "running", "ended"]
     assert (records[-1]["exit_code"], records[-1]["signal"]) == (0, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        (Setting("/proc/self/comm", "a", "b"), "0\0/proc/self/comm was set to a and reads a\n"),
+        (Setting("/none", "1", "1"), f"{errno.ENOENT}\0/none"),
+        (ITS_OWN._replace(text="x"), f"{errno.EINVAL}\0{ITS_OWN.path}"),
+    ],
+)
+def test_a_job_does_not_begin_without_its_limits(checked, limit, why):
+    """Its runner says which file does not have the line that was wanted."""
+    asked = order("true", cwd=Path("/"), uid=65534, stdout="/dev/null", stderr="/dev/null")
+    records = run(checked, plan_of(asked, limit=limit), asked.data)
+    assert [each["record"] for each in records] == ["runner", "failed"]
+    assert (report_in(records).decode(), records[-1]["by_root"]) == (f"limit\0{why}", 1)
 
 
 @pytest.mark.slow
@@ -489,7 +510,7 @@ def said(step: str, number: int = 0, what: str = "") -> bytes:
     return f"{step}\0{number}\0{what}".encode(errors="surrogateescape")
 
 
-@pytest.mark.parametrize("step", ["cgroup", "plan", "none", ""])
+@pytest.mark.parametrize("step", ["cgroup", "limit", "plan", "none", ""])
 def test_no_user_can_report_what_only_root_can(step):
     assert report.of_job(said(step, errno.ENOMEM, "/tasks"), job()) == DIED
 
@@ -506,6 +527,10 @@ def test_what_the_runner_itself_has_met_has_its_sentence():
     assert report.of_root(said("hung", 0, "120")) == {"text": hung}
     unseen = report.of_root(said("unseen", errno.EACCES))["text"]
     assert unseen.startswith("--output-max cannot be kept") and "Permission denied" in unseen
+    why = "/g/pids.max was set to 9 and reads max"
+    assert report.of_root(said("limit", 0, f"{why}\n")) == {
+        "text": f"it could not be set up: {why}"
+    }
     full = report.of_root(said("setting", errno.ENOSPC))
     assert facts(full) == ("machine", "space", "ENOSPC")
 

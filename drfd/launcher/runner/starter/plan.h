@@ -21,6 +21,8 @@ struct plan {
 	const char *freeze, *thaw, *frozen, *empty;
 	unsigned long most_output;
 	const char *failpoints;
+	/* Path, text and line of each limit. */
+	char **settings;
 	/* The cgroup of version 2 that the process begins in, empty for none, and files of cgroups
 	 * into which it writes itself. */
 	const char *cgroup;
@@ -65,7 +67,7 @@ static struct plan read_plan(int fd)
 	struct texts from = read_texts(fd);
 	struct plan plan;
 
-	if (strcmp(next(&from), "drfd-plan-4") != 0)
+	if (strcmp(next(&from), "drfd-plan-5") != 0)
 		fail(from.step, 0, from.fault);
 	plan.flags = next_number(&from, 16);
 	plan.effective = next_number(&from, 16);
@@ -93,6 +95,7 @@ static struct plan read_plan(int fd)
 	plan.failpoints = next(&from);
 	if (strlen(plan.name) > 64)
 		fail(from.step, 0, from.fault);
+	plan.settings = counted_texts(&from);
 	plan.cgroup = next(&from);
 	plan.entries = counted_texts(&from);
 	plan.cpus = counted_numbers(&from, &plan.cpu_count);

@@ -1,7 +1,7 @@
 """The plan of an attempt: what root has decided, for the compiled program that carries it out.
 
     length of the rest, in four bytes
-    drfd-plan-4, and the fields in the order of `encode`, each with a NUL after it
+    drfd-plan-5, and the fields in the order of `encode`, each with a NUL after it
 
 Numbers are hexadecimal; a list has its length first, unless that is always the same. starter.c
 reads the plan from a file in memory that only the launcher has. It holds nothing of the payload.
@@ -15,11 +15,12 @@ import pwd
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from drfd.common import failpoints
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
-from drfd.launcher.confinement.interface import Confinement
+from drfd.launcher.confinement.interface import Confinement, Setting
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance, scripts
 from drfd.launcher.system.private_tmp import COVERED
@@ -32,7 +33,7 @@ from drfd.payload.environment import (
     thread_defaults,
 )
 
-MAGIC = "drfd-plan-4"
+MAGIC = "drfd-plan-5"
 #: Flags of plan.h.
 DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE, SENDS_OUTPUTS = 1, 2, 4, 8, 16
 NOTIFIES, LEAVES_KEYRING, TELLS_START = 32, 64, 128
@@ -63,9 +64,9 @@ class JobStart:
         return self.assignment.order.key
 
 
-def encode(job: JobStart, capabilities: int) -> bytes:
-    """Encode the plan of an attempt. `capabilities` are those of its runner, as bits. Raises
-    LimitFailed, ValueError if a text contains a NUL."""
+def encode(job: JobStart, settings: list[Setting], capabilities: int) -> bytes:
+    """Encode the plan of an attempt. `settings` are limits to be set first, and `capabilities`
+    those of its runner, as bits. Raises LimitFailed, ValueError if a text contains a NUL."""
     order, user, is_notice = job.assignment.order, job.user, job.notice_s is not None
     entrance = job.confinement.entrance(job.key, order.limits, order.uid)
     killing = job.confinement.killing(job.key)
@@ -95,6 +96,7 @@ def encode(job: JobStart, capabilities: int) -> bytes:
         *(killing.freeze, killing.thaw, killing.frozen, killing.empty),
         *_numbers(order.output_max_bytes),
         failpoints.directory() or "",
+        *_counted(chain.from_iterable(settings)),
         entrance.cgroup or "",
         *_counted(entrance.files),
         *_counted(_numbers(*sorted(entrance.cpus or ()))),

@@ -39,9 +39,11 @@ def of_root(report: bytes) -> Record:
         return failure(DIED, None)
     error: BaseException = cause
     match step:
-        case "cgroup":
+        case "cgroup" | "limit":
             cause.filename = what
-            error = LimitFailed(f"{what}: {cause.strerror}")
+            # Without an error of the kernel's it is a file that has not the line that was wanted.
+            why = f": {cause.strerror}" if cause.errno else ""
+            error = LimitFailed("; ".join(what.splitlines()) + why)
         case "plan":
             error = failures.unreadable("its plan is of another version")
         case "keyring":

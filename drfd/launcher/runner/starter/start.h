@@ -51,6 +51,28 @@ static void keep_only(const int *fds, int count)
 	}
 }
 
+/* Set the limits of the job's cgroups. Each file must have a certain line then; the kernel may change a
+ * value at the same moment, so it is written twice at most. */
+static void set_limits(const struct plan *plan)
+{
+	for (char **each = plan->settings; each[0] && each[1] && each[2]; each += 3) {
+		int fd = (int)must(call(openat, AT_FDCWD, each[0], O_RDWR | O_CLOEXEC, 0), "limit", each[0]);
+		int is_set = 0;
+
+		for (int i = 0; i < 2 && !is_set; i++) {
+			must(call(write, fd, each[1], strlen(each[1])), "limit", each[0]);
+			is_set = has_line(fd, each[2]);
+		}
+		if (!is_set) {
+			char there[256] = {0}, *what = joined(joined(each[0], " was set to "), each[1]);
+
+			call(pread64, fd, there, sizeof there - 1, 0);
+			fail("limit", 0, joined(joined(what, " and reads "), there));
+		}
+		call(close, fd);
+	}
+}
+
 /* Fork, into a cgroup of version 2 if there is one: to move a process there could take the kernel 20 ms
  * (clone3(2): CLONE_INTO_CGROUP). */
 static long fork_job(const struct plan *plan, int *is_outside)
@@ -253,6 +275,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 	size_t length;
 	long pid;
 
+	set_limits(plan);
 	must(call(pipe2, entry, O_CLOEXEC), "setting", "");
 	if (sends)
 		must(call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, reports), "setting", "");

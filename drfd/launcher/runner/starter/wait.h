@@ -100,7 +100,7 @@ static struct wait open_wait(const struct plan *plan, long pid)
 /* Whether a file of the kernel's has this line. */
 static int has_line(int fd, const char *line)
 {
-	char text[1024];
+	char text[8192];
 	long got = call(pread64, fd, text, sizeof text - 1, 0);
 
 	text[got > 0 ? got : 0] = '\0';
