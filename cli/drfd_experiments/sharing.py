@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 
 from drfd.sim.figures import Panel, Point
 from drfd_experiments.alloc import Allocation, Spec, User, allocate
@@ -92,76 +93,54 @@ def figure4() -> Figure:
     )  # fmt: skip
 
 
-def figure5() -> Figure:
-    machine = {"R1": 30, "R2": 30}
-    users = {"1": (1, 3), "2": (1, 1)}
-    return Figure(
-        name="fig5",
-        title="Figure 5: asset fairness breaks the sharing incentive",
-        about=["30 of each resource; a task of user 1 needs 1 and 3, one of user 2 needs 1 and 1."],
-        tables=[_compared(machine, users, ("asset", "drf"))],
-        notes=[
-            "The paper: under asset fairness user 2 gets 12 of each resource: less than 15, half "
-            "of the machine, which it would have alone.",
-            "Under DRF it gets 15.",
-        ],
-    )
-
-
-def figure6() -> Figure:
-    machine = {"R1": 100, "R2": 100}
-    honest = {"1": (16, 1), "2": (1, 2)}
-    lying = {"1": (16, 8), "2": (1, 2)}
-    return Figure(
-        name="fig6",
-        title="Figure 6: under CEEI it pays to lie",
-        about=[
-            "100 of each resource; a task of user 1 needs 16 and 1, one of user 2 needs 1 and 2.",
-            "Then user 1 asks for 8 of the second resource, of which it needs only 1.",
-        ],
-        tables=[
-            _compared(machine, honest, ("ceei", "drf"), "All tell what they need"),
-            _compared(machine, lying, ("ceei", "drf"), "User 1 lies"),
-        ],
-        notes=["The paper: CEEI gives the liar 4.2 tasks in place of 3.2; DRF the same as before."],
-    )
-
-
-def figure7() -> Figure:
-    machine = {"R1": 100, "R2": 100}
-    two = {"1": (4, 1), "2": (1, 16)}
-    return Figure(
-        name="fig7",
-        title="Figure 7: under CEEI one user may lose when another leaves",
-        about=["100 of each resource; tasks need 4 and 1, 1 and 16, 16 and 1. User 3 leaves."],
-        tables=[
-            _compared(machine, two | {"3": (16, 1)}, ("ceei", "drf"), "Three users"),
-            _compared(machine, two, ("ceei", "drf"), "Without user 3"),
-        ],
-        notes=["The paper: under CEEI user 2 falls from 5.4 tasks to 4.8; under DRF nobody falls."],
-    )
-
-
 def _compared(
-    machine: Mapping[str, int],
-    users: Mapping[str, tuple[int, ...]],
-    policies: tuple[str, ...],
-    title: str = "What each user gets",
-) -> Table:
-    rows: list[list[Cell]] = []
-    for policy in policies:
-        found = divide(machine, users, policy)
-        for user, tasks in found.tasks.items():
-            parts = map(float, found.shares[user].values())
-            rows.append([_NAMES[policy], user, float(tasks), *parts])
+    name: str, title: str, about: Sequence[str], capacity: int, policies: Sequence[str],
+    cases: Mapping[str, Mapping[str, tuple[int, int]]], notes: Sequence[str],
+) -> Figure:  # fmt: skip
+    """Return a table for each of some cases: what users get of two resources by each policy."""
+    machine = {"R1": capacity, "R2": capacity}
     columns = [Column("POLICY"), Column("USER"), Column("TASKS")]
-    columns += [Column(name, "%") for name in machine]
-    return Table(title=title, columns=columns, rows=rows)
+    columns += [Column(resource, "%") for resource in machine]
+    tables = []
+    for case, users in cases.items():
+        rows: list[list[Cell]] = []
+        for policy in policies:
+            found = divide(machine, users, policy)
+            for user, tasks in found.tasks.items():
+                parts = map(float, found.shares[user].values())
+                rows.append([_NAMES[policy], user, float(tasks), *parts])
+        tables.append(Table(title=case, columns=columns, rows=rows))
+    return Figure(name=name, title=title, about=about, tables=tables, notes=notes)
 
 
 #: The worked examples by the name of their experiment.
-EXAMPLES = {
-    "table1": table1, "fig4": figure4, "fig5": figure5, "fig6": figure6, "fig7": figure7,
+EXAMPLES: dict[str, Callable[[], Figure]] = {
+    "table1": table1,
+    "fig4": figure4,
+    "fig5": partial(
+        _compared, "fig5", "Figure 5: asset fairness breaks the sharing incentive",
+        ["30 of each resource; a task of user 1 needs 1 and 3, one of user 2 needs 1 and 1."],
+        30, ("asset", "drf"), {"What each user gets": {"1": (1, 3), "2": (1, 1)}},
+        ["The paper: under asset fairness user 2 gets 12 of each resource: less than 15, half of "
+         "the machine, which it would have alone.", "Under DRF it gets 15."],
+    ),
+    "fig6": partial(
+        _compared, "fig6", "Figure 6: under CEEI it pays to lie",
+        ["100 of each resource; a task of user 1 needs 16 and 1, one of user 2 needs 1 and 2.",
+         "Then user 1 asks for 8 of the second resource, of which it needs only 1."],
+        100, ("ceei", "drf"),
+        {"All tell what they need": {"1": (16, 1), "2": (1, 2)},
+         "User 1 lies": {"1": (16, 8), "2": (1, 2)}},
+        ["The paper: CEEI gives the liar 4.2 tasks in place of 3.2; DRF the same as before."],
+    ),
+    "fig7": partial(
+        _compared, "fig7", "Figure 7: under CEEI one user may lose when another leaves",
+        ["100 of each resource; tasks need 4 and 1, 1 and 16, 16 and 1. User 3 leaves."],
+        100, ("ceei", "drf"),
+        {"Three users": {"1": (4, 1), "2": (1, 16), "3": (16, 1)},
+         "Without user 3": {"1": (4, 1), "2": (1, 16)}},
+        ["The paper: under CEEI user 2 falls from 5.4 tasks to 4.8; under DRF nobody falls."],
+    ),
 }  # fmt: skip
 
 

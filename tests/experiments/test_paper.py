@@ -271,11 +271,11 @@ def test_table_1_step_by_step():
 def test_the_worked_figures_have_the_papers_tasks():
     tasks = column(sharing.figure4(), "TASKS")
     assert tasks == pytest.approx([3, 2, 63 / 25, 54 / 25, 45 / 11, 18 / 11])
-    assert column(sharing.figure5(), "TASKS") == pytest.approx([6, 12, 5, 15])
-    honest, lying = (column(sharing.figure6(), "TASKS", table) for table in (0, 1))
+    assert column(sharing.EXAMPLES["fig5"](), "TASKS") == pytest.approx([6, 12, 5, 15])
+    honest, lying = (column(sharing.EXAMPLES["fig6"](), "TASKS", table) for table in (0, 1))
     assert honest == pytest.approx([100 / 31, 1500 / 31, 25 / 6, 100 / 3])
     assert lying == pytest.approx([25 / 6, 100 / 3, 25 / 6, 100 / 3])
-    three, two = (column(sharing.figure7(), "TASKS", table) for table in (0, 1))
+    three, two = (column(sharing.EXAMPLES["fig7"](), "TASKS", table) for table in (0, 1))
     assert three == pytest.approx([11.3, 5.4, 3.1, 400 / 33, 100 / 33, 100 / 33], abs=0.06)
     assert two == pytest.approx([23.8, 4.8, 20, 5], abs=0.06)
 
