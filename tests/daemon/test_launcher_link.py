@@ -769,6 +769,27 @@ async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
         assert order["variables"]["CUDA_VISIBLE_DEVICES"] == "GPU-0"
 
 
+async def test_owners_of_arrays_are_notified_of_those_that_never_start_beside_gpus(
+    bench, monkeypatch
+):
+    async with bench(present=False) as b:
+        b.engine.adopt(with_gpus(0, 1))
+        b.link.settings = replace(b.link.settings, countables=_GPUS)
+        monkeypatch.setattr(Roster, "look_up", lambda roster: _TWO)
+        failed = {9_000: Outcome.FAILED}
+        b.engine.ended = lambda after: failed  # type: ignore[method-assign]
+        asked = of_gpus(1, notify=NOTIFY, after=(Dependency(9_000),), cancel_if_never=True)
+        tasks = st.SubmitAsked(now(), asked, spans=((0, 1, 1),), ended=failed)
+        live_through(b.engine, [tasks])
+        await b.launcher.start()
+        await b.ready()
+        await b.quiet()
+        (order,) = [each for each in b.taken() if each["cmd"] == "notify"]
+        assert (order["id"], order["variables"]["DRF_ARRAY_ID"]) == (2, "1")
+        await b.report(about("told", 2, UNSTARTED, notice="told"))
+        assert b.engine.ledger.is_empty
+
+
 async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(bench, monkeypatch):
     """A driver may take seconds, and other requests are answered meanwhile."""
     may_answer = threading.Event()

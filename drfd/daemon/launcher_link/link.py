@@ -503,7 +503,7 @@ class LauncherConnection:
             await self._link.gpus.look_up()
         except HostError as error:
             fault = str(error)
-        job = self._engine.ledger.jobs.get(job_id)
+        job = self._engine.ledger.find_common(job_id)
         if job is None or effects.owed(job) != effect or not self._link.is_ready():
             return
         if fault and isinstance(effect, effects.Launch):
