@@ -31,6 +31,12 @@ from drfd.futures import call
 from drfd.futures.call import PLACE_BYTES
 from drfd.protocol.job_options import BY_KEY
 
+try:
+    import cloudpickle
+except ModuleNotFoundError as error:
+    error.add_note("pip install 'drfd[futures]'")
+    raise
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -152,6 +158,8 @@ class Executor(concurrent.futures.Executor):
         The iterator raises the exception of a call, or TimeoutError after `timeout` seconds; what
         has not ended is then cancelled.
         """
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1")
         until_s = None if timeout is None else time.monotonic() + timeout
         given = zip(*iterables, strict=False)
         chunks = list(iter(lambda: list(islice(given, chunksize)), []))
@@ -364,9 +372,6 @@ def _complete(future: Future[Any], job: JobInfo, found: tuple[str | None, bytes]
 
 
 def _pickled(value: object) -> bytes:
-    # Loaded here, as it is needed by this module only, and an extra.
-    import cloudpickle
-
     return bytes(cloudpickle.dumps(value))
 
 

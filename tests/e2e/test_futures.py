@@ -125,6 +125,8 @@ def test_a_map_is_one_array_whose_tasks_may_make_many_calls(executor, instance):
     assert list(executor.map(pow, range(7), [2] * 9)) == [x * x for x in range(7)]
     assert list(executor.map(math.sqrt, range(7), chunksize=3)) == [x**0.5 for x in range(7)]
     assert list(executor.map(math.sqrt, [])) == []
+    with pytest.raises(ValueError, match="chunksize"):
+        executor.map(math.sqrt, [1], chunksize=0)
     with drfd.client.connect(instance.socket) as client:
         ended = client.status(ended=10)
     tasks = [("pow", index) for index in range(7)] + [("sqrt", index) for index in range(3)]
