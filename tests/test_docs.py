@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
+import tour
 from cli.drf import below
 from drfd import __version__
 from drfd.client import Client
@@ -197,6 +198,10 @@ def test_every_file_and_name_that_a_document_gives_is_there():
             for part in filter(None, name.split(".") if text else ()):
                 defined = rf"(?:def|class) {part}\b|^ *{part}(?:: .*)? = "
                 assert re.search(defined, text, re.MULTILINE), f"{path} names {name} in {file}"
+
+
+def test_the_moving_picture_types_the_tour():
+    assert tour.PICTURE.read_text() == tour.drawn(), "python -m tests.tour writes it anew"
 
 
 def test_the_version_is_the_same_everywhere():
