@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -217,17 +217,23 @@ _KEPT = (
 )
 
 
-def sample_cgroup(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> Sample:
+def sample_cgroup(
+    mounts: Mapping[str, str], cgroup: str, mono_s: float, before: Sample | None = None
+) -> Sample:
     """Return a sample of one attempt's cgroup, or cgroups of version 1. Memory is all memory that
-    the kernel cannot drop."""
+    the kernel cannot drop. If nothing has run since the sample `before`, only the time differs."""
     cpu_s = None
     if UNIFIED in mounts:
         cpu_us = (_read(mounts, "cpu", cgroup, "cpu.stat", _table) or {}).get("usage_usec")
         cpu_s = None if cpu_us is None else cpu_us / 1e6
-        moved = _read(mounts, "io", cgroup, "io.stat", _io_stat)
     else:
         cpu_ns = _read(mounts, "cpuacct", cgroup, "cpuacct.usage", _count)
         cpu_s = None if cpu_ns is None else cpu_ns / 1e9
+    if before is not None and cpu_s is not None and cpu_s == before.cpu_s:
+        return replace(before, mono_s=mono_s)
+    if UNIFIED in mounts:
+        moved = _read(mounts, "io", cgroup, "io.stat", _io_stat)
+    else:
         moved = _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", _io_service_bytes)
     read_bytes, written_bytes = moved or (None, None)
     return Sample(

@@ -245,6 +245,26 @@ def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter, tmp_path):
         assert meter.sample(job) is None
 
 
+def test_a_job_in_which_nothing_has_run_is_read_whole_at_times_only(meter, tmp_path):
+    configure(meter, hello(tmp_path))
+    meter.watch(KEY, 99, "drfd/1.1")
+
+    def memory(cpu_us: int, anon: int) -> int:
+        write_unified(tmp_path, cpu_us=cpu_us, anon=anon, peak=anon)
+        assert meter.sample(JOB) is None
+        usage = meter.usage(JOB)
+        assert usage is not None
+        return usage.memory_bytes
+
+    assert memory(5, 100) == 100
+    assert memory(6, 200) == 200
+    # Swapped out, say.
+    asleep = [memory(6, 50) for _ in range(10)]
+    assert asleep[0] == 200
+    assert asleep[-1] == 50
+    assert memory(7, 70) == 70
+
+
 def write_cpuset(directory: Path, **files: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

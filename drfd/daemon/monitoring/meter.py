@@ -45,6 +45,9 @@ log = logging.getLogger("drfd")
 
 #: Seconds between two samples of a job.
 PERIOD_S = 2.0
+#: One in so many samples of a job that has used no processor time since the last one reads all its
+#: figures.
+_WHOLE_EVERY = 8
 #: Least seconds between two samples for a meaningful rate.
 _LEAST_SPAN_S = 1.0
 #: Seconds after which a reading of GPUs no longer tells the present use.
@@ -103,6 +106,8 @@ class Watched:
     samples: deque[Sample] = field(
         default_factory=lambda: deque(maxlen=int(IO_WINDOW_S / PERIOD_S) + 2)
     )
+    #: How many there were, of an attempt with a cgroup.
+    sampled: int = 0
     peak_bytes: int = 0
     #: The most processor time of any sample: without a cgroup, ended processes no longer count.
     cpu_s: float = 0.0
@@ -269,7 +274,11 @@ class Meter:
             sample = measurements.sample_processes(watched.runner_pid, self.mono())
             watched.add(sample, peak_bytes=None)
             return judge_samples(job, list(watched.samples))
-        sample = measurements.sample_cgroup(self.mounts, watched.cgroup, self.mono())
+        # What sleeps is read whole at times: the kernel may have swapped or written it out.
+        is_partial = watched.samples and watched.sampled % _WHOLE_EVERY
+        before = watched.samples[-1] if is_partial else None
+        sample = measurements.sample_cgroup(self.mounts, watched.cgroup, self.mono(), before)
+        watched.sampled += 1
         self._log_refusal(job, watched.cgroup, sample)
         if self.judges_io:
             seen = measurements.sample_processes(watched.runner_pid, sample.mono_s)
@@ -278,7 +287,11 @@ class Meter:
         if self.finds_niced:
             niced = measurements.niced_processes(self.mounts, watched.cgroup)
         watched.note_niced(niced, sample.cpu_s)
-        watched.add(sample, measurements.peak_memory(self.mounts, watched.cgroup))
+        is_idle = before is not None and None is not sample.cpu_s == before.cpu_s
+        peak_bytes = (
+            watched.peak_bytes if is_idle else measurements.peak_memory(self.mounts, watched.cgroup)
+        )
+        watched.add(sample, peak_bytes)
         return judge_io(job, list(watched.samples)) if self.judges_io else None
 
     def _note_lent(self, job: Job, cpu_s: float, mono_s: float) -> int | None:
