@@ -9,6 +9,9 @@ from drfd.linux import syscalls
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_GET_DUMPABLE, _PR_SET_SECUREBITS = 3, 28
 _KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING = 0, -3
+MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 1 << 12, 1 << 14, 1 << 18, 1 << 19
+#: With unshare(2): mounts of its own.
+CLONE_NEWNS = 0x00020000
 
 
 def _checked(result: int) -> int:
@@ -38,6 +41,13 @@ def take_descriptor(pid: int, fd: int) -> int:
         return _checked(_LIBC.syscall(438, pidfd, fd, 0))
     finally:
         os.close(pidfd)
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount `source` at `target` (mount(2)). Empty arguments are passed as NULL."""
+    given = (os.fsencode(text) if text else None for text in (source, target, kind))
+    data = os.fsencode(options) if options else None
+    _checked(_LIBC.mount(*given, ctypes.c_ulong(flags), data))
 
 
 def filter_calls(program: bytes) -> None:

@@ -27,12 +27,9 @@ _PR_SET_NO_NEW_PRIVS = 38
 #: Bits of `securebits` (capabilities(7)).
 NO_SETUID_FIXUP, KEEP_CAPS = 1 << 2, 1 << 4
 
-# -- mount(2), unshare(2) ---------------------------------------------------------------------
+# -- unshare(2) -------------------------------------------------------------------------------
 
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1 << 1, 1 << 2, 1 << 3, 1 << 5
-MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 1 << 12, 1 << 14, 1 << 18, 1 << 19
-CLONE_NEWNS = 0x00020000
-#: With unshare(2): a descriptor table of its own for this thread.
+#: A descriptor table of its own for this thread.
 CLONE_FILES = 0x00000400
 
 # -- clone3(2), prctl(2): a fork into a cgroup ------------------------------------------------
@@ -123,7 +120,6 @@ def _checked(result: int, name: str) -> int:
 
 _clone3 = _numbered("clone3", _pointer, _size)
 _prctl = _declared("prctl", _int, _ulong, _ulong, _ulong, _ulong)
-_mount = _declared("mount", _text, _text, _text, _ulong, _text)
 _unshare = _declared("unshare", _int)
 _shmctl = _declared("shmctl", _int, _int, _pointer)
 _semctl = _declared("semctl", _int, _int, _int)
@@ -214,18 +210,12 @@ def set_key_permissions(key: int, bits: int) -> None:
     _checked(_keyctl_setperm(_KEYCTL_SETPERM, key, bits), "keyctl")
 
 
-# -- namespaces and mounts --------------------------------------------------------------------
+# -- namespaces -------------------------------------------------------------------------------
 
 
 def unshare(flags: int) -> None:
     """Leave the namespaces that `flags` (CLONE_NEW…) name, for new ones."""
     _checked(_unshare(flags), "unshare")
-
-
-def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount `source` at `target` (mount(2)). Empty arguments are passed as NULL."""
-    given = (os.fsencode(text) if text else None for text in (source, target, kind))
-    _checked(_mount(*given, flags, os.fsencode(options) if options else None), "mount")
 
 
 # -- BPF programs on cgroups (bpf(2)) -----------------------------------------------------------

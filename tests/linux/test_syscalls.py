@@ -69,9 +69,9 @@ def test_a_directory_that_is_not_running_does_not_say_that_there_is_no_account(t
     (tmp_path / "nsswitch").write_text("passwd: files hesiod\n")
     code = f"""
 import pwd
-syscalls.unshare(syscalls.CLONE_NEWNS)
-syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-syscalls.mount({str(tmp_path / "nsswitch")!r}, "/etc/nsswitch.conf", "", syscalls.MS_BIND)
+syscalls.unshare(kernel_calls.CLONE_NEWNS)
+kernel_calls.mount("", "/", flags=kernel_calls.MS_REC | kernel_calls.MS_PRIVATE)
+kernel_calls.mount({str(tmp_path / "nsswitch")!r}, "/etc/nsswitch.conf", "", kernel_calls.MS_BIND)
 try:
     pwd.getpwuid(4_000_000_123)
 except KeyError:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import kernel_calls
 from drfd.core.scheduling.kept_free import SAMPLES
 from drfd.daemon.monitoring.meter import PERIOD_S
 from drfd.launcher.system import cleanup
@@ -172,9 +173,9 @@ def test_a_file_system_of_another_user_keeps_nothing_from_being_removed(users):
 
 def _sweep_beside_fuse(alice: pwd.struct_passwd, bob: pwd.struct_passwd) -> list[str]:
     """In a /dev/shm of our own; the names that are left there."""
-    syscalls.unshare(syscalls.CLONE_NEWNS)
-    syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", 0, "mode=1777")
+    syscalls.unshare(kernel_calls.CLONE_NEWNS)
+    kernel_calls.mount("", "/", flags=kernel_calls.MS_REC | kernel_calls.MS_PRIVATE)
+    kernel_calls.mount("tmpfs", "/dev/shm", "tmpfs", 0, "mode=1777")
     shm = Path("/dev/shm")
     # Whatever the order in which the directory is read.
     for name in ("before", "alices", "after"):
@@ -187,7 +188,7 @@ def _sweep_beside_fuse(alice: pwd.struct_passwd, bob: pwd.struct_passwd) -> list
             os.chown(inner / "file", owner.pw_uid, owner.pw_gid)
     fd = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={fd},rootmode=40000,user_id={alice.pw_uid},group_id={alice.pw_gid}"
-    syscalls.mount("fuse", str(shm / "alices"), "fuse", 0, options)
+    kernel_calls.mount("fuse", str(shm / "alices"), "fuse", 0, options)
     remove(bob)
     return sorted(os.listdir(shm))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import kernel_calls
 from drfd.launcher.runner import inheritance
 from drfd.launcher.system import cleanup, private_tmp
 from drfd.launcher.system.background import BackgroundWork, become_bare
@@ -453,10 +454,10 @@ def test_what_is_mounted_there_is_not_touched(loop, home, filled, monkeypatch):
     pid = os.fork()
     if pid == 0:
         try:
-            syscalls.unshare(syscalls.CLONE_NEWNS)
-            syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+            syscalls.unshare(kernel_calls.CLONE_NEWNS)
+            kernel_calls.mount("", "/", flags=kernel_calls.MS_REC | kernel_calls.MS_SLAVE)
             (filled / "mounted").mkdir()
-            syscalls.mount("tmpfs", str(filled / "mounted"), "tmpfs")
+            kernel_calls.mount("tmpfs", str(filled / "mounted"), "tmpfs")
             (filled / "mounted" / "file").touch()
             loop.spaces(home).sweep(None)
             loop.until_quiet()
