@@ -2,8 +2,9 @@
 
 `core.scheduling.scheduler.Scheduler`, the ledger and the events are those of the daemon. The
 machine is replaced: an admitted job runs at once, at the speed that a `Speeds` gives it, and ends
-when its run time is over. There is one scheduling pass after all events of one moment. No job is
-preempted, cut at its limit, or measured.
+when its run time is over. There is one scheduling pass after all events of one moment, and one when
+the scheduler asks for it (`Plan.next_pass_s`). The passes that a daemon makes besides, every five
+seconds, find nothing new here. No job is preempted, cut at its limit, or measured.
 """
 
 from __future__ import annotations
@@ -128,6 +129,8 @@ def simulate(
     ended_before = -1
     while True:
         times = [run.next_end_s, comes[0].submit_s if comes else inf, goes[0][0] if goes else inf]
+        if run.next_pass_s is not None:
+            times.append(run.next_pass_s)
         if (now_s := min(times)) >= until_s:
             break
         run.now = Now(at_s=now_s, mono_s=now_s)
@@ -218,6 +221,10 @@ class _Simulation:
                 return end_s
             heappop(self._heap)
         return inf
+
+    @property
+    def next_pass_s(self) -> float | None:
+        return self._scheduler.next_pass_s
 
     def submit(self, job: SimJob) -> None:
         limit_s = job.run_s if self._estimates == "exact" else job.limit_s

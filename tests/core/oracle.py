@@ -446,7 +446,7 @@ class Pass:
         missed, due_s = 0, at_s
         if before is not None:
             due_s = before.due_s
-            missed = before.missed + (before.shadow_s < min(now_s, at_s))
+            missed = before.missed + (before.shadow_s <= now_s and before.shadow_s < at_s)
         drains = missed >= 2 or now_s - due_s > self.times.drain_after_s
         extras = {path: taken(room, ask.demand) for path, room in rooms.items()}
         self.kept = others

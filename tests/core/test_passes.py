@@ -192,3 +192,29 @@ def test_no_other_job_is_ever_stopped():
     machine.submit(of(BOB, 4), 1)
     for at_s in range(0, 1_000_000, 50_000):
         assert machine.starts(at_s) == []
+
+
+# -- passes by time alone --------------------------------------------------------------------------
+
+
+def test_the_next_pass_is_due_when_a_job_has_waited_long_enough():
+    machine = Machine()
+    machine.start(of(BOB, 5), 0)
+    assert machine.scheduler.next_pass_s is None
+    machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(1) == []
+    assert machine.scheduler.next_pass_s == now(31).at_s
+    assert machine.starts(31) == []
+    assert machine.scheduler.next_pass_s is None, "nothing fits beside the reservation"
+
+
+def test_the_next_pass_is_due_when_a_job_outlives_its_estimate_beside_one_that_fits():
+    """Bob's job is expected to take an hour, and then two. So carol's may pass alice's."""
+    machine = Machine()
+    machine.start(of(BOB, 5, limit_s=None), 0)
+    machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(31) == []
+    passes = machine.submit(of(CAROL, 4, limit_s=3600), 32)
+    assert machine.starts(32) == []
+    assert machine.scheduler.next_pass_s == now(3600).at_s
+    assert machine.starts(3600) == [passes]

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -816,6 +817,22 @@ def made_up(seed: int) -> Sequence[SimJob]:
     return generate(recipe).jobs
 
 
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_passes_at_other_times_find_nothing_to_start(seed):
+    """A daemon makes one every five seconds. Here jobs that are refused as too large cause them."""
+    recipe = Recipe(
+        jobs=150, users=6, capacity=NODE, seed=seed, load=1.5, burst=3,
+        mix={"cpu": 6, "memory": 6, "big": 3},
+    )  # fmt: skip
+    jobs = generate(recipe).jobs
+    times = range(0, round(3 * jobs[-1].submit_s), 120)
+    too_large = [job(1000 + at_s, at_s, cores=65) for at_s in times]
+    more = sorted([*jobs, *too_large], key=attrgetter("submit_s"))
+    plain, often = (simulate(each, rules_of(NODE)) for each in (jobs, more))
+    assert often.passes > 2 * plain.passes
+    assert starts(often) == starts(plain)
+
+
 def big_waits(run: Run) -> list[float]:
     return [ran.wait_s for ran in run.ran if ran.job.group == "big"]
 
@@ -827,7 +844,7 @@ def test_a_reservation_cures_starvation_at_hardly_any_loss_of_use(seed):
     jobs = made_up(seed)
     runs = {each: simulate(jobs, rules_of(NODE), estimates=each) for each in ("none", "predicted")}
     waits = {each: max(big_waits(run)) for each, run in runs.items()}
-    assert waits["none"] > 2 * waits["predicted"]
+    assert waits["none"] > 1.5 * waits["predicted"]
     used = {each: max(measure(run)["use"].values()) for each, run in runs.items()}
     assert used["predicted"] > 0.97 * used["none"]
 

@@ -298,9 +298,13 @@ class PassContext:
 
     def is_late_since(self, since_s: float) -> bool:
         """Return whether a job that waits since then has waited long enough for a reservation."""
+        return self.late_s(since_s) <= self.now_s
+
+    def late_s(self, since_s: float) -> float:
+        """Return the time from which on it has waited long enough (Unix time), or infinity."""
         # After the clock was set back, the wait may have begun in the future.
-        waited_s = max(0.0, self.now_s - since_s)
-        return self.patience.reserves and waited_s >= self.patience.patience_s
+        begin_s = min(since_s, self.now_s)
+        return begin_s + self.patience.patience_s if self.patience.reserves else inf
 
     def has_waited_too_long(self, job_id: int) -> bool:
         """Return whether no later job of its leaf may pass this job, provided that no job has
@@ -546,7 +550,7 @@ class Backfill:
         missed, due_s, is_forced = 0, start_s, False
         if before is not None:
             due_s, is_forced = before.due_s, before.is_forced
-            has_passed = now_s > before.start_s and not before.is_restored
+            has_passed = now_s >= before.start_s and not before.is_restored
             missed = before.missed + (has_passed and start_s > before.start_s)
         is_overdue = now_s - due_s > context.patience.drain_after_s or missed >= 2
         allowed_s = context.when_allowed_s(job_id, start_s)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import islice
@@ -99,6 +99,9 @@ class Plan:
     is_cut: bool = False
     #: The number of times that a demand vector was examined.
     examined: int = field(default=0, compare=False)
+    #: The time at which the next pass may decide otherwise even if nothing happens before (Unix
+    #: time), or None.
+    next_pass_s: float | None = field(default=None, compare=False)
     #: The reservations for big jobs, in order; the next pass gets them.
     reservations: tuple[Reservation, ...] = ()
     #: The job that no later one of its leaf may pass.
@@ -179,8 +182,8 @@ class _Pass:
         self.examined += len(self.startable)
         # Thousands may wait for unlike demands: the sums first, which are compared at once.
         sums = tuple(self.free)
-        fitting = [demand for demand in self.startable if fits(demand, sums)]
-        self.startable = [demand for demand in fitting if self._deadline_s(demand) is not None]
+        self.fitting = [demand for demand in self.startable if fits(demand, sums)]
+        self.startable = [demand for demand in self.fitting if self._deadline_s(demand) is not None]
 
     @property
     def has_startable(self) -> bool:
@@ -280,7 +283,8 @@ def drf(pass_input: PassInput) -> Plan:
     drf_pass.renew_reservations()
     drf_pass.serve(promise_only=True)
     drf_pass.serve(promise_only=False)
-    return drf_pass.plan(drf_pass.starvation_guard)
+    plan = drf_pass.plan(drf_pass.starvation_guard)
+    return replace(plan, next_pass_s=drf_pass.next_pass_s())
 
 
 class _DrfPass(_Pass):
@@ -293,6 +297,8 @@ class _DrfPass(_Pass):
         #: reservations and behind these: of one leaf if it has limits.
         self._never_fitting: set[tuple[str, Vector]] = set()
         self._hopeless: set[tuple[str, str, Vector]] = set()
+        #: The demands that fitted before the first phase.
+        self._fitting: list[Vector] = []
 
     @property
     def starvation_guard(self) -> int | None:
@@ -363,6 +369,8 @@ class _DrfPass(_Pass):
     def serve(self, *, promise_only: bool) -> None:
         """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
         self.find_startable()
+        if promise_only:
+            self._fitting = self.fitting
         #: The leaves whose first job may get a reservation on the machine, and those with the node
         #: at whose limit it may get one.
         late, limited = set[str](), dict[str, str]()
@@ -465,6 +473,24 @@ class _DrfPass(_Pass):
                 if (deadline_s := self._deadline_s(demand)) is not None
             ]
         )
+
+    def next_pass_s(self) -> float | None:
+        """Return the time at which the next pass may decide otherwise even if nothing happens
+        before: a job has waited long enough for a reservation, or one has outlived its estimate.
+        Then a reserved job is expected to start later, and others may start beside it that fit.
+        All else that time alone changes lets no job start."""
+        context, backfill = self.pass_context, self.backfill
+        may_add = backfill.may_add() or self.wait_index.shares.has_limits
+        due_s = self.wait_index.next_late_s(context) if may_add else inf
+        reserved_s = max([each.start_s for each in backfill.reservations], default=-inf)
+        leaves = self.wait_index.leaves
+        if reserved_s > context.now_s and any(
+            fits(demand, self.free) for demand in self._fitting if demand in leaves
+        ):
+            ends_s = [end_s for end_s, *_ in context.ends()]
+            ends_s += [context.end_s(job_id) for job_id in self.admitted]
+            due_s = min([due_s, *[each for each in ends_s if context.now_s < each <= reserved_s]])
+        return due_s if due_s < inf else None
 
     def _is_late(self, leaf: str) -> bool:
         first = self.wait_index.first.get(leaf)

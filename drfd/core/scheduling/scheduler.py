@@ -142,6 +142,11 @@ class Scheduler:
             self.last_plan is not None and self.last_plan.is_cut
         )
 
+    @property
+    def next_pass_s(self) -> float | None:
+        """See `Plan`."""
+        return None if self.last_plan is None else self.last_plan.next_pass_s
+
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
         """Make a pass and yield its events; each must be applied and noted before the next."""
         external = beside_jobs(self.external_load.load(now.at_s), ledger)

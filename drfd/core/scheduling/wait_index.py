@@ -224,6 +224,12 @@ class WaitIndex:
                 return
             yield leaf
 
+    def next_late_s(self, pass_context: PassContext) -> float:
+        """Return the time at which the next of these leaves is late, or infinity (Unix time)."""
+        line = self._longest_waiting
+        at = bisect_left(line, True, key=lambda each: not pass_context.is_late_since(each[0]))
+        return pass_context.late_s(line[at][0]) if at < len(line) else inf
+
     def leads(self, leaf: str) -> Head | None:
         """Return the job that counts as the next one of the leaf in the order of service."""
         first, room = self.first.get(leaf), self._lead_room

@@ -390,8 +390,10 @@ class Engine:
         again_mono_s = self.again_mono_s
         if again_mono_s is not None:
             delays.append(max(0.001, again_mono_s - now.mono_s))
-        if self._retry_s is not None:
-            delays.append(min(_CLOCK_S, self._retry_s - now.at_s))
+        if self._retry_s is not None and not self._is_pass_postponed:
+            # It may have come while this turn was made.
+            least_s = 0.001 if self.host.is_ready() else _OVERDUE_S
+            delays.append(min(_CLOCK_S, max(least_s, self._retry_s - now.at_s)))
         if self.limit_hours:
             delays.append(min(_CLOCK_S, self.limit_hours.hold_s(now.at_s)[1] - now.at_s))
         return min(delays) if delays else None
@@ -857,7 +859,9 @@ class Engine:
         # Its own events ask for no further pass: all that fits is placed, or the pass was cut.
         self._wants_pass = self.scheduler.is_cut
         now_s = self.clock().at_s
-        retries = [self.ledger.window_end_s(now_s) if self.windows else None]
+        retries = [self.scheduler.next_pass_s]
+        if self.windows:
+            retries.append(self.ledger.window_end_s(now_s))
         if self.ledger.shortages:
             retries.append(self.ledger.shortages.next_s(now_s))
         week_use = self.scheduler.week_use
