@@ -63,7 +63,6 @@ class Kept(NamedTuple):
     within: str
     shadow_s: float
     extras: Mapping[str, Vector]
-    missed: int
     drains: bool
     #: The first shadow time that was given.
     due_s: float
@@ -77,6 +76,8 @@ class Times(NamedTuple):
     ends: Sequence[tuple[float, str, Vector]]
     #: The reservations of the pass before.
     before: Sequence[Kept] = ()
+    #: Jobs that ask for at most this part of what the reserved one asks for pass it.
+    passes: Fraction = Fraction(0)
 
 
 def above(path: str) -> str:
@@ -364,7 +365,8 @@ class Pass:
         return place
 
     def _is_limited(self, head: int) -> bool:
-        return not self.within_limits(self.waiting[head].leaf, self.waiting[head].demand)
+        ask = self.waiting[head]
+        return self.could_start(head) and not self.within_limits(ask.leaf, ask.demand)
 
     def _is_kept_for(self, job_id: int, place: str | None) -> bool:
         return any(kept.job_id == job_id and place in kept.extras for kept in self.kept)
@@ -443,15 +445,14 @@ class Pass:
                 break
         else:
             return
-        missed, due_s = 0, at_s
+        due_s = at_s
         if before is not None:
             due_s = before.due_s
-            missed = before.missed + (before.shadow_s <= now_s and before.shadow_s < at_s)
-        drains = missed >= 2 or now_s - due_s > self.times.drain_after_s
+        drains = now_s - due_s > self.times.drain_after_s
         extras = {path: taken(room, ask.demand) for path, room in rooms.items()}
         self.kept = others
         self._take(extras.keys(), ask.demand, end_s, not_before_s=at_s)
-        self.kept.append(Kept(job_id, place, at_s, extras, missed, drains, due_s))
+        self.kept.append(Kept(job_id, place, at_s, extras, drains, due_s))
 
     def _room_at(
         self,
@@ -502,7 +503,12 @@ class Pass:
     def _allows(self, kept: Kept, path: str, demand: Vector, end_s: float, room: Vector) -> bool:
         if path not in kept.extras:
             return True
-        needed = zip(room, self.waiting[kept.job_id].demand, strict=True)
+        assert self.times is not None
+        theirs = self.waiting[kept.job_id].demand
+        parts = [Fraction(asked, most) for asked, most in zip(demand, theirs, strict=True) if most]
+        if not kept.drains and all(part <= self.times.passes for part in parts):
+            return True
+        needed = zip(room, theirs, strict=True)
         if kept.drains and not within(demand, [max(0, there - asked) for there, asked in needed]):
             return False
         return end_s <= kept.shadow_s or within(demand, kept.extras[path])

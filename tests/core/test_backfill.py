@@ -7,6 +7,7 @@ without reason, and no job starves.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from random import Random
 from typing import NamedTuple
 
@@ -40,6 +41,8 @@ class Patience(NamedTuple):
     patience_s: int
     drain_after_s: int
     depth: int = 1
+    #: The part of what a reserved job needs up to which others pass it.
+    passes: Fraction = Fraction(0)
 
 
 class Arrival(NamedTuple):
@@ -118,11 +121,11 @@ class Clock(ABC):
         }
 
     def context(self, held: Mapping[int, Vector]) -> PassContext:
-        patience_s, drain_after_s, depth = self._patience
+        patience_s, drain_after_s, depth, passes = self._patience
         return PassContext(
             now_s=self.now_s,
             patience=ReservationSettings(
-                patience_s=patience_s, drain_after_s=drain_after_s, depth=depth
+                patience_s=patience_s, drain_after_s=drain_after_s, depth=depth, passes=passes
             ),
             ends=lambda: sorted((self.guess_s(each), each, held[each]) for each in held),
             since_s=lambda job_id: self.came_s[job_id],
@@ -211,7 +214,8 @@ def tree_streams(draw: some.DrawFn, *, bounds: bool = False, exact: bool = False
     )
     count = draw(some.integers(2, 20))
     arrivals = draw(some.lists(arrival, min_size=count, max_size=count))
-    patience = Patience(draw(some.integers(0, 6)), draw(some.integers(5, 40)))
+    passes = Fraction(0) if exact else draw(some.sampled_from([Fraction(0), Fraction(2, 5)]))
+    patience = Patience(draw(some.integers(0, 6)), draw(some.integers(5, 40)), 1, passes)
     return TreeStream(tree, arrivals, patience)
 
 
@@ -236,14 +240,14 @@ def test_each_pass_is_what_the_slow_pass_says(stream):
     for done in machine.passes():
         assert machine.view is not None
         waiting, held, ends = machine.view
-        times = Times(machine.now_s, *stream.patience[:2], ends, kept)
+        times = Times(machine.now_s, *stream.patience[:2], ends, kept, stream.patience.passes)
         slow = slow_pass(stream.tree, waiting, held, times, done.admitted)
         assert done.admitted[: slow.sure] == slow.launches[: slow.sure]
         assume(slow.sure is None)
         kept = slow.kept
         assert kept == [
             Kept(
-                each.job_id, each.within, each.start_s, each.extras, each.missed, each.is_drain,
+                each.job_id, each.within, each.start_s, each.extras, each.is_drain,
                 each.due_s,
             )
             for each in all_reserved(done)
@@ -360,6 +364,8 @@ def hurts(state: Pass, kept: Reservation, path: str, job_id: int, now_s: float) 
     """Would the job, at this node, delay what is kept for another?"""
     ask, room = state.waiting[job_id], state.room(path)
     if kept.job_id == job_id or path not in ("root", *line(ask.leaf)) or room is None:
+        return False
+    if not kept.holds_back(ask.demand):
         return False
     left = [max(0, there - asked) for there, asked in zip(room, kept.demand, strict=True)]
     if kept.is_drain and not within(ask.demand, left):

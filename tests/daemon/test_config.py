@@ -78,6 +78,7 @@ EVERYTHING = """
     reservation_drain_after = "1h"
     reservation = false
     reservation_depth = 4
+    reservation_passes = 0.25
     half_life = "2d"
     min_charge_time = 0
     preemption = true
@@ -172,7 +173,8 @@ def test_every_documented_key_is_read(path):
         scheduling=Scheduling(
             policy="drf", slots=6, half_life_s=2 * 86400, min_hold_s=0, preempts=True,
             patience=ReservationSettings(
-                patience_s=60, drain_after_s=3600, reserves=False, depth=4
+                patience_s=60, drain_after_s=3600, reserves=False, depth=4,
+                passes=Fraction(1, 4),
             ),
             preempting=Preempting(suspends=True, after_s=120, exempt_s=1800),
         ),
@@ -397,6 +399,7 @@ WRONG = {
     "scheduling.preempt_after": ['"soon"', "-1"],
     "scheduling.preempt_exempt": ['"never"', "true"], "scheduling.reservation_delay": ['"x"'],
     "scheduling.min_charge_time": ['"soon"', "-1", "true"],
+    "scheduling.reservation_passes": ["-0.1", "1.1", '"0.1"', "true"],
     "scheduling.reservation_depth": ["0", "1.5", '"2"'], "enforcement.cores": ['"pinned"', "4"],
     "history.keep": ['"3"', "3", "0", "-1"], "enforcement.grace": ['"-1s"', "true"],
     "enforcement.processes": ["0", '"512"', "true", "1.5"], "enforcement.cgroups": ['"yes"', "1"],

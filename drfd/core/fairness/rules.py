@@ -41,6 +41,15 @@ T = TypeVar("T")
 N = TypeVar("N", bound="NodeSettings")
 
 
+_TENTH = Fraction(1, 10)
+
+
+def _read_part(value: object) -> Fraction:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise wrong(value, "a number from 0 to 1", "0.1 or 0")
+    return Fraction(str(value))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReservationSettings:
     """The times after which jobs that do not fit get a reservation, and a reservation becomes a
@@ -59,6 +68,11 @@ class ReservationSettings:
     depth: int = key(
         "reservation_depth", read_count, 1, "maximum number of reservations at a time", shown="1"
     )
+    passes: Fraction = key(  # noqa: RUF009  # a Fraction is immutable
+        "reservation_passes", _read_part, _TENTH,
+        "jobs that need at most this part of what the reserved job needs pass it; 0: none",
+        shown="0.1",
+    )  # fmt: skip
     drain_after_s: float = key(
         "reservation_drain_after", parse_duration, 4 * 30.0 + 86400, "see Reservations",
         shown='"24h2m"', default="4 times reservation_delay and a day",

@@ -19,15 +19,17 @@ end as estimated and jobs reserved before it start at their shadow times; what i
 all of them is extra. A job may start if, for each reservation, it ends before the shadow time or
 fits into the extra, on every resource by itself.
 
-A reservation becomes a drain when its first shadow time is past by `drain_after_s`, or a second one
-has passed: no other job may start in what it needs. That helps only against jobs that have outlived
-their estimates, so drains one after the other would only let the machine idle.
+A reservation holds back no job that needs at most a part, `passes`, of each resource that the
+reserved job needs. It becomes a drain when its first shadow time is past by `drain_after_s`: no
+other job, however small, may start in what it needs. That helps only against jobs that have
+outlived their estimates, so drains one after the other would only let the machine idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cache
 from heapq import merge
 from itertools import accumulate
@@ -80,17 +82,24 @@ class Reservation:
     extras: Mapping[str, Vector]
     #: The first shadow time that it was given.
     due_s: float
-    #: How many times the shadow time has passed without a start of the job.
-    missed: int = 0
     #: Whether no other job may start in what this one needs of the free resources.
     is_drain: bool = False
     #: Whether jobs have been preempted for this one. Such a reservation is a drain from the start
     #: and is kept while the job waits, whatever `ReservationSettings` says.
     is_forced: bool = False
-    #: Whether the shadow time is unknown since a restart, so that it cannot have been missed.
-    is_restored: bool = False
     #: The outermost node at which it counts: all jobs that it holds back are below.
     within: str = ROOT
+    #: The part of its demand up to which it holds back no job, unless it is a drain.
+    passes: Fraction = Fraction(0)
+
+    def holds_back(self, demand: Vector) -> bool:
+        """Return whether the reservation concerns jobs of this demand."""
+        part, whole = self.passes.numerator, self.passes.denominator
+        return self.is_drain or any(
+            asked * whole > part * reserved
+            for asked, reserved in zip(demand, self.demand, strict=True)
+            if reserved
+        )
 
     @property
     def extra(self) -> Vector:
@@ -99,7 +108,7 @@ class Reservation:
 
     @property
     def kept(self) -> KeptReservation:
-        return KeptReservation(self.job_id, self.due_s, self.missed, self.is_forced, self.within)
+        return KeptReservation(self.job_id, self.due_s, self.is_forced, self.within)
 
 
 class KeptReservation(NamedTuple):
@@ -108,7 +117,6 @@ class KeptReservation(NamedTuple):
 
     job_id: int
     due_s: float
-    missed: int = 0
     is_forced: bool = False
     within: str = ROOT
 
@@ -125,9 +133,7 @@ class KeptReservation(NamedTuple):
             end_s=start_s,
             extras={self.within: minus(demand, demand)},
             due_s=self.due_s,
-            missed=self.missed,
             is_forced=self.is_forced,
-            is_restored=True,
             within=self.within,
         )
 
@@ -138,7 +144,7 @@ _time, _held = itemgetter(0), itemgetter(2)
 def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
     """Return the reservation of a job for which others are preempted, without times yet."""
     kept = KeptReservation(job_id, now_s, is_forced=True)
-    return replace(kept.restored(leaf, demand, now_s), is_drain=True, is_restored=False)
+    return replace(kept.restored(leaf, demand, now_s), is_drain=True)
 
 
 class Shadow(NamedTuple):
@@ -211,6 +217,7 @@ def _delayed(
 ) -> Reservation | None:
     """Return the first of the reservations that such a job would delay, or None. The instances
     that one reservation leaves may be those that another needs."""
+    reservations = [each for each in reservations if each.holds_back(demand)]
     for at, each in enumerate(reservations):
         if not allows(each, demand, end_s, free):
             return each
@@ -547,12 +554,10 @@ class Backfill:
             return False
         context, now_s = self.pass_context, self.pass_context.now_s
         start_s = max((each.start_s for each in found.values()), default=now_s)
-        missed, due_s, is_forced = 0, start_s, False
+        due_s, is_forced = start_s, False
         if before is not None:
             due_s, is_forced = before.due_s, before.is_forced
-            has_passed = now_s >= before.start_s and not before.is_restored
-            missed = before.missed + (has_passed and start_s > before.start_s)
-        is_overdue = now_s - due_s > context.patience.drain_after_s or missed >= 2
+        is_overdue = now_s - due_s > context.patience.drain_after_s
         allowed_s = context.when_allowed_s(job_id, start_s)
         if allowed_s > start_s:
             # All jobs that have a time limit end before a window, so nothing is kept till then; nor
@@ -567,10 +572,10 @@ class Backfill:
             end_s=start_s + context.length_s(job_id),
             extras={path: each.extra for path, each in found.items()},
             due_s=due_s,
-            missed=missed,
             is_drain=is_overdue or is_forced,
             is_forced=is_forced,
             within=within,
+            passes=context.patience.passes,
         )
         self.reservations = [
             taken(each, made.held, made.end_s, made.extras)

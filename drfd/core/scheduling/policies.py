@@ -502,6 +502,7 @@ class _DrfPass(_Pass):
         path = self.share_tree.reached_limit(leaf, demand)
         if (
             path is not None
+            and fits(demand, self.wait_index.shares.most(leaf))
             and self.backfill.may_add(path)
             and not self.backfill.is_reserved(job_id, path)
         ):
