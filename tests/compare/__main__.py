@@ -30,7 +30,7 @@ import venv
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 from signal import SIGTERM, signal
 from typing import Any
@@ -123,7 +123,9 @@ class Tree:
         return said[0], said[1]
 
     def lines(self, words: str, caller: str = "root") -> list[str]:
-        return "".join(self.run(words, caller)).split("\n")
+        """What it prints, but for how wide columns are and the lines that are drawn."""
+        lines = (" ".join(each.split()) for each in "".join(self.run(words, caller)).split("\n"))
+        return [each for each in lines if each.strip("─ ")]
 
 
 class Findings:
@@ -161,7 +163,9 @@ def compare_histories(old: Tree, new: Tree, findings: Findings, first: int, coun
 
 
 def compare_traces(seed: int, was: list[Any], now: list[Any], findings: Findings) -> None:
-    """Up to the first difference that is not explained: those behind it may be its effects."""
+    """Up to the first difference that is not explained: those behind it may be its effects. Who
+    starts before whom in one turn is told by no clock."""
+    was, now = in_turns(was), in_turns(now)
     about = "history" if without_reasons(was) != without_reasons(now) else "reasons in history"
     named = f"a {about} {seed}"
     for at, pair in enumerate(zip_longest(was, now, fillvalue=["nothing", ""])):
@@ -171,6 +175,12 @@ def compare_traces(seed: int, was: list[Any], now: list[Any], findings: Findings
             findings.add(kind, f"in {named[2:]} after {was[max(0, at - 2) : at]}: {pair}")
             if kind == named or findings.why(kind) is None or pair[0][0] != pair[1][0]:
                 return
+
+
+def in_turns(trace: list[Any]) -> list[Any]:
+    """What is recorded, with starts that nothing comes between in the order of their ids."""
+    runs = groupby(trace, lambda record: record[0] == "start")
+    return [each for is_start, run in runs for each in (sorted(run) if is_start else run)]
 
 
 def without_reasons(trace: list[Any]) -> list[Any]:
@@ -200,9 +210,10 @@ def compare_readings(old: Tree, new: Tree, findings: Findings, parts: str) -> No
         for path, example in differences(was, new_jsons[name]):
             findings.add(f"b {re.sub(' [0-9]+', ' N', name)} {path}", f"in {name}: {example}")
     for name in texts | new_texts:
+        page = re.sub(" [0-9]+", " N", name)
         for line in difflib.ndiff(texts.get(name, []), new_texts.get(name, [])):
             if line[0] in "+-":
-                findings.add(f"c {line}", f"in {name}")
+                findings.add(f"c {page}: {line}", f"in {name}")
 
 
 def read_json(tree: Tree) -> dict[str, Any]:
@@ -220,9 +231,10 @@ def read_texts(tree: Tree) -> Texts:
 
 def read_helps(tree: Tree) -> Texts:
     """The help of the two programs and of each command that it names."""
-    found = {program: tree.lines(f"{program} --help") for program in ("drf", "drfd")}
-    for program, lines in list(found.items()):
-        verbs = re.findall(r"^ {2,4}([a-z][\w-]*) {2,}\S", "\n".join(lines), re.M)
+    found = {}
+    for program in ("drf", "drfd"):
+        found[program] = tree.lines(f"{program} --help")
+        verbs = re.findall(r"^ {2,4}([a-z][\w-]*) {2,}\S", tree.run(f"{program} --help")[0], re.M)
         for verb in sorted(verbs) + (readings.SLURM if program == "drf" else []):
             found[f"{program} {verb} --help"] = tree.lines(f"{program} {verb} --help")
     return found
