@@ -217,12 +217,12 @@ def _delayed(
 ) -> Reservation | None:
     """Return the first of the reservations that such a job would delay, or None. The instances
     that one reservation leaves may be those that another needs."""
-    reservations = [each for each in reservations if each.holds_back(demand)]
     for at, each in enumerate(reservations):
-        if not allows(each, demand, end_s, free):
+        if not allows(each, demand, end_s, free) and each.holds_back(demand):
             return each
         if at and isinstance(free, Room):
-            left = left_by(reservations[: at + 1], end_s, free)
+            holding = [each for each in reservations[: at + 1] if each.holds_back(demand)]
+            left = left_by(holding, end_s, free)
             if left is not free and not fits(demand, left):
                 return each
     return None
