@@ -729,3 +729,58 @@ def test_a_daemon_goes_on_with_what_was_stored_of_ended_runs(make_shell, monkeyp
     # Under other rules all is counted again: other shares are other use.
     assert daemon(rules(cores=18)).engine.scheduler.past_runs.usage.keys() == counted.usage.keys()
     assert daemon(rules(cores=18)).engine.scheduler.past_runs.usage != counted.usage
+
+
+def run_of(shell: Shell, clock: list[Now], job_id: int, actor: Actor = ALICE) -> None:
+    """A job is submitted now and has run for the 50 s before 100 · `job_id`."""
+    shell.turn(asks(actor=actor))
+    clock[0] = now(100.0 * job_id)
+    end = replace(ended(job_id), at_s=clock[0].at_s)
+    shell.turn(replace(attempt_started(job_id), at_s=clock[0].at_s - 50), end, gone(job_id))
+    shell.host.take()
+
+
+def test_limits_by_hour_leave_what_was_stored_of_ended_runs_as_it_is(make_shell, monkeypatch):
+    by, clock = replace(rules(), pools={"lab": Pool()}), [now()]
+    first = make_shell(by=by, clock=lambda: clock[0])
+    first.engine.adopt_limit_hours(by_hour({"cores": 4000}))
+    run_of(first, clock, 1)
+    first.engine.stopped()
+    counted = first.engine.scheduler.past_runs
+    monkeypatch.setattr(Journal, "ended_since", lambda journal, at_s: iter(()))
+    assert make_shell(by=by, clock=lambda: clock[0]).engine.scheduler.past_runs == counted
+
+
+def test_a_new_half_life_counts_from_its_reload_on_and_after_a_restart(make_shell):
+    """What was counted by another would be worth nothing, or more than all that comes."""
+    day = replace(rules(), half_life_s=86400)
+    week, clock = replace(day, half_life_s=7 * 86400), [now()]
+    first = make_shell(by=day, clock=lambda: clock[0])
+    run_of(first, clock, 1)
+    first.engine.adopt(week)
+    run_of(first, clock, 2, BOB)
+    run_of(first, clock, 3, BOB)
+    first.engine.stopped()
+    second = make_shell(by=week, clock=lambda: clock[0])
+    for shell, times in (first, 2), (second, 1):
+        usage = shell.engine.scheduler.past_usage
+        assert 2 ** (usage["root.bob"] - usage["root.alice"]) == pytest.approx(times, abs=0.01)
+        run_of(second, clock, 4)
+
+
+def test_an_end_that_was_not_recorded_at_first_counts_once_after_a_restart(make_shell):
+    clock = [now()]
+    first = make_shell(clock=lambda: clock[0], journal=FullDisk)
+    first.turn(asks(), asks())
+    ends = [replace(ended(job_id), at_s=now(50).at_s) for job_id in (1, 2)]
+    first.turn(attempt_started(1), attempt_started(2), *ends)
+    clock[0] = now(700)
+    first.journal.is_full = True
+    first.turn(gone(1))
+    first.journal.is_full = False
+    clock[0] = now(1400)
+    first.turn(gone(2))
+    first.turn(gone(1))
+    first.host.take()
+    counted = first.engine.scheduler.past_runs
+    assert make_shell(clock=lambda: clock[0]).engine.scheduler.past_runs == counted

@@ -259,6 +259,12 @@ class DecayedUsage:
             self.past_usage[path] = min(used - ahead_s / self.half_life_s, most)
         return bool(over)
 
+    def halving_in(self, half_life_s: float, now_s: float) -> DecayedUsage:
+        """Return the usage for another half-life: each node's is worth as much at `now_s`."""
+        shift = now_s / half_life_s - now_s / self.half_life_s
+        usage = {path: used + shift for path, used in self.past_usage.items()}
+        return DecayedUsage(half_life_s, usage, self.newest_s)
+
 
 def _log2_sum(left: float | None, right: float) -> float:
     """Return log2(2^left + 2^right) without overflow. If `left` is None, the first term is 0."""

@@ -285,6 +285,11 @@ class Scheduler:
         self._history = DecayedUsage(self._history.half_life_s, past.usage, past.newest_s)
         self.run_times.ended = past.run_times
 
+    def adopt_half_life(self, half_life_s: float, now_s: float) -> None:
+        """Let usage halve in this time from `now_s` on (Unix time)."""
+        if half_life_s != self._history.half_life_s:
+            self._history = self._history.halving_in(half_life_s, now_s)
+
     def remember(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
         """Record ended jobs: their use decides ties, their run times are estimates for their
         users' next jobs, and very short ones still count as held for a moment."""

@@ -301,7 +301,7 @@ class Engine:
     def _recall_runs(self) -> None:
         """Go on with what is stored of ended runs, or count those of the history, which may be
         hundreds of thousands."""
-        now, stored = self.clock(), self.journal.past_runs(digest(rules_text(self._configured)))
+        now, stored = self.clock(), self.journal.past_runs(digest(rules_text(self._ordinary)))
         if stored is None:
             span_s = _REMEMBERED_HALF_LIVES * self.rules.half_life_s
             self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
@@ -456,7 +456,12 @@ class Engine:
                 self.notifying_s = self.clock().mono_s - since_mono_s
             self._schedule(touched)
             self._store_reservations()
-            if self._has_new_runs and self.clock().mono_s >= self._runs_due_mono_s:
+            # An end that is counted and not yet recorded would count again after a restart.
+            if (
+                self._has_new_runs
+                and self.clock().mono_s >= self._runs_due_mono_s
+                and not any(map(self._is_cleaning, self._remembered))
+            ):
                 self._store_runs()
         except MemoryError:
             raise short_of_memory() from None
@@ -611,6 +616,7 @@ class Engine:
         self._ordinary = rules
         self.limit_hours = self.ledger.limit_hours = limit_hours
         now_s = self.clock().at_s
+        self.scheduler.adopt_half_life(rules.half_life_s, now_s)
         self._limits_hold_s = limit_hours.hold_s(now_s)
         self._put_in_force(limit_hours.at(now_s))
 
@@ -884,7 +890,7 @@ class Engine:
 
     def _store_runs(self) -> None:
         self._has_new_runs, self._runs_due_mono_s = False, self.clock().mono_s + _RUNS_S
-        self.journal.put_past_runs(digest(rules_text(self._configured)), self.scheduler.past_runs)
+        self.journal.put_past_runs(digest(rules_text(self._ordinary)), self.scheduler.past_runs)
 
     def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
