@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
-from _pickle import dumps, load
+from _pickle import dumps, load, loads
 
 PLACE_BYTES = 8
 
@@ -32,8 +32,9 @@ def main(batch: str, number: str) -> int:
         import traceback
 
         # The frames of this module say nothing of the call.
-        where = error.__traceback__ and error.__traceback__.tb_next
-        where = where and where.tb_next
+        where = error.__traceback__
+        while where and where.tb_frame.f_code.co_filename == __file__:
+            where = where.tb_next
         text = "".join(traceback.format_exception(type(error), error, where))
         sys.stderr.write(text)
         value = _dumped_error(error)
@@ -70,10 +71,14 @@ def _dumped(value: object) -> bytes:
 
 
 def _dumped_error(error: BaseException) -> bytes:
-    try:
-        return _dumped(error)
-    except Exception:
-        return dumps(RuntimeError(f"{type(error).__name__}: {error}"), 5)
+    from contextlib import suppress
+
+    with suppress(Exception):
+        dumped = _dumped(error)
+        # A class whose __init__ takes other arguments than it hands on cannot be loaded.
+        if isinstance(loads(dumped), BaseException):
+            return dumped
+    return dumps(RuntimeError(f"{type(error).__name__}: {error}"), 5)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,8 @@ class _Calls:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place.absolute()))
         self._pid = os.getpid()
-        atexit.register(self._at_exit)
+        # As other executors do, wait for the calls of one that nobody shuts down.
+        self._at_exit = atexit.register(self.close, wait=True, cancels=False)
         self._client = client
         self._numbers = count()
         #: Guards the client and all below. A callback of a future may submit and cancel.
@@ -206,25 +207,28 @@ class _Calls:
         """Submit the calls as a job, or as an array. Return their futures."""
         if not calls:
             return []
+        if self._is_forked():
+            raise RuntimeError("an executor takes no calls in a forked child: make another there")
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            batch = _Batch(self._directory / f"batch-{next(self._numbers)}", function, calls)
+            path = self._directory / f"batch-{next(self._numbers)}"
             asked = {
                 "name": getattr(function, "__name__", type(function).__name__),
                 "stdout": f"{self._directory}".replace("%", "%%") + "/%j.out",
                 **options,
             }
-            argv = [sys.executable, "-P", call.__file__, str(batch.path)]
+            argv = [sys.executable, "-P", call.__file__, str(path)]
             if is_array:
                 asked["array"] = range(len(calls))
             else:
                 argv.append("0")
             try:
+                batch = _Batch(path, function, calls)
                 self._listen()
                 job = self._client.submit(argv, **asked)
             except BaseException:
-                batch.path.unlink()
+                path.unlink(missing_ok=True)
                 raise
             futures: list[Future[Any]] = []
             for number in range(len(calls)):
@@ -235,6 +239,8 @@ class _Calls:
         return futures
 
     def cancel(self, future: Future[Any]) -> bool:
+        if self._is_forked():
+            return False
         with self._lock:
             if str(future.job_id) in self._live and not future.done():
                 try:
@@ -246,10 +252,14 @@ class _Calls:
 
     def cancel_all(self, futures: Iterable[Future[Any]]) -> None:
         """Cancel the jobs with one request. The futures are cancelled when they have ended."""
+        if self._is_forked():
+            return
         with self._lock, suppress(Refused):  # of those that have ended
             self._client.cancel([future.job_id for future in futures if not future.done()])
 
     def close(self, *, wait: bool, cancels: bool) -> None:
+        if self._is_forked():
+            return
         with self._lock:
             self._is_closed = True
             if cancels:
@@ -266,10 +276,9 @@ class _Calls:
             shutil.rmtree(self._directory, ignore_errors=True)
             atexit.unregister(self._at_exit)
 
-    def _at_exit(self) -> None:
-        """Wait for the calls of an executor that was not shut down, as other executors do."""
-        if os.getpid() == self._pid:  # rather than a child that was forked
-            self.close(wait=True, cancels=False)
+    def _is_forked(self) -> bool:
+        """Whether this is a child of the process whose calls, connection and files these are."""
+        return os.getpid() != self._pid
 
     # -- the ends of jobs ---------------------------------------------------------------------
 
@@ -362,12 +371,13 @@ def _complete(future: Future[Any], job: JobInfo, found: tuple[str | None, bytes]
         value: Any
         try:
             value = pickle.loads(pickled)  # noqa: S301  # likewise
-        except Exception as error:
+        except BaseException as error:  # also SystemExit: this thread completes other calls too
             value, text = error, text or "what the call has returned cannot be loaded here"
         if text is None:
             future.set_result(value)
         else:
-            value.__cause__ = RemoteTraceback(text)
+            # Not by an assignment, which a frozen class refuses.
+            BaseException.__setattr__(value, "__cause__", RemoteTraceback(text))
             future.set_exception(value)
 
 

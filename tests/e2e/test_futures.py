@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import math
 import os
 import stat
@@ -66,12 +67,27 @@ def awkward() -> None:
     raise Awkward(1, 2)
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """Takes no cause by an assignment."""
+
+
+def frozen() -> None:
+    raise Frozen
+
+
+class Exits:
+    """Ends the process, or the thread, that loads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sys.exit, ("loaded",)
+
+
 def test_what_a_call_returns_or_raises_comes_back(executor):
     plain = executor.submit(math.gcd, 12, 18)
     local = executor.submit(lambda x, *, y: (x, y), 1, y=[2])
-    made, failed, odd = executor.submit(point, 7), executor.submit(wrong, "so"), executor.submit(
-        awkward
-    )  # fmt: skip
+    made, failed = executor.submit(point, 7), executor.submit(wrong, "so")
+    odd = [executor.submit(function) for function in (awkward, frozen, Exits)]
     assert (plain.result(), local.result()) == (6, (1, [2]))
     found = made.result()
     assert type(found) is Point and found.x == 7
@@ -80,7 +96,12 @@ def test_what_a_call_returns_or_raises_comes_back(executor):
     assert type(error) is ValueError and error.args == ("so",)
     assert "in wrong" in str(error.__cause__) and "call.py" not in str(error.__cause__)
     assert failed.log().startswith("before so\nTraceback")
-    assert "Awkward" in str(odd.exception().__cause__)
+    errors = [future.exception() for future in odd]
+    assert list(map(repr, errors)) == [
+        "RuntimeError('Awkward: 1')", "Frozen()", "SystemExit('loaded')"
+    ]  # fmt: skip
+    for error, cause in zip(errors, ["Awkward", "in frozen", "cannot be loaded"], strict=True):
+        assert cause in str(error.__cause__)
 
 
 def test_how_a_job_ended_is_an_exception_with_the_advice(executor, instance):
@@ -136,6 +157,9 @@ def test_a_map_is_one_array_whose_tasks_may_make_many_calls(executor, instance):
 def test_a_map_that_fails_cancels_the_rest(executor, instance):
     with pytest.raises(ValueError, match="no"):
         list(executor.map(lambda x: wrong("no") if x == 0 else time.sleep(600), range(4)))
+    with pytest.raises(ValueError, match="no") as failed:
+        list(executor.map(wrong, ["no"], chunksize=2))
+    assert "call.py" not in str(failed.value.__cause__)
     with pytest.raises(TimeoutError):
         list(executor.map(time.sleep, [600], timeout=0.1))
     wait_for("no job to be left", lambda: not instance.status(), show=instance.status)
@@ -184,6 +208,24 @@ def test_the_interpreter_waits_for_calls_and_for_nothing_else(instance):
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("Refused\nRefused\nNone\n", "")
     assert list((instance.work / "left").iterdir()) == []
+
+
+def test_a_forked_child_leaves_calls_and_files_to_its_parent(executor, instance):
+    values = executor.map(lambda x: time.sleep(x) or x, [0, 0.5])
+    assert next(values) == 0
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with pytest.raises(RuntimeError, match="forked"):
+                executor.submit(math.gcd, 1, 2)
+            values.close()
+            executor.shutdown(cancel_futures=True)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (next(values), executor.submit(math.gcd, 4, 6).result()) == (0.5, 2)
 
 
 def test_threads_and_coroutines_share_it(executor):
