@@ -27,10 +27,11 @@ outlived their estimates, so drains one after the other would only let the machi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from heapq import merge
 from itertools import accumulate
 from math import inf, isfinite
@@ -256,7 +257,7 @@ def taken(
 ) -> Reservation:
     """Return the reservation after a job has been started before its shadow time, below these
     nodes."""
-    if end_s <= reservation.start_s:
+    if end_s <= reservation.start_s or reservation.extras.keys().isdisjoint(nodes):
         return reservation
     extras = {
         path: minus(extra, held if path == ROOT else tuple(held)) if path in nodes else extra
@@ -598,10 +599,7 @@ class Backfill:
     ) -> dict[str, Shadow] | None:
         """Return the shadow at each node that counts; all have the same time. None if the job
         never fits at one of them."""
-        context, ends = self.pass_context, self.pass_context.ends()
-        if admitted:
-            started = [(context.end_s(each), each, held) for each, held in admitted.items()]
-            ends = sorted([*ends, *started], key=_time)
+        context = self.pass_context
         nodes = [
             path
             for path in self.share_tree.limited_nodes(leaf)
@@ -617,7 +615,7 @@ class Backfill:
                     context.length_s(job_id),
                     free=self._room(path, free),
                     now_s=start_s,
-                    ends=ends if path == ROOT else self._ends_below(path, ends),
+                    ends=self._ends_at(path, admitted),
                     reservations=at_node(reservations, path),
                 )
                 if at is None:
@@ -626,10 +624,23 @@ class Backfill:
             if all(each.start_s == start_s for each in found.values()):
                 return found
 
-    def _ends_below(self, path: str, ends: Iterable[LineEnd]) -> list[LineEnd]:
-        leaf = self.pass_context.leaf
-        return [
-            (end_s, job_id, tuple(held))
-            for end_s, job_id, held in ends
-            if job_id and path in path_up(leaf(job_id))
+    def _ends_at(self, path: str, admitted: Mapping[int, Vector]) -> Sequence[LineEnd]:
+        """Return the ends of the jobs below the node, with those that this pass has admitted."""
+        context, is_root = self.pass_context, path == ROOT
+        ends = context.ends() if is_root else self._ends_below[path]
+        started = [
+            (context.end_s(each), each, held if is_root else tuple(held))
+            for each, held in admitted.items()
+            if is_root or path in path_up(context.leaf(each))
         ]
+        return sorted([*ends, *started], key=_time) if started else ends
+
+    @cached_property
+    def _ends_below(self) -> Mapping[str, Sequence[LineEnd]]:
+        """The ends of the jobs below each node that ran before the pass: there may be as many nodes
+        with reservations as users."""
+        found = defaultdict[str, list[LineEnd]](list)
+        for end_s, job_id, held in self.pass_context.ends():
+            for path in path_up(self.pass_context.leaf(job_id)) if job_id else ():
+                found[path].append((end_s, job_id, tuple(held)))
+        return found
