@@ -478,8 +478,12 @@ class _DrfPass(_Pass):
         """Return the time at which the next pass may decide otherwise even if nothing happens
         before: a job has waited long enough for a reservation, or one has outlived its estimate.
         Then a reserved job is expected to start later, and others may start beside it that fit.
-        All else that time alone changes lets no job start."""
+        The same holds at once if a job has passed that delays it. All else that time alone changes
+        lets no job start."""
         context, backfill = self.pass_context, self.backfill
+        extras = (extra for each in backfill.reservations for extra in each.extras.values())
+        if self.admitted and any(min(extra) < 0 for extra in extras):
+            return context.now_s
         may_add = backfill.may_add() or self.wait_index.shares.has_limits
         due_s = self.wait_index.next_late_s(context) if may_add else inf
         reserved_s = max([each.start_s for each in backfill.reservations], default=-inf)
