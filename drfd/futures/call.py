@@ -38,8 +38,12 @@ def main(batch: str, number: str) -> int:
         text = "".join(traceback.format_exception(type(error), error, where))
         sys.stderr.write(text)
         value = _dumped_error(error)
-    with open(f"{path}.part", "wb") as file:
-        file.write(dumps((text, value), 5))
+    try:
+        with open(f"{path}.part", "wb") as file:
+            file.write(dumps((text, value), 5))
+    except OSError:
+        os.unlink(f"{path}.part")  # or the disk stays full
+        raise
     os.rename(f"{path}.part", path)
     return 0 if text is None else 1
 

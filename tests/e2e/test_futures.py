@@ -8,6 +8,7 @@ import concurrent.futures
 import dataclasses
 import math
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -163,6 +164,18 @@ def test_a_map_that_fails_cancels_the_rest(executor, instance):
     with pytest.raises(TimeoutError):
         list(executor.map(time.sleep, [600], timeout=0.1))
     wait_for("no job to be left", lambda: not instance.status(), show=instance.status)
+
+
+def test_a_full_disk_is_told_and_left_to_other_calls(executor, instance):
+    """The limit of file sizes stands in for the disk."""
+
+    def large() -> bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        return bytes(2 << 20)
+
+    with pytest.raises(JobFailed, match="File too large"):
+        executor.submit(large).result()
+    assert not list((instance.work / "calls").glob("*/*.part"))
 
 
 def test_options_are_those_of_a_job(executor, instance):
