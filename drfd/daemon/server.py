@@ -274,8 +274,10 @@ async def close(writer: asyncio.StreamWriter, flush_s: float) -> None:
 
 
 def has_hung_up(peer: socket.socket) -> bool:
-    """Whether the peer has closed the connection. A peer that has only finished writing still wants
-    its reply."""
+    """Whether the connection is closed. A peer that has only finished writing still wants its
+    reply."""
+    if peer.fileno() < 0:
+        return True  # here, after the peer had gone without reading all
     poll = select.poll()
     poll.register(peer.fileno(), 0)
     return any(event & select.POLLHUP for _, event in poll.poll(0))

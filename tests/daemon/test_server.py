@@ -667,6 +667,15 @@ async def test_who_has_hung_up_is_not_looked_up_any_more(front, come_as, monkeyp
         assert len(directory.asked) == asked + 1
 
 
+def test_who_left_without_reading_all_has_hung_up():
+    """asyncio closes such a connection itself, while the answer is awaited."""
+    here, there = socket.socketpair()
+    with there:
+        assert not server_module.has_hung_up(here)
+        here.close()
+        assert server_module.has_hung_up(here)
+
+
 def test_a_directory_that_hangs_does_not_keep_the_server_from_ending(front, come_as):
     directory = Directory()
     directory.is_open.clear()
