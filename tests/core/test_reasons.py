@@ -443,7 +443,7 @@ SENTENCES: list[tuple[Wait, str]] = [
      "root has stopped launching (drf drain) since T+5.0s, until drf undrain"),
     (Draining("root", 5.0, "disk swap"),
      "root has stopped launching (drf drain) since T+5.0s, until drf undrain: disk swap"),
-    (LauncherAway(), "the launcher is away; jobs start again when it is back"),
+    (LauncherAway(), "the launcher is not connected; jobs start as soon as it is"),
     (NodesAway((ClosedNode("n1", away_since_s=5.0),)),
      "node n1 has been away since T+5.0s; it starts there when that is over, and no other node "
      "has enough for it"),

@@ -204,7 +204,7 @@ def pools(shares: SharesReply) -> list[NodeView]:
 
 
 def opening(doctor: DoctorReply, scale: float) -> list[str]:
-    lines = [
+    return [
         "Three pools stand in for users, on a machine of 9 cores and 18G as in the DRF paper:",
         "  A  tasks of 1 core, 4G       its dominant resource is memory",
         "  B  tasks of 3 cores, 1G      its dominant resource is the CPU",
@@ -212,8 +212,6 @@ def opening(doctor: DoctorReply, scale: float) -> list[str]:
         f"Each process touches {scale:.0%} of the memory it declares, to do this machine no harm.",
         private_daemon.limits_line(doctor),
     ]
-    lines += [f"warning: {output.clean(text)}" for text in doctor["warnings"]]
-    return lines
 
 
 def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> str:

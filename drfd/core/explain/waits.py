@@ -261,7 +261,7 @@ class OutOfQuota(Wait, frozen=True):
 
 class LauncherAway(Wait, frozen=True):
     code = "STARTING_SOON"
-    says = "the launcher is away; jobs start again when it is back"
+    says = "the launcher is not connected; jobs start as soon as it is"
     waits_for = "launcher"
     stuck = "no job starts while the launcher is away"
 
