@@ -130,8 +130,10 @@ def test_old_jobs_go_and_the_file_shrinks_and_ids_go_on(instance):
     def used() -> int:
         """With what stands in the log only; the file is cut when that is written back."""
         with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
-            (pages,) = db.execute("pragma page_count").fetchone()
-        return int(pages) * 4096
+            pages, page_bytes = (
+                db.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "page_size")
+            )
+        return int(pages) * int(page_bytes)
 
     wait_for("the old jobs to be gone", lambda: left() == [25], show=left)
     wait_for("the file to shrink", lambda: used() < before / 3)
