@@ -169,7 +169,9 @@ def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], num
                     held[pid] = os.pidfd_open(pid)
                 except ProcessLookupError:
                     continue
-            for pid in held.keys() & {*listed()}:
+            living = {*listed()}
+            # In their order: a shell that is told before its child does not go on after its end.
+            for pid in [each for each in held if each in living]:
                 try:
                     signal.pidfd_send_signal(held[pid], number)
                 except (ProcessLookupError, PermissionError):
