@@ -21,6 +21,7 @@ from core.oracle import Ask, Kept, Pass, Rule, Times, Tree, added, begin, line, 
 from core.worlds import LEAVES, all_reserved, fair_share, fits_now, plan, queues_of, reserved, trees
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
+from drfd.core.model.job import ROOT
 from drfd.core.model.machine import (
     Placed,
     Room,
@@ -706,6 +707,19 @@ def test_a_closed_node_counts_as_none(data):
         assert found.admitted == wanted.admitted
         assert closed.held == without.held
         assert found.reservations == wanted.reservations
+
+
+def test_a_small_job_that_is_late_itself_is_reserved_for_beside_a_big_one_of_a_whole_node():
+    free, whole = node_room((10, 10)), (10, 10)
+    big = Reservation(
+        job_id=1, leaf="root.a", demand=whole, held=Placed(whole, {"n0": whole}), start_s=5.0,
+        end_s=9.0, extras={ROOT: minus(free, free)}, due_s=5.0, passes=Fraction(1, 10),
+    )  # fmt: skip
+    (small, next_s), now_s = ((1, 1), 9.0), 0.0
+    found = shadow(small, 100.0, free=free, now_s=now_s, ends=(), reservations=[big])
+    assert found is not None and found.start_s == now_s, "it passes"
+    not_small = shadow((2, 1), 100.0, free=free, now_s=now_s, ends=(), reservations=[big])
+    assert not_small is not None and not_small.start_s == next_s
 
 
 @given(

@@ -194,7 +194,8 @@ def shadow(
         if fits(demand, free):
             later = [each for each in reservations if at_s < each.start_s]
             if _delayed(later, demand, at_s + length_s, free) is None:
-                held = placed(demand, left_by(later, at_s + length_s, free))
+                holding = [each for each in later if each.holds_back(demand)]
+                held = placed(demand, left_by(holding, at_s + length_s, free))
                 return Shadow(at_s, minus(free, held), held)
         if change is None:
             return None
