@@ -790,15 +790,3 @@ def test_a_job_that_can_never_start_does_not_keep_its_leaf_from_starting_others(
         if machine.now_s > 60:
             break
     assert [machine.started_s.get(job_id) for job_id in (51, 52, 53, 54)] == [None, 0, 25, 40]
-
-
-# -- the parts -------------------------------------------------------------------------------------
-
-
-def kept(**changes: object) -> Reservation:
-    plain: dict[str, object] = {
-        "job_id": 1, "leaf": "a", "demand": (4, 0), "start_s": 100.0, "end_s": 200.0,
-        "extras": {"root": (1, 9)}, "due_s": 100.0,
-    }  # fmt: skip
-    demand = changes.get("demand", plain["demand"])
-    return Reservation(**({"held": demand} | plain | changes))  # type: ignore[arg-type]
