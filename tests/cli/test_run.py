@@ -210,6 +210,20 @@ def test_a_signal_cancels_the_job_and_its_end_is_still_waited_for(
     assert finish(process) == Result(143, "", "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_users_own_signal_is_the_first_processes(run, finish, attached, daemon, number):
+    daemon.replies["signal"] = {"done": [42], "failed": []}
+    process = run("--", "sleep", "60")
+    with attached.descriptors():
+        process.send_signal(number)
+        assert daemon.asked("signal") == [
+            {"op": "signal", "select": {"ids": [42]}, "signal": 0x100 | number}
+        ]
+        assert process.poll() is None
+    attached.end()
+    assert finish(process) == Result(0, "", "")
+
+
 def test_a_second_interrupt_leaves_at_once(run, finish, attached, daemon):
     """The job is being stopped; who presses twice does not want to see it."""
     process = run("--", "sleep", "60")

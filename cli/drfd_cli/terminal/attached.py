@@ -220,18 +220,21 @@ class Attendance(ABC):
                         self._relay.resize()
                 case signal.SIGHUP if self._relay is not None:
                     self._hang_up(self._relay)
-                case _ if not self._is_cancelled:
-                    self._is_cancelled = self._cancel(number)
-                    if not self._is_cancelled:
-                        # The daemon is away: try again, or the job would run on.
-                        self._signals.append(number)
+                case signal.SIGUSR1 | signal.SIGUSR2:
+                    from drfd.common.signals import FIRST
 
-    def _cancel(self, number: int) -> bool:
-        """Cancel the job, because of this signal. Returns False if the daemon is away."""
+                    self._request(number, "signal", signal=FIRST | number)
+                case _ if not self._is_cancelled:
+                    self._is_cancelled = self._request(number, "cancel")
+
+    def _request(self, number: int, verb: str, **fields: object) -> bool:
+        """Have the daemon do this to the job because of this signal. If the daemon is away, return
+        False, and try again later: the job would run on."""
         other = self._client.another()
         try:
-            other.request("cancel", select={"ids": [self._job_id]})
+            other.request(verb, select={"ids": [self._job_id]}, **fields)
         except Unavailable:
+            self._signals.append(number)
             return False
         finally:
             other.close()

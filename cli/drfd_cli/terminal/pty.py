@@ -227,7 +227,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 #: Signals that ask drf to end, and those that it acts on and goes on.
 _ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
-_OTHERS = (_signal.SIGTSTP, _signal.SIGCONT, _signal.SIGWINCH)
+_OTHERS = (_signal.SIGTSTP, _signal.SIGCONT, _signal.SIGWINCH, _signal.SIGUSR1, _signal.SIGUSR2)
 #: `st_mode` of a directory that is open to its owner alone.
 _PRIVATE = 0o040700
 #: Connections that may wait to be accepted.
@@ -337,7 +337,8 @@ def catch_signals() -> list[int]:
             if asked_to_end:
                 sys.exit(128 + number)
             asked_to_end = True
-        caught.append(number)
+        if number not in caught:
+            caught.append(number)
 
     for number in (*_ENDING, *_OTHERS):
         _signal.signal(number, catch)
