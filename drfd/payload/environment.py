@@ -50,7 +50,13 @@ _ALONE = (
 
 #: Variables of every job that its submitter's own override. Without PYTHONUNBUFFERED, a Python
 #: program keeps its lines in memory until there are 8192 bytes of them, and nobody can follow it.
-DEFAULTS = {"PYTHONUNBUFFERED": "1"}
+#: Without the others, mpirun (of Open MPI 4, and of its successors) binds the first rank of every
+#: job to the machine's first core, the second one to its second, and so on.
+DEFAULTS = {
+    "PYTHONUNBUFFERED": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
 #: The job's PATH where its submitter has none.
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 

@@ -19,6 +19,7 @@ from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.identity import Denied
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
+from drfd.payload.environment import DEFAULTS
 from launcher.rig import ROOT, WAIT_S, Asked, order, python
 
 
@@ -327,7 +328,7 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters():
         "LOGNAME": "alice",
         "SHELL": "/bin/ours",
         "PWD": "/data",
-        "PYTHONUNBUFFERED": "1",
+        **DEFAULTS,
         "DRF_JOB_ID": "1",
     }
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from drfd.payload.environment import DEFAULTS
 from instance import wait_for
 from vm.service.installed import BIN, UNITS, USERS, ask, main_pid, run, unit
 
@@ -168,7 +169,7 @@ def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
             "MARK": "of alice",
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games",
             "PWD": work,
-            "PYTHONUNBUFFERED": "1",
+            **DEFAULTS,
             "SHELL": "/bin/bash",
             "USER": "alice",
         },
