@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
 from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
@@ -244,13 +243,8 @@ def cli(ctx: click.Context, socket: str | None) -> None:
         click.echo(ctx.get_help())
 
 
-def main(submission_key: str | None = None) -> None:
-    """Run the command line.
-
-    `submission_key` is the key of a submission whose answer was lost: the daemon does not queue a
-    second job with it.
-    """
-    Connection.submission_key = submission_key
+def main() -> None:
+    """Run the command line."""
     _fill_missing_descriptors()
     for stream in (sys.stdout, sys.stderr):
         # Replace characters that the terminal cannot show.

@@ -1,9 +1,8 @@
-"""An ordinary `drf submit` or `drf run`, without click and the client library.
+"""An ordinary `drf submit` or `drf run`, without click.
 
 Scripts submit thousands of jobs, and wait for each start of drf. This module reads what needs no
-look at the daemon, and prints no errors: where it returns None, or raises OSError or ValueError,
-the complete program (`drfd_cli.main`) starts over. If the request may have reached the daemon by
-then, it is sent again with the same submission key, so that no job is queued twice.
+look at the daemon, and does not say what is wrong with a command line: where it returns None or
+False, the complete program (`drfd_cli.main`) starts over.
 
 Only modules that Python loads in a millisecond are imported, neither regular expressions nor
 `socket`; `tests/bench` measures the time.
@@ -11,16 +10,13 @@ Only modules that Python loads in a millisecond are imported, neither regular ex
 
 from __future__ import annotations
 
-import _socket
 import os
 import sys
 
-from drfd.common.errors import ConfigError
-from drfd.common.quick_json import decode
-from drfd.linux.unix_sockets import connect_in_line, peer_of, without_limits
+from drfd.client.connection import Connection
+from drfd.common.errors import ConfigError, DrfdError, Unavailable
 from drfd.payload.environment import ATTACHED, SOCKET, SYSTEM_SOCKET, addressed, as_given, capture
-from drfd.payload.pack import of_request, output_fields
-from drfd.payload.signature import digest_of, proof_of, read_key
+from drfd.payload.pack import output_fields
 from drfd.protocol.codec import encode_request
 from drfd.protocol.job_options import options_of
 from drfd_cli import personal
@@ -56,8 +52,6 @@ _DIGITS = 6
 _LEAST_MEMORY = 1 << 20
 #: Longest script.
 SCRIPT_MAX_BYTES = 512 << 10
-#: Seconds that each exchange with the daemon may take.
-_ANSWER_S = 120
 
 
 class _Words:
@@ -317,61 +311,17 @@ def socket_of_daemon() -> tuple[str, bool]:
     raise FileNotFoundError
 
 
-def connect() -> tuple[_socket.socket, bytes | None]:
-    """Return a connection to the daemon, and the user's signing key, or None if the daemon needs no
-    signature. Raises OSError if there is no daemon or no key, and ValueError if no drfd answers."""
-    path, _ = socket_of_daemon()
-    connection = _socket.socket(_socket.AF_UNIX)
-    try:
-        connect_in_line(connection, path, _ANSWER_S)
-        return connection, _key_for(connection)
-    except BaseException:
-        connection.close()
-        raise
+def client_of_daemon() -> Connection:
+    """Return a connection to the daemon, which is not made yet. Raises OSError if only `choose` can
+    find the daemon."""
+    path, is_own = socket_of_daemon()
+    return Connection(path, start=_start_own if is_own else None)
 
 
-def _key_for(connection: _socket.socket) -> bytes | None:
-    if peer_of(connection)[0] == os.getuid():
-        # A daemon of the same user seldom needs a signature. If it does, it refuses the request,
-        # which is then sent once more.
-        return None
-    connection.sendall(b'{"op":"hello","v":1}\n')
-    hello = decode(received(connection))
-    key_file = hello.get("key_file") if isinstance(hello, dict) else None
-    if key_file is None:
-        return None
-    key = read_key(str(key_file))
-    if key is None:
-        raise PermissionError
-    return key
+def _start_own(socket_path: Path) -> None:
+    from drfd_cli.options import start_own
 
-
-def line_of(request: Mapping[str, object], key: bytes | None) -> bytes:
-    """Return the line that submits this job, signed with the key if there is one. Raises ValueError
-    for text that no message carries."""
-    if key is not None:
-        request = {**request, "proof": proof_of(key, digest_of(of_request(request)))}
-    return encode_request({"op": "submit", "v": 1, **request})
-
-
-def send(connection: _socket.socket, line: bytes) -> None:
-    """Send a request. Raises OSError."""
-    try:
-        connection.sendall(line)
-    except (BrokenPipeError, ConnectionResetError):
-        # The daemon refused the connection before it read the request; its reply can be read.
-        pass
-
-
-def received(connection: _socket.socket) -> bytes:
-    """Return the next line that the daemon sends. Raises OSError."""
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = connection.recv(1 << 16)
-        if not piece:
-            raise ConnectionResetError
-        line += piece
-    return line
+    start_own(socket_path)
 
 
 # -- drf run -----------------------------------------------------------------------------------
@@ -396,11 +346,11 @@ def run(args: list[str]) -> None:
     try:
         # What cannot be sent is told by the complete program.
         encode_request(fields)
-        connection, key = connect()
+        client = client_of_daemon()
     except (OSError, ValueError):
         return
     warn(doubts)
-    _run(connection, key, fields, is_quiet="quiet" in words.flags, escape=escape)
+    _run(client, fields, is_quiet="quiet" in words.flags, escape=escape)
 
 
 def _shows_all_text() -> bool:
@@ -409,11 +359,8 @@ def _shows_all_text() -> bool:
     return {sys.stdout.encoding, sys.stderr.encoding} == {"utf-8"}
 
 
-def _run(
-    connection: _socket.socket, key: bytes | None, fields: dict[str, object], *, is_quiet: bool,
-    escape: str,
-) -> NoReturn:  # fmt: skip
-    """Submit the job over the connection, attend to it, and exit.
+def _run(client: Connection, fields: dict[str, object], *, is_quiet: bool, escape: str) -> NoReturn:
+    """Submit the job, attend to it, and exit.
 
     The request is sent before anything else is loaded that the run needs; meanwhile the daemon
     starts the job. Once it is sent, the complete program cannot start over, because the job
@@ -426,34 +373,28 @@ def _run(
         attach_socket = AttachSocket()
         try:
             job = {"key": os.urandom(12).hex(), **fields, "attach": attach_socket.path}
-            send(without_limits(connection), line_of(job, key))
+            client.send_submission(job)
 
             # From here on the daemon is at work; what follows is slow to load.
-            from drfd.client.connection import Connection
             from drfd_cli.terminal.attached import attend
 
-            path, is_own = socket_of_daemon()
-            client = Connection(path, start=_start_own if is_own else None)
-
             def submit() -> int:
-                return client.submitted(connection, job, key)["id"]
+                return client.submitted(job)["id"]
 
             ended = attend(client, attach_socket, signals, submit, is_quiet=is_quiet, escape=escape)
         finally:
             attach_socket.close()
     except (Exception, KeyboardInterrupt) as error:
-        from drfd_cli.main import leave
-
-        leave(error)
+        _leave(error)
     sys.stdout.flush()
     # Python's own end takes some milliseconds, in which it only tidies up its memory.
     os._exit(ended["status"])
 
 
-def _start_own(socket_path: Path) -> None:
-    from drfd_cli.options import start_own
+def _leave(error: BaseException) -> NoReturn:
+    from drfd_cli.main import leave
 
-    start_own(socket_path)
+    leave(error)
 
 
 # -- drf submit --------------------------------------------------------------------------------
@@ -468,14 +409,9 @@ _FLAGS = {
 }  # fmt: skip
 
 
-class Lost(Exception):
-    """The request was sent, but its answer did not arrive or could not be printed: the job may be
-    queued."""
-
-
-def submit(args: list[str], key: str) -> bool:
+def submit(args: list[str]) -> bool:
     """Queue the job of the arguments after `submit`, and print its id. Returns False if the
-    complete program must do it; no job is queued then. Raises Lost."""
+    complete program must do it, or say why the daemon has refused it; no job is queued then."""
     found = read_all("submit", args, {}, _FLAGS)
     if found is None:
         return False
@@ -485,12 +421,18 @@ def submit(args: list[str], key: str) -> bool:
         return False
     if "script" in fields:
         around["env"]["DRF_SCRIPT"] = os.path.abspath(words.argv[0])
-    request = {"key": key, **fields, **around}
+    request = {"key": os.urandom(12).hex(), **fields, **around}
     doubts = doubts_to_print(request, words)
     if doubts is None:
         return False
-    reply = ask(request)
-    if reply is None:
+    try:
+        reply = client_of_daemon().submit(**request)
+    except OSError:
+        return False
+    except Unavailable as error:
+        # It may be queued: a second submission would need the same key.
+        _leave(error)
+    except DrfdError:
         return False
     if {"drain", "notes"} & reply.keys() and NO_WARNINGS not in words.flags:
         from drfd_cli.output import clean, drain_notices
@@ -502,30 +444,9 @@ def submit(args: list[str], key: str) -> bool:
         shown = _SHOWN_ARRAY.get(shown, shown)
     try:
         print(shown.format(reply["id"], reply.get("tasks")), flush=True)
+    except BrokenPipeError:
+        # The reader has closed the pipe.
+        pass
     except OSError as error:
-        raise Lost from error
+        _leave(error)
     return True
-
-
-def ask(request: dict[str, object]) -> dict[str, Any] | None:
-    """Return the reply with the id of the new job, or None if there is no daemon or any other
-    answer."""
-    try:
-        connection, key = connect()
-        try:
-            reply = decode(answer_of(connection, line_of(request, key)))
-        finally:
-            connection.close()
-    except (OSError, ValueError):
-        return None
-    if not isinstance(reply, dict) or reply.get("ok") is not True:
-        return None
-    return reply if isinstance(reply.get("id"), int) else None
-
-
-def answer_of(connection: _socket.socket, line: bytes) -> bytes:
-    try:
-        send(connection, line)
-        return received(connection)
-    except OSError as error:
-        raise Lost from error

@@ -15,19 +15,14 @@ def main() -> None:
         if name in SLURM_NAMES + HINTED:
             # A link of `drf slurm-names`.
             sys.argv[1:1] = [name]
-    key = None
     try:
         match sys.argv[1:2]:
             case ["submit"]:
                 from drfd_cli import quick
 
-                tried = os.urandom(12).hex()
-                try:
-                    if quick.submit(sys.argv[2:], tried):
-                        # Python's own end takes a fifth of the time, and only tidies up its memory.
-                        os._exit(0)
-                except quick.Lost:
-                    key = tried
+                if quick.submit(sys.argv[2:]):
+                    # Python's own end takes a fifth of the time, and only tidies up its memory.
+                    os._exit(0)
             case ["run"]:
                 from drfd_cli import quick
 
@@ -40,4 +35,4 @@ def main() -> None:
         sys.exit(130)
     from drfd_cli.main import main as whole
 
-    whole(key)
+    whole()

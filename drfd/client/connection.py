@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import Any, ClassVar
+    from typing import Any
 
     from drfd.protocol import replies
 
@@ -93,9 +93,6 @@ class Reconnect:
 
 class Connection:
     """A connection to the daemon, made at the first request. For one thread at a time."""
-
-    #: The key of the next submission, if `drfd_cli.quick` may have sent it already.
-    submission_key: ClassVar[str | None] = None
 
     def __init__(self, path: Path | str, *, start: Start | None = None) -> None:
         """`start`: called when nothing listens at `path`; it listens there afterwards."""
@@ -305,17 +302,16 @@ class Connection:
     def submit(self, **fields: object) -> replies.SubmitReply:
         """Submit a job. A submission whose reply was lost is sent again with the same key, so that
         it is queued once."""
-        key, Connection.submission_key = Connection.submission_key, None
-        job = {"key": key or os.urandom(12).hex(), **fields}
-        return self._only(self._submit_together([job], was_there=key is not None))
+        return self._only(self._submit_together([{"key": os.urandom(12).hex(), **fields}]))
 
-    def submitted(
-        self, connected: _socket.socket, job: Mapping[str, object], key: bytes | None
-    ) -> replies.SubmitReply:
-        """Return the reply to a submission that has been sent over this new connection, without its
-        `proof`. `key`: the signing key if it is known. If the reply is lost, the submission is sent
-        again, as by `submit`."""
-        self._socket, self._key = connected, key
+    def send_submission(self, job: Mapping[str, object]) -> None:
+        """Send a submission, with its key; `submitted` returns the reply."""
+        self._learn_key()
+        self._send(self._encoded("submit", self._signed(job)))
+
+    def submitted(self, job: Mapping[str, object]) -> replies.SubmitReply:
+        """Return the reply to a submission that has been sent. If it is lost, the submission is
+        sent again, as by `submit`."""
         return self._only(self._submit_together([job], is_sent=True))
 
     def _only(self, found: Sequence[replies.SubmitReply | DrfdError]) -> replies.SubmitReply:
@@ -334,14 +330,12 @@ class Connection:
             yield from self._submit_together(some)
 
     def _submit_together(
-        self, jobs: Sequence[Mapping[str, object]], *, was_there: bool = False,
-        is_sent: bool = False,
-    ) -> Sequence[replies.SubmitReply | DrfdError]:  # fmt: skip
+        self, jobs: Sequence[Mapping[str, object]], *, is_sent: bool = False
+    ) -> Sequence[replies.SubmitReply | DrfdError]:
         """Return the reply or the refusal of each job. Those without a reply when the connection is
-        lost are sent again with their keys. `was_there`: the daemon has been reached before.
-        `is_sent`: the only one has been sent."""
+        lost are sent again with their keys. `is_sent`: the only one has been sent."""
         found: list[replies.SubmitReply | DrfdError] = []
-        reconnect = Reconnect(self, was_there=was_there, is_renewed=False)
+        reconnect = Reconnect(self, is_renewed=False)
         is_asked = False
         while len(found) < len(jobs):
             try:

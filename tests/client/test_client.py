@@ -1,7 +1,9 @@
 """The client in Python's own types: what it sends, moments and ids as people write them (moments
 in the time zone of whoever types them), and how an owner is to be told."""
 
+import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -452,6 +454,19 @@ def test_a_request_after_a_restart_finds_the_new_daemon(client, daemon):
     daemon.start()
     assert client.request("hello") == {"ok": True}
     assert daemon.connections == 2
+
+
+def test_a_refusal_at_the_door_is_read_though_the_request_could_not_be_sent(monkeypatch):
+    """A daemon that refuses the connection hangs up before the request is there. This was taken for
+    a lost answer, so that drf asked again for a minute before it said why."""
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(connection_module, "_open", lambda path: ours)
+    with ours, theirs:
+        error = {"kind": "Refused", "code": "too-many", "text": "full", "hint": ""}
+        theirs.sendall(json.dumps({"ok": False, "error": error}).encode() + b"\n")
+        theirs.close()
+        with pytest.raises(Refused, match="full"):
+            Connection("there").submit()
 
 
 # -- many submissions --------------------------------------------------------------------------

@@ -98,13 +98,12 @@ def _recent(ctx: click.Context) -> dict[str, Any]:
     from drfd.client.connection import choose
     from drfd.common.quick_json import decode
     from drfd.linux.unix_sockets import connect_in_line
-    from drfd_cli.quick import received
 
     path = choose(ctx.find_root().params.get("socket"), start=None).path
     with socket.socket(socket.AF_UNIX) as connection:
         connect_in_line(connection, str(path), _ANSWER_S)
         connection.sendall(b'{"op":"recent","v":1,"limit":%d}\n' % _MOST_JOBS)
-        reply = decode(received(connection))
+        reply = decode(connection.makefile("rb").readline())
     if not isinstance(reply, dict) or reply.get("ok") is not True:
         raise ValueError("no answer")
     return reply
