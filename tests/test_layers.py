@@ -130,11 +130,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "control": {"mapping", "commands"},
         "wishes": {"mapping", "control"},
         "records": {"mapping", "commands", "list_times"},
-        "watching": {"mapping", "commands", "list_times"},
+        "node_watch": {"mapping", "commands", "list_times"},
         "submitting": {"mapping", "commands", "list_times"},
         "server": {
             *("mapping", "commands", "list_times", "control", "wishes"),
-            *("records", "watching", "submitting"),
+            *("records", "node_watch", "submitting"),
         },
         "main": {"records", "submitting", "server"},
         "__main__": {"main"},

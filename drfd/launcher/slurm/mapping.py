@@ -64,20 +64,14 @@ LIST_ALLOCATED = (
 )
 #: A name, or several that differ in numbers: "n[1-3,07]".
 _NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
-#: Asks for slurmctld's configuration, with the time of its start.
+#: Asks for slurmctld's configuration.
 SHOW_CONFIG = ("scontrol", "show", "config")
-_BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout")
-PID_FILE = "SlurmctldPidFile"
-#: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
-_MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
 #: The name of an attempt, and the disk rates that may follow it in a comment, which are at most
 #: 2^60 (`drfd.common.units`).
 _NAME = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 _COMMENT = re.compile(rf"{_NAME.pattern}(?:(?:\.[0-9]{{1,19}}){{2}})?")
 
-#: What a node is asked for: the step that a job's script is.
-_SCRIPT_STEP = ".batch"
 _MEBI = 1 << 20
 #: Names that a range of Slurm's may have.
 _MOST_NAMES = 1 << 16
@@ -305,39 +299,6 @@ def _bytes(size: str) -> int:
         return 0
 
 
-def read_settings(text: str) -> dict[str, str]:
-    """Return the settings in the answer to `SHOW_CONFIG`."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, is_setting, value = line.partition("=")
-        if is_setting:
-            found.setdefault(name.strip(), value.strip())
-    return found
-
-
-def read_boot(found: Mapping[str, str]) -> tuple[int, float] | None:
-    """Return from these settings when slurmctld started, in seconds since 1970, and for how many
-    seconds it believes that a job is starting that its node lacks; None if it does not say."""
-    boot = found.get(_BOOT_TIME, "")
-    if not is_number(boot):
-        return None
-    times = (re.match(r"\d{1,6}", found.get(name, ""), re.ASCII) for name in _MISSING_AFTER)
-    total_s = sum(_MISSING_S if each is None else float(each[0]) for each in times)
-    return int(boot), total_s + _MISSING_MORE_S
-
-
-def ask_node(slurm_ids: Iterable[int]) -> tuple[str, ...]:
-    """Return the command that asks a node which of these jobs, all of them its own, it has."""
-    steps = ",".join(f"{each}{_SCRIPT_STEP}" for each in slurm_ids)
-    return ("sstat", "--noheader", "--parsable2", "--format=JobID", f"--jobs={steps}")
-
-
-def read_asked(text: str) -> set[int]:
-    """Read which jobs a node has from its answer to `ask_node`."""
-    ids = (line.strip().removesuffix(_SCRIPT_STEP) for line in text.splitlines())
-    return {int(each) for each in ids if is_number(each)}
-
-
 def _fault(name: str, state: str, reason: str) -> str:
     """Return why a node in this state starts no jobs, or nothing if it does."""
     about = f": {reason}" if reason else ""
@@ -410,12 +371,6 @@ def forgotten_end(now_s: float, mono_s: float) -> Record:
     return end_record(
         at_s=now_s, mono_s=mono_s, exit_code=None, signal=None, is_oom=False, loss=FORGOTTEN
     )
-
-
-def missing_end(now_s: float, mono_s: float) -> Record:
-    """Return the record of the end of an attempt that Slurm shows as running, and whose node has
-    nothing of it."""
-    return noted_end("NODE_FAIL", 0, now_s, mono_s)
 
 
 def end_record(
@@ -516,7 +471,7 @@ def may_pass(complaint: str) -> bool:
 
 
 #: The name of one of Slurm's commands before its words.
-_COMMAND = re.compile(r"(?:sbatch|squeue|sinfo|sstat|scancel|scontrol): ")
+_COMMAND = re.compile(r"(?:sbatch|squeue|sinfo|scancel|scontrol): ")
 #: How the advice begins that comes before munge's complaint, mostly for another cause.
 _ADVICE = "If munged is up"
 

@@ -46,12 +46,11 @@ from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.control import Control
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import LIST_JOBS, Name, SlurmJob
+from drfd.launcher.slurm.node_watch import NodeWatch
 from drfd.launcher.slurm.records.attempts import Attempts
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.submitting.submissions import Submissions
-from drfd.launcher.slurm.watching.census import Census, Shown
-from drfd.launcher.slurm.watching.node_watch import NodeWatch
 from drfd.launcher.slurm.wishes import AGAIN_S, Wish
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
@@ -117,23 +116,20 @@ class SlurmLauncher:
     _is_away: bool = False
 
     def __post_init__(self) -> None:
-        boot_id = process.boot_id()
-        self._attempts = Attempts(self.state, self.attempts_fd, boot_id)
+        self._attempts = Attempts(self.state, self.attempts_fd, process.boot_id())
         self._times = ListTimes(self.poll_s)
         self._commands = Commands(
             self._selector, programs=self.programs, conf=self.conf, most_s=self.most_s
         )
         self._control = Control(self._commands, self._times.hurry)
-        self._missing = Missing(self.state, boot_id, self._times, self._control.register)
+        self._missing = Missing(self._times, self._control.register)
         self._submissions = Submissions(
             self._commands, self._times, self.partition,
             on_submitted=self._take_submitted, on_failed=self._fail,
         )  # fmt: skip
-        self._census = Census(self._commands, self._lack_on_node)
         self._nodes = NodeWatch(
-            self._commands, self._times, self._census,
-            self._attempts.journals, self._report_nodes,
-        )  # fmt: skip
+            self._commands, self._times, self._attempts.journals, self._report_nodes
+        )
         self._background = BackgroundWork(self._selector)
 
     def serve(self) -> None:
@@ -153,7 +149,6 @@ class SlurmLauncher:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
         self._attempts.load()
-        self._missing.load(self._attempts)
         self._times.hurry()
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
@@ -371,7 +366,6 @@ class SlurmLauncher:
                 found.setdefault(job.name, []).append(job)
         for key in self._attempts:
             self._compare(number, key, found)
-        self._census.see_list(number, self._shown_running(found))
         self._forget_notes()
         for name, jobs in found.items():
             attempt = self._attempts.get(name.key)
@@ -390,29 +384,6 @@ class SlurmLauncher:
                 if all(job.is_over for job in jobs):
                     del self._wishes[key]
                     self._tell("removed", key)
-
-    def _shown_running(self, found: dict[Name, list[SlurmJob]]) -> dict[Key, Shown]:
-        """Return the attempts that a list shows as running, or suspended, and that are not over."""
-        shown = {}
-        for key in self._attempts:
-            attempt = self._attempts[key]
-            node = attempt.created.get("node")
-            if attempt.is_over or attempt.running is None or not isinstance(node, str):
-                continue
-            job, _ = self._chosen(key, found)
-            if job is not None and job.state in ("RUNNING", "SUSPENDED"):
-                shown[key] = Shown(job.id, node, job.state == "SUSPENDED")
-        return shown
-
-    def _lack_on_node(self, key: Key) -> None:
-        """Record the end of an attempt that Slurm shows as running, and whose node lacks it."""
-        attempt = self._attempts.get(key)
-        if attempt is None or attempt.is_over:
-            return
-        log.error("event=not-on-its-node job=%d attempt=%d", *key, extra=about(job=key[0]))
-        self._end(key, mapping.missing_end(time.time(), time.monotonic()))
-        # The next list shows what is to be cancelled.
-        self._times.hurry()
 
     def _forget_notes(self) -> None:
         """Go on with the removal of old notes, or begin another if it is time for that."""

@@ -10,18 +10,15 @@ from drfd.common.units import parse_size
 from drfd.launcher.protocol import EVERY_DISK, DiskLimit
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.mapping import (
-    PID_FILE,
     Name,
     SlurmJob,
     SlurmNode,
     choose,
     comment_of,
     end_of,
-    read_boot,
     read_comment,
     read_jobs,
     read_nodes,
-    read_settings,
     submit_env,
     submit_words,
     without_slurms,
@@ -165,27 +162,7 @@ def test_an_end_outside_the_attempts_life_is_not_believed(told, taken):
     assert end_of(job, 100.0, 5.0, 50.0)["at_s"] == taken
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("BOOT_TIME = 1795\nBatchStartTimeout = 30 sec\nMessageTimeout = 5 sec\n", (1795, 38.0)),
-        ("Configuration data\nBOOT_TIME    = 1795\nMessageTimeout = many\n", (1795, 23.0)),
-        ("BOOT_TIME = 2026-11-25T15:09:43\n", None),
-        ("BatchStartTimeout = 30 sec\n", None),
-        ("", None),
-    ],
-)
-def test_when_slurmctld_started_and_how_long_it_waits_for_jobs_that_nodes_lack(text, said):
-    assert read_boot(read_settings(text)) == said
-
-
-def test_what_slurm_shows_of_itself_is_read():
-    shown = "SlurmctldParameters = (null)\nSlurmctldPidFile        = /run/a b.pid\nX = 1\n"
-    assert read_settings(shown)[PID_FILE] == "/run/a b.pid"
-    assert PID_FILE not in read_settings("SlurmdPidFile = /run/slurmd.pid\n")
-    assert mapping.ask_node([3, 14])[-1] == "--jobs=3.batch,14.batch"
-    assert mapping.read_asked("3.batch\n14.batch\n") == {3, 14}
-    assert mapping.read_asked("\n3.0\nsstat\n") == set()
+def test_what_slurm_shows_of_its_nodes_is_read():
     text = (
         "n1|idle|4|4000|4|1|none\nsinfo: error\nn1|idle|4|4000|4|1|none\nn2|idle|?|4000|4|1|none\n"
     )

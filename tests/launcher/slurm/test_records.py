@@ -151,17 +151,17 @@ def test_the_last_of_freeze_and_thaw_counts_and_a_kill_comes_before_all(clock):
 # -- attempts that lists lack -------------------------------------------------------------
 
 
-KEY, OTHER = (1, 1), (2, 1)
+KEY = (1, 1)
 GOOD, BAD = Answer(0, "", ""), Answer(1, "", "refused")
 
 
 class Rig:
     """The missing attempts of a launcher, whose orders to the nodes are collected."""
 
-    def __init__(self, place: Path, boot_id: str = "b") -> None:
+    def __init__(self) -> None:
         self.orders: list[Callable[[Answer], None]] = []
         self.times = ListTimes(poll_s=30.0)
-        self.missing = Missing(place, boot_id, self.times, self.orders.append)
+        self.missing = Missing(self.times, self.orders.append)
 
     def next_list(self) -> None:
         self.times.hurry()
@@ -170,8 +170,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path, clock) -> Rig:
-    return Rig(tmp_path)
+def rig(clock) -> Rig:
+    return Rig()
 
 
 def test_one_that_was_found_again_has_all_its_time_when_it_is_missing_again(rig, clock):
@@ -195,39 +195,6 @@ def test_an_order_that_slurm_refuses_does_not_count(rig, clock):
     rig.next_list()
     assert not rig.missing.is_gone(KEY)
     assert len(rig.orders) == 1, "they are told again"
-
-
-def test_the_next_launcher_waits_for_what_is_left(rig, clock, tmp_path):
-    rig.missing.is_gone(KEY)
-    rig.orders.pop()(GOOD)
-    clock.pass_s(6)
-    after = Rig(tmp_path)
-    after.missing.load([KEY, OTHER])
-    assert not after.missing.is_gone(KEY)
-    assert after.orders == []
-    clock.pass_s(4)
-    assert after.missing.is_gone(KEY)
-
-
-@pytest.mark.parametrize(
-    ("boot_id", "known", "text"),
-    [
-        ("another", [KEY], None),
-        ("b", [OTHER], None),
-        ("b", [KEY], "no JSON"),
-        ("b", [KEY], "[]"),
-        ("b", [KEY], '{"boot_id": "b", "since": {"1.1": "soon"}}'),
-    ],
-)
-def test_a_file_that_says_nothing_is_left_alone(rig, clock, tmp_path, boot_id, known, text):
-    rig.missing.is_gone(KEY)
-    rig.orders.pop()(GOOD)
-    if text is not None:
-        (tmp_path / "missing").write_text(text)
-    clock.pass_s(20)
-    after = Rig(tmp_path, boot_id)
-    after.missing.load(known)
-    assert not after.missing.is_gone(KEY)
 
 
 # -- notes of starts ----------------------------------------------------------------------

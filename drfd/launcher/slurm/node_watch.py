@@ -1,4 +1,4 @@
-"""The nodes as Slurm shows them, and which slurmctld it is that shows them."""
+"""The nodes as Slurm shows them, and whether only drfd submits jobs to it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import LIST_ALLOCATED, LIST_NODES, SHOW_CONFIG, SlurmNode
-from drfd.launcher.slurm.watching.census import Census
-from drfd.launcher.slurm.watching.daemon_process import RunningProcess, running_process
 from drfd.slurm.files import gate_script
-from drfd.slurm.settings import GATE, GATE_FILE
+from drfd.slurm.settings import GATE, GATE_FILE, read_config
 
 #: Seconds between two looks at the nodes, at most.
 _EVERY_S = 5.0
@@ -33,7 +31,6 @@ class NodeWatch:
 
     commands: Commands
     times: ListTimes
-    census: Census
     #: The journals whose jobs are this launcher's: what others hold on a node is not free there.
     journals: Set[str]
     #: Called when the nodes have changed, or why none of them starts jobs.
@@ -44,19 +41,10 @@ class NodeWatch:
     #: Why Slurm is given no jobs although it answers, or None. Any user whose jobs it takes can
     #: write lines into its lists, as names and comments may hold line ends.
     gate_fault: str | None = _NOT_ASKED
-    #: slurmctld's, or None as long as it has not been asked.
-    _settings: Mapping[str, str] | None = None
+    #: Whether slurmctld has been asked for that.
+    knows_gate: bool = False
     _due_mono_s: float = 0.0
     _is_asking: bool = False
-    #: Where slurmctld writes its pid, and which process it was when it was asked.
-    _pid_file: str = ""
-    _slurm_process: RunningProcess | None = None
-    #: Whether it is being asked when it started.
-    _asks_config: bool = False
-
-    @property
-    def knows_gate(self) -> bool:
-        return self._settings is not None
 
     def pause_s(self) -> float | None:
         """Return the seconds until the nodes are to be asked for, or None while they are."""
@@ -90,51 +78,29 @@ class NodeWatch:
             self.on_change()
 
     def _take_nodes(self, answer: Answer) -> None:
-        if not answer.is_good:
+        if answer.is_good:
+            nodes = mapping.read_nodes(answer.output)
+            self.commands.run(LIST_ALLOCATED, partial(self._take_allocated, nodes))
+        else:
             self._is_asking = False
             self.see_away(answer)
-            return
-        nodes = mapping.read_nodes(answer.output)
-        self.commands.run(LIST_ALLOCATED, partial(self._take_allocated, nodes))
 
     def _take_allocated(self, nodes: dict[str, SlurmNode], answer: Answer) -> None:
-        self._is_asking = False
-        if not answer.is_good:
-            self.see_away(answer)
-            return
-        nodes = mapping.with_others_jobs(nodes, answer.output, self.journals)
-        self._see_gate(nodes)
-        self._ask_for_config()
-
-    def _see_gate(self, nodes: dict[str, SlurmNode]) -> None:
-        if self._settings is not None:
-            self.gate_fault = _gate_fault(self._settings)
-        self._see(nodes, away=self.gate_fault)
-
-    def _ask_for_config(self) -> None:
-        """Ask when slurmctld started, unless it is seen to be the process that has answered."""
-        seen = running_process(self._pid_file, "slurmctld")
-        if seen is not None and seen == self._slurm_process and self.gate_fault is None:
-            self.census.ask_nodes(self.times.count)
-        elif not self._asks_config:
-            self._asks_config = True
-            self.commands.run(SHOW_CONFIG, partial(self._take_config, seen))
-
-    def _take_config(self, seen: RunningProcess | None, answer: Answer) -> None:
-        """See whether slurmctld is another than before, which may have forgotten ends. `seen` was
-        its process before the question: an answer of another's is asked for again."""
-        self._asks_config = False
-        settings = mapping.read_settings(answer.output) if answer.is_good else {}
-        found = mapping.read_boot(settings)
         if answer.is_good:
-            self._settings = settings
-            self._see_gate(self.nodes)
-        if found is not None:
-            self._slurm_process = seen
-            self._pid_file = settings.get(mapping.PID_FILE, "")
-            if self.census.see_start(*found, self.times.count):
-                self.times.hurry()
-        self.census.ask_nodes(self.times.count)
+            nodes = mapping.with_others_jobs(nodes, answer.output, self.journals)
+            self.commands.run(SHOW_CONFIG, partial(self._take_config, nodes))
+        else:
+            self._is_asking = False
+            self.see_away(answer)
+
+    def _take_config(self, nodes: dict[str, SlurmNode], answer: Answer) -> None:
+        self._is_asking = False
+        if answer.is_good:
+            self.knows_gate = True
+            self.gate_fault = _gate_fault(read_config(answer.output))
+            self._see(nodes, away=self.gate_fault)
+        else:
+            self.see_away(answer)
 
 
 def _gate_fault(settings: Mapping[str, str]) -> str | None:

@@ -1,1 +1,0 @@
-"""What is known of Slurm itself: its nodes, and the slurmctld that shows them."""
