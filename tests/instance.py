@@ -408,7 +408,7 @@ class Instance:
                     job.rmdir()
                 except OSError:
                     time.sleep(0.01)
-        Kernel().end_scope(group_for(self.state))
+        Kernel().end_holder(group_for(self.state))
 
 
 class OwnLauncher:

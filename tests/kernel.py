@@ -62,7 +62,7 @@ class Kernel:
             tops.append(Path(self.v2, name))
         return tops
 
-    def end_scope(self, name: str) -> None:
+    def end_holder(self, name: str) -> None:
         """With it goes the whole tree in which the jobs of the instance with this group were."""
         env = {**os.environ, "XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
         for place, command in self._scopes(name).items():
@@ -76,8 +76,8 @@ class Kernel:
         uid = os.getuid()
         users = Path(self.v2, "user.slice", f"user-{uid}.slice", f"user@{uid}.service")
         return {
-            Path(self.v2, "drfd.slice", scope(name)): ["systemctl"],
-            Path(users, "drfd.slice", scope(name)): ["systemctl", "--user"],
+            Path(self.v2, "drfd.slice", holder(name)): ["systemctl"],
+            Path(users, "drfd.slice", holder(name)): ["systemctl", "--user"],
         }
 
     def limits(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -168,9 +168,9 @@ def is_removed(cgroup: Path) -> bool:
     return True
 
 
-def scope(name: str) -> str:
-    """The scope of the instance with this group."""
-    return f"{name.replace('/', '-')}.scope"
+def holder(name: str) -> str:
+    """The service of the jobs of the instance with this group."""
+    return f"{name.replace('/', '-')}.service"
 
 
 #: So long a close waits of what `lingering` makes.

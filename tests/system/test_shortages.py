@@ -71,7 +71,7 @@ def no_new_processes(instance: Instance) -> Iterator[None]:
     cage.mkdir()
     try:
         for pid in [launcher, *children_of(launcher)]:
-            # Another is the one that keeps the scope alive in which jobs are by version 2.
+            # Another is the one that keeps the service alive in which jobs are by version 2.
             if kernel.cgroup(pid, "pids") == home:
                 (cage / "cgroup.procs").write_text(str(pid))
         (cage / "pids.max").write_text("1")

@@ -202,7 +202,7 @@ class Victim(Instance):
         for directory in self.cgroups():
             wait_for(f"the end of {directory}", lambda d=directory: is_removed(Path(d)))
         # What held them is not there after a reboot either.
-        Kernel().end_scope(group_for(self.state))
+        Kernel().end_holder(group_for(self.state))
         for top in map(str, self._groups()):
             wait_for(f"the end of {top}", lambda d=top: is_removed(Path(d)))
         for path in (self.state / "launcher" / "attempts").iterdir():

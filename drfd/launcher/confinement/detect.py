@@ -1,10 +1,10 @@
 """The choice of a confinement, and on cgroup v2 the parent cgroup of all jobs.
 
 systemd requires that jobs live neither directly below the cgroup root nor in a unit that is
-restarted. So jobs live in a unit of their own with delegated controllers. A sleeping process, the
-keeper, keeps the unit alive; it has a cgroup of its own, because only a cgroup without processes
-can give controllers to its children. The unit's own files stay systemd's; the cgroups below it are
-the launcher's.
+restarted. So jobs live in a service of their own with delegated controllers. A sleeping process
+keeps the service alive, in a cgroup of its own, because only a cgroup without processes can give
+controllers to its children. The service's own files stay systemd's; the cgroups below it are the
+launcher's. An installation has that service (systemd/drfd-jobs.service); other launchers start one.
 
 systemd, the system's manager or a user's own, is asked over its command line, with a time limit.
 """
@@ -18,9 +18,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGKILL
 
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2
 from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified, layout
@@ -93,9 +93,9 @@ def _place(mount: str, group: str, delegated_unit: str | None) -> DelegatedGroup
             raise DelegationFailed(str(error)) from None
     if not has_systemd():
         return below_root(mount, group)
-    scope = f"{group.replace('/', '-')}.scope"
+    unit = f"{group.replace('/', '-')}.service"
     if os.getuid() == 0:
-        return in_scope(mount, scope, _SYSTEM)
+        return in_own_unit(mount, unit, _SYSTEM)
     if not lingers(os.getuid()):
         raise NoJobGroup(
             "your systemd manager ends with your last session, and jobs in it would too: "
@@ -103,7 +103,7 @@ def _place(mount: str, group: str, delegated_unit: str | None) -> DelegatedGroup
         )
     if not _is_managed():
         raise NoJobGroup("the launcher could not move into a scope of your systemd manager")
-    return in_scope(mount, scope, _USERS)
+    return in_own_unit(mount, unit, _USERS)
 
 
 def _is_managed() -> bool:
@@ -139,31 +139,12 @@ _ANSWER_S = 20.0
 #: Directory in which logind has a file for each user that lingers.
 LINGER = "/var/lib/systemd/linger"
 
-#: A process that does nothing.
-SLEEP = ("sleep", "infinity")
 #: Where root's commands are.
 PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NoAnswer(Exception):
     """systemd is not there, or refuses; the text is what it said."""
-
-
-def sleep() -> int:
-    """Start a process that does nothing and outlives the launcher. Returns its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        os.chdir("/")
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in range(3):
-            os.dup2(null, fd)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        os.execvpe(SLEEP[0], SLEEP, {"PATH": PROGRAMS})
-    finally:
-        os._exit(127)
 
 
 def lingers(uid: int) -> bool:
@@ -175,31 +156,18 @@ def lingers(uid: int) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Keeper:
-    """A process that was started to keep a scope alive."""
-
-    process: subprocess.Popen[bytes]
-    #: A file in memory with what the process has written to standard error.
-    said_fd: int
-
-    def has_failed(self) -> bool:
-        return self.process.poll() is not None
-
-    def is_in(self, unit: str) -> bool:
-        """Return whether systemd has moved the process to this unit."""
-        try:
-            here = Path(f"/proc/{self.process.pid}/cgroup").read_text()
-        except OSError:
-            return False
-        return any(line.startswith("0::") and line.endswith(f"/{unit}") for line in here.split())
-
-    def why(self) -> str:
-        return _last_line(os.pread(self.said_fd, 4096, 0).decode(errors="replace"))
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+_OPTIONS = ("--quiet", "--collect", "--slice=drfd.slice")
+#: A job that is killed for memory is no reason to stop the others.
+_HOLDS = (
+    *("--description=The jobs of drfd", "--property=Type=exec", "--property=Delegate=yes"),
+    "--property=OOMPolicy=continue",
+)
+#: Moves itself out of its service's own cgroup, below the mount point $0, and sleeps. systemd takes
+#: one of two dollar signs.
+_SLEEP = (
+    'group=$$0$$(sed -n s/^0:://p /proc/self/cgroup) && mkdir -p "$$group/keeper" && '
+    'echo $$$$ >"$$group/keeper/cgroup.procs" && exec sleep infinity'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,23 +183,25 @@ class Manager:
             name: value for name, _, value in (line.partition("=") for line in lines.splitlines())
         }
 
-    def start_scope(self, unit: str, description: str) -> Keeper:
-        """Start a scope around a sleeping process that outlives the launcher. Raises NoAnswer."""
-        words = [*self._scope(), f"--unit={unit}", f"--description={description}"]
-        said_fd = os.memfd_create("systemd-run")
-        try:
-            process = subprocess.Popen(
-                [*words, "--property=Delegate=yes", *SLEEP],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said_fd,
-                env=self._environment(),
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise NoAnswer(f"systemd-run: {error.strerror}") from None
-        return Keeper(process, said_fd)
+    def start_holder(self, unit: str, mount: str) -> None:
+        """Start a service that is there for its cgroup only. Raises NoAnswer."""
+        with suppress(NoAnswer):
+            # An earlier one may be about to end.
+            self.stop(unit)
+        words = ["systemd-run", *self._whose(), *_OPTIONS, f"--unit={unit}", *_HOLDS]
+        # Should somebody kill the sleeping process, jobs go on.
+        for more in (["--property=ExitType=cgroup"], []):
+            try:
+                _ask([*words, *more, "/bin/sh", "-c", _SLEEP, mount], self._environment())
+                return
+            except NoAnswer:
+                # systemd before 250 does not know that.
+                if not more:
+                    raise
+
+    def stop(self, unit: str) -> None:
+        """Stop a unit, and wait for its end. Raises NoAnswer."""
+        _ask(["systemctl", *self._whose(), "stop", unit], self._environment())
 
     def become_scope(self, command: list[str]) -> None:
         """Execute this command in a scope of its own, with the same pid and descriptors. Raises
@@ -244,8 +214,7 @@ class Manager:
         return ["--user"] if self.is_users else []
 
     def _scope(self) -> list[str]:
-        options = ["--scope", "--quiet", "--collect", "--slice=drfd.slice"]
-        return ["systemd-run", *self._whose(), *options]
+        return ["systemd-run", *self._whose(), "--scope", *_OPTIONS]
 
     def _environment(self) -> dict[str, str]:
         """Return the environment for systemd's commands. Root's has nothing of whoever has started
@@ -282,17 +251,8 @@ def _last_line(said: str) -> str:
     return (said.strip() or "failed and said nothing").splitlines()[-1]
 
 
-#: Seconds that a scope may take to become active, or the previous scope to vanish.
-_SCOPE_S = 60.0
-#: Seconds after its start at which a scope that systemd does not know counts as lost.
-_START_S = 15.0
-#: Number of starts that systemd may refuse, because the previous scope may not have vanished
-#: yet, and the pause between two starts in seconds.
-_STARTS, _RESTART_S = 3, 0.5
-#: Seconds that the keeper of a unit may take to move into its own cgroup.
-_MOVE_S = 10.0
-#: Seconds to wait for systemd to remove an empty scope, and between two looks at a scope.
-_END_S, _POLL_S = 3.0, 0.05
+#: Seconds that the sleeping process may take to move into its own cgroup, and between two tries.
+_MOVE_S, _POLL_S = 10.0, 0.05
 
 
 class NoJobGroup(Exception):
@@ -319,44 +279,27 @@ def in_unit(mount: str, unit: str, manager: Manager) -> DelegatedGroup:
     if found.get("Delegate") != "yes":
         raise NoJobGroup(f"{unit} has no Delegate=yes, so its cgroups belong to systemd")
     try:
-        return _make_group(mount, found["ControlGroup"], release=lambda: None)
+        top = found["ControlGroup"]
+        _enable(f"{mount}{top}", timeout_s=_MOVE_S)
+        group = f"{top.lstrip('/')}/jobs"
+        Path(mount, group).mkdir(exist_ok=True)
+        controllers = _enable(f"{mount}/{group}", timeout_s=0)
+        return DelegatedGroup(mount, group, controllers, release=lambda: None)
     except OSError as error:
         raise NoJobGroup(f"{unit}: {error.filename}: {error.strerror}") from None
 
 
-def in_scope(mount: str, unit: str, manager: Manager) -> DelegatedGroup:
-    """Make the group below a scope that outlives this launcher. The next launcher finds the scope
-    again; its release ends it. Raises NoJobGroup if it does not become active."""
-    keeper: Keeper | None = None
-    started, refused = 0.0, 0
-    deadline = time.monotonic() + _SCOPE_S
-    while time.monotonic() < deadline:
-        found = _scope_state(manager, unit)
-        top = f"{mount}{found['ControlGroup']}"
-        if _is_alive(found, top):
-            place = _prepare_scope(mount, found["ControlGroup"])
-            # It may have been declared dead meanwhile (systemd/systemd#36781).
-            if place is not None and _is_alive(_scope_state(manager, unit), top):
-                return place
-        elif found["LoadState"] == "not-found":
-            if keeper is not None and keeper.has_failed():
-                refused += 1
-                if refused == _STARTS:
-                    raise NoJobGroup(f"systemd-run: {keeper.why()}")
-                time.sleep(_RESTART_S)
-                keeper = None
-            elif keeper is not None and time.monotonic() - started > _START_S:
-                keeper.kill()
-                keeper = None
-            if keeper is None:
-                started = time.monotonic()
-                keeper = manager.start_scope(unit, "The jobs of drfd")
-                _await_start(keeper, unit)
-                continue
-        time.sleep(_POLL_S)
-    if keeper is not None:
-        keeper.kill()
-    raise NoJobGroup(f"{unit} did not come up within {_SCOPE_S:.0f} s")
+def in_own_unit(mount: str, unit: str, manager: Manager) -> DelegatedGroup:
+    """Make the group below a service that outlives this launcher, and is started unless an earlier
+    one has. Its release stops it. Raises NoJobGroup, NoAnswer."""
+    if manager.show(unit, "--property=ActiveState")["ActiveState"] != "active":
+        manager.start_holder(unit, mount)
+
+    def release() -> None:
+        with suppress(NoAnswer):
+            manager.stop(unit)
+
+    return replace(in_unit(mount, unit, manager), release=release)
 
 
 def below_root(mount: str, group: str) -> DelegatedGroup:
@@ -376,34 +319,6 @@ def below_root(mount: str, group: str) -> DelegatedGroup:
         raise NoJobGroup(f"{top}: {error.strerror}") from None
     parent = os.path.dirname(f"{mount}/{group}")
     return DelegatedGroup(mount, group, controllers, lambda: _remove_up(mount, parent))
-
-
-def _await_start(keeper: Keeper, unit: str) -> None:
-    """Wait until the scope's process is in its unit, or has failed. This reads /proc, whereas each
-    question to systemd needs a process."""
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and not keeper.has_failed() and not keeper.is_in(unit):
-        time.sleep(_POLL_S / 10)
-
-
-def _prepare_scope(mount: str, control_group: str) -> DelegatedGroup | None:
-    """Keep a scope alive and make the group for jobs in it; None if the scope has vanished."""
-    top = f"{mount}{control_group}"
-    try:
-        _ensure_keeper(top)
-        return _make_group(mount, control_group, lambda: _dissolve(top))
-    except OSError as error:
-        if error.errno in VANISHED:
-            return None
-        raise NoJobGroup(f"{top}: {error.strerror}") from None
-
-
-def _make_group(mount: str, control_group: str, release: Callable[[], None]) -> DelegatedGroup:
-    """Make the cgroup for jobs in the one that was delegated."""
-    group = f"{control_group.lstrip('/')}/jobs"
-    _enable(f"{mount}{control_group}", timeout_s=_MOVE_S)
-    Path(mount, group).mkdir(exist_ok=True)
-    return DelegatedGroup(mount, group, _enable(f"{mount}/{group}", timeout_s=0), release)
 
 
 def _enable(directory: str, *, timeout_s: float) -> frozenset[str]:
@@ -433,56 +348,6 @@ def _enable(directory: str, *, timeout_s: float) -> frozenset[str]:
                 raise NoJobGroup(f"processes live in {directory} itself")
             time.sleep(_POLL_S)
     return frozenset(control.read_text().split()).intersection((*REQUIRED, *OPTIONAL))
-
-
-def _scope_state(manager: Manager, unit: str) -> dict[str, str]:
-    return manager.show(unit, "--property=LoadState,ActiveState,ControlGroup")
-
-
-def _is_alive(found: dict[str, str], top: str) -> bool:
-    """Return whether a scope is active and has a process. One without a process is about to go,
-    even if systemd does not know that yet."""
-    if found["ActiveState"] != "active" or not found["ControlGroup"]:
-        return False
-    try:
-        return "populated 1" in Path(top, "cgroup.events").read_text()
-    except OSError:
-        return False
-
-
-def _ensure_keeper(top: str) -> None:
-    """Make sure that there is a process in the keeper's own cgroup and none directly in `top`."""
-    home = Path(top, "keeper")
-    home.mkdir(exist_ok=True)
-    for pid in _pids(Path(top)):
-        _move(pid, home)
-    if not _pids(home):
-        # The keeper was killed, and only jobs keep the scope alive.
-        _move(sleep(), home)
-
-
-def _move(pid: int, home: Path) -> None:
-    try:
-        Path(home, "cgroup.procs").write_text(str(pid))
-    except ProcessLookupError:
-        return
-
-
-def _pids(directory: Path) -> list[int]:
-    return [int(line) for line in Path(directory, "cgroup.procs").read_text().split()]
-
-
-def _dissolve(top: str) -> None:
-    """End the keeper; systemd then removes the empty scope. This waits `_END_S` at most, and the
-    next launcher waits for the removal, too."""
-    try:
-        for pid in _pids(Path(top, "keeper")):
-            os.kill(pid, SIGKILL)
-    except (FileNotFoundError, ProcessLookupError):
-        pass
-    deadline = time.monotonic() + _END_S
-    while Path(top).exists() and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
 
 
 def _remove_up(mount: str, directory: str) -> None:

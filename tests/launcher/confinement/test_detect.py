@@ -5,9 +5,6 @@ The real one is asked in tests/system."""
 import errno
 import os
 import pwd
-import subprocess
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PosixPath
 from typing import Any
@@ -18,18 +15,15 @@ from drfd.launcher.confinement import detect
 from drfd.launcher.confinement.cgroup_files import find_mounts
 from drfd.launcher.confinement.cgroup_v1 import USED
 from drfd.launcher.confinement.detect import (
-    SLEEP,
     DelegationFailed,
-    Keeper,
     Manager,
     NoAnswer,
     NoJobGroup,
     below_root,
     choose,
-    in_scope,
+    in_own_unit,
     in_unit,
 )
-from launcher.rig import until
 
 # -- by what is mounted and what is allowed -----------------------------------------------
 
@@ -138,7 +132,7 @@ def test_who_cannot_move_into_a_users_manager_stays(v2, v1):
 
 
 UNIT = "drfd-jobs.service"
-SCOPE = "drfd-x.scope"
+OWN = "drfd-x.service"
 ALL = frozenset({"cpu", "cpuset", "io", "memory", "pids"})
 
 
@@ -248,84 +242,52 @@ def kernel(tmp_path, monkeypatch) -> Kernel:
     monkeypatch.setattr(detect, "Path", KernelPath)
     monkeypatch.setattr(detect, "os", kernel)
     monkeypatch.setattr(detect, "_POLL_S", 0.001)
-    monkeypatch.setattr(detect, "_RESTART_S", 0.001)
     return kernel
-
-
-@dataclass(frozen=True)
-class Sleeper(Keeper):
-    """A real process, which only this tree has in a scope."""
-
-    kernel: Kernel
-
-    def is_in(self, unit: str) -> bool:
-        return self.process.pid in pids(self.kernel.root / "drfd.slice" / unit)
 
 
 @dataclass
 class Systemd:
-    """What a manager answers and does. `births`: what becomes of each scope that is started."""
+    """What a manager answers and does."""
 
     kernel: Kernel
     unit: dict[str, str] = field(default_factory=dict)
-    births: list[Callable[[Keeper], None]] = field(default_factory=list)
-    started: list[Keeper] = field(default_factory=list)
-    #: Called at each look.
-    on_show: Callable[[], None] = lambda: None
+    #: Units that were started and stopped, in order.
+    done: list[str] = field(default_factory=list)
 
     def show(self, unit: str, *words: str) -> dict[str, str]:
-        assert unit in (UNIT, SCOPE)
-        self.on_show()
+        assert unit in (UNIT, OWN)
         asked = words[0].removeprefix("--property=").split(",")
-        nothing = {"ActiveState": "inactive", "ControlGroup": "", "LoadState": "not-found"}
+        nothing = {"ActiveState": "inactive", "ControlGroup": ""}
         return {name: (nothing | self.unit).get(name, "no") for name in asked}
 
-    def start_scope(self, unit: str, description: str) -> Keeper:
-        process = subprocess.Popen(SLEEP)
-        self.started.append(Sleeper(process, os.memfd_create("said"), self.kernel))
-        self.births.pop(0)(self.started[-1])
-        return self.started[-1]
+    def start_holder(self, unit: str, mount: str) -> None:
+        assert mount == str(self.kernel.root)
+        self.done.append(f"start {unit}")
+        self.have()
+
+    def stop(self, unit: str) -> None:
+        self.done.append(f"stop {unit}")
 
     @property
     def top(self) -> Path:
-        return self.kernel.root / "drfd.slice" / SCOPE
+        return self.kernel.root / "drfd.slice" / OWN
 
-    def live(self, keeper: Keeper) -> None:
-        """The scope comes up, the process in it."""
-        self.have(keeper.process.pid)
-
-    def have(self, *inhabitants: int) -> None:
+    def have(self) -> None:
         for directory in (self.top.parent, self.top):
             self.kernel.make(directory)
             control = directory.parent / "cgroup.subtree_control"
             control.write_text(self.kernel.controllers)
             (directory / "cgroup.controllers").write_text(self.kernel.controllers)
-        for pid in inhabitants:
-            self.kernel.enter(self.top, pid)
         self.unit = {
             "ActiveState": "active",
-            "LoadState": "loaded",
-            "ControlGroup": f"/drfd.slice/{SCOPE}",
+            "ControlGroup": f"/drfd.slice/{OWN}",
             "Delegate": "yes",
         }
 
-    def be_lost(self, keeper: Keeper) -> None:
-        """systemd does not notice that it has started."""
-        self.kernel.make(self.top.parent)
-        self.kernel.make(self.top)
-
-    def fail(self, keeper: Keeper) -> None:
-        os.write(keeper.said_fd, b"Hint: x\nFailed to start transient scope unit: no\n")
-        keeper.kill()
-
 
 @pytest.fixture
-def systemd(kernel) -> Iterator[Systemd]:
-    systemd = Systemd(kernel)
-    yield systemd
-    for keeper in systemd.started:
-        keeper.kill()
-        os.close(keeper.said_fd)
+def systemd(kernel) -> Systemd:
+    return Systemd(kernel)
 
 
 # -- a unit that somebody else keeps alive --------------------------------------------------
@@ -348,7 +310,7 @@ def test_jobs_live_one_level_below_a_delegated_unit(kernel, systemd, given):
     systemd.have()
     for _ in range(2):
         place = in_unit(str(kernel.root), UNIT, systemd)
-        assert (place.group, place.controllers) == (f"drfd.slice/{SCOPE}/jobs", {*given.split()})
+        assert (place.group, place.controllers) == (f"drfd.slice/{OWN}/jobs", {*given.split()})
         assert tree(systemd.top) == {".": given, "jobs": given}
     place.release()
     assert tree(systemd.top).keys() == {".", "jobs"}, "the unit is not ours to end"
@@ -388,110 +350,16 @@ def test_without_memory_or_pids_it_does_not(kernel, systemd, given):
         in_unit(str(kernel.root), UNIT, systemd)
 
 
-# -- a scope of our own ---------------------------------------------------------------------
+# -- a service of our own -------------------------------------------------------------------
 
 
-def test_a_scope_is_started_around_a_keeper_in_its_own_cgroup(systemd):
-    systemd.births = [systemd.live]
-    place = in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    (keeper,) = systemd.started
-    assert (place.group, place.controllers) == (f"drfd.slice/{SCOPE}/jobs", ALL)
-    assert tree(systemd.top) == {
-        ".": "cpu cpuset io memory pids",
-        "jobs": "cpu cpuset io memory pids",
-        "keeper": "",
-    }
-    assert (pids(systemd.top), pids(systemd.top / "keeper")) == ([], [keeper.process.pid])
-    assert not keeper.has_failed()
-    # The next launcher finds it again.
-    assert in_scope(str(systemd.kernel.root), SCOPE, systemd).group == place.group
-    assert len(systemd.started) == 1
-
-
-def test_released_it_loses_its_keeper_and_systemd_takes_it_away(systemd, monkeypatch):
-    monkeypatch.setattr(detect, "_END_S", 0.01)
-    systemd.births = [systemd.live]
-    place = in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    systemd.kernel.rmdir(str(systemd.top / "jobs"))
+def test_a_service_is_started_once_and_stopped_with_the_last_launcher(systemd):
+    for _ in range(2):
+        place = in_own_unit(str(systemd.kernel.root), OWN, systemd)
+        assert (place.group, place.controllers) == (f"drfd.slice/{OWN}/jobs", ALL)
+        assert systemd.done == [f"start {OWN}"]
     place.release()
-    assert systemd.kernel.killed == [systemd.started[0].process.pid]
-    assert "populated 0" in (systemd.top / "cgroup.events").read_text()
-
-
-def test_a_scope_without_processes_is_about_to_go_and_is_waited_for(systemd):
-    """The launcher before us has just released it."""
-    systemd.have()
-    looks = iter(range(5))
-
-    def go() -> None:
-        if next(looks, 0) == 4:
-            systemd.unit = {}
-
-    systemd.on_show = go
-    systemd.births = [systemd.live]
-    in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    assert len(systemd.started) == 1
-
-
-def test_a_scope_that_jobs_alone_keep_alive_gets_another_keeper(systemd):
-    systemd.births = [systemd.live]
-    in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    systemd.kernel.mkdir(systemd.top / "jobs/job-1-1")
-    systemd.kernel.enter(systemd.top / "jobs/job-1-1", 77)
-    systemd.kernel.leave(systemd.started[0].process.pid)
-    in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    (keeper,) = pids(systemd.top / "keeper")
-    assert keeper not in (77, systemd.started[0].process.pid)
-    os.kill(keeper, 9)
-    assert os.waitpid(keeper, 0)[1] == 9, "it was a living child of ours"
-    assert len(systemd.started) == 1
-
-
-def test_a_scope_that_is_lost_at_birth_is_started_again(systemd, monkeypatch):
-    """systemd/systemd#36781: declared dead at once, while its process lives."""
-    monkeypatch.setattr(detect, "_START_S", 0.01)
-    systemd.births = [systemd.be_lost, systemd.live]
-    in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    lost, living = systemd.started
-    assert (lost.has_failed(), living.has_failed()) == (True, False)
-
-
-def test_a_scope_that_dies_while_it_is_furnished_is_started_again(systemd):
-    """Directory and state are looked at once more when all is done."""
-
-    def die_later(keeper: Keeper) -> None:
-        systemd.live(keeper)
-        looks = iter(range(2))
-
-        def die() -> None:
-            if next(looks, None) == 1:
-                systemd.unit = {}
-                systemd.kernel.leave(keeper.process.pid)
-                keeper.kill()
-
-        systemd.on_show = die
-
-    systemd.births = [die_later, systemd.live]
-    in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    assert pids(systemd.top / "keeper") == [systemd.started[1].process.pid]
-
-
-def test_what_systemd_says_against_a_scope_is_told(systemd):
-    systemd.births = [systemd.fail] * 3
-    with pytest.raises(NoJobGroup) as raised:
-        in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    assert str(raised.value) == "systemd-run: Failed to start transient scope unit: no"
-    assert len(systemd.started) == 3
-
-
-def test_a_scope_that_never_comes_up_is_given_up(systemd, monkeypatch):
-    """And no keeper is left that would sleep for nothing."""
-    monkeypatch.setattr(detect, "_SCOPE_S", 0.02)
-    monkeypatch.setattr(detect, "_START_S", 0.03)
-    systemd.births = [systemd.be_lost]
-    with pytest.raises(NoJobGroup, match="did not come up"):
-        in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    assert systemd.started[0].has_failed()
+    assert systemd.done == [f"start {OWN}", f"stop {OWN}"]
 
 
 # -- without systemd ------------------------------------------------------------------------
@@ -593,7 +461,7 @@ def test_a_machine_without_systemd_does_not_answer(tmp_path, monkeypatch):
     with pytest.raises(NoAnswer, match="systemctl: No such file or directory"):
         SYSTEM.show("x.scope")
     with pytest.raises(NoAnswer, match="systemd-run: No such file or directory"):
-        SYSTEM.start_scope("x.scope", "x")
+        SYSTEM.start_holder("x.service", "/")
     with pytest.raises(NoAnswer, match="systemd-run: No such file or directory"):
         USERS.become_scope(["true"])
 
@@ -606,44 +474,18 @@ def test_lingering_is_what_logind_has_written_down(tmp_path, monkeypatch):
     assert not detect.lingers(4_000_000_000), "nobody's"
 
 
-def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program):
-    """A session of its own: what ends ours does not end it."""
-    given = program("systemd-run", 'shift 4; while [ "$1" != sleep ]; do shift; done; exec "$@"')
-    keeper = SYSTEM.start_scope("x.scope", "Words")
-    try:
-        until("its sleep", lambda: cmdline(keeper.process.pid).startswith(b"sleep\0"))
-        assert set(given.read_text().split()) == {
-            *("--scope", "--quiet", "--collect", "--slice=drfd.slice", "--unit=x.scope"),
-            *("--description=Words", "--property=Delegate=yes", "sleep", "infinity"),
-        }
-        assert os.getsid(keeper.process.pid) == keeper.process.pid
-        assert os.readlink(f"/proc/{keeper.process.pid}/cwd") == "/"
-        assert not keeper.has_failed()
-    finally:
-        keeper.kill()
-        os.close(keeper.said_fd)
-
-
-def test_a_keeper_is_where_the_kernel_says(program):
-    program("systemd-run", "exec sleep 60")
-    keeper = SYSTEM.start_scope("x.scope", "Words")
-    try:
-        here = Path(f"/proc/{keeper.process.pid}/cgroup").read_text().split("0::")[-1]
-        name = os.path.basename(here.strip())
-        assert keeper.is_in(name) or name == "", "the tests' own cgroup"
-        assert not keeper.is_in("x.scope")
-    finally:
-        keeper.kill()
-        os.close(keeper.said_fd)
-    assert not keeper.is_in(name)
-
-
-def test_why_a_scope_did_not_come_up_can_be_read(program):
+def test_a_service_is_started_when_an_earlier_one_has_ended(program):
+    stopped = program("systemctl", "exit 5")
+    given = program("systemd-run", 'case "$*" in *ExitType*) exit 1;; esac')
+    USERS.start_holder("x.service", "/mnt")
+    assert stopped.read_text() == "--user stop x.service\n"
+    usual, older = given.read_text().splitlines()
+    for word in ("--user", "--collect", "--unit=x.service", "--property=Delegate=yes"):
+        assert f" {word} " in f" {usual} "
+    assert usual.replace(" --property=ExitType=cgroup", "") == older, "of systemd before 250"
     program("systemd-run", "echo first >&2; echo 'Access denied' >&2; exit 1")
-    keeper = USERS.start_scope("x.scope", "Words")
-    until("its end", keeper.has_failed)
-    assert keeper.why() == "Access denied"
-    os.close(keeper.said_fd)
+    with pytest.raises(NoAnswer, match="systemd-run: Access denied"):
+        SYSTEM.start_holder("x.service", "/mnt")
 
 
 def test_a_process_goes_on_in_a_scope_with_its_pid_and_descriptors(program):
@@ -668,11 +510,6 @@ def test_where_no_scope_can_be_had_a_process_goes_on_as_it_was(program):
     program("systemd-run", "echo 'Access denied' >&2; exit 1")
     with pytest.raises(NoAnswer, match="systemd-run: Access denied"):
         USERS.become_scope(["false"])
-
-
-def cmdline(pid: int) -> bytes:
-    time.sleep(0.001)
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 # -- lines of /proc/self/mountinfo as kernels write them ----------------------------------
