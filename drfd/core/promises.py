@@ -21,7 +21,7 @@ from operator import add, mul
 from typing import NamedTuple
 
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import FairShare, Shares, ShareTree
+from drfd.core.fairness.share_tree import FairShare, Level, ShareNode, Shares, ShareTree
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.events import StartReason
@@ -139,13 +139,12 @@ class _Leaf:
 
     name: str
     used: Vector
-    #: Whether a job holds something, be it nothing of any resource.
-    is_running: bool = False
     #: The different demands of waiting jobs, that of the first job first.
     demands: Sequence[Vector] = ()
-    #: What the leaf is promised, and the largest part of it that it holds, as parts of the machine.
-    promised: int | None = None
-    held: int | None = None
+    #: What the leaf is promised (`Account._divide` comes first), and the largest part of it that it
+    #: holds, as parts of the machine.
+    promised: int = 0
+    held: int = 0
     #: For each axis that counts: the axis, and the satisfaction that one unit of it gives, times
     #: the promise, as numerator and denominator (fractions are slow).
     measures: list[tuple[int, int, int]] | None = None
@@ -200,14 +199,10 @@ class Account:
         self._has_limits = any(rule.limit is not None for rule in shares.rules.values())
         self._settle_all()
         self._leaves, self._waiting = {}, {}
-        #: What leaves hold beyond their promises, by name, and the leaves of which it is not known.
-        self._over: dict[str, int] = {}
-        self._over_total = 0
-        self._stale: set[str] = set()
         self._free = shares.capacity
         #: What each obstacle keeps from jobs: the amounts, and the largest part of the machine.
         self._kept_from: dict[Obstacle, Vector] = {}
-        self._kept_parts: dict[Obstacle, int] = {}
+        self._kept_parts = dict.fromkeys(Obstacle, 0)
 
     def advance(self, at_ms: int) -> None:
         """Count the time until then, in which nothing has changed."""
@@ -222,7 +217,8 @@ class Account:
         if at_ms == self.now_ms or not self._waiting:
             self.now_ms = at_ms
             return
-        total = self._total_over()
+        self._divide()
+        is_short = False
         for leaf in self._waiting.values():
             # Limits of a pool depend on what other leaves hold.
             if leaf.rate is None or self._has_limits:
@@ -232,7 +228,14 @@ class Account:
                     self.below_since.setdefault(leaf.name, self.now_ms)
                 else:
                     self.below_since.pop(leaf.name, None)
-        over = dict(sorted(self._over.items())) if self._has_pairs else {}
+            is_short = is_short or leaf.rate.size > 0
+        #: What leaves hold beyond their promises, by name.
+        over = {
+            name: leaf.held - leaf.promised
+            for name, leaf in sorted(self._leaves.items() if is_short else ())
+            if leaf.held > leaf.promised
+        }
+        total = sum(over.values())
         while self.now_ms < at_ms:
             window = self.now_ms // self._window_ms
             if window != self._window:
@@ -241,12 +244,11 @@ class Account:
             until_ms = min(at_ms, (window + 1) * self._window_ms)
             length_ms, self.now_ms = until_ms - self.now_ms, until_ms
             for leaf in self._waiting.values():
-                assert leaf.rate is not None
                 leaf.pending_ms += length_ms
-                others = min(leaf.rate.size, total)
-                if others:
+                if total and leaf.rate is not None and leaf.rate.size:
+                    others = min(leaf.rate.size, total)
                     leaf.pending_others += others * length_ms
-                    for other, amount in _divided(others, total, over) if over else ():
+                    for other, amount in _divided(others, total, over) if self._has_pairs else ():
                         self._counted.pairs[window, leaf.name, other] += amount * length_ms
 
     def put(self, name: str, *, demands: Sequence[Vector] = (), used: Vector | None = None) -> None:
@@ -263,7 +265,7 @@ class Account:
         if held != leaf.used:
             more = minus(held, leaf.used)
             self._forget_rate(leaf)
-            leaf.used, leaf.held = held, None
+            leaf.used, leaf.held = held, self._measured(leaf, held)
             self._free = minus(self._free, more)
             self._tree.hold(name, more)
         leaf.demands = demands
@@ -272,8 +274,6 @@ class Account:
         elif name in self._waiting:
             self._forget_rate(leaf)
             del self._waiting[name]
-        leaf.is_running = used is not None
-        self._stale.add(name)
         if not demands and used is None:
             del self._leaves[name]
             self._tree.leave(name)
@@ -295,16 +295,16 @@ class Account:
         leaf = self._leaves[name]
         #: Leaves that are short, and whether their first job would not fit.
         short: list[tuple[bool, str]] = []
-        is_beyond = self._measured(leaf, plus(leaf.used, demand)) > self._promised(leaf)
+        is_beyond = self._measured(leaf, plus(leaf.used, demand)) > leaf.promised
         if is_beyond:
             free = minus(self._free, self._kept_from.get(Obstacle.OUTSIDE, self._nothing))
             for other, each in self._waiting.items():
-                promised = self._promised(each)
-                if other == name or self._held(each) >= promised:
-                    continue
-                with_first = self._measured(each, plus(each.used, each.demands[0]))
-                fits_too = fits(each.demands[0], free) and with_first <= promised
-                short.append((not fits_too, other))
+                if each.held < each.promised and each is not leaf:
+                    first = each.demands[0]
+                    fits_too = fits(first, free) and (
+                        self._measured(each, plus(each.used, first)) <= each.promised
+                    )
+                    short.append((not fits_too, other))
         short.sort()
         fits_one = bool(short) and not short[0][0]
         key = self.now_ms // self._window_ms, why
@@ -327,27 +327,22 @@ class Account:
             return
         self._is_divided = True
         have_parts_changed = bool(self._tree.redivide())
-        self._stale.update(self._leaves)
         for leaf in self._waiting.values():
             self._forget_rate(leaf)
+        # Siblings of the same weight are promised the same.
+        by_weight: dict[tuple[ShareNode | None, Level, int], int] = {}
         for leaf in self._leaves.values():
-            leaf.promised = None
-            if have_parts_changed:
-                leaf.held = leaf.measures = None
-
-    def _promised(self, leaf: _Leaf) -> int:
-        """Return what the leaf is promised; `_divide` comes first."""
-        if leaf.promised is None:
             node = self._tree.nodes[leaf.name]
-            (up, down), least = node.ratio, node.entitlement.least
-            leaf.promised = WHOLE * up * least.numerator // (down * least.denominator)
-        return leaf.promised
-
-    def _held(self, leaf: _Leaf) -> int:
-        """Return what the leaf holds, to be compared with its promise; `_divide` comes first."""
-        if leaf.held is None:
-            leaf.held = self._measured(leaf, leaf.used)
-        return leaf.held
+            key = node.above, node.weight, id(node.entitlement)
+            promised = by_weight.get(key)
+            if promised is None:
+                (up, down), least = node.ratio, node.entitlement.least
+                promised = WHOLE * up * least.numerator // (down * least.denominator)
+                by_weight[key] = promised
+            leaf.promised = promised
+            if have_parts_changed:
+                leaf.measures = None
+                leaf.held = self._measured(leaf, leaf.used)
 
     def _measured(self, leaf: _Leaf, amounts: Vector) -> int:
         """Return the satisfaction that these amounts give the leaf, times its promise; `_divide`
@@ -364,23 +359,9 @@ class Account:
             ]
         return max([amounts[axis] * up // down for axis, up, down in leaf.measures], default=0)
 
-    def _total_over(self) -> int:
-        """Bring `_over` up to date, and return the sum."""
-        self._divide()
-        for name in self._stale:
-            leaf = self._leaves.get(name)
-            over = 0
-            if leaf is not None and leaf.is_running:
-                over = max(0, self._held(leaf) - self._promised(leaf))
-            self._over_total += over - self._over.pop(name, 0)
-            if over:
-                self._over[name] = over
-        self._stale.clear()
-        return self._over_total
-
     def _own_rate(self, leaf: _Leaf) -> Parts:
-        promised = self._promised(leaf)
-        kept = min(promised, self._held(leaf))
+        promised = leaf.promised
+        kept = min(promised, leaf.held)
         kept_part = kept * WHOLE // promised if promised else WHOLE
         rest = promised - kept
         if not rest:
@@ -390,7 +371,7 @@ class Account:
             # None of the leaf's jobs could start on an empty machine.
             left = self._tree.headroom(leaf.name, self._shares.capacity)
             is_limited = not any(fits(demand, left) for demand in leaf.demands)
-        away, drained, outside = (self._kept_parts.get(each, 0) for each in Obstacle)
+        away, drained, outside = self._kept_parts.values()
         causes = []
         for most in (away, drained, WHOLE if is_limited else 0, outside):
             causes.append(min(rest, most))
@@ -442,7 +423,7 @@ def _divided(charged: int, total: int, over: Mapping[str, int]) -> list[tuple[st
 
 
 #: Launchers tell the times of these afterwards; they change nothing that counts.
-_REPORTED = frozenset({ev.Launched, ev.Exited})
+_REPORTED = (ev.Launched, ev.Exited)
 
 
 class EventFold:
@@ -465,8 +446,10 @@ class EventFold:
         if isinstance(event, ev.DaemonStarted):
             self._take_start(event)
             return
-        if type(event) not in _REPORTED:
-            self._go_to(event.at_s)
+        if isinstance(event, _REPORTED):
+            self._ledger.apply(event)
+            return
+        self._go_to(event.at_s)
         match event:
             case ev.JobEvent() | ev.ArraySubmitted():
                 self._take_change(event)
@@ -519,15 +502,16 @@ class EventFold:
         before = (
             None if isinstance(event, ev.ArraySubmitted) else self._ledger.find_common(event.job_id)
         )
+        leaf = "" if before is None else before.spec.leaf
         if isinstance(event, ev.Admitted) and before is not None and self._rules is not None:
             demand = tuple(self._ledger.axes.vector(before.spec.demand))
-            self.account.count_start(before.spec.leaf, demand, event.why, event.job_id)
-        used = None if before is None else self._ledger.used.get(before.spec.leaf)
+            self.account.count_start(leaf, demand, event.why, event.job_id)
+        used = self._ledger.used.get(leaf)
         self._ledger.apply(event)
         touched = {*self._ledger.queues.changed}
         self._ledger.queues.changed.clear()
-        if before is not None and self._ledger.used.get(before.spec.leaf) is not used:
-            touched.add(before.spec.leaf)
+        if self._ledger.used.get(leaf) is not used:
+            touched.add(leaf)
         if self._rules is not None:
             for leaf in sorted(touched):
                 self._tell(leaf)
