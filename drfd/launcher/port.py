@@ -6,6 +6,7 @@ Jobs run for ordinary users, and for system accounts that the administrator name
 from __future__ import annotations
 
 import logging
+import os
 import selectors
 import socket
 from collections import deque
@@ -79,17 +80,11 @@ class Port:
         *,
         on_connect: Callable[[], Message],
         on_order: Callable[[str, Order, int], None],
-        close: Callable[..., None],
     ) -> None:
         """Register with the loop. `on_connect` returns the first report. `on_order` gets a command,
         its order, and the descriptor of a LaunchOrder's payload, a sealed file, which it must
-        close; else -1. `close` closes descriptors of unknown files, which may block."""
-        self._selector, self._hello, self._handle, self._close = (
-            selector,
-            on_connect,
-            on_order,
-            close,
-        )
+        close; else -1."""
+        self._selector, self._hello, self._handle = selector, on_connect, on_order
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
@@ -133,20 +128,14 @@ class Port:
         self.send(self._hello())
 
     def _drop(self) -> None:
-        unseen = [*self._fds]
-        self._fds.clear()
+        while self._fds:
+            os.close(self._fds.popleft())
         if self._connection is not None:
             self._selector.unregister(self._connection)
-            if _has_unread(self._connection):
-                # Data that has not been read may carry descriptors.
-                unseen.append(self._connection.detach())
-            else:
-                self._connection.close()
+            self._connection.close()
         self._connection = None
         self._pieces, self._size = [], 0
         self._unsent, self._unsent_bytes = [], 0
-        if unseen:
-            self._close(*unseen)
 
     def _read(self) -> None:
         assert self._connection is not None
@@ -209,17 +198,3 @@ def _send_all(connection: socket.socket, data: bytes) -> None:
         connection.settimeout(_SEND_WAIT_S)
         connection.sendall(data[sent:])
         connection.setblocking(False)
-
-
-def _has_unread(connection: socket.socket) -> bool:
-    """Return whether unread data has arrived. No more arrives after this call."""
-    try:
-        connection.setblocking(False)
-        connection.shutdown(socket.SHUT_RD)
-    except OSError:
-        # The other end is gone; data that it sent earlier may still be there.
-        pass
-    try:
-        return bool(connection.recv(1, socket.MSG_PEEK))
-    except OSError:
-        return False

@@ -230,7 +230,7 @@ class Launcher:
         )
         self._signalling = Signalling(self.confinement, self.attempts_fd)
         self._lending = Lending(self.confinement)
-        self._background = background = BackgroundWork(self._selector)
+        background = BackgroundWork(self._selector)
         self._directory = Directory(background)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners, self._directory, self._endings.hurry,
@@ -259,12 +259,7 @@ class Launcher:
         """Run until SIGTERM, or until `keep_fd` is readable."""
         self._notify_out, self._runners.notify_fd = os.pipe()
         os.set_blocking(self._runners.notify_fd, False)
-        self.port.open(
-            self._selector,
-            on_connect=self._hello,
-            on_order=self._handle,
-            close=self._background.close,
-        )
+        self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self._selector.register(self._notify_out, selectors.EVENT_READ, self._on_notify)
         if self.keep_fd is not None:
             self._selector.register(self.keep_fd, selectors.EVENT_READ, self._quit)

@@ -12,11 +12,10 @@ import ctypes
 import errno
 import functools
 import os
-import resource
 import signal
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 # -- prctl(2) ---------------------------------------------------------------------------------
 
@@ -59,19 +58,15 @@ BPF_F_ALLOW_MULTI = 2
 _BPF_ATTR_BYTES = 256
 #: Programs that one cgroup can have for one purpose (BPF_CGROUP_MAX_PROGS in the kernel).
 _BPF_MOST_PROGRAMS = 64
-_BPF_LOG_BYTES = 1 << 16
 
-#: Call → its number for each architecture; those that share include/uapi/asm-generic/unistd.h
-#: have one column.
-_GENERIC = ("aarch64", "riscv64", "loongarch64")
+#: Call → its number, for each architecture that jobs can be started on (`starter.sources`).
 _NUMBERS: dict[str, dict[str, int]] = {
-    "keyctl": {"x86_64": 250, "ppc64le": 271, "s390x": 280} | dict.fromkeys(_GENERIC, 219),
-    "clone3": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 435),
-    "bpf": {"x86_64": 321, "ppc64le": 361, "s390x": 351} | dict.fromkeys(_GENERIC, 280),
-    "capget": {"x86_64": 125, "ppc64le": 183, "s390x": 184} | dict.fromkeys(_GENERIC, 90),
-    "capset": {"x86_64": 126, "ppc64le": 184, "s390x": 185} | dict.fromkeys(_GENERIC, 91),
+    "keyctl": {"x86_64": 250, "aarch64": 219},
+    "clone3": {"x86_64": 435, "aarch64": 435},
+    "bpf": {"x86_64": 321, "aarch64": 280},
+    "capget": {"x86_64": 125, "aarch64": 90},
+    "capset": {"x86_64": 126, "aarch64": 91},
 }
-_MACHINE = os.uname().machine
 
 _int, _long, _ulong = ctypes.c_int, ctypes.c_long, ctypes.c_ulong
 _text, _pointer = ctypes.c_char_p, ctypes.c_void_p
@@ -99,15 +94,9 @@ def _declared(name: str, *arguments: type, result: type = _int) -> Callable[...,
 
 def _numbered(name: str, *arguments: type) -> Callable[..., int]:
     """Return the system call `name`, for which the C library may have no function."""
-    number = _NUMBERS[name].get(_MACHINE)
-    if number is None:
-        return lambda *values: _refuse(name)
+    number = _NUMBERS[name][os.uname().machine]
     function = _declared("syscall", _long, *arguments, result=_long)
     return lambda *values: function(number, *values)
-
-
-def _refuse(name: str) -> NoReturn:
-    raise OSError(errno.ENOSYS, f"the number is not known for {_MACHINE}", name)
 
 
 def _checked(result: int, name: str) -> int:
@@ -235,53 +224,19 @@ def load_device_program(instructions: bytes) -> int:
     descriptor, which is closed at exec. The kernel keeps the program while it is attached.
 
     `instructions` is an array of struct bpf_insn. Raises OSError: EPERM without CAP_BPF and
-    CAP_NET_ADMIN, and EINVAL or EACCES, with the kernel's log, if the verifier refuses it.
+    CAP_NET_ADMIN.
     """
-    try:
-        return _load_device_program(instructions, log_bytes=0)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.EACCES):
-            return _load_device_program(instructions, log_bytes=_BPF_LOG_BYTES)
-        if error.errno != errno.EPERM:
-            raise
-        # Before Linux 5.11 programs count as locked memory, of which even root has little.
-        before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-        wanted = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-        try:
-            resource.setrlimit(resource.RLIMIT_MEMLOCK, wanted)
-        except (OSError, ValueError):
-            raise error from None
-    try:
-        return _load_device_program(instructions, log_bytes=0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
-
-
-def _load_device_program(instructions: bytes, *, log_bytes: int) -> int:
     code = ctypes.create_string_buffer(instructions, len(instructions))
     license_name = ctypes.create_string_buffer(b"MIT")
-    log = ctypes.create_string_buffer(max(1, log_bytes))
     attributes = struct.pack(
-        "=IIQQIIQII16s",
+        "=IIQQ24x16s",
         _BPF_PROG_TYPE_CGROUP_DEVICE,
         len(instructions) // 8,
         ctypes.addressof(code),
         ctypes.addressof(license_name),
-        1 if log_bytes else 0,
-        log_bytes,
-        ctypes.addressof(log) if log_bytes else 0,
-        0,
-        0,
         b"drfd_devices",
     )
-    try:
-        return _bpf_call(_BPF_PROG_LOAD, attributes)[0]
-    except OSError as error:
-        said = "; ".join(log.value.decode(errors="replace").split("\n")).strip("; ")
-        if not said:
-            raise
-        text = f"{error.strerror}: the kernel's verifier says: {said}"
-        raise OSError(error.errno, text, error.filename) from None
+    return _bpf_call(_BPF_PROG_LOAD, attributes)[0]
 
 
 def device_program_id(program_fd: int) -> int:

@@ -35,9 +35,7 @@ class Door:
         self.orders: list[tuple[str, Order]] = []
         self.port = Port(self._listener, controller_uid)
         self._selector = selectors.DefaultSelector()
-        self.port.open(
-            self._selector, on_connect=lambda: dict(HELLO), on_order=self._handle, close=_close
-        )
+        self.port.open(self._selector, on_connect=lambda: dict(HELLO), on_order=self._handle)
 
     def _handle(self, command: str, order: Order, payload_fd: int) -> None:
         assert payload_fd == -1
@@ -64,11 +62,6 @@ class Door:
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 class Caller:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ import pytest
 
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import JOBS_STOP_FILE, Key
-from drfd.launcher.protocol import Devices, Message, SignalOrder, encode, message_of
+from drfd.launcher.protocol import Devices, Message, SignalOrder, message_of
 from drfd.launcher.system import process
 from drfd.linux.device_nodes import DeviceNode
-from kernel import lingering
 from launcher.rig import (
     UNTIL_GO,
     WAIT_S,
@@ -412,37 +411,6 @@ def test_garbage_ends_the_connection_and_nothing_else(launcher, controller, work
     assert again.peer_pid == controller.peer_pid, "it was started again"
     go(work)
     assert ended(again) == (7, None)
-
-
-#: What comes with a descriptor whose close lasts, how often, and what after it.
-LINGERING = {
-    "as the payload of an order": lambda work: (
-        encode(message_of("launch", shell("true", cwd=work).order)),
-        1,
-        b"",
-    ),
-    "without an order, then garbage": lambda _: (b" ", 1, b"no JSON\n"),
-    "more than there can be orders": lambda _: (b" ", 65, b""),
-    "not read before another connection": lambda _: (b"no JSON\n", 3, b""),
-}
-
-
-@pytest.mark.parametrize("said", LINGERING.values(), ids=LINGERING.keys())
-def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
-    launcher, controller, work, said
-):
-    """Closed in the loop, it stopped the launcher for as long as its other end liked."""
-    data, count, rest = said(work)
-    with ExitStack() as stack:
-        fd = lingering(stack)
-        for _ in range(count):
-            controller.send_with(data, fd)
-        os.close(fd)
-        if rest:
-            controller.send_raw(rest)
-        again = launcher.connect()
-        assert kinds(again.list()) == ["listed"]
-        assert again.peer_pid == controller.peer_pid, "it was started again"
 
 
 # -- the launcher dies ----------------------------------------------------------------------

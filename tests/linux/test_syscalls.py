@@ -45,14 +45,9 @@ def run(code: str, **options: object) -> str:
     return str(done.stdout).strip()
 
 
-def test_an_error_names_the_call_the_reason_and_the_machine_without_it(monkeypatch):
+def test_an_error_names_the_call_and_the_reason():
     with pytest.raises(OSError, match=r"Invalid argument: 'prctl\(PR_SET_PDEATHSIG\)'"):
         syscalls.set_parent_death_signal(signal.NSIG + 100)
-    monkeypatch.setattr(syscalls, "_MACHINE", "pdp11")
-    unknown = syscalls._numbered("keyctl")
-    with pytest.raises(OSError, match="pdp11") as caught:
-        unknown(1, 2)
-    assert caught.value.errno == errno.ENOSYS
 
 
 def test_a_uid_has_an_account_or_none_and_its_groups():
@@ -84,14 +79,10 @@ except KeyError:
 
 
 @as_root
-def test_programs_are_loaded_for_this_process_or_refused_with_the_verifiers_log():
-    with pytest.raises(OSError, match="the kernel's verifier says: ") as raised:
+def test_programs_are_loaded_for_this_process_or_refused():
+    with pytest.raises(OSError) as raised:
         syscalls.load_device_program(b"\xb7" + bytes(7))
-    assert (raised.value.errno in (errno.EINVAL, errno.EACCES), raised.value.filename) == (
-        True,
-        "bpf",
-    )
-    assert "\n" not in str(raised.value)
+    assert raised.value.errno in (errno.EINVAL, errno.EACCES)
     # It returns 1.
     program = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
     fds = [syscalls.load_device_program(program) for _ in range(2)]

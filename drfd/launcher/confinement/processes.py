@@ -3,10 +3,6 @@
 A cgroup that has vanished has no processes. Kernel documents: cgroup-v1/freezer-subsystem.rst,
 cgroup-v2.rst.
 
-Nearly all cgroups freeze within a fraction of a millisecond, but not one with a process that waits
-for a disk. The launcher has one loop, which a score of such cgroups could block, so
-`FreezeWaitBudget` bounds the waiting for all jobs together.
-
 `end_tracers` ends debuggers that keep a job's processes after SIGKILL, if they are the job's user's
 own. A traced process (ptrace(2)) waits for its tracer even when it has been killed: with its
 memory, if the tracer wants to see it exit (PTRACE_O_TRACEEXIT); and as a zombie, whose parent is
@@ -22,8 +18,7 @@ import random
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from signal import SIGKILL
 
 from drfd.common.signals import number_of, reached
@@ -33,35 +28,9 @@ from drfd.launcher.system import process
 from drfd.launcher.system.files import get, unless_gone
 from drfd.linux.user_database import Subordinates
 
-#: Longest and shortest wait for a freeze, in seconds. Every caller may wait for the shortest;
-#: longer waits may take this share of all time.
-_MOST_S, _LEAST_S, _SHARE = 0.05, 0.001, 0.05
-
-
-class FreezeWaitBudget:
-    """A bound on the time that the launcher waits for cgroups to freeze."""
-
-    def __init__(self, mono: Callable[[], float] = time.monotonic) -> None:
-        self._mono = mono
-        self._left_s = _MOST_S
-        self._seen_mono_s = mono()
-
-    @contextmanager
-    def wait(self) -> Iterator[float]:
-        """Yield until when the caller may wait (monotonic clock). The time that the block takes is
-        charged to the budget."""
-        begin = self._mono()
-        earned_s = (begin - self._seen_mono_s) * _SHARE
-        self._left_s = min(_MOST_S, self._left_s + earned_s)
-        try:
-            yield begin + max(_LEAST_S, self._left_s)
-        finally:
-            self._seen_mono_s = self._mono()
-            self._left_s = max(0.0, self._left_s - (self._seen_mono_s - begin))
-
-
-#: The budget of this process.
-FREEZE_WAIT = FreezeWaitBudget()
+#: Seconds that are waited for a freeze. Nearly all cgroups freeze within a millisecond, but not one
+#: with a process that waits for a disk.
+_FREEZE_S = 0.005
 
 
 class Members(ABC):
@@ -130,12 +99,12 @@ class Members(ABC):
     def _is_frozen(self) -> bool: ...
 
     def _stand_still(self) -> bool:
-        with FREEZE_WAIT.wait() as until_mono_s:
-            while not self._is_frozen():
-                if time.monotonic() > until_mono_s:
-                    return False
-                time.sleep(0.0005)
-            return True
+        until_mono_s = time.monotonic() + _FREEZE_S
+        while not self._is_frozen():
+            if time.monotonic() > until_mono_s:
+                return False
+            time.sleep(0.0005)
+        return True
 
 
 def inner_groups(directory: str) -> list[str]:
@@ -247,23 +216,25 @@ def _listed(directory: str) -> list[int]:
 
 #: Largest number of processes examined in one chain of tracers: a tracer may be traced itself.
 _MOST_IN_CHAIN = 100
+#: Seconds that one call may take.
+_TRACERS_S = 0.05
 _SUBORDINATES = Subordinates()
 
 
 def end_tracers(pids: Collection[int], uid: int | None) -> list[int]:
     """Send SIGKILL to all processes that trace one of these processes of a job of this user, and
     return their pids. Only processes of the user are killed, or of subordinate uids, which belong
-    to no account. What does not fit into the time budget is left to the next call, which takes the
+    to no account. What takes longer than `_TRACERS_S` is left to the next call, which takes the
     processes in another order."""
     ended: list[int] = []
     if uid is None or uid == 0 or os.getuid() != 0:
         # A debugger of root is an administrator's; an ordinary user's launcher serves only itself.
         return ended
-    with FREEZE_WAIT.wait() as until_mono_s:
-        for pid in random.sample(list(pids), len(pids)):
-            ended += _end_chain(pid, uid)
-            if time.monotonic() > until_mono_s:
-                break
+    until_mono_s = time.monotonic() + _TRACERS_S
+    for pid in random.sample(list(pids), len(pids)):
+        ended += _end_chain(pid, uid)
+        if time.monotonic() > until_mono_s:
+            break
     return ended
 
 

@@ -1,21 +1,18 @@
-"""Confinement without cgroups: processes are found by descent; limits are measured, not enforced.
+"""Confinement without cgroups, as far as it goes: limits are measured, not enforced.
 
-The runner is a subreaper, so all processes of a job stay below it, including those with sessions of
-their own and those forked twice. If the runner itself is killed, the job's processes are found by
-the session of its first process. If that process has ended, too, its number may belong to another
-session by now, so the members must carry the job's variables. A job that has unset those is left
-alone then.
+Processes are found by descent. The runner is a subreaper, so all of a job stay below it, including
+those with sessions of their own and those forked twice. If the runner itself is killed, only the
+session of the job's first process is found, as long as that lives.
 """
 
 from __future__ import annotations
 
-import random
 import resource
 from functools import partial
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.common.signals import number_of, reached
-from drfd.launcher.attempt_files import Attempt, Key, Record
+from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
 from drfd.launcher.confinement.interface import (
     NONE,
@@ -32,10 +29,6 @@ from drfd.launcher.system import process
 
 #: Largest number of listings in one stop; without a fork bomb far fewer suffice.
 _STOP_ROUNDS = 100
-#: Number of times that the runner's children are listed between two walks.
-_CHASE_ROUNDS = 10
-#: Largest number of members of a leaderless session whose variables are read at a time.
-_MOST_SAMPLED = 16
 
 
 class Unconfined:
@@ -112,7 +105,7 @@ class Unconfined:
         return {}
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
-        listed = partial(_members, key, attempt)
+        listed = partial(_members, attempt)
         pids = reached(listed(), number, first_process(attempt))
         process.signal_those(pids, listed, number_of(number))
 
@@ -123,15 +116,15 @@ class Unconfined:
         return True
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
-        listed = partial(_members, key, attempt)
+        listed = partial(_members, attempt)
         process.signal_those(listed(), listed, SIGCONT)
 
     def members(self, key: Key, attempt: Attempt | None) -> list[int]:
-        return _members(key, attempt)
+        return _members(attempt)
 
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
         stopped = self._stop(key, attempt)
-        process.signal_those(stopped, partial(_members, key, attempt), SIGKILL)
+        process.signal_those(stopped, partial(_members, attempt), SIGKILL)
         return not stopped
 
     def killing(self, key: Key) -> Killing:
@@ -151,51 +144,23 @@ class Unconfined:
     def _stop(self, key: Key, attempt: Attempt | None) -> set[int]:
         """Stop all processes, repeatedly until no new one appears, and return their pids. Stopped
         processes cannot fork, so a job that forks cannot outrun this."""
-        runner = living_runner(attempt)
-        if runner is not None:
-            _chase(runner)
         stopped: set[int] = set()
         for _ in range(_STOP_ROUNDS):
-            new = set(_members(key, attempt)) - stopped
+            new = set(_members(attempt)) - stopped
             if not new:
                 break
-            process.signal_those(new, partial(_members, key, attempt), SIGSTOP)
+            process.signal_those(new, partial(_members, attempt), SIGSTOP)
             stopped |= new
         return stopped
 
 
-def _members(key: Key, attempt: Attempt | None) -> list[int]:
-    """Return the living processes of the attempt."""
+def _members(attempt: Attempt | None) -> list[int]:
+    """Return the living processes of the attempt: those below its runner, or, if that was killed,
+    those of the job's session as long as its first process lives, which keeps its number."""
     runner = living_runner(attempt)
     if runner is not None:
         return process.descendants(runner)
     if attempt is None or attempt.running is None or not is_of_this_boot(attempt):
         return []
-    return _session(key, attempt.created["uid"], attempt.running)
-
-
-def _chase(runner: int) -> None:
-    """Stop processes that fork and end faster than a walk. Such a process leaves only its
-    successor, which is then a child of the runner and in the same process group."""
-    own_group = process.group_of(runner)
-    for _ in range(_CHASE_ROUNDS):
-        for pid in process.children(runner):
-            group = process.group_of(pid)
-            if group is not None and group != own_group:
-                process.signal_all([-group], SIGSTOP)
-
-
-def _session(key: Key, uid: int, running: Record) -> list[int]:
-    """Return the members of a job's session. While a session has members, its number is not reused;
-    a leader with another start time means that it was. Without a leader its members tell: they have
-    the variables of the process that began the session, unless they changed them."""
-    leader = running["pid"]
-    started = process.start_ticks(leader)
-    members = process.session_members(leader)
-    if started is not None:
-        return members if started == running["start_ticks"] else []
-    mine = {"DRF_JOB_ID": str(key[0]), "DRF_ATTEMPT": str(key[1])}
-    # A process can make the reading of its variables slow.
-    some = random.sample(members, min(len(members), _MOST_SAMPLED))
-    is_mine = any(process.has_in_environment(pid, uid, mine) for pid in some)
-    return members if is_mine else []
+    first, ticks = attempt.running["pid"], attempt.running["start_ticks"]
+    return process.session_members(first) if process.start_ticks(first) == ticks else []

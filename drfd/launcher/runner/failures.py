@@ -11,7 +11,6 @@ from drfd.launcher.runner import identity
 from drfd.launcher.runner.shortage import (
     DESCRIPTORS,
     JOB,
-    LAUNCHER,
     MACHINE,
     MEMORY,
     PROCESSES,
@@ -59,7 +58,7 @@ def describe_in_job(error: BaseException) -> Record:
         whose = USER
     short = shortage_of(error, whose)
     is_other = isinstance(error, StepFailed) and not isinstance(error, ExecFailed)
-    if short is None or short.resource == LAUNCHER or (is_other and short.resource == PROCESSES):
+    if short is None or (is_other and short.resource == PROCESSES):
         # EAGAIN from opening a file is no shortage of processes.
         return failure(explain(error), None)
     if short.resource == MEMORY:

@@ -37,10 +37,7 @@ SHORT_OF = {
     DESCRIPTORS: "descriptors of open files",
     SPACE: "room on a disk",
     QUOTA: "quota on a disk",
-    LAUNCHER: "what a runner needs",
 }
-#: Errors of a launcher whose runner has died of a shortage, or is too slow to take an order.
-_RUNNER_LOST = (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ETOOMANYREFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +61,7 @@ def shortage_of(error: BaseException, whose: str) -> Shortage | None:
         return Shortage(whose, MEMORY, "ENOMEM")
     if not isinstance(cause, OSError):
         return None
-    number = errno.ETIMEDOUT if isinstance(cause, TimeoutError) else cause.errno
-    if whose == MACHINE and number in _RUNNER_LOST:
-        return Shortage(whose, LAUNCHER, errno.errorcode[number])
-    if number not in _RESOURCES:
+    if (number := cause.errno) not in _RESOURCES:
         return None
     if number == errno.ENOSPC and isinstance(error, LimitFailed) and not _is_directory(cause):
         # For a cpuset limit, ENOSPC means that it can never be set.

@@ -53,7 +53,6 @@ from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.submitting.submissions import Submissions
 from drfd.launcher.slurm.wishes import AGAIN_S, Wish
 from drfd.launcher.system import process
-from drfd.launcher.system.background import BackgroundWork
 
 log = logging.getLogger("drfd.launcher")
 
@@ -130,15 +129,9 @@ class SlurmLauncher:
         self._nodes = NodeWatch(
             self._commands, self._times, self._attempts.journals, self._report_nodes
         )
-        self._background = BackgroundWork(self._selector)
 
     def serve(self) -> None:
-        self.port.open(
-            self._selector,
-            on_connect=self._hello,
-            on_order=self._handle,
-            close=self._background.close,
-        )
+        self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self.events.setblocking(False)
         self._selector.register(self.events, selectors.EVENT_READ, self._on_event)
         if self.keep_fd is not None:

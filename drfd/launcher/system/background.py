@@ -54,21 +54,6 @@ class BackgroundWork:
         self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(pid))
         return pid
 
-    def close(self, *fds: int) -> None:
-        """Close descriptors that came from another process. Closing the last descriptor of a socket
-        may block for as long as the other end likes (SO_LINGER, socket(7)), except in a process
-        that exits. So a forked process holds them, too, and gives them up last, by exiting."""
-        out, into = os.pipe()
-        try:
-            self.start(lambda: os.read(out, 1), lambda: None, out, *fds)
-        except OSError:
-            # No process can be had now. The close may block, which delays the other clients.
-            pass
-        # The forked process exits at the end of file of the pipe, so `into` is closed last: if it
-        # exited before the others are closed here, this process would hold the last descriptors.
-        for fd in (out, *fds, into):
-            os.close(fd)
-
     def kill(self, pid: int) -> None:
         """Kill one of the processes without waiting for its end: its last system call may take
         long, and a user's own file system (FUSE) may never answer. `on_end` is called as usual."""

@@ -16,8 +16,6 @@ from drfd.linux import syscalls
 _FIELDS = 20
 #: Largest number of pidfds that are open at a time.
 _HELD_AT_A_TIME = 128
-#: Bytes of /proc/PID/environ that are read: more than programs are usually started with.
-_MOST_ENVIRON_BYTES = 4 << 20
 
 
 def is_readable(fd: int, within_s: float) -> bool:
@@ -78,20 +76,6 @@ def descendants(root: int) -> list[int]:
     return [pid for pid, stat in _below(root).items() if _lives(stat)]
 
 
-def has_in_environment(pid: int, uid: int, wanted: dict[str, str]) -> bool:
-    """Return whether this is a process of this user that was started with these variables. Only the
-    first `_MOST_ENVIRON_BYTES` are read, because a process may declare an environment as large as
-    its memory (prctl(2))."""
-    try:
-        if os.stat(f"/proc/{pid}").st_uid != uid:
-            return False
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            given = set(file.read(_MOST_ENVIRON_BYTES).split(b"\0"))
-    except OSError:
-        return False
-    return all(f"{name}={value}".encode() in given for name, value in wanted.items())
-
-
 def children(pid: int) -> list[int]:
     """Return the children of a process that has one thread, zombies included. This is much faster
     than a walk through /proc. A kernel without this list (before 3.5, or built without it) names
@@ -137,11 +121,6 @@ def count_of_user(uid: int) -> int:
         except OSError:
             continue
     return count
-
-
-def group_of(pid: int) -> int | None:
-    stat = _stat(pid)
-    return None if stat is None else int(stat[2])
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:

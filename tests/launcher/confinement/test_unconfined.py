@@ -1,5 +1,5 @@
 """Without cgroups, a job's processes are those below its runner, or of its session; and what bounds
-processes everywhere: how long is waited for them, who traces them, how many there may be."""
+processes everywhere: who traces them, and how many there may be."""
 
 import os
 import resource
@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from drfd.launcher.confinement.bounds import (
 )
 from drfd.launcher.confinement.cgroup_files import ancestors
 from drfd.launcher.confinement.interface import LimitFailed
-from drfd.launcher.confinement.processes import FreezeWaitBudget, end_tracers
+from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import NO_SHARE, AttemptLimits, Devices, LaunchOrder
 from drfd.launcher.system import process
 from drfd.linux.device_nodes import DeviceNode
-from launcher.rig import WAIT_S, Start, lives, order, pid_in, python, state_of, until
+from launcher.rig import WAIT_S, Start, lives, order, pid_in, state_of, until
 
 KEY = (1, 1)
 CREATED = {"uid": os.getuid(), "boot_id": process.boot_id(), "cgroup": None}
@@ -119,37 +118,6 @@ def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(start,
     until("a life of both", lambda: [state_of(pid) for pid in jobs] == ["S", "S"])
 
 
-#: As a runner does, it reaps whatever it is left with; below it is a chain of processes of which
-#: each begins the next one and ends, for ten minutes at most.
-CHAIN = """
-import ctypes, os, signal, time
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-beats = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-end_s = time.monotonic() + 600
-if os.fork() == 0:
-    os.setsid()
-    while os.fork() == 0 and time.monotonic() < end_s:
-        os.write(beats, b"x")
-    os._exit(0)
-while True:
-    try:
-        os.wait()
-    except ChildProcessError:
-        signal.pause()
-"""
-
-
-@pytest.mark.slow
-def test_what_forks_all_the_time_is_stopped_and_killed_in_the_end(start, tmp_path, place):
-    """A walk through the processes can miss a chain of short-lived ones again and again."""
-    beats = tmp_path / "beats"
-    runner = start(*python(CHAIN, beats))
-    attempt = attempt_of(runner.pid)
-    until("a beat", beats.exists)
-    place.freeze(KEY, attempt)
-    until("an end", lambda: place.kill_pass(KEY, attempt) and not process.descendants(runner.pid))
-
-
 def test_of_an_attempt_without_a_runner_of_this_boot_there_is_nothing_to_freeze_or_to_end(
     start, place
 ):
@@ -205,44 +173,6 @@ def test_when_the_runner_was_killed_its_jobs_session_is_found(start, tmp_path, p
     assert place.kill_pass(KEY, attempt)
 
 
-@pytest.mark.parametrize(
-    ("variables", "is_mine"),
-    [
-        ({"DRF_JOB_ID": "1", "DRF_ATTEMPT": "1"}, True),
-        ({"DRF_JOB_ID": "1", "DRF_ATTEMPT": "2"}, False),
-        ({}, False),
-    ],
-)
-def test_without_runner_and_leader_a_session_is_the_jobs_if_its_members_say_so(
-    start, tmp_path, place, variables, is_mine
-):
-    """The number of a session that has ended may be given to another, which has lost its leader,
-    too."""
-    script = "sleep 60 & echo $! > a; env -i sleep 60 & echo $! > b"
-    env = os.environ | variables
-    leader = start("sh", "-c", script, cwd=tmp_path, start_new_session=True, env=env)
-    a, b = pid_in(tmp_path / "a"), pid_in(tmp_path / "b")
-    assert leader.wait(WAIT_S) == 0
-    until("two that sleep", lambda: [state_of(a), state_of(b)] == ["S", "S"])
-    attempt = attempt_of(999_999_999, start_ticks=1)
-    attempt = replace(attempt, running={"pid": leader.pid, "start_ticks": 1})
-    assert place.kill_pass(KEY, attempt) is not is_mine
-    if is_mine:
-        until("an end of both", lambda: not lives(a) and not lives(b))
-    else:
-        states = [state_of(a), state_of(b)]
-        process.signal_all([a, b], signal.SIGKILL)
-        assert states == ["S", "S"]
-
-
-def test_variables_of_another_user_make_nobody_a_member(start, place):
-    mine = {"DRF_JOB_ID": "1"}
-    job = start("sleep", "60", env=os.environ | mine)
-    until("an exec", lambda: process.has_in_environment(job.pid, os.getuid(), mine))
-    assert not process.has_in_environment(job.pid, os.getuid() + 1, mine)
-    assert not process.has_in_environment(job.pid, os.getuid(), mine | {"DRF_ATTEMPT": "1"})
-
-
 def test_a_killed_runner_that_nobody_reaps_does_not_hide_its_job(start, place):
     """Not every container's first process reaps the orphans it is given."""
     job, runner = sleeper(start), start("sleep", "60")
@@ -265,25 +195,6 @@ def test_a_session_that_is_younger_than_the_job_is_somebody_elses(start, place):
     place.signal(KEY, attempt, signal.SIGTERM)
     assert place.kill_pass(KEY, attempt)
     assert lives(other.pid)
-
-
-# -- waiting for processes takes a bounded share of the launcher's time -------------------
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 50.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def wait(patience: FreezeWaitBudget, clock: Clock, needs_s: float) -> float:
-    """How long was waited for something that takes so long."""
-    begin_s = clock.now_s
-    with patience.wait() as until_mono_s:
-        clock.now_s = min(until_mono_s, clock.now_s + needs_s)
-    return clock.now_s - begin_s
 
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: ends nobody's")
