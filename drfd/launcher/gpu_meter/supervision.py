@@ -1,8 +1,8 @@
 """The launcher's side of the processes that measure GPUs: it starts, reads and replaces them.
 
 The launcher never waits for one of them. A process that is silent for SILENT_S seconds, or writes
-something that is no line, is killed, and another one is started after a pause. One that the kernel
-cannot kill, because a driver's call does not return, is left behind.
+something that is no line, is killed, and another one is started a while after its end. One that
+the kernel cannot kill, because a driver's call does not return, is not replaced until it ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import selectors
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 
 from drfd.launcher.gpu_meter import drm, nvidia
 from drfd.launcher.gpu_meter.reading import DRM, MAX_LINE_BYTES, NVIDIA, PERIOD_S
@@ -30,10 +29,6 @@ _PAUSE_S, _MAX_PAUSE_S = 1.0, 300.0
 _LONG_LIFE_S = 600.0
 #: Seconds until it is looked again whether the machine has such a GPU.
 _LOOK_S = 60.0
-#: Seconds that a process still runs after its controller has gone: another may want it.
-_LINGER_S = 20.0
-#: Largest number of killed processes of one kind that may be left behind.
-MOST_STUCK = 3
 
 _IS_PRESENT = {NVIDIA: nvidia.is_present, DRM: drm.is_present}
 
@@ -47,39 +42,20 @@ class GpuMeters:
         selector: selectors.BaseSelector,
         send: Callable[[Message], None],
     ) -> None:
-        self._meters = [_Meter(kind, background, selector, self._report) for kind in _IS_PRESENT]
-        self._send = send
-        self._is_on = False
-        #: When the processes end, on the monotonic clock, or None if they are wanted.
-        self._end_s: float | None = None
+        self._meters = [_Meter(kind, background, selector, send) for kind in _IS_PRESENT]
 
     def turn(self, on: bool) -> None:
-        """Report from now on, or stop doing so: then the processes end a while later."""
-        if on:
-            self._end_s = None
-            for meter in self._meters:
-                meter.want()
-        elif self._is_on:
-            self._end_s = time.monotonic() + _LINGER_S
-        self._is_on = on
+        for meter in self._meters:
+            meter.turn(on)
 
     def pause_s(self) -> float | None:
         """Return the seconds until something is due, or None if nothing is."""
-        times = [self._end_s, *(meter.due_s for meter in self._meters)]
-        due = min((each for each in times if each is not None), default=None)
+        due = min((each.due_s for each in self._meters if each.due_s is not None), default=None)
         return None if due is None else max(0.0, due - time.monotonic())
 
     def run_due(self) -> None:
-        if self._end_s is not None and self._end_s <= time.monotonic():
-            self._end_s = None
-            for meter in self._meters:
-                meter.stop()
         for meter in self._meters:
             meter.run_due()
-
-    def _report(self, driver: str, line: str) -> None:
-        if self._is_on:
-            self._send({"report": GPUS, "driver": driver, "line": line})
 
 
 class _Meter:
@@ -90,37 +66,26 @@ class _Meter:
         kind: str,
         background: BackgroundWork,
         selector: selectors.BaseSelector,
-        report: Callable[[str, str], None],
+        send: Callable[[Message], None],
     ) -> None:
-        self._kind = kind
-        self._background = background
-        self._selector = selector
-        self._report = report
+        self._kind, self._background, self._selector, self._send = kind, background, selector, send
         #: When to look again, on the monotonic clock: to start a process, or whether it is silent.
         self.due_s: float | None = None
-        self._pid: int | None = None
-        #: Number of the present process, or of the last one.
-        self._number = 0
-        self._out = -1
-        self._unread = b""
-        self._began_s = 0.0
-        self._reported_s = 0.0
-        self._pause_s = _PAUSE_S
-        #: Numbers of the processes that have been left and have not ended.
-        self._left: set[int] = set()
         self._is_wanted = False
+        #: The process, until its end, and its standard output, until it is killed.
+        self._pid: int | None = None
+        self._out: int | None = None
+        self._unread = b""
+        self._began_s = self._reported_s = 0.0
+        self._pause_s = _PAUSE_S
         self._is_logged = False
 
-    def want(self) -> None:
-        if not self._is_wanted:
-            self._is_wanted = True
-            self._pause_s = _PAUSE_S
-            self._start_at(time.monotonic())
-
-    def stop(self) -> None:
-        self._is_wanted = False
-        self._leave()
-        self.due_s = None
+    def turn(self, on: bool) -> None:
+        if on and self._pid is None and self.due_s is None:
+            self._pause_s, self.due_s = _PAUSE_S, time.monotonic()
+        elif not on:
+            self._kill()
+        self._is_wanted = on
 
     def run_due(self) -> None:
         now_s = time.monotonic()
@@ -134,28 +99,24 @@ class _Meter:
             self._start(now_s)
 
     def _start(self, now_s: float) -> None:
-        self._number += 1
         out, into = os.pipe()
         try:
-            self._pid = self._background.start(
-                lambda: _become(self._kind, into),
-                partial(self._ended, self._number),
-                into,
-            )
+            self._pid = self._background.start(lambda: _become(self._kind, into), self._ended, into)
         except OSError as error:
             os.close(out)
-            self._put_off(f"it could not be started: {error.strerror}")
+            self._log(f"it could not be started: {error.strerror}")
+            self._put_off(now_s)
             return
         finally:
             os.close(into)
         self._out, self._unread = out, b""
         os.set_blocking(out, False)
-        self._selector.register(out, selectors.EVENT_READ, self._read)
+        self._selector.register(out, selectors.EVENT_READ, lambda: self._read(out))
         self._began_s, self.due_s = now_s, now_s + SILENT_S
 
-    def _read(self) -> None:
+    def _read(self, out: int) -> None:
         try:
-            data = os.read(self._out, MAX_LINE_BYTES)
+            data = os.read(out, MAX_LINE_BYTES)
         except BlockingIOError:
             return
         if not data:
@@ -165,59 +126,50 @@ class _Meter:
         if max(map(len, (*lines, self._unread))) > MAX_LINE_BYTES:
             self._replace(f"it wrote a line of more than {MAX_LINE_BYTES} bytes")
             return
-        if not lines:
-            return
         now_s = time.monotonic()
-        self.due_s = now_s + SILENT_S
+        if lines:
+            self.due_s = now_s + SILENT_S
         # However much it writes, the controller gets at most a line in half a period.
-        if now_s - self._reported_s >= PERIOD_S / 2:
+        if lines and now_s - self._reported_s >= PERIOD_S / 2:
             self._reported_s = now_s
-            self._report(self._kind, lines[-1].decode(errors="replace"))
+            line = lines[-1].decode(errors="replace")
+            self._send({"report": GPUS, "driver": self._kind, "line": line})
 
-    def _ended(self, number: int) -> None:
-        self._left.discard(number)
-        if self._pid is not None and number == self._number:
+    def _ended(self) -> None:
+        if self._out is not None:
             # Its last line may say why it has ended.
-            self._read()
-            if self._pid is not None:
-                self._replace("it has ended")
-            self._left.discard(number)
-        elif self._is_wanted and self._pid is None and self.due_s is None:
-            self._start_at(time.monotonic() + self._pause_s)
+            self._read(self._out)
+            self._replace("it has ended")
+        self._pid = None
+        if self._is_wanted:
+            self._put_off(time.monotonic())
 
     def _replace(self, why: str) -> None:
-        self._leave()
-        self._put_off(why)
+        if self._out is not None:
+            self._log(why)
+        self._kill()
 
-    def _leave(self) -> None:
+    def _kill(self) -> None:
         """Kill the process without waiting for its end."""
-        if self._pid is None:
-            return
-        self._selector.unregister(self._out)
-        os.close(self._out)
-        self._background.kill(self._pid)
-        self._left.add(self._number)
-        self._pid = None
+        self.due_s = None
+        if self._out is not None:
+            self._selector.unregister(self._out)
+            os.close(self._out)
+            self._out = None
+        if self._pid is not None:
+            self._background.kill(self._pid)
 
-    def _put_off(self, why: str) -> None:
-        """Have another process started after a pause, and log once why."""
-        now_s = time.monotonic()
-        if now_s - self._began_s > _LONG_LIFE_S:
-            self._pause_s, self._is_logged = _PAUSE_S, False
+    def _log(self, why: str) -> None:
         if not self._is_logged:
             self._is_logged = True
             log.warning("event=gpu-meter-replaced kind=%s error=%s", self._kind, why)
-        self._start_at(now_s + self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
 
-    def _start_at(self, time_s: float) -> None:
-        """Start a process then, unless too many have been killed without effect."""
-        if len(self._left) < MOST_STUCK:
-            self.due_s = time_s
-            return
-        self.due_s = None
-        count = len(self._left)
-        log.error("event=gpu-meters-stuck kind=%s processes=%d", self._kind, count)
+    def _put_off(self, now_s: float) -> None:
+        """Have another process started after a pause."""
+        if now_s - self._began_s > _LONG_LIFE_S:
+            self._pause_s, self._is_logged = _PAUSE_S, False
+        self.due_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
 
 
 def _become(kind: str, into: int) -> None:
