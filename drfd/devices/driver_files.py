@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -58,12 +56,15 @@ def read_each(paths: Sequence[str]) -> dict[str, str | OSError | GpuFault]:
         )
     except OSError as error:
         raise _unread(error.strerror) from None
-    said, is_over = _read_until(process, time.monotonic() + _PATIENCE_S)
-    if is_over:
-        if (status := process.wait()) != 0:
-            raise _unread(f"it ended with {status}")
-    else:
+    try:
+        said, _ = process.communicate(timeout=_PATIENCE_S)
+        if process.returncode != 0:
+            raise _unread(f"it ended with {process.returncode}")
+    except subprocess.TimeoutExpired as late:
+        said = late.output or b""
         process.kill()
+        assert process.stdout is not None
+        process.stdout.close()
         _Left.process = process
     for line in said.splitlines():
         # The last line may be a part of one.
@@ -82,19 +83,3 @@ def _is_stuck() -> bool:
     if _Left.process is not None and _Left.process.poll() is not None:
         _Left.process = None
     return _Left.process is not None
-
-
-def _read_until(process: subprocess.Popen[bytes], until_mono_s: float) -> tuple[bytes, bool]:
-    """Return what the process has printed by then, and whether that was all."""
-    assert process.stdout is not None
-    said = b""
-    with process.stdout as out:
-        poll = select.poll()
-        poll.register(out, select.POLLIN)
-        while (left_s := until_mono_s - time.monotonic()) > 0:
-            if poll.poll(left_s * 1000):
-                piece = os.read(out.fileno(), 1 << 16)
-                if not piece:
-                    return said, True
-                said += piece
-    return said, False

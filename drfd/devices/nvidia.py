@@ -15,7 +15,7 @@ User Guide, "Device Nodes and Capabilities").
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from drfd.devices.driver_files import read_each
@@ -73,21 +73,7 @@ def find(root: str, memory: Memory) -> list[tuple[Gpu, ...]]:
             instances = (faulty(gpu, error),)
         if instances:
             found.append(instances)
-    return [_with_possible_nodes(each, found, major, len(devices)) for each in found]
-
-
-def _with_possible_nodes(
-    instances: tuple[Gpu, ...], everything: Sequence[tuple[Gpu, ...]], major: int, count: int
-) -> tuple[Gpu, ...]:
-    """Return the instances, and in place of a GPU whose own node cannot be known one with all nodes
-    that it can be: the driver gives each of its `count` GPUs the lowest free minor number."""
-    (gpu, *others) = instances
-    if others or any(node.major == major for node in gpu.nodes):
-        return instances
-    known = {node.minor for some in everything for node in some[0].nodes if node.major == major}
-    possible = {*range(max(count, max(known, default=-1) + 1))} - known
-    nodes = {DeviceNode(CHARACTER, major, minor) for minor in possible}
-    return (replace(gpu, nodes=gpu.nodes | nodes),)
+    return found
 
 
 def _majors(root: str) -> dict[str, int]:

@@ -133,7 +133,6 @@ def test_a_gpu_that_cannot_be_used_keeps_its_number_and_says_why(tmp_path):
         f"GPU 1: {file} is empty: the driver does not reach the GPU (drfd gpus shows all GPUs)"
     )
     assert [gpu.name for gpu in automatic(found)] == ["0", "2"]
-    assert nodes(found[1]) == "195:1 195:2", "all that it can be: the others have 0 and 3"
 
 
 def test_each_missing_or_strange_file_is_named(tmp_path):
@@ -146,13 +145,13 @@ def test_each_missing_or_strange_file_is_named(tmp_path):
         (
             "0",
             f"{nvidia}/gpus/0000:04:00.0/information names no device minor of a GPU",
-            "195:0 195:3",
+            "",
         ),
         # 255 is the node that all GPUs share.
         (
             "1",
             f"{nvidia}/gpus/0000:05:00.0/information names no device minor of a GPU",
-            "195:0 195:3",
+            "",
         ),
         ("2:0:0", f"{nvidia}/capabilities/gpu1/mig/gi0/access: No such file or directory", "195:1"),
         (

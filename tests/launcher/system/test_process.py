@@ -4,7 +4,6 @@ the kernel, of which /proc/self has some that anybody may use."""
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,22 +100,6 @@ def test_one_that_may_not_be_signalled_saves_no_other(start, tmp_path):
     tried = start(*python(code, theirs), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = tried.communicate(timeout=WAIT_S)
     assert (out, err) == (b"went on\n", b"")
-
-
-def test_of_an_environment_only_the_first_part_is_looked_at(monkeypatch):
-    """All of it was read at once: a process may give itself one as large as its memory."""
-    monkeypatch.setattr(process, "_MOST_ENVIRON_BYTES", 100)
-    for names, is_seen in ((["A"], True), (["B" * 200, "A"], False)):
-        env = dict.fromkeys(names, "1")
-        with subprocess.Popen(["/bin/sleep", "60"], env=env) as sleep:
-            deadline = time.monotonic() + 60
-            # The kernel shows its environment last of all that exec changes.
-            environ, first = Path(f"/proc/{sleep.pid}/environ"), f"{names[0]}=".encode()
-            while not environ.read_bytes().startswith(first) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            found = process.has_in_environment(sleep.pid, os.getuid(), {"A": "1"})
-            sleep.kill()
-        assert found is is_seen
 
 
 def test_who_has_the_number_of_one_that_has_left_is_not_signalled():
