@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import copy
+import fcntl
 import os
 import pickle
 import shutil
@@ -44,6 +45,8 @@ T = TypeVar("T")
 _OWN = ("array", "script")
 #: Lines of a job's output in the exception that says how it ended.
 _LINES = 5
+#: A file that an executor has locked, in its directory.
+_LOCK = "lock"
 
 
 class JobFailed(Exception):
@@ -182,7 +185,12 @@ class _Calls:
 
     def __init__(self, client: Client, place: Path) -> None:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_left(place.absolute(), client)
         self._directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place.absolute()))
+        # The kernel unlocks the file when this process ends.
+        self._lock_file = (self._directory / "new").open("wb")
+        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
+        os.rename(self._lock_file.name, self._directory / _LOCK)
         self._pid = os.getpid()
         # As other executors do, wait for the calls of one that nobody shuts down.
         self._at_exit = atexit.register(self.close, wait=True, cancels=False)
@@ -273,6 +281,7 @@ class _Calls:
         """Remove what is not needed any more. With the lock."""
         if self._is_closed and not self._live:
             self._client.close()
+            self._lock_file.close()
             shutil.rmtree(self._directory, ignore_errors=True)
             atexit.unregister(self._at_exit)
 
@@ -325,6 +334,16 @@ class _Calls:
             self._ended.notify_all()
             self._leave()
             return True
+
+
+def _remove_left(place: Path, client: Client) -> None:
+    """Remove the files of executors that were killed, unless jobs of theirs are left."""
+    for directory in place.glob("calls-*"):
+        with suppress(OSError), (directory / _LOCK).open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            words = (word for job in client.status() for word in job.raw["argv"] or ())
+            if str(directory) not in map(os.path.dirname, words):
+                shutil.rmtree(directory)
 
 
 class _Batch:

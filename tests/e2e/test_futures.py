@@ -200,7 +200,29 @@ def test_files_are_the_users_own_and_go_when_they_are_read(executor, instance):
     future.result()
     (directory,) = (instance.work / "calls").iterdir()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert [path.suffix for path in directory.iterdir()] == [".out"]
+    assert {path.suffix for path in directory.iterdir()} == {".out", ""}
+
+
+def test_files_of_a_killed_executor_go_with_the_next_one_when_its_jobs_have_ended(instance):
+    program = (
+        "import os, time\n"
+        "from drfd.futures import Executor\n"
+        "print(Executor(directory='left', memory='64M').submit(time.sleep, 600).job_id)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env,
+        cwd=instance.work, timeout=120,
+    )  # fmt: skip
+    left = instance.work / "left"
+    with Executor(socket=instance.socket, directory=left):
+        assert len(list(left.iterdir())) == 2
+    instance.drf("cancel", done.stdout.strip())
+    instance.wait_end(int(done.stdout))
+    with Executor(socket=instance.socket, directory=left):
+        assert len(list(left.iterdir())) == 1
+    assert list(left.iterdir()) == []
 
 
 def test_the_interpreter_waits_for_calls_and_for_nothing_else(instance):
