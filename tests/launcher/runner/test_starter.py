@@ -35,6 +35,7 @@ from drfd.launcher.runner.starter.sources import (
     NotCompiled,
     compile_starter,
     fingerprint,
+    machine_of,
 )
 from drfd.linux import syscalls
 from drfd.payload import unpack
@@ -438,6 +439,7 @@ def test_without_a_c_compiler_that_of_a_package_is_used(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "/none")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compile_starter(tmp_path / "drfd-starter")
+    assert machine_of(tmp_path / "drfd-starter") == os.uname().machine
     os.close(open_starter(tmp_path / "drfd-starter").program_fd)
 
 

@@ -1,6 +1,6 @@
 """The step of the build that compiles the program that starts jobs, for pyproject.toml.
 
-The wheel holds the program, so it is one for this machine's platform. Where no C compiler is, or
+The wheel holds the program, so it is one for the program's architecture. Where no C compiler is, or
 not the C library's headers, the build asks for one that is a package of PyPI.
 
 A wheel's program is compiled in a directory of its own, since a builder may not be allowed to write
@@ -9,7 +9,6 @@ to the sources. An editable installation has it beside the sources that it runs.
 
 from __future__ import annotations
 
-import sysconfig
 import tempfile
 from importlib import util
 from pathlib import Path
@@ -41,9 +40,8 @@ class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
         if version != "editable":
             build_data["force_include"][str(program)] = f"{_HERE}/{program.name}"
         build_data["pure_python"] = False
-        # Any Python 3 will do: no module of ours is compiled.
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        # Any Python 3 will do, and any C library: the program is linked to none.
+        build_data["tag"] = f"py3-none-manylinux_2_17_{sources.machine_of(program)}"
 
 
 def _load(path: Path) -> Any:

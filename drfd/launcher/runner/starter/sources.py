@@ -23,8 +23,8 @@ SOURCES = (
     *("starter.c", "calls.h", "texts.h", "plan.h", "record.h", "root.h", "user.h"),
     *("script.h", "wait.h", "start.h"),
 )
-#: Architectures whose system calls calls.h knows.
-MACHINES = ("x86_64", "aarch64")
+#: Architectures whose system calls calls.h knows, by the number in a program's header (elf(5)).
+MACHINES = {62: "x86_64", 183: "aarch64"}
 #: A program without a C library: see calls.h.
 FLAGS = (
     *("-std=gnu11", "-O2", "-static", "-nostdlib", "-ffreestanding", "-s"),
@@ -48,11 +48,16 @@ def fingerprint(directory: Path = HERE) -> str:
     return found.hexdigest()
 
 
+def machine_of(program: Path) -> str:
+    """Return the architecture that a compiled program is for: $CC may be a cross compiler."""
+    return MACHINES[int.from_bytes(program.read_bytes()[18:20], "little")]
+
+
 def compile_starter(
     target: Path, *, flags: tuple[str, ...] = FLAGS, directory: Path = HERE
 ) -> None:
     """Compile the program with $CC or cc, or else with the compiler of ZIG. Raises NotCompiled."""
-    if os.uname().machine not in MACHINES:
+    if os.uname().machine not in MACHINES.values():
         raise NotCompiled(f"the program that starts jobs is not written for {os.uname().machine}")
     try:
         compiler = shlex.split(os.environ.get("CC") or "cc")
