@@ -322,7 +322,6 @@ class Launcher:
             "kind": self.confinement.kind,
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
-            "entry": self.confinement.entry(),
             "hiding": (how != NOT_HIDDEN, why),
             "mounts": self.confinement.mounts(),
             "warnings": self.warnings,

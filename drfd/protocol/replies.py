@@ -874,15 +874,6 @@ class StrayView(TypedDict):
     is_foreign: bool
 
 
-class EntryView(TypedDict):
-    """How a job's process enters its cgroup."""
-
-    #: `forked` into it or `written` by itself, both without a wait for the kernel; `moved`, which
-    #: may wait; or `none`.
-    way: str
-    text: str
-
-
 class EnforcementView(TypedDict):
     """Limits that are enforced on this machine, and problems."""
 
@@ -891,8 +882,6 @@ class EnforcementView(TypedDict):
     enforcement: str | None
     controls: dict[str, str]
     private: dict[str, str]
-    #: How a job's process enters its cgroup; null while the launcher is away.
-    entry: EntryView | None
     #: Limits on processes: of all jobs together, and of each user.
     processes: dict[str, int] | None
     gres: dict[str, list[str]]

@@ -322,7 +322,7 @@ class Launcher:
         self._writer = writer
         self._send({
             "report": "hello", "version": 1, "kind": "cgroup2",
-            "mounts": {}, "cores": {}, "entry": None,
+            "mounts": {}, "cores": {},
             "controls": dict.fromkeys(("cores", "memory", "read", "write", "pids"), "enforced"),
             "min_uid": 1000, "allowed_uids": [], "hiding": [True, None], "warnings": [],
             # Asked for at d5967423.

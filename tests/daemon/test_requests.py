@@ -673,17 +673,16 @@ async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk):
         "warnings": ["a warning"], "stuck_jobs": [], "strays": [], "launcher": "away",
         "launcher_away_s": None, "notices": [], "draining": False,
         "cures": ["no job starts while the launcher is away: the log of drfd says why"],
-        "private": {}, "entry": None, "processes": None, "external": None, "gres": {},
+        "private": {}, "processes": None, "external": None, "gres": {},
         "windows": [], "limit_hours": [],
     }  # fmt: skip
     desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
     desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}
-    desk.link.hello["entry"] = ["forked", "a sentence"]
     desk.link.stuck = {(7, 1), (3, 2)}
     there = await desk.ask(BOB, op="doctor")
     assert there == away | {
         "enforcement": "cgroup v1", "controls": {"cores": "enforced"}, "stuck_jobs": [3, 7],
-        "private": private_view(desk.link.hello), "entry": {"way": "forked", "text": "a sentence"},
+        "private": private_view(desk.link.hello),
     }  # fmt: skip
     desk.link.settings = LaunchSettings((), 64, "pin")
     pinned = await desk.ask(BOB, op="doctor")

@@ -1,7 +1,6 @@
 """Each limit, proved by its effect on real processes in real cgroups: how a process enters them,
 what is on record of its use, and when they go."""
 
-import json
 import os
 import signal
 import sys
@@ -370,13 +369,6 @@ def test_a_cgroup_goes_before_the_end_is_recorded_and_not_the_attempt(instance):
 
 
 # -- how a process enters ---------------------------------------------------------------------
-
-
-def test_the_doctor_tells_how_jobs_enter(instance):
-    reply = json.loads(instance.drf("doctor", "--json").stdout)
-    expected = "forked" if Kernel().v2 is not None else "written"
-    assert reply["entry"]["way"] == expected
-    assert reply["entry"]["text"] in instance.drf("doctor").stdout
 
 
 def test_every_process_of_a_job_is_in_its_cgroup_in_every_hierarchy(instance):

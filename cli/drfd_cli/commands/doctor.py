@@ -105,9 +105,6 @@ def _show(reply: DoctorReply) -> None:
         output.tell(f"  {name:<10} {output.clean(control.removesuffix(why))}")
     for name, text in reply.get("private", {}).items():
         output.tell(f"  {name:<10} {output.clean(text)}")
-    entry = reply.get("entry")
-    if entry is not None:
-        output.tell(f"  {'start':<10} {output.clean(entry['text'])}")
     for disk in reply["disks"]:
         kind = f", {disk['filesystem']}" if disk["filesystem"] else ""
         where = f"disk {disk['name']} ({disk['path']}{kind})"

@@ -30,7 +30,7 @@ from drfd.daemon.monitoring.reserves import Reserves
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import NO_PIN, NO_SHARE, Message
-from drfd.protocol.replies import CodeText, DiskView, EnforcementView, EntryView, WindowView
+from drfd.protocol.replies import CodeText, DiskView, EnforcementView, WindowView
 from drfd.slurm.nodes import GivenOut, NodeShown, node_differences
 
 LAUNCHER_AWAY = "LAUNCHER_AWAY"
@@ -167,7 +167,6 @@ def doctor_view(site: Site, links: Links, journal_id: str) -> EnforcementView:
             **gpu_memory_control(site, link),
         },
         "private": private_view(link.hello),
-        "entry": entry_view(link.hello),
         "processes": link.hello.get("processes"),
         "gres": {name: list(each) for name, each in own_countables(site).items()},
         "disks": disks,
@@ -295,14 +294,6 @@ def _missing_figures(gpus: Sequence[MeasuredGpu]) -> str:
     }
     found = [f"{count} {what}" for what, count in counts.items() if count]
     return f": {', '.join(found)}" if found else ""
-
-
-def entry_view(hello: Message) -> EntryView | None:
-    """Return how a job's process enters its cgroup, or None if the launcher has not said it."""
-    if "entry" not in hello:
-        return None
-    way, text = hello["entry"]
-    return {"way": way, "text": text}
 
 
 def private_view(hello: Message) -> dict[str, str]:

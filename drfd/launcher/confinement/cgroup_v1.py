@@ -23,7 +23,6 @@ from drfd.launcher.confinement.cgroups import Cgroups
 from drfd.launcher.confinement.cores import PERIOD_US, open_v1, quota_us
 from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
-    WRITTEN,
     Counted,
     Entrance,
     Killing,
@@ -107,12 +106,6 @@ class CgroupV1(Cgroups):
 
     def hiding(self) -> tuple[str, str]:
         return self._devices.hiding()
-
-    def entry(self) -> tuple[str, str]:
-        return (
-            WRITTEN,
-            "a job's process enters its cgroups by itself, without a wait for the kernel",
-        )
 
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         # A thread that moves itself alone, by 0 in `tasks`, does not take the lock that stops all

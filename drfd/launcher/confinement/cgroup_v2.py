@@ -22,8 +22,6 @@ from drfd.launcher.confinement.cgroups import Cgroups
 from drfd.launcher.confinement.cores import PERIOD_US, quota_us
 from drfd.launcher.confinement.device_hiding import HiddenByBpf
 from drfd.launcher.confinement.interface import (
-    FORKED,
-    MOVED,
     Counted,
     Entrance,
     Killing,
@@ -90,16 +88,13 @@ class CgroupV2(Cgroups):
     def hiding(self) -> tuple[str, str]:
         return self._devices.hiding()
 
-    def entry(self) -> tuple[str, str]:
+    def warnings(self) -> list[str]:
         why = self._why_moved
         if why is None:
-            return (
-                FORKED,
-                "a job's process is forked into its cgroup, without a wait for the kernel",
-            )
+            return []
         slow = "a job's process is moved into its cgroup, for which the kernel may take 10 to 20 ms"
         cure = f"mount -o remount,favordynmods {self._mount} (Linux 6.0) avoids that"
-        return MOVED, f"{slow}; {cure}, at some cost for every fork and exit; {why}"
+        return [f"{slow}; {cure}, at some cost for every fork and exit; {why}"]
 
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         directory, cpus = self._directory_of(key), self._affinity.cpus(key)

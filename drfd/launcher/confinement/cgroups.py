@@ -65,6 +65,9 @@ class Cgroups(ABC):
             return cores.affinity_controls(self._lacks("cpu"))
         return self._cores.controls()
 
+    def warnings(self) -> list[str]:
+        return []
+
     def ancestors(self) -> list[str]:
         return ancestors(self._mounts["pids"], self._group)
 

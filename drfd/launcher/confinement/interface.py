@@ -21,11 +21,6 @@ from drfd.launcher.system.files import get
 Counted = dict[str, int]
 
 
-#: How a job's process enters its cgroup: it is forked into it (v2) or writes itself into `tasks`
-#: (v1), neither of which waits for an RCU grace period; it is moved, which may; or it has none.
-ENTRIES = FORKED, WRITTEN, MOVED, NONE = "forked", "written", "moved", "none"
-
-
 #: How device nodes are hidden: by a BPF program on the job's cgroup (v2), by its cgroup of the
 #: devices controller (v1), or not at all.
 HIDINGS = BY_BPF, BY_CONTROLLER, NOT_HIDDEN = "bpf", "devices", "none"
@@ -126,9 +121,8 @@ class Confinement(Protocol):
         colon. An enforced limit is applied or the job does not start; a measured one is checked by
         the controller."""
 
-    def entry(self) -> tuple[str, str]:
-        """Return how a job's process enters its cgroup: one of ENTRIES, and what that costs, in a
-        sentence for the administrator."""
+    def warnings(self) -> list[str]:
+        """Return sentences for the administrator on what this machine makes slow."""
 
     def cores(self) -> dict[str, str]:
         """Return how cores are controlled in each of CORES_MODES; `controls` has that of quotas."""

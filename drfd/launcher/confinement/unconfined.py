@@ -15,7 +15,6 @@ from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
 from drfd.launcher.confinement.interface import (
-    NONE,
     NOT_HIDDEN,
     Counted,
     Entrance,
@@ -51,6 +50,9 @@ class Unconfined:
     def cores(self) -> dict[str, str]:
         return affinity_controls(self._why)
 
+    def warnings(self) -> list[str]:
+        return []
+
     def ancestors(self) -> list[str]:
         return []
 
@@ -84,9 +86,6 @@ class Unconfined:
 
     def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
         raise LimitFailed(f"nothing can be lent: {self._why}")
-
-    def entry(self) -> tuple[str, str]:
-        return NONE, "a job's process enters no cgroup"
 
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]

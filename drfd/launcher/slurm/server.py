@@ -185,7 +185,6 @@ class SlurmLauncher:
             },
             "cores": dict.fromkeys(protocol.CORES_MODES, _CONTROLS)
             | {protocol.SHARE: protocol.NO_SHARE},
-            "entry": ("slurm", "Slurm starts a job's process on its node"),
             "hiding": (False, "by Slurm's ConstrainDevices"),
             "mounts": {},
             "warnings": [],
