@@ -41,7 +41,7 @@ _IPC_RMID = 0
 
 # -- keyctl(2) --------------------------------------------------------------------------------
 
-_KEYCTL_JOIN_SESSION_KEYRING, _KEYCTL_SETPERM = 1, 5
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 
 # -- capget(2), capset(2) ---------------------------------------------------------------------
 
@@ -114,7 +114,6 @@ _shmctl = _declared("shmctl", _int, _int, _pointer)
 _semctl = _declared("semctl", _int, _int, _int)
 _msgctl = _declared("msgctl", _int, _int, _pointer)
 _keyctl_join = _numbered("keyctl", _int, _text)
-_keyctl_setperm = _numbered("keyctl", _int, _int, _uint)
 _bpf = _numbered("bpf", _int, _pointer, _uint)
 _capget = _numbered("capget", _pointer, _pointer)
 _capset = _numbered("capset", _pointer, _pointer)
@@ -191,12 +190,6 @@ def join_session_keyring() -> int:
     the real uid, which may have 200 keys if it is an ordinary one. Raises OSError EDQUOT if there
     are more, and ENOSYS if the kernel has no keyrings."""
     return _checked(_keyctl_join(_KEYCTL_JOIN_SESSION_KEYRING, None), "keyctl")
-
-
-def set_key_permissions(key: int, bits: int) -> None:
-    """Set the permissions of a key (keyctl_setperm(3)): a byte each for possessor, user, group and
-    others, from the highest."""
-    _checked(_keyctl_setperm(_KEYCTL_SETPERM, key, bits), "keyctl")
 
 
 # -- namespaces -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from itertools import chain
 from signal import SIGKILL
 from typing import ClassVar
 
+from drfd.common.failpoints import reach
 from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
 from drfd.launcher.confinement import cores
@@ -32,8 +33,6 @@ from drfd.launcher.confinement.interface import (
     LimitFailed,
     Setting,
     insist_on_entry,
-    reach_before_devices,
-    reach_before_limits,
 )
 from drfd.launcher.confinement.processes import Members, MembersV1, first_process, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
@@ -82,14 +81,14 @@ class Cgroups(ABC):
             self._affinity.choose(key, limits)
         try:
             self._make(key)
-            reach_before_limits()
+            reach("launch.before-limits")
             settings = self._limits(key, limits, devices)
             if "cpu" in self._mounts:
                 settings += self._cores.limit(key, limits, devices.numa_nodes)
             if self.disks in self._mounts:
                 settings += chain.from_iterable(self._disk(key, disk) for disk in limits.disks)
             if devices.hidden:
-                reach_before_devices()
+                reach("launch.before-devices")
                 self._hide(key, devices.hidden)
             return settings
         except (OSError, LimitFailed) as error:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
@@ -94,16 +93,6 @@ def insist_on_entry(directory: str, pid: int) -> None:
             present, most = get(f"{place}/pids.current"), get(f"{place}/pids.max")
             if most.strip() != "max" and int(present) + threads > int(most):
                 raise LimitFailed(f"{whose} as many processes as allowed")
-
-
-def reach_before_limits() -> None:
-    """Mark the failpoint between the creation of an attempt's cgroup and its first limit."""
-    reach("launch.before-limits")
-
-
-def reach_before_devices() -> None:
-    """Mark the failpoint between the limits of an attempt's cgroup and the hiding of devices."""
-    reach("launch.before-devices")
 
 
 class JobGroupGone(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import replace
 
 from drfd.launcher.attempt_files import Record
@@ -32,15 +31,16 @@ class StepFailed(Exception):
     """A step could not be done; the text is a sentence for the submitter."""
 
 
+def unreadable(why: object) -> StepFailed:
+    return StepFailed(f"what it is to run cannot be read: {why}")
+
+
 class SpaceFailed(StepFailed):
     """The private temporary space could not be entered."""
 
 
 class ExecFailed(StepFailed):
     """The program itself could not be executed."""
-
-
-# -- records --------------------------------------------------------------------------------------
 
 
 def describe(error: BaseException) -> Record:
@@ -99,71 +99,3 @@ def explain(error: BaseException) -> str:
             return "it could not be set up: out of memory"
         case _:
             return f"it could not be set up: {error!r}"
-
-
-# -- sentences ------------------------------------------------------------------------------------
-
-
-def unreadable(why: object) -> StepFailed:
-    return StepFailed(f"what it is to run cannot be read: {why}")
-
-
-def no_space(error: OSError) -> SpaceFailed:
-    return SpaceFailed(f"it could not be given a /tmp of its own: {error.strerror}")
-
-
-def cannot_enter(user: str, path: str, error: OSError, hint: str) -> StepFailed:
-    return StepFailed(f"{user} cannot enter {path}: {error.strerror}{hint}")
-
-
-def cannot_write(user: str, path: str, error: OSError, *, is_pipe: bool) -> StepFailed:
-    why = "nobody reads this pipe" if is_pipe else error.strerror
-    return StepFailed(f"{user} cannot write the output file {path}: {why}")
-
-
-def not_own(path: str) -> StepFailed:
-    """Return the failure of a job at whose output file's name something of another user's is, or a
-    link."""
-    return StepFailed(
-        f"the output file {path} is there already, and is not an ordinary file of the user's own: "
-        "remove it, or name another one with -o"
-    )
-
-
-def terminal_gone(error: OSError | None) -> StepFailed:
-    """Return the failure of an attached job. Without an error its terminal has sent too little."""
-    text = "the terminal that waited for this job is gone"
-    if error is None:
-        return StepFailed(text)
-    if isinstance(error, TimeoutError):
-        return StepFailed(f"{text} (timed out)")
-    # The kernel's words alone: the path may be one of /proc that the user has never seen.
-    why = error if error.errno is None else f"[Errno {error.errno}] {error.strerror}"
-    return StepFailed(f"{text} ({why})")
-
-
-def terminal_of_another() -> StepFailed:
-    """Return the failure of an attached job where another user listens at its client's socket."""
-    return StepFailed("another user listens where its terminal waited, which is gone")
-
-
-def no_terminal(error: OSError) -> StepFailed:
-    return StepFailed(f"its terminal cannot be taken: {error.strerror}")
-
-
-def cannot_run(path: str, error: OSError, *, is_script: bool, hint: str = "") -> ExecFailed:
-    return ExecFailed(f"{_why_no_exec(path, error, is_script=is_script)}{hint}")
-
-
-def _why_no_exec(path: str, error: OSError, *, is_script: bool) -> str:
-    if is_script:
-        path = f"the script {path}"
-    if error.errno == errno.ENOENT and is_script:
-        return f"{path} names an interpreter in its first line that is not there"
-    if error.errno == errno.ENOENT and "/" not in path:
-        return f"there is no command {path} in the job's PATH"
-    if error.errno == errno.ENOENT:
-        return f"there is no program {path}, or its interpreter is missing"
-    if error.errno == errno.ENOEXEC:
-        return f"{path} is not a program: a script needs a first line such as #!/bin/sh"
-    return f"cannot run {path}: {error.strerror}"

@@ -23,7 +23,7 @@ from drfd.launcher.runner.identity import Denied
 from drfd.launcher.system.files import get
 from drfd.linux import syscalls
 from drfd.linux.own_process import OOM_SCORE, spare, take_cpus
-from drfd.linux.syscalls import join_session_keyring, set_key_permissions
+from drfd.linux.syscalls import join_session_keyring
 
 _MIB = 1 << 20
 #: Limit → soft and hard value, as the kernel and systemd give them to services. `_threads` computes
@@ -161,8 +161,6 @@ def may_set_login() -> bool:
 
 #: Errors that are temporary: the kernel has no memory, or no further key for this uid.
 _KEY_SHORTAGES = (errno.ENOMEM, errno.EDQUOT)
-#: Permissions: the possessor of a key may view, read and search it; its user may view and read it.
-_READ_ONLY = 0x0B030000
 
 
 @functools.cache
@@ -184,26 +182,6 @@ def keyring_warning() -> str | None:
     """Return a sentence for the administrator if only jobs lack the kernel's keyrings, or None."""
     why = why_no_keyrings()
     return None if why is None or why.startswith("the kernel") else f"jobs have no keyrings: {why}"
-
-
-def leave_keyring() -> None:
-    """Give this process, which is root's and about to become a user's, an empty, read-only session
-    keyring in place of the launcher's, as start.h does, unless it has one already.
-
-    Raises Denied, or OSError for a shortage that passes. An ordinary user's launcher does nothing
-    here: all jobs are this one user's."""
-    if getuid() != 0 or why_no_keyrings() is not None:
-        return
-    try:
-        _leave_keyring(os.getpid())
-    except OSError as error:
-        raise keyring_failure(error) from None
-
-
-@functools.cache
-def _leave_keyring(pid: int) -> None:
-    """Do it once in a process: one that is forked from it has another pid."""
-    set_key_permissions(join_session_keyring(), _READ_ONLY)
 
 
 def keyring_failure(error: OSError) -> OSError | Denied:

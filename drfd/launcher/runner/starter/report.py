@@ -5,12 +5,22 @@ They become errors of Python, and so sentences (`failures.py`), when the launche
 
 from __future__ import annotations
 
+import errno
 import os
 
 from drfd.launcher.attempt_files import Record
 from drfd.launcher.confinement.interface import LimitFailed
-from drfd.launcher.runner import failures, identity, inheritance
-from drfd.launcher.runner.failures import DIED, MAX_TEXT, describe, describe_in_job
+from drfd.launcher.runner import identity, inheritance
+from drfd.launcher.runner.failures import (
+    DIED,
+    MAX_TEXT,
+    ExecFailed,
+    SpaceFailed,
+    StepFailed,
+    describe,
+    describe_in_job,
+    unreadable,
+)
 from drfd.launcher.runner.shortage import failure
 from drfd.launcher.system import private_tmp
 
@@ -20,6 +30,7 @@ _UNSEEN = (
     "them to another file system, or leave the limit out"
 )
 _HUNG = "entering its directory and opening its output files"
+_NO_TERMINAL = "the terminal that waited for this job is gone"
 #: Largest number of an error of the kernel's.
 _MOST_ERRNO = 4095
 
@@ -45,7 +56,7 @@ def of_root(report: bytes) -> Record:
             why = f": {cause.strerror}" if cause.errno else ""
             error = LimitFailed("; ".join(what.splitlines()) + why)
         case "plan":
-            error = failures.unreadable("its plan is of another version")
+            error = unreadable("its plan is of another version")
         case "keyring":
             error = inheritance.keyring_failure(cause)
         case "unseen":
@@ -73,32 +84,53 @@ def _error(step: str, cause: OSError, what: str, created: Record) -> BaseExcepti
         case "setting":
             return cause
         case "space":
-            return failures.no_space(cause)
+            return SpaceFailed(f"it could not be given a /tmp of its own: {cause.strerror}")
         case "regained":
             return identity.Denied(identity.REGAINED)
         case "keyring":
             return inheritance.keyring_failure(cause)
         case "payload":
-            return failures.unreadable(what)
+            return unreadable(what)
         case "directory":
-            return failures.cannot_enter(user, what, cause, hint)
-        case "output" | "pipe":
-            return failures.cannot_write(user, what, cause, is_pipe=step == "pipe")
+            return StepFailed(f"{user} cannot enter {what}: {cause.strerror}{hint}")
+        case "output":
+            return StepFailed(f"{user} cannot write the output file {what}: {cause.strerror}")
+        case "pipe":
+            return StepFailed(f"{user} cannot write the output file {what}: nobody reads this pipe")
         case "not own":
-            return failures.not_own(what)
+            return StepFailed(
+                f"the output file {what} is there already, and is not an ordinary file of the "
+                "user's own: remove it, or name another one with -o"
+            )
         case "attach":
-            return failures.terminal_gone(cause)
+            is_late = isinstance(cause, TimeoutError)
+            why = "timed out" if is_late else f"[Errno {cause.errno}] {cause.strerror}"
+            return StepFailed(f"{_NO_TERMINAL} ({why})")
         case "another":
-            return failures.terminal_of_another()
+            return StepFailed("another user listens where its terminal waited, which is gone")
         case "too few":
-            return failures.terminal_gone(None)
+            return StepFailed(_NO_TERMINAL)
         case "terminal":
-            return failures.no_terminal(cause)
+            return StepFailed(f"its terminal cannot be taken: {cause.strerror}")
         case "program":
-            return failures.cannot_run(what, cause, is_script=False, hint=hint)
+            return ExecFailed(f"{_why_no_exec(what, cause)}{hint}")
+        case "script" if cause.errno == errno.ENOENT:
+            return ExecFailed(
+                f"the script {what} names an interpreter in its first line that is not there"
+            )
         case "script":
-            return failures.cannot_run(what, cause, is_script=True)
+            return ExecFailed(_why_no_exec(f"the script {what}", cause))
     raise LookupError(step)
+
+
+def _why_no_exec(what: str, error: OSError) -> str:
+    if error.errno == errno.ENOENT and "/" not in what:
+        return f"there is no command {what} in the job's PATH"
+    if error.errno == errno.ENOENT:
+        return f"there is no program {what}, or its interpreter is missing"
+    if error.errno == errno.ENOEXEC:
+        return f"{what} is not a program: a script needs a first line such as #!/bin/sh"
+    return f"cannot run {what}: {error.strerror}"
 
 
 def _parts(report: bytes) -> tuple[str, OSError, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.runner import identity, inheritance, scripts
+from drfd.launcher.runner import identity, scripts
 from drfd.launcher.runner.failures import MAX_TEXT, StepFailed, describe_in_job, unreadable
 from drfd.launcher.slurm.mapping import without_slurms
 from drfd.launcher.system import process
@@ -85,7 +85,6 @@ def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
         user = identity.account(order.uid, order.user)
         groups = identity.groups_of(user)
         _write(into.report_fd, f"{identity.gid_of(user, groups, order.gid)}\n".encode())
-        inheritance.leave_keyring()
         identity.become(user, groups, order.gid)
         # From here on the process has only the user's rights.
         payload = _read(assignment)
