@@ -13,7 +13,6 @@ from drfd.core.explain import waits
 from drfd.core.model import job
 from drfd.protocol.job_options import OPTIONS, Option
 from drfd_cli.commands import shares
-from drfd_cli.main import VERBS
 from drfd_cli.output import JOB_COLUMNS, NODE_COLUMNS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
@@ -36,10 +35,6 @@ def _option(option: Option) -> tuple[str, ...]:
 def _options() -> Iterator[str]:
     head = ("option of `drf submit`", "also of", "meaning", "key")
     return _table(head, map(_option, OPTIONS))
-
-
-def _verbs() -> Iterator[str]:
-    return _table(("command", "what it does"), ((f"`drf {verb}`", VERBS[verb]) for verb in VERBS))
 
 
 def _columns() -> Iterator[str]:
@@ -82,7 +77,6 @@ def _losses() -> Iterator[str]:
 
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "options": _options,
-    "commands": _verbs,
     "columns": _columns,
     "reasons": _reasons,
     "outcomes": _outcomes,
