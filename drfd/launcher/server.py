@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from errno import errorcode
 from functools import partial
 from pathlib import Path
 
@@ -541,8 +540,8 @@ class Launcher:
             self._tell("broke", key, text=str(problem))
             return
         # The shortage is this user's alone: other users may be in local files, which answer.
-        number = errorcode.get(problem.errno, str(problem.errno))
-        self._tell("shortage", key, text=str(problem), whose=USER, resource=DIRECTORY, errno=number)
+        said = {"whose": USER, "resource": DIRECTORY, "errno": problem.name}
+        self._tell("shortage", key, text=str(problem), **said)
 
     def _start(self, job: JobStart, created: attempt_files.Record) -> None:
         order, key = job.assignment.order, job.key

@@ -9,6 +9,7 @@ from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.shortage import (
     DESCRIPTORS,
+    DIRECTORY,
     JOB,
     MACHINE,
     MEMORY,
@@ -16,6 +17,7 @@ from drfd.launcher.runner.shortage import (
     QUOTA,
     SPACE,
     USER,
+    Shortage,
     failure,
     machine_text,
     shortage_of,
@@ -53,6 +55,8 @@ def describe(error: BaseException) -> Record:
 def describe_in_job(error: BaseException) -> Record:
     """Return the failure record of an error in the job's own process. A shortage here is attributed
     to the user or the job: no report of a user's process holds up the jobs of others."""
+    if isinstance(error, identity.DirectoryFailed):
+        return failure(str(error), Shortage(USER, DIRECTORY, error.name))
     whose = JOB
     if isinstance(error, ExecFailed) or not isinstance(error, StepFailed):
         whose = USER

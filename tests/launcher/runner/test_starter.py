@@ -25,6 +25,7 @@ from drfd.launcher.confinement.interface import Entrance, Killing, Setting
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner.failures import ExecFailed, StepFailed, describe_in_job
+from drfd.launcher.runner.identity import DirectoryFailed
 from drfd.launcher.runner.shortage import FIELDS, read_failure
 from drfd.launcher.runner.starter import plan, report
 from drfd.launcher.runner.starter.plan import JobStart
@@ -488,6 +489,8 @@ def test_a_job_waits_for_room_for_its_output_and_names_no_path(number, resource)
 def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage():
     record = describe_in_job(raised(ExecFailed, errno.EAGAIN))
     assert facts(record) == ("user", "processes", "EAGAIN")
+    record = describe_in_job(DirectoryFailed(errno.ETIMEDOUT))
+    assert facts(record) == ("user", "directory", "ETIMEDOUT")
     assert report.of_root(said("cgroup", errno.ENOMEM, "/tasks")) == {
         "text": "the machine is short of memory: /tasks: Cannot allocate memory",
         "shortage": {"whose": "machine", "resource": "memory", "errno": "ENOMEM"},

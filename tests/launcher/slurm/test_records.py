@@ -1,8 +1,9 @@
 """What is remembered of Slurm's jobs: when it is asked for their list, what is to be done with them
-until what the controller wants is so, which count as forgotten, and what the notes of starts
-say."""
+until what the controller wants is so, which count as forgotten, what the notes of starts say, and
+what a process that was to prepare a submission has left."""
 
 import os
+import resource
 import selectors
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,10 @@ from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
+from drfd.launcher.slurm.submitting.submissions import Submissions
 from drfd.launcher.slurm.wishes import Wish
+from drfd.linux.sealed import seal
+from launcher.rig import order
 
 # -- when the list is asked for -----------------------------------------------------------
 
@@ -290,3 +294,30 @@ def test_many_old_notes_are_removed_in_parts(notes):
     left = [len([*notes.directory.iterdir()]) for _ in parts]
     assert left == [1501, 501]
     assert [*notes.directory.iterdir()] == []
+
+
+# -- what prepares a submission ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bytes_at_most", [resource.RLIM_INFINITY, 40, 0])
+def test_a_record_of_a_failure_that_the_user_has_had_cut_off_is_a_failure(tmp_path, bytes_at_most):
+    failed, commands, times = [], Recorder(), ListTimes(poll_s=30.0)
+    submissions = Submissions(commands, times, None, lambda *_: None, lambda *it: failed.append(it))
+    payload_fd = seal(b"no payload")
+    assignment = protocol.Assignment(order(cwd=tmp_path).order, payload_fd)
+    submissions.add(KEY, assignment, after_list=0, may_be_there=False)
+    submissions.lacks(KEY, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_at_most, hard))
+    try:
+        submissions.begin(None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    [(key, _)] = commands._selector.select()
+    key.data()
+    whole = bytes_at_most == resource.RLIM_INFINITY
+    why = "what it is to run cannot be read: " if whole else "its submission could not be prepared"
+    [(failed_key, record)] = failed
+    assert failed_key == KEY
+    assert record["text"].startswith(why)
+    assert commands.ran == []

@@ -158,6 +158,15 @@ def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(slurm):
     assert controller.list()[-1]["known"] == []
 
 
+def test_a_job_of_an_account_that_is_gone_fails_alone(slurm):
+    controller, gone = slurm.connect(), job("true", slurm.jobs, uid=54321)
+    controller.launch(gone)
+    assert "no user with uid 54321" in controller.take("broke", id=gone.id)["text"]
+    other = job("true", slurm.jobs)
+    controller.launch(other)
+    controller.take("up", id=other.id)
+
+
 def test_a_job_gets_the_signals_that_are_ordered(slurm):
     traps = "trap 'echo usr' USR1; trap 'echo term; exit 3' TERM; echo up > up"
     script = f"{traps}; while :; do sleep 0.1; done"

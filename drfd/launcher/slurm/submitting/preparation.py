@@ -37,28 +37,24 @@ class Prepared:
     pid: int
     #: Output and error output, each before a NUL.
     paths_fd: int
+    #: A `failed` record, if any. The user can have it cut off (RLIMIT_FSIZE).
     complaint_fd: int
-    #: The gid in a line of its own, written with root's rights; then a `failed` record, if any.
-    report_fd: int
+    #: The gid of the job, written with root's rights.
+    gid_fd: int
     #: Variables with a NUL after each, and the script, both at their beginning.
     env_fd: int
     script_fd: int
 
     def close(self) -> None:
-        for fd in (self.report_fd, self.env_fd, self.script_fd):
+        for fd in (self.gid_fd, self.env_fd, self.script_fd):
             os.close(fd)
-
-    def read_report(self) -> tuple[int, bytes]:
-        """Return the gid of the job and the record of a failure."""
-        gid, _, record = os.pread(self.report_fd, 1 << 16, 0).partition(b"\n")
-        return int(gid or b"0"), record
 
 
 def prepare(assignment: Assignment) -> Prepared:
     """Start the process. Raises OSError."""
     fds: list[int] = []
     try:
-        for name in ("paths", "complaint", "report", "env", "script"):
+        for name in ("paths", "complaint", "gid", "env", "script"):
             fds.append(os.memfd_create(name))
         pid = os.fork()
     except OSError:
@@ -78,13 +74,13 @@ def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
         signal.set_wakeup_fd(-1)
         os.setsid()
         process.close_all_but(
-            *(assignment.payload_fd, into.paths_fd, into.complaint_fd, into.report_fd),
+            *(assignment.payload_fd, into.paths_fd, into.complaint_fd, into.gid_fd),
             *(into.env_fd, into.script_fd),
         )
         order = assignment.order
         user = identity.account(order.uid, order.user)
         groups = identity.groups_of(user)
-        _write(into.report_fd, f"{identity.gid_of(user, groups, order.gid)}\n".encode())
+        _write(into.gid_fd, str(identity.gid_of(user, groups, order.gid)).encode())
         identity.become(user, groups, order.gid)
         # From here on the process has only the user's rights.
         payload = _read(assignment)
@@ -110,7 +106,8 @@ def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
         code = 0
     except BaseException as error:
         record = describe_in_job(error)
-        os.write(into.report_fd, json.dumps(record | {"text": record["text"][:MAX_TEXT]}).encode())
+        text = record["text"][:MAX_TEXT]
+        os.write(into.complaint_fd, json.dumps(record | {"text": text}).encode())
     finally:
         os._exit(code)
 

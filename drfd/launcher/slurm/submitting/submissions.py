@@ -130,14 +130,13 @@ class Submissions:
         """Run sbatch with what the process has prepared."""
         order = self._all[key].assignment.order
         try:
-            gid, record = prepared.read_report()
             paths = answer.output.split("\0")
-            if not answer.is_good or record or len(paths) != _PATHS + 1:
+            if not answer.is_good or len(paths) != _PATHS + 1:
                 # Nothing was submitted, so there is nothing to look for.
                 self.end(key)
-                unknown = failure("its submission could not be prepared", None)
-                self.on_failed(key, json.loads(record) if record else unknown)
+                self.on_failed(key, _why(answer.complaint))
                 return
+            gid = int(os.pread(prepared.gid_fd, 16, 0))
             words = mapping.submit_words(
                 order,
                 partition=self.partition,
@@ -175,3 +174,12 @@ class Submissions:
         each.runs, each.looks, each.after_list = False, _LOOKS, self.times.count
         each.due_mono_s = time.monotonic()
         self.times.hurry(_LOOK_PAUSE_S, 2 * _LOOK_PAUSE_S)
+
+
+def _why(complaint: str) -> Record:
+    """Return the `failed` record that the process has left, if it has left a whole one."""
+    try:
+        record: Record = json.loads(complaint)
+    except ValueError:
+        return failure("its submission could not be prepared", None)
+    return record
