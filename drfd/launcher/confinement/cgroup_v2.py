@@ -191,16 +191,9 @@ class CgroupV2(Cgroups):
 def killing_in(directory: str) -> Killing:
     """Return how the processes of the cgroup at `directory` are killed (`Confinement.killing`). Out
     of memory, the kernel kills all of them by itself (memory.oom.group)."""
-    events, kill = f"{directory}/cgroup.events", f"{directory}/cgroup.kill"
     return Killing(
-        # Kernels before 5.14 have no cgroup.kill.
-        kill=kill if os.path.exists(kill) else None,
-        freezer=f"{directory}/cgroup.freeze",
-        freeze="1",
-        thaw="0",
-        state=events,
-        frozen="frozen 1",
+        kill=f"{directory}/cgroup.kill",
         members=f"{directory}/cgroup.procs",
-        populated=events,
+        populated=f"{directory}/cgroup.events",
         empty="populated 0",
     )

@@ -48,6 +48,8 @@ def choose(group: str, delegated_unit: str | None, mountinfo: str) -> Confinemen
     reasons = []
     try:
         place = _place(_usable_mount(mountinfo), group, delegated_unit)
+        if not Path(place.mount, place.group, "cgroup.kill").exists():
+            raise NoJobGroup("cgroup v2 cannot kill all processes of a job before Linux 5.14")
         return CgroupV2(place.mount, place.group, place.controllers, place.release)
     except (NoJobGroup, NoAnswer) as error:
         reasons.append(str(error))

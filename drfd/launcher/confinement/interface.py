@@ -60,9 +60,10 @@ class Killing:
     """How a process that knows nothing of cgroups kills an attempt's processes: the paths of files,
     and what is written to them and read from them. Besides, it kills its own children."""
 
-    #: Takes "1" to kill all; None if the kernel has none.
+    #: Takes "1" to kill all; None on version 1.
     kill: str | None = None
-    #: Takes `freeze` and `thaw`; `state` has the line `frozen` while all in `members` are stopped.
+    #: On version 1 takes `freeze` and `thaw`, and `state` has the line `frozen` while all in
+    #: `members` are stopped.
     freezer: str | None = None
     freeze: str = ""
     thaw: str = ""

@@ -172,12 +172,8 @@ class MembersV2(Members):
         return False
 
     def kill(self) -> None:
-        if os.path.exists(f"{self._directory}/cgroup.kill"):
-            with unless_gone():
-                self._cgroup.kill = True
-        else:
-            # Kernels before 5.14 have no cgroup.kill.
-            super().kill()
+        with unless_gone():
+            self._cgroup.kill = True
 
     def _set_frozen(self, wanted: bool) -> None:
         self._cgroup.freeze = wanted

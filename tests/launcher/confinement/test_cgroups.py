@@ -993,11 +993,10 @@ def test_a_freezer_that_takes_long_does_not_stop_the_signal(kernel, start, reads
 # -- ending ---------------------------------------------------------------------------------
 
 
+@on_v1
 def test_killing_is_done_when_the_cgroup_is_empty(kernel, start):
-    """Kernels before 5.14 have no cgroup.kill: all is frozen, and each process is killed."""
+    """All is frozen, and each process is killed."""
     kernel.create()
-    if isinstance(kernel, KernelV2):
-        kernel.file("cgroup.kill").unlink()
     job = start("sh", "-c", "trap '' TERM; exec sleep 60")
     kernel.inhabit(job.pid)
     attempt = Attempt(created={"boot_id": "x"})
