@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from drfd.linux import syscalls
 
@@ -69,6 +69,25 @@ def _data_bytes() -> int:
 def part_of_memory(part: int, least_bytes: int) -> int:
     """Return 1/part of the machine's memory in bytes, or the least if that is more."""
     return max(least_bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // part)
+
+
+def drop_rights(uid: int, gid: int, groups: Sequence[int]) -> None:
+    """Become this user for good, groups first, and verify it. Raises PermissionError if that is not
+    so.
+
+    The process does not execute a program but stays a copy of the one that it was forked from, so
+    the user may neither trace it nor get a core of it. A change of the effective uid alone ensures
+    that where fs.suid_dumpable is 0; while another of its uids is root's, the user may not either.
+    """
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(0, uid, 0)
+    syscalls.set_dumpable(False)
+    os.setresuid(uid, uid, uid)
+    ids = (os.getresuid(), os.getresgid(), {*os.getgroups()})
+    has_rights = uid != 0 and syscalls.capabilities().permitted
+    if ids != ((uid,) * 3, (gid,) * 3, {*groups}) or has_rights:
+        raise PermissionError("root's rights were not given up")
 
 
 def take_cpus() -> None:

@@ -20,11 +20,8 @@ from typing import NamedTuple
 # -- prctl(2) ---------------------------------------------------------------------------------
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
-_PR_GET_SECUREBITS = 27
 _PR_SET_NO_NEW_PRIVS = 38
 
-#: Bits of `securebits` (capabilities(7)).
-NO_SETUID_FIXUP, KEEP_CAPS = 1 << 2, 1 << 4
 
 # -- unshare(2) -------------------------------------------------------------------------------
 
@@ -156,11 +153,6 @@ def keep_capabilities() -> None:
     """Have this thread keep its permitted capabilities at its next changes of uid; exec undoes
     it."""
     _checked(_prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
-
-
-def securebits() -> int:
-    """Return the flags that control how a change of uid affects capabilities (capabilities(7))."""
-    return _checked(_prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0), "prctl(PR_GET_SECUREBITS)")
 
 
 def capabilities() -> Capabilities:

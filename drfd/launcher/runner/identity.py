@@ -10,15 +10,14 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from os import getgroups, getresgid, getresuid, getuid, setgroups, setresgid, setresuid
+from os import getuid
 from pathlib import Path
 
 from drfd.launcher.protocol import LaunchOrder
-from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import service, syscalls
+from drfd.linux.own_process import drop_rights
 from drfd.linux.sealed import read_sealed
-from drfd.linux.syscalls import set_dumpable
 from drfd.linux.user_database import PASSWD, Version, version_of, written_name
 from drfd.payload.environment import (
     DEFAULT_PATH,
@@ -218,24 +217,10 @@ def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> No
     insist_on_root_for(user)
     if getuid() != 0:
         return
-    gid = gid_of(user, groups, preferred_gid)
-    setgroups(groups)
-    setresgid(gid, gid, gid)
-    # Until exec this process holds the launcher's memory, so its user may neither get a core of it
-    # nor trace it. A change of the effective uid ensures that by itself only where fs.suid_dumpable
-    # is 0; as long as another of its uids is root's, its user may do neither.
-    setresuid(0, user.pw_uid, 0)
-    set_dumpable(False)
-    setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
-    if getresgid() != (gid,) * 3 or {*getgroups()} != {*groups}:
-        raise Denied(REGAINED)
-    if user.pw_uid == 0 or (getresuid() == (user.pw_uid,) * 3 and process.drops_capabilities()):
-        return
     try:
-        os.setuid(0)
+        drop_rights(user.pw_uid, gid_of(user, groups, preferred_gid), groups)
     except PermissionError:
-        return
-    raise Denied(REGAINED)
+        raise Denied(REGAINED) from None
 
 
 def environment(

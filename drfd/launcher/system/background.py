@@ -9,8 +9,7 @@ import signal
 from collections.abc import Callable
 
 from drfd.launcher.system import process
-from drfd.linux import syscalls
-from drfd.linux.own_process import NOBODY
+from drfd.linux.own_process import NOBODY, drop_rights
 
 #: Nice value of these processes, so that users' jobs go first.
 _NICE = 10
@@ -69,19 +68,8 @@ class BackgroundWork:
 
 
 def become_bare(uid: int) -> None:
-    """Drop to this uid for good, without any of its groups: enough to remove what belongs to it.
-
-    The process does not execute a program but stays a copy of the launcher, with data of other
-    users in its memory, so the user may neither trace it nor get a core of it."""
+    """Drop to this uid for good, without any of its groups: enough to remove what belongs to it."""
     launcher = os.getppid()
-    os.setgroups([])
-    os.setresgid(*(NOBODY,) * 3)
-    # A change of uid resets the dumpable flag to fs.suid_dumpable. While one of its uids is root's,
-    # the user may not trace it.
-    os.setresuid(0, uid, 0)
-    syscalls.set_dumpable(False)
-    os.setresuid(*(uid,) * 3)
-    if os.getresuid() != (uid,) * 3 or syscalls.capabilities().permitted:
-        raise PermissionError("root's rights were not given up")
-    # The change of uid has taken the signal away, too (prctl(2)).
+    drop_rights(uid, NOBODY, [])
+    # The change of uid has taken the signal away (prctl(2)).
     process.die_with(launcher)

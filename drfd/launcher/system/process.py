@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import select
 import signal
@@ -30,17 +29,6 @@ def die_with(parent: int) -> None:
     syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-@functools.cache
-def drops_capabilities() -> bool:
-    """Return whether the securebits are such that a change of uid drops all of root's capabilities
-    (capabilities(7)). The kernel is asked once."""
-    try:
-        bits = syscalls.securebits()
-    except OSError:
-        return False
-    return not bits & (syscalls.NO_SETUID_FIXUP | syscalls.KEEP_CAPS)
 
 
 def boot_id() -> str:
