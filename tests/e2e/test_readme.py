@@ -215,6 +215,21 @@ def test_make_runs_and_fails_as_its_jobs_do(instance, shell):
     (instance.work / "new.in").touch()
     assert shell("make -j 2 new.out").returncode != 0
     assert not (instance.work / "new.out").exists()
+    (words,) = re.findall(r"`make -j 100 (SHELL=drf .*)` runs", documents())
+    (instance.work / "Makefile").write_text("0.in:\n\techo job $$DRF_JOB_ID\n.PHONY: 0.in\n")
+    done = shell(f"make -s -j 2 {words}")
+    assert (done.stdout, done.stderr) == ("job 14\n", "")
+
+
+def test_jupyter_says_how_to_reach_it(instance, shell):
+    """By a stand-in for it."""
+    (instance.work / "jupyter").write_text('#!/bin/sh\necho "jupyter $*"\n')
+    (instance.work / "jupyter").chmod(0o755)
+    (instance.work / "jupyter.sh").write_text(file_named("jupyter.sh"))
+    assert shell("PATH=$PWD:$PATH drf submit -q -w -m 64M jupyter.sh").returncode == 0
+    forward, server = shell("drf log jupyter").stdout.splitlines()
+    (port,) = re.findall(r"^from another computer: ssh -L (\d+):localhost:\1 ", forward)
+    assert server == f"jupyter lab --no-browser --port {port}"
 
 
 #: The beginning of the script that Nextflow submits for a process.
