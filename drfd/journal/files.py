@@ -1,11 +1,5 @@
 """The journal's files: the database, opened or refused, and a reserve of disk space.
 
-SQLite reads the write-ahead log up to the first frame whose checksum is wrong, and takes the rest
-for a write that a power cut interrupted. That is right for the last transaction alone: each one is
-on disk before the next begins (synchronous=FULL). A whole transaction behind a bad frame means that
-acknowledged events are damaged, which `loses_commits` finds. See "WAL File Format" in SQLite's
-documentation.
-
 The reserve is a file that is released in parts when the disk is full, so that the ends of jobs and
 cancellations can still be written, and the next daemon can start. It is not released at once,
 because the program that filled the disk would take the unused rest.
@@ -17,8 +11,6 @@ import errno
 import logging
 import os
 import sqlite3
-import struct
-import sys
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
@@ -73,8 +65,6 @@ def _set_up(db: Database) -> None:
     db.execute("pragma synchronous = full")
     # Truncate a log that a long read of the journal has let grow, once SQLite restarts it.
     db.execute(f"pragma journal_size_limit = {_LOG_BYTES}")
-    # Leave no old frames in the log behind those written next (see `loses_commits`).
-    db.execute("pragma wal_checkpoint(truncate)").fetchone()
     if is_new:
         _create(db)
 
@@ -88,8 +78,7 @@ def _create(db: sqlite3.Connection) -> None:
 
 
 def _refuse_unreadable(path: Path) -> None:
-    """Raise HostError for a file that is no journal of this version, or that or whose log is
-    damaged. The file is opened read-only, because another connection would write the log back to
+    """Raise HostError for a file that is no journal of this version, or is damaged. The file is opened read-only, because another connection would write the log back to
     the file when it is closed."""
     log = path.with_name(f"{path.name}-wal")
     with reported(path, "open"):
@@ -111,13 +100,6 @@ def _refuse_unreadable(path: Path) -> None:
             # An interrupted creation has neither, and SQLite repairs it.
             if application != _APPLICATION and (application or version):
                 raise _damaged(path)
-            if has_log and loses_commits(log, path.with_name(f"{path.name}-shm")):
-                raise HostError(
-                    "journal",
-                    f"{log} is damaged: jobs and ends that had been acknowledged cannot be read",
-                    hint="it was left as it is; restore it with the journal from a copy, or move "
-                    "it away to go on without what happened last",
-                )
             if version not in (0, VERSION):
                 raise HostError(
                     "journal-version",
@@ -137,57 +119,6 @@ def _damaged(path: Path) -> HostError:
         f"{path} is not a drfd journal, or is damaged",
         hint="it was left as it is; restore it from a copy, or move it away to start empty",
     )
-
-
-_HEADER = struct.Struct(">8I")
-#: Page number, size of the database after a commit (else 0), two salts, two checksums.
-_FRAME = struct.Struct(">6I")
-#: First word of the log; its last bit is the byte order of the checksums.
-_MAGIC = 0x377F0682
-#: Place of the number of valid frames in the index beside the log, in the machine's byte order.
-_GOOD = slice(16, 20)
-
-
-def loses_commits(log: Path, index: Path) -> bool:
-    """Return whether acknowledged transactions in the log are damaged. `index` is the file that
-    SQLite has made from the log; an open connection keeps it up to date."""
-    with log.open("rb") as file:
-        header = file.read(_HEADER.size)
-        if len(file.read(_FRAME.size)) < _FRAME.size:
-            return False
-        # The header is on disk before the first frame is written.
-        if not _is_whole(header):
-            return True
-        with index.open("rb") as beside:
-            good = int.from_bytes(beside.read(_GOOD.stop)[_GOOD], sys.byteorder)
-        _, _, page_bytes, _, *salts, _, _ = _HEADER.unpack(header)
-        step = _FRAME.size + page_bytes
-        pages: set[int] = set()
-        has_commit, at = False, _HEADER.size + good * step
-        while file.seek(at) and len(frame := file.read(_FRAME.size)) == _FRAME.size:
-            at += step
-            page, size_after, *its_salts = _FRAME.unpack(frame)[:4]
-            # Frames with other salts are from before the log was restarted.
-            if its_salts == salts:
-                # A transaction writes each page once, and its last frame is its commit.
-                if has_commit or page in pages:
-                    return True
-                pages.add(page)
-                has_commit = size_after > 0
-    return False
-
-
-def _is_whole(header: bytes) -> bool:
-    words = _HEADER.unpack(header)
-    if words[0] & ~1 != _MAGIC:
-        return False
-    order = ">" if words[0] & 1 else "<"
-    first = second = 0
-    numbers = struct.unpack(f"{order}6I", header[:24])
-    for one, other in zip(numbers[::2], numbers[1::2], strict=True):
-        first = (first + one + second) & 0xFFFFFFFF
-        second = (second + other + first) & 0xFFFFFFFF
-    return (first, second) == words[6:]
 
 
 log = logging.getLogger("drfd")
