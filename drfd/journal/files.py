@@ -78,8 +78,9 @@ def _create(db: sqlite3.Connection) -> None:
 
 
 def _refuse_unreadable(path: Path) -> None:
-    """Raise HostError for a file that is no journal of this version, or is damaged. The file is opened read-only, because another connection would write the log back to
-    the file when it is closed."""
+    """Raise HostError for a file that is no journal of this version, or is damaged. The file is
+    opened read-only, because another connection would write the log back to the file when it is
+    closed."""
     log = path.with_name(f"{path.name}-wal")
     with reported(path, "open"):
         size = path.stat().st_size if path.exists() else 0

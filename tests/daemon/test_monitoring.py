@@ -25,7 +25,6 @@ from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.config import UserLimits
-from drfd.daemon.launcher_link.messages import HelloReport, decode_report
 from drfd.daemon.lookup.views import curve_view
 from drfd.daemon.monitoring.lender import CORES, DISKS, Lender, Reading, read_counters, unlent_text
 from drfd.daemon.monitoring.meter import (
@@ -177,12 +176,6 @@ def hello(mount: Path, read: str = "enforced") -> dict[str, Any]:
     return {"kind": "cgroup-v2", "mounts": {"cgroup2": str(mount)}, "controls": {"read": read}}
 
 
-def configure(meter: Meter, facts: dict[str, Any]) -> None:
-    report = decode_report({"report": "hello", **facts})
-    assert isinstance(report, HelloReport)
-    meter.configure(report.mounts, judges_io=report.measures_io)
-
-
 def write_unified(mount: Path, *, cpu_us: int, anon: int, peak: int | None) -> None:
     directory = mount / "drfd/1.1"
     directory.mkdir(parents=True, exist_ok=True)
@@ -223,7 +216,7 @@ def test_disk_rates_that_the_kernel_is_not_given_are_judged(meter, tmp_path, mon
     job = structs.replace(JOB, spec=spec(asks=demand(1, 1, write=1_000_000)))
     monkeypatch.setattr(measurements.psutil, "Process", BusyWriter)
     write_unified(tmp_path, cpu_us=0, anon=1 << 40, peak=1 << 40)
-    configure(meter, hello(tmp_path, "measured: the io controller is not given to us"))
+    meter.configure(hello(tmp_path, "measured: the io controller is not given to us"))
     meter.watch(KEY, 99, "drfd/1.1")
     breaches = [meter.sample(job) for _ in range(16)]
     assert breaches[:-2] == [None] * 14, "only a rate over half a minute is a breach"
@@ -237,7 +230,7 @@ def test_disk_rates_that_the_kernel_is_not_given_are_judged(meter, tmp_path, mon
 
 def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter, tmp_path):
     job = structs.replace(JOB, spec=spec(asks=demand(1, 1, write=1)))
-    configure(meter, hello(tmp_path))
+    meter.configure(hello(tmp_path))
     meter.watch(KEY, 99, "drfd/1.1")
     write_unified(tmp_path, cpu_us=0, anon=1, peak=1)
     for number in range(20):
@@ -246,7 +239,7 @@ def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter, tmp_path):
 
 
 def test_a_job_in_which_nothing_has_run_is_read_whole_at_times_only(meter, tmp_path):
-    configure(meter, hello(tmp_path))
+    meter.configure(hello(tmp_path))
     meter.watch(KEY, 99, "drfd/1.1")
 
     def memory(cpu_us: int, anon: int) -> int:
@@ -277,7 +270,7 @@ def test_a_pinned_jobs_cpus_are_read_from_either_version(meter, tmp_path):
     assert meter.pinned_cpus(JOB) is None, "the launcher has no cpusets"
     meter.mounts = {"cpuset": str(tmp_path)}
     assert meter.pinned_cpus(JOB) == "0-3,8"
-    configure(meter, hello(tmp_path))
+    meter.configure(hello(tmp_path))
     assert meter.pinned_cpus(JOB) == "0-3,8"
     for other in (
         structs.replace(JOB, state=JobState.SUSPENDED),

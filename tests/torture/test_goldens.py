@@ -26,7 +26,7 @@ from drfd.daemon.launcher_link.messages import (
     ExecReport,
     StuckReport,
     ToldReport,
-    decode_report,
+    read_report,
     stimulus_for,
 )
 from drfd.journal.journal import Journal
@@ -116,7 +116,9 @@ def test_the_reports_are_understood_and_every_kind_is_among_them():
     reports = lines("reports.jsonl")
     now = Now(at_s=9.5, mono_s=4.5)
     for report in reports:
-        decoded = decode_report(report)
+        if report["report"] == "hello":
+            continue
+        decoded = read_report(protocol.encode(report))
         if isinstance(decoded, AttemptReport):
             stimulus = stimulus_for(decoded, now, None)
             assert stimulus.job_id == 5  # type: ignore[union-attr]

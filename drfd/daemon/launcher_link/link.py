@@ -282,8 +282,7 @@ class Link:
         except BaseException:
             writer.close()
             raise
-        connection.list_again()
-        connection.take(messages.decode_report(hello))
+        connection.greet(hello)
         while True:
             connection.take(messages.read_report(await _next_line(reader)))
 
@@ -453,6 +452,16 @@ class LauncherConnection:
                 answer.set_exception(launcher_away())
         self._outbox.close()
         self._writer.close()
+
+    def greet(self, hello: Message) -> None:
+        """Take the launcher's first report: what it can enforce, and where."""
+        self._link.hello = hello
+        self.list_again()
+        if self._link.nodes.has_home:
+            self._meter.configure(hello)
+            # A launcher that has greeted measures none.
+            if self._has_gpus():
+                self.measure_gpus()
 
     # -- orders ---------------------------------------------------------------------------------
 
@@ -709,13 +718,6 @@ class LauncherConnection:
 
     def take(self, report: messages.Report) -> None:
         match report:
-            case messages.HelloReport():
-                self._link.hello = report.facts
-                if self._link.nodes.has_home:
-                    self._meter.configure(report.mounts, judges_io=report.measures_io)
-                    # A launcher that has greeted measures none.
-                    if self._has_gpus():
-                        self.measure_gpus()
             case messages.GpusReport():
                 task = asyncio.create_task(self._take_gpus(report))
                 self._looking.add(task)

@@ -1,7 +1,7 @@
 """Messages of the link: orders made from jobs, and the launcher's reports as typed values.
 
-`decode_report` is the only place that knows the keys of a report. `stimulus_for` turns a report
-about one attempt into a stimulus for the core.
+The classes of reports have the keys of their messages. `stimulus_for` turns a report about one
+attempt into a stimulus for the core.
 
 The variables that name a job's instances of countable resources (GRES):
 
@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import Struct, structs
 
-from drfd.common.errors import HostError
 from drfd.common.owner import UNSTARTED, Owner, read_owner
 from drfd.common.units import show_cores
 from drfd.core.decisions import stimuli as st
@@ -369,23 +368,17 @@ def higher(floor: protocol.DiskLimit, most: protocol.DiskLimit) -> protocol.Disk
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HelloReport:
-    """The first report on a connection: what the launcher can enforce, and where."""
+class ListedReport(Struct, tag_field="report", tag="listed", frozen=True):
+    """The end of the answer to `list`: every attempt that the launcher knows."""
 
-    #: Mount points by controller name; empty where jobs run without cgroups.
-    mounts: Mapping[str, str]
-    #: True if nothing in the kernel limits disk rates, so that the controller has to measure them.
-    measures_io: bool
-    #: The report as it came, for `drf doctor`.
-    facts: protocol.Message
+    known: tuple[AttemptKey, ...]
+    #: The known facts of each owner, by `id.attempt`.
+    owner_facts: dict[str, dict[str, object]] = msgspec.field(default_factory=dict, name="owners")
 
-
-@dataclass(frozen=True, slots=True)
-class ListedReport:
-    """The end of the answer to `list`: every attempt that the launcher knows, and its owner."""
-
-    owners: dict[AttemptKey, Owner]
+    @property
+    def owners(self) -> dict[AttemptKey, Owner]:
+        found = self.owner_facts
+        return {(job, n): read_owner(found.get(f"{job}.{n}", {})) for job, n in self.known}
 
 
 class _AttemptReport(Struct, tag_field="report", frozen=True, kw_only=True):
@@ -537,46 +530,21 @@ AttemptReport = (
     | RemovedReport
     | ToldReport
 )
-Report = (
-    HelloReport | ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | AttemptReport
-)
+Report = ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | AttemptReport
 
 
-_Tagged = StuckReport | ExecReport | GpusReport | NodesReport | AttemptReport
-_decode_tagged = msgspec.json.Decoder[_Tagged](_Tagged).decode
+_decode = msgspec.json.Decoder[Report](Report).decode
 
 
 def read_report(line: bytes) -> Report:
-    """Return the typed value of a report's line. Raises BadMessage or HostError for one that cannot
-    be understood."""
+    """Return the typed value of a report's line. Raises BadMessage for one that cannot be
+    understood."""
     try:
-        # Nearly all reports are of these kinds, which are read in one step.
-        report: Report = _decode_tagged(line)
+        report: Report = _decode(line)
         return report
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return decode_report(protocol.decode(line))
-
-
-def decode_report(message: protocol.Message) -> Report:
-    """Return the typed value of one report. Raises HostError for one that cannot be understood."""
-    match message["report"]:
-        case "hello":
-            is_measured = message["controls"].get("read", "").startswith("measured")
-            return HelloReport(message["mounts"], is_measured, message)
-        case "listed":
-            owners = message["owners"]
-            return ListedReport(
-                {
-                    (job_id, attempt): read_owner(owners.get(f"{job_id}.{attempt}", {}))
-                    for job_id, attempt in message["known"]
-                }
-            )
-    try:
-        report: Report = msgspec.convert(message, _Tagged)
-        return report
-    except msgspec.ValidationError as error:
-        text = f"the launcher's report {message['report']!r} cannot be understood: {error}"
-        raise HostError("launcher", text) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        text = f"a report of the launcher cannot be understood: {error}"
+        raise protocol.BadMessage(text) from None
 
 
 def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> st.Stimulus:

@@ -41,6 +41,7 @@ from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements
 from drfd.host.measurements import MachineUse, read_machine_use
 from drfd.journal.journal import Journal
+from drfd.launcher.protocol import Message
 
 log = logging.getLogger("drfd")
 
@@ -211,10 +212,11 @@ class Meter:
     #: Whether it has been logged that usage may not be read.
     _logged_refusal: bool = False
 
-    def configure(self, mounts: Mapping[str, str], *, judges_io: bool) -> None:
+    def configure(self, hello: Message) -> None:
         """Note where the launcher has cgroups mounted, and whether disk rates have to be judged
         here because the kernel does not limit them."""
-        self.mounts, self.judges_io = mounts, judges_io
+        self.mounts = hello["mounts"]
+        self.judges_io = hello["controls"].get("read", "").startswith("measured")
 
     def watch(self, key: AttemptKey, runner_pid: int, cgroup: str | None) -> None:
         self._watched.setdefault(key, Watched(runner_pid, cgroup))
