@@ -47,14 +47,15 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "explain": {"model", "ledger", "fairness", "scheduling", "decisions"},
     },
     "drfd.core.scheduling": {
+        "debts": set(),
         "kept_free": set(),
         "release_times": set(),
         "preemption": {"kept_free"},
-        "backfill": {"kept_free", "release_times"},
+        "backfill": {"debts", "kept_free", "release_times"},
         "wait_index": {"backfill"},
-        "policies": {"backfill", "kept_free", "release_times", "wait_index"},
+        "policies": {"backfill", "debts", "kept_free", "release_times", "wait_index"},
         "scheduler": {
-            *("backfill", "kept_free", "policies", "preemption", "release_times"),
+            *("backfill", "debts", "kept_free", "policies", "preemption", "release_times"),
             "wait_index",
         },
     },

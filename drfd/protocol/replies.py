@@ -807,6 +807,14 @@ class QuotaView(TypedDict):
     restored_at: float
 
 
+class DebtView(TypedDict):
+    """What reservations of a user have kept idle, in dominant-share-hours."""
+
+    owed_hours: float
+    #: Beyond this the user's jobs get no further reservation.
+    allowed_hours: float
+
+
 class NodeView(TypedDict):
     """A pool or a user in the fair-share tree."""
 
@@ -822,6 +830,8 @@ class NodeView(TypedDict):
     pending: int
     #: Only of a node that has a quota.
     quota: NotRequired[QuotaView]
+    #: Only of a user who has a debt.
+    debt: NotRequired[DebtView]
 
 
 class LimitHoursView(TypedDict):

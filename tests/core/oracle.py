@@ -10,6 +10,8 @@ Everything is computed anew at each step, in fractions. Where the text leaves a 
 - of the heads that have waited too long and do not fit, the one that has waited longest closes its
   leaf, in both phases, until something is kept for it;
 - a drain begins when the first shadow time that was given is past by `drain_after`;
+- of what reservations keep idle, the first jobs of each demand of a leaf take their part in the
+  order of priority and age, and each is charged to the first reservation that it would delay;
 - what a limit keeps back is kept for below that node, at all limited nodes up to it; one place at
   each node, and one on the machine, which is the node "root"; the outer ones come first.
 """
@@ -68,6 +70,16 @@ class Kept(NamedTuple):
     due_s: float
 
 
+class Debt(NamedTuple):
+    """What a leaf's reservations have kept idle beyond its share; in billionths of the machine,
+    rounded down, times seconds."""
+
+    owed: int
+    #: What they keep idle now, and what the leaf is promised, per second.
+    idle: int
+    promised: int
+
+
 class Times(NamedTuple):
     now_s: float
     patience_s: float
@@ -78,6 +90,11 @@ class Times(NamedTuple):
     before: Sequence[Kept] = ()
     #: Jobs that ask for at most this part of what the reserved one asks for pass it.
     passes: Fraction = Fraction(0)
+    #: The debts after the pass before, how long ago that was, and the time for which a leaf may owe
+    #: what it is promised.
+    debts: Mapping[str, Debt] = {}
+    since_s: int = 0
+    allowance_s: int = UNLIMITED
 
 
 def above(path: str) -> str:
@@ -358,6 +375,7 @@ class Pass:
             or (place != "root" and leaf not in self._limited)
             or self.times is None
             or self.times.now_s - self.waiting[head].since_s < self.times.patience_s
+            or self._owes(leaf)
             or any(kept.within == place for kept in self.kept)
             or self._is_kept_for(head, place)
         ):
@@ -382,6 +400,7 @@ class Pass:
             for head in heads
             if self.times is not None
             and self.could_start(head)
+            and not self._owes(self.waiting[head].leaf)
             and self.times.now_s - self.waiting[head].since_s > self.times.drain_after_s
             and (places := self.obstacles(head, beside=False))
             and not self._is_kept_for(head, places[0])
@@ -489,16 +508,24 @@ class Pass:
 
     def passes(self, job_id: int) -> bool:
         """May it start beside the reservations?"""
-        return not any(self._hurts(job_id, p) for p in ("root", *line(self.waiting[job_id].leaf)))
+        return self._delayed(job_id) is None
+
+    def _delayed(self, job_id: int) -> Kept | None:
+        """The first reservation that it would delay."""
+        paths = ("root", *line(self.waiting[job_id].leaf))
+        return next(iter(kept for path in paths for kept in self._all_delayed(job_id, path)), None)
 
     def _hurts(self, job_id: int, path: str) -> bool:
         """Would it delay a reservation at this node?"""
+        return bool(self._all_delayed(job_id, path))
+
+    def _all_delayed(self, job_id: int, path: str) -> list[Kept]:
         ask, room = self.waiting[job_id], self.room(path)
         if room is None or self.times is None:
-            return False
+            return []
         end_s = self.times.now_s + ask.length_s
         others = [kept for kept in self.kept if kept.job_id != job_id]
-        return not all(self._allows(kept, path, ask.demand, end_s, room) for kept in others)
+        return [kept for kept in others if not self._allows(kept, path, ask.demand, end_s, room)]
 
     def _allows(self, kept: Kept, path: str, demand: Vector, end_s: float, room: Vector) -> bool:
         if path not in kept.extras:
@@ -512,6 +539,57 @@ class Pass:
         if kept.drains and not within(demand, [max(0, there - asked) for there, asked in needed]):
             return False
         return end_s <= kept.shadow_s or within(demand, kept.extras[path])
+
+    # What they keep idle.
+
+    def _owed(self, leaf: str) -> int:
+        """At the time of the pass."""
+        debt = self.times.debts.get(leaf) if self.times is not None else None
+        if self.times is None or debt is None:
+            return 0
+        return max(0, debt.owed + (debt.idle - debt.promised) * self.times.since_s)
+
+    def _promise(self, leaf: str) -> int:
+        """Of the resource of which the leaf is promised the largest part."""
+        pairs = zip(self.promised[leaf], self.tree.capacity, strict=True)
+        return int(max((part for part, top in pairs if top), default=Fraction(0)) * 10**9)
+
+    def _owes(self, leaf: str) -> bool:
+        """So much that nothing more is kept for its jobs?"""
+        assert self.times is not None
+        return self._owed(leaf) > self._promise(leaf) * self.times.allowance_s
+
+    def idle(self) -> dict[str, int]:
+        """What is kept idle after the pass, by the leaves for which it is."""
+        heads: dict[tuple[str, Vector], int] = {}
+        age = sorted(self.waiting, key=lambda job_id: (-self.waiting[job_id].priority, job_id))
+        for job_id in age:
+            heads.setdefault(self.waiting[job_id][:2], job_id)
+        room, kept_idle = self.free, dict[str, Vector]()
+        for (leaf, demand), job_id in heads.items():
+            kept = self._delayed(job_id)
+            if within(demand, room) and self.within_limits(leaf, demand) and kept is not None:
+                room = taken(room, demand)
+                owner = self.waiting[kept.job_id].leaf
+                kept_idle[owner] = added(kept_idle.get(owner, (0,) * len(demand)), demand)
+        return {
+            leaf: max(
+                amount * 10**9 // top
+                for amount, top in zip(amounts, self.tree.capacity, strict=True)
+                if top
+            )
+            for leaf, amounts in kept_idle.items()
+        }
+
+    def debts(self) -> dict[str, Debt]:
+        """After the pass."""
+        assert self.times is not None
+        idle, found = self.idle(), {}
+        for leaf in {*self.times.debts, *idle}:
+            known = leaf in self.promised
+            promised = self._promise(leaf) if known else self.times.debts[leaf].promised
+            found[leaf] = Debt(self._owed(leaf), idle.get(leaf, 0), promised)
+        return {leaf: debt for leaf, debt in found.items() if debt.owed or leaf in idle}
 
 
 def begin(

@@ -6,10 +6,11 @@ without reason, and no job starves.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 from random import Random
 from typing import NamedTuple
 
@@ -17,7 +18,20 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as some
 
-from core.oracle import Ask, Kept, Pass, Rule, Times, Tree, added, begin, line, slow_pass, within
+from core.oracle import (
+    Ask,
+    Debt,
+    Kept,
+    Pass,
+    Rule,
+    Times,
+    Tree,
+    added,
+    begin,
+    line,
+    slow_pass,
+    within,
+)
 from core.worlds import LEAVES, all_reserved, fair_share, fits_now, plan, queues_of, reserved, trees
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
@@ -46,6 +60,8 @@ class Patience(NamedTuple):
     depth: int = 1
     #: The part of what a reserved job needs up to which others pass it.
     passes: Fraction = Fraction(0)
+    #: The time for which a leaf may owe its share.
+    allowance_s: int = 10**6
 
 
 class Arrival(NamedTuple):
@@ -124,11 +140,15 @@ class Clock(ABC):
         }
 
     def context(self, held: Mapping[int, Vector]) -> PassContext:
-        patience_s, drain_after_s, depth, passes = self._patience
+        patience_s, drain_after_s, depth, passes, allowance_s = self._patience
         return PassContext(
             now_s=self.now_s,
             patience=ReservationSettings(
-                patience_s=patience_s, drain_after_s=drain_after_s, depth=depth, passes=passes
+                patience_s=patience_s,
+                drain_after_s=drain_after_s,
+                depth=depth,
+                passes=passes,
+                allowance_s=allowance_s,
             ),
             ends=lambda: sorted((self.guess_s(each), each, held[each]) for each in held),
             since_s=lambda job_id: self.came_s[job_id],
@@ -138,6 +158,7 @@ class Clock(ABC):
             ),
             leaf=lambda job_id: self.asks[job_id].leaf,
             before=all_reserved(self.last),
+            debts={} if self.last is None else self.last.debts,
         )
 
     @abstractmethod
@@ -197,8 +218,11 @@ class TreeMachine(Clock):
 
 
 @some.composite
-def tree_streams(draw: some.DrawFn, *, bounds: bool = False, exact: bool = False) -> TreeStream:
-    """`bounds`: with limits and guarantees. `exact`: estimates are right."""
+def tree_streams(
+    draw: some.DrawFn, *, bounds: bool = False, exact: bool = False, owing: bool = False
+) -> TreeStream:
+    """`bounds`: with limits and guarantees. `exact`: estimates are right. `owing`: reservations may
+    keep so little idle that leaves get no further one."""
     tree = draw(trees(bounds=bounds, axes=3, open_axes=False))
     small = some.tuples(*(some.integers(0, top // 3) for top in tree.capacity))
     large = some.tuples(*(some.integers(top // 2, top) for top in tree.capacity))
@@ -219,6 +243,8 @@ def tree_streams(draw: some.DrawFn, *, bounds: bool = False, exact: bool = False
     arrivals = draw(some.lists(arrival, min_size=count, max_size=count))
     passes = Fraction(0) if exact else draw(some.sampled_from([Fraction(0), Fraction(2, 5)]))
     patience = Patience(draw(some.integers(0, 6)), draw(some.integers(5, 40)), 1, passes)
+    if owing:
+        patience = patience._replace(allowance_s=draw(some.sampled_from([0, 2, 20])))
     return TreeStream(tree, arrivals, patience)
 
 
@@ -234,16 +260,45 @@ BELOW_A_LIMIT = TreeStream(
 )
 
 
+#: One user's line of short jobs of the whole machine, and others that fit beside none of them.
+LINE_OF_BIG_JOBS = TreeStream(
+    Tree((12,), {"root.a": Rule((Fraction(1, 8),)), "root.b": Rule(limit=(9,))}),
+    [
+        *[Arrival(0, leaf, (1,), 400, 400) for leaf in ("root.b", "root.c")],
+        *[Arrival(0, "root.b", (3,), 16, 16), Arrival(1, "root.c", (3,), 7, 7)] * 2,
+        *[Arrival(0, "root.a", (10,), 1, 1)] * 12,
+        *[Arrival(4, "root.b", (3,), 16, 16), Arrival(3, "root.c", (3,), 7, 7)] * 40,
+    ],
+    Patience(20, 40, allowance_s=2),
+)
+#: The same before many users, who never wait for long.
+LINE_BEFORE_MANY = TreeStream(
+    LINE_OF_BIG_JOBS.tree,
+    [
+        *[Arrival(0, leaf, (1,), 400, 400) for leaf in ("root.b", "root.P.c")],
+        *[Arrival(2, leaf, *((10,), 1, 1) if leaf == "root.a" else ((2,), 9, 9)) for leaf in LEAVES]
+        * 12,
+    ],
+    Patience(9, 1000, allowance_s=2),
+)
+
+
 @examples(100, quick=3)
-@given(tree_streams(bounds=True))
+@given(tree_streams(bounds=True, owing=True))
 @example(BELOW_A_LIMIT)
+@example(LINE_OF_BIG_JOBS)
 def test_each_pass_is_what_the_slow_pass_says(stream):
     machine = TreeMachine(stream)
     kept: Sequence[Kept] = ()
+    debts: Mapping[str, Debt] = {}
+    before_s = 0
     for done in machine.passes():
         assert machine.view is not None
         waiting, held, ends = machine.view
-        times = Times(machine.now_s, *stream.patience[:2], ends, kept, stream.patience.passes)
+        times = Times(
+            machine.now_s, *stream.patience[:2], ends, kept, stream.patience.passes,
+            debts, machine.now_s - before_s, stream.patience.allowance_s,
+        )  # fmt: skip
         slow = slow_pass(stream.tree, waiting, held, times, done.admitted)
         assert done.admitted[: slow.sure] == slow.launches[: slow.sure]
         assume(slow.sure is None)
@@ -256,6 +311,43 @@ def test_each_pass_is_what_the_slow_pass_says(stream):
             for each in all_reserved(done)
         ]  # fmt: skip
         assert done.starvation_guard in (None, slow.starvation_guard)
+        debts, before_s = slow.debts(), machine.now_s
+        assert debts == {
+            leaf: Debt(each.owed // 1000, each.idle, each.entitled)
+            for leaf, each in done.debts.items()
+        }
+
+
+@examples(100, quick=3)
+@given(tree_streams(owing=True))
+@example(LINE_BEFORE_MANY)
+def test_what_reservations_of_a_leaf_keep_idle_is_bounded_by_its_share(stream):
+    """In any time, by what it is promised in this time and its allowance, and by what a single
+    reservation has cost."""
+    machine = TreeMachine(stream)
+    #: By leaf: the times of passes with all that was kept idle until then, and the most that it was
+    #: promised; and what each reservation has cost.
+    idle_until, promised = defaultdict[str, list[tuple[int, int]]](list), Counter[str]()
+    idle, costs = Counter[str](), Counter[int]()
+    last: Plan | None = None
+    before_s = 0
+    for done in machine.passes():
+        for leaf, debt in last.debts.items() if last is not None else ():
+            kept = reserved(last)
+            cost = debt.idle * (machine.now_s - before_s)
+            if cost:
+                assert kept is not None and kept.leaf == leaf
+                costs[kept.job_id] += cost
+            idle[leaf] += cost
+            promised[leaf] = max(promised[leaf], debt.entitled)
+            idle_until[leaf].append((machine.now_s, idle[leaf]))
+        last, before_s = done, machine.now_s
+    for leaf, found in idle_until.items():
+        own = [cost for job_id, cost in costs.items() if machine.asks[job_id].leaf == leaf]
+        dearest = max(own, default=0)
+        for (from_s, before), (until_s, after) in combinations(found, 2):
+            allowed_s = until_s - from_s + stream.patience.allowance_s
+            assert after - before <= promised[leaf] * allowed_s + dearest
 
 
 @examples(100, quick=5)

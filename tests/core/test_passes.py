@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.worlds import CAROL, DAVE, change, lines_counted, of, pass_of, submit
+from core.worlds import CAROL, DAVE, change, lines_counted, of, pass_of, submit, why
 from drfd.core.decisions.stimuli import AttemptRemoved
-from drfd.core.fairness.rules import Pool, Preempting, Rules
+from drfd.core.explain.waits import OwesIdle
+from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.model.job import JobState
 from drfd.core.model.options import Demand
 from drfd.core.scheduling.release_times import RunTimes
@@ -55,12 +56,6 @@ class Machine:
         self.bench.feed(AttemptRemoved(now(at_s), job_id, job.attempt))
         self.scheduler.note(job, 0.0)
 
-    def restart(self, at_s):
-        """A new scheduler gets what a daemon stores of the old one's reservations."""
-        stored = [each.kept for each in self.scheduler.reservations]
-        self.scheduler = Scheduler(half_life_s=3600.0)
-        self.scheduler.restore(stored, self.bench.ledger, at_s)
-
 
 def test_a_reserved_job_starts_only_within_the_limit_of_its_pool():
     """A job of the pool that was started beside the reservation has filled the limit meanwhile."""
@@ -89,16 +84,27 @@ def test_suspended_jobs_come_first_in_a_drain_only():
     assert machine.starts(42) == [waiting]
 
 
-def test_a_restart_makes_no_reservation_late():
-    """Its reserved time is unknown then, and not past, so that others still start beside it."""
-    machine = Machine()
-    machine.start(of(BOB, 5, limit_s=None), 0)
-    machine.submit(of(ALICE, 9), 1)
-    assert machine.starts(31) == []
-    assert machine.starts(3700) == [], "bob's job has outlived its estimate of an hour"
-    machine.restart(3800)
-    beside = machine.submit(of(CAROL, 4, limit_s=60), 3801)
-    assert machine.starts(3801) == [beside]
+def test_a_user_whose_reservation_kept_too_much_idle_gets_the_next_one_later():
+    machine = Machine(replace(rules(), patience=ReservationSettings(allowance_s=0)))
+    before = machine.start(of(CAROL, 5, limit_s=200), 0)
+    first = machine.submit(of(BOB, 9, limit_s=100), 0)
+    second = machine.submit(of(BOB, 9), 0)
+    assert machine.starts(30) == []
+    held_back = machine.submit(of(ALICE, 4), 32)
+    assert machine.starts(32) == [], "4 of 9 cores idle, and bob is entitled to a third"
+    machine.finish(before, 122)
+    assert machine.starts(122) == [first]
+    machine.finish(first, 126)
+    assert machine.starts(126) == [held_back]
+    # 90 s of the ninth of the machine beyond the share, less what half of it repays in 4 s.
+    assert machine.starts(127) == [] and not machine.scheduler.reservations
+    paid_s = machine.scheduler.next_pass_s
+    assert paid_s == pytest.approx(now(126 + 2 * (90 / 9 - 2)).at_s, abs=0.01)
+    reason = why(machine.bench, second, machine.scheduler.last_plan)
+    assert isinstance(reason, OwesIdle) and reason.until_s == paid_s
+    assert machine.starts(paid_s - now().at_s) == []
+    assert [each.job_id for each in machine.scheduler.reservations] == [second]
+    assert machine.scheduler.next_pass_s is None
 
 
 def test_a_stored_reservation_of_a_job_that_has_started_is_dropped():

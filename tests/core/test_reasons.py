@@ -37,6 +37,7 @@ from drfd.core.explain.waits import (
     NodesAway,
     NodesDrained,
     OutOfQuota,
+    OwesIdle,
     PathLimit,
     ReservedFirst,
     ResourceShortage,
@@ -588,6 +589,12 @@ SENTENCES: list[tuple[Wait, str]] = [
      "and it starts by T+3600s, when jobs reach their time limits"),
     (HasReservation((short("cores", 8000, 3000),), 3600, Certainty.UNKNOWN),
      "needs 8 cores, 3 free; what is given back is kept for it"),
+    (OwesIdle((short("cores", 8000, 3000),), "root.lab.bob", 3600),
+     "needs 8 cores, 3 free; nothing is kept for it before T+3600s: "
+     "what was kept for lab/bob has idled beyond reservation_allowance"),
+    (OwesIdle((short("cores", 8000, 3000),), "root.bob", None),
+     "needs 8 cores, 3 free; nothing is kept for it: "
+     "what was kept for bob has idled beyond reservation_allowance"),
     (ExternalUse(ResourceShortage("memory", 10 << 30, 8 << 30), used=8 << 30, kept=6 << 30),
      "needs 10G of memory, 8G free; "
      "processes outside drfd use 8G, 6G of it out of what is for jobs "
@@ -720,6 +727,7 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (TooLittleFree(BY_BOB), Columns("cores", "job 2 (bob)", CORES, 3800)),
     (TooLittleFree(BY_MANY), Columns("cores", "job 3 (carol) +3", CORES)),
     (HasReservation(BY_BOB, 3600), Columns("cores", "running jobs", CORES, 3600)),
+    (OwesIdle(BY_BOB, "root.bob", 3600), Columns("cores", "job 2 (bob)", CORES, 3800)),
     (HasReservation(BY_BOB, 3600, Certainty.UNKNOWN), Columns("cores", "running jobs", CORES)),
     (ExternalUse(CORES, used=6001, kept=6001), Columns("cores", "external load", CORES)),
     (ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),

@@ -79,6 +79,7 @@ EVERYTHING = """
     reservation = false
     reservation_depth = 4
     reservation_passes = 0.25
+    reservation_allowance = 0
     half_life = "2d"
     min_charge_time = 0
     preemption = true
@@ -174,7 +175,7 @@ def test_every_documented_key_is_read(path):
             policy="drf", slots=6, half_life_s=2 * 86400, min_hold_s=0, preempts=True,
             patience=ReservationSettings(
                 patience_s=60, drain_after_s=3600, reserves=False, depth=4,
-                passes=Fraction(1, 4),
+                passes=Fraction(1, 4), allowance_s=0,
             ),
             preempting=Preempting(suspends=True, after_s=120, exempt_s=1800),
         ),
@@ -399,6 +400,7 @@ WRONG = {
     "scheduling.preempt_after": ['"soon"', "-1"],
     "scheduling.preempt_exempt": ['"never"', "true"], "scheduling.reservation_delay": ['"x"'],
     "scheduling.min_charge_time": ['"soon"', "-1", "true"],
+    "scheduling.reservation_allowance": ["-1", '"week"', "true"],
     "scheduling.reservation_passes": ["-0.1", "1.1", '"0.1"', "true"],
     "scheduling.reservation_depth": ["0", "1.5", '"2"'], "enforcement.cores": ['"pinned"', "4"],
     "history.keep": ['"3"', "3", "0", "-1"], "enforcement.grace": ['"-1s"', "true"],

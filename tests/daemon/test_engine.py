@@ -25,6 +25,7 @@ from drfd.core.model.effects import Freeze, Launch, RemoveAttempt
 from drfd.core.model.hours import LimitHours, LimitSteps
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
 from drfd.core.model.resources import Axes, Node
+from drfd.core.scheduling.debts import Debt
 from drfd.core.scheduling.policies import PassLimits
 from drfd.daemon.engine.engine import Inbox, Work
 from drfd.journal.journal import Journal
@@ -691,6 +692,20 @@ async def test_shares_show_how_much_of_a_quota_is_used(make_desk, clock):
         "used_hours": 0.5, "share_hours": 2, "then": "last", "restored_at": at(MONDAY),
     }  # fmt: skip
     assert "quota" not in nodes["root.free"]
+    shell.host.take()
+
+
+async def test_shares_show_what_reservations_have_kept_idle(make_desk, clock):
+    patience = ReservationSettings(allowance_s=3600)
+    desk = make_desk(by=replace(rules(9, 90), patience=patience), clock=clock)
+    shell = desk.shell
+    shell.turn((of_pool(clock, 4.5), Payload()))
+    scheduler = shell.engine.scheduler
+    assert scheduler.last_plan is not None
+    owed = Debt(owed=HOUR * 10**12, at_ms=0, idle=0, entitled=10**9)
+    scheduler.last_plan = replace(scheduler.last_plan, debts={"root.lab.alice": owed})
+    nodes = {each["path"]: each for each in (await desk.ask(ALICE, op="shares"))["nodes"]}
+    assert nodes["root.lab.alice"]["debt"] == {"owed_hours": 1, "allowed_hours": 1}
     shell.host.take()
 
 

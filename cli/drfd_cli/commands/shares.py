@@ -63,6 +63,7 @@ def _print_table(reply: SharesReply) -> None:
         right("RUN", lambda node: node["running"]),
         right("WAIT", lambda node: node["pending"]),
         right("QUOTA", quota_words, is_shown=has_quotas),
+        right("DEBT", debt_words, is_shown=any("debt" in node for node in reply["nodes"])),
     ]  # fmt: skip
     external = reply.get("external")
     below: list[dict[str, object]] = []
@@ -97,6 +98,15 @@ def quota_words(node: NodeView) -> str:
         return ""
     used, most = show_share_hours(quota["used_hours"]), show_share_hours(quota["share_hours"])
     return f"{used}/{most} h"
+
+
+def debt_words(node: NodeView) -> str:
+    """Return the dominant-share-hours that reservations have kept idle, and those allowed."""
+    debt = node.get("debt")
+    if debt is None:
+        return ""
+    owed, most = show_share_hours(debt["owed_hours"]), show_share_hours(debt["allowed_hours"])
+    return f"{owed}/{most} h"
 
 
 def weight_words(weight: float | dict[str, float]) -> str:

@@ -73,9 +73,12 @@ class Forecast:
         """Return a forecast from the present state, with a ledger of its own."""
         own = ledger.with_axes(rules.axes)
         report_all_ends(own)
-        past, before = scheduler.past_usage, scheduler.reservations
         ahead = Scheduler(
-            rules.half_life_s, scheduler.run_times, past_usage=past, reservations=before
+            rules.half_life_s,
+            scheduler.run_times,
+            past_usage=scheduler.past_usage,
+            reservations=scheduler.reservations,
+            debts=scheduler.debts,
         )
         ahead.week_use = None if scheduler.week_use is None else scheduler.week_use.copy()
         return cls(own, rules, ahead, now, external)

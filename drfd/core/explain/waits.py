@@ -659,6 +659,19 @@ class HasReservation(TooLittleFree, frozen=True):
         return Columns(self.axis, "running jobs", self.first, until_s)
 
 
+class OwesIdle(TooLittleFree, frozen=True):
+    """Nothing is reserved for the job: what was kept free for its user has idled too much."""
+
+    path: str
+    #: When enough of it will be repaid (Unix time), if that is known.
+    until_s: float | None
+
+    def text(self) -> str:
+        until = "" if self.until_s is None else f" before {utc_time(self.until_s)}"
+        why = f"what was kept for {show_path(self.path)} has idled beyond reservation_allowance"
+        return f"{super().text()}; nothing is kept for it{until}: {why}"
+
+
 class ServedFirst(TooLittleFree, frozen=True):
     """Returned resources go first to users who have less of their share."""
 

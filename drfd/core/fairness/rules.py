@@ -73,6 +73,11 @@ class ReservationSettings:
         "jobs that need at most this part of what the reserved job needs pass it; 0: none",
         shown="0.1",
     )  # fmt: skip
+    allowance_s: int = key(
+        "reservation_allowance", read_duration_or_zero, 7 * 86400,
+        "the time of one's share that reservations may keep idle before the next one waits",
+        shown='"7d"',
+    )  # fmt: skip
     drain_after_s: float = key(
         "reservation_drain_after", parse_duration, 4 * 30.0 + 86400, "see Reservations",
         shown='"24h2m"', default="4 times reservation_delay and a day",

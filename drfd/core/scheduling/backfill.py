@@ -36,6 +36,7 @@ from heapq import merge
 from itertools import accumulate
 from math import inf, isfinite
 from operator import itemgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from drfd.core.fairness.rules import ReservationSettings
@@ -56,6 +57,7 @@ from drfd.core.model.machine import (
     plus,
     remainder,
 )
+from drfd.core.scheduling.debts import Debt
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import (
     Certainty,
@@ -287,6 +289,8 @@ class PassContext:
     leaf: Callable[[int], str]
     #: The reservations of the last pass, in order.
     before: tuple[Reservation, ...]
+    #: The debts of leaves after the last pass.
+    debts: Mapping[str, Debt] = field(default_factory=dict)
     #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for). Until
     #: they have been resumed and have ended, they keep their memory.
     suspended: Mapping[int, tuple[str, Vector]] = field(default_factory=dict)
@@ -350,11 +354,12 @@ def make_pass_context(
     patience: ReservationSettings,
     now_s: float,
     before: tuple[Reservation, ...],
+    debts: Mapping[str, Debt] = MappingProxyType({}),
     external: ExternalLoad | None = None,
     known: Ends | None = None,
 ) -> PassContext:
-    """Return the context of a pass at `now_s` (Unix time). `before` are the reservations of the
-    last pass, and `known` the ends that are kept from pass to pass."""
+    """Return the context of a pass at `now_s` (Unix time). `before` and `debts` are those of
+    the last pass, and `known` the ends that are kept from pass to pass."""
 
     def since_s(job_id: int) -> float:
         job = ledger.job(job_id)
@@ -425,6 +430,7 @@ def make_pass_context(
         entry=entry,
         leaf=lambda job_id: ledger.job(job_id).spec.leaf,
         before=before,
+        debts=debts,
         suspended=suspended,
         external=external,
         certainty=certainty,

@@ -46,8 +46,9 @@ from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT
-from drfd.core.model.machine import Room, Vector, fits, minus
+from drfd.core.model.machine import Room, Vector, fits, minus, placed, plus
 from drfd.core.scheduling.backfill import UNTIMED, Backfill, PassContext, Reservation
+from drfd.core.scheduling.debts import Debt, dominant_share, settled
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
@@ -104,6 +105,8 @@ class Plan:
     next_pass_s: float | None = field(default=None, compare=False)
     #: The reservations for big jobs, in order; the next pass gets them.
     reservations: tuple[Reservation, ...] = ()
+    #: The debts of leaves whose reservations keep or have kept anything idle.
+    debts: Mapping[str, Debt] = field(default_factory=dict, compare=False)
     #: The job that no later one of its leaf may pass.
     starvation_guard: int | None = None
     #: The load from outside drfd for which the pass kept resources free, or None.
@@ -283,8 +286,9 @@ def drf(pass_input: PassInput) -> Plan:
     drf_pass.renew_reservations()
     drf_pass.serve(promise_only=True)
     drf_pass.serve(promise_only=False)
+    drf_pass.charge_idle()
     plan = drf_pass.plan(drf_pass.starvation_guard)
-    return replace(plan, next_pass_s=drf_pass.next_pass_s())
+    return replace(plan, debts=drf_pass.debts, next_pass_s=drf_pass.next_pass_s())
 
 
 class _DrfPass(_Pass):
@@ -299,6 +303,12 @@ class _DrfPass(_Pass):
         self._hopeless: set[tuple[str, str, Vector]] = set()
         #: The demands that fitted before the first phase.
         self._fitting: list[Vector] = []
+        context = self.pass_context
+        self.debts = settled(context.debts, context.now_s, self.share_tree)
+        #: The leaves that get no further reservation.
+        self._indebted = frozenset(
+            [leaf for leaf in self.debts if self.debts[leaf].beyond(context.patience.allowance_s)]
+        )
 
     @property
     def starvation_guard(self) -> int | None:
@@ -335,6 +345,7 @@ class _DrfPass(_Pass):
                 and fits(demand, self.wait_index.shares.most(leaf))
                 and (self._scope(leaf), demand) not in self._never_fitting
                 and not self.backfill.is_reserved(job_id, path)
+                and leaf not in self._indebted
                 and not self.share_tree.is_last(leaf)
             ):
                 return job_id, path
@@ -474,12 +485,34 @@ class _DrfPass(_Pass):
             ]
         )
 
+    def charge_idle(self) -> None:
+        """Charge what reservations keep idle from now on to their leaves: what the first waiting
+        jobs would take that fit, and that a reservation holds back."""
+        if not self.backfill.reservations:
+            return
+        index, left, kept = self.wait_index, self.free, dict[str, Vector]()
+        fitting = [each for each in self._fitting if each in index.leaves and fits(each, left)]
+        heads = [
+            (index.heads[leaf][each], leaf, each) for each in fitting for leaf in index.leaves[each]
+        ]
+        for (_, job_id), leaf, demand in sorted(heads):
+            if fits(demand, left) and self.share_tree.is_within_limits(leaf, demand):
+                delayed = self.backfill.delayed_reservation(demand, job_id, leaf, self.free)
+                if delayed is not None:
+                    left = minus(left, placed(demand, left))
+                    kept[delayed.leaf] = plus(kept.get(delayed.leaf, minus(demand, demand)), demand)
+        now_s = self.pass_context.now_s
+        for leaf, held in kept.items():
+            owed = self.debts[leaf].owed if leaf in self.debts else 0
+            idle = dominant_share(held, index.shares.capacity)
+            self.debts[leaf] = Debt.of(leaf, owed, now_s, self.share_tree, idle)
+
     def next_pass_s(self) -> float | None:
         """Return the time at which the next pass may decide otherwise even if nothing happens
-        before: a job has waited long enough for a reservation, or one has outlived its estimate.
-        Then a reserved job is expected to start later, and others may start beside it that fit.
-        The same holds at once if a job has passed that delays it. All else that time alone changes
-        lets no job start."""
+        before: a job has waited long enough for a reservation, its leaf has paid enough of its
+        debt, or a job has outlived its estimate. Then a reserved job is expected to start later,
+        and others may start beside it that fit. The same holds at once if a job has passed that
+        delays it. All else that time alone changes lets no job start."""
         context, backfill = self.pass_context, self.backfill
         extras = (extra for each in backfill.reservations for extra in each.extras.values())
         if self.admitted and any(min(extra) < 0 for extra in extras):
@@ -487,6 +520,10 @@ class _DrfPass(_Pass):
         may_add = backfill.may_add() or self.wait_index.shares.has_limits
         due_s = self.wait_index.next_late_s(context) if may_add else inf
         reserved_s = max([each.start_s for each in backfill.reservations], default=-inf)
+        for leaf in self._indebted if may_add else ():
+            repaid_s = self.debts[leaf].repaid_s(context.patience.allowance_s)
+            if repaid_s is not None and leaf in self.wait_index.first:
+                due_s = min(due_s, repaid_s)
         leaves = self.wait_index.leaves
         if reserved_s > context.now_s and any(
             fits(demand, self.free) for demand in self._fitting if demand in leaves
@@ -523,6 +560,7 @@ class _DrfPass(_Pass):
             and (path == ROOT or was_limited)
             and self.backfill.may_add(path)
             and self.pass_context.is_late(job_id)
+            and leaf not in self._indebted
             and not self.backfill.is_reserved(job_id, path)
             and (path, self._scope(leaf), demand) not in self._hopeless
             # None is made while leaves wait that come first.

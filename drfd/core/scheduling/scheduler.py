@@ -39,6 +39,7 @@ from drfd.core.scheduling.backfill import (
     forced,
     make_pass_context,
 )
+from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs, free_of
 from drfd.core.scheduling.policies import POLICIES, PassInput, PassLimits, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
@@ -81,10 +82,11 @@ class Scheduler:
         limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
         past_usage: Mapping[str, float] = MappingProxyType({}),
         reservations: tuple[Reservation, ...] = (),
+        debts: Mapping[str, Debt] = MappingProxyType({}),
     ) -> None:
         """`half_life_s` is that of usage (see `core.fairness.service_order`). A simulation may pass
-        other `run_times` than a daemon estimates, a forecast the `past_usage` and `reservations` of
-        another scheduler. `limits` hold for each pass."""
+        other `run_times` than a daemon estimates, a forecast the `past_usage`, `reservations` and
+        `debts` of another scheduler. `limits` hold for each pass."""
         self.limits = limits
         #: The latest scheduling pass: waits are explained from it.
         self.last_plan: Plan | None = None
@@ -105,8 +107,8 @@ class Scheduler:
         #: The pools in which users may have jobs: those of the configuration, and those that were
         #: removed from it and still have jobs.
         self._pools: set[str] = set()
-        #: The reservations for the next pass while there is no latest one.
-        self._restored = reservations
+        #: The reservations and debts for the next pass while there is no latest one.
+        self._restored, self._debts = reservations, debts
         #: Whether the room that the latest pass kept for a starving job was given up after it, so
         #: that other jobs may start there.
         self._has_dropped_reservation = False
@@ -114,6 +116,10 @@ class Scheduler:
     @property
     def reservations(self) -> tuple[Reservation, ...]:
         return self._restored if self.last_plan is None else tuple(self.last_plan.reservations)
+
+    @property
+    def debts(self) -> Mapping[str, Debt]:
+        return self._debts if self.last_plan is None else self.last_plan.debts
 
     def restore(self, stored: Iterable[KeptReservation], ledger: Ledger, now_s: float) -> None:
         """Let the next pass keep what passes of an earlier daemon, or over other books, have
@@ -166,6 +172,7 @@ class Scheduler:
             patience=rules.patience,
             now_s=now.at_s,
             before=self.reservations,
+            debts=self.debts,
             external=external,
             known=self._ends,
         )
@@ -254,7 +261,7 @@ class Scheduler:
     def forget_derived_state(self) -> None:
         """Drop what was derived from the ledger, because another one takes its place. What was
         kept for big jobs can be given back by `restore`."""
-        self.last_plan, self._restored = None, ()
+        self.last_plan, self._restored, self._debts = None, (), {}
         self._wait_index, self._ends = None, Ends()
 
     def forget_axes(self) -> None:
@@ -336,7 +343,8 @@ def schedule(
     if ledger.draining or MACHINE in shortages:
         # Reservations are renewed when launches go on.
         before = pass_context.before
-        return Plan(admitted=[], free=free, reservations=before, shortages=shortages)
+        debts = settled(pass_context.debts, pass_context.now_s, wait_index.share_tree)
+        return Plan(admitted=[], free=free, reservations=before, debts=debts, shortages=shortages)
     shut = shortages.blocked_leaves(ledger.queues) if shortages else frozenset[str]()
     shut |= leaves_out_of_quota(ledger.queues, used_up)
     wait_index.shut(shut)

@@ -271,7 +271,9 @@ class Requests:
     @verb(msg.SharesRequest)
     def _shares(self, _: st.Actor, __: msg.SharesRequest) -> replies.SharesReply:
         engine = self.engine
-        shares = views.shares_view(engine.ledger, engine.rules, engine.external, engine.quota_use())
+        shares = views.shares_view(
+            engine.ledger, engine.rules, engine.external, engine.quota_use(), engine.scheduler.debts
+        )
         hours = self._limit_hours()
         if hours:
             shares["limit_hours"] = hours

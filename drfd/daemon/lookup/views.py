@@ -37,6 +37,7 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.machine import Vector, plus
 from drfd.core.model.resources import NOTHING, Axes, Node, Resources
+from drfd.core.scheduling.debts import Debt, share_hours
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
 from drfd.devices.gpus import GPU
@@ -724,9 +725,10 @@ def shares_view(
     rules: Rules,
     external: ExternalLoad | None = None,
     quota_use: Mapping[str, QuotaUse] = MappingProxyType({}),
+    debts: Mapping[str, Debt] = MappingProxyType({}),
 ) -> replies.SharesReply:
     """Return every active node of the tree, every configured pool, and every node with a quota, in
-    order of their paths. `quota_use` is the use of this week."""
+    order of their paths. `quota_use` is the use of this week, `debts` are those after a pass."""
     free = free_of(ledger, rules, external)
     active = ledger.active_leaves()
     tree = rules.shares.share_tree(ledger.used, active)
@@ -752,6 +754,11 @@ def shares_view(
             "share_hours": use.quota_hours,
             "then": "wait" if use.waits else "last",
             "restored_at": use.restored_s,
+        }
+    for path in debts.keys() & nodes.keys():
+        nodes[path]["debt"] = {
+            "owed_hours": share_hours(debts[path].owed),
+            "allowed_hours": share_hours(debts[path].allowed(rules.patience.allowance_s)),
         }
     view: replies.SharesReply = {
         "capacity": resources_view(rules.axes.resources(rules.shares.capacity)),
