@@ -6,11 +6,11 @@ dependency. The same panels give the same picture, byte for byte, with the same 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import log10
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from drfd.common.errors import Refused
@@ -242,7 +242,7 @@ def check_plot(path: str | None) -> None:
 
     if path is None:
         return
-    if Path(path).suffix.lower() not in _PICTURES:
+    if os.path.splitext(path)[1].lower() not in _PICTURES:
         raise Refused("bad-plot", f"--plot {path}: unknown kind of picture", hint=".svg or .png")
     if find_spec("matplotlib") is None:
         raise Refused(
@@ -250,7 +250,7 @@ def check_plot(path: str | None) -> None:
             "--plot needs matplotlib, which is not installed",
             hint="pip install 'drfd[plot]'",
         )
-    if not Path(path).absolute().parent.is_dir():
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise Refused("bad-plot", f"--plot {path}: there is no such directory")
 
 
@@ -259,7 +259,7 @@ def write_plot(path: str, title: str, panels: Sequence[Panel]) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    kind = Path(path).suffix.lower().removeprefix(".")
+    kind = os.path.splitext(path)[1].lower().removeprefix(".")
     settings: dict[Any, Any] = {
         # Without a salt, the ids in an SVG are random.
         "svg.hashsalt": "drfd",

@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import click
@@ -36,6 +34,8 @@ from drfd_cli.output import Columns, Form, local_time, render
 from drfd_cli.personal import Setting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from drfd_cli.personal import Setting
     from drfd_cli.slurm.sbatch_options import Translation
 
@@ -700,6 +700,8 @@ class WithExperiments(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self._experiments:
             return super().get_command(ctx, name)
+        from importlib.util import find_spec
+
         if find_spec(_EXPERIMENTS) is None:
             return _missing(name)
         command: click.Command = import_module(f"{_EXPERIMENTS}.commands.{name}").command

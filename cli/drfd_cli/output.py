@@ -7,9 +7,7 @@ imported only to measure text that is not ASCII.
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -178,7 +176,9 @@ def shell_line(argv: Sequence[str]) -> str:
 
 def _shell_word(word: str) -> str:
     if all(char.isprintable() and char not in _BIDI for char in word):
-        return shlex.quote(word)
+        from shlex import quote
+
+        return quote(word)
     return "$'" + "".join(map(_escaped, word)) + "'"
 
 
@@ -851,7 +851,9 @@ class Form:
 def render(result: Result, form: Form, columns: Columns[Any]) -> int:
     """Print the result in this form and return the exit code."""
     if form.as_json:
-        click.echo(json.dumps(result.view()))
+        from json import dumps
+
+        click.echo(dumps(result.view()))
     elif form.as_csv and result.csv is not None:
         _print_csv(*result.csv())
     elif form.is_parsable and result.pages is not None:

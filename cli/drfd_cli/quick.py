@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import sys
 
-from drfd.client.connection import Connection
+from drfd.client.connection import choose
 from drfd.common.errors import ConfigError, DrfdError, Unavailable
-from drfd.payload.environment import ATTACHED, SOCKET, SYSTEM_SOCKET, addressed, as_given, capture
+from drfd.payload.environment import ATTACHED, as_given, capture
 from drfd.payload.pack import output_fields
 from drfd.protocol.codec import encode_request
 from drfd.protocol.job_options import options_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, NoReturn
 
+    from drfd.client.connection import Connection
     from drfd.protocol.job_options import Option
 
 #: The option of both verbs that turns warnings off.
@@ -262,7 +263,6 @@ def surroundings(keep: Collection[str] = ()) -> dict[str, Any] | None:
     if None in (sys.stdin, sys.stdout, sys.stderr):
         return None
     try:
-        env = addressed(capture(as_given(os.environ), keep), socket_of_daemon()[0])
         cwd = os.getcwd()
     except OSError:
         return None
@@ -270,7 +270,7 @@ def surroundings(keep: Collection[str] = ()) -> dict[str, Any] | None:
         return None
     umask = os.umask(0o077)
     os.umask(umask)
-    return {"cwd": cwd, "umask": umask, "env": env}
+    return {"cwd": cwd, "umask": umask, "env": capture(as_given(os.environ), keep)}
 
 
 def doubts_to_print(fields: Mapping[str, Any], words: _Words) -> list[str] | None:
@@ -299,25 +299,6 @@ def is_sign(value: str) -> bool:
     return value == "none" or (len(value) == 1 and value.isascii() and value.isprintable())
 
 
-def socket_of_daemon() -> tuple[str, bool]:
-    """Return the socket that `drfd.client.connection.choose` would find, and whether it is that of
-    the user's own daemon. Raises OSError if only `choose` can find it."""
-    if named := os.environ.get(SOCKET):
-        return named, False
-    if os.path.isdir(os.path.dirname(SYSTEM_SOCKET)):
-        return SYSTEM_SOCKET, False
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return f"{runtime}/drfd.sock", "DRF_JOB_ID" not in os.environ
-    raise FileNotFoundError
-
-
-def client_of_daemon() -> Connection:
-    """Return a connection to the daemon, which is not made yet. Raises OSError if only `choose` can
-    find the daemon."""
-    path, is_own = socket_of_daemon()
-    return Connection(path, start=_start_own if is_own else None)
-
-
 def _start_own(socket_path: Path) -> None:
     from drfd_cli.options import start_own
 
@@ -339,15 +320,15 @@ def run(args: list[str]) -> None:
     around = surroundings(ATTACHED)
     if around is None or not is_sign(escape) or not _shows_all_text():
         return
-    fields |= around
+    client = choose(None, start=_start_own)
+    fields = client.addressed({**fields, **around})
     doubts = doubts_to_print({**fields, "attach": ""}, words)
     if doubts is None:
         return
     try:
         # What cannot be sent is told by the complete program.
         encode_request(fields)
-        client = client_of_daemon()
-    except (OSError, ValueError):
+    except ValueError:
         return
     warn(doubts)
     _run(client, fields, is_quiet="quiet" in words.flags, escape=escape)
@@ -421,14 +402,13 @@ def submit(args: list[str]) -> bool:
         return False
     if "script" in fields:
         around["env"]["DRF_SCRIPT"] = os.path.abspath(words.argv[0])
-    request = {"key": os.urandom(12).hex(), **fields, **around}
+    client = choose(None, start=_start_own)
+    request = client.addressed({"key": os.urandom(12).hex(), **fields, **around})
     doubts = doubts_to_print(request, words)
     if doubts is None:
         return False
     try:
-        reply = client_of_daemon().submit(**request)
-    except OSError:
-        return False
+        reply = client.submit(**request)
     except Unavailable as error:
         # It may be queued: a second submission would need the same key.
         _leave(error)

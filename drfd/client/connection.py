@@ -16,7 +16,7 @@ from select import select
 
 from drfd.common.errors import BY_KIND, DrfdError, Refused, Unavailable
 from drfd.linux.unix_sockets import at_socket, peer_of
-from drfd.payload.environment import SOCKET, addressed
+from drfd.payload.environment import SOCKET, SYSTEM_SOCKET, addressed, user_socket
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of, read_key
 from drfd.protocol.codec import MAX_REQUEST_BYTES, VERSION, Message, decode, encode_request
@@ -456,19 +456,15 @@ def choose(explicit: str | None, *, start: Start | None) -> Connection:
     """Return a connection to the daemon at `explicit` or DRFD_SOCKET, else to the system's, else to
     the user's own. Only the user's own is started when it does not run, and not by a job: it would
     end with the job."""
-    from pathlib import Path
-
-    from drfd.common import paths
-
     named = explicit or os.environ.get(SOCKET)
     if named:
-        return Connection(Path(named))
+        return Connection(named)
     # The directory exists from the first start after a boot on, so no user's own daemon is started
     # while the system's daemon restarts.
-    if paths.SYSTEM_SOCKET.parent.exists():
-        return Connection(paths.SYSTEM_SOCKET)
+    if os.path.isdir(os.path.dirname(SYSTEM_SOCKET)):
+        return Connection(SYSTEM_SOCKET)
     is_inside = "DRF_JOB_ID" in os.environ
-    return Connection(paths.user_socket(os.environ), start=None if is_inside else start)
+    return Connection(user_socket(os.environ), start=None if is_inside else start)
 
 
 def count_resources(client: Connection, capacity: Mapping[str, int]) -> Mapping[str, int]:

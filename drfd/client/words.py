@@ -15,7 +15,6 @@ from drfd.common.errors import Refused
 from drfd.common.indices import count_of, read_array
 from drfd.common.signals import MARKS
 from drfd.common.units import parse_duration, parse_memory
-from drfd.devices.gpu import GPU
 from drfd.protocol.limits import MOST_AFTER, MOST_IDS
 
 _MOST_ID = 1 << 53
@@ -114,6 +113,9 @@ def parse_features(text: str) -> list[str]:
 
 def _with_memory(text: str, amount: str, before: list[Gres]) -> Gres:
     """Return the last resource before a word `memory=AMOUNT`, with that memory."""
+    # Imported here: seldom needed, and it loads what describes devices.
+    from drfd.devices.gpu import GPU
+
     hint = f"write {GPU}=1,memory=20G"
     if not before:
         raise Refused(

@@ -29,11 +29,6 @@ def user_state(env: Mapping[str, str]) -> Path:
     return Path(base, "drfd")
 
 
-def user_socket(env: Mapping[str, str]) -> Path:
-    runtime = env.get("XDG_RUNTIME_DIR")
-    return Path(runtime, "drfd.sock") if runtime else user_state(env) / "drfd.sock"
-
-
 def user_config(env: Mapping[str, str]) -> Path:
     base = env.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     return Path(base, "drfd", "drfd.toml")

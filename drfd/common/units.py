@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from decimal import Decimal
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from drfd.common.errors import Refused
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 #: The upper end of an open range such as `4..`: all that the machine has.
 ALL: Final = "all"
@@ -59,12 +61,19 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 18
 
 
+def _exact(amount: str | int) -> Decimal:
+    # Imported here: what only shows amounts does not need it.
+    from decimal import Decimal
+
+    return Decimal(amount)
+
+
 def parse_size(text: str | int, *, what: str = "size") -> int:
     """Return the bytes of "16G", "1.5 GiB", "512M" or a plain number, at least 1."""
     match = _SIZE.fullmatch(_word(text))
     if match is None:
         raise _bad(what, text, "is not a size", "write 512M, 16G or 1.5T")
-    size = int(Decimal(match[1]) * _FACTORS[(match[2] or "").upper()])
+    size = int(_exact(match[1]) * _FACTORS[(match[2] or "").upper()])
     if size > _MOST_BYTES:
         raise _bad(what, text, "is more than there is in the world")
     if size < 1:
@@ -148,16 +157,16 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
     word = _word(text).lower()
     clock, minutes = _CLOCK.fullmatch(word), _MINUTES.fullmatch(word)
     if word.isdecimal():
-        seconds = Decimal(word)
+        seconds = _exact(word)
     elif minutes is not None:
-        seconds = Decimal(int(minutes[1]) * 60 + int(minutes[2]))
+        seconds = _exact(int(minutes[1]) * 60 + int(minutes[2]))
     elif clock is not None:
         parts = [int(part or 0) for part in clock.groups()]
         days, hours, more = (a + b for a, b in zip(parts[:3], parts[4:], strict=True))
-        seconds = Decimal(days * 86400 + hours * 3600 + more * 60 + parts[3])
+        seconds = _exact(days * 86400 + hours * 3600 + more * 60 + parts[3])
     elif _SPAN_LIST.fullmatch(word):
         seconds = sum(
-            (Decimal(number) * _UNITS[unit[0]] for number, unit in _SPAN.findall(word)), Decimal(0)
+            (_exact(number) * _UNITS[unit[0]] for number, unit in _SPAN.findall(word)), _exact(0)
         )
     else:
         raise _bad(what, text, "is not a time", "write 90s, 30m, 12h or 2d")
@@ -190,7 +199,7 @@ def parse_cores(text: str | float, *, what: str = "cores") -> int:
     """Return the milli-cores of "2" or "0.5": at least 10, as the least quota is 1 ms in 100 ms."""
     if not _NUMBER.fullmatch(_word(text)):
         raise _bad(what, text, "is not a number", "write 4 or 0.5")
-    milli = Decimal(_word(text)) * 1000
+    milli = _exact(_word(text)) * 1000
     if milli != milli.to_integral_value() or not 10 <= milli <= _MOST_CORES * 1000:
         fault = "is not a number of cores from 0.01 up, in steps of 0.001"
         raise _bad(what, text, fault, "write 4 or 0.5")

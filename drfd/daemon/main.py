@@ -31,6 +31,7 @@ from drfd.daemon.server import ListeningSocket
 from drfd.host.measurements import read_machine
 from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service
+from drfd.payload.environment import user_socket
 from drfd.protocol.requests import REQUESTS
 from drfd.slurm.files import NAMES
 
@@ -201,7 +202,7 @@ def install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallCo
 def _usual_socket(options: argparse.Namespace, is_system: bool) -> Path:
     if options.state is not None and options.launcher is None:
         return Path(options.state) / "drfd.sock"
-    return paths.SYSTEM_SOCKET if is_system else paths.user_socket(os.environ)
+    return paths.SYSTEM_SOCKET if is_system else Path(user_socket(os.environ))
 
 
 _PARTLY = "interrupted: what is printed above is done, and the same command does the rest"

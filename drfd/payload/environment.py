@@ -223,6 +223,14 @@ def capture(env: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
     }
 
 
+def user_socket(env: Mapping[str, str]) -> str:
+    """Return the path at which the user's own daemon listens."""
+    if runtime := env.get("XDG_RUNTIME_DIR"):
+        return f"{runtime}/drfd.sock"
+    state = env.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return f"{state}/drfd/drfd.sock"
+
+
 def addressed(env: Mapping[str, str], socket: str) -> dict[str, str]:
     """Return the variables with the address of the daemon that the job is submitted to, so that
     `drf` inside the job talks to the same one. That of the system is found without it. An address

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from canned import CannedDaemon, Message
-from drfd.common import paths
+from drfd.client import connection
 from drfd_cli.commands import job_actions
 from drfd_cli.output import show_when
 
@@ -392,7 +392,7 @@ def test_draining(drf, daemon, words, asked, line):
 
 
 def test_no_daemon_is_started_only_to_be_ended(drf, monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "system" / "drfd.sock")
+    monkeypatch.setattr(connection, "SYSTEM_SOCKET", str(tmp_path / "system" / "drfd.sock"))
     monkeypatch.delenv("DRFD_SOCKET")
     for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))

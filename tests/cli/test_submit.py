@@ -17,12 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from canned import Message
-from drfd.client.connection import Connection, choose
-from drfd.common import paths
+from drfd.client.connection import Connection
 from drfd.common.errors import Refused
 from drfd.common.units import parse_cores, parse_duration, parse_memory
 from drfd.payload.raw_bytes import raw
-from drfd_cli import quick
 from drfd_cli.quick import whole_amount
 from seeds import examples
 
@@ -749,24 +747,6 @@ def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(start, daem
     assert "drfd_cli.quick" in loaded.split()
     assert _HEAVY & set(loaded.split()) == set()
     assert daemon.requests[0]["env"] == {"PATH": "/usr/bin", "DRFD_SOCKET": str(daemon.path)}
-
-
-@pytest.mark.parametrize("named", ["", "/named/drfd.sock"])
-@pytest.mark.parametrize("has_system", [True, False])
-def test_the_daemon_is_the_one_that_other_commands_talk_to(
-    tmp_path, monkeypatch, named, has_system
-):
-    assert Path(quick.SYSTEM_SOCKET) == paths.SYSTEM_SOCKET
-    system = tmp_path / "system" / "drfd.sock"
-    if has_system:
-        system.parent.mkdir()
-    monkeypatch.setattr(quick, "SYSTEM_SOCKET", str(system))
-    monkeypatch.setattr(paths, "SYSTEM_SOCKET", system)
-    monkeypatch.setenv("DRFD_SOCKET", named)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    path, is_own = quick.socket_of_daemon()
-    assert Path(path) == choose(None, start=Path.touch).path
-    assert is_own == (not named and not has_system)
 
 
 def test_a_refusal_is_told_by_the_whole_program(start, daemon, refuse):

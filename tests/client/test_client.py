@@ -22,7 +22,6 @@ from drfd.client.option_values import fields_of, taken
 from drfd.client.shell_lines import line_in, name_of
 from drfd.client.submission import with_way
 from drfd.client.words import Gres, parse_after, parse_begin, parse_gres
-from drfd.common import paths
 from drfd.common.errors import ConfigError, DrfdError, HostError, NotPermitted, Refused, Unavailable
 from drfd.common.units import show_gres_word
 from drfd.payload.signature import KEY_BYTES
@@ -363,15 +362,16 @@ def test_which_daemon_is_asked_and_whether_it_is_started(
     monkeypatch, tmp_path, option, variables, is_systems, found, starts
 ):
     monkeypatch.delenv("DRFD_SOCKET", raising=False)
-    monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "system/drfd.sock")
+    system = tmp_path / "system"
+    monkeypatch.setattr(connection_module, "SYSTEM_SOCKET", str(system / "drfd.sock"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     if is_systems:
-        paths.SYSTEM_SOCKET.parent.mkdir()
+        system.mkdir()
     started: list[Path] = []
     chosen = choose(option, start=started.append)
-    assert chosen.path == tmp_path / found
+    assert Path(chosen.path) == tmp_path / found
     if not Path(found).is_absolute():
         with pytest.raises((Unavailable, FileNotFoundError)):
             chosen.request("hello")

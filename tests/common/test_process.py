@@ -26,6 +26,7 @@ from drfd.common.errors import (
     Unavailable,
 )
 from drfd.common.journald import Entries, about, entry
+from drfd.payload.environment import user_socket
 
 # -- errors ------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ def test_a_users_places_follow_the_xdg_variables_or_are_below_the_home_directory
     monkeypatch, env, state, config, socket_
 ):
     monkeypatch.setenv("HOME", "/home/alice")
-    found = paths.user_state(env), paths.user_config(env), paths.user_socket(env)
+    found = paths.user_state(env), paths.user_config(env), user_socket(env)
     assert [*map(str, found)] == [state, config, socket_]
 
 
