@@ -18,15 +18,16 @@ from drfd.common.units import parse_duration, parse_memory
 from drfd.protocol.limits import MOST_AFTER, MOST_IDS
 
 _MOST_ID = 1 << 53
-_RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
+#: Patterns are texts, each of which is compiled when it is used first.
+_RANGE = r"([0-9]{1,16})(?:-([0-9]{1,16}))?"
 #: `42_7`: the task with index 7 of array 42.
-_TASK = re.compile(r"[0-9]{1,15}_[0-9]{1,10}")
+_TASK = r"[0-9]{1,15}_[0-9]{1,10}"
 #: `42_[7-20,30]`: several tasks of array 42, as lists show them.
-_TASKS = re.compile(r"([0-9]{1,15})_\[([^\[\]]+)\]")
+_TASKS = r"([0-9]{1,15})_\[([^\[\]]+)\]"
 #: A comma outside brackets.
-_COMMA = re.compile(r",(?![^\[]*\])")
-_AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?:-([0-9]{1,16}))?(?::(ok|any|fail))?")
-_GRES = re.compile(r"([a-zA-Z][\w-]{0,63})(?:=([0-9]{1,16}))?", re.ASCII)
+_COMMA = r",(?![^\[]*\])"
+_AFTER = r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?:-([0-9]{1,16}))?(?::(ok|any|fail))?"
+_GRES = r"(?a)([a-zA-Z][\w-]{0,63})(?:=([0-9]{1,16}))?"
 _MOST_GRES = 1 << 20
 OUTCOMES = {
     "fail": "FAILED",
@@ -39,22 +40,22 @@ OUTCOMES = {
 
 
 _CLOCK = r"(\d{1,2}):(\d\d)(?::(\d\d))?"
-_MOMENT = re.compile(rf"(?:(\d{{4}}-\d\d-\d\d|today|tomorrow)(?:[T ]|$))?(?:{_CLOCK})?", re.ASCII)
+_MOMENT = rf"(?a)(?:(\d{{4}}-\d\d-\d\d|today|tomorrow)(?:[T ]|$))?(?:{_CLOCK})?"
 #: Names of times of the day, as Slurm has them, too.
 CLOCKS = {
     "midnight": "00:00", "elevenses": "11:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00",
 }  # fmt: skip
 _HINT = "write 18:00, 6pm, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
 #: A time from now on: `now+2h`, `now + 1 minute`, `+10s`.
-_FROM_NOW = re.compile(r"(?:now\s*)?\+\s*(.+)")
+_FROM_NOW = r"(?:now\s*)?\+\s*(.+)"
 #: A duration with a unit, which without a sign is one from now on, too: `10 min`, `1h30m`.
-_SPAN = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?\s*[a-z]+\s*)+")
+_SPAN = r"(?:[0-9]+(?:\.[0-9]+)?\s*[a-z]+\s*)+"
 #: A time of the day by a clock of twelve hours.
-_TWELVE = re.compile(r"\b(0?[1-9]|1[0-2])(:[0-5][0-9])?\s*([ap])\.?m\b\.?")
+_TWELVE = r"\b(0?[1-9]|1[0-2])(:[0-5][0-9])?\s*([ap])\.?m\b\.?"
 
 #: A job or an array, or a task as `42_7`.
 #: A feature of a machine, as the configuration names it.
-_FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
+_FEATURE = r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}"
 
 Ref = int | str
 
@@ -73,7 +74,7 @@ class Gres:
 def parse_id(text: str) -> Ref:
     """Return the id of "42", or the task "42_7"."""
     word = text.strip()
-    if _TASK.fullmatch(word):
+    if re.fullmatch(_TASK, word):
         return word
     if not re.fullmatch("[0-9]{1,16}", word) or not 1 <= int(word) <= _MOST_ID:
         raise _bad("id", text, "not a job id", "write 41, or 41_7 for a task of an array")
@@ -91,7 +92,7 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
         if name == "memory":
             found[-1:] = [_with_memory(text, amount, found[-1:])]
             continue
-        match = _GRES.fullmatch(part.strip())
+        match = re.fullmatch(_GRES, part.strip())
         if match is None:
             raise _bad("gres", text, "not NAME=N", "write gpu=2, or gpu for one")
         count = int(match[2] or 1)
@@ -105,7 +106,7 @@ def parse_features(text: str) -> list[str]:
     """Return the features of "ssd,avx512", or of "ssd&avx512" as Slurm writes it."""
     found = [part.strip() for part in text.replace("&", ",").split(",")]
     for each in found:
-        if not _FEATURE.fullmatch(each):
+        if not re.fullmatch(_FEATURE, each):
             hint = "write ssd, or ssd,avx512 for a machine with both"
             raise _bad("constraint", text, "not a list of features", hint)
     return found
@@ -135,14 +136,14 @@ def _with_memory(text: str, amount: str, before: list[Gres]) -> Gres:
 def parse_ids(text: str) -> list[Ref]:
     """Return the ids of "3", "3-7" or "1,4-6", and the tasks of "42_7" or "42_[7-20]"."""
     found: list[Ref] = []
-    for part in _COMMA.split(text):
-        if _TASK.fullmatch(part.strip()):
+    for part in re.split(_COMMA, text):
+        if re.fullmatch(_TASK, part.strip()):
             found.append(part.strip())
             continue
-        if tasks := _TASKS.fullmatch(part.strip()):
+        if tasks := re.fullmatch(_TASKS, part.strip()):
             found += _tasks(text, tasks[1], tasks[2], most=MOST_IDS - len(found))
             continue
-        match = _RANGE.fullmatch(part.strip())
+        match = re.fullmatch(_RANGE, part.strip())
         if match is None:
             raise _bad("ids", text, "not a job id", "write 41, 3-7 or 1,4-6")
         first, last = int(match[1]), int(match[2] or match[1])
@@ -170,7 +171,7 @@ def parse_after(text: str) -> list[tuple[Ref, str]]:
     none."""
     found: list[tuple[Ref, str]] = []
     for part in text.split(",") if text.strip() else ():
-        match = _AFTER.fullmatch(part.strip())
+        match = re.fullmatch(_AFTER, part.strip())
         if match is None or match[1] == "0":
             raise _bad("after", part, "not ID or ID:HOW", "write 5, 5-9, 5:any or 5:fail")
         first, last, how = parse_id(match[1]), match[2], match[3] or "ok"
@@ -195,13 +196,13 @@ def parse_begin(text: str, now_s: float | None = None) -> int:
     word = CLOCKS.get(low, text.strip())
     if low == "now":
         return 0
-    if from_now := _FROM_NOW.fullmatch(low):
+    if from_now := re.fullmatch(_FROM_NOW, low):
         return int(now_s) + parse_duration(from_now[1], what="begin")
-    if _TWELVE.search(low):
-        word = _TWELVE.sub(_of_twelve, low)
-    elif _SPAN.fullmatch(low):
+    if re.search(_TWELVE, low):
+        word = re.sub(_TWELVE, _of_twelve, low)
+    elif re.fullmatch(_SPAN, low):
         return int(now_s) + parse_duration(low, what="begin")
-    found = _MOMENT.fullmatch(word)
+    found = re.fullmatch(_MOMENT, word)
     if found is None or not word:
         raise Refused("bad-value", f"begin: {text!r} is not a time", hint=_HINT)
     date, *clock = found.groups()
@@ -216,7 +217,10 @@ def parse_begin(text: str, now_s: float | None = None) -> int:
 
 def is_clock(text: str) -> bool:
     """Return whether a text for `parse_begin` is a time of the day alone."""
-    return re.fullmatch(_CLOCK, _TWELVE.sub(_of_twelve, text.strip().lower()), re.ASCII) is not None
+    return (
+        re.fullmatch(_CLOCK, re.sub(_TWELVE, _of_twelve, text.strip().lower()), re.ASCII)
+        is not None
+    )
 
 
 def _of_twelve(found: re.Match[str]) -> str:

@@ -39,20 +39,21 @@ _MOST_SECONDS = 1 << 40
 _NEAR_S = 600
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])i?)?B?", re.IGNORECASE)
+_SIZE = r"(?i)(\d+(?:\.\d+)?)\s*(?:([KMGTP])i?)?B?"
 #: Least rate in bytes per second; with a lower one a job could not even read its program.
 _LEAST_RATE = 4096
 _SPANS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _UNITS = {**_SPANS, "w": 7 * 86400}
 #: A number with a unit, of which the first letter counts.
-_SPAN = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(w(?:eeks?)?|d(?:ays?)?|h(?:(?:ou)?rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)"
+_SPAN = (
+    r"(\d+(?:\.\d+)?)\s*"
+    r"(w(?:eeks?)?|d(?:ays?)?|h(?:(?:ou)?rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)"
 )
-_SPAN_LIST = re.compile(rf"(?:{_SPAN.pattern}\s*)+", re.ASCII)
-_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?|-?\.[0-9]+")
+_SPAN_LIST = rf"(?a)(?:{_SPAN}\s*)+"
+_NUMBER = r"-?[0-9]+(?:\.[0-9]*)?|-?\.[0-9]+"
 #: [D-]H:MM:SS, D-H[:MM] and M:SS, as in Slurm.
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d?):(\d\d?)|(\d+)-(\d+)(?::(\d\d?))?", re.ASCII)
-_MINUTES = re.compile(r"(\d+):(\d\d)", re.ASCII)
+_CLOCK = r"(?a)(?:(\d+)-)?(\d+):(\d\d?):(\d\d?)|(\d+)-(\d+)(?::(\d\d?))?"
+_MINUTES = r"(?a)(\d+):(\d\d)"
 
 
 def is_number(text: str) -> bool:
@@ -70,7 +71,7 @@ def _exact(amount: str | int) -> Decimal:
 
 def parse_size(text: str | int, *, what: str = "size") -> int:
     """Return the bytes of "16G", "1.5 GiB", "512M" or a plain number, at least 1."""
-    match = _SIZE.fullmatch(_word(text))
+    match = re.fullmatch(_SIZE, _word(text))
     if match is None:
         raise _bad(what, text, "is not a size", "write 512M, 16G or 1.5T")
     size = int(_exact(match[1]) * _FACTORS[(match[2] or "").upper()])
@@ -155,7 +156,7 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
     """Return the seconds of "90", "90s", "1h30m", "5 min", "2d", "1w", "30:00" (minutes, as in
     Slurm), "1:30:00" or "1-12:00:00", at least 1."""
     word = _word(text).lower()
-    clock, minutes = _CLOCK.fullmatch(word), _MINUTES.fullmatch(word)
+    clock, minutes = re.fullmatch(_CLOCK, word), re.fullmatch(_MINUTES, word)
     if word.isdecimal():
         seconds = _exact(word)
     elif minutes is not None:
@@ -164,9 +165,10 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
         parts = [int(part or 0) for part in clock.groups()]
         days, hours, more = (a + b for a, b in zip(parts[:3], parts[4:], strict=True))
         seconds = _exact(days * 86400 + hours * 3600 + more * 60 + parts[3])
-    elif _SPAN_LIST.fullmatch(word):
+    elif re.fullmatch(_SPAN_LIST, word):
         seconds = sum(
-            (_exact(number) * _UNITS[unit[0]] for number, unit in _SPAN.findall(word)), _exact(0)
+            (_exact(number) * _UNITS[unit[0]] for number, unit in re.findall(_SPAN, word)),
+            _exact(0),
         )
     else:
         raise _bad(what, text, "is not a time", "write 90s, 30m, 12h or 2d")
@@ -180,7 +182,7 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
 def doubt(text: str) -> str | None:
     """Return how a time that could mean something else is read, or None if it is clear."""
     word = _word(text)
-    minutes = _MINUTES.fullmatch(word)
+    minutes = re.fullmatch(_MINUTES, word)
     if word.isdecimal():
         return f"{word} is {int(word)} seconds ({word}m: minutes)"
     if minutes is not None:
@@ -197,7 +199,7 @@ def is_endless(text: object) -> bool:
 
 def parse_cores(text: str | float, *, what: str = "cores") -> int:
     """Return the milli-cores of "2" or "0.5": at least 10, as the least quota is 1 ms in 100 ms."""
-    if not _NUMBER.fullmatch(_word(text)):
+    if not re.fullmatch(_NUMBER, _word(text)):
         raise _bad(what, text, "is not a number", "write 4 or 0.5")
     milli = _exact(_word(text)) * 1000
     if milli != milli.to_integral_value() or not 10 <= milli <= _MOST_CORES * 1000:
@@ -382,10 +384,10 @@ def short_utc(at_s: float) -> str:
 def in_local_time(text: str) -> str:
     """Return the text with the times of `utc_time` as `clock_time` has them, and those of
     `short_utc` as `short_clock`."""
-    return _UTC.sub(_localized, text) if " UTC" in text else text
+    return re.sub(_UTC, _localized, text) if " UTC" in text else text
 
 
-_UTC = re.compile(r"\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d)(?::(\d\d))? UTC\b", re.ASCII)
+_UTC = r"(?a)\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d)(?::(\d\d))? UTC\b"
 
 
 def _localized(found: re.Match[str]) -> str:

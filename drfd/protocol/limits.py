@@ -35,14 +35,14 @@ _HINTS = {
 }
 _UNITS = {"milli": show_cores, "bytes": show_size, "bps": show_size, "s": show_duration}
 #: A complaint of msgspec, such as "Expected `array` of length <= 1000 - at `$.after`".
-_COMPLAINT = re.compile(
+_COMPLAINT = (
     r"Expected `(\w+)` (of length )?(<=|>=) (\d+) - at (?:`key` in )?`\$\.([a-z_.]+)(\[[^`]*)?`"
 )
 
 
 def refusal_of(complaint: str) -> Refused | None:
     """Return the refusal of a request with a value beyond its limit, or None for other faults."""
-    found = _COMPLAINT.fullmatch(complaint)
+    found = re.fullmatch(_COMPLAINT, complaint)
     if found is None:
         return None
     kind, is_length, sign, limit, field, _ = found.groups()
