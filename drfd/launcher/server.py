@@ -25,7 +25,7 @@ from drfd.common.owner import UNSTARTED
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
-from drfd.launcher.confinement.interface import NOT_HIDDEN, Confinement, LimitFailed
+from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.lending import LENDS, Lending, floor_of, read_floor
@@ -314,14 +314,13 @@ class Launcher:
         self._told_start.clear()
         # The controller orders it anew.
         self._gpu_meters.turn(False)
-        how, why = self.confinement.hiding()
         return {
             "report": "hello",
             "version": protocol.VERSION,
             "kind": self.confinement.kind,
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
-            "hiding": (how != NOT_HIDDEN, why),
+            "hiding": self.confinement.hiding(),
             "mounts": self.confinement.mounts(),
             "warnings": self.warnings,
             "private_tmp": self._spaces.home,

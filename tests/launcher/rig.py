@@ -19,7 +19,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -226,7 +226,8 @@ def pid_in(path: Path) -> int:
 def end_learned() -> None:
     for pid, ticks in _learned:
         if process.start_ticks(pid) == ticks:
-            process.signal_all([pid], signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     _learned.clear()
 
 

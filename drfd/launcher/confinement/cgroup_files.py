@@ -85,11 +85,6 @@ def keys_of(parent: str) -> list[Key]:
     return sorted(key for name in names if (key := cgroup_key(name)) is not None)
 
 
-def limit_processes(cgroup: str, most: int) -> None:
-    """Allow `most` processes in the cgroup and below; running ones go on. Raises OSError."""
-    Path(cgroup, "pids.max").write_text(str(most))
-
-
 def _mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
     """Yield (file system, mount point, cgroup that is mounted there, options of the hierarchy) for
     each cgroup mount."""

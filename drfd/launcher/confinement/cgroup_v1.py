@@ -104,7 +104,7 @@ class CgroupV1(Cgroups):
     def limitable_gpus(self) -> frozenset[str]:
         return frozenset()
 
-    def hiding(self) -> tuple[str, str]:
+    def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:

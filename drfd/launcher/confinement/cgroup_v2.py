@@ -85,7 +85,7 @@ class CgroupV2(Cgroups):
             return frozenset()
         return frozenset(regions_of_gpus(self._parent("dmem")))
 
-    def hiding(self) -> tuple[str, str]:
+    def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 
     def warnings(self) -> list[str]:

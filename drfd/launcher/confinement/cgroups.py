@@ -23,7 +23,6 @@ from drfd.launcher.confinement.cgroup_files import (
     carry_out,
     explain,
     keys_of,
-    limit_processes,
 )
 from drfd.launcher.confinement.cores import Affinity, Cores, Cpusets, Pins, weight_of
 from drfd.launcher.confinement.interface import (
@@ -71,7 +70,7 @@ class Cgroups(ABC):
         return ancestors(self._mounts["pids"], self._group)
 
     def limit_processes(self, processes: int) -> None:
-        limit_processes(self._parent("pids"), processes)
+        put(f"{self._parent('pids')}/pids.max", str(processes))
 
     def cgroup_path(self, key: Key) -> str | None:
         return f"{self._group}/{cgroup_name(key)}"

@@ -19,12 +19,7 @@ from contextlib import suppress
 from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import ancestors, find_own, keys_of
 from drfd.launcher.confinement.device_program import device_program
-from drfd.launcher.confinement.interface import (
-    BY_BPF,
-    BY_CONTROLLER,
-    NOT_HIDDEN,
-    LimitFailed,
-)
+from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.confinement.processes import remove_all
 from drfd.launcher.system.files import get, get_record
 from drfd.linux import syscalls
@@ -55,10 +50,10 @@ class HiddenByBpf:
         self._programs: dict[frozenset[DeviceNode], tuple[int, int]] = {}
         self._owner = os.getpid()
 
-    def hiding(self) -> tuple[str, str]:
+    def hiding(self) -> tuple[bool, str]:
         """Return what `Confinement.hiding` does."""
         how = "a BPF program on each job's cgroup refuses them"
-        return _tried(BY_BPF, how, f"{self._parent}/{_TRIAL}", self.hide)
+        return _tried(how, f"{self._parent}/{_TRIAL}", self.hide)
 
     def hide(self, directory: str, hidden: frozenset[DeviceNode]) -> None:
         """Refuse these devices to all processes that will be in the cgroup at `directory`. Raises
@@ -126,13 +121,13 @@ class HiddenByController:
         #: Directories of attempts that an earlier launcher has begun in another cgroup.
         self._elsewhere: dict[Key, str] = {}
 
-    def hiding(self) -> tuple[str, str]:
+    def hiding(self) -> tuple[bool, str]:
         """Return what `Confinement.hiding` does."""
         how = "a cgroup of the devices controller refuses them to each job"
         try:
-            return _tried(BY_CONTROLLER, how, f"{self._made()}/{_TRIAL}", _deny)
+            return _tried(how, f"{self._made()}/{_TRIAL}", _deny)
         except (LimitFailed, OSError) as error:
-            return NOT_HIDDEN, str(error)
+            return False, str(error)
         finally:
             # Most machines need it for nothing else.
             self.close()
@@ -199,8 +194,8 @@ class HiddenByController:
 
 
 def _tried(
-    how: str, sentence: str, directory: str, hide: Callable[[str, frozenset[DeviceNode]], None]
-) -> tuple[str, str]:
+    sentence: str, directory: str, hide: Callable[[str, frozenset[DeviceNode]], None]
+) -> tuple[bool, str]:
     """Return what `Confinement.hiding` does, after a device was hidden in a new cgroup at
     `directory`. During a shortage that is what should hold."""
     said = f"device nodes that a job was not given are hidden: {sentence}"
@@ -216,9 +211,9 @@ def _tried(
         why = _explain(error) if isinstance(error, OSError) else str(error)
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
-            return how, f"{said}; not tried yet: {why}"
-        return NOT_HIDDEN, f"{_CANNOT}: {why}"
-    return how, said
+            return True, f"{said}; not tried yet: {why}"
+        return False, f"{_CANNOT}: {why}"
+    return True, said
 
 
 def _load(hidden: frozenset[DeviceNode]) -> tuple[int, int]:

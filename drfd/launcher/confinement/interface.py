@@ -20,11 +20,6 @@ from drfd.launcher.system.files import get
 Counted = dict[str, int]
 
 
-#: How device nodes are hidden: by a BPF program on the job's cgroup (v2), by its cgroup of the
-#: devices controller (v1), or not at all.
-HIDINGS = BY_BPF, BY_CONTROLLER, NOT_HIDDEN = "bpf", "devices", "none"
-
-
 #: What can be lent to running jobs, as the launcher says in its hello.
 LENT_CORES, LENT_DISKS = "cores", "disks"
 
@@ -132,9 +127,8 @@ class Confinement(Protocol):
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         """Take over an attempt of an earlier launcher; called for each at the start."""
 
-    def hiding(self) -> tuple[str, str]:
-        """Return how device nodes are hidden from jobs: one of HIDINGS, and what that means or why
-        it cannot be had, in a sentence for the administrator."""
+    def hiding(self) -> tuple[bool, str]:
+        """Return whether device nodes can be hidden from jobs, and in a sentence how or why not."""
 
     def limitable_gpus(self) -> frozenset[str]:
         """Return the PCI addresses of the GPUs whose memory the kernel limits where `create` is

@@ -66,17 +66,13 @@ class Members(ABC):
 
     def signal(self, number: int, first: int | None = None) -> None:
         """Signal the processes that the signal is for, `first` being the job's first one, while all
-        are frozen, so that a fork bomb cannot outrun this and no pid is reused meanwhile. Thaws
-        them afterwards."""
+        are frozen, so that a fork bomb cannot outrun this. Thaws them afterwards."""
         with unless_gone():
             self._set_frozen(True)
-            if self._stand_still():
-                process.signal_all(reached(self.pids(), number, first), number_of(number))
-            else:
-                # Listed processes can be signalled even if the freeze is delayed, but one of them
-                # may exit and its pid be reused.
-                pids = reached(self.pids(), number, first)
-                process.signal_those(pids, self.pids, number_of(number))
+            # Where it is delayed, listed processes can be signalled all the same.
+            self._stand_still()
+            pids = reached(self.pids(), number, first)
+            process.signal_those(pids, self.pids, number_of(number))
             self._set_frozen(False)
 
     def kill(self) -> None:

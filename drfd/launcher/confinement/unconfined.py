@@ -15,7 +15,6 @@ from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
 from drfd.launcher.confinement.interface import (
-    NOT_HIDDEN,
     Counted,
     Entrance,
     Killing,
@@ -72,8 +71,8 @@ class Unconfined:
     def limitable_gpus(self) -> frozenset[str]:
         return frozenset()
 
-    def hiding(self) -> tuple[str, str]:
-        return NOT_HIDDEN, f"devices cannot be hidden from jobs: {self._why}"
+    def hiding(self) -> tuple[bool, str]:
+        return False, f"devices cannot be hidden from jobs: {self._why}"
 
     def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
         if devices.hidden:

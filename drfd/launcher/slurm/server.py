@@ -356,7 +356,7 @@ class SlurmLauncher:
         for job in listed:
             if job.name.journal in self._attempts.journals:
                 found.setdefault(job.name, []).append(job)
-        for key in self._attempts:
+        for key in list(self._attempts):
             self._compare(number, key, found)
         self._forget_notes()
         for name, jobs in found.items():

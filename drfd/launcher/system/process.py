@@ -111,18 +111,6 @@ def count_of_user(uid: int) -> int:
     return count
 
 
-def signal_all(pids: Iterable[int], number: int) -> None:
-    """Send a signal to processes whose pids cannot be another's: they are frozen, or were listed by
-    the last call. A negative pid is a process group, in which the kernel lets no process fork while
-    it signals the group."""
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            # Gone, or run by a set-uid program; that must not save the others.
-            continue
-
-
 def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], number: int) -> None:
     """Send a signal to processes that were listed a moment ago, some of which may be exiting. The
     list is read again while their pidfds are held, so that a process that got the pid of one that

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from drfd.launcher.attempt_files import Attempt
-from drfd.launcher.confinement import cgroup_files
 from drfd.launcher.confinement.bounds import (
     LauncherBounds,
     ProcessBounds,
@@ -86,7 +85,7 @@ def test_it_says_what_is_left_of_each_limit_and_why(place):
     said = [*cores.values(), *(controls[name] for name in controls if name != "processes")]
     assert all("cgroups are off" in text for text in said)
     assert f"; {NO_SHARE}: " in cores["share"]
-    assert place.hiding() == ("none", "devices cannot be hidden from jobs: cgroups are off")
+    assert place.hiding() == (False, "devices cannot be hidden from jobs: cgroups are off")
 
 
 # -- freezing -------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ def test_a_runners_number_that_somebody_else_has_now_is_not_the_runner(start, pl
         assert below
         assert all(map(lives, below))
     finally:
-        process.signal_all(below, signal.SIGKILL)
+        process.signal_those(below, lambda: below, signal.SIGKILL)
 
 
 def test_when_the_runner_was_killed_its_jobs_session_is_found(start, tmp_path, place):
@@ -298,8 +297,6 @@ def test_the_limits_of_all_cgroups_around_count(tmp_path):
     (tmp_path / "pids.max").write_text("max\n")
     (tmp_path / "drfd" / "pids.max").write_text("77\n")
     assert kernel_limit(ancestors(str(tmp_path), "drfd/system")) == 77 < whole
-    cgroup_files.limit_processes(str(tmp_path / "drfd"), 12)
-    assert (tmp_path / "drfd" / "pids.max").read_text() == "12"
 
 
 def descriptors(pid: int) -> int:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from drfd.common.failpoints import reach
@@ -21,18 +19,16 @@ from drfd.linux.descriptors import opened
 _JOURNALS = "instances"
 
 
-@dataclass
-class Attempts:
+class Attempts(dict[Key, Attempt]):
     """The known attempts. Unlike a local job, one on a node outlives a power cut of this machine:
     therefore each record is on the disk before anything follows from it."""
 
-    #: Directory of the file with the journals.
-    state: Path
-    #: Descriptor of the directory of attempt files.
-    fd: int
-    boot_id: str
-    journals: set[str] = field(default_factory=set)
-    _known: dict[Key, Attempt] = field(default_factory=dict)
+    def __init__(self, state: Path, fd: int, boot_id: str) -> None:
+        """`state` is the directory of the file with the journals, and `fd` the descriptor of that
+        of attempt files."""
+        super().__init__()
+        self.state, self.fd, self.boot_id = state, fd, boot_id
+        self.journals: set[str] = set()
 
     def load(self) -> None:
         """Read what an earlier launcher has left."""
@@ -41,25 +37,9 @@ class Attempts:
         for key in attempt_files.keys(self.fd):
             self._read(key)
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __iter__(self) -> Iterator[Key]:
-        """The keys of all attempts. Some may be removed meanwhile."""
-        return iter(list(self._known))
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._known
-
-    def __getitem__(self, key: Key) -> Attempt:
-        return self._known[key]
-
-    def get(self, key: Key) -> Attempt | None:
-        return self._known.get(key)
-
     def name(self, key: Key) -> Name:
         """Return the name by which Slurm's jobs tell that they are this attempt."""
-        return Name(read_owner(self._known[key].created).journal or "", key)
+        return Name(read_owner(self[key].created).journal or "", key)
 
     def create(self, key: Key, assignment: Assignment) -> None:
         """Make the attempt file. Raises OSError; there is none then."""
@@ -114,12 +94,12 @@ class Attempts:
     def remove(self, key: Key) -> None:
         reach("slurm.before-unlink")
         attempt_files.remove(self.fd, key)
-        del self._known[key]
+        del self[key]
 
     def start(self, key: Key) -> dict[str, float]:
         """Return when an attempt began. The file may be of an earlier boot of this machine, which
         the node has outlived."""
-        created, now_s = self._known[key].created, time.time()
+        created, now_s = self[key].created, time.time()
         at_s = now_s if created["at_s"] is None else created["at_s"]
         if created["boot_id"] == self.boot_id:
             return {"at_s": at_s, "mono_s": created["mono_s"]}
@@ -131,4 +111,4 @@ class Attempts:
             # Its creation was interrupted, so nothing was submitted.
             attempt_files.remove(self.fd, key)
         else:
-            self._known[key] = attempt
+            self[key] = attempt
