@@ -101,9 +101,6 @@ class CgroupV1(Cgroups):
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         self._devices.adopt(key, self._members(key).pids)
 
-    def limitable_gpus(self) -> frozenset[str]:
-        return frozenset()
-
     def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 

@@ -7,7 +7,7 @@ to itself are set by the launcher, because those of other jobs depend on them.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
@@ -28,6 +28,7 @@ from drfd.launcher.confinement.cores import Affinity, Cores, Cpusets, Pins, weig
 from drfd.launcher.confinement.interface import (
     LENT_CORES,
     LENT_DISKS,
+    Confinement,
     JobGroupGone,
     LimitFailed,
     Setting,
@@ -40,7 +41,7 @@ from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
 
 
-class Cgroups(ABC):
+class Cgroups(Confinement):
     """What both versions do alike."""
 
     #: The controller of disk rates.
@@ -62,9 +63,6 @@ class Cgroups(ABC):
         if "cpu" not in self._mounts:
             return cores.affinity_controls(self._lacks("cpu"))
         return self._cores.controls()
-
-    def warnings(self) -> list[str]:
-        return []
 
     def ancestors(self) -> list[str]:
         return ancestors(self._mounts["pids"], self._group)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
@@ -95,12 +96,14 @@ class JobGroupGone(Exception):
     """The directory of all job cgroups has vanished, so the launcher must be restarted."""
 
 
-class Confinement(Protocol):
-    """The limits of all attempts on one kind of machine."""
+class Confinement(ABC):
+    """The limits of all attempts on one kind of machine; where nothing else is said, one on which
+    jobs have no cgroups."""
 
     #: "cgroup-v2", "cgroup-v1" or "none".
     kind: str
 
+    @abstractmethod
     def controls(self) -> dict[str, str]:
         """Return resource → "enforced", "measured" or "not controlled", with a reason after a
         colon. An enforced limit is applied or the job does not start; a measured one is checked by
@@ -108,44 +111,57 @@ class Confinement(Protocol):
 
     def warnings(self) -> list[str]:
         """Return sentences for the administrator on what this machine makes slow."""
+        return []
 
+    @abstractmethod
     def cores(self) -> dict[str, str]:
         """Return how cores are controlled in each of CORES_MODES; `controls` has that of quotas."""
 
     def ancestors(self) -> list[str]:
         """Return the cgroups above that of all jobs, which count processes of others, too."""
+        return []
 
     def limit_processes(self, processes: int) -> None:
         """Limit the processes of all jobs together, from now on. Raises OSError."""
+        return
 
     def mounts(self) -> dict[str, str]:
         """Return controller → mount point that `cgroup_path` is below; empty without cgroups."""
+        return {}
 
     def cgroup_path(self, key: Key) -> str | None:
         """Return the attempt's cgroup, relative to each mount point, or None without cgroups."""
+        return None
 
+    @abstractmethod
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         """Take over an attempt of an earlier launcher; called for each at the start."""
 
+    @abstractmethod
     def hiding(self) -> tuple[bool, str]:
         """Return whether device nodes can be hidden from jobs, and in a sentence how or why not."""
 
     def limitable_gpus(self) -> frozenset[str]:
         """Return the PCI addresses of the GPUs whose memory the kernel limits where `create` is
         told to: of other GPUs it cannot."""
+        return frozenset()
 
+    @abstractmethod
     def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
         """Make the attempt's cgroup, and return the limits that its runner sets before the job
         begins. Raises JobGroupGone, and LimitFailed, also if a device cannot be hidden."""
 
     def lendable(self) -> tuple[str, ...]:
         """Return what `lend` can set here: of LENT_CORES and LENT_DISKS."""
+        return ()
 
     def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
         """Set what a running attempt may use, as far as it is `lendable`, within some microseconds:
         cores, of one of the mode SHARE, or None to leave them, and rates of some of its disks.
         Raises LimitFailed, OSError."""
+        raise LimitFailed("nothing can be lent without cgroups")
 
+    @abstractmethod
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         """Return what a new process of the attempt does to be in its cgroup and under its limits.
         It is about to become `uid`."""
@@ -154,37 +170,50 @@ class Confinement(Protocol):
         """Put a process, with all its threads, into the attempt's cgroup, unless it has as many
         processes as it may have: the kernel looks at that limit only when one is forked. Raises
         LimitFailed, OSError."""
+        raise LimitFailed("jobs have no cgroups here")
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         """Return whether a process was killed for memory, and whether by the job's own limit."""
+        return False, False
 
     def counted(self, key: Key) -> Counted:
         """Return the kernel's counters of the attempt so far."""
+        return {}
 
+    @abstractmethod
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         """Send a signal to every process of the attempt that it is for (see drfd.common.signals),
         and thaw them if they were frozen."""
 
+    @abstractmethod
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         """Stop all processes of the attempt; True once none runs. Frozen ones can be killed."""
 
+    @abstractmethod
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
         """Undo `freeze`."""
 
+    @abstractmethod
     def members(self, key: Key, attempt: Attempt | None) -> list[int]:
         """Return the living processes of the attempt."""
 
+    @abstractmethod
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
         """Send SIGKILL to every process of the attempt; True once none is left."""
 
     def killing(self, key: Key) -> Killing:
-        """Return what a process needs that does the same without this class."""
+        """Return what a process needs that does the same without this class. By itself it kills its
+        children, again and again: when one dies, its own become that process's."""
+        return Killing()
 
+    @abstractmethod
     def remove(self, key: Key) -> bool:
         """Remove what `create` made; False when it is still in use."""
 
     def leftovers(self) -> list[Key]:
         """Return the attempts for which something exists that `remove` would delete."""
+        return []
 
     def close(self) -> None:
         """Release what is not in use, because the launcher ends; jobs may continue to run."""
+        return

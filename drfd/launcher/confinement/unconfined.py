@@ -14,22 +14,16 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
-from drfd.launcher.confinement.interface import (
-    Counted,
-    Entrance,
-    Killing,
-    LimitFailed,
-    Setting,
-)
+from drfd.launcher.confinement.interface import Confinement, Entrance, LimitFailed, Setting
 from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
-from drfd.launcher.protocol import QUOTA, AttemptLimits, Devices, DiskLimit
+from drfd.launcher.protocol import QUOTA, AttemptLimits, Devices
 from drfd.launcher.system import process
 
 #: Largest number of listings in one stop; without a fork bomb far fewer suffice.
 _STOP_ROUNDS = 100
 
 
-class Unconfined:
+class Unconfined(Confinement):
     kind = "none"
 
     def __init__(self, why: str) -> None:
@@ -49,27 +43,8 @@ class Unconfined:
     def cores(self) -> dict[str, str]:
         return affinity_controls(self._why)
 
-    def warnings(self) -> list[str]:
-        return []
-
-    def ancestors(self) -> list[str]:
-        return []
-
-    def limit_processes(self, processes: int) -> None:
-        # There is no cgroup that all jobs share; the processes of each user are limited instead.
-        pass
-
-    def mounts(self) -> dict[str, str]:
-        return {}
-
-    def cgroup_path(self, key: Key) -> str | None:
-        return None
-
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         self._affinity.adopt(key, attempt)
-
-    def limitable_gpus(self) -> frozenset[str]:
-        return frozenset()
 
     def hiding(self) -> tuple[bool, str]:
         return False, f"devices cannot be hidden from jobs: {self._why}"
@@ -80,27 +55,12 @@ class Unconfined:
         self._affinity.choose(key, limits)
         return []
 
-    def lendable(self) -> tuple[str, ...]:
-        return ()
-
-    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
-        raise LimitFailed(f"nothing can be lent: {self._why}")
-
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
             wanted = min(wanted, hard)
         return Entrance(cpus=self._affinity.cpus(key), processes=wanted)
-
-    def join(self, key: Key, pid: int) -> None:
-        raise LimitFailed("jobs have no cgroups here")
-
-    def oom_kills(self, key: Key) -> tuple[bool, bool]:
-        return False, False
-
-    def counted(self, key: Key) -> Counted:
-        return {}
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         listed = partial(_members, attempt)
@@ -125,19 +85,9 @@ class Unconfined:
         process.signal_those(stopped, partial(_members, attempt), SIGKILL)
         return not stopped
 
-    def killing(self, key: Key) -> Killing:
-        # The children, again and again: when one dies, its own become the runner's.
-        return Killing()
-
     def remove(self, key: Key) -> bool:
         self._affinity.forget(key)
         return True
-
-    def leftovers(self) -> list[Key]:
-        return []
-
-    def close(self) -> None:
-        pass
 
     def _stop(self, key: Key, attempt: Attempt | None) -> set[int]:
         """Stop all processes, repeatedly until no new one appears, and return their pids. Stopped

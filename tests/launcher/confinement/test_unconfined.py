@@ -97,7 +97,7 @@ def test_nothing_is_made_lent_or_hidden(place):
     assert place.oom_kills(KEY) == (False, False)
     assert (place.remove(KEY), place.leftovers(), place.lendable()) == (True, [], ())
     place.close()
-    with pytest.raises(LimitFailed, match="nothing can be lent: cgroups are off"):
+    with pytest.raises(LimitFailed, match="nothing can be lent without cgroups"):
         place.lend(KEY, 2000, ())
     with pytest.raises(LimitFailed, match="hidden from jobs: cgroups are off"):
         place.create(KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
