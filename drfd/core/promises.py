@@ -119,12 +119,11 @@ class PastStart(NamedTuple):
 
 @dataclass(kw_only=True)
 class Counted:
-    #: (window, leaf) → sums of the time in which the leaf waited.
-    sums: dict[tuple[int, str], Parts] = field(default_factory=dict)
-    #: (window, leaf, other leaf) → the part of `Parts.others` that the other one held.
-    pairs: Counter[tuple[int, str, str]] = field(default_factory=Counter)
-    #: (window, reason) → counts of starts.
-    starts: dict[tuple[int, StartReason], Starts] = field(default_factory=dict)
+    #: By leaf: sums of the time in which it waited.
+    sums: dict[str, Parts] = field(default_factory=dict)
+    #: (leaf, other leaf) → the part of `Parts.others` that the other one held.
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    starts: dict[StartReason, Starts] = field(default_factory=dict)
     #: Starts past others with the id of a job, the first `MOST_PAST` of each leaf.
     past: list[PastStart] = field(default_factory=list)
     #: Leaf → its longest stretch, the first of equals, also one that is not over.
@@ -157,14 +156,13 @@ class _Leaf:
 
 
 class Account:
-    """The sums of all leaves, by windows of time. Times are in milliseconds from any beginning; a
-    window's number is its time divided by its length. Vectors are in the order of the capacity of
-    the shares in force."""
+    """The sums of all leaves. Times are in milliseconds from any beginning. Vectors are in the
+    order of the capacity of the shares in force."""
 
-    def __init__(self, shares: FairShare, window_ms: int, *, has_pairs: bool = True) -> None:
+    def __init__(self, shares: FairShare, *, has_pairs: bool = True) -> None:
         """Without `has_pairs` it is not counted who holds what another one is short of."""
-        self._window_ms, self._has_pairs = window_ms, has_pairs
-        self.now_ms = self._window = 0
+        self._has_pairs = has_pairs
+        self.now_ms = 0
         #: Leaf → since when it has waited below its promise.
         self.below_since: dict[str, int] = {}
         self._leaves: dict[str, _Leaf] = {}
@@ -236,20 +234,14 @@ class Account:
             if leaf.held > leaf.promised
         }
         total = sum(over.values())
-        while self.now_ms < at_ms:
-            window = self.now_ms // self._window_ms
-            if window != self._window:
-                self._settle_all()
-                self._window = window
-            until_ms = min(at_ms, (window + 1) * self._window_ms)
-            length_ms, self.now_ms = until_ms - self.now_ms, until_ms
-            for leaf in self._waiting.values():
-                leaf.pending_ms += length_ms
-                if total and leaf.rate is not None and leaf.rate.size:
-                    others = min(leaf.rate.size, total)
-                    leaf.pending_others += others * length_ms
-                    for other, amount in _divided(others, total, over) if self._has_pairs else ():
-                        self._counted.pairs[window, leaf.name, other] += amount * length_ms
+        length_ms, self.now_ms = at_ms - self.now_ms, at_ms
+        for leaf in self._waiting.values():
+            leaf.pending_ms += length_ms
+            if total and leaf.rate is not None and leaf.rate.size:
+                others = min(leaf.rate.size, total)
+                leaf.pending_others += others * length_ms
+                for other, amount in _divided(others, total, over) if self._has_pairs else ():
+                    self._counted.pairs[leaf.name, other] += amount * length_ms
 
     def put(self, name: str, *, demands: Sequence[Vector] = (), used: Vector | None = None) -> None:
         """Have jobs of the leaf wait with these different demands, that of the first job first, and
@@ -307,10 +299,9 @@ class Account:
                     short.append((not fits_too, other))
         short.sort()
         fits_one = bool(short) and not short[0][0]
-        key = self.now_ms // self._window_ms, why
         marks = (True, is_beyond, bool(short), fits_one)
         starts = self._counted.starts
-        starts[key] = Starts(*map(add, starts.get(key, Starts()), marks))
+        starts[why] = Starts(*map(add, starts.get(why, Starts()), marks))
         if short and job_id is not None and self._told[name] < MOST_PAST:
             self._told[name] += 1
             others = tuple(other for _, other in short[:MOST_SHORT])
@@ -391,9 +382,8 @@ class Account:
         if not leaf.pending_ms:
             return
         assert leaf.rate is not None
-        key = self._window, leaf.name
         sums, pending = self._counted.sums, (leaf.pending_ms, leaf.pending_others)
-        sums[key] = sums.get(key, _NO_PARTS).after(leaf.rate, *pending)
+        sums[leaf.name] = sums.get(leaf.name, _NO_PARTS).after(leaf.rate, *pending)
         leaf.pending_ms = leaf.pending_others = 0
         if leaf.rate.short:
             stretch = Stretch(self.below_since[leaf.name], self.now_ms)
@@ -430,9 +420,9 @@ class EventFold:
     """Folds the events of a journal into an account, from the first record of the rules on. Jobs
     that a maintenance window blocks count as waiting, because windows are not recorded."""
 
-    def __init__(self, window_ms: int, rules_of: Callable[[str], Rules]) -> None:
+    def __init__(self, rules_of: Callable[[str], Rules]) -> None:
         """`rules_of` returns the rules with a digest; what it raises is raised by `take`."""
-        self.account = Account(FairShare(()), window_ms)
+        self.account = Account(FairShare(()))
         self.rules_of = rules_of
         self._rules: Rules | None = None
         self._ledger = Ledger(Axes())
@@ -467,7 +457,7 @@ class EventFold:
                 self._tell_obstacles()
 
     def advance(self, at_ms: int) -> None:
-        """Count the time until then; for whoever divides the time otherwise than by windows."""
+        """Count the time until then; for whoever divides the time."""
         self.account.advance(at_ms)
 
     def _go_to(self, at_s: float) -> None:

@@ -56,8 +56,6 @@ _AHEAD_MS = 24 * HOUR_MS
 MAX_PAIRS = 16
 #: Stands in a balance for all further others together.
 THE_REST = ""
-#: A window that no time is beyond: the book divides the time by itself.
-_ENDLESS = 1 << 80
 #: What an event raises that does not belong to what stands, because one before it is missing.
 _MISFITS = (InvalidTransition, LookupError, AssertionError, AttributeError, TypeError, ValueError)
 
@@ -113,7 +111,7 @@ class Book(EventFold):
     """Hours of the account, from the first event on."""
 
     def __init__(self, rules_of: Callable[[str], Rules]) -> None:
-        super().__init__(_ENDLESS, rules_of)
+        super().__init__(rules_of)
         #: Hours that have closed; the owner of the book takes them out.
         self.closed: list[Hour] = []
         self.last_seq = 0
@@ -198,12 +196,10 @@ class Book(EventFold):
                     last_seq=self.last_seq,
                     rows=tuple(
                         (leaf, parts, counted.longest.get(leaf))
-                        for (_, leaf), parts in sorted(counted.sums.items())
+                        for leaf, parts in sorted(counted.sums.items())
                     ),
                     pairs=tuple(_largest(counted.pairs)),
-                    starts=tuple(
-                        (why, starts) for (_, why), starts in sorted(counted.starts.items())
-                    ),
+                    starts=tuple(sorted(counted.starts.items())),
                     past=tuple(counted.past),
                     steps_back=counted.steps_back,
                     doubtful=self._doubtful,
@@ -213,10 +209,10 @@ class Book(EventFold):
         self._begin_ms, self._first_seq = now_ms, self.last_seq + 1
 
 
-def _largest(pairs: Counter[tuple[int, str, str]]) -> list[tuple[str, str, int]]:
+def _largest(pairs: Counter[tuple[str, str]]) -> list[tuple[str, str, int]]:
     """Return the largest balances of each leaf, and the sum of the rest of each, by leaf."""
     by_leaf: dict[str, list[tuple[int, str]]] = {}
-    for (_, leaf, other), amount in pairs.items():
+    for (leaf, other), amount in pairs.items():
         by_leaf.setdefault(leaf, []).append((-amount, other))
     found = []
     for leaf, balances in sorted(by_leaf.items()):

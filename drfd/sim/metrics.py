@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from math import ceil
-from operator import add, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from drfd.core.model.machine import Vector, minus, plus
-from drfd.core.promises import WHOLE, Account, Parts, Starts
+from drfd.core.promises import WHOLE, Account, Parts
 from drfd.sim.driver import FinishedJob, Run, work_s
 from drfd.sim.workload import SimJob
 
@@ -28,7 +28,7 @@ _LEAST_OF_WINDOW = 0.25
 _EPSILON = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Window:
     #: The mean part of the entitlement that was held, at most 1.
     kept: float
@@ -48,7 +48,6 @@ class OverTime:
     #: another user, scaled to their weight: these had room for more than one additional waiting
     #: job.
     envy: float
-    #: All of it, by hours or days from the first submission.
     account: Account
 
 
@@ -59,31 +58,55 @@ def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
     start_s = min(first, default=0.0)
     span_s = max(last, default=0.0) - start_s
     window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
-    account = Account(run.rules.shares, window_s * 1000, has_pairs=has_pairs)
-    watch = _Watch(account, run)
+    account = Account(run.rules.shares, has_pairs=has_pairs)
+    watch, windows = _Watch(account, run), _Windows(account, start_s, window_s)
     step_s, sampled = max(span_s / SAMPLES, 1e-9), 0
     for at_s, changes in groupby(run.changes(), key=itemgetter(0)):
         while sampled < SAMPLES and start_s + (sampled + 0.5) * step_s < at_s:
             sampled += 1
             watch.look_for_envy()
-        account.advance(round((at_s - start_s) * 1000))
+        windows.advance(round((at_s - start_s) * 1000))
         for _, leaf, demand, job, sign in changes:
             watch.take(leaf, demand, job, sign)
-    kept, waited = Counter[str](), Counter[str]()
-    worst: Window | None = None
-    for (at, leaf), sums in sorted(account.counted.sums.items(), key=lambda each: each[0][::-1]):
-        kept[leaf] += sums.kept_part
-        waited[leaf] += sums.waited
-        part = sums.kept_part / (sums.waited * WHOLE)
-        is_long = sums.waited >= _LEAST_OF_WINDOW * window_s * 1000
-        if is_long and (worst is None or part < worst.kept):
-            worst = Window(part, leaf, start_s + at * window_s, window_s)
+    windows.close()
+    sums = sorted(account.counted.sums.items())
     return OverTime(
-        kept={leaf: kept[leaf] / (waited_ms * WHOLE) for leaf, waited_ms in waited.items()},
-        worst=worst,
+        kept={leaf: parts.kept_part / (parts.waited * WHOLE) for leaf, parts in sums},
+        worst=windows.worst,
         envy=watch.envy,
         account=account,
     )
+
+
+class _Windows:
+    """Divides the time of an account into windows, and finds the worst."""
+
+    def __init__(self, account: Account, start_s: float, length_s: int) -> None:
+        self._account, self._start_s, self._length_s = account, start_s, length_s
+        #: The sums at the begin of the window.
+        self._before: dict[str, Parts] = {}
+        self.worst: Window | None = None
+
+    def advance(self, at_ms: int) -> None:
+        length_ms, now_ms = self._length_s * 1000, self._account.now_ms
+        for end_ms in range((now_ms // length_ms + 1) * length_ms, at_ms + 1, length_ms):
+            self._account.advance(end_ms)
+            self.close()
+        self._account.advance(at_ms)
+
+    def close(self) -> None:
+        """Look at the window that ends now."""
+        begin_s = (self._account.now_ms - 1) // (self._length_s * 1000) * self._length_s
+        found = [] if self.worst is None else [self.worst]
+        sums = dict(self._account.counted.sums)
+        for leaf, parts in sums.items():
+            before = self._before.get(leaf, Parts())
+            waited = parts.waited - before.waited
+            if waited >= _LEAST_OF_WINDOW * self._length_s * 1000:
+                part = (parts.kept_part - before.kept_part) / (waited * WHOLE)
+                found.append(Window(part, leaf, self._start_s + begin_s, self._length_s))
+        self.worst = min(found, default=None)
+        self._before = sums
 
 
 class _Watch:
@@ -222,10 +245,8 @@ def _parts_by_cause(account: Account) -> View | None:
 
 def _starts_by_reason(account: Account) -> View:
     """Return the counts of `Starts` by `StartReason`."""
-    found: dict[str, Starts] = {}
-    for (_, why), starts in account.counted.starts.items():
-        found[why.value] = Starts(*map(add, found.get(why.value, Starts()), starts))
-    return {name: starts._asdict() for name, starts in sorted(found.items())}
+    found = account.counted.starts
+    return {why.value: found[why]._asdict() for why in sorted(found)}
 
 
 def slowdown(ran: FinishedJob) -> float:

@@ -115,7 +115,7 @@ def test_whoever_catches_up_when_the_hours_are_the_same(open_journal, tmp_path, 
     assert any(hour.steps_back for hour in known)
     assert not any(hour.doubtful for hour in known)
     # It is the account of the events, whole.
-    fold = EventFold(1 << 80, lambda name: by)
+    fold = EventFold(lambda name: by)
     for _, event in journal.record():
         fold.take(event)
     with AccountFile(often) as file:
@@ -125,13 +125,13 @@ def test_whoever_catches_up_when_the_hours_are_the_same(open_journal, tmp_path, 
         for leaf, parts, _ in hour.rows:
             sums[leaf] = sums.get(leaf, Parts()).after(parts, 1)
             assert parts.promised == parts.kept + sum(parts[4:])
-    assert sums == {leaf: parts for (_, leaf), parts in fold.account.counted.sums.items()}
+    assert sums == fold.account.counted.sums
     starts: dict[object, Starts] = {}
     for hour in hours:
         for why, counts in hour.starts:
             before = starts.get(why, Starts())
             starts[why] = Starts(*(a + b for a, b in zip(before, counts, strict=True)))
-    assert starts == {why: counts for (_, why), counts in fold.account.counted.starts.items()}
+    assert starts == fold.account.counted.starts
     found = checked(often)
     assert (found.fault, found.compared, found.gone) == (None, found.hours, 0)
     assert found.events == journal.mark()

@@ -722,7 +722,6 @@ def test_few_are_tried_those_who_waited_most():
 # -- promises over a whole run ---------------------------------------------------------------------
 
 
-HOUR_MS = 3_600_000
 POOLS = {
     "lab": Pool(users=frozenset({"u1", "u2", "u3"}), guarantee={"cores": 20_000}),
     "den": Pool(users=frozenset({"u4", "u5"}), weight=Fraction(3), limit={"memory": 100 << 30}),
@@ -777,7 +776,7 @@ def test_a_journal_of_a_run_gives_the_account_of_the_run(policy):
     jobs = generate(recipe).jobs
     run = simulate(jobs, Rules(capacity=NODE, pools=POOLS), policy=policy)
     told = over_time(run, has_pairs=True).account
-    fold = EventFold(HOUR_MS, lambda digest: run.rules)
+    fold = EventFold(lambda digest: run.rules)
     for event in events_of(run):
         fold.take(event)
     assert fold.account.counted.sums == told.counted.sums

@@ -491,16 +491,16 @@ def look_at_account(journal: Journal) -> None:
     def rules_of(digest: str) -> Rules:
         return read_rules(journal.audit.rules(digest) or "")
 
-    fold, starts = EventFold(1_000_000, rules_of), 0
+    fold, starts = EventFold(rules_of), 0
     for _, event in journal.record():
         fold.take(event)
         starts += isinstance(event, ev.Admitted)
     account = fold.account
     counted = sum(each.all for each in account.counted.starts.values())
     claim(counted == starts, "the account has other starts", counted, starts)
-    charged: Counter[tuple[int, str]] = Counter()
-    for (window, leaf, _), amount in account.counted.pairs.items():
-        charged[window, leaf] += amount
+    charged: Counter[str] = Counter()
+    for (leaf, _), amount in account.counted.pairs.items():
+        charged[leaf] += amount
     for key, parts in account.counted.sums.items():
         claim(parts.promised == parts.kept + sum(parts[4:]), "parts do not add up", parts)
         claim(min(parts) >= 0 and charged[key] == parts.others, "others do not add up", parts)
