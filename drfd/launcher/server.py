@@ -229,7 +229,7 @@ class Launcher:
         )
         self._signalling = Signalling(self.confinement, self.attempts_fd)
         self._lending = Lending(self.confinement)
-        background = BackgroundWork(self._selector)
+        self._background = background = BackgroundWork(self._selector)
         self._directory = Directory(background)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners, self._directory, self._endings.hurry,
@@ -744,8 +744,8 @@ class Launcher:
                 log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
                 self._tell("stuck", key)
                 self._runners.wake(key)
-            if ending.resists():
-                self._end_tracers(key)
+            if ending.resists() and not ending.looks_for_tracers:
+                self._end_tracers(key, ending)
             return
         if ending.remove:
             if self._notices.is_full(key):
@@ -770,20 +770,24 @@ class Launcher:
             self._lost_runners.pop(key, None)
             self._tell("removed", key, **self._notices.take(key))
 
-    def _end_tracers(self, key: Key) -> None:
+    def _end_tracers(self, key: Key, ending: Ending) -> None:
         """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit
         from being reported to the runner."""
         attempt = attempt_files.read(self.attempts_fd, key)
-        if attempt is None:
+        if attempt is None or os.getuid() != 0 or not (uid := attempt.created["uid"]):
+            # A debugger of root is an administrator's; a user's own launcher serves only itself.
             return
         held = self.confinement.members(key, attempt)
         if key in self._runners and attempt.runner is not None:
             # Zombies are in no cgroup, but they are children of the runner.
             held += process.children(attempt.runner["pid"])
-        ended = end_tracers(set(held), attempt.created["uid"])
-        if ended:
-            pids = ",".join(map(str, ended))
-            log.warning("event=tracer-killed job=%d pids=%s", key[0], pids, extra=about(job=key[0]))
+
+        def search() -> None:
+            if count := end_tracers(held, uid):
+                log.warning("event=tracers-killed job=%d count=%d", key[0], count)
+
+        self._background.start(search, partial(setattr, ending, "looks_for_tracers", False))
+        ending.looks_for_tracers = True
 
     def _is_empty(self, key: Key) -> bool:
         """Try again to kill all processes of the attempt, and return whether none is left."""

@@ -38,6 +38,7 @@ class Ending:
     due_mono_s: float
     pause_s: float = _KILL_S
     is_reported_stuck: bool = False
+    looks_for_tracers: bool = False
     #: The order to launch once nothing of the earlier try is left.
     relaunch: Assignment | None = None
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Iterable
 from signal import SIGKILL
 
 from drfd.common.signals import number_of, reached
@@ -206,57 +205,38 @@ def _listed(directory: str) -> list[int]:
     return [pid for word in get(f"{directory}/cgroup.procs").split() if (pid := int(word))]
 
 
-#: Largest number of processes examined in one chain of tracers: a tracer may be traced itself.
-_MOST_IN_CHAIN = 100
-#: Seconds that one call may take.
-_TRACERS_S = 0.05
 _SUBORDINATES = Subordinates()
 
 
-def end_tracers(pids: Collection[int], uid: int | None) -> list[int]:
+def end_tracers(pids: Iterable[int], uid: int) -> int:
     """Send SIGKILL to all processes that trace one of these processes of a job of this user, and
-    return their pids. Only processes of the user are killed, or of subordinate uids, which belong
-    to no account. What takes longer than `_TRACERS_S` is left to the next call, which takes the
-    processes in another order."""
-    ended: list[int] = []
-    if uid is None or uid == 0 or os.getuid() != 0:
-        # A debugger of root is an administrator's; an ordinary user's launcher serves only itself.
-        return ended
-    until_mono_s = time.monotonic() + _TRACERS_S
-    for pid in random.sample(list(pids), len(pids)):
-        ended += _end_chain(pid, uid)
-        if time.monotonic() > until_mono_s:
-            break
-    return ended
-
-
-def _end_chain(pid: int, uid: int) -> list[int]:
-    ended: list[int] = []
-    seen, front = {pid}, [pid]
-    while front and len(seen) < _MOST_IN_CHAIN:
-        traced = front.pop()
-        for tracer in process.tracers(traced) - seen:
+    return how many there were. Only processes of the user are killed, or of subordinate uids, which
+    belong to no account. Users have many threads and long chains of tracers, so this may take
+    seconds."""
+    seen: set[int] = set()
+    ended, front = 0, [*pids]
+    while front:
+        for thread in process.threads(front.pop()):
+            tracer = process.tracer(thread)
+            if tracer is None or tracer in seen:
+                continue
             seen.add(tracer)
-            if _end(tracer, traced, uid):
-                ended.append(tracer)
+            if _end(tracer, thread, uid):
+                ended += 1
+                # It may be traced itself.
                 front.append(tracer)
     return ended
 
 
 def _end(tracer: int, traced: int, uid: int) -> bool:
     try:
-        pidfd = os.pidfd_open(tracer)
+        with process.opened_pidfd(tracer) as pidfd:
+            # Checked again while the pidfd is held: the pid may have been reused.
+            if process.tracer(traced) != tracer or not _is_users(tracer, uid):
+                return False
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
         return False
-    try:
-        # Checked again while the pidfd is held: the pid may have been reused.
-        if tracer not in process.tracers(traced) or not _is_users(tracer, uid):
-            return False
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(pidfd)
     return True
 
 

@@ -74,16 +74,22 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def tracers(pid: int) -> set[int]:
-    """Return the processes that trace a thread of this one, which may be a zombie."""
-    found: set[int] = set()
+def threads(pid: int) -> list[int]:
+    """Return the threads of a process, which may be a zombie."""
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found.add(int(_status(f"{pid}/task/{thread}").get("TracerPid", "0")))
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError):
-        pass
-    # 0 means no tracer, or one outside this pid namespace.
-    return found - {0}
+        return []
+
+
+def tracer(thread: int) -> int | None:
+    """Return the process that traces a thread, or None."""
+    try:
+        # The thread that traces it, or 0 if there is none in this pid namespace.
+        tracing = int(_status(thread)["TracerPid"])
+        return int(_status(tracing)["Tgid"]) if tracing else None
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def uids(pid: int) -> set[int]:

@@ -237,19 +237,57 @@ def end(tracer: subprocess.Popen[bytes]) -> None:
 @as_root
 def test_the_users_own_is_ended(victim):
     tracer = traced_by(MINE, victim)
-    assert process.tracers(victim) == {tracer.pid}
-    assert end_tracers([victim], MINE) == [tracer.pid]
+    assert process.tracer(victim) == tracer.pid
+    assert end_tracers([victim], MINE) == 1
     assert tracer.wait(60) == -signal.SIGKILL
     end(tracer)
-    assert end_tracers([victim], MINE) == []
+    assert end_tracers([victim], MINE) == 0
+
+
+#: Has a thread of a process trace the one before it, each time.
+CHAIN = """
+import ctypes, os, sys, threading, time
+traced, count = map(int, sys.argv[1:])
+def trace(traced, into):
+    AT_EXIT = ctypes.c_void_p(0x40)
+    os.write(into, b"y" if ctypes.CDLL(None).ptrace(0x4206, traced, None, AT_EXIT) == 0 else b"n")
+    time.sleep(600)
+out, into = os.pipe()
+for _ in range(count):
+    pid = os.fork()
+    if pid == 0:
+        threading.Thread(target=trace, args=(traced, into)).start()
+        time.sleep(600)
+    assert os.read(out, 1) == b"y"
+    traced = pid
+print("traced", flush=True)
+time.sleep(600)
+"""
 
 
 @as_root
-@pytest.mark.parametrize(("of", "job_of"), [(0, MINE), (MINE, OTHERS), (MINE, 0), (MINE, None)])
+def test_a_chain_of_any_length_is_ended_also_where_a_thread_traces(victim):
+    first = subprocess.Popen(
+        [sys.executable, "-I", "-c", CHAIN, str(victim), "150"],
+        user=MINE, group=MINE, extra_groups=[], start_new_session=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"traced\n"
+        assert end_tracers([victim], MINE) == 150
+        # They are zombies of the first process.
+        until("the end of all", lambda: not process.descendants(first.pid))
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.communicate()
+
+
+@as_root
+@pytest.mark.parametrize(("of", "job_of"), [(0, MINE), (MINE, OTHERS)])
 def test_nobody_elses_is(victim, of, job_of):
     """An administrator's, above all."""
     tracer = traced_by(of, victim)
-    assert end_tracers([victim], job_of) == []
+    assert end_tracers([victim], job_of) == 0
     assert tracer.poll() is None
     end(tracer)
 
