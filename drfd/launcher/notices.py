@@ -1,8 +1,8 @@
 """Notification of a job's owner: a command of the owner's that runs after the job's end.
 
-It runs as the job's user, in a cgroup with the job's name and limits, and for at most `NOTICE_S`.
-The job's own is used if it is still there. A record in the attempt file is written first: no end is
-notified twice, and if a launcher is killed meanwhile, perhaps not at all.
+It runs as the job's user, in a new cgroup with the job's name and limits, and for at most
+`NOTICE_S`. A record in the attempt file is written first: no end is notified twice, and if a
+launcher is killed meanwhile, perhaps not at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pwd import struct_passwd
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement, LimitFailed, Setting
+from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.protocol import QUOTA, Assignment
 from drfd.launcher.runner.failures import explain
 from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
@@ -115,15 +115,12 @@ class Notices:
     def _start(
         self, assignment: Assignment, attempt: Attempt, user: struct_passwd, groups: list[int]
     ) -> None:
-        """Start the command in the attempt's cgroup. Raises LimitFailed, OSError."""
+        """Start the command in a new cgroup of the attempt's. Raises LimitFailed, OSError."""
         order, place = assignment.order, attempt.created.get("space")
         key = order.key
-        settings: list[Setting] = []
-        if self.confinement.cgroup_path(key) is None or key not in self.confinement.leftovers():
-            # Usually it has gone with the job's last process. Its CPUs are others' by now.
-            settings = self.confinement.create(
-                key, replace(order.limits, cores_by=QUOTA), order.devices
-            )
+        # The job's CPUs are others' by now.
+        limits = replace(order.limits, cores_by=QUOTA)
+        settings = self.confinement.create(key, limits, order.devices)
         if place is not None and not os.path.isdir(place):
             place = None
         job = JobStart(assignment, user, groups, self.confinement, place, notice_s=NOTICE_S)

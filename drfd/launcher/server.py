@@ -748,7 +748,9 @@ class Launcher:
                 self._end_tracers(key, ending)
             return
         if ending.remove:
-            if self._notices.is_full(key):
+            reach("remove.before-rmdir")
+            # Before its notification, too: since its end the job's own has no room for processes.
+            if self._notices.is_full(key) or not self._is_without_cgroup(key):
                 self._endings.put_off(ending)
                 return
             if self._notices.start(key):
@@ -759,7 +761,6 @@ class Launcher:
                 self._endings.finish(key)
                 self._tell(protocol.TOLD, key, **result)
                 return
-            reach("remove.before-rmdir")
             if not self._forget(key):
                 self._endings.put_off(ending)
                 return
@@ -798,10 +799,14 @@ class Launcher:
         # The runner exits by itself once its job is gone, after it has recorded the end.
         return self.confinement.kill_pass(key, attempt) and key not in self._runners
 
+    def _is_without_cgroup(self, key: Key) -> bool:
+        """Remove the attempt's cgroup. Returns False if it is still in use."""
+        return key in self._without_cgroup or self.confinement.remove(key)
+
     def _forget(self, key: Key) -> bool:
         """Remove the cgroup, then the file: the attempt is known as long as either exists. Returns
         False if the cgroup is still in use."""
-        if key not in self._without_cgroup and not self.confinement.remove(key):
+        if not self._is_without_cgroup(key):
             return False
         self._spaces.discard(key)
         reach("remove.before-unlink")

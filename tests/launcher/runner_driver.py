@@ -13,7 +13,6 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.cgroup_v2 import killing_in
 from drfd.launcher.confinement.interface import Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
@@ -50,7 +49,12 @@ class Short(Unconfined):
             return False, False
 
     def killing(self, key: object) -> Killing:
-        return Killing(oom_control=self._proof, event_control=self._events)
+        return Killing(
+            pids_max=f"{self._events}.pids.max",
+            freezer=f"{self._events}.freezer.state",
+            oom_control=self._proof,
+            event_control=self._events,
+        )
 
 
 STARTER = open_starter(Path(sys.argv[2]))
@@ -67,16 +71,6 @@ class Unified(Unconfined):
 
     def entrance(self, key: object, limits: object, uid: object) -> Entrance:
         return Entrance(cgroup=self._directory)
-
-    def killing(self, key: object) -> Killing:
-        return killing_in(self._directory)
-
-
-class Old(Unified):
-    """The same, on a kernel without cgroup.kill."""
-
-    def killing(self, key: object) -> Killing:
-        return replace(killing_in(self._directory), kill=None)
 
 
 class Stopped(Unconfined):
@@ -104,7 +98,6 @@ def start(request: dict) -> int:
         "closed": Closed,
         "short": lambda _: Short(request["cwd"]),
         "unified": lambda _: Unified(request["cwd"]),
-        "old": lambda _: Old(request["cwd"]),
         # The same, for a cgroup where no process gets on.
         "frozen": lambda _: Unified(request["cwd"]),
         "stopped": lambda _: Stopped(request["cwd"]),

@@ -2,7 +2,9 @@
 what is on record of its use, and when they go."""
 
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from drfd.core.model.job import Usage
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
+from drfd.launcher.runner.starter.plan import SWEEP_S
 from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, wait_for
 from kernel import Kernel
 
@@ -278,6 +281,41 @@ def test_whatever_a_job_leaves_behind_ends_before_its_resources_return(instance)
     assert any(":freezer:" in group or group.startswith("0::") for group in hidden)
     assert not is_alive(int(first)) and not is_alive(int(second))
     assert instance.cgroups() == []
+
+
+@pytest.mark.parametrize("left", ["sleep 600", "python"])
+def test_what_is_left_ends_with_the_first_process(instance, left):
+    """Its runner does not wait until it gives up, not even for a bomb that forks for ever."""
+    if left == "python":
+        bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
+        left = shlex.join((sys.executable, "-c", bomb))
+    job = instance.ended("-c", "2", "--", "sh", "-c", f"setsid {left} & sleep 0.5")
+    assert (job["state"], job["exit_code"]) == ("COMPLETED", 0)
+    (cleaned_at_s,) = (event["at"] for event in job["events"] if event["event"] == "Cleaned")
+    assert cleaned_at_s - job["ended_at"] < SWEEP_S
+
+
+def test_a_stranger_with_the_pid_of_what_was_left_lives(instance):
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    if not last.exists():
+        pytest.skip("the kernel gives no pid that is asked for")
+    script = "sleep 600 & echo $!; exec sleep 0.5"
+    job_id = instance.submit("--", "sh", "-c", script)
+    output = Path(instance.wait_state(job_id, "RUNNING")["stdout"])
+    pid = int(wait_for("the pid", lambda: output.exists() and output.read_text()))
+    wait_for("the end of what was left", lambda: not Path(f"/proc/{pid}").exists())
+    for _ in range(100):
+        last.write_text(str(pid - 1))
+        stranger = subprocess.Popen(["sleep", "600"])
+        try:
+            if stranger.pid == pid:
+                assert instance.wait_end(job_id)["state"] == "COMPLETED"
+                assert stranger.poll() is None
+                return
+        finally:
+            stranger.kill()
+            stranger.wait()
+    pytest.skip(f"another process has the pid {pid}")
 
 
 def test_wall_time_ends_by_term_then_grace_then_kill(lend):

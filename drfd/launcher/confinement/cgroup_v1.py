@@ -126,14 +126,13 @@ class CgroupV1(Cgroups):
         return count_v1({name: self._directory(name, key) for name in self._mounts})
 
     def killing(self, key: Key) -> Killing:
-        freezer, memory = self._directory("freezer", key), self._directory("memory", key)
-        state = f"{freezer}/freezer.state"
+        memory = self._directory("memory", key)
         return Killing(
-            freezer=state, freeze="FROZEN", thaw="THAWED", state=state, frozen="FROZEN",
-            members=f"{freezer}/cgroup.procs",
+            pids_max=f"{self._directory('pids', key)}/pids.max",
+            freezer=f"{self._directory('freezer', key)}/freezer.state",
             oom_control=f"{memory}/memory.oom_control",
             event_control=f"{memory}/cgroup.event_control",
-        )  # fmt: skip
+        )
 
     def remove(self, key: Key) -> bool:
         if not (super().remove(key) and all(map(remove_all, self._devices.directories(key)))):

@@ -120,7 +120,8 @@ class CgroupV2(Cgroups):
         return count_v2(self._directory_of(key))
 
     def killing(self, key: Key) -> Killing:
-        return killing_in(self._directory_of(key))
+        # Out of memory, the kernel kills all of them by itself (memory.oom.group).
+        return Killing(pids_max=f"{self._directory_of(key)}/pids.max")
 
     def close(self) -> None:
         try:
@@ -186,14 +187,3 @@ class CgroupV2(Cgroups):
 
     def _directory_of(self, key: Key) -> str:
         return self._directory("memory", key)
-
-
-def killing_in(directory: str) -> Killing:
-    """Return how the processes of the cgroup at `directory` are killed (`Confinement.killing`). Out
-    of memory, the kernel kills all of them by itself (memory.oom.group)."""
-    return Killing(
-        kill=f"{directory}/cgroup.kill",
-        members=f"{directory}/cgroup.procs",
-        populated=f"{directory}/cgroup.events",
-        empty="populated 0",
-    )

@@ -53,27 +53,19 @@ class Entrance:
 
 @dataclass(frozen=True, slots=True)
 class Killing:
-    """How a process that knows nothing of cgroups kills an attempt's processes: the paths of files,
-    and what is written to them and read from them. Besides, it kills its own children."""
+    """The files by which a runner kills an attempt's processes; each is "" if there is none. It
+    kills its children again and again: when one dies, its own become the runner's. It reads no list
+    of a cgroup's processes: on version 1 an open file lists those of its first reading, whose pids
+    may be other processes' by now (kernel: cgroup_pidlist_start in cgroup-v1.c)."""
 
-    #: Takes "1" to kill all; None on version 1.
-    kill: str | None = None
-    #: On version 1 takes `freeze` and `thaw`, and `state` has the line `frozen` while all in
-    #: `members` are stopped.
-    freezer: str | None = None
-    freeze: str = ""
-    thaw: str = ""
-    state: str | None = None
-    frozen: str = ""
-    #: Lists the pids.
-    members: str | None = None
-    #: Has the line `empty` once no process is left; None if an empty `members` shows that.
-    populated: str | None = None
-    empty: str = ""
-    #: Has the line "oom_kill 0" unless the kernel has killed for memory; None if the others need
-    #: not be killed then. An eventfd that is written to `event_control` tells of such a kill.
-    oom_control: str | None = None
-    event_control: str | None = None
+    #: Takes "0", so that no process forks any more and their number only falls.
+    pids_max: str = ""
+    #: Takes "THAWED": what is frozen on version 1 does not die.
+    freezer: str = ""
+    #: Has the line "oom_kill 0" unless the kernel has killed for memory, where the others must be
+    #: killed then. An eventfd that is written to `event_control` tells of such a kill.
+    oom_control: str = ""
+    event_control: str = ""
 
 
 def insist_on_entry(directory: str, pid: int) -> None:
@@ -202,8 +194,7 @@ class Confinement(ABC):
         """Send SIGKILL to every process of the attempt; True once none is left."""
 
     def killing(self, key: Key) -> Killing:
-        """Return what a process needs that does the same without this class. By itself it kills its
-        children, again and again: when one dies, its own become that process's."""
+        """Return the files by which the attempt's runner does the same, as far as it can."""
         return Killing()
 
     @abstractmethod

@@ -620,20 +620,6 @@ def test_a_job_begins_in_its_cgroup_below_its_runner(runs, work, cgroup):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("place", ["unified", "old"])
-def test_what_is_left_in_its_cgroup_is_killed_before_the_end_is_on_record(runs, cgroup, place):
-    """By the runner, which may not be the parent of all."""
-    runner = runs.start(place=place)
-    runs.pid()
-    with subprocess.Popen(["sleep", "600"]) as other:
-        (cgroup / "cgroup.procs").write_text(str(other.pid))
-        runs.go()
-        assert runs.files.over().ended
-        assert other.wait(10) == -signal.SIGKILL
-    assert runs.driver.reap(runner) == 0
-
-
-@pytest.mark.system
 def test_a_cgroup_that_is_gone_keeps_it_from_starting(run, work, cgroup):
     cgroup.rmdir()
     attempt = run(order("touch", "ran", cwd=work), place="unified")

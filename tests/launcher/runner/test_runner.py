@@ -272,6 +272,8 @@ def short(work) -> Callable[..., None]:
     events = work / "events"
     events.touch()
     (work / "killed").write_text("oom_kill 0\n")
+    for name in ("pids.max", "freezer.state"):
+        (work / f"events.{name}").touch()
 
     def strike(runner: int, *, kills: bool) -> None:
         (work / "killed").write_text(f"oom_kill {kills:d}\n")
@@ -292,6 +294,10 @@ def test_when_the_kernel_kills_one_the_rest_follows(runs, short):
     short(runner, kills=True)
     assert how(runs) == (None, signal.SIGKILL)
     assert state_of(left) is None
+    # That none forks any more, and that none is frozen, which would keep it from dying.
+    assert (runs.work / "events.pids.max").read_text().strip("0") == ""
+    assert (runs.work / "events.pids.max").read_text() != ""
+    assert (runs.work / "events.freezer.state").read_text().startswith("THAWED")
 
 
 def test_a_process_that_hangs_before_its_program_begins_is_given_up(runs):

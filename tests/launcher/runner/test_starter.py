@@ -173,7 +173,7 @@ class Place(Unconfined):
         return Entrance(cpus=frozenset(os.sched_getaffinity(0)), processes=500)
 
     def killing(self, key: object) -> Killing:
-        return Killing(freezer="/f", freeze="1", thaw="0", state="/s", members="/m", populated="/p")
+        return Killing(pids_max="/p", freezer="/f")
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ struct plan {
 	/* The process with which this one ends; 0 for none. */
 	unsigned long parent;
 	/* See Killing in interface.py. */
-	const char *kill, *freezer, *state, *members, *populated, *oom_control, *event_control;
-	const char *freeze, *thaw, *frozen, *empty;
+	const char *pids_max, *freezer, *oom_control, *event_control;
 	unsigned long most_output;
 	const char *failpoints;
 	/* Path, text and line of each limit. */
@@ -80,17 +79,10 @@ static struct plan read_plan(int fd)
 	plan.sweep_ms = next_number(&from, 16);
 	plan.notice_ms = next_number(&from, 16);
 	plan.parent = next_number(&from, 16);
-	plan.kill = next(&from);
+	plan.pids_max = next(&from);
 	plan.freezer = next(&from);
-	plan.state = next(&from);
-	plan.members = next(&from);
-	plan.populated = next(&from);
 	plan.oom_control = next(&from);
 	plan.event_control = next(&from);
-	plan.freeze = next(&from);
-	plan.thaw = next(&from);
-	plan.frozen = next(&from);
-	plan.empty = next(&from);
 	plan.most_output = next_number(&from, 16);
 	plan.failpoints = next(&from);
 	if (strlen(plan.name) > 64)

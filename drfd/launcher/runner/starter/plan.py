@@ -91,9 +91,7 @@ def encode(job: JobStart, settings: list[Setting], capabilities: int) -> bytes:
             START_S, EXEC_S, NOTICE_SWEEP_S if is_notice else SWEEP_S, job.notice_s or 0.0
         ),
         *_numbers(os.getpid() if is_notice else 0),
-        *(killing.kill or "", killing.freezer or "", killing.state or "", killing.members or ""),
-        *(killing.populated or "", killing.oom_control or "", killing.event_control or ""),
-        *(killing.freeze, killing.thaw, killing.frozen, killing.empty),
+        *(killing.pids_max, killing.freezer, killing.oom_control, killing.event_control),
         *_numbers(order.output_max_bytes),
         failpoints.directory() or "",
         *_counted(chain.from_iterable(settings)),

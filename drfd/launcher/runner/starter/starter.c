@@ -202,7 +202,7 @@ static void announce(const struct plan *plan)
 	reach("notifier.before-mark");
 	must(write_record(line, append_time(append_kind(line, "notifying"), "at_s", CLOCK_REALTIME)),
 	     "setting", "");
-	if (!*plan->members)
+	if (!*plan->pids_max)
 		/* Without a cgroup only this process can kill what the command leaves behind. */
 		must(call(prctl, PR_SET_PDEATHSIG, 0, 0, 0, 0), "setting", "");
 	reach("notifier.after-mark");

@@ -4,7 +4,7 @@
  * any more: it has all the descriptors that it needs. Of root's rights it keeps that to kill, and of the
  * system calls those in `filter`. */
 
-enum { MOST_OUTPUTS = 2, FREEZE_MS = 50, OOM_POLL_MS = 5, OOM_POLL_S = 30, OUTPUT_POLL_MS = 1000 };
+enum { MOST_OUTPUTS = 2, OOM_POLL_MS = 5, OOM_POLL_S = 30, OUTPUT_POLL_MS = 1000 };
 enum { SWEEP_PAUSE_MS = 1 };
 
 struct wait {
@@ -13,7 +13,7 @@ struct wait {
 	long pid;
 	unsigned long deadline_ms;
 	/* Descriptors; -1 for none. See Killing in interface.py. */
-	int signals, oom, oom_control, kill, freezer, state, members, populated, children;
+	int signals, oom, oom_control, pids_max, freezer, children;
 	/* Used until now by processes that have been waited for. */
 	unsigned long cpu_us, peak_kib, read_blocks, written_blocks;
 	/* The output files that have a limit, and their sizes at the start of the job. */
@@ -41,7 +41,7 @@ static long filter(int is_tested)
 		STEP(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, ARCHITECTURE),
 		STEP(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM),
 		STEP(BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr)),
-		ALLOW(read), ALLOW(pread64), ALLOW(write), ALLOW(lseek), ALLOW(fstat), ALLOW(statx),
+		ALLOW(read), ALLOW(pread64), ALLOW(write), ALLOW(fstat), ALLOW(statx),
 		ALLOW(ppoll), ALLOW(restart_syscall), ALLOW(wait4), ALLOW(kill), ALLOW(clock_gettime),
 		ALLOW(exit_group),
 #ifdef FAILPOINTS
@@ -84,11 +84,8 @@ static struct wait open_wait(const struct plan *plan, long pid)
 
 	append(append_number(append(path, "/proc/self/task/"), (unsigned long)call(getpid)), "/children");
 	wait.children = open_there(path, O_RDONLY);
-	wait.kill = open_there(plan->kill, O_WRONLY);
-	wait.freezer = open_there(plan->freezer, O_RDWR);
-	wait.state = open_there(plan->state, O_RDONLY);
-	wait.members = open_there(plan->members, O_RDONLY);
-	wait.populated = open_there(plan->populated, O_RDONLY);
+	wait.pids_max = open_there(plan->pids_max, O_WRONLY);
+	wait.freezer = open_there(plan->freezer, O_WRONLY);
 	wait.oom_control = open_there(plan->oom_control, O_RDONLY);
 	wait.oom = wait.oom_control < 0 ? -1 : watch_oom(plan, wait.oom_control);
 	wait.signals = (int)must(call(signalfd4, -1, &child, 8, SFD_CLOEXEC | SFD_NONBLOCK), "setting", "");
@@ -118,60 +115,26 @@ static int has_line(int fd, const char *line)
 	return 0;
 }
 
-/* Kill each process that a file of the kernel's lists, and return how many it lists. With `only_count`
- * none is killed. */
-static unsigned long kill_listed(int fd, int only_count)
+/* Kill all children once. None can be another process: this one has not waited for it. When one dies, its
+ * own children become this process's, and no process of the cgroup forks any more. */
+static void kill_job(const struct wait *wait)
 {
 	char text[512];
-	unsigned long count = 0, pid = 0;
+	unsigned long pid = 0;
 	long got;
 
-	if (fd < 0 || call(lseek, fd, 0, SEEK_SET) < 0)
-		return 0;
-	while ((got = call(read, fd, text, sizeof text)) > 0)
+	call(write, wait->pids_max, "0", 1);
+	for (long at = 0; (got = call(pread64, wait->children, text, sizeof text, at)) > 0; at += got)
 		for (long i = 0; i < got; i++) {
 			if (text[i] >= '0' && text[i] <= '9') {
 				pid = 10 * pid + (unsigned long)(text[i] - '0');
 				continue;
 			}
-			if (pid) {
-				count++;
-				if (!only_count)
-					call(kill, pid, SIGKILL);
-			}
+			if (pid)
+				call(kill, pid, SIGKILL);
 			pid = 0;
 		}
-	return count;
-}
-
-/* Kill the job's processes once: those of its cgroup, while they are frozen so that none forks and no
- * pid is given to another process, and the children of this process, which it has not waited for. */
-static void kill_job(const struct wait *wait)
-{
-	if (wait->kill >= 0) {
-		call(write, wait->kill, "1", 1);
-	} else if (wait->freezer >= 0) {
-		unsigned long until = now_ms() + FREEZE_MS;
-
-		call(write, wait->freezer, wait->plan->freeze, strlen(wait->plan->freeze));
-		while (!has_line(wait->state, wait->plan->frozen) && now_ms() < until)
-			pause_ms(1);
-		if (has_line(wait->state, wait->plan->frozen))
-			kill_listed(wait->members, 0);
-		call(write, wait->freezer, wait->plan->thaw, strlen(wait->plan->thaw));
-	}
-	kill_listed(wait->children, 0);
-}
-
-static int is_empty(const struct wait *wait)
-{
-	if (wait->populated >= 0) {
-		char text[1];
-
-		/* A cgroup that is gone has no processes. */
-		return call(pread64, wait->populated, text, 1, 0) < 0 || has_line(wait->populated, wait->plan->empty);
-	}
-	return kill_listed(wait->members, 1) == 0;
+	call(write, wait->freezer, "THAWED", 6);
 }
 
 /* Take note of the children that have died. Returns whether others are left. */
@@ -283,11 +246,8 @@ _Noreturn static void await_end(struct wait *wait)
 	end = append_time(end, "at_s", CLOCK_REALTIME);
 	end = append_time(end, "mono_s", CLOCK_MONOTONIC);
 	until = now_ms() + plan->sweep_ms;
-	for (;;) {
+	while (reap(wait, &status, &is_over) && now_ms() < until) {
 		kill_job(wait);
-		has_more = reap(wait, &status, &is_over);
-		if ((!has_more && is_empty(wait)) || now_ms() >= until)
-			break;
 		pause_ms(SWEEP_PAUSE_MS);
 	}
 	end = append_field(end, "exit_code", is_over && !(status & 0x7f) ? status >> 8 & 0xff : -1);
