@@ -439,7 +439,7 @@ class Launcher:
             if os.getuid() == 0:
                 with suppress(PermissionError):
                     resource.prlimit(pid, resource.RLIMIT_NPROC, inheritance.max_processes())
-            self.confinement.join(key, pid)
+            self.confinement.join(key, pid, pidfd)
             reach("exec.after-join")
             return "the process has ended" if process.is_readable(pidfd, 0) else None
 

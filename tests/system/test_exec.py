@@ -181,6 +181,30 @@ def test_its_memory_is_the_jobs(instance, users):
     assert instance.wait_end(job)["outcome"]["code"] == "OUT_OF_MEMORY"
 
 
+#: Has more threads than a job may have, and asks to be moved into this one.
+MANY_THREADS = """
+import os, sys, threading, time
+from importlib import import_module
+from pathlib import Path
+from drfd.client.connection import Connection
+for _ in range(100):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+client = Connection(Path(os.environ["DRFD_SOCKET"]))
+view = client.request("show", id=int(sys.argv[1]))["job"]
+import_module("drfd_cli.commands.exec")._move_into(client, view)
+"""
+
+
+def test_one_with_more_threads_than_the_job_may_have_is_killed(instance, users):
+    """They can be counted only once they are inside: until then it can start more."""
+    job = running(instance, users[0], "exec sleep 1000")
+    words = [sys.executable, "-c", MANY_THREADS, str(job)]
+    done = subprocess.run(words, **at_hand(instance, users[0]), check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert inside(instance, users[0], job, "true").returncode == 0
+    assert instance.show(job)["state"] == "RUNNING"
+
+
 @pytest.mark.anew
 def test_daemons_may_die_beside_it(instance, users):
     user = users[0]

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
-from signal import SIGKILL
+from signal import SIGKILL, pidfd_send_signal
 from typing import ClassVar
 
 from drfd.common.failpoints import reach
@@ -32,7 +32,8 @@ from drfd.launcher.confinement.interface import (
     JobGroupGone,
     LimitFailed,
     Setting,
-    insist_on_entry,
+    insist_on_room,
+    is_in_job,
 )
 from drfd.launcher.confinement.processes import Members, MembersV1, first_process, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
@@ -105,10 +106,19 @@ class Cgroups(Confinement):
             for disk in disks:
                 carry_out(self._disk(key, disk))
 
-    def join(self, key: Key, pid: int) -> None:
-        insist_on_entry(self._directory("pids", key), pid)
+    def join(self, key: Key, pid: int, pidfd: int) -> None:
+        if is_in_job(pid):
+            raise LimitFailed("the process that asks is in a job already")
+        group = self._directory("pids", key)
+        insist_on_room(group, threads=1)
         for directory in self._entered(key):
             put(f"{directory}/cgroup.procs", str(pid))
+        try:
+            # Until it was inside, its user could have it start threads, whose number has no limit.
+            insist_on_room(group, threads=0)
+        except LimitFailed:
+            pidfd_send_signal(pidfd, SIGKILL)
+            raise
         cpus = self._affinity.cpus(key)
         if cpus is not None:
             os.sched_setaffinity(pid, cpus)

@@ -68,15 +68,15 @@ class Killing:
     event_control: str = ""
 
 
-def insist_on_entry(directory: str, pid: int) -> None:
-    """Raise LimitFailed if a process may not be moved into a job's cgroup, because it is in a job
-    (what it has taken of memory there would count in neither), or because the limit of processes of
-    this job or of all jobs leaves no room for its threads: the kernel looks at it only when a
-    process is forked. Raises OSError."""
+def is_in_job(pid: int) -> bool:
+    """Return whether a process is in a job's cgroup. Raises OSError."""
     with open(f"/proc/{pid}/cgroup") as file:
-        if any(map(attempt_files.cgroup_key, re.split("[/\n]", file.read()))):
-            raise LimitFailed("the process that asks is in a job already")
-    threads = len(os.listdir(f"/proc/{pid}/task"))
+        return any(map(attempt_files.cgroup_key, re.split("[/\n]", file.read())))
+
+
+def insist_on_room(directory: str, *, threads: int) -> None:
+    """Raise LimitFailed if the limit of processes of this job, or of all jobs, has no room for so
+    many threads more: the kernel looks at it only when one is forked."""
     for place, whose in ((directory, "the job has"), (os.path.dirname(directory), "all jobs have")):
         with suppress(FileNotFoundError):
             present, most = get(f"{place}/pids.current"), get(f"{place}/pids.max")
@@ -158,10 +158,10 @@ class Confinement(ABC):
         """Return what a new process of the attempt does to be in its cgroup and under its limits.
         It is about to become `uid`."""
 
-    def join(self, key: Key, pid: int) -> None:
-        """Put a process, with all its threads, into the attempt's cgroup, unless it has as many
-        processes as it may have: the kernel looks at that limit only when one is forked. Raises
-        LimitFailed, OSError."""
+    def join(self, key: Key, pid: int, pidfd: int) -> None:
+        """Put a process, with all its threads, into the attempt's cgroup, unless it is in a job:
+        what it has taken of memory there would count in neither. It is killed if the job has more
+        processes then than it may have. Raises LimitFailed, OSError."""
         raise LimitFailed("jobs have no cgroups here")
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:

@@ -774,20 +774,20 @@ def test_a_process_is_moved_into_every_hierarchy_unless_the_job_is_full(kernel):
     """The kernel looks at the limit only when a process is forked, and counts all the same: those
     that a user moves would keep other jobs from forking."""
     kernel.create()
-    kernel.place.join(KEY, os.getpid())
+    kernel.place.join(KEY, os.getpid(), -1)
     procs = list(kernel.root.rglob("job-41-2/cgroup.procs"))
     assert {path.read_text() for path in procs} == {str(os.getpid())}
     full = kernel.file("pids.current")
     room = full.read_text()
     full.write_text(kernel.read("pids.max"))
     with pytest.raises(LimitFailed, match="the job has as many processes as allowed"):
-        kernel.place.join(KEY, os.getppid())
+        kernel.place.join(KEY, os.getppid(), -1)
     full.write_text(room)
     all_jobs = full.parent.parent
     (all_jobs / "pids.max").write_text("100")
     (all_jobs / "pids.current").write_text("100")
     with pytest.raises(LimitFailed, match="all jobs have as many processes as allowed"):
-        kernel.place.join(KEY, os.getppid())
+        kernel.place.join(KEY, os.getppid(), -1)
     assert {path.read_text() for path in procs} == {str(os.getpid())}
 
 
