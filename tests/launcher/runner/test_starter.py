@@ -84,6 +84,27 @@ def test_a_program_of_these_sources_is_used(program):
     os.close(fd)
 
 
+#: As in a kernel without seccomp(2): it fails, for the program, too.
+UNFILTERED = """
+import os, struct
+from pathlib import Path
+import kernel_calls
+from drfd.launcher.runner.starter.program import open_starter
+from drfd.linux import syscalls
+number = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50026), (0x06, 0, 0, 0x7FFF0000)]
+syscalls.set_no_new_privileges()
+kernel_calls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
+print([open_starter(Path(sys.argv[1])).is_filtered for _ in range(20)])
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_without_filters_of_system_calls_is_noticed_each_time(program):
+    done = subprocess.run(python(UNFILTERED, program), capture_output=True, text=True, check=True)
+    assert done.stdout == f"{[False] * 20}\n"
+
+
 @pytest.mark.slow
 def test_a_program_is_a_file(tmp_path):
     assert refused(tmp_path / "none").endswith("none is missing: install drfd again")

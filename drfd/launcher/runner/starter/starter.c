@@ -143,16 +143,18 @@ static int descriptor(const char *digits)
 _Noreturn static void introduce(void)
 {
 	struct open_how how = {.flags = O_PATH | O_CLOEXEC};
+	char line[sizeof SOURCES + 16], *end = append(line, SOURCES);
 
 	if (call(close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC) < 0 ||
 	    call(openat2, AT_FDCWD, "/", &how, sizeof how) < 0)
 		quit(FAILED);
-	call(write, 1, SOURCES, sizeof SOURCES - 1);
 #ifndef LIBC
 	if (filter(0) < 0)
-		call(write, 1, " unfiltered", 11);
+		end = append(end, " unfiltered");
 #endif
-	call(write, 1, "\n", 1);
+	end = append(end, "\n");
+	/* At once: the reader does not wait for more. */
+	call(write, 1, line, end - line);
 	quit(0);
 }
 
