@@ -252,7 +252,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         status = cli.main(prog_name="drf", standalone_mode=False)
-        sys.stdout.flush()
+        # Unlike `sys.stdout.flush`, this also does where there is no standard output.
+        print(end="", flush=True)
     except (Exception, KeyboardInterrupt) as error:
         leave(error)
     sys.exit(status if isinstance(status, int) else 0)

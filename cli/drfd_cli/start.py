@@ -6,6 +6,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 
 def main() -> None:
     name = os.path.basename(sys.argv[0])
@@ -21,8 +25,7 @@ def main() -> None:
                 from drfd_cli import quick
 
                 if quick.submit(sys.argv[2:]):
-                    # Python's own end takes a fifth of the time, and only tidies up its memory.
-                    os._exit(0)
+                    _end(0)
             case ["run"]:
                 from drfd_cli import quick
 
@@ -35,4 +38,20 @@ def main() -> None:
         sys.exit(130)
     from drfd_cli.main import main as whole
 
-    whole()
+    try:
+        whole()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            _end(end.code)
+        raise
+
+
+def _end(code: int) -> NoReturn:
+    """End without Python's own end, which takes a sixth of the time, and only tidies up memory."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError):
+            # It is closed, or a full disk, of which a message has told.
+            pass
+    os._exit(code)

@@ -38,6 +38,16 @@ def released(path: Path) -> list[str]:
     return ["sh", "-c", f"until [ -e {path} ]; do sleep 0.05; done"]
 
 
+@pytest.mark.parametrize(("where", "code"), [("> /dev/full", 1), (">&-", 0), ("", 0)])
+def test_drf_ends_in_order_whatever_its_output_goes_to(where, code):
+    """It ends without Python's own end, which would flush what it has printed."""
+    line = f"exec {sys.executable} -m drfd_cli --version {where}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    told = "drf: No space left on device\n" if code else ""
+    assert (done.returncode, done.stderr) == (code, told)
+    assert done.stdout.startswith("drf") is not bool(where)
+
+
 def test_many_jobs_are_submitted_at_once(client, instance):
     jobs = [{"argv": ["sh", "-c", f"exit {at % 3}"], "memory": "8M"} for at in range(30)]
     jobs[7] = {"argv": ["true"], "cores": 1000}
