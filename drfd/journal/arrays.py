@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from drfd.common.indices import Ids, gaps, joined
 from drfd.core.ledger.queue import FailedTask, LiveArray
@@ -26,28 +27,6 @@ _BAD = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.COMP
 _WHOLE_KEPT, _HEADS_KEPT = 4, 64
 
 
-class _LruCache:
-    """A cache of the arrays that were read last."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._arrays: dict[int, Array] = {}
-
-    def find(self, array_id: int) -> Array | None:
-        array = self._arrays.pop(array_id, None)
-        if array is not None:
-            self._arrays[array_id] = array
-        return array
-
-    def put(self, array: Array) -> None:
-        self._arrays[array.id] = array
-        if len(self._arrays) > self._most:
-            del self._arrays[next(iter(self._arrays))]
-
-    def clear(self) -> None:
-        self._arrays.clear()
-
-
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
     """The number of tasks of an array with a record of their own, by state or outcome."""
@@ -63,14 +42,15 @@ class Arrays:
     def __init__(self, database: Database, reading: Records) -> None:
         self._records = reading
         self._db = database
-        #: Caches of ended arrays, which do not change: complete, and without cancelled tasks.
-        self._whole = _LruCache(_WHOLE_KEPT)
-        self._heads = _LruCache(_HEADS_KEPT)
+        # Ended arrays do not change. One with many ranges takes long to decode, and may be needed
+        # for a thousand tasks.
+        self._whole = lru_cache(_WHOLE_KEPT)(partial(self._read, reading.array))
+        self._heads = lru_cache(_HEADS_KEPT)(partial(self._read, reading.array_head))
 
     def forget(self) -> None:
         """Clear the caches after a rollback."""
-        self._whole.clear()
-        self._heads.clear()
+        self._whole.cache_clear()
+        self._heads.cache_clear()
 
     def put(self, array: Array, events: EventCount, *, ended_at: float | None) -> None:
         """Store an array; `ended_at` is the Unix time of its last task's end, or None if live."""
@@ -95,7 +75,7 @@ class Arrays:
             row = self._db.execute("select live from arrays where id = ?", (array_id,)).fetchone()
             if row is None:
                 return None
-            return self._read(array_id, bool(row[0]), self._whole, self._records.array)
+            return self._read(self._records.array, array_id) if row[0] else self._whole(array_id)
 
     def of_task(self, job_id: int) -> Array | None:
         """Return the array that has a task with this id, without its cancelled tasks, or None."""
@@ -104,20 +84,12 @@ class Arrays:
             row = self._db.execute(query, (job_id,)).fetchone()
             if row is None or job_id > row[1]:
                 return None
-            return self._read(row[0], bool(row[2]), self._heads, self._records.array_head)
+            is_live, decode = row[2], self._records.array_head
+            return self._read(decode, row[0]) if is_live else self._heads(row[0])
 
-    def _read(
-        self, array_id: int, is_live: bool, known: _LruCache, decode: Callable[[bytes], Array]
-    ) -> Array:
-        """Read an array, from the cache if it has ended. An array with many ranges takes long to
-        decode, and may be needed for a thousand tasks."""
-        array = None if is_live else known.find(array_id)
-        if array is None:
-            query = "select data from arrays where id = ?"
-            array = decode(self._db.execute(query, (array_id,)).fetchone()[0])
-            if not is_live:
-                known.put(array)
-        return array
+    def _read(self, decode: Callable[[bytes], Array], array_id: int) -> Array:
+        query = "select data from arrays where id = ?"
+        return decode(self._db.execute(query, (array_id,)).fetchone()[0])
 
     def labels(self, job_ids: Iterable[int]) -> dict[int, str]:
         """Return the labels of those of the jobs that are tasks of arrays."""

@@ -35,9 +35,6 @@ from drfd.journal.texts import Commands, Payloads, Texts
 
 _KINDS = "[" + ",".join(f'"{kind}"' for kind in ev.AUDIT_KINDS) + "]"
 
-#: Keys of submissions that are remembered as unknown, at most.
-_MOST_UNKNOWN_KEYS = 1024
-
 
 class Journal:
     """Appends inside one open transaction; `commit` makes them durable together."""
@@ -57,9 +54,6 @@ class Journal:
         with self._db.reported("read"):
             self._tally = EventTally(self._db)
             self._finished = Finished(self._db)
-        #: Keys of submissions, by uid, that were looked for and are not there: a new one is looked
-        #: for when its request comes, and again in its turn.
-        self._unknown_keys: set[tuple[int, str]] = set()
         #: Random id, created with the journal. Job ids are unique within one journal only.
         self.id = self._fact("id") or ""
 
@@ -231,18 +225,11 @@ class Journal:
         that had the same uid."""
         query = "insert or replace into submissions values (?, ?, ?)"
         self._db.write(query, (uid, key, job_id))
-        self._unknown_keys.discard((uid, key))
 
     def submission(self, uid: int, key: str) -> int | None:
         """Return the job of an earlier submission with this key, or None."""
-        if (uid, key) in self._unknown_keys:
-            return None
         query = "select job_id from submissions where uid = ? and key = ?"
         row = self._db.row(query, (uid, key))
-        if row is None:
-            if len(self._unknown_keys) >= _MOST_UNKNOWN_KEYS:
-                self._unknown_keys.clear()
-            self._unknown_keys.add((uid, key))
         return None if row is None else int(row[0])
 
     def repeats_of(self, job_id: int, *, limit: int) -> list[int]:
