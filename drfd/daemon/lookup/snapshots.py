@@ -34,11 +34,9 @@ MOST_RUNNING, MOST_ENDED = 2000, 50
 #: Seconds for which a common part is shown again. It is less than the shortest interval between
 #: two snapshots (1 s), so that no client gets the same one twice.
 _FRESH_S = 0.9
-#: The daemon spends at most this part (1/n) of a processor on the common part, by computing it less
-#: often if necessary, and as much again on the users' own rows.
+#: The daemon spends at most this part (1/n) of a processor on snapshots, by computing them less
+#: often if necessary.
 _PART = 50
-#: Seconds after which a user's own rows are computed anew even if that part is used up.
-_OWN_FRESH_S = 10.0
 #: JSON of truth values.
 _TRUTH = (b"false", b"true")
 #: Seconds between two checks whether a slow client has read its snapshot.
@@ -172,9 +170,9 @@ class Overview(WaitingRows):
         return self._ended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Common:
-    """The part of a snapshot that is the same for all users."""
+    """The part of a snapshot that is the same for all users, and what each user's has besides."""
 
     at_s: float
     #: Until then it is used for all clients.
@@ -183,17 +181,10 @@ class _Common:
     tail: bytes
     #: Ids of its pending rows.
     shown: frozenset[int]
-
-
-@dataclass(slots=True)
-class _Own:
-    """The pending rows of one user that are not in the common part."""
-
-    at_s: float
-    common: _Common
-    rows: dict[int, bytes]
-    #: JSON from the user's name up to the common part, for all clients of the user.
-    head: bytes
+    #: By user: JSON of the name and of the pending rows that are not in the common part.
+    heads: dict[str, bytes] = field(default_factory=dict)
+    #: Processor time that all of it has cost.
+    spent_s: float = 0.0
 
 
 @dataclass
@@ -205,9 +196,6 @@ class SnapshotFeed:
     #: Returns the processor time of this process.
     spent_s: Callable[[], float] = time.process_time
     _common: _Common | None = None
-    _own: dict[str, _Own] = field(default_factory=dict)
-    #: Processor time that may still be spent on users' own rows.
-    _budget_s: float = 0.0
     watchers: int = 0
     _encoder: msgspec.json.Encoder = field(default_factory=msgspec.json.Encoder)
 
@@ -238,47 +226,20 @@ class SnapshotFeed:
             if not self.watchers:
                 changes.ignore(self.overview.job_changed)
                 self._common = None
-                self._own.clear()
 
     def line(self, actor: Actor) -> tuple[bytes, bytes]:
-        user, now_s = actor.user, self.mono()
-        common = self._common
+        now_s, begin_s, common = self.mono(), self.spent_s(), self._common
         if common is None or now_s >= common.until_s:
-            common = self._common = self._compute_common(now_s)
-        own = self._own.get(user)
-        if own is None or own.common is not common:
-            at_s, rows = self._rows_of(user, common, now_s)
-            name, mine = self._encoder.encode(user), b",".join(rows.values())
-            head = b'"user":%b,"mine":[%b],' % (name, mine)
-            own = self._own[user] = _Own(at_s, common, rows, head)
-        head = b'{"ok":true,"snapshot":{"admin":%b,%b' % (_TRUTH[actor.is_admin], own.head)
-        return head, common.tail
-
-    def _compute_common(self, now_s: float) -> _Common:
-        begin_s = self.spent_s()
-        view, shown = self.overview.common_part()
-        tail = self._encoder.encode(view)[1:] + b"}\n"
-        until_s = now_s + max(_FRESH_S, _PART * (self.spent_s() - begin_s))
-        self._budget_s = (until_s - now_s) / _PART
-        gone = [user for user, own in self._own.items() if now_s - own.at_s > 2 * _OWN_FRESH_S]
-        for user in gone:
-            del self._own[user]
-        return _Common(now_s, until_s, tail, shown)
-
-    def _rows_of(self, user: str, common: _Common, now_s: float) -> tuple[float, dict[int, bytes]]:
-        """Return the user's own rows, and when they were computed."""
-        own = self._own.get(user)
-        if own is None or self._budget_s > 0 or now_s - own.at_s > _OWN_FRESH_S:
-            begin_s = self.spent_s()
-            rows = self.overview.own(user, common.shown)
-            encoded = map(self._encoder.encode, self.overview.waiting_rows(rows.values()))
-            found = dict(zip(rows, encoded, strict=True))
-            self._budget_s -= self.spent_s() - begin_s
-            return now_s, found
-        # Old rows stay, unless their jobs wait no longer or are in the common part.
-        left = {
-            row_id: row
-            for row_id, row in own.rows.items()
-            if row_id not in common.shown and self.overview.find(row_id) is not None
-        }
-        return own.at_s, left
+            view, shown = self.overview.common_part()
+            tail = self._encoder.encode(view)[1:] + b"}\n"
+            common = self._common = _Common(now_s, now_s + _FRESH_S, tail, shown)
+        head = common.heads.get(actor.user)
+        if head is None:
+            rows = self.overview.own(actor.user, common.shown)
+            mine = self._encoder.encode(self.overview.waiting_rows(rows.values()))
+            head = b'"user":%b,"mine":%b,' % (self._encoder.encode(actor.user), mine)
+            common.heads[actor.user] = head
+            common.spent_s += self.spent_s() - begin_s
+            common.until_s = max(common.until_s, common.at_s + _PART * common.spent_s)
+        admin = _TRUTH[actor.is_admin]
+        return b'{"ok":true,"snapshot":{"admin":%b,%b' % (admin, head), common.tail
