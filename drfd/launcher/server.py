@@ -429,7 +429,7 @@ class Launcher:
         with process.opened_pidfd(pid) as pidfd:
             # The kernel takes the pid, not the pidfd: it must still be that of the same process.
             is_it = process.start_ticks(pid) == order.start_ticks
-            if not is_it or process.uids(pid) != {attempt.created["uid"]}:
+            if not is_it or {*process.uids(pid)} != {attempt.created["uid"]}:
                 return "the process that asks is not one of its user's"
             if not process.is_new(pid):
                 return "its pid may be given to another process soon: try again"

@@ -3,8 +3,8 @@
 A cgroup that has vanished has no processes. Kernel documents: cgroup-v1/freezer-subsystem.rst,
 cgroup-v2.rst.
 
-`end_tracers` ends debuggers that keep a job's processes after SIGKILL, if they are the job's user's
-own. A traced process (ptrace(2)) waits for its tracer even when it has been killed: with its
+`end_tracers` ends debuggers that keep a job's processes after SIGKILL, if the job's user could do
+so. A traced process (ptrace(2)) waits for its tracer even when it has been killed: with its
 memory, if the tracer wants to see it exit (PTRACE_O_TRACEEXIT); and as a zombie, whose parent is
 not notified until the tracer has been. The tracer is not part of the job. So a user could keep a
 job's resources beyond its time limit and any cancellation, with a process outside the job.
@@ -210,9 +210,9 @@ _SUBORDINATES = Subordinates()
 
 def end_tracers(pids: Iterable[int], uid: int) -> int:
     """Send SIGKILL to all processes that trace one of these processes of a job of this user, and
-    return how many there were. Only processes of the user are killed, or of subordinate uids, which
-    belong to no account. Users have many threads and long chains of tracers, so this may take
-    seconds."""
+    return how many there were. Only processes that the user could kill are killed, or those of
+    subordinate uids, which belong to no account. Users have many threads and long chains of
+    tracers, so this may take seconds."""
     seen: set[int] = set()
     ended, front = 0, [*pids]
     while front:
@@ -232,7 +232,7 @@ def _end(tracer: int, traced: int, uid: int) -> bool:
     try:
         with process.opened_pidfd(tracer) as pidfd:
             # Checked again while the pidfd is held: the pid may have been reused.
-            if process.tracer(traced) != tracer or not _is_users(tracer, uid):
+            if process.tracer(traced) != tracer or not _may_end(uid, tracer):
                 return False
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
@@ -240,6 +240,9 @@ def _end(tracer: int, traced: int, uid: int) -> bool:
     return True
 
 
-def _is_users(pid: int, uid: int) -> bool:
+def _may_end(uid: int, pid: int) -> bool:
+    """Return whether the user, or a subordinate uid, could kill a process by its real or saved uid
+    (kill(2)), and none of its uids is root's. A program that is set-uid to another user may trace a
+    job of whoever runs it."""
     uids = process.uids(pid)
-    return bool(uids) and all(each == uid or _SUBORDINATES.has(each) for each in uids)
+    return 0 not in uids and any(each == uid or _SUBORDINATES.has(each) for each in uids[::2])

@@ -92,12 +92,12 @@ def tracer(thread: int) -> int | None:
         return None
 
 
-def uids(pid: int) -> set[int]:
+def uids(pid: int) -> list[int]:
     """Return the real, effective, saved and file system uid, or none if the process is gone."""
     try:
-        return {int(word) for word in _status(pid).get("Uid", "").split()}
+        return [int(word) for word in _status(pid).get("Uid", "").split()]
     except (FileNotFoundError, ProcessLookupError):
-        return set()
+        return []
 
 
 def session_members(session: int) -> list[int]:

@@ -200,13 +200,13 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: ends nobody's")
 
 #: Nobody's account, in nobody's range of subordinate uids.
 MINE, OTHERS = 64_321, 64_322
-#: Becomes the uid of its first argument and traces the process of its second.
+#: Takes these as its real, effective and saved uid, and traces the process of its last argument.
 TRACE = """
 import ctypes, os, sys, time
-uid, pid = map(int, sys.argv[1:])
+real, effective, saved, pid = map(int, sys.argv[1:])
 os.setgroups([])
-os.setresgid(uid, uid, uid)
-os.setresuid(uid, uid, uid)
+os.setresgid(real, real, real)
+os.setresuid(real, effective, saved)
 assert ctypes.CDLL(None).ptrace(0x4206, pid, None, None) == 0
 print("traced", flush=True)
 time.sleep(600)
@@ -220,9 +220,9 @@ def victim() -> Iterator[int]:
         sleep.kill()
 
 
-def traced_by(uid: int, pid: int) -> subprocess.Popen[bytes]:
+def traced_by(uids: tuple[int, int, int], pid: int) -> subprocess.Popen[bytes]:
     tracer = subprocess.Popen(
-        [sys.executable, "-I", "-c", TRACE, str(uid), str(pid)], stdout=subprocess.PIPE
+        [sys.executable, "-I", "-c", TRACE, *map(str, uids), str(pid)], stdout=subprocess.PIPE
     )
     assert tracer.stdout is not None
     assert tracer.stdout.readline() == b"traced\n"
@@ -235,8 +235,10 @@ def end(tracer: subprocess.Popen[bytes]) -> None:
 
 
 @as_root
-def test_the_users_own_is_ended(victim):
-    tracer = traced_by(MINE, victim)
+@pytest.mark.parametrize("uids", [(MINE,) * 3, (MINE, OTHERS, OTHERS)])
+def test_one_that_the_user_could_kill_is_ended(victim, uids):
+    """The second one executes a program that is set-uid to another user."""
+    tracer = traced_by(uids, victim)
     assert process.tracer(victim) == tracer.pid
     assert end_tracers([victim], MINE) == 1
     assert tracer.wait(60) == -signal.SIGKILL
@@ -283,7 +285,9 @@ def test_a_chain_of_any_length_is_ended_also_where_a_thread_traces(victim):
 
 
 @as_root
-@pytest.mark.parametrize(("of", "job_of"), [(0, MINE), (MINE, OTHERS)])
+@pytest.mark.parametrize(
+    ("of", "job_of"), [((0, 0, 0), MINE), ((MINE, MINE, 0), MINE), ((MINE,) * 3, OTHERS)]
+)
 def test_nobody_elses_is(victim, of, job_of):
     """An administrator's, above all."""
     tracer = traced_by(of, victim)
