@@ -16,6 +16,7 @@ import kernel_calls
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.system import process
 from launcher.rig import ROOT, UNTIL_GO, Driver, Runs, lives, shell, state_of, until, written
 
 #: Each test starts a runner.
@@ -256,6 +257,23 @@ def test_a_killed_runner_leaves_no_end_and_no_lock(runs):
     until("an end by force", lambda: PLACE.kill_pass(KEY, attempt))
     assert not lives(job)
     assert not lives(child)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_a_job_is_known_again_where_processes_of_others_are_hidden(files, work):
+    """Else it went on when its runner had been killed, as LOST."""
+    hide = 'mount -t proc -o hidepid=2,gid=65533 proc /proc && exec "$@"'
+    driver = Driver(before=("unshare", "--mount", "sh", "-c", hide, "sh"))
+    try:
+        runs = Runs(driver, files, work)
+        runs.start()
+        job = runs.pid()
+        ticks = process.start_ticks(job)
+        assert files.running().running == {"pid": job, "start_ticks": ticks}
+        runs.go()
+        assert how(runs) == (7, None)
+    finally:
+        driver.close()
 
 
 # -- out of memory --------------------------------------------------------------------------

@@ -128,14 +128,13 @@ static char *append_hex(char *at, unsigned value, int bits)
 	return at;
 }
 
-/* Append a process and when it has started, by which it is known again. */
-static char *append_process(char *at, long pid)
+/* When this process has started, in clock ticks; -1 if that is unknown. */
+static long own_start(void)
 {
-	char path[48], text[1024], *field = NULL;
+	char text[1024], *field = NULL;
 	long fd, got = 0, ticks = -1;
 
-	append(append_number(append(path, "/proc/"), (unsigned long)pid), "/stat");
-	fd = call(openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+	fd = call(openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
 	if (fd >= 0) {
 		got = call(read, fd, text, sizeof text - 1);
 		call(close, fd);
@@ -150,6 +149,12 @@ static char *append_process(char *at, long pid)
 	if (field)
 		for (ticks = 0, field++; *field >= '0' && *field <= '9'; field++)
 			ticks = 10 * ticks + (*field - '0');
+	return ticks;
+}
+
+/* Append a process and when it has started, by which it is known again. */
+static char *append_process(char *at, long pid, long ticks)
+{
 	return append_field(append_field(at, "pid", pid), "start_ticks", ticks);
 }
 

@@ -128,14 +128,16 @@ static int has_key_quota(unsigned long uid)
 }
 
 /* Become the job, or the command that notifies its owner. First the limits, then the user, then the
- * user's files. Reports come through ENTRY up to the entry of the cgroup, and through REPORT later:
+ * user's files. The parent may not see when this process has started (hidepid in proc(5)). Reports come through ENTRY up to the entry of the cgroup, and through REPORT later:
  * ENTRY is closed before the rights are dropped, because the user may control this process then. */
 _Noreturn static void become_job(const struct plan *plan, int entry, int report, int go, int payload,
 				 int is_outside)
 {
 	const int fds[] = {entry, report, go, payload};
 	unsigned long none = 0;
+	long ticks = own_start();
 
+	call(write, entry, &ticks, sizeof ticks);
 	report_fd = entry;
 	ours = NULL;
 	keep_only(fds, 4);
@@ -273,7 +275,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 	char line[MOST_RECORD], *end, ready = 0;
 	struct wait wait;
 	size_t length;
-	long pid;
+	long pid, ticks = -1;
 
 	set_limits(plan);
 	must(call(pipe2, entry, O_CLOEXEC), "setting", "");
@@ -287,7 +289,6 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 		become_job(plan, entry[1], reports[1], go[0], payload, is_outside);
 	call(close, entry[1]), call(close, reports[1]), call(close, go[0]);
 	/* Done while that process prepares itself. */
-	end = append_process(append_kind(line, "running"), pid);
 	wait = open_wait(plan, pid);
 	if (is_notice)
 		wait.deadline_ms = begun + plan->notice_ms;
@@ -300,10 +301,12 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 		count = receive(reports[0], &ready, given, MOST_OUTPUTS);
 	else
 		call(read, reports[0], &ready, 1);
+	call(read, entry[0], &ticks, sizeof ticks);
 	watch_outputs(&wait, given, count);
 	if (ready == '+') {
 		if (!is_notice) {
 			reach("runner.before-running-record");
+			end = append_process(append_kind(line, "running"), pid, ticks);
 			must(write_record(line, end), "setting", "");
 			reach("runner.after-running-record");
 		}

@@ -195,7 +195,7 @@ static void announce(const struct plan *plan)
 	char line[MOST_RECORD];
 
 	if (!(plan->flags & NOTIFIES)) {
-		char *end = append_process(append_kind(line, "runner"), call(getpid));
+		char *end = append_process(append_kind(line, "runner"), call(getpid), own_start());
 
 		must(write_record(line, end), "setting", "");
 		reach("runner.before-child");
