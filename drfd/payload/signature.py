@@ -89,7 +89,7 @@ def read_key(path: str) -> bytes | None:
     root can change."""
     directory, name = os.path.split(path)
     try:
-        where = _open_roots(directory)
+        where = open_roots(directory)
         try:
             place, seen = os.fstat(where), os.stat(name, dir_fd=where, follow_symlinks=False)
             is_roots = not place.st_mode & 0o022 and not _is_users_mount(place.st_dev)
@@ -110,21 +110,19 @@ def read_key(path: str) -> bytes | None:
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _open_roots(directory: str) -> int:
+def open_roots(directory: str) -> int:
     """Open a directory that only root can replace, from / on and without following links. A file
     system that a user has mounted may name root as the owner of anything in it, so nothing is
-    opened below a directory of a user's. Raises OSError."""
+    opened below a directory of a user's. Raises OSError, PermissionError if it is not so."""
     fd = os.open("/", _STEP)
     try:
-        for name in directory.split("/"):
+        for name in (*directory.split("/"), ""):
             seen = os.fstat(fd)
             if seen.st_uid != 0 or (seen.st_mode & 0o022 and not seen.st_mode & S_ISVTX):
                 raise PermissionError
             if name:
                 above, fd = fd, os.open(name, _STEP, dir_fd=fd)
                 os.close(above)
-        if os.fstat(fd).st_uid != 0:
-            raise PermissionError
     except BaseException:
         os.close(fd)
         raise

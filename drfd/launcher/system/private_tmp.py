@@ -25,7 +25,6 @@ import os
 import re
 import resource
 import signal
-import stat
 import subprocess
 from contextlib import suppress
 
@@ -33,6 +32,7 @@ from drfd.common.paths import private_place
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.descriptors import opened
+from drfd.payload.signature import open_roots
 
 #: Directory of the attempt → what it covers. The launcher makes the directories.
 COVERED = {"tmp": "/tmp", "var": "/var/tmp"}  # noqa: S108
@@ -72,31 +72,22 @@ def open_home(path: str, *, makes: bool = True) -> tuple[str, int]:
     OSError."""
     real = os.path.realpath(path)
     above, name = os.path.split(real)
-    fd = os.open("/", _DIRECTORY)
-    for part in above.split("/"):
-        if part:
-            fd = _inner(part, fd)
-        status = os.fstat(fd)
-        is_shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
-        if status.st_uid != 0 or is_shared:
-            os.close(fd)
-            raise Unsafe(f"{above} is not root's all the way, or others may write there")
-    if makes:
-        with suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=fd)
-    fd = _inner(name, fd)
-    status = os.fstat(fd)
-    if status.st_uid != 0 or status.st_mode & 0o077:
-        os.close(fd)
-        raise Unsafe(f"{real} does not belong to root alone: it must have mode 0700")
-    return real, fd
-
-
-def _inner(name: str, above: int) -> int:
     try:
-        return os.open(name, _DIRECTORY, dir_fd=above)
+        fd = open_roots(above)
+    except PermissionError:
+        raise Unsafe(f"{above} is not root's all the way, or others may write there") from None
+    try:
+        if makes:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=fd)
+        home = os.open(name, _DIRECTORY, dir_fd=fd)
     finally:
-        os.close(above)
+        os.close(fd)
+    status = os.fstat(home)
+    if status.st_uid != 0 or status.st_mode & 0o077:
+        os.close(home)
+        raise Unsafe(f"{real} does not belong to root alone: it must have mode 0700")
+    return real, home
 
 
 class PrivateSpaces:
