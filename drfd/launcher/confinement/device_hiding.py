@@ -26,8 +26,6 @@ from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 from drfd.linux.device_nodes import CHARACTER, DeviceNode, show_node
 
-#: Programs that stay loaded, one for each set of hidden devices: of 8 GPUs given one by one, 9.
-_MOST_PROGRAMS = 64
 #: A device (/dev/full) that is hidden in a cgroup without processes, to see whether that can be
 #: done, and the name of that cgroup, beside those of jobs.
 _HARMLESS, _TRIAL = DeviceNode(CHARACTER, 1, 7), "device-trial"
@@ -45,10 +43,6 @@ class HiddenByBpf:
     def __init__(self, mount: str, group: str) -> None:
         self._parent = f"{mount}/{group}"
         self._outer = [*ancestors(mount, group), self._parent]
-        #: Devices → (descriptor of the loaded program, its number), the latest used last. Those of
-        #: another process are none of a forked one, which closes all descriptors.
-        self._programs: dict[frozenset[DeviceNode], tuple[int, int]] = {}
-        self._owner = os.getpid()
 
     def hiding(self) -> tuple[bool, str]:
         """Return what `Confinement.hiding` does."""
@@ -59,32 +53,22 @@ class HiddenByBpf:
         """Refuse these devices to all processes that will be in the cgroup at `directory`. Raises
         LimitFailed."""
         self._check_ancestors()
-        program_fd, number = self._program(hidden)
+        program_fd, number = _load(hidden)
+        # The cgroup keeps the program itself as long as it is attached.
         try:
             with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as cgroup_fd:
                 syscalls.attach_device_program(cgroup_fd, program_fd)
                 there = syscalls.device_programs(cgroup_fd)
         except OSError as error:
             raise LimitFailed(f"{directory}: {_explain(error)}") from error
+        finally:
+            os.close(program_fd)
         if there != (syscalls.BPF_F_ALLOW_MULTI, (number,)):
             raise LimitFailed(
                 f"{directory}: the device program {number} was attached with the flags "
                 f"{syscalls.BPF_F_ALLOW_MULTI}, and the kernel has {list(there.ids)} with "
                 f"{there.flags}"
             )
-
-    def _program(self, hidden: frozenset[DeviceNode]) -> tuple[int, int]:
-        """Return the descriptor and the number of the program that refuses these devices."""
-        if self._owner != os.getpid():
-            self._owner, self._programs = os.getpid(), {}
-        found = self._programs.pop(hidden, None)
-        if found is None:
-            if len(self._programs) >= _MOST_PROGRAMS:
-                # Cgroups keep the program itself as long as it is attached.
-                os.close(self._programs.pop(next(iter(self._programs)))[0])
-            found = _load(hidden)
-        self._programs[hidden] = found
-        return found
 
     def _check_ancestors(self) -> None:
         """Raise LimitFailed where a program of ours would replace that of somebody else. Of the
