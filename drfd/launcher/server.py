@@ -68,6 +68,7 @@ from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_c
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
+from drfd.launcher.system.fuse import abort_unanswered
 from drfd.launcher.system.private_tmp import PrivateSpaces
 from drfd.linux import syscalls
 
@@ -744,8 +745,8 @@ class Launcher:
                 log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
                 self._tell("stuck", key)
                 self._runners.wake(key)
-            if ending.resists() and not ending.looks_for_tracers:
-                self._end_tracers(key, ending)
+            if ending.resists() and not ending.is_being_freed:
+                self._free(key, ending)
             return
         if ending.remove:
             reach("remove.before-rmdir")
@@ -771,9 +772,10 @@ class Launcher:
             self._lost_runners.pop(key, None)
             self._tell("removed", key, **self._notices.take(key))
 
-    def _end_tracers(self, key: Key, ending: Ending) -> None:
+    def _free(self, key: Key, ending: Ending) -> None:
         """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit
-        from being reported to the runner."""
+        from being reported to the runner. Of an attempt that is stuck all the same, abort the
+        user's file systems that it waits for."""
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None or os.getuid() != 0 or not (uid := attempt.created["uid"]):
             # A debugger of root is an administrator's; a user's own launcher serves only itself.
@@ -786,9 +788,11 @@ class Launcher:
         def search() -> None:
             if count := end_tracers(held, uid):
                 log.warning("event=tracers-killed job=%d count=%d", key[0], count)
+            elif ending.is_reported_stuck and (count := abort_unanswered(held, uid)):
+                log.warning("event=fuse-aborted job=%d count=%d", key[0], count)
 
-        self._background.start(search, partial(setattr, ending, "looks_for_tracers", False))
-        ending.looks_for_tracers = True
+        self._background.start(search, partial(setattr, ending, "is_being_freed", False))
+        ending.is_being_freed = True
 
     def _is_empty(self, key: Key) -> bool:
         """Try again to kill all processes of the attempt, and return whether none is left."""

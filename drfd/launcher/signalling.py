@@ -23,7 +23,7 @@ log = logging.getLogger("drfd.launcher")
 
 #: First and longest pause between two tries to kill or remove an attempt, in seconds.
 _KILL_S, _KILL_MAX_S = 0.002, 1.0
-#: Seconds after which the launcher looks for a tracer that keeps the processes alive.
+#: Seconds after which the launcher looks for what keeps the processes alive.
 _HELD_S = 3.0
 #: Seconds after which the processes are reported as impossible to kill.
 _STUCK_S = 10.0
@@ -38,7 +38,8 @@ class Ending:
     due_mono_s: float
     pause_s: float = _KILL_S
     is_reported_stuck: bool = False
-    looks_for_tracers: bool = False
+    #: True while a process ends what keeps the attempt's processes alive.
+    is_being_freed: bool = False
     #: The order to launch once nothing of the earlier try is left.
     relaunch: Assignment | None = None
 
