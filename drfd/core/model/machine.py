@@ -9,7 +9,7 @@ nodes, as in the DRF paper.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import add, sub
@@ -294,7 +294,10 @@ def remainder(free: Vector, held: Vector) -> Vector:
     return left.without() if isinstance(left, Room) and isinstance(held, Placed) else left
 
 
-def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
+def total(vectors: Collection[Vector], zero: Vector) -> Vector:
+    # As in `plus`.
+    if {zero.__class__, *map(type, vectors)} == {tuple}:
+        return tuple(map(sum, zip(zero, *vectors, strict=True)))
     for vector in vectors:
         zero = plus(zero, vector)
     return zero

@@ -27,12 +27,12 @@ outlived their estimates, so drains one after the other would only let the machi
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property
-from heapq import merge
 from itertools import accumulate
 from math import inf, isfinite
 from operator import itemgetter
@@ -54,8 +54,8 @@ from drfd.core.model.machine import (
     minus,
     place,
     placed,
-    plus,
     remainder,
+    total,
 )
 from drfd.core.scheduling.debts import Debt
 from drfd.core.scheduling.kept_free import ExternalLoad
@@ -173,35 +173,33 @@ def shadow(
     """Return the shadow time for this demand and run time, or None if it never fits. `free` are the
     resources that are free now, `ends` the estimated ends of jobs in order of time, and
     `reservations` come before the new one."""
-    nothing = minus(free, free)
-    others = []
+    changes = [*ends]
     for each in reservations:
-        others += [(each.start_s, 0, minus(nothing, each.held)), (each.end_s, 0, each.held)]
-    changes = merge(ends, sorted(others, key=_time), key=_time)
-    change, at_s = next(changes, None), now_s
+        taken = minus(minus(free, free), each.held)
+        changes += [(each.start_s, 0, taken), (each.end_s, 0, each.held)]
+    changes.sort(key=_time)
+    at_s, done = now_s, 0
     # Reservations give nothing back that they have not taken: the sums do not suffice before this.
     for axis, (asked, there) in enumerate(zip(demand, free, strict=True)):
         if asked > max(there, 0):
-            sums = accumulate(map(itemgetter(axis), map(_held, ends)))
-            needed = asked - there
-            count = next((at for at, held in enumerate(sums) if held >= needed), None)
-            if count is None:
+            sums = list(accumulate(map(itemgetter(axis), map(_held, ends))))
+            count = bisect_left(sums, asked - there)
+            if count == len(sums):
                 return None
             at_s = max(at_s, ends[count][0])
     while True:
         # Apply all changes of one moment together.
-        while change is not None and change[0] <= at_s:
-            free = plus(free, change[2])
-            change = next(changes, None)
+        upto = bisect_right(changes, at_s, done, key=_time)
+        free, done = total([*map(_held, changes[done:upto])], free), upto
         if fits(demand, free):
             later = [each for each in reservations if at_s < each.start_s]
             if _delayed(later, demand, at_s + length_s, free) is None:
                 holding = [each for each in later if each.holds_back(demand)]
                 held = placed(demand, left_by(holding, at_s + length_s, free))
                 return Shadow(at_s, minus(free, held), held)
-        if change is None:
+        if done == len(changes):
             return None
-        at_s = change[0]
+        at_s = changes[done][0]
 
 
 def allows(reservation: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
@@ -384,10 +382,10 @@ def make_pass_context(
 
     @cache
     def ends() -> Sequence[LineEnd]:
-        line = (known or Ends()).all(ledger, run_times, now_s)
+        line = (known or Ends(ledger)).all(ledger, run_times, now_s)
         if external is not None and isfinite(external.until_s):
-            line.insert(0, (external.until_s, 0, ledger.axes.at_home(external.kept)))
-        return sorted(line, key=_time)
+            insort(line, (external.until_s, 0, ledger.axes.at_home(external.kept)), key=_time)
+        return line
 
     def certainty(start_s: float) -> Certainty:
         if external is not None and external.until_s <= start_s:

@@ -20,7 +20,7 @@ change while it is sorted by, two former bugs of such comparators.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -528,8 +528,10 @@ class _DrfPass(_Pass):
         if reserved_s > context.now_s and any(
             fits(demand, self.free) for demand in self._fitting if demand in leaves
         ):
-            ends_s = [end_s for end_s, *_ in context.ends()]
-            ends_s += [context.end_s(job_id) for job_id in self.admitted]
+            ends = context.ends()
+            at = bisect_right(ends, context.now_s, key=itemgetter(0))
+            ends_s = [end_s for end_s, *_ in ends[at : at + 1]]
+            ends_s += map(context.end_s, self.admitted)
             due_s = min([due_s, *[each for each in ends_s if context.now_s < each <= reserved_s]])
         return due_s if due_s < inf else None
 

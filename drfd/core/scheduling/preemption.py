@@ -150,7 +150,7 @@ def preempt(
         left.hold(leaf, minus(ledger.nothing, release))
     search = _Search(ledger, left, starving, demand, free, how)
     victims = search.victims(candidates)
-    gone = total(map(search.release, victims), gone)
+    gone = total([*map(search.release, victims)], gone)
     if not fits(demand, free_of(ledger, rules, supply.external, gone)):
         return []
     return [_request(ledger, victim, starving, how, now) for victim in victims]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from drfd.core.fairness.rules import Rules
@@ -133,15 +134,19 @@ class RunTimes:
         """Return the estimated end (Unix time) of a job that holds resources; never in the past."""
         started_s = job.started_at if job.started_at is not None else now_s
         # Time in which the job was frozen does not count.
-        started_s += job.suspended_s if job.suspended_at is None else job.frozen_s(now_s)
+        started_s += job.frozen_s(now_s)
         length_s = self.length_s(job.spec)
         if started_s + length_s > now_s:
             return started_s + length_s
-        while started_s + length_s <= now_s:
-            length_s *= 2
-        limit_s = inf if job.spec.time_limit_s is None else job.spec.time_limit_s
-        # A job at its limit is being stopped, and ends at any moment.
-        return max(now_s, started_s + min(length_s, limit_s))
+        return _outlived_s(started_s, length_s, job.spec.time_limit_s, now_s)
+
+
+def _outlived_s(started_s: float, length_s: float, limit_s: int | None, now_s: float) -> float:
+    """Return the estimated end of a job that has run for longer than `length_s`."""
+    while started_s + length_s <= now_s:
+        length_s *= 2
+    # A job at its limit is being stopped, and ends at any moment.
+    return max(now_s, started_s + min(length_s, inf if limit_s is None else limit_s))
 
 
 def _rounded(share: float) -> int:
@@ -154,39 +159,84 @@ def _rounded(share: float) -> int:
 #: The estimated end of a job (Unix time), its id, and the resources that it gives back. The id is 0
 #: where it is not the end of one job.
 LineEnd = tuple[float, int, Vector]
+_time, _id = itemgetter(0), attrgetter("id")
 
 
-@dataclass
+#: What running jobs have in common of which the estimates are equal: a user, a demand and a limit.
+_Kind = tuple[str, Resources, int | None]
+
+
 class Ends:
-    """The estimated ends of the jobs that hold resources, kept by leaf until something changes."""
+    """The estimated ends of the jobs that hold resources, kept until something changes.
 
-    #: Leaf → since when and until when its ends do not move by themselves (Unix times), and these
-    #: by job.
-    _lines: dict[str, tuple[float, float, dict[int, LineEnd]]] = field(default_factory=dict)
+    They are kept by user, because each end of a job changes the estimates for all of its user.
+    """
 
-    def forget(self, leaf: str, job_id: int | None = None) -> None:
-        """Compute the end of a job again that has changed; with None those of all jobs of the leaf,
-        because the estimates for its user have."""
-        if job_id is None:
-            self._lines.pop(leaf, None)
-        elif leaf in self._lines:
-            self._lines[leaf][2].pop(job_id, None)
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        #: Jobs that have changed since they were read.
+        self._unread: set[int] = set() if ledger is None else set(map(_id, ledger.allocated_jobs()))
+        self._kinds: dict[int, _Kind] = {}
+        #: User → kind → a job of it, and when each job started, moved on by the time for which it
+        #: was frozen, with what it holds.
+        self._alike: dict[str, dict[_Kind, tuple[JobSpec, dict[int, tuple[float, Vector]]]]] = {}
+        #: User → since when and until when these ends do not move by themselves (Unix times).
+        self._lines: dict[str, tuple[float, float, list[LineEnd]]] = {}
+        #: Jobs whose ends move all the time: they have not started, or are frozen.
+        self._moving: set[int] = set()
+
+    def note(self, job: Job) -> None:
+        """Take account of a change of a job."""
+        self._moving.discard(job.id)
+        kind = self._kinds.pop(job.id, None)
+        if kind is not None:
+            user = kind[0]
+            kinds = self._alike[user]
+            del kinds[kind][1][job.id]
+            if not kinds[kind][1]:
+                del kinds[kind]
+            self._lines.pop(user, None)
+        (self._unread.add if job.is_allocated else self._unread.discard)(job.id)
+
+    def note_estimates(self, user: str) -> None:
+        """Take account of a change of the estimates for a user."""
+        self._lines.pop(user, None)
 
     def all(self, ledger: Ledger, run_times: RunTimes, now_s: float) -> list[LineEnd]:
+        """Return the ends in order of time."""
+        while self._unread:
+            job = ledger.jobs.get(self._unread.pop())
+            if job is not None and job.is_allocated:
+                self._read(job, ledger)
         found = list[LineEnd]()
-        for leaf, allocations in ledger.allocations.items():
-            since_s, until_s, ends = self._lines.get(leaf, (inf, inf, {}))
+        for job_id in self._moving:
+            job = ledger.jobs[job_id]
+            held = ledger.allocations[job.spec.leaf][job_id]
+            found.append((run_times.end_s(job, now_s), job_id, held))
+        for user, kinds in self._alike.items():
+            since_s, until_s, ends = self._lines.get(user, (inf, inf, []))
             if not since_s <= now_s < until_s:
-                since_s, until_s, ends = now_s, inf, {}
-            if len(ends) != len(allocations):
-                for job_id in [each for each in allocations if each not in ends]:
-                    job = ledger.jobs[job_id]
-                    # Nobody knows when a job that a user keeps suspended will be resumed.
-                    if job.held_by is None or job.state is not JobState.SUSPENDED:
-                        end_s = run_times.end_s(job, now_s)
-                        ends[job_id] = end_s, job_id, allocations[job_id]
-                        moves = job.started_at is None or job.suspended_at is not None
-                        until_s = min(until_s, now_s if moves else end_s)
-                self._lines[leaf] = since_s, until_s, ends
-            found += ends.values()
-        return found
+                ends = []
+                for spec, jobs in kinds.values():
+                    length_s, limit_s = run_times.length_s(spec), spec.time_limit_s
+                    for job_id, (started_s, held) in jobs.items():
+                        end_s = started_s + length_s
+                        if end_s <= now_s:
+                            end_s = _outlived_s(started_s, length_s, limit_s, now_s)
+                        ends.append((end_s, job_id, held))
+                until_s = min(map(_time, ends), default=inf)
+                self._lines[user] = now_s, until_s, ends
+            found += ends
+        return sorted(found, key=_time)
+
+    def _read(self, job: Job, ledger: Ledger) -> None:
+        if job.held_by is not None and job.state is JobState.SUSPENDED:
+            # Nobody knows when a job that a user keeps suspended will be resumed.
+            return
+        if job.started_at is None or job.suspended_at is not None:
+            self._moving.add(job.id)
+            return
+        spec = job.spec
+        kind = self._kinds[job.id] = spec.user, spec.demand, spec.time_limit_s
+        _, jobs = self._alike.setdefault(spec.user, {}).setdefault(kind, (spec, {}))
+        jobs[job.id] = job.started_at + job.suspended_s, ledger.allocations[spec.leaf][job.id]
+        self._lines.pop(spec.user, None)

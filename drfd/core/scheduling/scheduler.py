@@ -191,7 +191,7 @@ class Scheduler:
                 ledger, rules, self._history.past_usage, self._short_jobs.counted
             )
             self.run_times.measure_by(rules)
-            self._ends = Ends()
+            self._ends = Ends(ledger)
             specs = [job.spec for job in ledger.jobs.values()]
             specs += [array.spec for array, *_ in ledger.arrays.live()]
             homes = {(spec.pool, spec.user) for spec in specs}
@@ -247,14 +247,14 @@ class Scheduler:
     def note(self, job: Job, at_s: float) -> None:
         """Take account of an event at that Unix time that has changed the job, or the array that it
         stands for."""
-        self._touch(job.spec.leaf, job.id)
+        self._ends.note(job)
+        self._touch(job.spec.leaf)
         if self.week_use is not None:
             self.week_use.note(job, at_s)
 
-    def _touch(self, leaf: str, job_id: int | None = None) -> None:
+    def _touch(self, leaf: str) -> None:
         """Mark the leaf as changed in anything but its queue, whose changes the ledger lists: what
         one of its jobs holds, or the estimates for all."""
-        self._ends.forget(leaf, job_id)
         if self._wait_index is not None:
             self._wait_index.touch(leaf)
 
@@ -314,6 +314,7 @@ class Scheduler:
                 self.run_times.add(job.spec.user, job.ended_at - started_s, share)
             self.hold([job], rules, now)
             # The estimates of the user's other jobs have changed, in whichever pool they wait.
+            self._ends.note_estimates(job.spec.user)
             for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
                 self._touch(leaf_path(pool, job.spec.user))
 
