@@ -86,8 +86,22 @@ def spark(at: Sequence[float], values: Sequence[float | None], top: float, colum
     """Return a bar for each of `columns` equal parts of the time, or for each point if there are
     fewer. A blank is an unknown or zero value."""
     chars = _LEVELS if _can_show(_LEVELS) else _PLAIN_LEVELS
-    found = highest(at, values, min(columns, len(at)))
-    return "".join(chars[_level(each, top)] for each in found).rstrip() or "-"
+    (line,) = bars(highest(at, values, min(columns, len(at))), top, 1, chars)
+    return line.rstrip() or "-"
+
+
+def bars(values: Sequence[float | None], top: float, rows: int, chars: str = _LEVELS) -> list[str]:
+    """Return a graph of `rows` lines, highest first, a column for each value, empty for None. A
+    value above zero is visible."""
+
+    def level(value: float | None) -> int:
+        return max(1, min(8 * rows, round(8 * rows * value / top))) if value and top else 0
+
+    levels = [level(each) for each in values]
+    return [
+        "".join(chars[min(8, max(0, level - 8 * row))] for level in levels)
+        for row in reversed(range(rows))
+    ]
 
 
 def highest(
@@ -105,13 +119,6 @@ def highest(
                 found[column] = max(found[column] or 0, value)
         before = last
     return found
-
-
-def _level(value: float | None, top: float) -> int:
-    if not value or not top:
-        return 0
-    # A value above zero is visible.
-    return max(1, min(8, round(8 * value / top)))
 
 
 def _can_show(chars: str) -> bool:

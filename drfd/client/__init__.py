@@ -15,18 +15,20 @@ every command waits for those.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from drfd.client.client import Client, connect
-    from drfd.client.values import (
-        Amounts,
-        JobInfo,
-        Node,
-        Reason,
-        Shares,
-        Snapshot,
-        UsagePoints,
-        Use,
-    )
-    from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
+    from drfd.client.client import Client as Client
+    from drfd.client.client import connect as connect
+    from drfd.client.values import Amounts as Amounts
+    from drfd.client.values import JobInfo as JobInfo
+    from drfd.client.values import Node as Node
+    from drfd.client.values import Reason as Reason
+    from drfd.client.values import Shares as Shares
+    from drfd.client.values import Snapshot as Snapshot
+    from drfd.client.values import UsagePoints as UsagePoints
+    from drfd.client.values import Use as Use
+    from drfd.common.errors import DrfdError as DrfdError
+    from drfd.common.errors import NotPermitted as NotPermitted
+    from drfd.common.errors import Refused as Refused
+    from drfd.common.errors import Unavailable as Unavailable
 
 _CLIENT, _VALUES, _ERRORS = "drfd.client.client", "drfd.client.values", "drfd.common.errors"
 #: The module of each name of the interface.
@@ -37,22 +39,7 @@ _MODULES = {
     **dict.fromkeys(("DrfdError", "NotPermitted", "Refused", "Unavailable"), _ERRORS),
 }
 
-__all__ = [
-    "Amounts",
-    "Client",
-    "DrfdError",
-    "JobInfo",
-    "Node",
-    "NotPermitted",
-    "Reason",
-    "Refused",
-    "Shares",
-    "Snapshot",
-    "Unavailable",
-    "UsagePoints",
-    "Use",
-    "connect",
-]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> object:

@@ -15,8 +15,8 @@ from rich.style import Style
 
 from drfd.common.units import show_duration
 from drfd.core.model.job import show_path
-from drfd_cli.charts import highest
-from drfd_cli.top.paint import Line, Theme, fit, fit_right, joined, spaces, spark
+from drfd_cli.charts import bars, highest
+from drfd_cli.top.paint import Line, Theme, fit, fit_right, joined, spaces
 from drfd_cli.top.panels import gres_label, leaf_marks, parts_of_capacity
 from drfd_cli.top.state import leaves
 
@@ -199,7 +199,7 @@ def _row(cells: Sequence[_Cell], moments: Sequence[Moment], columns: int, tall: 
     at = [each.at_s for each in moments]
     lines: list[Line] = [[Segment(" ")] for _ in range(tall)]
     for cell in cells:
-        curve = spark(highest(at, cell.values, width), 1.0, tall)
+        curve = bars(highest(at, cell.values, width), 1.0, tall)
         now = cell.values[-1]
         for line, chars in enumerate(curve):
             is_foot = line == tall - 1

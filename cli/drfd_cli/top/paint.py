@@ -7,7 +7,7 @@ nothing that acts on a terminal.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from rich.cells import get_character_cell_size
@@ -21,7 +21,6 @@ Line = list[Segment]
 #: Most combining marks that a character keeps.
 _MOST_MARKS = 2
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LEVELS = " ▁▂▃▄▅▆▇█"
 _GRAPHIC = frozenset("▏▎▍▌▋▊▉█·│┃■")
 
 #: Styles by purpose. `_PLAIN` has those for screens without colours.
@@ -165,20 +164,6 @@ def marked_bar(part: float, mark: float, columns: int, styles: tuple[Style, Styl
             Segment(chars[max(begin, min(stop, end)) : stop], empty),
         ]
     return [*pieces[:2], Segment("┃" if at < end else "│", line), *pieces[2:]]
-
-
-def spark(values: Sequence[float | None], top: float, rows: int) -> list[str]:
-    """Return a graph of `rows` lines, highest first, a column for each value, empty for None."""
-    lines = []
-    for row in reversed(range(rows)):
-        chars = []
-        for value in values:
-            level = 0 if value is None else round(part_of(value, top) * rows * 8)
-            if value:
-                level = max(1, level)
-            chars.append(_LEVELS[min(8, max(0, level - 8 * row))])
-        lines.append("".join(chars))
-    return lines
 
 
 def joined(line: Line, columns: int) -> Line:

@@ -15,7 +15,7 @@ from rich.segment import Segment
 
 from drfd.common.units import show_duration
 from drfd.core.model.job import show_path
-from drfd_cli.charts import CurveKind, declared, highest
+from drfd_cli.charts import CurveKind, bars, declared, highest
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, run_s, show_time, start_line
 from drfd_cli.top.history import History, height_of, history_lines
@@ -28,7 +28,6 @@ from drfd_cli.top.paint import (
     joined,
     part_of,
     spaces,
-    spark,
     wrap,
 )
 from drfd_cli.top.panels import (
@@ -613,7 +612,7 @@ def _graphs(
         if name == "memory":
             part = part_of(max(known), asked)
             style = "hot" if part >= 0.95 else "warm" if part >= 0.8 else "good"
-        for row, chars in enumerate(spark(highest(at, samples[name], room), top, height)):
+        for row, chars in enumerate(bars(highest(at, samples[name], room), top, height)):
             # The text stands beside the lowest line of the graph.
             is_foot = row == height - 1
             label = _GRAPH_LABELS.get(name, name) if is_foot else ""
