@@ -234,7 +234,7 @@ class _Verbs(click.Group):
     "--socket", metavar="PATH", type=click.Path(), help="Talk to the daemon at this socket."
 )
 @colour_option
-@click.version_option(package_name="drfd", prog_name="drf")
+@click.version_option(package_name="drfd", message="drf %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, socket: str | None) -> None:
     """Fair, enforced, explained batch jobs for one shared machine."""

@@ -7,6 +7,7 @@ Refused, with what to write instead.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -171,7 +172,6 @@ class Client:
         ids: Ids | None = None,
         *,
         everybody: bool = False,
-        began: Callable[[], object] | None = None,
     ) -> Iterator[JobInfo]:
         """Yield a job whenever one has changed: one of `ids`, until all of these have ended, or
         else one of the caller's, or of all users if `everybody`, without end.
@@ -180,12 +180,31 @@ class Client:
         follow each other quickly may be reported as the last of them. No end is missed. A state may
         be reported twice after a restart of the daemon, which the stream outlives, and to a reader
         who is ten thousand jobs behind. The stream uses a connection of its own.
-
-        `began` is called once the daemon has begun the stream: every later change is in it.
         """
         asked = {"ids": [] if ids is None else _ids(ids), "everything": everybody}
-        for view in follow(self._connection.another(), asked, began):
+        for view in follow(self._connection.another(), asked):
             yield JobInfo.of(view)
+
+    def listen(
+        self, take: Callable[[JobInfo], object], lost: Callable[[Exception], object]
+    ) -> None:
+        """Have a thread call `take` with each of `events()` until it returns true, or `lost` with
+        the exception that has ended the stream. Every change after the return is in it."""
+        began = threading.Event()
+
+        def run() -> None:
+            asked = {"ids": [], "everything": False}
+            try:
+                for view in follow(self._connection.another(), asked, began.set):
+                    if take(JobInfo.of(view)):
+                        return
+            except Exception as error:  # of this thread's only caller, which cannot raise it
+                began.set()
+                lost(error)
+
+        # It must not keep the interpreter: nothing ends it where no job follows.
+        threading.Thread(target=run, daemon=True).start()
+        began.wait()
 
     # -- acting: the refusal of one job is raised after all have been tried ---------------------
 

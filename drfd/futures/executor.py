@@ -292,29 +292,18 @@ class _Calls:
     # -- the ends of jobs ---------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Have a thread listen to events. With the lock."""
-        if self._is_listening:
-            return
-        self._is_listening, began = True, threading.Event()
-        # Nothing wakes it if the first job is not accepted, and it must not keep the interpreter.
-        thread = threading.Thread(target=self._follow, args=(began.set,), daemon=True)
-        thread.start()
-        began.wait()
+        """Have a thread take events until all calls have ended. With the lock."""
+        if not self._is_listening:
+            self._is_listening = True
+            self._client.listen(self._take, self._lose)
 
-    def _follow(self, began: Callable[[], None]) -> None:
-        """Take events until all calls have ended."""
-        try:
-            for job in self._client.events(began=began):
-                if self._take(job):
-                    return
-        except Exception as error:  # of this thread's only caller, which cannot raise it
-            began()
-            with self._lock:
-                lost, self._live, self._is_listening = self._live, {}, False
-                self._ended.notify_all()
-            for future, _, _ in lost.values():
-                if not future.done():
-                    future.set_exception(error)
+    def _lose(self, error: Exception) -> None:
+        with self._lock:
+            lost, self._live, self._is_listening = self._live, {}, False
+            self._ended.notify_all()
+        for future, _, _ in lost.values():
+            if not future.done():
+                future.set_exception(error)
 
     def _take(self, job: JobInfo) -> bool:
         """Take a change of a job, and return whether all calls have ended."""

@@ -68,7 +68,7 @@ def test_the_overview_lists_every_verb_once_with_what_it_does(drf):
     assert drf("help").out == out == drf("-h").out
     assert drf("help", "submit").out == drf("submit", "--help").out
     assert drf("help", "sumbit").err == drf("sumbit").err
-    assert drf("--version").out == f"drf, version {__version__}\n"
+    assert drf("--version").out == f"drf {__version__}\n"
 
 
 # -- the pages ---------------------------------------------------------------------------------

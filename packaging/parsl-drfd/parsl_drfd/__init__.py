@@ -61,8 +61,8 @@ class DrfdProvider(ExecutionProvider):
         self._lock = threading.Lock()
         #: By id; other jobs of the user are among them.
         self._jobs: dict[object, drfd.client.JobInfo] = {}
-        self._error: drfd.client.DrfdError | None = None
-        self._began: threading.Event | None = None
+        self._error: Exception | None = None
+        self._is_listening = False
 
     def submit(self, command: str, tasks_per_node: int, job_name: str = "parsl.block") -> object:
         directory = self.script_dir or os.getcwd()
@@ -71,7 +71,9 @@ class DrfdProvider(ExecutionProvider):
         script = "\n".join((*lines, wrapped, ""))
         output = os.path.abspath(directory).replace("%", "%%") + "/%x-%j.out"
         with self._lock:
-            self._listen()
+            if not self._is_listening:
+                self._is_listening = True
+                self._client.listen(self._take, self._lose)
             try:
                 asked = {"name": job_name, "stdout": output, **self._options}
                 return self._client.submit([job_name], script=script, **asked)
@@ -106,17 +108,8 @@ class DrfdProvider(ExecutionProvider):
             job.stderr,
         )
 
-    def _listen(self) -> None:
-        """Have a thread listen, from before the first block on."""
-        if self._began is None:
-            self._began = threading.Event()
-            threading.Thread(target=self._follow, args=(self._began,), daemon=True).start()
-        self._began.wait()
+    def _take(self, job: drfd.client.JobInfo) -> None:
+        self._jobs[job.id] = job
 
-    def _follow(self, began: threading.Event) -> None:
-        try:
-            for job in self._client.events(began=began.set):
-                self._jobs[job.id] = job
-        except drfd.client.DrfdError as error:
-            self._error, self._began = error, None
-            began.set()
+    def _lose(self, error: Exception) -> None:
+        self._error, self._is_listening = error, False

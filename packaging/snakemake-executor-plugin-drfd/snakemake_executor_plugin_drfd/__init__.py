@@ -45,12 +45,10 @@ class Executor(RemoteExecutor):
         self._live: set[int] = set()
         #: By id; other jobs of the user are among them.
         self._ended: dict[int, drfd.client.JobInfo] = {}
-        self._error: drfd.client.DrfdError | None = None
+        self._error: Exception | None = None
         #: A job has ended, or was submitted and may have ended already.
         self._news = threading.Event()
-        began = threading.Event()
-        threading.Thread(target=self._follow, args=(began,), daemon=True).start()
-        began.wait()
+        self._client.listen(self._take, self._lose)
         # Starts the thread that calls `check_active_jobs`.
         super().__init__(workflow, logger)
 
@@ -58,16 +56,14 @@ class Executor(RemoteExecutor):
         # The base waits between two calls of `check_active_jobs`, which waits for itself.
         self.next_seconds_between_status_checks = 0
 
-    def _follow(self, began: threading.Event) -> None:
-        try:
-            for job in self._client.events(began=began.set):
-                if job.has_ended:
-                    self._ended[job.id] = job
-                    self._news.set()
-        except drfd.client.DrfdError as error:
-            self._error = error
-            began.set()
+    def _take(self, job: drfd.client.JobInfo) -> None:
+        if job.has_ended:
+            self._ended[job.id] = job
             self._news.set()
+
+    def _lose(self, error: Exception) -> None:
+        self._error = error
+        self._news.set()
 
     def _check(self) -> None:
         if self._error is not None:
