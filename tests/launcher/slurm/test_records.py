@@ -5,6 +5,7 @@ what a process that was to prepare a submission has left."""
 import os
 import resource
 import selectors
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,10 +20,12 @@ from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
+from drfd.launcher.slurm.submitting import preparation, submissions
+from drfd.launcher.slurm.submitting.preparation import Prepared
 from drfd.launcher.slurm.submitting.submissions import Submissions
 from drfd.launcher.slurm.wishes import Wish
 from drfd.linux.sealed import seal
-from launcher.rig import order
+from launcher.rig import WAIT_S, lives, order, until
 
 # -- when the list is asked for -----------------------------------------------------------
 
@@ -321,3 +324,39 @@ def test_a_record_of_a_failure_that_the_user_has_had_cut_off_is_a_failure(tmp_pa
     assert failed_key == KEY
     assert record["text"].startswith(why)
     assert commands.ran == []
+
+
+def test_one_user_has_half_of_the_places_for_submissions(tmp_path, monkeypatch):
+    """The user's rights suffice to stop what prepares them."""
+    begun, commands, times = [], Recorder(), ListTimes(poll_s=30.0)
+    monkeypatch.setattr(commands, "watch", lambda *_: None)
+    monkeypatch.setattr(
+        submissions, "prepare",
+        lambda assignment: begun.append(assignment.order.uid) or Prepared(*(-1,) * 6),
+    )  # fmt: skip
+    all_of_them = Submissions(commands, times, None, lambda *_: None, lambda *_: None)
+    for number, uid in enumerate([1] * 6 + [2] * 6, 1):
+        assignment = protocol.Assignment(order(cwd=tmp_path, uid=uid).order, -1)
+        all_of_them.add((number, 1), assignment, after_list=0, may_be_there=False)
+        all_of_them.lacks((number, 1), 1)
+    all_of_them.begin(None)
+    assert begun == [1] * 4 + [2] * 4
+
+
+def test_what_prepares_a_submission_ends_with_the_launcher(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_read", lambda _: time.sleep(2 * WAIT_S))
+    assignment = protocol.Assignment(order(cwd=tmp_path).order, seal(b"a payload"))
+    out, into = os.pipe()
+    launcher = os.fork()
+    if launcher == 0:
+        try:
+            os.write(into, b"%d" % preparation.prepare(assignment).pid)
+            signal.pause()
+        finally:
+            os._exit(0)
+    pid = int(os.read(out, 16))
+    for fd in (out, into, assignment.payload_fd):
+        os.close(fd)
+    os.kill(launcher, signal.SIGKILL)
+    os.waitpid(launcher, 0)
+    until("its end", lambda: not lives(pid))

@@ -56,6 +56,7 @@ def prepare(assignment: Assignment) -> Prepared:
     try:
         for name in ("paths", "complaint", "gid", "env", "script"):
             fds.append(os.memfd_create(name))
+        launcher = os.getpid()
         pid = os.fork()
     except OSError:
         for fd in fds:
@@ -63,11 +64,11 @@ def prepare(assignment: Assignment) -> Prepared:
         raise
     prepared = Prepared(pid, *fds)
     if pid == 0:
-        _prepare(assignment, prepared)
+        _prepare(assignment, prepared, launcher)
     return prepared
 
 
-def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
+def _prepare(assignment: Assignment, into: Prepared, launcher: int) -> NoReturn:
     code = 125
     try:
         gc.disable()
@@ -82,7 +83,8 @@ def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
         groups = identity.groups_of(user)
         _write(into.gid_fd, str(identity.gid_of(user, groups, order.gid)).encode())
         identity.become(user, groups, order.gid)
-        # From here on the process has only the user's rights.
+        # From here on the process has only the user's rights, and the user may stop it.
+        process.die_with(launcher)
         payload = _read(assignment)
         if payload.attach is not None:
             raise StepFailed("`drf run` and its terminal are on this machine, and its node is not")

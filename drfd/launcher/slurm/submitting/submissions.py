@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,8 +28,8 @@ from drfd.launcher.slurm.submitting.preparation import Prepared, prepare
 #: How many lists must lack a name before it is submitted after an unknown outcome, and the pause
 #: between them: what sbatch has sent may still be on its way.
 _LOOKS, _LOOK_PAUSE_S = 2, 2.0
-#: Submissions that run at a time.
-_AT_ONCE = 8
+#: Submissions that run at a time, of all users and of each: one may stop its own.
+_AT_ONCE, _AT_ONCE_OF_USER = 8, 4
 #: Number of paths of a submission.
 _PATHS = 2
 
@@ -47,6 +48,10 @@ class _Submission:
     runs: bool = False
     #: What is to be recorded if the lists lack its name: sbatch has failed.
     failed: Record | None = None
+
+    @property
+    def uid(self) -> int:
+        return self.assignment.order.uid
 
 
 @dataclass
@@ -89,18 +94,18 @@ class Submissions:
     def begin(self, fault: str | None) -> None:
         """Run sbatch for those whose names no list has shown. With a fault of Slurm's none is given
         to it."""
-        count = sum(each.runs for each in self._all.values())
+        running = Counter(each.uid for each in self._all.values() if each.runs)
         for key, each in list(self._all.items()):
-            if count >= _AT_ONCE:
+            if running.total() >= _AT_ONCE:
                 return
-            if each.runs or each.looks > 0:
+            if each.runs or each.looks > 0 or running[each.uid] >= _AT_ONCE_OF_USER:
                 continue
             if fault is not None:
                 self.end(key)
                 self.on_failed(key, failure(fault, Shortage(JOB, "slurm", "EAGAIN")))
                 continue
             each.runs = True
-            count += 1
+            running[each.uid] += 1
             reach("slurm.before-submission")
             try:
                 prepared = prepare(each.assignment)
