@@ -570,6 +570,11 @@ class Launcher:
         """Remove an attempt that could not be started, and report why."""
         short = shortage_of(error, MACHINE)
         try:
+            attempt = attempt_files.read(self.attempts_fd, key)
+            if attempt is not None and attempt.may_have_run:
+                # It had begun when its runner could not be watched. It must not be launched again.
+                self._report(key, attempt)
+                return
             self._forget(key)
         except OSError as next_error:
             # The controller orders the removal again, as often as it takes.

@@ -151,6 +151,30 @@ def test_an_order_that_is_repeated_starts_one_job(controller, work):
     assert (work / "runs").read_text() == "ran\n"
 
 
+#: Runs out of descriptors when the job at {path} has begun and its runner is to be watched, once.
+BLIND = """
+import errno, os, time
+import drfd.launcher.runner.runner as r
+watch = r.Runners._watch
+def fail(*words):
+    r.Runners._watch = watch
+    while not os.path.exists({path!r}): time.sleep(0.01)
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+r.Runners._watch = fail
+"""
+
+
+def test_a_job_whose_runner_cannot_be_watched_runs_once(make_launcher, work):
+    controller = make_launcher().serve(prelude=BLIND.format(path=str(work / "pid")))
+    controller.launch(shell("echo ran >> runs; echo $$ > pid; exec sleep 60", cwd=work))
+    controller.take("up", id=1, attempt=1)
+    controller.take("ended", id=1, attempt=1, loss="RUNNER_KILLED")
+    pid = pid_in(work / "pid")
+    remove(controller)
+    assert not lives(pid)
+    assert (work / "runs").read_text() == "ran\n"
+
+
 def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(make_launcher, work):
     """Each runner costs the launcher one; the usual soft limit of 1024 is not meant for it."""
     few = "(30, r.getrlimit(r.RLIMIT_NOFILE)[1])"
