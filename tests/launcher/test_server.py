@@ -3,6 +3,7 @@ a program: its options, its lock, its supervisor."""
 
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -188,6 +189,24 @@ def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(make_launcher, 
         controller.take("up", id=number)
     assert len(controller.list()) == 31
     assert written(work / "out30") == "1024\n", "a job has the usual limit"
+
+
+def test_why_a_program_could_not_be_run_is_told_when_the_disk_has_room_again(
+    launcher, controller, work
+):
+    """Else its job counts as lost."""
+    (launcher.failpoints / "runner.after-running-record").write_text("stop")
+    controller.launch(order("/none", cwd=work))
+    reached = launcher.failpoints / "runner.after-running-record.reached"
+    runner = int(until("the runner stops", lambda: reached.exists() and reached.read_text()))
+    until("a stop of the runner", lambda: state_of(runner) == "T")
+    before = resource.prlimit(runner, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    os.kill(runner, signal.SIGCONT)
+    until("the end of the job's process", lambda: not process.children(runner))
+    time.sleep(0.3)
+    assert lives(runner)
+    resource.prlimit(runner, resource.RLIMIT_FSIZE, before)
+    assert "/none" in controller.take("broke", id=1, attempt=1)["text"]
 
 
 # -- stopping -------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ enum { MOST_RECORD = 1024, MOST_REPORT = 1 << 15, RETRY_MS = 100 };
 /* The plan of the attempt that this process is the parent of, and the attempt's file. */
 static const struct plan *ours;
 static int attempt_fd = -1;
+/* Whether the job is on record as running, so that only its end or failure says that it is not. */
+static int has_released;
 
 static unsigned long now_ms(void)
 {
@@ -185,25 +187,6 @@ static long write_record(char *line, char *end)
 	return written >= 0 && (size_t)written != length ? -ENOSPC : written;
 }
 
-/* Record why the program could not be run, and end. `by_root`: this text is drfd's own for certain; else
- * its user may have written it. */
-_Noreturn static void record_failure(const char *report, size_t length, int by_root)
-{
-	static char line[2 * MOST_REPORT + 128];
-	char *end;
-
-	if (!ours)
-		quit(FAILED);
-	if (length > MOST_REPORT)
-		length = MOST_REPORT;
-	end = append_kind(line, ours->flags & NOTIFIES ? "notified" : "failed");
-	end = append_name(append_field(end, "by_root", by_root), "report");
-	*end++ = '"';
-	for (size_t i = 0; i < length; i++)
-		end = append_hex(end, (unsigned char)report[i], 8);
-	quit(write_record(line, append(end, "\"")) < 0 ? FAILED : 0);
-}
-
 /* No other process can record the end, so a shortage is waited out. */
 static void record_end(char *line, char *end)
 {
@@ -221,4 +204,26 @@ static void record_end(char *line, char *end)
 		is_logged = 1;
 		pause_ms(RETRY_MS);
 	}
+}
+
+/* Record why the program could not be run, and end. `by_root`: this text is drfd's own for certain; else
+ * its user may have written it. */
+_Noreturn static void record_failure(const char *report, size_t length, int by_root)
+{
+	static char line[2 * MOST_REPORT + 128];
+	char *end;
+
+	if (!ours)
+		quit(FAILED);
+	if (length > MOST_REPORT)
+		length = MOST_REPORT;
+	end = append_kind(line, ours->flags & NOTIFIES ? "notified" : "failed");
+	end = append_name(append_field(end, "by_root", by_root), "report");
+	*end++ = '"';
+	for (size_t i = 0; i < length; i++)
+		end = append_hex(end, (unsigned char)report[i], 8);
+	end = append(end, "\"");
+	if (has_released)
+		record_end(line, end), quit(0);
+	quit(write_record(line, end) < 0 ? FAILED : 0);
 }

@@ -308,6 +308,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 			reach("runner.before-running-record");
 			end = append_process(append_kind(line, "running"), pid, ticks);
 			must(write_record(line, end), "setting", "");
+			has_released = 1;
 			reach("runner.after-running-record");
 		}
 		call(write, go[1], "+", 1);
