@@ -215,6 +215,8 @@ def usual() -> tuple[bytes, bytes]:
     return plan_of(asked), asked.data
 
 
+#: 1: a file in memory is not executable unless it is made so; 2: none is.
+NOEXEC = Path("/proc/sys/vm/memfd_noexec")
 #: A limit that any process may have.
 ITS_OWN = Setting("/proc/self/oom_score_adj", "0", "0")
 
@@ -314,6 +316,22 @@ def test_a_job_does_not_begin_without_its_limits(checked, limit, why):
     records = run(checked, plan_of(asked, limit=limit), asked.data)
     assert [each["record"] for each in records] == ["runner", "failed"]
     assert (report_in(records).decode(), records[-1]["by_root"]) == (f"limit\0{why}", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can have a setting of its own")
+@pytest.mark.skipif(not NOEXEC.exists(), reason="this kernel executes all files in memory")
+@pytest.mark.parametrize(("level", "env"), [(1, {}), (2, {"DRF_SCRIPT": "/x.sh"})])
+def test_a_script_runs_where_files_in_memory_are_not_executed(starter, level, env):
+    """The setting is that of a pid namespace (vm.memfd_noexec)."""
+    asked = order(
+        "x", cwd=Path("/"), uid=65534, env=env, script="#!/bin/sh\nexit 3\n",
+        stdout="/dev/null", stderr="/dev/null",
+    )  # fmt: skip
+    before = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c"]
+    before += [f'echo {level} > {NOEXEC} && "$@"', "sh"]
+    records = run(starter, plan_of(asked), asked.data, before, by_root=True)
+    assert (report_in(records), records[-1].get("exit_code")) == (b"", 3)
 
 
 @pytest.mark.slow

@@ -12,6 +12,9 @@ struct script {
 
 enum { SHELL, PYTHON, NODE, PERL };
 enum { MOST_WORDS = 16 };
+/* MFD_EXEC, which not all headers have, nor kernels before 6.3. Where vm.memfd_noexec is 2 it is refused,
+ * and only the scripts run that their interpreters read. */
+enum { EXECUTABLE = 0x10 };
 
 static const char *last_part(const char *path)
 {
@@ -171,7 +174,9 @@ static void write_script(struct script *script)
 {
 	size_t head = script->inserted ? script->head + 1 : 0;
 
-	script->fd = must(call(memfd_create, "script", 0), "setting", "");
+	script->fd = call(memfd_create, "script", EXECUTABLE);
+	if (script->fd < 0)
+		script->fd = must(call(memfd_create, "script", 0), "setting", "");
 	write_all(script->fd, script->text, head);
 	if (script->inserted) {
 		write_all(script->fd, script->inserted, strlen(script->inserted));
