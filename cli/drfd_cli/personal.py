@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 
 from drfd.common.errors import ConfigError
+from drfd.payload.environment import config_directory
 from drfd.protocol.job_options import OPTIONS, options_of
 
 TYPE_CHECKING = False
@@ -74,9 +75,7 @@ class Settings:
 
 def path_of(environ: Mapping[str, str]) -> str:
     """Return the path of the file, which need not be there."""
-    named = environ.get("XDG_CONFIG_HOME", "")
-    home = environ.get("HOME") or "/nonexistent"
-    return f"{named if named.startswith('/') else f'{home}/.config'}/drfd/config.toml"
+    return f"{config_directory(environ)}/config.toml"
 
 
 def read(environ: Mapping[str, str]) -> Settings | None:

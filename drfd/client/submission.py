@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from drfd.client.option_values import fields_of
 from drfd.client.shell_lines import name_of
 from drfd.common.errors import Refused
+from drfd.payload.environment import config_directory
 from drfd.payload.pack import output_fields
 
 #: Usual places of sendmail, which an ordinary user's PATH often lacks.
@@ -49,7 +49,7 @@ def submission(
     """
     umask = os.umask(0o077)
     os.umask(umask)
-    usual = name_of(argv) if script is None else Path(argv[0]).name
+    usual = name_of(argv) if script is None else os.path.basename(argv[0])
     found: dict[str, Any] = {
         "argv": list(argv),
         "cwd": _working_directory() if cwd is None else os.path.abspath(cwd),
@@ -83,9 +83,9 @@ def with_way(notify: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
 
 
 def _way(environ: Mapping[str, str]) -> list[str]:
-    own = _config_directory(environ) / "drfd" / "notify"
-    if own.is_file() and os.access(own, os.X_OK):
-        return [str(own)]
+    own = f"{config_directory(environ)}/notify"
+    if os.path.isfile(own) and os.access(own, os.X_OK):
+        return [own]
     # Imported here: it is slow to load and seldom needed.
     import shutil
 
@@ -100,13 +100,6 @@ def _way(environ: Mapping[str, str]) -> list[str]:
             hint="for instance --notify-command 'echo $DRF_JOB_ID $DRF_STATE >> ended'",
         )
     return ["sh", "-c", _MAIL, sendmail]
-
-
-def _config_directory(environ: Mapping[str, str]) -> Path:
-    named = environ.get("XDG_CONFIG_HOME", "")
-    if named.startswith("/"):
-        return Path(named)
-    return Path(environ.get("HOME") or "/nonexistent") / ".config"
 
 
 def _working_directory() -> str:

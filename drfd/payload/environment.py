@@ -223,6 +223,13 @@ def capture(env: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
     }
 
 
+def config_directory(env: Mapping[str, str]) -> str:
+    """Return the directory of the user's own configuration, which need not be there."""
+    named = env.get("XDG_CONFIG_HOME", "")
+    base = named if named.startswith("/") else f"{env.get('HOME') or '/nonexistent'}/.config"
+    return f"{base}/drfd"
+
+
 def user_socket(env: Mapping[str, str]) -> str:
     """Return the path at which the user's own daemon listens."""
     if runtime := env.get("XDG_RUNTIME_DIR"):

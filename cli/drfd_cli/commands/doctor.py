@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import secrets
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from drfd.client.client import Client
-from drfd.client.values import JobInfo
 from drfd.common.errors import DrfdError, Refused
 from drfd.common.units import clock_time, show_duration, show_size
 from drfd_cli import output
@@ -27,7 +21,11 @@ from drfd_cli.options import connect, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from drfd.client.client import Client
     from drfd.client.connection import Connection
+    from drfd.client.values import JobInfo
     from drfd.protocol.replies import (
         CoresAndMemory,
         DoctorReply,
@@ -238,6 +236,13 @@ class NodeTrial:
 def try_nodes(connection: Connection, nodes: Sequence[MachineView]) -> list[NodeTrial]:
     """Run a job on each of these nodes, in the present directory as the present user. Raises
     Refused if nothing can be written there."""
+    # Imported here: without --nodes, none of it is needed.
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    from drfd.client.client import Client
+
     here = os.getcwd()
     try:
         place = Path(tempfile.mkdtemp(prefix=".drf-doctor-", dir=here))
@@ -254,7 +259,7 @@ def try_nodes(connection: Connection, nodes: Sequence[MachineView]) -> list[Node
 
 
 def _try_from(place: Path, client: Client, nodes: Sequence[MachineView]) -> list[NodeTrial]:
-    token = secrets.token_hex(8)
+    token = os.urandom(8).hex()
     (place / "token").write_text(token)
     found = {node["name"]: NodeTrial(node["name"]) for node in nodes}
     jobs: dict[str, int] = {}
