@@ -23,7 +23,7 @@ log = logging.getLogger("drfd")
 #: Seconds from the daemon's start until the account is first brought up to date, and between two
 #: such times.
 _FIRST_S, _EVERY_S = 600.0, 3600.0
-#: Seconds that a request waits for its turn, and then for its answer.
+#: Seconds that a request waits for its answer.
 PATIENCE_S = 45.0
 #: Seconds of processor time, and in all, that one task may take: the first one may have much to do.
 _MAX_CPU_S, _MAX_S = 3600, 6 * 3600.0
@@ -87,15 +87,15 @@ class Accountant:
         try:
             async with asyncio.timeout(self.patience_s):
                 await self._turn.acquire()
-        except TimeoutError:
-            raise _busy() from None
-        task = asyncio.create_task(self._work_and_leave(asked))
-        task.add_done_callback(_forget)
-        try:
-            async with asyncio.timeout(self.patience_s):
+                task = asyncio.create_task(self._work_and_leave(asked))
+                task.add_done_callback(_forget)
                 return await asyncio.shield(task)
         except TimeoutError:
-            raise _busy() from None
+            raise Unavailable(
+                "ledger-busy",
+                "the account of promises is still being brought up to date",
+                hint="try again in a moment",
+            ) from None
 
     async def check(self) -> LedgerCheckReply:
         """Check the account, and return what was found, or for how long the check has run: then it
@@ -144,14 +144,6 @@ class Accountant:
             **asked,
         )
         return await self.children.ask(lambda: Program("drfd.daemon.children.ledger_report", task))
-
-
-def _busy() -> DrfdError:
-    return Unavailable(
-        "ledger-busy",
-        "the account of promises is still being brought up to date",
-        hint="try again in a moment",
-    )
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

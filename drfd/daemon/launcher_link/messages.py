@@ -290,10 +290,6 @@ def with_slurm_variables(
     `restarts` is the number of runs before this one."""
     if _SLURM_WANTED not in env:
         return order
-    return replace(order, variables=order.variables | _slurm_variables(order, restarts))
-
-
-def _slurm_variables(order: protocol.LaunchOrder, restarts: int) -> dict[str, str]:
     own = order.variables
     cpus = str(max(1, -(-order.limits.cores_milli // 1000)))
     found = {
@@ -318,7 +314,7 @@ def _slurm_variables(order: protocol.LaunchOrder, restarts: int) -> dict[str, st
         found["SLURM_ARRAY_TASK_ID"] = str(order.array_index)
         for name in ("COUNT", "MIN", "MAX", "STEP"):
             found[f"SLURM_ARRAY_TASK_{name}"] = own.get(f"DRF_ARRAY_{name}", "")
-    return found
+    return replace(order, variables=own | found)
 
 
 def _partition(pool: str, user: str) -> str:
