@@ -176,16 +176,18 @@ class _Pass:
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
         self.examined, self._limits = 0, pass_input.limits
-        #: The demands that fit and delay no reservation; see `has_startable`.
-        self.startable: list[Vector] = list(self.wait_index.leaves)
+        #: The demands that fit, and of these the ones that delay no reservation; see
+        #: `find_startable` and `has_startable`.
+        self.fitting: list[Vector] = list(self.wait_index.leaves)
+        self.startable = self.fitting.copy()
         #: Results of `_deadline_s`, until a job starts or gets a reservation.
         self._deadlines: dict[Vector, float | None] = {}
 
     def find_startable(self) -> None:
-        self.examined += len(self.startable)
+        self.examined += len(self.fitting)
         # Thousands may wait for unlike demands: the sums first, which are compared at once.
         sums = tuple(self.free)
-        self.fitting = [demand for demand in self.startable if fits(demand, sums)]
+        self.fitting = [demand for demand in self.fitting if fits(demand, sums)]
         self.startable = [demand for demand in self.fitting if self._deadline_s(demand) is not None]
 
     @property
@@ -301,8 +303,6 @@ class _DrfPass(_Pass):
         #: reservations and behind these: of one leaf if it has limits.
         self._never_fitting: set[tuple[str, Vector]] = set()
         self._hopeless: set[tuple[str, str, Vector]] = set()
-        #: The demands that fitted before the first phase.
-        self._fitting: list[Vector] = []
         context = self.pass_context
         self.debts = settled(context.debts, context.now_s, self.share_tree)
         #: The leaves that get no further reservation.
@@ -380,8 +380,6 @@ class _DrfPass(_Pass):
     def serve(self, *, promise_only: bool) -> None:
         """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
         self.find_startable()
-        if promise_only:
-            self._fitting = self.fitting
         #: The leaves whose first job may get a reservation on the machine, and those with the node
         #: at whose limit it may get one.
         late, limited = set[str](), dict[str, str]()
@@ -491,7 +489,7 @@ class _DrfPass(_Pass):
         if not self.backfill.reservations:
             return
         index, left, kept = self.wait_index, self.free, dict[str, Vector]()
-        fitting = [each for each in self._fitting if each in index.leaves and fits(each, left)]
+        fitting = [each for each in self.fitting if each in index.leaves and fits(each, left)]
         heads = [
             (index.heads[leaf][each], leaf, each) for each in fitting for leaf in index.leaves[each]
         ]
@@ -526,7 +524,7 @@ class _DrfPass(_Pass):
                 due_s = min(due_s, repaid_s)
         leaves = self.wait_index.leaves
         if reserved_s > context.now_s and any(
-            fits(demand, self.free) for demand in self._fitting if demand in leaves
+            fits(demand, self.free) for demand in self.fitting if demand in leaves
         ):
             ends = context.ends()
             at = bisect_right(ends, context.now_s, key=itemgetter(0))
