@@ -24,6 +24,7 @@ from pathlib import Path
 from drfd.common.owner import Owner
 from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
 from drfd.launcher.system.background import BackgroundWork
+from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 from drfd.linux.user_database import look_up_name
 from drfd.payload.signature import (
@@ -37,6 +38,8 @@ from drfd.payload.signature import (
 
 log = logging.getLogger("drfd.launcher")
 
+#: The right to give a file to its user: CAP_CHOWN, capability 0.
+_GIVING = syscalls.Capabilities(1 << 0, 1 << 0, 0)
 #: Bytes of a sealed file that are in memory at a time.
 _PIECE_BYTES = 256 << 10
 
@@ -145,14 +148,16 @@ class KeyFiles:
             return
         with suppress(OSError):
             write, end = partial(self._write, uid), partial(self._writing.discard, uid)
-            self._background.start(write, end, self._fd)
+            # The user's submission waits for it.
+            self._background.start(write, end, self._fd, nice=0)
             self._writing.add(uid)
 
     def _write(self, uid: int) -> None:
         """Write the file under a name that no earlier one has, then rename it, then remove those of
         earlier accounts of the uid, and of a process that was killed."""
-        # The user's submission waits for this process, so it is not nice.
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        # What asks the directory is code of the machine's, which needs no right of root's.
+        with suppress(OSError):
+            syscalls.set_capabilities(_GIVING)
         signal.alarm(_PATIENCE_S)
         name = _name_of(uid)
         if name is None:

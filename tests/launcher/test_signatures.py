@@ -19,6 +19,7 @@ from drfd.launcher import signatures
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.signatures import KeyFiles, SigningKeys, sealed_digest, with_check
 from drfd.launcher.system.background import BackgroundWork
+from drfd.linux import syscalls
 from drfd.linux.sealed import NotSealed, seal, sealed_size
 from drfd.payload import signature
 from drfd.payload.pack import MAX_BYTES, of_request
@@ -167,6 +168,12 @@ def test_a_key_file_is_its_users_alone_in_a_directory_of_roots(writers):
     }
     place = writers.place.stat()
     assert (place.st_uid, place.st_mode) == (0, stat.S_IFDIR | 0o711)
+
+
+def test_the_user_directory_is_asked_with_the_right_to_give_files_away_alone(writers):
+    writers.name_of = lambda uid: f"permitted-{syscalls.capabilities().permitted}"
+    writers.write(61002)
+    assert writers.names() == [key_file_name(61002, "permitted-1")]
 
 
 def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers):
