@@ -200,7 +200,7 @@ _Noreturn static void await_end(struct wait *wait)
 	const struct plan *plan = wait->plan;
 	const unsigned long kept = plan->permitted & 1ul << CAP_KILL;
 	const struct plan none = {.effective = kept, .permitted = kept};
-	unsigned long oom_until = 0, output = 0, until = ~0ul, events[1];
+	unsigned long oom_until = 0, size, output = 0, until = ~0ul, events[1];
 	int status = 0, is_over = 0, is_killing = 0, is_stopped = 0, has_more;
 	int is_notice = !!(plan->flags & NOTIFIES);
 	struct pollfd polled[2] = {{wait->signals, POLLIN, 0}, {wait->oom, POLLIN, 0}};
@@ -226,8 +226,8 @@ _Noreturn static void await_end(struct wait *wait)
 			is_killing = is_stopped = 1, until = now_ms() + plan->sweep_ms;
 		if (now_ms() < oom_until && has_oom_kill(wait))
 			is_killing = 1;
-		if (wait->output_count && !output && grown(wait) > plan->most_output)
-			is_killing = 1, output = grown(wait);
+		if (!output && (size = grown(wait)) > plan->most_output)
+			is_killing = 1, output = size;
 		if (is_killing)
 			kill_job(wait);
 		ms = pause_of(wait, is_killing, oom_until);
