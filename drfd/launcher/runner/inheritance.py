@@ -88,8 +88,8 @@ def allow_no_core() -> None:
 
 def policy() -> list[int]:
     """Return number, soft and hard value of each limit that a job's parent sets for itself, one
-    after the other. Core files stay forbidden until the last moment."""
-    limits = {**LIMITS, **_threads(), "CORE": (_NO_CORE, LIMITS["CORE"][1])}
+    after the other."""
+    limits = LIMITS | _threads()
     return [
         number
         for name, values in limits.items()

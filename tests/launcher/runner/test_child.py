@@ -150,7 +150,7 @@ def test_until_exec_a_process_leaves_no_core(runs, work, terminal):
     runner = runs.start(order("true", cwd=work, attach=str(terminal.path)))
     with terminal.accept():
         (pid,) = until("the job's process", lambda: process.children(runner))
-        assert resource.prlimit(pid, resource.RLIMIT_CORE) == (1, resource.RLIM_INFINITY)
+        assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, resource.RLIM_INFINITY)
         os.kill(pid, signal.SIGSEGV)
         assert runs.over(runner).failed == {"text": "the job's process died before exec"}
     assert [path.name for path in work.iterdir() if path.name.startswith("core")] == []

@@ -64,7 +64,6 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	const char *name;
 	long content;
 	struct script script;
-	struct rlimit core;
 
 	must(call(fstat, payload_fd, &file), "setting", "");
 	if (file.st_size <= 0)
@@ -118,10 +117,6 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		must(call(write, report_fd, "+", 1), "setting", "");
 	if (call(read, go_fd, &go, 1) != 1 || go != '+')
 		quit(FAILED);
-	/* A job that wants core files raises the soft limit itself: ulimit -c. */
-	must(call(prlimit64, 0, RLIMIT_CORE, NULL, &core), "setting", "");
-	core.rlim_cur = 0;
-	must(call(prlimit64, 0, RLIMIT_CORE, &core, NULL), "setting", "");
 	if (is_notice)
 		/* An alarm survives exec (execve(2)). */
 		must(call(setitimer, ITIMER_REAL, &alarm, NULL), "setting", "");
