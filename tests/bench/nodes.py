@@ -17,6 +17,7 @@ The times are of one clock, because all the nodes are on this machine.
 
 import json
 import os
+import pwd
 import select
 import shutil
 import statistics
@@ -168,7 +169,8 @@ class Bench:
         words = ["sbatch", "--parsable", "--no-requeue", f"--comment={name}", "--job-name=bench"]
         words += [f"--nodelist={NODE}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=64M"]
         words += ["--chdir=/", "--input=/dev/null", "--output=/dev/null", "--export=ALL"]
-        words += [f"--uid={self.place.uid}", f"--gid={self.place.uid}"]
+        account = pwd.getpwuid(self.place.uid)
+        words += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
         subprocess.run(
             [str(self.commands / words[0]), *words[1:]], input=f"#!/bin/sh\nexec {job}\n",
             text=True, env=self.cluster.env, stdout=subprocess.DEVNULL, check=True, cwd="/",

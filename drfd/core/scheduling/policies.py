@@ -499,6 +499,8 @@ class _DrfPass(_Pass):
                 if delayed is not None:
                     left = minus(left, placed(demand, left))
                     kept[delayed.leaf] = plus(kept.get(delayed.leaf, minus(demand, demand)), demand)
+                    if not any(fits(each, left) for each in fitting):
+                        break
         now_s = self.pass_context.now_s
         for leaf, held in kept.items():
             owed = self.debts[leaf].owed if leaf in self.debts else 0
