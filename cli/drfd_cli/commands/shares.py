@@ -91,22 +91,20 @@ def branch(path: str) -> str:
     return "  " * (len(above) - 1) + name.replace("%2E", ".").replace("%25", "%")
 
 
+def _of_hours(used: float, most: float) -> str:
+    return f"{show_share_hours(used)}/{show_share_hours(most)} h"
+
+
 def quota_words(node: NodeView) -> str:
     """Return the dominant-share-hours used and allowed this week: "12.5/40 h"."""
     quota = node.get("quota")
-    if quota is None:
-        return ""
-    used, most = show_share_hours(quota["used_hours"]), show_share_hours(quota["share_hours"])
-    return f"{used}/{most} h"
+    return "" if quota is None else _of_hours(quota["used_hours"], quota["share_hours"])
 
 
 def debt_words(node: NodeView) -> str:
     """Return the dominant-share-hours that reservations have kept idle, and those allowed."""
     debt = node.get("debt")
-    if debt is None:
-        return ""
-    owed, most = show_share_hours(debt["owed_hours"]), show_share_hours(debt["allowed_hours"])
-    return f"{owed}/{most} h"
+    return "" if debt is None else _of_hours(debt["owed_hours"], debt["allowed_hours"])
 
 
 def weight_words(weight: float | dict[str, float]) -> str:
