@@ -93,9 +93,10 @@ def test_figure_8_has_the_papers_shares(room):
     figure = json.loads(out)
     names = [each["name"] for each in figure["tables"][0]["columns"]]
     shares = [row[names.index("DOMINANT")] for row in figure["tables"][0]["rows"]]
-    # On a busy machine tasks come and go slowly, so only the first phase is sure to be settled.
+    # On a busy machine tasks come and go slowly, so only the first phase is sure to be settled: the
+    # last tasks of a phase may end before those of the next are submitted.
     assert shares[:2] == pytest.approx([0.714, 0.75], abs=0.13)
-    assert all(0 < share < 1 for share in shares[2:])
+    assert all(0 <= share <= 1 for share in shares[2:])
     # What is enforced is no more than what was declared; what is measured is honest. Where nothing
     # is enforced, the end of a short task on a busy machine takes a part of its small demand.
     most = 1.2 if has_cgroups() else 1.5
