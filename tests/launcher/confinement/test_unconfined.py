@@ -246,10 +246,15 @@ def test_one_that_the_user_could_kill_is_ended(victim, uids):
     assert end_tracers([victim], MINE) == 0
 
 
-#: Has a thread of a process trace the one before it, each time.
+#: Becomes a user, and has a thread of a process trace the one before it, each time.
 CHAIN = """
 import ctypes, os, sys, threading, time
-traced, count = map(int, sys.argv[1:])
+user, traced, count = map(int, sys.argv[1:])
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)
+# Who has changed its user can be traced by nobody else (prctl(2), PR_SET_DUMPABLE).
+ctypes.CDLL(None).prctl(4, 1)
 def trace(traced, into):
     AT_EXIT = ctypes.c_void_p(0x40)
     os.write(into, b"y" if ctypes.CDLL(None).ptrace(0x4206, traced, None, AT_EXIT) == 0 else b"n")
@@ -270,8 +275,8 @@ time.sleep(600)
 @as_root
 def test_a_chain_of_any_length_is_ended_also_where_a_thread_traces(victim):
     first = subprocess.Popen(
-        [sys.executable, "-I", "-c", CHAIN, str(victim), "150"],
-        user=MINE, group=MINE, extra_groups=[], start_new_session=True, stdout=subprocess.PIPE,
+        [sys.executable, "-I", "-c", CHAIN, str(MINE), str(victim), "150"],
+        start_new_session=True, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
         assert first.stdout is not None
