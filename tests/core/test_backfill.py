@@ -254,9 +254,9 @@ BELOW_A_LIMIT = TreeStream(
     [
         *[Arrival(3, "root.P.c", (4,), 6, 6)] * 2,
         Arrival(1, "root.P.d", (8,), 6, 6),
-        *[Arrival(2, "root.P.c", (4,), 6, 6)] * 30,
+        *[Arrival(2, "root.P.c", (4,), 6, 6)] * 10,
     ],
-    Patience(3, 20),
+    Patience(3, 4),
 )
 
 
@@ -266,8 +266,8 @@ LINE_OF_BIG_JOBS = TreeStream(
     [
         *[Arrival(0, leaf, (1,), 400, 400) for leaf in ("root.b", "root.c")],
         *[Arrival(0, "root.b", (3,), 16, 16), Arrival(1, "root.c", (3,), 7, 7)] * 2,
-        *[Arrival(0, "root.a", (10,), 1, 1)] * 12,
-        *[Arrival(4, "root.b", (3,), 16, 16), Arrival(3, "root.c", (3,), 7, 7)] * 40,
+        *[Arrival(0, "root.a", (10,), 1, 1)] * 3,
+        *[Arrival(4, "root.b", (3,), 16, 16), Arrival(3, "root.c", (3,), 7, 7)] * 10,
     ],
     Patience(20, 40, allowance_s=2),
 )
@@ -277,13 +277,13 @@ LINE_BEFORE_MANY = TreeStream(
     [
         *[Arrival(0, leaf, (1,), 400, 400) for leaf in ("root.b", "root.P.c")],
         *[Arrival(2, leaf, *((10,), 1, 1) if leaf == "root.a" else ((2,), 9, 9)) for leaf in LEAVES]
-        * 12,
+        * 8,
     ],
     Patience(9, 1000, allowance_s=2),
 )
 
 
-@examples(100, quick=3)
+@examples(100, quick=1)
 @given(tree_streams(bounds=True, owing=True))
 @example(BELOW_A_LIMIT)
 @example(LINE_OF_BIG_JOBS)
@@ -318,7 +318,7 @@ def test_each_pass_is_what_the_slow_pass_says(stream):
         }
 
 
-@examples(100, quick=3)
+@examples(100, quick=2)
 @given(tree_streams(owing=True))
 @example(LINE_BEFORE_MANY)
 def test_what_reservations_of_a_leaf_keep_idle_is_bounded_by_its_share(stream):
