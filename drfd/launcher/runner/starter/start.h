@@ -128,8 +128,9 @@ static int has_key_quota(unsigned long uid)
 }
 
 /* Become the job, or the command that notifies its owner. First the limits, then the user, then the
- * user's files. The parent may not see when this process has started (hidepid in proc(5)). Reports come through ENTRY up to the entry of the cgroup, and through REPORT later:
- * ENTRY is closed before the rights are dropped, because the user may control this process then. */
+ * user's files. The parent may not see when this process has started (hidepid in proc(5)). Reports come
+ * through ENTRY up to the entry of the cgroup, and through REPORT later: ENTRY is closed before the rights
+ * are dropped, because the user may control this process then. */
 _Noreturn static void become_job(const struct plan *plan, int entry, int report, int go, int payload,
 				 int is_outside)
 {
@@ -182,15 +183,12 @@ static int is_readable(int fd, unsigned long within_ms)
 
 /* Read up to the end. Its user may control the writer by now: no more is kept than drfd's code would
  * write. */
-static size_t read_report(int fd, long pid, char *report, size_t have)
+static size_t read_report(int fd, char *report, size_t have)
 {
 	char more[512];
 	long got;
 
 	while ((got = call(read, fd, more, sizeof more)) > 0) {
-		/* It has nothing left to do; its user could keep it from exiting by SIGSTOP. */
-		if (pid)
-			call(kill, pid, SIGKILL);
 		if ((size_t)got > MOST_REPORT - have)
 			got = (long)(MOST_REPORT - have);
 		memcpy(report + have, more, (size_t)got);
@@ -265,85 +263,132 @@ static void tell_start(const struct plan *plan, int payload)
 	call(close, go[0]), call(close, go[1]), call(close, null), call(close, null2);
 }
 
-/* Start the process of the attempt, and wait for its end. */
-_Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int payload)
-{
-	static char report[MOST_REPORT];
-	int entry[2], reports[2], go[2], given[MOST_OUTPUTS], count = 0, is_outside, status, by_root;
-	int is_notice = !!(plan->flags & NOTIFIES), sends = plan->flags & SENDS_OUTPUTS && !is_notice;
-	unsigned long begun = now_ms();
-	char line[MOST_RECORD], *end, ready = 0;
+/* A process that has been forked and whose program has not begun: the parent's ends of its pipes, and what
+ * is waited for afterwards. */
+struct start {
+	const struct plan *plan;
+	int is_notice, sends, entry, report, go;
+	long ticks;
 	struct wait wait;
-	size_t length;
-	long pid, ticks = -1;
+};
 
-	set_limits(plan);
+static struct start fork_attempt(const struct plan *plan, int payload)
+{
+	int is_notice = !!(plan->flags & NOTIFIES), sends = plan->flags & SENDS_OUTPUTS && !is_notice;
+	int entry[2], report[2], go[2], is_outside;
+	unsigned long begun = now_ms();
+	long pid;
+
 	must(call(pipe2, entry, O_CLOEXEC), "setting", "");
 	if (sends)
-		must(call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, reports), "setting", "");
+		must(call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report), "setting", "");
 	else
-		must(call(pipe2, reports, O_CLOEXEC), "setting", "");
+		must(call(pipe2, report, O_CLOEXEC), "setting", "");
 	must(call(pipe2, go, O_CLOEXEC), "setting", "");
 	pid = must(fork_job(plan, &is_outside), *plan->cgroup ? "cgroup" : "setting", plan->cgroup);
 	if (pid == 0)
-		become_job(plan, entry[1], reports[1], go[0], payload, is_outside);
-	call(close, entry[1]), call(close, reports[1]), call(close, go[0]);
-	/* Done while that process prepares itself. */
-	wait = open_wait(plan, pid);
-	if (is_notice)
-		wait.deadline_ms = begun + plan->notice_ms;
-	if (!is_readable(reports[0], is_notice ? plan->notice_ms : plan->start_ms)) {
-		if (is_notice)
-			await_end(&wait);
-		give_up(plan, pid);
+		become_job(plan, entry[1], report[1], go[0], payload, is_outside);
+	call(close, entry[1]), call(close, report[1]), call(close, go[0]);
+	/* Opened while that process prepares itself. */
+	return (struct start){
+		plan, is_notice, sends, entry[0], report[0], go[1], -1,
+		open_wait(plan, pid, is_notice ? begun + plan->notice_ms : 0),
+	};
+}
+
+/* Wait until the process lacks only its release, and says "+". Anything else is the first byte of its report
+ * of a failure; NUL if it has died without one. */
+static char await_ready(struct start *start)
+{
+	const struct plan *plan = start->plan;
+	int given[MOST_OUTPUTS], count = 0;
+	char said = '\0';
+
+	if (!is_readable(start->report, start->is_notice ? plan->notice_ms : plan->start_ms)) {
+		if (start->is_notice)
+			await_end(&start->wait);
+		give_up(plan, start->wait.pid);
 	}
-	if (sends)
-		count = receive(reports[0], &ready, given, MOST_OUTPUTS);
+	if (start->sends)
+		count = receive(start->report, &said, given, MOST_OUTPUTS);
 	else
-		call(read, reports[0], &ready, 1);
-	call(read, entry[0], &ticks, sizeof ticks);
-	watch_outputs(&wait, given, count);
-	if (ready == '+') {
-		if (!is_notice) {
-			reach("runner.before-running-record");
-			end = append_process(append_kind(line, "running"), pid, ticks);
-			must(write_record(line, end), "setting", "");
-			has_released = 1;
-			reach("runner.after-running-record");
-		}
-		call(write, go[1], "+", 1);
-		if (!is_readable(reports[0], is_notice ? left_ms(wait.deadline_ms) : plan->exec_ms)) {
-			/* The program is on a mount that hangs, or its user delays it. The job counts as
-			 * running, as is on record, and so does its time limit. */
-			if (is_notice)
-				await_end(&wait);
-			notify(plan, notify_fd);
-		}
-	} else {
-		report[0] = ready;
+		call(read, start->report, &said, 1);
+	call(read, start->entry, &start->ticks, sizeof start->ticks);
+	watch_outputs(&start->wait, given, count);
+	return said;
+}
+
+/* Put the job on record as running, and let its program begin. */
+static void release(const struct start *start)
+{
+	char line[MOST_RECORD];
+
+	if (!start->is_notice) {
+		reach("runner.before-running-record");
+		must(write_record(line, append_process(append_kind(line, "running"), start->wait.pid,
+						       start->ticks)), "setting", "");
+		has_released = 1;
+		reach("runner.after-running-record");
 	}
-	call(close, go[1]);
-	/* exec closes the pipe; anything that comes is the reason why it failed. */
-	length = ready && ready != '+';
-	if (length)
-		call(kill, pid, SIGKILL);
-	length = read_report(reports[0], pid, report, length);
-	if (ready != '+' || length) {
-		call(wait4, pid, &status, 0, NULL);
-		by_root = call(read, entry[0], line, 1) == 1;
-		if (by_root) {
-			report[0] = line[0];
-			length = read_report(entry[0], 0, report, 1);
-		}
-		record_failure(report, length, by_root);
+	call(write, start->go, "+", 1), call(close, start->go);
+}
+
+/* Wait for the exec, which closes the pipe of reports. Returns NUL then, else the first byte of a report. */
+static char await_exec(struct start *start, int notify_fd)
+{
+	unsigned long left = start->is_notice ? left_ms(start->wait.deadline_ms) : start->plan->exec_ms;
+	char said = '\0';
+
+	if (!is_readable(start->report, left)) {
+		/* The program is on a mount that hangs, or its user delays it. The job counts as running,
+		 * as is on record, and so does its time limit. */
+		if (start->is_notice)
+			await_end(&start->wait);
+		notify(start->plan, notify_fd);
 	}
-	call(close, reports[0]), call(close, entry[0]);
-	if (!is_notice) {
+	call(read, start->report, &said, 1);
+	return said;
+}
+
+/* Record why the program could not be run. `first` is what has been read of the report. */
+_Noreturn static void fail_start(const struct start *start, char first)
+{
+	static char report[MOST_REPORT] = {0};
+	size_t length = first != '\0';
+	int by_root;
+
+	/* It has nothing left to do; its user could keep it from exiting by SIGSTOP. */
+	call(kill, start->wait.pid, SIGKILL);
+	report[0] = first;
+	length = read_report(start->report, report, length);
+	call(wait4, start->wait.pid, NULL, 0, NULL);
+	by_root = call(read, start->entry, report, 1) == 1;
+	if (by_root)
+		length = read_report(start->entry, report, 1);
+	record_failure(report, length, by_root);
+}
+
+_Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int payload)
+{
+	struct start start;
+	char said;
+
+	set_limits(plan);
+	start = fork_attempt(plan, payload);
+	said = await_ready(&start);
+	if (said != '+')
+		fail_start(&start, said);
+	release(&start);
+	said = await_exec(&start, notify_fd);
+	if (said != '\0')
+		fail_start(&start, said);
+	call(close, start.report), call(close, start.entry);
+	if (!start.is_notice) {
 		reach("runner.after-exec");
 		notify(plan, notify_fd);
 		if (plan->flags & TELLS_START)
 			tell_start(plan, payload);
 	}
 	call(close, payload), call(close, notify_fd);
-	await_end(&wait);
+	await_end(&start.wait);
 }

@@ -14,11 +14,16 @@ struct wait {
 	unsigned long deadline_ms;
 	/* Descriptors; -1 for none. See Killing in interface.py. */
 	int signals, oom, oom_control, pids_max, freezer, children;
+	/* How it has ended, whether the rest is killed, and whether because the time was over. */
+	int status, is_over, is_killing, is_stopped;
+	/* Until when a kill for memory is looked for, and until when the process is waited for. */
+	unsigned long oom_until_ms, until_ms;
 	/* Used until now by processes that have been waited for. */
 	unsigned long cpu_us, peak_kib, read_blocks, written_blocks;
-	/* The output files that have a limit, and their sizes at the start of the job. */
+	/* The output files that have a limit, and their sizes at the start of the job; and how much they have
+	 * grown, if that was too much. */
 	int output_count, outputs[MOST_OUTPUTS];
-	unsigned long sizes[MOST_OUTPUTS];
+	unsigned long sizes[MOST_OUTPUTS], output;
 };
 
 /* -- rights -------------------------------------------------------------------------------------- */
@@ -76,11 +81,11 @@ static int watch_oom(const struct plan *plan, int oom_control)
 	return (int)event;
 }
 
-static struct wait open_wait(const struct plan *plan, long pid)
+static struct wait open_wait(const struct plan *plan, long pid, unsigned long deadline_ms)
 {
 	unsigned long child = 1ul << (SIGCHLD - 1);
 	char path[64];
-	struct wait wait = {.plan = plan, .pid = pid};
+	struct wait wait = {.plan = plan, .pid = pid, .deadline_ms = deadline_ms, .until_ms = ~0ul};
 
 	append(append_number(append(path, "/proc/self/task/"), (unsigned long)call(getpid)), "/children");
 	wait.children = open_there(path, O_RDONLY);
@@ -138,7 +143,7 @@ static void kill_job(const struct wait *wait)
 }
 
 /* Take note of the children that have died. Returns whether others are left. */
-static int reap(struct wait *wait, int *status, int *is_over)
+static int reap(struct wait *wait)
 {
 	for (;;) {
 		struct rusage used;
@@ -148,7 +153,7 @@ static int reap(struct wait *wait, int *status, int *is_over)
 		if (pid <= 0)
 			return pid == 0;
 		if (pid == wait->pid)
-			*status = found, *is_over = 1;
+			wait->status = found, wait->is_over = 1;
 		wait->cpu_us += (unsigned long)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000;
 		wait->cpu_us += (unsigned long)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 		if ((unsigned long)used.ru_maxrss > wait->peak_kib)
@@ -182,29 +187,11 @@ static int has_oom_kill(const struct wait *wait)
 
 /* -- the whole wait ------------------------------------------------------------------------------- */
 
-/* The time until the next look at anything, or -1 for none. */
-static long pause_of(const struct wait *wait, int is_killing, unsigned long oom_until)
+/* Keep only the right to kill, and the system calls of `filter`. */
+static void drop_rest(const struct plan *plan)
 {
-	unsigned long now = now_ms();
-
-	if (is_killing || now < oom_until)
-		return OOM_POLL_MS;
-	if (wait->deadline_ms)
-		return now < wait->deadline_ms ? (long)(wait->deadline_ms - now) : 0;
-	return wait->output_count ? OUTPUT_POLL_MS : -1;
-}
-
-/* Wait until the job's first process is over, kill what is left, and record the end. */
-_Noreturn static void await_end(struct wait *wait)
-{
-	const struct plan *plan = wait->plan;
 	const unsigned long kept = plan->permitted & 1ul << CAP_KILL;
 	const struct plan none = {.effective = kept, .permitted = kept};
-	unsigned long oom_until = 0, size, output = 0, until = ~0ul, events[1];
-	int status = 0, is_over = 0, is_killing = 0, is_stopped = 0, has_more;
-	int is_notice = !!(plan->flags & NOTIFIES);
-	struct pollfd polled[2] = {{wait->signals, POLLIN, 0}, {wait->oom, POLLIN, 0}};
-	char line[MOST_RECORD], *end;
 
 	if (plan->flags & DROPS)
 		set_capabilities(&none);
@@ -212,54 +199,104 @@ _Noreturn static void await_end(struct wait *wait)
 	/* The launcher has said so if it is not to be had. */
 	filter(*plan->failpoints != 0);
 #endif
-	for (;;) {
-		struct timespec time;
-		char signals[128];
-		long ms;
+}
 
-		has_more = reap(wait, &status, &is_over);
-		if (is_over || now_ms() >= until)
-			break;
-		if (!has_more)
-			quit(FAILED);
-		if (wait->deadline_ms && !is_killing && now_ms() >= wait->deadline_ms)
-			is_killing = is_stopped = 1, until = now_ms() + plan->sweep_ms;
-		if (now_ms() < oom_until && has_oom_kill(wait))
-			is_killing = 1;
-		if (!output && (size = grown(wait)) > plan->most_output)
-			is_killing = 1, output = size;
-		if (is_killing)
-			kill_job(wait);
-		ms = pause_of(wait, is_killing, oom_until);
-		time.tv_sec = ms / 1000, time.tv_nsec = ms % 1000 * 1000000;
-		polled[1].revents = 0;
-		call(ppoll, polled, 2, ms < 0 ? NULL : &time, NULL, 8);
-		while (call(read, wait->signals, signals, sizeof signals) > 0)
-			continue;
-		if (polled[1].revents) {
-			/* The kernel signals before it kills: the counter follows a moment later. */
-			call(read, wait->oom, events, sizeof events);
-			oom_until = now_ms() + 1000 * OOM_POLL_S;
-		}
+/* Decide whether the job is killed. */
+static void judge(struct wait *wait)
+{
+	unsigned long now = now_ms(), size;
+
+	if (wait->deadline_ms && !wait->is_killing && now >= wait->deadline_ms)
+		wait->is_killing = wait->is_stopped = 1, wait->until_ms = now + wait->plan->sweep_ms;
+	if (now < wait->oom_until_ms && has_oom_kill(wait))
+		wait->is_killing = 1;
+	if (!wait->output && (size = grown(wait)) > wait->plan->most_output)
+		wait->is_killing = 1, wait->output = size;
+}
+
+/* The time until the next look at anything, or -1 for none. */
+static long pause_of(const struct wait *wait)
+{
+	unsigned long now = now_ms();
+
+	if (wait->is_killing || now < wait->oom_until_ms)
+		return OOM_POLL_MS;
+	if (wait->deadline_ms)
+		return now < wait->deadline_ms ? (long)(wait->deadline_ms - now) : 0;
+	return wait->output_count ? OUTPUT_POLL_MS : -1;
+}
+
+/* Sleep until a child has died, the kernel has killed for memory, or the pause is over. */
+static void sleep_until_change(struct wait *wait)
+{
+	struct pollfd polled[2] = {{wait->signals, POLLIN, 0}, {wait->oom, POLLIN, 0}};
+	long ms = pause_of(wait);
+	struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+	unsigned long events;
+	char signals[128];
+
+	call(ppoll, polled, 2, ms < 0 ? NULL : &time, NULL, 8);
+	while (call(read, wait->signals, signals, sizeof signals) > 0)
+		continue;
+	if (polled[1].revents) {
+		/* The kernel signals before it kills: the counter follows a moment later. */
+		call(read, wait->oom, &events, sizeof events);
+		wait->oom_until_ms = now_ms() + 1000 * OOM_POLL_S;
 	}
-	end = append_kind(line, is_notice ? "notified" : "ended");
-	end = append_time(end, "at_s", CLOCK_REALTIME);
-	end = append_time(end, "mono_s", CLOCK_MONOTONIC);
-	until = now_ms() + plan->sweep_ms;
-	while (reap(wait, &status, &is_over) && now_ms() < until) {
+}
+
+/* Kill what is left of the job. */
+static void sweep(struct wait *wait)
+{
+	unsigned long until = now_ms() + wait->plan->sweep_ms;
+
+	while (reap(wait) && now_ms() < until) {
 		kill_job(wait);
 		pause_ms(SWEEP_PAUSE_MS);
 	}
+}
+
+/* Append how the job has ended, and what it has used. */
+static char *append_end(char *end, const struct wait *wait)
+{
+	int status = wait->status, is_over = wait->is_over;
+
 	end = append_field(end, "exit_code", is_over && !(status & 0x7f) ? status >> 8 & 0xff : -1);
 	end = append_field(end, "signal", is_over && status & 0x7f ? status & 0x7f : -1);
 	end = append_seconds(end, "cpu_s", wait->cpu_us / 1000000, wait->cpu_us % 1000000);
 	end = append_field(end, "peak_bytes", (long)wait->peak_kib * 1024);
 	end = append_field(end, "read_bytes", (long)wait->read_blocks * 512);
 	end = append_field(end, "written_bytes", (long)wait->written_blocks * 512);
-	if (output)
-		end = append_field(end, "output_bytes", (long)output);
-	if (is_stopped)
+	if (wait->output)
+		end = append_field(end, "output_bytes", (long)wait->output);
+	if (wait->is_stopped)
 		end = append_field(end, "is_stopped", 1);
+	return end;
+}
+
+/* Wait until the job's first process is over, kill what is left, and record the end. */
+_Noreturn static void await_end(struct wait *wait)
+{
+	int is_notice = !!(wait->plan->flags & NOTIFIES), has_more;
+	char line[MOST_RECORD], *end;
+
+	drop_rest(wait->plan);
+	for (;;) {
+		has_more = reap(wait);
+		if (wait->is_over || now_ms() >= wait->until_ms)
+			break;
+		if (!has_more)
+			quit(FAILED);
+		judge(wait);
+		if (wait->is_killing)
+			kill_job(wait);
+		sleep_until_change(wait);
+	}
+	end = append_kind(line, is_notice ? "notified" : "ended");
+	end = append_time(end, "at_s", CLOCK_REALTIME);
+	end = append_time(end, "mono_s", CLOCK_MONOTONIC);
+	sweep(wait);
+	end = append_end(end, wait);
 	reach(is_notice ? "notifier.before-record" : "runner.before-end-record");
 	record_end(line, end);
 	if (!is_notice)
