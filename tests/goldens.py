@@ -253,7 +253,7 @@ ORDERS: list[Message] = [
         protocol.EXEC, protocol.ExecOrder(**_ONE, number=1, pid=9, start_ticks=8, proof="0" * 64),
     ),
     protocol.message_of(protocol.SIGNAL, protocol.SignalOrder(**_ONE, count=3, signals=(10, 12))),
-    protocol.message_of(protocol.FORGET, protocol.ForgetOrder((protocol.AttemptOrder(**_ONE),))),
+    {"cmd": protocol.REMOVE_FILES, "attempts": [_ONE]},
     {"cmd": protocol.LIST},
     {"cmd": protocol.KEY, "uid": 1000},
     {"cmd": protocol.MEASURE_GPUS, "on": True},

@@ -29,7 +29,18 @@ from drfd.linux.descriptors import opened
 
 #: Seconds that a command may take.
 NOTICE_S = 30.0
-_UNKNOWN = "not known: it was cut short"
+_UNKNOWN, _NOTHING_LEFT = "not known: it was cut short", "not told: nothing was left of the job"
+
+
+@dataclass(slots=True)
+class Notice:
+    """A notification that is ordered, until its attempt is removed."""
+
+    assignment: Assignment
+    #: Whether its user is being looked up.
+    is_looked_up: bool = False
+    #: How its command has ended, or why it did not run; None until one of both is certain.
+    result: str | None = None
 
 
 @dataclass
@@ -44,72 +55,73 @@ class Notices:
     hurry: Callable[[Key], None]
     #: Largest number of commands that run at the same time; one user has half of them.
     most: int = 256
-    _wanted: dict[Key, Assignment] = field(default_factory=dict)
-    _live: set[Key] = field(default_factory=set)
-    #: Those whose users are looked up.
-    _asking: set[Key] = field(default_factory=set)
-    _results: dict[Key, str] = field(default_factory=dict)
+    _all: dict[Key, Notice] = field(default_factory=dict)
+    #: Those whose commands were running when this was last looked at.
+    _running: set[Key] = field(default_factory=set)
 
     def add(self, assignment: Assignment) -> Key:
         """Add a notification, to be run when the attempt has no process left. Returns its key."""
-        key = (assignment.order.id, assignment.order.attempt)
-        if self._wanted.setdefault(key, assignment) is not assignment:
+        key = assignment.order.key
+        if self._all.setdefault(key, Notice(assignment)).assignment is not assignment:
             assignment.close()
         return key
 
-    def is_live(self, key: Key, ending: Ending) -> bool:
+    def is_running(self, key: Key, ending: Ending) -> bool:
         """Return whether the attempt's command is running. Its end makes the ending due."""
-        if key in self._asking or (key in self._live and key in self.runners):
+        is_looked_up = key in self._all and self._all[key].is_looked_up
+        if is_looked_up or (key in self._running and key in self.runners):
             ending.due_mono_s = time.monotonic() + NOTICE_S + 2 * plan.NOTICE_SWEEP_S
             return True
-        self._live.discard(key)
+        self._running.discard(key)
         return False
 
-    def is_full(self, key: Key) -> bool:
+    def must_wait(self, key: Key) -> bool:
         """Return whether the attempt's command must wait for the end of other commands."""
         each_users = max(1, self.most // 2)
-        if key not in self._wanted or key in self._results or len(self._live) < each_users:
+        notice = self._all.get(key)
+        if notice is None or notice.result is not None or len(self._running) < each_users:
             return False
-        self._live = {each for each in self._live if each in self.runners}
-        uid = self._wanted[key].order.uid
-        # An order is kept in `_wanted` until its attempt is removed, so each running one is there.
-        own = sum(self._wanted[each].order.uid == uid for each in self._live)
-        return own >= each_users or len(self._live) >= self.most
+        self._running = {each for each in self._running if each in self.runners}
+        uid = notice.assignment.order.uid
+        own = sum(self._all[each].assignment.order.uid == uid for each in self._running)
+        return own >= each_users or len(self._running) >= self.most
 
     def start(self, key: Key) -> bool:
         """Start the attempt's command if one is ordered and has not run; return whether it runs."""
-        assignment = self._wanted.get(key)
-        if assignment is None or key in self._results:
+        notice = self._all.get(key)
+        if notice is None or notice.result is not None:
             return False
-        order = assignment.order
+        order = notice.assignment.order
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None or attempt.notifying is not None:
             return False
         if order.uid != attempt.created["uid"] or not attempt.owner.may_be(order.owner):
             # The launch has checked only whether jobs of the attempt's own user may run.
-            self._results[key] = "not told: it is not for the job's own user"
+            notice.result = "not told: it is not for the job's own user"
             return False
         found = self.directory.known(order)
         try:
             if found is None:
-                self.directory.ask(order, partial(self._answered, key))
-                self._asking.add(key)
+                self.directory.ask(order, partial(self._looked_up, key, notice))
+                notice.is_looked_up = True
                 return True
             reach("notice.before-fork")
-            self._start(assignment, attempt, *found)
+            self._start(notice.assignment, attempt, *found)
         except (LimitFailed, OSError, MemoryError, ValueError) as error:
-            self._results[key] = f"failed: {explain(error)}"
+            notice.result = f"failed: {explain(error)}"
             return False
         # Set before the result is known: a notifier that cannot write its record starts only once.
-        self._results[key] = _UNKNOWN
-        self._live.add(key)
+        notice.result = _UNKNOWN
+        self._running.add(key)
         reach("notice.after-fork")
         return True
 
-    def _answered(self, key: Key, problem: Denied | DirectoryFailed | None) -> None:
-        self._asking.discard(key)
-        if problem is not None and key in self._wanted:
-            self._results[key] = f"failed: {problem}"
+    def _looked_up(
+        self, key: Key, notice: Notice, problem: Denied | DirectoryFailed | None
+    ) -> None:
+        notice.is_looked_up = False
+        if problem is not None:
+            notice.result = f"failed: {problem}"
         self.hurry(key)
 
     def _start(
@@ -129,23 +141,21 @@ class Notices:
         with opened(name, flags, dir_fd=self.attempts_fd) as attempt_fd:
             self.runners.start(job, settings, attempt_fd)
 
-    def read(self, key: Key) -> None:
-        """Read the result of the notification, before the attempt's file is removed."""
-        if key not in self._wanted or self._results.get(key, _UNKNOWN) != _UNKNOWN:
-            return
-        attempt = attempt_files.read(self.attempts_fd, key)
-        if attempt is None:
-            self._results[key] = "not told: nothing was left of the job"
-        else:
-            self._results[key] = _text_of(attempt)
+    def result(self, key: Key) -> dict[str, str]:
+        """Return how the notification has ended, as a fact for the report, if there is one. Called
+        before the attempt's file is removed."""
+        notice = self._all.get(key)
+        if notice is None:
+            return {}
+        if notice.result is None or notice.result == _UNKNOWN:
+            attempt = attempt_files.read(self.attempts_fd, key)
+            notice.result = _NOTHING_LEFT if attempt is None else _text_of(attempt)
+        return {"notice": notice.result}
 
-    def take(self, key: Key) -> dict[str, str]:
-        """Return the result of the notification as a fact for the report, and forget it."""
-        assignment = self._wanted.pop(key, None)
-        if assignment is not None:
-            assignment.close()
-        text = self._results.pop(key, None)
-        return {} if text is None else {"notice": text}
+    def forget(self, key: Key) -> None:
+        """Forget the notification of an attempt that is removed, or whose result is reported."""
+        if key in self._all:
+            self._all.pop(key).assignment.close()
 
 
 def _text_of(attempt: Attempt) -> str:

@@ -36,7 +36,7 @@ FREEZE, THAW = "freeze", "thaw"
 ABOUT_ONE = (TERMINATE, KILL, REMOVE, FREEZE, THAW)
 LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
 #: Remove the files of attempts whose ends were reported with `gone`. It is answered by no report.
-FORGET = "forget"
+REMOVE_FILES = "remove-files"
 #: Run the notification command once in the attempt's cgroup, and then remove the attempt. For the
 #: attempt UNSTARTED, which has never been launched, a file is made first.
 NOTIFY = "notify"
@@ -351,7 +351,7 @@ class LendOrder(AttemptOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetOrder:
+class RemoveFilesOrder:
     """The order to remove the files of ended attempts, of which nothing else is left."""
 
     attempts: tuple[AttemptOrder, ...]
@@ -376,14 +376,14 @@ class MeasureGpusOrder:
     on: bool
 
 
-Order = AttemptOrder | ForgetOrder | ListOrder | KeyOrder | MeasureGpusOrder
+Order = AttemptOrder | RemoveFilesOrder | ListOrder | KeyOrder | MeasureGpusOrder
 _KINDS: dict[object, type[Order]] = {
     LAUNCH: LaunchOrder,
     NOTIFY: LaunchOrder,
     EXEC: ExecOrder,
     SIGNAL: SignalOrder,
     LEND: LendOrder,
-    FORGET: ForgetOrder,
+    REMOVE_FILES: RemoveFilesOrder,
     LIST: ListOrder,
     KEY: KeyOrder,
     MEASURE_GPUS: MeasureGpusOrder,

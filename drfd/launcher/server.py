@@ -34,7 +34,6 @@ from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
     Assignment,
     ExecOrder,
-    ForgetOrder,
     KeyOrder,
     LaunchOrder,
     LendOrder,
@@ -42,6 +41,7 @@ from drfd.launcher.protocol import (
     MeasureGpusOrder,
     Message,
     Order,
+    RemoveFilesOrder,
     SignalOrder,
     ceilings_record,
 )
@@ -346,9 +346,9 @@ class Launcher:
                 self._signalling.add(order.key, order.count, order.signals)
             case LendOrder():
                 self._lending.lend(order)
-            case ForgetOrder(attempts):
+            case RemoveFilesOrder(attempts):
                 for each in attempts:
-                    self._forget_ended(each.key)
+                    self._remove_file(each.key)
             case ListOrder():
                 self._list()
             case KeyOrder(uid):
@@ -487,7 +487,7 @@ class Launcher:
         if refusal is not None:
             self._tell("broke", key, text=refusal)
             return False
-        if key in self._known and not self._forget(key):
+        if key in self._known and not self._remove(key):
             # A runner died before it released its job; the job's process is about to exit.
             self._endings.add(key, remove=True, relaunch=assignment)
             return True
@@ -575,7 +575,7 @@ class Launcher:
                 # It had begun when its runner could not be watched. It must not be launched again.
                 self._report(key, attempt)
                 return
-            self._forget(key)
+            self._remove(key)
         except OSError as next_error:
             # The controller orders the removal again, as often as it takes.
             if short is None or not is_shortage(next_error):
@@ -614,7 +614,7 @@ class Launcher:
             self._tell("missing", key)
             return
         if not attempt.is_over:
-            self._freezing.discard(key)
+            self._freezing.forget(key)
             self._signalling.terminate(key, attempt)
 
     def _kill(self, key: Key) -> None:
@@ -743,7 +743,7 @@ class Launcher:
     # -- endings ----------------------------------------------------------------------------
 
     def _continue(self, key: Key, ending: Ending) -> None:
-        if self._notices.is_live(key, ending):
+        if self._notices.is_running(key, ending):
             return
         if not self._is_empty(key):
             if self._endings.put_off(ending):
@@ -756,18 +756,19 @@ class Launcher:
         if ending.remove:
             reach("remove.before-rmdir")
             # Before its notification, too: since its end the job's own has no room for processes.
-            if self._notices.is_full(key) or not self._is_without_cgroup(key):
+            if self._notices.must_wait(key) or not self._is_without_cgroup(key):
                 self._endings.put_off(ending)
                 return
             if self._notices.start(key):
                 return
-            self._notices.read(key)
-            if key[1] == UNSTARTED and (result := self._notices.take(key)):
+            result = self._notices.result(key)
+            if key[1] == UNSTARTED and result:
                 # The file stays until the controller has recorded the result.
+                self._notices.forget(key)
                 self._endings.finish(key)
                 self._tell(protocol.TOLD, key, **result)
                 return
-            if not self._forget(key):
+            if not self._remove(key):
                 self._endings.put_off(ending)
                 return
         self._endings.finish(key)
@@ -775,7 +776,8 @@ class Launcher:
             self._launch_or_close(ending.relaunch)
         elif ending.remove:
             self._lost_runners.pop(key, None)
-            self._tell("removed", key, **self._notices.take(key))
+            self._notices.forget(key)
+            self._tell("removed", key, **result)
 
     def _free(self, key: Key, ending: Ending) -> None:
         """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit
@@ -812,12 +814,12 @@ class Launcher:
         """Remove the attempt's cgroup. Returns False if it is still in use."""
         return key in self._without_cgroup or self.confinement.remove(key)
 
-    def _forget(self, key: Key) -> bool:
+    def _remove(self, key: Key) -> bool:
         """Remove the cgroup, then the file: the attempt is known as long as either exists. Returns
         False if the cgroup is still in use."""
         if not self._is_without_cgroup(key):
             return False
-        self._spaces.discard(key)
+        self._spaces.remove(key)
         reach("remove.before-unlink")
         attempt_files.remove(self.attempts_fd, key)
         reach("remove.after-unlink")
@@ -826,12 +828,12 @@ class Launcher:
         self._sweeps.gone(key)
         return True
 
-    def _forget_ended(self, key: Key) -> None:
+    def _remove_file(self, key: Key) -> None:
         """Remove the file of an attempt whose end was reported, and of which nothing else is left:
         that was found then, so that no process and no cgroup is looked for."""
         if key in self._without_cgroup and key not in self._runners and key not in self._endings:
             self._lost_runners.pop(key, None)
-            self._forget(key)
+            self._remove(key)
         else:
             self._endings.add(key, remove=True)
 

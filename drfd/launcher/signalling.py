@@ -132,7 +132,7 @@ class Freezing:
         if may_freeze and not self.confinement.freeze(key, attempt):
             self._put_off(key)
             return
-        self.discard(key)
+        self.forget(key)
         if attempt is None:
             self.tell("missing", key)
         elif may_freeze:
@@ -140,7 +140,7 @@ class Freezing:
             self.tell("frozen", key)
 
     def thaw(self, key: Key) -> None:
-        self.discard(key)
+        self.forget(key)
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             self.tell("missing", key)
@@ -148,7 +148,7 @@ class Freezing:
             reach("thaw.before-thaw")
             self.confinement.thaw(key, attempt)
 
-    def discard(self, key: Key) -> None:
+    def forget(self, key: Key) -> None:
         """Stop waiting for the freeze of an attempt."""
         self._slow.pop(key, None)
 

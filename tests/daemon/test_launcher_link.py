@@ -485,7 +485,7 @@ async def test_a_launcher_of_another_version_gets_no_order(bench, caplog, versio
 
 
 async def test_files_of_ended_attempts_are_removed_by_one_order(bench, monkeypatch):
-    monkeypatch.setattr(link_module, "_FORGET_S", 0.5)
+    monkeypatch.setattr(link_module, "_REMOVE_FILES_S", 0.5)
     async with bench() as b:
         await b.ready()
         for _ in range(2):
@@ -495,7 +495,7 @@ async def test_files_of_ended_attempts_are_removed_by_one_order(bench, monkeypat
         await b.report(ended(1, gone=True), ended(2, gone=True))
         await until(lambda: b.launcher.orders, lambda: b.job(2))
         both = [{"id": 1, "attempt": 1}, {"id": 2, "attempt": 1}]
-        assert b.taken() == [{"cmd": "forget", "attempts": both}]
+        assert b.taken() == [{"cmd": "remove-files", "attempts": both}]
 
 
 @pytest.mark.parametrize(

@@ -150,12 +150,12 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch):
     wanted += [ordered(number, 1001) for number in range(7, 10)]
     for each in wanted:
         key = desk.add(each)
-        if not desk.is_full(key):
+        if not desk.must_wait(key):
             assert desk.start(key)
     assert {number for number, _ in at_work} == {1, 2, 7, 8}
     at_work.discard((1, 1))
-    assert not desk.is_full((3, 1))
-    assert desk.is_full((9, 1))
+    assert not desk.must_wait((3, 1))
+    assert desk.must_wait((9, 1))
 
 
 # -- jobs that never start -----------------------------------------------------------------------

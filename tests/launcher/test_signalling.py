@@ -242,7 +242,7 @@ def test_pauses_double_up_to_a_second_until_all_stands_still(directory, clock):
         freezing.run_due()
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
     freezing.freeze(B)
-    freezing.discard(B)
+    freezing.forget(B)
     still.update((A, B))
     clock.now += 1.0
     freezing.run_due()

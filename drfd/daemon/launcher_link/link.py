@@ -76,7 +76,7 @@ _COMING_UP_S = 2.0
 #: record a report.
 RELIST_S = 1.0
 #: Seconds for which files of ended attempts are left, so that many are removed by one order.
-_FORGET_S = 0.1
+_REMOVE_FILES_S = 0.1
 #: Seconds until a user's key, if it is not there, is ordered again.
 _KEY_PAUSE_S = 0.5
 #: Bytes of one report, at most.
@@ -815,7 +815,7 @@ class LauncherConnection:
             # Usually of the same turn, so that the next start waits for one commit, not for two.
             removed = st.AttemptRemoved(self._engine.clock(), *key)
             # Its file is still to go. If this order is lost, the next reconciliation gives it.
-            self._submit(removed, partial(self._forget_file, key))
+            self._submit(removed, partial(self._remove_file, key))
 
     def _forget(self, key: AttemptKey) -> bool:
         """Drop the state of a removed attempt, and return whether it was a stray."""
@@ -830,15 +830,15 @@ class LauncherConnection:
         log.info("event=stray-ended job=%d attempt=%d", *key)
         return True
 
-    def _forget_file(self, key: AttemptKey) -> None:
+    def _remove_file(self, key: AttemptKey) -> None:
         """Order the removal of the file of an ended attempt, together with those of others."""
         if not self._gone:
-            asyncio.get_running_loop().call_later(_FORGET_S, self._forget_files)
+            asyncio.get_running_loop().call_later(_REMOVE_FILES_S, self._remove_files)
         self._gone.append(protocol.AttemptOrder(id=key[0], attempt=key[1]))
 
-    def _forget_files(self) -> None:
+    def _remove_files(self) -> None:
         attempts, self._gone = tuple(self._gone), []
-        self._order(protocol.FORGET, protocol.ForgetOrder(attempts))
+        self._order(protocol.REMOVE_FILES, protocol.RemoveFilesOrder(attempts))
 
     def _launch_if_owed(self, job_id: int) -> Callable[[], None]:
         """Return a callback that launches the job if its launch is owed by then."""

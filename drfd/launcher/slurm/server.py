@@ -32,11 +32,11 @@ from drfd.launcher.protocol import (
     Assignment,
     AttemptOrder,
     ExecOrder,
-    ForgetOrder,
     LaunchOrder,
     ListOrder,
     Message,
     Order,
+    RemoveFilesOrder,
     SignalOrder,
 )
 from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_failure
@@ -211,7 +211,7 @@ class SlurmLauncher:
             case SignalOrder():
                 self._signals[order.key] = order.count, order.signals
                 self._times.hurry()
-            case ForgetOrder(attempts):
+            case RemoveFilesOrder(attempts):
                 for each in attempts:
                     self._wish(protocol.REMOVE, each.key)
             case ListOrder():

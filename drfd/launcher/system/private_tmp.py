@@ -138,7 +138,7 @@ class PrivateSpaces:
         if place is not None:
             self._places[key] = place
 
-    def discard(self, key: Key) -> None:
+    def remove(self, key: Key) -> None:
         """Remove an ended attempt's space: an empty one at once, a full one in another process."""
         place = self._places.pop(key, None)
         if place is None:

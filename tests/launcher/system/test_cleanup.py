@@ -292,7 +292,7 @@ def test_an_empty_space_is_removed_at_once(loop, home):
     spaces.make((7, 1), place)
     assert names(home / "7.1.1000") == ["tmp", "var"]
     assert (home / "7.1.1000" / "tmp").stat().st_mode & 0o7777 == 0o1777
-    spaces.discard((7, 1))
+    spaces.remove((7, 1))
     assert names(home) == []
     assert not loop.selector.get_map()
 
@@ -309,8 +309,8 @@ def test_what_is_in_it_is_removed_by_another_process(loop, home):
             os.chown(inner, 60_000 + number, -1)
             # Not the user's: root removes it.
             (inner / "file").touch()
-    spaces.discard((1, 1))
-    spaces.discard((2, 1))
+    spaces.remove((1, 1))
+    spaces.remove((2, 1))
     # The attempts are over: others of these names may begin.
     assert all(name.startswith("gone-") for name in names(home))
     spaces.make((1, 1), spaces.place_for((1, 1), 60_001))
@@ -329,8 +329,8 @@ def test_a_start_removes_what_no_attempt_has(loop, home):
     spaces.sweep(str(home.parent / "never-made"))
     loop.until_quiet()
     assert names(home) == ["2.1.1000", "notes"]
-    spaces.discard((2, 1))
-    spaces.discard((3, 1))
+    spaces.remove((2, 1))
+    spaces.remove((3, 1))
     assert names(home) == ["notes"]
 
 
@@ -347,8 +347,8 @@ def test_attempts_keep_their_space_where_the_option_is_off_by_now(loop, home):
     spaces.sweep(str(home))
     loop.until_quiet()
     assert names(home) == ["1.1.1000"]
-    spaces.discard((1, 1))
-    spaces.discard((2, 1))
+    spaces.remove((1, 1))
+    spaces.remove((2, 1))
     assert names(home) == []
 
 
@@ -361,7 +361,7 @@ def test_a_space_that_cannot_be_renamed_is_removed_all_the_same(loop, home, monk
     spaces.make((1, 1), spaces.place_for((1, 1), 0))
     (home / "1.1.0" / "tmp" / "file").touch()
     monkeypatch.setattr(os, "rename", refuse)
-    spaces.discard((1, 1))
+    spaces.remove((1, 1))
     loop.until_quiet()
     assert names(home) == []
 
@@ -403,7 +403,7 @@ def test_a_home_of_earlier_attempts_that_is_not_roots_alone_is_left_as_it_is(loo
     spaces = loop.spaces(home)
     spaces.adopt((9, 1), f"{other}/9.1.1000")
     spaces.sweep(None)
-    spaces.discard((9, 1))
+    spaces.remove((9, 1))
     loop.until_quiet()
     assert names(other) == ["8.1.1000"]
 
