@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator
 
 SOCKET = "/run/systemd/journal/socket"
+#: How long an entry may wait for a journal that does not read, as a timeval: 10 ms.
+_MOST_WAIT = struct.pack("@ll", 0, 10_000)
 
 _PRIORITY = {
     logging.DEBUG: 7,
@@ -55,10 +57,14 @@ class Entries(logging.Handler):
         self._otherwise = otherwise
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _MOST_WAIT)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._socket.sendto(entry(self._fields(record)), self._path)
+        except BlockingIOError:
+            # The journal is stopped, and standard error leads to it, too: the entry is lost.
+            pass
         except OSError:
             # No journal, or an entry too long for a datagram.
             self._otherwise.handle(record)

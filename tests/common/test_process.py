@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -245,6 +246,24 @@ def test_no_value_can_pretend_to_be_a_field():
     assert entry([("MESSAGE", value.decode())]) == (
         b"MESSAGE\n" + struct.pack("<Q", len(value)) + value + b"\n"
     )
+
+
+def test_a_journal_that_does_not_read_holds_nobody_up(journal, log, lines):
+    """It was waited for until it read again: no job started or ended meanwhile."""
+    others: list[socket.socket] = []
+    sent = -1
+    while sent != 0:
+        # Each may have so many bytes under way, and all together so many datagrams.
+        others.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
+        sent = 0
+        with suppress(BlockingIOError):
+            while True:
+                others[-1].sendto(b"x", journal.getsockname())
+                sent += 1
+    log.error("event=stuck")
+    assert lines.getvalue() == ""
+    for each in others:
+        each.close()
 
 
 def test_without_a_journal_the_line_is_not_lost(log, lines):
