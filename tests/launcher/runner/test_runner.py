@@ -131,6 +131,30 @@ def test_the_end_is_that_of_the_first_process(runs):
     assert how(runs) == (7, None)
 
 
+_TRACED = """\
+import ctypes, os, signal, time
+if os.getuid() == 0:  # A process with capabilities is traced by none that has fewer.
+    os.setuid(65534)
+traced = os.getpid()
+if os.fork() == 0:
+    while open(f"/proc/{traced}/stat").read().rpartition(")")[2].split()[0] != "t":
+        time.sleep(0.01)
+    time.sleep(0.3)
+    print("still there", flush=True)
+    os.kill(traced, signal.SIGKILL)
+else:
+    ctypes.CDLL(None).ptrace(0, 0, 0, 0)
+    os.kill(traced, signal.SIGUSR1)
+"""
+
+
+def test_a_job_that_has_itself_traced_is_not_over_when_it_stops(runs):
+    """Its parent is the runner (PTRACE_TRACEME), which killed all of it then."""
+    runs.start(f"exec {sys.executable} -I -S -c '{_TRACED}'")
+    assert how(runs) == (None, signal.SIGKILL)
+    assert (runs.work / "out").read_text() == "still there\n"
+
+
 # -- while it lives -------------------------------------------------------------------------
 
 

@@ -152,6 +152,9 @@ static int reap(struct wait *wait)
 
 		if (pid <= 0)
 			return pid == 0;
+		/* A job that has itself traced (PTRACE_TRACEME) is traced by this process, until it is killed. */
+		if (WIFSTOPPED(found))
+			continue;
 		if (pid == wait->pid)
 			wait->status = found, wait->is_over = 1;
 		wait->cpu_us += (unsigned long)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000;
