@@ -79,29 +79,6 @@ def test_a_job_starts_at_its_time_also_if_the_daemon_was_killed_meanwhile(instan
     assert min(job["started_at"], job["eligible_at"]) >= int(before) + 5
 
 
-def test_the_controller_is_killed_while_jobs_wait_for_each_other(lend):
-    """Each time right after the end that lets the next one go, and none runs twice or never."""
-    instance = lend(ROOMY)
-    first = sh(instance, f"{GATE}; echo 1 >> order")
-    ids = [first]
-    for number in range(2, 5):
-        ids.append(sh(instance, f"echo {number} >> order", "--after", str(ids[-1])))
-    for point in ("journal.before-commit", "journal.after-commit", "engine.before-effect"):
-        instance.arm(point, "self")
-    (instance.work / "gate").touch()
-    deaths = 0
-    while not lines(instance, "order")[3:]:
-        if instance.is_dead():
-            deaths += 1
-            # It may die again before it answers.
-            instance.launch()
-        time.sleep(0.02)
-    wait_for("the daemon's answer", instance.answers)
-    assert [instance.wait_end(job_id)["state"] for job_id in ids] == ["COMPLETED"] * 4
-    assert deaths >= 2
-    assert lines(instance, "order") == ["1", "2", "3", "4"]
-
-
 def test_a_failed_job_is_tried_again_after_a_pause_and_appends_to_its_output(instance):
     script = f"echo try $DRF_ATTEMPT; {GATE}; [ $DRF_ATTEMPT = 2 ] || exit 3"
     job_id = sh(instance, script, "--retry", "3")

@@ -2,21 +2,16 @@
 reservation, rules that come and go, who is stopped for others, and load that is not drfd's."""
 
 import getpass
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from contextlib import closing
-from math import inf
 from typing import Any
 
 import psutil
 import pytest
 
-from drfd.client.connection import Connection
-from instance import CONFIG, PLAIN, Instance, wait_for
+from instance import PLAIN, Instance, wait_for
 
 
 @pytest.mark.anew
@@ -52,76 +47,6 @@ def test_table_1_of_the_paper(instance):
         assert nodes[path]["running"] == count
     assert shares["free"]["cores"] == 0
     assert shares["free"]["memory"] == 4 << 30
-
-
-def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(lend):
-    """Within one job of the entitlements: 6, 2 and 2 of ten cores. The ten that run end when all of
-    them are there, so that it is no matter how long a start takes here."""
-    pools = "[pools.A]\nweight = 3\n[pools.B]\n[pools.C]\n[pools.all]\n"
-    text = CONFIG.replace("cores = 9", "cores = 10").replace("[pools.A]\n[pools.B]\n", pools)
-    instance = lend(text)
-    block = instance.submit("-p", "all", "-c", "10", "--", "sleep", "600")
-    script = "while ! [ -e end-$DRF_JOB_ID ]; do sleep 0.02; done"
-    ids = {
-        instance.submit("-p", pool, "-m", "64M", "--", "sh", "-c", script): pool
-        for _ in range(20)
-        for pool in "CBA"
-    }
-    instance.drf("cancel", block)
-    over: set[int] = set()
-
-    def settled() -> list[dict[str, Any]]:
-        """All jobs, when ten run and none is on its way in or out."""
-        jobs = [job for job in instance.status() if job["id"] in ids]
-        runs = {job["id"] for job in jobs if job["state"] == "RUNNING"}
-        is_quiet = {job["state"] for job in jobs} <= {"PENDING", "RUNNING"}
-        return jobs if is_quiet and len(runs) == 10 and not runs & over else []
-
-    seen: dict[str, list[int]] = {"A": [], "B": [], "C": []}
-    while True:
-        jobs = wait_for("ten that run", settled, show=instance.status)
-        # Who has no more queued gives its place to the others.
-        if {ids[job["id"]] for job in jobs if job["state"] == "PENDING"} != {*seen}:
-            break
-        running = [job for job in jobs if job["state"] == "RUNNING"]
-        counts = Counter(ids[job["id"]] for job in running)
-        for pool, row in seen.items():
-            row.append(counts[pool])
-        for job in running:
-            over.add(job["id"])
-            (instance.work / f"end-{job['id']}").touch()
-    assert len(seen["A"]) >= 2, instance.status()
-    means = {pool: sum(row) / len(row) for pool, row in seen.items()}
-    for pool, expected in (("A", 6), ("B", 2), ("C", 2)):
-        assert abs(means[pool] - expected) <= 1, seen
-
-
-def test_a_job_of_most_of_the_machine_starts_in_a_busy_stream(lend):
-    """It has a reservation, and starts while small jobs still wait."""
-    text = CONFIG.replace("cores = 9", "cores = 10")
-    instance = lend(f"{text}[scheduling]\nreservation_delay = '1s'\n[pools.C]\n")
-    with closing(Connection(instance.socket)) as client:
-        for number in range(160):
-            client.request(
-                "submit", argv=["sleep", "1"], cwd=str(instance.work), pool="AB"[number % 2],
-                env={"PATH": os.environ["PATH"]}, stdout="/dev/null", time_limit_s=4,
-                demand={"cores_milli": 1000, "memory_bytes": 64 << 20},
-            )  # fmt: skip
-    big = instance.submit("-p", "C", "-c", "9", "-t", "5s", "--", "sleep", "1")
-    # It may start before we look.
-    told = wait_for(
-        "its reservation",
-        lambda: [
-            job for job in [instance.show(big)] if job["expected_start_at"] or job["started_at"]
-        ],
-    )[0]
-    assert told["started_at"] or "is kept for it" in told["reason"]["text"]
-    started = wait_for("its start", lambda: instance.show(big)["started_at"])
-    # By their times: some may have started before we look.
-    later = [job for job in instance.status("--all") if (job["started_at"] or inf) > started]
-    assert later, "it passed the small jobs"
-    # Patience, the longest small job by its limit, and a pass.
-    assert started - told["submitted_at"] < 1 + 4 + 5 + 3
 
 
 def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance):
@@ -297,19 +222,6 @@ def test_a_starving_pool_gets_the_place_of_the_job_started_last_which_runs_again
     untouched = instance.wait_end(first)
     assert (untouched["state"], untouched["attempt"]) == ("COMPLETED", 1)
     assert "PreemptRequested" not in kinds(untouched)
-
-
-def test_where_no_job_is_marked_nobody_is_stopped_however_long_somebody_starves(lend):
-    instance = lend(PREEMPTING.format(how="suspend"))
-    unmarked = [running(instance, "a") for _ in range(2)]
-    starving = instance.submit("-p", "b", "-c", "1", "-m", "64M", "--", "true")
-    time.sleep(5)
-    assert instance.show(starving)["state"] == "PENDING"
-    for job_id in unmarked:
-        assert kinds(instance.show(job_id)) == ["Submitted", "Admitted", "Launched"]
-    (instance.work / "gate").touch()
-    for job_id in (starving, *unmarked):
-        assert instance.wait_end(job_id)["state"] == "COMPLETED"
 
 
 def test_a_job_that_is_frozen_for_another_goes_on_afterwards_as_the_same_process(lend):

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from drfd.journal.history import read_curves
 from gpu_machines import CONTROLLER, Nvml, a_library, needs_nvml, unfold, without_gpus
 from instance import (
     CONFIG,
@@ -25,7 +24,6 @@ from instance import (
     SMALL,
     Instance,
     OwnLauncher,
-    is_alive,
     parent_of,
     wait_for,
 )
@@ -158,19 +156,6 @@ def test_a_lost_gpu_does_not_leave_its_number_to_the_next_over_kill_9(machine):
     assert instance.wait_end(holders[1])["state"] == "COMPLETED"
 
 
-def test_the_loss_of_a_gpu_changes_no_number_of_another(machine):
-    """After the loss of the first one, "auto" gives out the second under the number that it had."""
-    instance = machine.instance
-    instance.config.write_text(instance.configured.replace("[0, 1]", '"auto"'))
-    assert instance.wait_end(machine.submit())["state"] == "COMPLETED"
-    machine.lose_the_first()
-    instance.drf("reload")
-    assert json.loads(instance.drf("doctor", "--json").stdout)["gres"] == {"gpu": ["1"]}
-    job = machine.submit()
-    assert instance.wait_end(job)["state"] == "COMPLETED"
-    assert instance.output(job).split() == [SECOND]
-
-
 # -- what is measured of GPUs -----------------------------------------------------------------
 
 #: Plays a machine on which NVIDIA's driver is loaded.
@@ -184,7 +169,6 @@ main()
 BY_NODE = f"{CONFIG}[gres.gpu]\ndevices = ['/dev/full', '/dev/no-gpu']\n{ROOTS}"
 BY_UUID = f"{CONFIG}[gres.gpu]\ninstances = ['GPU-a', 'GPU-b']\n{ROOTS}"
 SHARED = BY_UUID.replace("'GPU-b']", "'GPU-b']\nshare = true\nmemory = '24G'")
-CAREFUL = f"{BY_UUID}[scheduling]\nrespect_external_load = true\n"
 #: One of 900 MiB, of which so much is used.
 GPU = f"gpu 0000:01:00 GPU-a {900 * MIB} {{used}} 90 0"
 #: Two of 24 GiB, of which something else has 5.
@@ -301,79 +285,6 @@ def meter_pid(instance: Instance) -> int:
     raise AssertionError("nothing measures")
 
 
-@without_gpus
-@with_config(BY_UUID, GPU.format(used=0))
-def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(meter, nvml):
-    """A job that runs on, and one that ends while no daemon is there."""
-    instance = meter
-    job_id, pid, gate = start(instance, "gpu")
-    nvml.answer(GPU.format(used=500 * MIB), f"proc 0 C {pid} {500 * MIB} 80")
-    journal = instance.state / "controller" / "journal.sqlite"
-
-    def is_saved() -> bool:
-        curve = read_curves(journal, [job_id]).get(job_id)
-        tally = None if curve is None else curve.gpu_tally
-        return tally is not None and tally.memory_peak == 500 * MIB
-
-    wait_for("the peak in the journal", is_saved, seconds=60, show=instance.log.read_text)
-    # From now on it does nothing, of which the next daemon alone would tell.
-    nvml.answer(GPU.format(used=0))
-    instance.strike("controller")
-    usage = await_use(instance, job_id, 0)
-    assert usage["gpu_memory_peak"] == 500 * MIB
-    assert 0 < usage["gpu_utilisation_mean"] <= 80
-    instance.kill()
-    gate.touch()
-    wait_for("its end", lambda: not is_alive(pid))
-    instance.start()
-    assert instance.wait_end(job_id)["state"] == "COMPLETED"
-    used = past(instance)["used"]
-    assert used["gpu_memory_peak"] == 500 * MIB
-    assert 0 < used["gpu_utilisation_mean"] <= 80
-
-
-@with_config(BY_UUID, *BIG)
-def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(meter, nvml):
-    """Others live on: one that uses less, one that used more in a single reading, and one that
-    uses as much in all, on two GPUs."""
-    pids: dict[int, int] = {}
-
-    def begin(gpus: int, memory: str) -> int:
-        job_id, pid, _ = start(meter, f"gpu={gpus},memory={memory}")
-        pids[job_id] = pid
-        return job_id
-
-    def answer(*use: tuple[int, int, float]) -> None:
-        """Each: the place of a GPU, a job, and its gibibytes there."""
-        processes = (f"proc {gpu} C {pids[job]} {round(has * GIB)} 5" for gpu, job, has in use)
-        nvml.answer(*BIG, *processes)
-
-    def seen(job_id: int, gibibytes: float) -> None:
-        await_use(meter, job_id, round(gibibytes * GIB))
-
-    both = begin(2, "3G")
-    answer((0, both, 2.5), (1, both, 2.5))
-    seen(both, 5)
-    shown = meter.drf("show", both).stdout.splitlines()
-    assert "GPU memory 2.5G of 3G on GPU GPU-a; 2.5G of 3G on GPU GPU-b" in shown
-    answer((0, both, 3.5), (1, both, 0.5))
-    seen(both, 4)
-    answer((0, both, 0.5), (1, both, 2.75))
-    seen(both, 3.25)
-    answer((0, both, 0.5), (1, both, 3.5))
-    ended = meter.wait_end(both)
-    assert (ended["state"], ended["outcome"]["code"]) == ("LIMIT_EXCEEDED", "LIMIT_EXCEEDED")
-    text = "used 3.5G of the memory of GPU GPU-b, and 3G were declared"
-    assert ended["outcome"]["text"].startswith(text)
-    assert "--gres gpu=2,memory=5376M" in ended["outcome"]["text"]
-    other = begin(1, "4G")
-    answer((0, other, 3.9))
-    seen(other, 3.9)
-    answer((0, other, 3.5))
-    seen(other, 3.5)
-    assert meter.show(other)["state"] == "RUNNING"
-
-
 @with_config(SHARED, *BIG)
 def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter, nvml):
     """Two on one GPU; a third waits for a part of one, and starts where another job has been
@@ -405,24 +316,3 @@ def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter, nvml):
     # What reads the whole machine or its past can do with such GPUs, too.
     for words in (("doctor",), ("shares",), ("top", "--once"), ("simulate", "--history")):
         assert "gpu" in meter.drf(*words).stdout or words[0] == "simulate"
-
-
-@with_config(CAREFUL, *BIG)
-def test_a_gpu_that_falls_off_the_bus_is_given_to_no_job_until_it_is_back(meter, nvml):
-    """Else each job would be started there, and fail at once."""
-    wait_for("both", lambda: len(meter._ask("status").get("gpus", ())) == 2)
-    nvml.answer(BIG[0].removesuffix(" 0") + " 15", BIG[1])
-    asks = (*SMALL, "--gres", "gpu=2", "--", "true")
-
-    def reason() -> str:
-        """Of a job that is new: before the loss is known, it runs."""
-        job_id = meter.submit(*asks)
-        text = " ".join(meter.drf("why", job_id).stdout.split())
-        meter.drf("cancel", job_id, check=False)
-        return text
-
-    text = "gpu GPU-a is lost: its driver does not reach it"
-    wait_for("the loss", lambda: text in reason(), pause_s=1, show=reason)
-    late = meter.submit(*asks)
-    nvml.answer(*BIG)
-    assert meter.wait_end(late)["state"] == "COMPLETED"

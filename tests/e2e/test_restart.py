@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from drfd.client.connection import Connection
-from drfd.common import failpoints
 from drfd.core.model import events as ev
 from drfd.journal.journal import Journal
 from instance import BLOWS, CONFIG, GATE, ROOMY, SMALL, is_alive, parent_of, wait_for
@@ -101,35 +99,6 @@ def test_a_runner_that_is_killed_loses_only_its_own_job(lend):
     assert instance.wait_end(other)["exit_code"] == 3
 
 
-@pytest.mark.anew
-def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance):
-    """And the daemon answers as soon as an empty one does, within two seconds."""
-
-    def restart_s() -> float:
-        """The shortest of three: the machine may stand still during one of them."""
-        took_s = []
-        for _ in range(3):
-            instance.kill()
-            started = time.monotonic()
-            instance.start()
-            took_s.append(time.monotonic() - started)
-        return min(took_s)
-
-    empty_s = restart_s()
-    instance.drf("drain")
-    fields = {"argv": ["true"], "cwd": "/", "env": {"A": "b" * 500}}
-    with closing(Connection(instance.socket)) as client:
-        replies = [*client.submit_all(fields for _ in range(10_000))]
-    assert all(isinstance(reply, dict) for reply in replies)
-    took_s = restart_s()
-    jobs = instance.status()
-    assert [job["id"] for job in jobs] == list(range(1, 10_001))
-    assert {job["state"] for job in jobs} == {"PENDING"}
-    assert took_s - empty_s < 2.0
-    # To cancel them all would take a while.
-    instance.stop()
-
-
 def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(instance):
     """As after every start of a user's own daemon, which answers before its launcher is up."""
     for _ in range(3):
@@ -178,23 +147,3 @@ def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked
         assert isinstance(configured, ev.Configured)
         assert '"cores_milli":8000' in (journal.audit.rules(configured.rules) or "")
         assert isinstance(stopped, ev.DaemonStopped)
-
-
-@pytest.mark.parametrize("point", failpoints.RUNNER)
-def test_a_runner_dies_at(lend, point):
-    """Before its job is let go, the job is launched again; after that its end cannot be known,
-    unless it is on record already. The other jobs notice nothing."""
-    instance = lend(ROOMY)
-    instance.arm(point, "self")
-    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo x >> ran; exit 3")
-    job = instance.wait_end(job_id)
-    ran = instance.work / "ran"
-    runs = len(ran.read_text().split()) if ran.exists() else 0
-    if point in ("runner.before-child", "runner.before-running-record", "runner.after-end-record"):
-        assert (job["state"], job["exit_code"], runs) == ("FAILED", 3, 1)
-    else:
-        assert (job["state"], job["exit_code"]) == ("LOST", None)
-        assert runs <= 1
-    other = instance.submit("-c", "0.1", "--", "true")
-    assert instance.wait_end(other)["state"] == "COMPLETED"
-    assert instance.cgroups() == []

@@ -58,12 +58,6 @@ def test_a_script_for_slurm_runs_with_what_it_asks_for(instance, name, file, tex
     assert found.read_text() == text.format(id=job_id, place=place)
 
 
-def test_what_cannot_be_counted_here_is_refused(instance):
-    done = instance.drf("submit", SCRIPTS / "20-licences.sh", check=False)
-    assert done.returncode == 1
-    assert "solver" in done.stderr
-
-
 def test_a_script_from_a_pipe_sees_its_directory(instance):
     text = "import os, sys\nprint(sys.argv, sys.path[0] == os.getcwd(), __file__)\n"
     done = subprocess.run(
@@ -148,9 +142,3 @@ def test_a_script_finds_slurms_commands_by_itself(instance, shell):
     said = (place / f"drf-{job_id}.out").read_text().splitlines()
     assert sorted(said[:2]) == [f"0: {host}", f"1: {host}"]
     assert said[2:] == [host.partition(".")[0], str(job_id)]
-
-
-def test_a_wrapped_line_is_the_shells(instance):
-    job_id = instance.submit("-m", "64M", "--wrap", "seq 9 | wc -l", cwd=instance.work)
-    instance.wait_end(job_id)
-    assert (instance.work / f"drf-{job_id}.out").read_text() == "9\n"
