@@ -3,14 +3,12 @@
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drfd.launcher.system.process import start_ticks
 from drfd.slurm.files import MORE_CONF, Layout, files
 from drfd.slurm.private import PrivateNode, PrivateSlurm
 from drfd.slurm.settings import SLURM_CONF
@@ -39,14 +37,6 @@ def nodes_of(instance: Instance) -> dict[str, dict[str, Any]]:
 
 def why(instance: Instance, job_id: int) -> dict[str, Any]:
     return dict(instance._ask("why", id=job_id)["job"]["reason"])
-
-
-def kill_slurm_launcher(instance: Instance) -> None:
-    """SIGKILL; its supervisor starts another."""
-    pid = wait_for("a launcher of Slurm's nodes", instance.slurm_launcher_pid)
-    ticks = start_ticks(pid)
-    os.kill(pid, signal.SIGKILL)
-    wait_for("its end", lambda: start_ticks(pid) != ticks)
 
 
 @pytest.fixture(scope="module")
@@ -224,41 +214,6 @@ def test_a_suspended_job_leaves_the_cores_of_its_node_to_others(instance):
     instance.wait_state(first, "RUNNING")
     instance.drf("cancel", first)
     assert instance.wait_end(first)["state"] == "CANCELLED"
-
-
-@slurm
-@pytest.mark.parametrize("victims", [("controller",), ("launcher",), ("launcher", "controller")])
-def test_no_job_is_lost_or_runs_twice_when_a_process_is_killed(instance, victims):
-    """Each job adds a line to a file of its own when it starts. Some have only been submitted when
-    the process dies, some run, some end meanwhile, and some are submitted while it is away."""
-    fates = {"short": "exit 3", "long": "while ! [ -e gate ]; do sleep 0.1; done; exit 4"}
-    ids: dict[int, tuple[str, int]] = {}
-
-    def submit(name: str, number: int) -> None:
-        script = f"echo x >> ran-{name}-{number}; {fates[name]}"
-        words = (*LITTLE, "--constraint", "big", "--", "sh", "-c", script)
-        ids[instance.submit(*words)] = name, number
-
-    for number in range(3):
-        submit("long", number)
-        submit("short", number)
-    for victim in victims:
-        if victim == "launcher":
-            kill_slurm_launcher(instance)
-        else:
-            instance.kill()
-            instance.start()
-    submit("short", 3)
-    submit("long", 3)
-    (instance.work / "gate").touch()
-    for job_id, (name, number) in ids.items():
-        job = instance.wait_end(job_id)
-        code = {"short": 3, "long": 4}[name]
-        assert (job["state"], job["exit_code"], job["attempt"]) == ("FAILED", code, 1), job
-        assert (instance.work / f"ran-{name}-{number}").read_text() == "x\n"
-    wait_for(
-        "no attempt left", lambda: not [*(instance.state / "slurm-launcher/attempts").iterdir()]
-    )
 
 
 @slurm

@@ -76,22 +76,6 @@ def test_what_it_leaves_behind_is_ended_with_the_job(instance):
     assert instance.cgroups() == []
 
 
-@pytest.mark.parametrize("point", ["notice.before-fork", "notice.after-fork"])
-def test_an_end_is_told_once_at_most_whoever_dies_meanwhile(instance, point):
-    """Of launchers: the next one finds the mark in the attempt file, or none yet."""
-    instance.launcher_pid()
-    instance.arm(point, "self")
-    words = ("--notify-command", "echo x >> told; sleep 0.3")
-    job = instance.ended(*words, "--", "true")
-    assert job["state"] == "COMPLETED"
-    told = instance.work / "told"
-    count = len(told.read_text().split()) if told.exists() else 0
-    assert count <= 1
-    if point == "notice.before-fork":
-        assert (count, note(job)) == (1, "notification told")
-    assert instance.cgroups() == []
-
-
 def test_an_end_that_drfd_has_not_seen_is_told_when_it_is_back(instance):
     words = ("--notify-command", "echo $DRF_STATE >> told")
     wait = "while [ ! -e go ]; do sleep 0.05; done"

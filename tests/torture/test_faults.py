@@ -322,21 +322,6 @@ def test_a_controller_not_mounted_is_told_and_all_else_enforced(shelter):
 # -- clocks --------------------------------------------------------------------------------------
 
 
-def test_daemons_that_stood_still_for_a_while_go_on(make_instance):
-    """As a machine that sleeps: everybody stands still for a while, and goes on."""
-    instance = make_instance(ROOMY).start()
-    job_id = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 9))["id"]
-    assert instance.process is not None
-    pids = [instance.process.pid, instance.launcher_pid()]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    (instance.work / "gate").touch()
-    time.sleep(1)
-    for pid in reversed(pids):
-        os.kill(pid, signal.SIGCONT)
-    assert instance.wait_end(job_id)["exit_code"] == 9
-
-
 # -- shortages while jobs are submitted, launched and ended -----------------------------------
 
 # By prlimit(2) on processes that the test has started: a limit of address space makes the next
