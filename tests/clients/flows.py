@@ -36,6 +36,10 @@ rule long:
     output: "long.txt"
     resources: mem_mb=200, runtime=5, drf_priority=5
     shell: "touch begun; sleep 600"
+rule wide:
+    output: "wide.txt"
+    threads: 400
+    shell: "exit 3"
 """
 
 
@@ -178,7 +182,12 @@ def snakemake_drfd() -> dict[str, Any]:
     await_so(Path("begun").exists)
     running.send_signal(signal.SIGINT)
     stopped = running.wait(LONGEST_S) != 0
-    return {**found, "reason": "FAILED: exit code 1" in said, "stopped": stopped}
+    both = [*start[:-2], "4", "wide", "part-7.txt"]
+    refused = subprocess.run(both, stderr=subprocess.PIPE, text=True, check=False).stderr
+    others = "could never start" in refused and Path("part-7.txt").exists()
+    return {
+        **found, "reason": "FAILED: exit code 1" in said, "stopped": stopped, "others": others,
+    }  # fmt: skip
 
 
 def run_snakefile(*words: str) -> tuple[dict[str, Any], str]:

@@ -74,8 +74,12 @@ class Executor(RemoteExecutor):
         self.write_jobscript(job, script)
         try:
             found = self._client.submit([script], **_options(job))
+        except drfd.client.Refused as error:
+            # Those that run go on.
+            self.report_job_error(SubmittedJobInfo(job), msg=f"drfd refuses it: {error}. ")
+            return
         except drfd.client.DrfdError as error:
-            raise WorkflowError(f"drfd does not accept job {job.name}: {error}") from None
+            raise WorkflowError(f"drfd: {error}") from None
         self._live.add(found)
         self.report_job_submission(SubmittedJobInfo(job, external_jobid=str(found)))
         self._news.set()
