@@ -195,7 +195,7 @@ def test_what_is_wrong_with_the_service_comes_first(drf, listed, job):
     listed(draining=True, drain=drain)
     result = drf("status")
     assert (result.code, result.out) == (0, "")
-    assert result.err.splitlines() == [draining, "drf: no jobs"]
+    assert result.err.splitlines() == [draining, "drf: no jobs; drf history lists ended ones"]
 
 
 def test_the_reason_of_a_drain_is_shown(drf, daemon, listed):

@@ -90,7 +90,7 @@ def _print_jobs(pages: Iterator[StatusReply]) -> None:
     for line in output.notices(reply):
         output.say(line)
     if not reply["jobs"]:
-        output.say("no jobs")
+        output.say("no jobs; drf history lists ended ones")
         return
     jobs = reply["jobs"]
     has_groups = any(job.get("group") is not None for job in jobs)
