@@ -186,7 +186,7 @@ def fit(instance: Instance) -> None:
     path.chmod(0o755)
 
 
-def test_the_sweeps_run(instance, shell):
+def test_the_sweep_runs(instance, shell):
     fit(instance)
     (instance.work / "grid.txt").write_text("a 1\nb 2\nc 3\n")
     (recipe,) = blocks("sweep")
@@ -195,8 +195,6 @@ def test_the_sweeps_run(instance, shell):
     shell("drf wait 1")
     for index, words in enumerate(("a 1", "b 2", "c 3"), 1):
         assert shell(f"drf log 1_{index}").stdout == f"fitted {words}\n"
-    rates = [shell(f"drf log {job_id}").stdout for job_id in (5, 6, 7)]
-    assert rates == ["fitted 0.1\n", "fitted 0.01\n", "fitted 0.001\n"]
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
