@@ -5,10 +5,12 @@ only the job's own process reads it, after it has become the user. So root parse
 user has written, and there is one thing to sign: see `drfd.payload.signature`. Equal submissions
 give equal bytes, whoever encodes them.
 
-    drfd-payload-1 NUL
+    drfd-payload-2 NUL
     umask, directory, output, error output, attach, argument count, notice word count,
-        variable count, 1 or 0 for a script, each with a NUL after it
-    the arguments, the words of the notice, the variables as NAME=VALUE by name, each with a NUL
+        variable count, count of the interpreter's words, 1 or 0 for a script, each with a NUL
+        after it
+    the arguments, the words of the notice, the variables as NAME=VALUE by name, the interpreter's
+        words (`drfd.payload.scripts`), each with a NUL
     the script, to the end
 
 `drfd.payload.unpack` decodes it. Imports must stay few: `drf submit` loads this module.
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-MAGIC = b"drfd-payload-1"
+MAGIC = b"drfd-payload-2"
 #: Number of NULs before the arguments.
-FIELDS = 10
+FIELDS = 11
 #: Longest payload in bytes. Requests are half as long at most, and the launcher computes digests on
 #: its only thread: 4 ms for 4 MiB.
 MAX_BYTES = 4 << 20
@@ -46,15 +48,20 @@ def encode(
     """Encode a payload. Raises ValueError if a text other than the script contains a NUL."""
     words, notice = list(argv), list(notify)
     variables = [f"{name}={value}" for name, value in sorted(env.items())]
-    fields = [
-        *(f"{umask:o}", cwd, stdout, stderr, attach or ""),
-        *(str(len(words)), str(len(notice)), str(len(variables)), "0" if script is None else "1"),
-    ]
-    texts = [*fields, *words, *notice, *variables]
+    content, interpreter = ("", ()) if script is None else _start_of(script, env)
+    lists = (words, notice, variables, interpreter)
+    fields = [f"{umask:o}", cwd, stdout, stderr, attach or "", *(str(len(each)) for each in lists)]
+    texts = [*fields, "0" if script is None else "1", *(text for each in lists for text in each)]
     text = "\0".join((*texts, ""))
     if text.count("\0") != len(texts):
         raise ValueError("a text holds a NUL")
-    return b"".join((MAGIC, b"\0", raw(text), raw(script or "")))
+    return b"".join((MAGIC, b"\0", raw(text), raw(content)))
+
+
+def _start_of(script: str, env: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    from drfd.payload import scripts
+
+    return scripts.start_of(script, env.get(scripts.VARIABLE))
 
 
 def of_request(fields: Mapping[str, Any]) -> bytes:

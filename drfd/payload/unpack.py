@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from drfd.payload.pack import FIELDS, MAGIC
 
@@ -25,6 +26,8 @@ class LaunchPayload:
     env: Mapping[str, str]
     #: The file that is run in place of argv[0].
     script: str | None = None
+    #: The path and the first words of the script's interpreter; none to execute the script itself.
+    interpreter: tuple[str, ...] = ()
     #: A socket where the submitter hands over its descriptors 0, 1 and 2 (`drf run`).
     attach: str | None = None
     #: The command that notifies the owner of the start or the end.
@@ -38,25 +41,26 @@ def decode(data: bytes) -> LaunchPayload:
         raise ValueError("it is not what a job is started with")
     umask = _number(fields[0], base=8) & 0o777
     cwd, stdout, stderr, attach = map(_text, fields[1:5])
-    argc, notices, variables, has_script = map(_number, fields[5:9])
-    count = argc + notices + variables
-    *words, script = fields[9].split(b"\0", count)
-    if len(words) != count:
+    *counts, has_script = map(_number, fields[5:10])
+    *words, script = fields[10].split(b"\0", sum(counts))
+    if len(words) != sum(counts):
         raise ValueError("it is cut short")
-    texts = [_text(word) for word in words]
-    env = [pair.partition("=") for pair in texts[argc + notices :]]
+    texts = map(_text, words)
+    argv, notify, variables, interpreter = (tuple(islice(texts, count)) for count in counts)
+    env = [pair.partition("=") for pair in variables]
     if not all(name and sign for name, sign, _ in env):
         raise ValueError("a variable has no name or no value")
     return LaunchPayload(
-        argv=tuple(texts[:argc]),
+        argv=argv,
         cwd=cwd,
         umask=umask,
         stdout=stdout,
         stderr=stderr,
         env={name: value for name, _, value in env},
         script=_text(script) if has_script else None,
+        interpreter=interpreter,
         attach=attach or None,
-        notify=tuple(texts[argc : argc + notices]),
+        notify=notify,
     )
 
 

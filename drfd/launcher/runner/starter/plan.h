@@ -37,8 +37,6 @@ struct plan {
 	 * unless the submitter has set them; those it gets unless the submitter has set them or the
 	 * number of OpenMP's threads; or them or how these wait; those it gets in any case. */
 	char **hidden, **defaults, **openmp_defaults, **wait_defaults, **own;
-	/* What the interpreters of scripts are started with: see script.h. */
-	char **programs;
 };
 
 static struct texts read_texts(int fd)
@@ -66,7 +64,7 @@ static struct plan read_plan(int fd)
 	struct texts from = read_texts(fd);
 	struct plan plan;
 
-	if (strcmp(next(&from), "drfd-plan-5") != 0)
+	if (strcmp(next(&from), "drfd-plan-6") != 0)
 		fail(from.step, 0, from.fault);
 	plan.flags = next_number(&from, 16);
 	plan.effective = next_number(&from, 16);
@@ -106,6 +104,5 @@ static struct plan read_plan(int fd)
 	plan.openmp_defaults = counted_texts(&from);
 	plan.wait_defaults = counted_texts(&from);
 	plan.own = counted_texts(&from);
-	plan.programs = next_texts(&from, 4);
 	return plan;
 }

@@ -1,7 +1,7 @@
 """The plan of an attempt: what root has decided, for the compiled program that carries it out.
 
     length of the rest, in four bytes
-    drfd-plan-5, and the fields in the order of `encode`, each with a NUL after it
+    drfd-plan-6, and the fields in the order of `encode`, each with a NUL after it
 
 Numbers are hexadecimal; a list has its length first, unless that is always the same. starter.c
 reads the plan from a file in memory that only the launcher has. It holds nothing of the payload.
@@ -22,7 +22,7 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import Confinement, Setting
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.runner import identity, inheritance, scripts
+from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.system.private_tmp import COVERED
 from drfd.linux import service
 from drfd.payload.environment import (
@@ -33,7 +33,7 @@ from drfd.payload.environment import (
     thread_defaults,
 )
 
-MAGIC = "drfd-plan-5"
+MAGIC = "drfd-plan-6"
 #: Flags of plan.h.
 DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE, SENDS_OUTPUTS = 1, 2, 4, 8, 16
 NOTIFIES, LEAVES_KEYRING, TELLS_START = 32, 64, 128
@@ -112,7 +112,6 @@ def encode(job: JobStart, settings: list[Setting], capabilities: int) -> bytes:
         *_counted(_variables(openmp)),
         *_counted(_variables(PASSIVE_WAIT if order.may_be_lent_cores else {})),
         *_counted(_variables(identity.account_variables(user) | order.variables)),
-        *scripts.PROGRAMS,
     ]
     text = "\0".join((*words, ""))
     if text.count("\0") != len(words):

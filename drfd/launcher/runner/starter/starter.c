@@ -57,13 +57,11 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 {
 	struct stat file;
 	struct texts from = {.step = "payload", .fault = "it is not what a job is started with"};
-	unsigned long umask, argc, notices, count, has_script;
+	unsigned long umask, argc, notices, count, words, has_script;
 	struct itimerval alarm = {.it_value.tv_sec = NOTICE_ALARM_S};
-	char *cwd, *out, *err, *attach, **argv, **notify, **env, go;
+	char *cwd, *out, *err, *attach, **argv, **notify, **env, **interpreter, go;
 	int is_notice = !!(plan->flags & NOTIFIES);
-	const char *name;
-	long content;
-	struct script script;
+	long content, script_fd = -1;
 
 	must(call(fstat, payload_fd, &file), "setting", "");
 	if (file.st_size <= 0)
@@ -72,16 +70,17 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	must(content < 0 && content > -4096 ? content : 0, "setting", "");
 	from.at = (char *)content;
 	from.end = from.at + file.st_size;
-	if (strcmp(next(&from), "drfd-payload-1") != 0)
+	if (strcmp(next(&from), "drfd-payload-2") != 0)
 		fail(from.step, 0, from.fault);
 	umask = next_number(&from, 8);
 	cwd = next(&from), out = next(&from), err = next(&from), attach = next(&from);
 	argc = next_number(&from, 10), notices = next_number(&from, 10);
-	count = next_number(&from, 10), has_script = next_number(&from, 10);
+	count = next_number(&from, 10), words = next_number(&from, 10), has_script = next_number(&from, 10);
 	from.fault = "it is cut short";
 	argv = next_texts(&from, argc);
 	notify = next_texts(&from, notices);
 	env = next_texts(&from, count);
+	interpreter = next_texts(&from, words);
 	for (char **each = env; *each; each++)
 		if (**each == '=' || !strchr(*each, '='))
 			fail(from.step, 0, "a variable has no name or no value");
@@ -89,8 +88,8 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		argv = notify, argc = notices, has_script = 0;
 	if (argc == 0 || !*argv[0])
 		fail(from.step, 0, "it names no program");
-	/* The submitter's own value: it decides which code the interpreter loads beside the script. */
-	name = drf_script(env);
+	if (words && words < LEAST_WORDS)
+		fail(from.step, 0, from.fault);
 	env = environment(plan, env, cwd);
 
 	call(umask, umask & 0777);
@@ -107,10 +106,8 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		take_descriptors(attach);
 	else
 		open_outputs(plan, cwd, out, err);
-	if (has_script) {
-		script = script_of(plan, from.at, (size_t)(from.end - from.at), name);
-		write_script(&script);
-	}
+	if (has_script)
+		script_fd = write_script(from.at, (size_t)(from.end - from.at));
 	if (plan->flags & SENDS_OUTPUTS && !*attach && !is_notice)
 		send_outputs();
 	else
@@ -121,7 +118,7 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		/* An alarm survives exec (execve(2)). */
 		must(call(setitimer, ITIMER_REAL, &alarm, NULL), "setting", "");
 	if (has_script)
-		execute_script(&script, argv, env);
+		execute_script(&from, script_fd, interpreter, argv, env);
 	execute(argv[0], argv, env);
 }
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.runner import identity, scripts
+from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import MAX_TEXT, StepFailed, describe_in_job, unreadable
 from drfd.launcher.slurm.mapping import without_slurms
 from drfd.launcher.system import process
 from drfd.linux.sealed import read_sealed
+from drfd.payload import scripts
 from drfd.payload.environment import DEVICE_LISTS
 from drfd.payload.unpack import LaunchPayload, decode
 
@@ -120,14 +121,13 @@ def script_of(payload: LaunchPayload) -> bytes:
     Its first line after the interpreter's is no comment, so sbatch reads no options in it."""
     directory = shlex.quote(payload.cwd)
     lines = ["#!/bin/sh", f"umask {payload.umask:o}", f"cd -- {directory} || exit 125"]
-    argv = list(payload.argv)
+    argv = payload.argv
     if not argv or not argv[0]:
         raise unreadable("it names no program")
     path = argv[0]
     if payload.script is not None:
-        start = scripts.start_of(payload.script, payload.env.get(scripts.VARIABLE))
-        path, argv = start.command(_SCRIPT_FD, argv)
-        text = b64encode(start.text.encode(errors="surrogateescape")).decode()
+        path, argv = scripts.command(payload.script, payload.interpreter, argv, _SCRIPT_FD)
+        text = b64encode(payload.script.encode(errors="surrogateescape")).decode()
         lines += [
             'drfd_script=$(mktemp "${TMPDIR:-/tmp}/drfd.XXXXXX") || exit 125',
             "base64 -d > \"$drfd_script\" <<'end' || exit 125",

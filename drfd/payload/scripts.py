@@ -4,19 +4,14 @@ The text is in a file in memory, as it was submitted. A variable of the job name
 script came from. The usual interpreters are started with a few lines of their own language, which
 run the text under that path: `$0`, the directory for imports, and the file in error messages are
 those of the script. Other interpreters get the name of the file in memory, as does every script
-without that variable.
-
-`starter/script.h` does the same in the compiled program, which gets `PROGRAMS` with its plan.
+without that variable. Imports must stay few: `drf submit` loads this module.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
 #: The variable with the absolute path of the script.
 VARIABLE = "DRF_SCRIPT"
-#: Stands in `PROGRAMS` for the number of the text's descriptor.
+#: Stands in a program for the number of the text's descriptor.
 MARK = "~"
 
 #: The options of this bash, for another.
@@ -65,12 +60,10 @@ process.mainModule = Module._cache[path] = main;
 main._compile(require("fs").readFileSync("/proc/self/fd/~", "utf8"), path); main.loaded = true; }"""
 #: Stands after the first line of the text, before the path and `"`.
 _PERL = 'BEGIN { $0 = $ENV{DRF_SCRIPT} }\n# line 2 "'
-#: What `starter/script.h` needs, in its order.
-PROGRAMS = (_SHELL, _PYTHON, _NODE, _PERL)
 
-#: Most words of a first line that are looked at.
+#: Most words of a first line that are looked at, and the characters that they consist of.
 _MOST_WORDS = 16
-_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+", re.ASCII)
+_PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+-"
 #: Interpreters → the option that a program follows, and letters of options that stand before it.
 _SHELLS = ("-c", _SHELL, "abefhilmnprtuvxBCEHPT")
 _PYTHONS = ("-c", _PYTHON, "bBdEIOPRqsSuvx")
@@ -81,36 +74,15 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How to run a script's text."""
-
-    #: The content of the file in memory.
-    text: str
-    #: The path and the arguments to execute, with `MARK` in the program; empty to execute the file
-    #: in memory.
-    words: tuple[str, ...] = ()
-
-    def command(self, fd: int, argv: list[str]) -> tuple[str, list[str]]:
-        """Return the path and the arguments to execute, for a text in this descriptor and a job
-        with these words."""
-        path = f"/proc/self/fd/{fd}"
-        if self.words:
-            *before, program, name = self.words
-            words = [*before[1:], program.replace(MARK, str(fd)), name, *argv[1:]]
-            return self.words[0], words
-        if not self.text.startswith("#!"):
-            return "/bin/sh", ["sh", path, *argv[1:]]
-        return path, argv
-
-
-def start_of(text: str, path: str | None) -> Start:
-    """Return how to run a text that came from this absolute path, if that is known."""
-    if not path:
-        return Start(text)
+def start_of(text: str, path: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the content of the file in memory, for a text that came from this absolute path, if
+    that is known; and the path and the first words of its interpreter, of which the last but one is
+    a program with `MARK` in it, and the last the script's path; no words to execute the file."""
     first, end, rest = text.partition("\n")
+    if not path or "\0" in first:
+        return text, ()
     if not first.startswith("#!"):
-        return Start(text, ("/bin/sh", "sh", "-c", _SHELL, path))
+        return text, ("/bin/sh", "sh", "-c", _SHELL, path)
     # As the kernel divides the line: the interpreter, and all that follows as one argument.
     interpreter, _, option = first[2:].strip(" \t").replace("\t", " ", 1).partition(" ")
     option = option.strip(" \t")
@@ -120,18 +92,32 @@ def start_of(text: str, path: str | None) -> Start:
         words = [word for word in words if word]
     elif option:
         words.append(option)
-    if not 1 <= len(words) <= _MOST_WORDS or not all(map(_PLAIN.fullmatch, words)):
-        return Start(text)
+    if not 1 <= len(words) <= _MOST_WORDS or any(not word or word.strip(_PLAIN) for word in words):
+        return text, ()
     name = words[0].rsplit("/", 1)[-1]
     if not name.startswith("-") and name.rstrip("0123456789.") == "perl":
         if end and '"' not in path and "\n" not in path:
-            return Start(f'{first}\n{_PERL}{path}"\n{rest}')
-        return Start(text)
+            return f'{first}\n{_PERL}{path}"\n{rest}', ()
+        return text, ()
     kind = _KINDS.get(name) or _KINDS.get(name.rstrip("0123456789."))
     if kind is None or not all(_is_flags(word, kind[2]) for word in words[1:]):
-        return Start(text)
+        return text, ()
     given = (option,) if option else ()
-    return Start(text, (interpreter, interpreter, *given, kind[0], kind[1], path))
+    return text, (interpreter, interpreter, *given, kind[0], kind[1], path)
+
+
+def command(
+    text: str, words: tuple[str, ...], argv: tuple[str, ...], fd: int
+) -> tuple[str, tuple[str, ...]]:
+    """Return the path and the arguments to execute, for a text in this descriptor, as `start_of`
+    has it, and a job with these words. `starter/script.h` does the same."""
+    path = f"/proc/self/fd/{fd}"
+    if words:
+        *before, program, name = words
+        return words[0], (*before[1:], program.replace(MARK, str(fd)), name, *argv[1:])
+    if not text.startswith("#!"):
+        return "/bin/sh", ("sh", path, *argv[1:])
+    return path, argv
 
 
 def _is_flags(word: str, known: str) -> bool:
