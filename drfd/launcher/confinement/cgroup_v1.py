@@ -11,7 +11,7 @@ from contextlib import suppress
 from os.path import exists
 from pathlib import Path
 
-from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.cgroup_files import (
     carry_out,
     count_v1,
@@ -98,7 +98,7 @@ class CgroupV1(Cgroups):
     def mounts(self) -> dict[str, str]:
         return dict(self._mounts)
 
-    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+    def adopt(self, key: Key) -> None:
         self._devices.adopt(key, self._members(key).pids)
 
     def hiding(self) -> tuple[bool, str]:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.cgroup_files import (
     JobCgroup,
     carry_out,
@@ -75,10 +75,6 @@ class CgroupV2(Cgroups):
 
     def mounts(self) -> dict[str, str]:
         return {UNIFIED: self._mount}
-
-    def adopt(self, key: Key, attempt: Attempt | None) -> None:
-        if "cpu" not in self._mounts:
-            self._affinity.adopt(key, attempt)
 
     def limitable_gpus(self) -> frozenset[str]:
         if "dmem" not in self._mounts:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from pathlib import Path
 
 from cgroupspy.interfaces import CommaDashSetFile, FlagFile
 
-from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
+from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import carry_out, keys_of
 from drfd.launcher.confinement.interface import LimitFailed, Setting
 from drfd.launcher.protocol import (
@@ -175,57 +174,31 @@ def _text(path: Path) -> str:
 
 def affinity_controls(why: str) -> dict[str, str]:
     """Return what `Confinement.cores` does; `why` is the reason that there is nothing better."""
+    kept = "measured: kept on as many CPUs as it declares, rounded up;"
     return {
-        QUOTA: f"measured: kept on as many CPUs as it declares, rounded up; {why}",
+        **dict.fromkeys((QUOTA, PIN), f"{kept} {why}"),
         WEIGHT: f"not controlled: jobs have weights only in cgroups; {why}",
-        PIN: "measured: whole cores on CPUs of their own, as far as there are some and programs "
-        f"stay there; {why}",
-        SHARE: f"measured: kept on as many CPUs as it declares, rounded up; {NO_SHARE}: {why}",
+        SHARE: f"{kept} {NO_SHARE}: {why}",
     }
 
 
 class Affinity:
-    """The CPUs of each job where no quota can be had: as many as it declares. A program can undo
-    this for itself, so it is not called enforced."""
+    """The CPUs of each job where no quota can be had: as many as it declares, in turn. A program
+    can undo this for itself, so it is not called enforced."""
 
     def __init__(self) -> None:
-        self._machine = read_machine(usable_cpus())
-        self._all = frozenset(cpu.number for cpu in self._machine)
+        self._all = sorted(usable_cpus())
         self._next_cpu = 0
         #: The CPUs of each job that is to stay on some.
         self._kept: dict[Key, Cpus] = {}
-        #: Jobs whose CPUs are given to no other job.
-        self._alone: set[Key] = set()
-
-    def adopt(self, key: Key, attempt: Attempt | None) -> None:
-        """Take over a job of an earlier launcher. It may have been alone on its CPUs, so no job is
-        put there while other CPUs are free."""
-        if attempt is None or attempt.running is None or attempt.is_over:
-            return
-        try:
-            cpus = frozenset(os.sched_getaffinity(attempt.running["pid"]))
-        except ProcessLookupError:
-            return
-        if cpus < self._all:
-            self._kept[key] = cpus
-            self._alone.add(key)
 
     def choose(self, key: Key, limits: AttemptLimits) -> None:
         """Choose the CPUs of a new job, in the launcher, before its runner is started."""
         if limits.cores_by == WEIGHT:
             return
         count = min(max(1, -(-limits.cores_milli // 1000)), len(self._all))
-        if limits.cores_by in (QUOTA, SHARE):
-            self._kept[key] = self._in_turn(count)
-            return
-        is_whole = limits.cores_milli == count * 1000
-        taken = [self._kept[other] for other in self._alone]
-        free = self._all.difference(*(self._kept.values() if is_whole else taken))
-        # Jobs with parts of CPUs share the highest CPUs, so that whole ones stay free below.
-        found = choose_cpus(count, free, self._machine) if is_whole else self._top(count, free)
-        self._kept[key] = found or self._least_used(count)
-        if is_whole:
-            self._alone.add(key)
+        first, self._next_cpu = self._next_cpu, self._next_cpu + count
+        self._kept[key] = frozenset(self._all[(first + i) % len(self._all)] for i in range(count))
 
     def cpus(self, key: Key) -> Cpus | None:
         """Return the CPUs that a process of the job keeps to, or None for all."""
@@ -233,19 +206,6 @@ class Affinity:
 
     def forget(self, key: Key) -> None:
         self._kept.pop(key, None)
-        self._alone.discard(key)
-
-    def _in_turn(self, count: int) -> Cpus:
-        cpus = sorted(self._all)
-        first, self._next_cpu = self._next_cpu, self._next_cpu + count
-        return frozenset(cpus[(first + i) % len(cpus)] for i in range(count))
-
-    def _top(self, count: int, free: Cpus) -> Cpus | None:
-        return frozenset(sorted(free)[-count:]) if count <= len(free) else None
-
-    def _least_used(self, count: int) -> Cpus:
-        used = Counter(cpu for cpus in self._kept.values() for cpu in cpus)
-        return frozenset(sorted(self._all, key=lambda cpu: (used[cpu], cpu))[:count])
 
 
 class _V1(Plain):

@@ -125,8 +125,7 @@ class Confinement(ABC):
         """Return the attempt's cgroup, relative to each mount point, or None without cgroups."""
         return None
 
-    @abstractmethod
-    def adopt(self, key: Key, attempt: Attempt | None) -> None:
+    def adopt(self, key: Key) -> None:  # noqa: B027
         """Take over an attempt of an earlier launcher; called for each at the start."""
 
     @abstractmethod

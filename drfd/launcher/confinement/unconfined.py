@@ -43,9 +43,6 @@ class Unconfined(Confinement):
     def cores(self) -> dict[str, str]:
         return affinity_controls(self._why)
 
-    def adopt(self, key: Key, attempt: Attempt | None) -> None:
-        self._affinity.adopt(key, attempt)
-
     def hiding(self) -> tuple[bool, str]:
         return False, f"devices cannot be hidden from jobs: {self._why}"
 

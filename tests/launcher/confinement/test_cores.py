@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
-from drfd.launcher.confinement import cores as module
+from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cores import (
     Affinity,
     Cpus,
@@ -385,47 +384,6 @@ def test_cores_are_rounded_up_to_whole_cpus_and_who_has_a_weight_may_run_everywh
     cpus, cores_milli, by, count
 ):
     assert len(kept(Affinity(), cores_milli, cpus, by)) == min(count, len(cpus))
-
-
-@pytest.fixture
-def machine(monkeypatch) -> Affinity:
-    """Eight CPUs, whatever this machine has."""
-    monkeypatch.setattr(module, "usable_cpus", lambda: frozenset(range(8)))
-    return Affinity()
-
-
-@pytest.fixture
-def place(machine, monkeypatch):
-    """Where a job of this number, of so many cores, is put."""
-
-    def place(number: int, cores_milli: int) -> Cpus:
-        machine.choose((number, 1), limits(cores_milli, PIN))
-        found = machine.cpus((number, 1))
-        assert found is not None
-        return found
-
-    return place
-
-
-def test_jobs_of_whole_cores_are_alone_and_parts_together(machine, place):
-    whole = [place(1, 3000), place(2, 2000)]
-    parts = [place(3, 500), place(4, 250), place(5, 1500)]
-    assert [len(cpus) for cpus in (*whole, *parts)] == [3, 2, 1, 1, 2]
-    assert not whole[0] & whole[1]
-    assert parts[0] == parts[1] < parts[2]
-    assert not parts[2] & (whole[0] | whole[1])
-    machine.forget((1, 1))
-    assert place(6, 3000) == whole[0]
-
-
-def test_nobody_is_put_beside_a_job_of_an_earlier_launcher(cpus, start):
-    if len(cpus) < 2:
-        pytest.skip("one CPU is everybody's")
-    job = start("sleep", "60")
-    os.sched_setaffinity(job.pid, cpus[:1])
-    affinity = Affinity()
-    affinity.adopt((7, 1), Attempt(created={}, running={"pid": job.pid}))
-    assert kept(affinity, 1000, cpus, PIN) == {cpus[1]}
 
 
 def built(nodes: int, cores: int, threads: int) -> tuple[LogicalCpu, ...]:
