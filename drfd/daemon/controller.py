@@ -147,7 +147,7 @@ class Daemon:
         self._engine = Engine(
             journal=self.journal,
             rules=site.rules,
-            host=self._links,
+            launchers=self._links,
             clock=clock,
             curve_of=self._curves.final_curve,
             on_failure=_end_after,

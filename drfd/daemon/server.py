@@ -483,7 +483,7 @@ class Server:
         async with self._quotas.submitting[sender.quota_uid]:
             result = await self._carry_out(actor, sender.gid, request)
         # In the next round of the loop, so that the client need not wait for it.
-        asyncio.get_running_loop().call_soon(record, actor, request, result)
+        asyncio.get_running_loop().call_soon(log_audit, actor, request, result)
         return await _encode_result(result)
 
     @verb(msg.SubmitListRequest)
@@ -516,7 +516,7 @@ class Server:
         except Refused as error:
             # The delay bounds the number of lines in the audit log.
             await self._pause(quotas.MAX_CANCEL_DELAY_S)
-            record(actor, request, error)
+            log_audit(actor, request, error)
             return error
         if delay_s:
             await self._pause(delay_s)
@@ -573,7 +573,7 @@ class Server:
 
     async def _reply(self, actor: Actor, gid: int, request: msg.Request) -> bytes:
         result = await self._carry_out(actor, gid, request)
-        record(actor, request, result)
+        log_audit(actor, request, result)
         return await _encode_result(result)
 
     async def _carry_out(self, actor: Actor, gid: int, request: msg.Request) -> Reply | DrfdError:
@@ -585,7 +585,7 @@ class Server:
         except DrfdError as error:
             return error
         except asyncio.CancelledError:
-            record(actor, request, None)
+            log_audit(actor, request, None)
             raise
 
     @verb(msg.EventsRequest, waits=True, lines=EventLine)
@@ -673,7 +673,7 @@ _MAX_REFUSED = 100
 _PLAIN = re.compile(r"[\w.@$+-]+", re.ASCII)
 
 
-def record(actor: Actor, request: msg.Request, result: Reply | DrfdError | None) -> None:
+def log_audit(actor: Actor, request: msg.Request, result: Reply | DrfdError | None) -> None:
     """Log a request that changes something. `result` is None if the client did not wait for it."""
     verb = VERBS[type(request)].audit(request)
     if verb is None:

@@ -20,7 +20,7 @@ from core.worlds import lines_counted, plan, run_pass
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.service_order import ShortJobs
 from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.ledger.queue import Alike, Entry, LeafQueue, Line, TaskIds
+from drfd.core.ledger.queue import Entry, JobsOfClass, LeafQueue, Line, TaskIds
 from drfd.core.model.machine import Vector, minus, plus
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.policies import Plan
@@ -350,7 +350,7 @@ def test_the_order_of_arrival_and_what_has_left_do_not_matter(priorities, random
     """A rebuilt ledger has the same queues."""
     entries = [(priority, at) for at, priority in enumerate(priorities)]
     random.shuffle(entries)
-    stay, alike = random.randrange(len(entries) + 1), Alike()
+    stay, alike = random.randrange(len(entries) + 1), JobsOfClass()
     for entry in entries:
         alike.add(entry)
     for entry in entries[stay:]:

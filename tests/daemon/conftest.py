@@ -39,7 +39,7 @@ def make_shell(tmp_path):
         book = journal(tmp_path / "journal.sqlite")
         host = FakeHost(ready=ready)
         changed: list[Job] = []
-        engine = Engine(journal=book, rules=by or rules(), host=host, clock=clock)
+        engine = Engine(journal=book, rules=by or rules(), launchers=host, clock=clock)
         engine.changes.listen(changed.append)
         opened.append(Shell(engine, book, host, changed))
         return opened[-1]

@@ -109,10 +109,10 @@ async def until(is_so: Callable[[], object], show: Callable[[], object]) -> None
 
 def live_through(engine: Engine, history: Sequence[st.Stimulus]) -> None:
     """What an earlier daemon did, with a launcher that was there."""
-    link, engine.host = engine.host, FakeHost()
+    link, engine.launchers = engine.launchers, FakeHost()
     for stimulus in history:
         engine.turn([Work(stimulus)])
-    engine.host = link
+    engine.launchers = link
 
 
 def up(job_id: int, attempt: int = 1, cgroup: str | None = None) -> Message:

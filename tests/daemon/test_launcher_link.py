@@ -347,7 +347,7 @@ def bench(short, tmp_path, monkeypatch):
             meter=meter,
         )
         journal = kind(tmp_path / "journal.sqlite")
-        engine = Engine(journal=journal, rules=rules(), host=Links(link), clock=now)
+        engine = Engine(journal=journal, rules=rules(), launchers=Links(link), clock=now)
         if history:
             live_through(engine, history)
         running = asyncio.create_task(link.run(engine))

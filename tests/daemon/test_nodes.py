@@ -294,7 +294,7 @@ def links(short, tmp_path, monkeypatch):
         links = Links(own, other)
         links.adopt(home_and_others(RULES.axes))
         journal = Journal(tmp_path / "journal.sqlite")
-        engine = Engine(journal=journal, rules=RULES, host=links, clock=now)
+        engine = Engine(journal=journal, rules=RULES, launchers=links, clock=now)
         if history:
             live_through(engine, history)
         running = asyncio.create_task(links.run(engine))

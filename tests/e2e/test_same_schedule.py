@@ -133,7 +133,7 @@ def relived(instance: Instance, happened: list[ev.Event]) -> list[ev.Event]:
     now = st.Now(0.0, 0.0)
     journal = Journal(instance.root / "again.sqlite")
     host = FakeHost()
-    engine = Engine(journal=journal, rules=rules, host=host, clock=lambda: now)
+    engine = Engine(journal=journal, rules=rules, launchers=host, clock=lambda: now)
     for at, event in enumerate(happened):
         # The pass that an end leads to has the time of its launches, if there are any.
         decided = next(iter(happened[at + 1 :]), event)

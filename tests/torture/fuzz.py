@@ -238,7 +238,7 @@ class Desk:
         place = Path(self._place.name)
         self._host = FakeHost(ready=True)
         self._journal = Journal(place / "journal.sqlite")
-        self._engine = Engine(journal=self._journal, rules=rules(), host=self._host, clock=now)
+        self._engine = Engine(journal=self._journal, rules=rules(), launchers=self._host, clock=now)
         meter = Meter(lambda: 0.0)
         link = Link(
             socket_path=place / "launcher.sock",

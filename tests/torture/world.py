@@ -184,7 +184,7 @@ class World:
         path = self.directory / f"journal{self.life}.sqlite"
         self.journal = Witness(path)
         self.engine = Engine(
-            journal=self.journal, rules=self.rules, host=self, clock=self.now,
+            journal=self.journal, rules=self.rules, launchers=self, clock=self.now,
         )  # fmt: skip
         # In some runs passes are cut soon.
         self.engine.scheduler.limits = PassLimits(

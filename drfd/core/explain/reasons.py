@@ -426,8 +426,8 @@ def _too_little(case: Case) -> Wait:
     return found or waits.TooLittleFree(blame.shortfalls)
 
 
-#: The gates of a job that waits for something else than resources; those of any other job of which
-#: no pass need know; and all. The first one that is shut is told.
+#: The gates of a job that waits for a condition, those of other jobs before their first pass, and
+#: all gates of other jobs. The first closed one is the reason.
 CONDITIONS = (held, unmet)
 BEFORE_PASS = (
     *(drained, launcher_away, machine_short, unknown_node, beyond_machine, nodes_closed),

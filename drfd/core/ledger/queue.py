@@ -89,7 +89,7 @@ class TaskIds:
         self._count -= 1
 
 
-class Alike:
+class JobsOfClass:
     """The waiting jobs of one class in a line, in order."""
 
     __slots__ = ("_arrays", "_jobs")
@@ -113,7 +113,7 @@ class Alike:
         return self.after((entry[0], entry[1] - 1)) == entry
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Alike) and [*self] == [*other]
+        return isinstance(other, JobsOfClass) and [*self] == [*other]
 
     def add(self, source: Entry | ArrayState) -> None:
         if isinstance(source, ArrayState):
@@ -149,12 +149,12 @@ class Alike:
         return merge(jobs, *[each.runs() for each in self._arrays.values()])
 
 
-class Line(dict[JobClass, Alike]):
+class Line(dict[JobClass, JobsOfClass]):
     """The waiting jobs of a leaf with one demand vector, by class."""
 
     def add(self, entry: Entry) -> None:
         """Add a job for which no gate is ever closed."""
-        self.setdefault(JobClass(), Alike()).add(entry)
+        self.setdefault(JobClass(), JobsOfClass()).add(entry)
 
     @property
     def first(self) -> Entry:
@@ -187,7 +187,7 @@ class Queues(dict[str, LeafQueue]):
         #: jobs of its array or group are there.
         self.changed: dict[str, set[Vector]] = {}
         #: All waiting jobs by class, in a queue or not.
-        self.all: dict[Place, Alike] = {}
+        self.all: dict[Place, JobsOfClass] = {}
         #: These classes by each array and group that limits them, and by length.
         self._places = defaultdict[Limited | int, set[Place]](set)
         #: How many jobs of each group and array have an allocation.
@@ -203,7 +203,7 @@ class Queues(dict[str, LeafQueue]):
         resources that it waits for."""
         place = self._place(job, wanted)
         if place not in self.all:
-            self.all[place] = Alike()
+            self.all[place] = JobsOfClass()
             for gate in _gates(place):
                 self._places[gate].add(place)
         self.all[place].add(array_state or entry_of(job))

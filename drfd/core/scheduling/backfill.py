@@ -144,7 +144,7 @@ class KeptReservation(NamedTuple):
 _time, _held = itemgetter(0), itemgetter(2)
 
 
-def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
+def forced_reservation(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
     """Return the reservation of a job for which others are preempted, without times yet."""
     kept = KeptReservation(job_id, now_s, is_forced=True)
     return replace(kept.restored(leaf, demand, now_s), is_drain=True)

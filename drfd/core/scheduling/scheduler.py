@@ -36,7 +36,7 @@ from drfd.core.scheduling.backfill import (
     KeptReservation,
     PassContext,
     Reservation,
-    forced,
+    forced_reservation,
     make_pass_context,
 )
 from drfd.core.scheduling.debts import Debt, settled
@@ -122,8 +122,8 @@ class Scheduler:
         return self._debts if self.last_plan is None else self.last_plan.debts
 
     def restore(self, stored: Iterable[KeptReservation], ledger: Ledger, now_s: float) -> None:
-        """Let the next pass keep what passes of an earlier daemon, or over other books, have
-        kept for big jobs. Without this it would start jobs in their way before it reserves."""
+        """Give the next pass the reservations of an earlier daemon or ledger. Without them it
+        would first start jobs that delay the reserved ones."""
         found = []
         for each in stored:
             job = ledger.find(each.job_id)
@@ -236,7 +236,7 @@ class Scheduler:
                 job = ledger.job(starving.job_id)
                 demand = ledger.wanted(job)
                 assert demand is not None
-                place = forced(job.id, job.spec.leaf, demand, now.at_s)
+                place = forced_reservation(job.id, job.spec.leaf, demand, now.at_s)
                 others = tuple(each for each in self.reservations if each.job_id != job.id)
                 self.last_plan = replace(last, reservations=(place, *others))
                 yield from requests
@@ -312,14 +312,14 @@ class Scheduler:
             self._history.add(job.spec.leaf, share, started_s - ahead_s, job.ended_at - ahead_s)
             if job.outcome in _OWN_ENDS:
                 self.run_times.add(job.spec.user, job.ended_at - started_s, share)
-            self.hold([job], rules, now)
+            self.count_as_held([job], rules, now)
             # The estimates of the user's other jobs have changed, in whichever pool they wait.
             self._ends.note_estimates(job.spec.user)
             for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
                 self._touch(leaf_path(pool, job.spec.user))
 
-    def hold(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
-        """Let ended jobs that were very short count as held for a moment."""
+    def count_as_held(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
+        """Count the resources of ended jobs that were very short as held for a moment."""
         for job in jobs:
             if job.started_at is not None and job.outcome is not None:
                 # After the clock was set back, the start may be in the future.

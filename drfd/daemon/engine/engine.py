@@ -81,8 +81,8 @@ _MOST_STARTS = 64
 _LONG_PASS_S, _MOST_REST_S = 0.02, 0.1
 
 
-class Host(Protocol):
-    """The receiver of effects. An effect may be sent repeatedly, and sending must not block."""
+class Launchers(Protocol):
+    """The receivers of effects. An effect may be sent repeatedly, and sending must not block."""
 
     def is_ready(self) -> bool:
         """Whether it can take orders now. When it becomes ready it asks again for owed effects."""
@@ -221,7 +221,7 @@ class Engine:
 
     journal: Journal
     rules: Rules
-    host: Host
+    launchers: Launchers
     clock: Callable[[], st.Now]
     #: Returns the usage curve of a job that has just ended, or None if it is not known.
     curve_of: Callable[[Job], Curve | None] = lambda job: None
@@ -240,8 +240,8 @@ class Engine:
     #: only jobs still name.
     _ordinary: Rules = field(init=False)
     _configured: Rules = field(init=False)
-    #: The highest attempt that a launcher has under a job's id and that is not the job's own, by
-    #: the link to it: the job's next attempt gets a higher number.
+    #: Highest attempt number seen for a job id on each launcher, by its link, excluding the job's
+    #: own attempts. The next attempt gets a higher number.
     taken_attempts: dict[object, dict[int, int]] = field(default_factory=dict)
     #: Dependents that one turn notifies of the ends of other jobs, at most.
     notified_at_once: int = 64
@@ -267,7 +267,7 @@ class Engine:
     #: The earliest time, on the monotonic clock, at which a turn continues leftover work. Each part
     #: of that work is followed by a rest as long, in which requests find the loop free.
     leftovers_due_mono_s: float = 0.0
-    #: When the host last became ready, on the monotonic clock.
+    #: When the launcher last became ready, on the monotonic clock.
     _ready_since_mono_s: float = 0.0
     #: The same for the nodes of single launchers, where there are several.
     _node_ready_since_mono_s: dict[str, float] = field(default_factory=dict)
@@ -312,7 +312,9 @@ class Engine:
         self.scheduler.remember(later, self.rules, now)
         known = {job.id for job in later}
         lately = self.journal.ended_since(now.at_s - self.rules.min_hold_s)
-        self.scheduler.hold((job for job in lately if job.id not in known), self.rules, now)
+        self.scheduler.count_as_held(
+            (job for job in lately if job.id not in known), self.rules, now
+        )
 
     def submit(self, work: Work) -> None:
         """Queue work for the next turn of the running loop."""
@@ -392,7 +394,7 @@ class Engine:
             delays.append(max(0.001, again_mono_s - now.mono_s))
         if self._retry_s is not None and not self._is_pass_postponed:
             # It may have come while this turn was made.
-            least_s = 0.001 if self.host.is_ready() else _OVERDUE_S
+            least_s = 0.001 if self.launchers.is_ready() else _OVERDUE_S
             delays.append(min(_CLOCK_S, max(least_s, self._retry_s - now.at_s)))
         if self.limit_hours:
             delays.append(min(_CLOCK_S, self.limit_hours.hold_s(now.at_s)[1] - now.at_s))
@@ -407,7 +409,7 @@ class Engine:
         while True:
             try:
                 self.audit.write()
-                answers = self._decide(batch, touched)
+                answers = self._prepare(batch, touched)
                 begin_mono_s = self.clock().mono_s
                 self.journal.commit()
                 self.on_commit(self.clock().mono_s - begin_mono_s)
@@ -435,10 +437,10 @@ class Engine:
             if work.answer is not None:
                 work.answer(result)
 
-    def _decide(
+    def _prepare(
         self, batch: list[Work], touched: dict[int, Job]
     ) -> list[tuple[Work, list[ev.Event] | DrfdError]]:
-        """Make the part of a turn that can be rolled back."""
+        """Make the part of a turn before its commit, which can be rolled back."""
         self.notifying_s = 0.0
         week_use = self.scheduler.week_use
         if week_use is not None and week_use.is_outdated(self.clock().at_s):
@@ -448,7 +450,7 @@ class Engine:
         begin_mono_s = self.clock().mono_s
         goes_on = begin_mono_s >= self.leftovers_due_mono_s
         try:
-            answers = [(work, self._take(work, touched)) for work in batch]
+            answers = [(work, self._process(work, touched)) for work in batch]
             if goes_on and self.ledger.dependents.ended:
                 since_mono_s = self.clock().mono_s
                 for event in report_ends(self.ledger, self.notified_at_once):
@@ -480,14 +482,14 @@ class Engine:
                 self.perform(effect, job)
 
     def perform(self, effect: Effect, job: Job) -> None:
-        """Send an effect of what is durable to the host, if it is there."""
-        if self.host.is_ready():
+        """Send an effect of what is durable to the launcher, if it is connected."""
+        if self.launchers.is_ready():
             reach("engine.before-effect")
-            self.host.perform(effect, job)
+            self.launchers.perform(effect, job)
             reach("engine.after-effect")
 
     def perform_all_owed(self, nodes: Nodes = ALL_NODES) -> None:
-        """Send all owed effects of live jobs to a host that has just become ready for these
+        """Send all owed effects of live jobs to a launcher that has just become ready for these
         nodes."""
         ready_mono_s = self.clock().mono_s
         if nodes.names is None:
@@ -502,17 +504,17 @@ class Engine:
 
     @property
     def heard(self) -> st.Heard:
-        """Since when the host takes orders."""
-        if not self.host.is_ready():
+        """Since when the launchers take orders."""
+        if not self.launchers.is_ready():
             return st.Heard(None)
         since_mono_s: dict[str, float | None] = dict(self._node_ready_since_mono_s)
-        since_mono_s.update(dict.fromkeys(self.host.nodes_away()))
+        since_mono_s.update(dict.fromkeys(self.launchers.nodes_away()))
         home_mono_s = since_mono_s.get(self.rules.axes.home, self._ready_since_mono_s)
         return st.Heard(home_mono_s, since_mono_s)
 
     def _follow_nodes(self) -> None:
-        """Have nothing started on nodes of which the host takes no orders."""
-        away = self.host.nodes_away()
+        """Have nothing started on nodes whose launcher takes no orders."""
+        away = self.launchers.nodes_away()
         before = self.ledger.nodes_away
         if away != before.keys():
             now_s = self.clock().at_s
@@ -520,7 +522,7 @@ class Engine:
                 log.info("event=node-%s node=%s", "away" if name in away else "back", name)
             self.ledger.nodes_away = {name: before.get(name, now_s) for name in sorted(away)}
             self._wants_pass = True
-        self.audit.see_away(everywhere=not self.host.is_ready(), nodes=away)
+        self.audit.see_away(everywhere=not self.launchers.is_ready(), nodes=away)
 
     def forecast_builder(self) -> Callable[[], Forecast]:
         """Return a function that makes a forecast from the present state, before the next turn."""
@@ -727,14 +729,15 @@ class Engine:
             dues.append(self.leftovers_due_mono_s)
         if self._is_pass_postponed:
             dues.append(self._pass_due_mono_s)
-        elif self._wants_pass and self.scheduler.is_cut and self.host.is_ready():
+        elif self._wants_pass and self.scheduler.is_cut and self.launchers.is_ready():
             dues.append(0.0)
         return min(dues, default=None)
 
     def want_pass(self) -> None:
         self._wants_pass = True
 
-    def _take(self, work: Work, touched: dict[int, Job]) -> list[ev.Event] | DrfdError:
+    def _process(self, work: Work, touched: dict[int, Job]) -> list[ev.Event] | DrfdError:
+        """Decide a stimulus, and record its events."""
         repeated = self._repeated(work)
         if repeated is not None:
             return [repeated]
@@ -846,7 +849,7 @@ class Engine:
         if self._retry_s is not None and self.clock().at_s >= self._retry_s:
             self._wants_pass = True
         begin_mono_s = self.clock().mono_s
-        is_wanted = self._wants_pass and self.host.is_ready()
+        is_wanted = self._wants_pass and self.launchers.is_ready()
         self._is_pass_postponed = is_wanted and begin_mono_s < self._pass_due_mono_s
         if not is_wanted or self._is_pass_postponed:
             return

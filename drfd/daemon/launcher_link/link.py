@@ -288,8 +288,8 @@ class Link:
 
 
 class Links:
-    """An engine's `Host`: the controller's own launcher, and those of other nodes. An order goes to
-    the launcher of the node that its job is on. Each launcher may be away and come back by itself:
+    """An engine's `Launchers`: the controller's own, and those of other nodes. An order goes to the
+    launcher of the node that its job is on. Each launcher may be away and come back by itself:
     the engine starts nothing on its nodes meanwhile, and goes on with the others."""
 
     def __init__(self, own: Link, *others: Link) -> None:

@@ -324,7 +324,7 @@ class Lookup:
             self.engine.ledger,
             self.engine.scheduler.last_plan,
             self.engine.rules,
-            can_launch=self.engine.host.is_ready(),
+            can_launch=self.engine.launchers.is_ready(),
             name_of=self.name_of,
             used_up=self.engine.used_up(),
         )

@@ -135,7 +135,7 @@ class WaitingRows:
     def waiting_rows(self, rows: Iterable[Row]) -> list[replies.SnapshotRow]:
         """Return the rows with the reasons for waiting, which are cached until the next scheduling
         pass, and for a time."""
-        plan, is_ready = self.engine.scheduler.last_plan, self.engine.host.is_ready()
+        plan, is_ready = self.engine.scheduler.last_plan, self.engine.launchers.is_ready()
         was_plan, was_ready = self._reasons_of
         now_s = time.monotonic()
         if plan is not was_plan or is_ready is not was_ready or now_s > self._reasons_until_s:
