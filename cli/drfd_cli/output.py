@@ -777,6 +777,7 @@ NODE_COLUMNS: Columns[NodeView] = {
     **fields("running", "pending"),
     "gres": lambda node: _counts(node["usage"]["gres"]),
     **fields("used_hours", "share_hours", of="quota", prefix="quota_"),
+    **fields("owed_hours", "allowed_hours", of="debt", prefix="debt_"),
 }
 
 

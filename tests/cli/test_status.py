@@ -398,7 +398,8 @@ def test_a_column_that_is_not_there_is_named(drf, daemon):
     assert result.err == (
         "drf shares: Invalid value for '--columns': there is no column 'colour'; there are "
         "path, entitlement, dominant_share, dominant_resource, satisfaction, cores, memory, "
-        "read, write, running, pending, gres, quota_used_hours, quota_share_hours\n"
+        "read, write, running, pending, gres, quota_used_hours, quota_share_hours, "
+        "debt_owed_hours, debt_allowed_hours\n"
     )
 
 
@@ -440,8 +441,8 @@ def test_shares_are_a_table_with_free_and_capacity(drf, screen, daemon):
 """)  # noqa: E501
     assert (result.code, result.err) == (0, "")
     assert drf("shares", "--parsable", "--no-header").out == (
-        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\t\t\t\n"
-        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\t\t\t\n"
+        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\t\t\t\t\t\n"
+        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\t\t\t\t\t\n"
     )
     for columns in (60, 80):
         out = screen(columns, "shares")
@@ -465,7 +466,13 @@ def test_shares_have_a_column_for_what_is_counted_and_a_row_for_each_of_several_
     assert (cells["free"][-2:], cells["capacity"][-2:]) == (["0", "gpu"], ["2", "gpu"])
     assert rows.count(["disk", "data", "1G/1M"]) == rows.count(["disk", "old", "-"]) == 2
     daemon.replies["shares"] = SHARES
-    assert "GRES" not in drf("shares").out
+    none = drf("shares").out
+    assert "GRES" not in none and "DEBT" not in none
+    debt = {"owed_hours": 90.25, "allowed_hours": 84.0}
+    daemon.replies["shares"] = SHARES | {"nodes": [alice | {"debt": debt}, lab]}
+    lines = drf("shares").out.splitlines()
+    assert [line.split()[-2:] for line in lines[1:4:2]] == [["WAIT", "DEBT"], ["90.25/84", "h"]]
+    assert drf("shares", "--parsable", "--no-header").out.splitlines()[0].endswith("\t90.25\t84")
 
 
 # -- doctor ------------------------------------------------------------------------------------

@@ -702,10 +702,14 @@ async def test_shares_show_what_reservations_have_kept_idle(make_desk, clock):
     shell.turn((of_pool(clock, 4.5), Payload()))
     scheduler = shell.engine.scheduler
     assert scheduler.last_plan is not None
-    owed = Debt(owed=HOUR * 10**12, at_ms=0, idle=0, entitled=10**9)
+    owed = Debt(owed=HOUR * 10**12, at_ms=round(clock.at_s * 1000), idle=0, entitled=10**9)
     scheduler.last_plan = replace(scheduler.last_plan, debts={"root.lab.alice": owed})
-    nodes = {each["path"]: each for each in (await desk.ask(ALICE, op="shares"))["nodes"]}
-    assert nodes["root.lab.alice"]["debt"] == {"owed_hours": 1, "allowed_hours": 1}
+    for owed_hours in (1, 0.75):
+        nodes = {each["path"]: each for each in (await desk.ask(ALICE, op="shares"))["nodes"]}
+        assert nodes["root.lab.alice"]["debt"] == {"owed_hours": owed_hours, "allowed_hours": 1}
+        # It is repaid also while no pass is made, and is a part of whatever the machine has.
+        clock.at_s += HOUR / 4
+        shell.engine.adopt(replace(rules(18, 180), patience=patience))
     shell.host.take()
 
 

@@ -261,7 +261,7 @@ class Scheduler:
     def forget_derived_state(self) -> None:
         """Drop what was derived from the ledger, because another one takes its place. What was
         kept for big jobs can be given back by `restore`."""
-        self.last_plan, self._restored, self._debts = None, (), {}
+        self._restored, self._debts, self.last_plan = (), self.debts, None
         self._wait_index, self._ends = None, Ends()
 
     def forget_axes(self) -> None:

@@ -272,8 +272,9 @@ class Requests:
     def _shares(self, _: st.Actor, __: msg.SharesRequest) -> replies.SharesReply:
         engine = self.engine
         shares = views.shares_view(
-            engine.ledger, engine.rules, engine.external, engine.quota_use(), engine.scheduler.debts
-        )
+            engine.ledger, engine.rules, engine.external, engine.quota_use(),
+            engine.scheduler.debts, engine.clock().at_s,
+        )  # fmt: skip
         hours = self._limit_hours()
         if hours:
             shares["limit_hours"] = hours

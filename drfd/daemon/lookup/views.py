@@ -37,7 +37,7 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.machine import Vector, plus
 from drfd.core.model.resources import NOTHING, Axes, Node, Resources
-from drfd.core.scheduling.debts import Debt, share_hours
+from drfd.core.scheduling.debts import Debt, settled, share_hours
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
 from drfd.devices.gpus import GPU
@@ -726,9 +726,11 @@ def shares_view(
     external: ExternalLoad | None = None,
     quota_use: Mapping[str, QuotaUse] = MappingProxyType({}),
     debts: Mapping[str, Debt] = MappingProxyType({}),
+    now_s: float = 0,
 ) -> replies.SharesReply:
     """Return every active node of the tree, every configured pool, and every node with a quota, in
-    order of their paths. `quota_use` is the use of this week, `debts` are those after a pass."""
+    order of their paths. `quota_use` is the use of this week, `debts` are those after a pass and
+    are shown as they are at `now_s` (Unix time)."""
     free = free_of(ledger, rules, external)
     active = ledger.active_leaves()
     tree = rules.shares.share_tree(ledger.used, active)
@@ -755,11 +757,12 @@ def shares_view(
             "then": "wait" if use.waits else "last",
             "restored_at": use.restored_s,
         }
-    for path in debts.keys() & nodes.keys():
-        nodes[path]["debt"] = {
-            "owed_hours": share_hours(debts[path].owed),
-            "allowed_hours": share_hours(debts[path].allowed(rules.patience.allowance_s)),
-        }
+    for path, debt in settled(debts, now_s, tree).items():
+        if path in nodes:
+            nodes[path]["debt"] = {
+                "owed_hours": share_hours(debt.owed),
+                "allowed_hours": share_hours(debt.allowed(rules.patience.allowance_s)),
+            }
     view: replies.SharesReply = {
         "capacity": resources_view(rules.axes.resources(rules.shares.capacity)),
         "free": resources_view(rules.axes.resources(_not_negative(free))),
