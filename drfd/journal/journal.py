@@ -29,7 +29,7 @@ from drfd.journal.arrays import Arrays
 from drfd.journal.database import Database
 from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
-from drfd.journal.pruning import EventTally, Finished, Pruning
+from drfd.journal.pruning import EventCount, EventTally, Finished, Pruning
 from drfd.journal.records import Payload, Records
 from drfd.journal.texts import Commands, Payloads, Texts
 
@@ -37,7 +37,8 @@ _KINDS = "[" + ",".join(f'"{kind}"' for kind in ev.AUDIT_KINDS) + "]"
 
 
 class Journal:
-    """Appends inside one open transaction; `commit` makes them durable together."""
+    """Appends inside one open transaction; `commit` makes them durable together. Until then the
+    rows of live jobs are those of the last commit."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the file. Raises HostError, and changes nothing, if it cannot be read."""
@@ -51,6 +52,8 @@ class Journal:
         self.arrays = Arrays(self._db, self._records)
         self.audit = Audit(self._db)
         self._pruning = Pruning(self._db, self.commands, self.payloads)
+        #: Live jobs whose rows the open transaction writes at its end, once for all their events.
+        self._unwritten: dict[int, tuple[Job, EventCount]] = {}
         with self._db.reported("read"):
             self._tally = EventTally(self._db)
             self._finished = Finished(self._db)
@@ -183,24 +186,33 @@ class Journal:
                 return
             live = job.state is not JobState.ENDED
             events = self._tally.added(job.id, job.spec, size, live=live)
-            data = records.encode(job)
-            # The index of live jobs is not written again while a job is live.
-            update = (
-                "update jobs set state = ?, ended_at = ?, data = ?, events = ?, event_bytes = ?,"
-                " events_dropped = ? where id = ?"
-            )
-            stands = job.shown_state, job.ended_at, data, *events
-            if not live or not self._db.execute(update, (*stands, job.id)).rowcount:
-                self._db.execute(
-                    "insert or replace into jobs (id, uid, user, live, array_id, state, ended_at,"
-                    " data, events, event_bytes, events_dropped)"
-                    " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (job.id, job.spec.uid, job.spec.user, live, job.array_id, *stands),
-                )
-            if not live and job.array_id is None:
+            if live:
+                self._unwritten[job.id] = job, events
+                return
+            self._unwritten.pop(job.id, None)
+            size = self._write_row(job, events)
+            if job.array_id is None:
                 self._end_texts(job.id, job.spec)
-            elif job.array_id is not None and not live:
-                self._finished.add(job.array_id, job.spec.uid, len(data) + events.bytes)
+            else:
+                self._finished.add(job.array_id, job.spec.uid, size + events.bytes)
+
+    def _write_row(self, job: Job, events: EventCount) -> int:
+        """Write a job as it stands, and return the length of its record in bytes."""
+        live, data = job.state is not JobState.ENDED, records.encode(job)
+        # The index of live jobs is not written again while a job is live.
+        update = (
+            "update jobs set state = ?, ended_at = ?, data = ?, events = ?, event_bytes = ?,"
+            " events_dropped = ? where id = ?"
+        )
+        stands = job.shown_state, job.ended_at, data, *events
+        if not live or not self._db.execute(update, (*stands, job.id)).rowcount:
+            self._db.execute(
+                "insert or replace into jobs (id, uid, user, live, array_id, state, ended_at,"
+                " data, events, event_bytes, events_dropped)"
+                " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (job.id, job.spec.uid, job.spec.user, live, job.array_id, *stands),
+            )
+        return len(data)
 
     def append_audit(self, event: ev.AuditEvent) -> None:
         """Add a record for a later audit to the open transaction."""
@@ -217,8 +229,8 @@ class Journal:
         )
         return len(data)
 
-    def put_payload(self, job_id: int, payload: Payload) -> None:
-        self.payloads.put(job_id, payload)
+    def put_payload(self, job_id: int, uid: int, payload: Payload) -> None:
+        self.payloads.put(job_id, uid, payload)
 
     def put_submission(self, uid: int, key: str, job_id: int) -> None:
         """Record the job of a submission with this key. It replaces a record of another account
@@ -252,6 +264,10 @@ class Journal:
         """Make all appended events durable; do nothing if there are none."""
         if not self._db.in_transaction:
             return
+        with self._db.reported("write"):
+            for job, events in self._unwritten.values():
+                self._write_row(job, events)
+        self._unwritten.clear()
         reach("journal.before-commit")
         with self._db.reported("write"):
             self._db.execute("commit")
@@ -260,6 +276,7 @@ class Journal:
     def rollback(self) -> None:
         if self._db.in_transaction:
             self._db.execute("rollback")
+        self._unwritten.clear()
         # Count again even if SQLite has rolled back by itself.
         self.texts.count()
         self.payloads.count()

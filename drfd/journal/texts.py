@@ -190,13 +190,9 @@ class Payloads:
         """Bytes of payloads of ended jobs and arrays, by uid."""
         return self._row_bytes + self._texts.past_bytes
 
-    def put(self, job_id: int, payload: Payload) -> None:
-        """Store the payload of a job or array that has been appended."""
+    def put(self, job_id: int, uid: int, payload: Payload) -> None:
+        """Store the payload of this user's job or array."""
         with self._db.reported("write"):
-            query = (
-                "select uid from jobs where id = ? union all select uid from arrays where id = ?"
-            )
-            (uid,) = self._db.execute(query, (job_id, job_id)).fetchone()
             env = msgspec.json.encode(payload.env) if payload.env else None
             script = None if payload.script is None else payload.script.encode()
             numbers = [

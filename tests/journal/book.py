@@ -43,7 +43,7 @@ class Book:
         asked = replace(spec(f"root.{actor.user}", actor=actor), **changes)
         self.enter(happened(ev.Submitted, job_id, spec=asked), at_s=at_s)
         if payload is not None:
-            self.journal.put_payload(job_id, payload)
+            self.journal.put_payload(job_id, asked.uid, payload)
 
     def submit_array(
         self, array_id: int, size: int, *, actor: Actor = ALICE, **changes: Any

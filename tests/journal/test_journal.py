@@ -198,7 +198,7 @@ def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus | st.Now) -> No
         apply_and_append(journal, event, ledger)
         if isinstance(event, ev.Submitted | ev.ArraySubmitted):
             is_one = isinstance(event, ev.Submitted)
-            journal.put_payload(event.job_id if is_one else event.array_id, PAYLOAD)
+            journal.put_payload(event.job_id if is_one else event.array_id, event.spec.uid, PAYLOAD)
 
 
 def preempt_somebody(ledger: Ledger, journal: Journal, chance: random.Random, step: int) -> None:
