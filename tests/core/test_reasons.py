@@ -295,6 +295,15 @@ def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench):
     assert why(bench, 4, last) == replace(FOR_ALICE, own_start_s=now(7200).at_s)
 
 
+def test_whom_the_first_job_of_a_user_would_hurt_is_told_before_the_next_pass_also_with_limits(
+    bench,
+):
+    bench.rules = altered(bench.rules, pools={"lab": Pool(limit={"cores": 4000})})
+    last = crowded(bench)
+    bench.submit(of(DAVE, 4, limit_s=None), at_s=60)
+    assert why(bench, 4, last) == FOR_ALICE
+
+
 # -- the list --------------------------------------------------------------------------------------
 
 

@@ -339,7 +339,7 @@ def reservation(case: Case) -> Wait | None:
     own_start_s = _known_start_s(plan, plan.reservation_of(job.id))
     lines = ledger.queues[case.leaf]
     for job_id in (job.id, lines[demand].first[1]):
-        hurt = plan.delayed_reservation(demand, job_id, case.leaf)
+        hurt = plan.delayed_reservation(demand, job_id, case.leaf, case.share_tree)
         if hurt is not None:
             reserved = ledger.find(hurt.job_id)
             needs = zip(case.rules.axes.names, hurt.demand, strict=True)

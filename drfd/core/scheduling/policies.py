@@ -146,11 +146,14 @@ class Plan:
             return Certainty.ESTIMATED
         return self.cached(("certainty", reservation.job_id), lambda: context.certainty(start_s))
 
-    def delayed_reservation(self, demand: Vector, job_id: int, leaf: str) -> Reservation | None:
-        """Return the reservation that the job would delay in the resources left, or None."""
-        if self.pass_context is None or self.share_tree is None:
+    def delayed_reservation(
+        self, demand: Vector, job_id: int, leaf: str, share_tree: ShareTree
+    ) -> Reservation | None:
+        """Return the reservation that the job would delay in the resources left, or None. The tree
+        has its leaf, which may be newer than the pass."""
+        if self.pass_context is None:
             return None
-        backfill = Backfill(self.pass_context, self.share_tree, list(self.reservations))
+        backfill = Backfill(self.pass_context, share_tree, list(self.reservations))
         return backfill.delayed_reservation(demand, job_id, leaf, self.free)
 
 
