@@ -28,7 +28,7 @@ Turn = tuple[Level, float, int, str]
 
 #: The satisfaction of a node that holds something of which it is promised nothing.
 BEYOND: Level = (1, Fraction(0))
-UNLIMITED = 10**9
+UNLIMITED = 10**18
 
 
 @dataclass(frozen=True)
