@@ -578,10 +578,10 @@ def local_time(at_s: float, *, days: int = 0, hour: int = 0, minute: int = 0) ->
 
 
 #: The assumptions on which an expected start rests, by its certainty.
-ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
+ESTIMATE = "if running jobs end as estimated and none is submitted ahead of it"
 _RESTS_ON = {
-    "limits": "even if jobs before it run to their time limits, if nobody submits anything before",
-    "estimated": "estimated from few earlier jobs, if nobody submits anything before",
+    "limits": "unless jobs are submitted ahead of it",
+    "estimated": "estimated from few earlier jobs, unless jobs are submitted ahead of it",
 }
 
 

@@ -225,7 +225,7 @@ def test_show_tells_how_the_tasks_of_an_array_stand(drf, daemon):
 
 # -- why ---------------------------------------------------------------------------------------
 
-STARTS = "if running jobs end as estimated and nobody submits anything before"
+STARTS = "if running jobs end as estimated and none is submitted ahead of it"
 NO_ROOM = {"state": "PENDING", "reason": {"code": "RESOURCES", "text": "no room"}}
 WAITING = "job 42 waits: RESOURCES: no room\n"
 

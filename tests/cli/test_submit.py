@@ -316,8 +316,8 @@ MISSING = {"code": "forecast-too-long", "text": "the estimate takes more than 30
         ({"expected_start_at": 1_700_000_000.0, "reason": None}, "it would start now\n"),
         (
             {"expected_start_at": 1_700_000_060.0, "reason": WHY},
-            "it would start about 2023-11-14 22:14, if running jobs end as estimated and nobody "
-            f"submits anything before\n{WAITS}",
+            "it would start about 2023-11-14 22:14, if running jobs end as estimated and none "
+            f"is submitted ahead of it\n{WAITS}",
         ),
         (
             {"expected_start_at": None, "reason": WHY},
