@@ -61,26 +61,16 @@ DEFAULTS = {
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def thread_counts(
-    threads: int, env: Mapping[str, str], floor_threads: int | None = None
-) -> dict[str, str]:
-    """Return variables that tell programs to start so many threads, except those set in `env`.
-    Arguments are those of `thread_defaults`.
+def thread_defaults(
+    threads: int, floor_threads: int | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return variables that tell programs to start so many threads, and more that are not set where
+    OPENMP is; each is a default that the submitter's own value overrides. Of a job that may be lent
+    cores, `threads` are as many as it may get cores, and `floor_threads` as many as it always has.
 
     Most programs start one thread for each CPU of the machine, and few respect CPU quotas. A job
     that declares fewer CPUs would have more threads than its quota can run at once.
     """
-    usual, after_openmp = thread_defaults(threads, floor_threads)
-    counts = usual if OPENMP in env else usual | after_openmp
-    return {name: count for name, count in counts.items() if name not in env}
-
-
-def thread_defaults(
-    threads: int, floor_threads: int | None = None
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the variables of `thread_counts`, and those of them that are not set where OPENMP is
-    set, each a default that the submitter's own value overrides. Of a job that may be lent cores,
-    `threads` are as many as it may get cores, and `floor_threads` as many as it always has."""
     count = str(threads)
     static = count if floor_threads is None else str(floor_threads)
     after_openmp = dict.fromkeys(_AFTER_OPENMP, count) | dict.fromkeys(_STATIC, static)
@@ -88,21 +78,14 @@ def thread_defaults(
 
 
 #: How the threads of OpenMP's programs wait where not all of them can run at a time. By default
-#: they spin for a while, which uses up what a job is lent and other jobs could use.
+#: they spin for a while, which uses up what a job is lent and other jobs could use. A policy of the
+#: submitter's would be overruled by the other two.
 WAIT_POLICY = "OMP_WAIT_POLICY"
 PASSIVE_WAIT = {
     WAIT_POLICY: "passive",
     "GOMP_SPINCOUNT": "0",
     "KMP_BLOCKTIME": "0",
 }
-
-
-def passive_wait(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that keep waiting threads from spinning, except those set in `env`; none of
-    them if a policy is set there, which they would overrule."""
-    if WAIT_POLICY in env:
-        return {}
-    return {name: value for name, value in PASSIVE_WAIT.items() if name not in env}
 
 
 #: Lists of the GPUs that are allocated to a job, and the order in which CUDA numbers GPUs.

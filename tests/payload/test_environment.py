@@ -17,7 +17,7 @@ from drfd.payload.environment import (
     is_secret,
     may_hide,
     may_set,
-    thread_counts,
+    thread_defaults,
 )
 
 #: The rules as patterns.
@@ -117,24 +117,18 @@ def test_what_python_adds_to_its_environment_is_not_the_submitters(given):
     assert done.stdout.split() == ["C.UTF-8", given.get("LC_CTYPE", "None")]
 
 
-def test_the_usual_libraries_are_told_unless_the_submitter_has():
-    found = thread_counts(4, {})
-    for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "NUMBA", "JULIA", "RAYON"):
-        assert found[f"{library}_NUM_THREADS"] == "4"
-    assert found["GOMAXPROCS"] == found["PYTHON_CPU_COUNT"] == "4"
-    assert found["LOKY_MAX_CPU_COUNT"] == found["MC_CORES"] == "4"
-    found = thread_counts(8, {"MKL_NUM_THREADS": "8"}, 2)
-    assert (found["OPENBLAS_NUM_THREADS"], found["BLIS_NUM_THREADS"]) == ("2", "2")
-    assert found["OMP_NUM_THREADS"] == found["NUMEXPR_NUM_THREADS"] == found["GOMAXPROCS"] == "8"
-    assert "MKL_NUM_THREADS" not in found
-    assert "OPENBLAS_NUM_THREADS" not in thread_counts(8, {"OMP_NUM_THREADS": "3"}, 2)
-    # Who sets OpenMP means the libraries that follow it too: MKL_NUM_THREADS, say, would win over
-    # it.
-    found = thread_counts(4, {"GOMAXPROCS": "1", "RAYON_NUM_THREADS": "", "OMP_NUM_THREADS": "2"})
-    own = {"GOMAXPROCS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"}
-    assert not {*own, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"} & set(found)
-    assert found["JULIA_NUM_THREADS"] == "4"
-    assert thread_counts(4, {"GOMAXPROCS": "1"})["OMP_NUM_THREADS"] == "4"
+def test_the_usual_libraries_are_told_and_those_that_follow_openmp_apart():
+    """Who sets OpenMP means those, too: MKL_NUM_THREADS, say, would win over it."""
+    usual, after = thread_defaults(4)
+    for library in ("OMP", "NUMBA", "JULIA", "RAYON"):
+        assert usual[f"{library}_NUM_THREADS"] == "4"
+    assert usual["GOMAXPROCS"] == usual["PYTHON_CPU_COUNT"] == "4"
+    assert usual["LOKY_MAX_CPU_COUNT"] == usual["MC_CORES"] == "4"
+    libraries = ("NUMEXPR", "OPENBLAS", "MKL", "BLIS")
+    assert after == {f"{library}_NUM_THREADS": "4" for library in libraries}
+    usual, after = thread_defaults(8, 2)
+    assert usual["OMP_NUM_THREADS"] == after["NUMEXPR_NUM_THREADS"] == usual["GOMAXPROCS"] == "8"
+    assert {after[f"{library}_NUM_THREADS"] for library in libraries[1:]} == {"2"}
 
 
 def test_only_its_own_variables_and_those_of_devices_are_drfds_to_set():

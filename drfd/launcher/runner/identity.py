@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from os import getuid
 from pathlib import Path
 
@@ -23,8 +24,10 @@ from drfd.payload.environment import (
     DEFAULT_PATH,
     DEFAULTS,
     GRES_PREFIX,
-    passive_wait,
-    thread_counts,
+    OPENMP,
+    PASSIVE_WAIT,
+    WAIT_POLICY,
+    thread_defaults,
 )
 from drfd.payload.unpack import LaunchPayload
 
@@ -223,26 +226,42 @@ def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> No
         raise Denied(REGAINED) from None
 
 
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """What root decides of a job's environment."""
+
+    #: Beginnings of variables of the submitter's that the job does not get.
+    hidden: tuple[str, ...]
+    #: Those it gets unless the submitter has set them; or them or OPENMP; or them or WAIT_POLICY.
+    defaults: dict[str, str]
+    openmp: dict[str, str]
+    wait: dict[str, str]
+    #: Those it gets in any case.
+    own: dict[str, str]
+
+
+def variables_of(user: pwd.struct_passwd, order: LaunchOrder) -> Variables:
+    usual, openmp = (
+        thread_defaults(order.threads, order.floor_threads) if order.threads else ({}, {})
+    )
+    # Also those of the service in which drfd, or the submitter, was started.
+    hidden = (*(f"{name}=" for name in (*order.hidden, *service.VARIABLES)), GRES_PREFIX)
+    wait = PASSIVE_WAIT if order.may_be_lent_cores else {}
+    defaults = usual | DEFAULTS | {"PATH": DEFAULT_PATH}
+    return Variables(hidden, defaults, openmp, wait, account_variables(user) | order.variables)
+
+
 def environment(
     user: pwd.struct_passwd, order: LaunchOrder, payload: LaunchPayload
 ) -> dict[str, str]:
-    """Return the job's environment: the submitter's variables, overridden by the account's, then by
-    drfd's. How many threads there are and how they wait, and `DEFAULTS`, are overridden by the
-    submitter's variables."""
-    own = {
-        name: value
-        for name, value in payload.env.items()
-        if name not in order.hidden and not name.startswith(GRES_PREFIX)
+    """Return the job's environment, as `environment` of user.h does."""
+    rules = variables_of(user, order)
+    given = {
+        name: text for name, text in payload.env.items() if not f"{name}=".startswith(rules.hidden)
     }
-    threads = thread_counts(order.threads, own, order.floor_threads) if order.threads else {}
-    env = DEFAULTS | threads | own
-    if order.may_be_lent_cores:
-        env |= passive_wait(own)
-    # Those of the service in which drfd, or the submitter, was started.
-    for name in service.VARIABLES:
-        env.pop(name, None)
-    env.setdefault("PATH", DEFAULT_PATH)
-    return env | account_variables(user) | {"PWD": payload.cwd} | order.variables
+    openmp = {} if OPENMP in given else rules.openmp
+    wait = {} if WAIT_POLICY in given else rules.wait
+    return rules.defaults | openmp | wait | given | {"PWD": payload.cwd} | rules.own
 
 
 def account_variables(user: pwd.struct_passwd) -> dict[str, str]:

@@ -9,7 +9,6 @@ reads the plan from a file in memory that only the launcher has. It holds nothin
 
 from __future__ import annotations
 
-import functools
 import os
 import pwd
 import struct
@@ -24,14 +23,6 @@ from drfd.launcher.confinement.interface import Confinement, Setting
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.system.private_tmp import COVERED
-from drfd.linux import service
-from drfd.payload.environment import (
-    DEFAULT_PATH,
-    DEFAULTS,
-    GRES_PREFIX,
-    PASSIVE_WAIT,
-    thread_defaults,
-)
 
 MAGIC = "drfd-plan-6"
 #: Flags of plan.h.
@@ -78,9 +69,7 @@ def encode(job: JobStart, settings: list[Setting], capabilities: int) -> bytes:
     flags |= SENDS_OUTPUTS * bool(order.output_max_bytes)
     flags |= NOTIFIES * is_notice | TELLS_START * order.tells_start
     flags |= RESETS_OOM_SCORE * (inheritance.oom_score() != "0")
-    usual, openmp = (
-        thread_defaults(order.threads, order.floor_threads) if order.threads else ({}, {})
-    )
+    variables = identity.variables_of(user, order)
     words = [
         MAGIC,
         *_numbers(flags, capabilities, capabilities),
@@ -107,11 +96,11 @@ def encode(job: JobStart, settings: list[Setting], capabilities: int) -> bytes:
         *_numbers(user.pw_uid, identity.gid_of(user, job.groups, order.gid)),
         *_counted(_numbers(*job.groups)),
         *_signs(job),
-        *_removed(order.hidden),
-        *_counted(_variables(usual | DEFAULTS | {"PATH": DEFAULT_PATH})),
-        *_counted(_variables(openmp)),
-        *_counted(_variables(PASSIVE_WAIT if order.may_be_lent_cores else {})),
-        *_counted(_variables(identity.account_variables(user) | order.variables)),
+        *_counted(variables.hidden),
+        *_counted(_pairs(variables.defaults)),
+        *_counted(_pairs(variables.openmp)),
+        *_counted(_pairs(variables.wait)),
+        *_counted(_pairs(variables.own)),
     ]
     text = "\0".join((*words, ""))
     if text.count("\0") != len(words):
@@ -128,13 +117,7 @@ def _signs(job: JobStart) -> tuple[str, ...]:
     return *numbers, name.replace("/", "_"), user.replace("/", "_")
 
 
-@functools.lru_cache(maxsize=8)
-def _removed(hidden: tuple[str, ...]) -> list[str]:
-    """Return the beginnings of the submitter's variables that the job does not get."""
-    return _counted((*(f"{name}=" for name in (*hidden, *service.VARIABLES)), GRES_PREFIX))
-
-
-def _variables(env: dict[str, str]) -> list[str]:
+def _pairs(env: dict[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in env.items()]
 
 
