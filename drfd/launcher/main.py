@@ -191,7 +191,6 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
     attempts_dir = state / "attempts"
     attempts_dir.mkdir(mode=0o700, exist_ok=True)
     confinement = _confinement(options, settings)
-    warnings += confinement.warnings()
     # A controller with the launcher's own uid has all its rights, so it needs no signatures.
     keys = None if setup.controller_uid == os.getuid() else _keys(state)
     for text in warnings:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
-import signal
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,10 +25,6 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 #: A descriptor table of its own for this thread.
 CLONE_FILES = 0x00000400
-
-# -- clone3(2), prctl(2): a fork into a cgroup ------------------------------------------------
-
-_CLONE_INTO_CGROUP = 0x2_0000_0000
 
 # -- shmctl(2), semctl(2), msgctl(2) ----------------------------------------------------------
 
@@ -59,7 +53,6 @@ _BPF_MOST_PROGRAMS = 64
 #: Call → its number, for each architecture that jobs can be started on (`starter.sources`).
 _NUMBERS: dict[str, dict[str, int]] = {
     "keyctl": {"x86_64": 250, "aarch64": 219},
-    "clone3": {"x86_64": 435, "aarch64": 435},
     "bpf": {"x86_64": 321, "aarch64": 280},
     "capget": {"x86_64": 125, "aarch64": 90},
     "capset": {"x86_64": 126, "aarch64": 91},
@@ -104,7 +97,6 @@ def _checked(result: int, name: str) -> int:
     return result
 
 
-_clone3 = _numbered("clone3", _pointer, _size)
 _prctl = _declared("prctl", _int, _ulong, _ulong, _ulong, _ulong)
 _unshare = _declared("unshare", _int)
 _shmctl = _declared("shmctl", _int, _int, _pointer)
@@ -117,18 +109,6 @@ _capset = _numbered("capset", _pointer, _pointer)
 
 
 # -- processes --------------------------------------------------------------------------------
-
-
-@functools.cache
-def why_no_fork_into() -> str | None:
-    """Return the reason why no process can be forked into a cgroup of version 2 here, or None."""
-    # struct clone_args (clone3(2)): flags first, the signal of the end fifth, the cgroup last. No
-    # descriptor has this number, which the kernel notices after all that it may not know.
-    arguments = struct.pack(
-        "=11Q", _CLONE_INTO_CGROUP, *[0] * 3, signal.SIGCHLD, *[0] * 5, 2**31 - 1
-    )
-    number = ctypes.get_errno() if _clone3(arguments, len(arguments)) < 0 else 0
-    return None if number == errno.EBADF else f"clone3: {os.strerror(number)}"
 
 
 def set_parent_death_signal(number: int) -> None:

@@ -30,7 +30,6 @@ from drfd.launcher.confinement.interface import (
 from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system.files import get, unless_gone
-from drfd.linux import syscalls
 from drfd.linux.device_nodes import DeviceNode
 
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
@@ -52,8 +51,6 @@ class CgroupV2(Cgroups):
         children. `release` gives the group back when it is empty and the launcher ends."""
         self._mount = mount
         self._release = release
-        #: Why processes cannot be forked into a cgroup here; None if they can.
-        self._why_moved = syscalls.why_no_fork_into()
         self._devices = HiddenByBpf(mount, group)
         named = {*controllers, *REQUIRED, "freezer"}
         super().__init__(dict.fromkeys(named, mount), group)
@@ -84,19 +81,8 @@ class CgroupV2(Cgroups):
     def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 
-    def warnings(self) -> list[str]:
-        why = self._why_moved
-        if why is None:
-            return []
-        slow = "a job's process is moved into its cgroup, for which the kernel may take 10 to 20 ms"
-        cure = f"mount -o remount,favordynmods {self._mount} (Linux 6.0) avoids that"
-        return [f"{slow}; {cure}, at some cost for every fork and exit; {why}"]
-
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
-        directory, cpus = self._directory_of(key), self._affinity.cpus(key)
-        if self._why_moved is None:
-            return Entrance(cgroup=directory, cpus=cpus)
-        return Entrance(files=(f"{directory}/cgroup.procs",), cpus=cpus)
+        return Entrance(cgroup=self._directory_of(key), cpus=self._affinity.cpus(key))
 
     def oom_kills(self, key: Key) -> tuple[bool, bool]:
         group = JobCgroup(self._directory_of(key))

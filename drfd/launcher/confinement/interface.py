@@ -101,10 +101,6 @@ class Confinement(ABC):
         colon. An enforced limit is applied or the job does not start; a measured one is checked by
         the controller."""
 
-    def warnings(self) -> list[str]:
-        """Return sentences for the administrator on what this machine makes slow."""
-        return []
-
     @abstractmethod
     def cores(self) -> dict[str, str]:
         """Return how cores are controlled in each of CORES_MODES; `controls` has that of quotas."""

@@ -35,7 +35,6 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.system import process
 from drfd.launcher.system.files import Plain, get
-from drfd.linux import syscalls
 from drfd.linux.device_nodes import DeviceNode
 from kernel import enter
 from launcher.rig import WAIT_S, pid_in, until
@@ -759,14 +758,11 @@ def test_a_process_enters_every_hierarchy_once(kernel):
 
 
 @on_v2
-@pytest.mark.parametrize("why", [None, "clone3: Function not implemented"])
-def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(kernel, monkeypatch, why):
-    monkeypatch.setattr(syscalls, "why_no_fork_into", lambda: why)
+def test_a_job_begins_in_its_cgroup(kernel):
     kernel.open("cpuset", "io")
     kernel.create()
     procs = kernel.file("cgroup.procs")
-    inside, outside = Entrance(cgroup=str(procs.parent)), Entrance(files=(str(procs),))
-    assert kernel.place.entrance(KEY, LIMITS, 0) == (inside if why is None else outside)
+    assert kernel.place.entrance(KEY, LIMITS, 0) == Entrance(cgroup=str(procs.parent))
     assert procs.read_text() == "", "a plan moves nobody"
 
 
