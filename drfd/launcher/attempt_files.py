@@ -176,13 +176,6 @@ def append(fd: int, kind: str, record: Record) -> None:
     _write(fd, _checked(_encode({"record": kind, **record})))
 
 
-def end_partial_line(fd: int) -> None:
-    """Write a line feed after a partial last line, so that the next record gets its own line."""
-    size = os.fstat(fd).st_size
-    if size and os.pread(fd, 1, size - 1) != b"\n":
-        _write(fd, b"\n")
-
-
 def _checked(text: str) -> bytes:
     """Return the line of a record, which is given as JSON."""
     return f'{text[:-1]},"crc":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
@@ -209,11 +202,16 @@ def note_signals(dir_fd: int, key: Key, count: int) -> None:
         _write(fd, line)
 
 
-def add(dir_fd: int, key: Key, kind: str, record: Record) -> None:
-    """Append a record to the file of an attempt. Raises OSError."""
+def add(dir_fd: int, key: Key, kind: str, record: Record, *, is_synced: bool = False) -> None:
+    """Append a record to the file of an attempt, after a line feed if its last line is a partial
+    one. Raises OSError."""
     with opened(file_name(key), os.O_RDWR | os.O_APPEND, dir_fd=dir_fd) as fd:
-        end_partial_line(fd)
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            _write(fd, b"\n")
         append(fd, kind, record)
+        if is_synced:
+            os.fsync(fd)
 
 
 def read(dir_fd: int, key: Key) -> Attempt | None:

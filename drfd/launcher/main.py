@@ -202,7 +202,7 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
         bounds=bounds.read_launcher_bounds(get(_MOUNTINFO)),
         policy=setup.policy,
         attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
-        port=Port(listen(state, setup.controller_uid), setup.controller_uid),
+        port=Port(listen(state / SOCKET_NAME, setup.controller_uid), setup.controller_uid),
         keep_fd=options.keep_fd,
         keys=keys,
         keys_dir=state / KEYS_NAME,
@@ -282,17 +282,17 @@ def _keys(state: Path) -> SigningKeys:
         sys.exit(f"drfd-launcher: the secret of signatures cannot be had: {error}")
 
 
-def listen(state: Path, controller_uid: int) -> socket.socket:
-    """Return the socket for the controller. It is created for root alone, and then given to the
-    controller's user."""
-    path = state / SOCKET_NAME
+def listen(path: Path, uid: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    """Return a socket for this user and root. It is created for root alone, and then given to the
+    user."""
     path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
+    listener = socket.socket(socket.AF_UNIX, kind)
     before = os.umask(0o177)
     with at_socket(path) as address:
         listener.bind(address)
     os.umask(before)
-    listener.listen(8)
+    if kind == socket.SOCK_STREAM:
+        listener.listen(8)
     if os.getuid() == 0:
-        os.chown(path, controller_uid, -1)
+        os.chown(path, uid, -1)
     return listener

@@ -11,7 +11,6 @@ import logging
 import os
 import resource
 import selectors
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -261,13 +260,7 @@ class Launcher:
         os.set_blocking(self._runners.notify_fd, False)
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self._selector.register(self._notify_out, selectors.EVENT_READ, self._on_notify)
-        if self.keep_fd is not None:
-            self._selector.register(self.keep_fd, selectors.EVENT_READ, self._quit)
-        wake_out, wake_in = os.pipe()
-        os.set_blocking(wake_in, False)
-        signal.set_wakeup_fd(wake_in)
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
-        self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
+        process.watch_for_end(self._selector, self.keep_fd, self._quit)
         reach("serve.before-adoption")
         for key in attempt_files.keys(self.attempts_fd):
             self._known.add(key)

@@ -23,7 +23,7 @@ from drfd.launcher.main import (
     supervise,
 )
 from drfd.launcher.port import Port
-from drfd.launcher.protocol import SECRET_NAME
+from drfd.launcher.protocol import SECRET_NAME, SOCKET_NAME
 from drfd.launcher.runner import inheritance
 from drfd.launcher.settings import account_of
 from drfd.launcher.signatures import SigningKeys
@@ -32,7 +32,6 @@ from drfd.launcher.slurm.server import SlurmLauncher
 from drfd.launcher.slurm.submitting.preparation import is_there
 from drfd.linux import service
 from drfd.linux.service import Service
-from drfd.linux.unix_sockets import at_socket
 
 log = logging.getLogger("drfd.launcher")
 
@@ -79,8 +78,9 @@ def _serve(options: argparse.Namespace, setup: Setup, slurm_uid: int, manager: S
         state=state,
         policy=setup.policy,
         attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
-        port=Port(listen(state, setup.controller_uid), setup.controller_uid),
-        events=_listen_for_events(state / EVENTS_NAME, slurm_uid),
+        port=Port(listen(state / SOCKET_NAME, setup.controller_uid), setup.controller_uid),
+        # For datagrams of Slurm's scripts.
+        events=listen(state / EVENTS_NAME, slurm_uid, socket.SOCK_DGRAM),
         starts=starts,
         programs=Path(slurm.programs),
         conf=None if slurm.conf is None else Path(slurm.conf),
@@ -119,16 +119,3 @@ def _keys(directory: Path | None) -> SigningKeys:
         return SigningKeys(directory)
     except (OSError, ValueError) as error:
         sys.exit(f"drfd-slurm-launcher: the secret of signatures cannot be had: {error}")
-
-
-def _listen_for_events(path: Path, slurm_uid: int) -> socket.socket:
-    """Return the socket for datagrams of Slurm's scripts, which only SlurmUser can send."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    before = os.umask(0o177)
-    with at_socket(path) as address:
-        listener.bind(address)
-    os.umask(before)
-    if os.getuid() == 0:
-        os.chown(path, slurm_uid, -1)
-    return listener

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -134,13 +133,7 @@ class SlurmLauncher:
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self.events.setblocking(False)
         self._selector.register(self.events, selectors.EVENT_READ, self._on_event)
-        if self.keep_fd is not None:
-            self._selector.register(self.keep_fd, selectors.EVENT_READ, self._quit)
-        wake_out, wake_in = os.pipe()
-        os.set_blocking(wake_in, False)
-        signal.set_wakeup_fd(wake_in)
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
-        self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
+        process.watch_for_end(self._selector, self.keep_fd, self._quit)
         self._attempts.load()
         self._times.hurry()
         while self._running:

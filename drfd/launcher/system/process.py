@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import selectors
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,19 @@ def die_with(parent: int) -> None:
     syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watch_for_end(
+    selector: selectors.BaseSelector, keep_fd: int | None, quit_: Callable[[], None]
+) -> None:
+    """Have a loop call `quit_` at SIGTERM, and when `keep_fd`, if it is given, reaches its end."""
+    if keep_fd is not None:
+        selector.register(keep_fd, selectors.EVENT_READ, quit_)
+    wake_out, wake_in = os.pipe()
+    os.set_blocking(wake_in, False)
+    signal.set_wakeup_fd(wake_in)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    selector.register(wake_out, selectors.EVENT_READ, quit_)
 
 
 def boot_id() -> str:

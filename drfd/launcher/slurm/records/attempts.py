@@ -72,10 +72,7 @@ class Attempts(dict[Key, Attempt]):
 
     def append(self, key: Key, kind: str, record: Record) -> None:
         """Add a record to the file of an attempt."""
-        with opened(attempt_files.file_name(key), os.O_RDWR | os.O_APPEND, dir_fd=self.fd) as fd:
-            attempt_files.end_partial_line(fd)
-            attempt_files.append(fd, kind, record)
-            os.fsync(fd)
+        attempt_files.add(self.fd, key, kind, record, is_synced=True)
         self._read(key)
 
     def note_submitted(self, key: Key, slurm_id: int) -> None:
