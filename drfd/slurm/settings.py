@@ -237,9 +237,7 @@ def differences(
         elif path not in files:
             yield Difference(name, f"{path}, which cannot be read here", needed, script.why)
         elif _body(scripts[script.name]) not in files[path]:
-            is_placed = _without_places(scripts[script.name]) in _without_places(files[path])
-            text = "the text for another --socket or --starts" if is_placed else "another text"
-            yield Difference(name, f"{path}, with {text}", needed, script.why)
+            yield Difference(name, f"{path}, with another text", needed, script.why)
     found = running.get(RETURN.name)
     if found is None or not RETURN.holds(found):
         yield Difference(
@@ -250,11 +248,6 @@ def differences(
 def _body(script: str) -> str:
     """Return the text without the line that names the interpreter."""
     return script.partition("\n")[2] if script.startswith("#!") else script
-
-
-def _without_places(script: str) -> str:
-    """Return the text of a script without the places that `drfd slurm-conf` was given."""
-    return re.sub(r"(?m)^starts=.*$|--socket .* --udp", "", _body(script))
 
 
 def user_difference(found: str, user: str) -> Iterator[Difference]:
