@@ -40,7 +40,7 @@ length = "4h"
 reason = "new kernel"
 [scheduling]
 respect_external_load = false
-reservation_delay = 5
+reservation_delay = 1000
 preemption = true
 preempt_after = 20
 preempt_exempt = 0
