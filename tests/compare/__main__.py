@@ -39,6 +39,7 @@ TESTS = Path(__file__).resolve().parent.parent
 HERE = TESTS / "compare"
 sys.path[:0] = [str(TESTS), str(HERE)]
 
+import histories  # noqa: E402
 import readings  # noqa: E402
 
 #: After so many histories progress is told.
@@ -168,6 +169,8 @@ def compare_traces(seed: int, was: list[Any], now: list[Any], findings: Findings
     was, now = in_turns(was), in_turns(now)
     about = "history" if without_reasons(was) != without_reasons(now) else "reasons in history"
     named = f"a {about} {seed}"
+    if "reservation = true" in histories.configuration(seed):
+        named += " with reservations"
     for at, pair in enumerate(zip_longest(was, now, fillvalue=["nothing", ""])):
         if pair[0] != pair[1]:
             before, after = (re.sub(r"\d+([., ]+\d+)*", "N", ": ".join(each)) for each in pair)

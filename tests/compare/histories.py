@@ -43,7 +43,7 @@ def configuration(seed: int, later: Random | None = None) -> str:
         gpus = later.choice([gpus, gpus, max(0, gpus - 1)])
     scheduling = {
         "policy": policy, "respect_external_load": False,
-        "reservation": random.random() < 0.7, "reservation_delay": random.choice([1, 2, 15]),
+        "reservation": random.random() < 0.5, "reservation_delay": random.choice([1, 2, 15]),
         "reservation_drain_after": random.choice([5, 40, 1_000_000]),
         "reservation_depth": random.choice([1, 1, 2, 3]),
         "half_life": random.choice([60, 604_800]), "min_charge_time": random.choice([0, 0, 10]),
