@@ -125,7 +125,9 @@ class _Changer(ast.NodeTransformer):
             for new in _changed(node):
                 at = len(self.found)
                 change = f"{_head(node)} becomes {_head(new)}"
-                self.found.append(Mutant(self.path, at, getattr(node, "lineno", 0), change))
+                # `if (` and its condition on the lines below: only these are executed.
+                line = getattr(getattr(node, "test", node), "lineno", 0)
+                self.found.append(Mutant(self.path, at, line, change))
                 if at == self.chosen:
                     self.generic_visit(node)
                     return ast.fix_missing_locations(ast.copy_location(new, node))
