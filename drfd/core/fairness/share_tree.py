@@ -460,9 +460,7 @@ class ShareTree:
 
     def keeps_promise(self, leaf: str, demand: Vector) -> bool:
         """Return whether the leaf, or a pool that it is in, would still hold no more than it is
-        promised with `demand` more. Nothing is promised to leaves that are served last."""
-        if self.is_last(leaf):
-            return False
+        promised with `demand` more."""
         return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
 
     def is_last(self, leaf: str) -> bool:

@@ -137,7 +137,6 @@ class Dependents(dict[int, set[int]]):
     """Ids of the jobs that wait for a job's end, by that job's id."""
 
     def __init__(self) -> None:
-        super().__init__()
         #: Ends that have not been reported to all waiting jobs yet, by key; `report_ends` in
         #: `core.decisions.dependencies` reports them.
         self.ended: dict[int, End] = {}

@@ -294,8 +294,7 @@ class Scheduler:
 
     def adopt_half_life(self, half_life_s: float, now_s: float) -> None:
         """Let usage halve in this time from `now_s` on (Unix time)."""
-        if half_life_s != self._history.half_life_s:
-            self._history = self._history.halving_in(half_life_s, now_s)
+        self._history = self._history.halving_in(half_life_s, now_s)
 
     def remember(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
         """Record ended jobs: their use decides ties, their run times are estimates for their
