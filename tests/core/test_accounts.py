@@ -23,7 +23,17 @@ from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.machine import Vector, plus
 from drfd.core.model.resources import Axes, Node, Resources
-from drfd.core.promises import WHOLE, Account, EventFold, Obstacle, Parts, Stretch
+from drfd.core.promises import (
+    MOST_PAST,
+    WHOLE,
+    Account,
+    EventFold,
+    Obstacle,
+    Parts,
+    PastStart,
+    Starts,
+    Stretch,
+)
 from drfd.core.usage import FRESH, MEASURES, MOST, Curve, LentTally, Point, Series, merged, thinned
 from drfd.journal import records
 from fakes import BOB, GIB, demand, happened, now, replace, rules, spec
@@ -132,6 +142,22 @@ def test_a_clock_that_is_set_back_takes_nothing_away(account):
     assert account.counted.steps_back == 1
     assert account.counted.sums == {BOBS: waited(0.5 + 0.75, promised=HALF, others=HALF)}
     assert account.counted.longest == {BOBS: Stretch(HOUR // 4, HOUR)}
+
+
+def test_a_start_is_beyond_the_promise_only_if_it_leads_above_it_and_few_are_told_in_an_hour():
+    """Ann starts jobs up to half of the machine, and then more, while bob waits."""
+    account = Bench(machine())
+    account.have(1, BOBS, wants=asks(1))
+    for job_id, cores in ((2, 2), *((3 + at, int(at == 0)) for at in range(MOST_PAST + 5))):
+        account.have(job_id, ANN, wants=asks(cores))
+        account.start(job_id, StartReason.TURN)
+    more = MOST_PAST + 5
+    assert account.counted.starts == {StartReason.TURN: Starts(1 + more, more, more, more)}
+    assert len(account.take_out().past) == MOST_PAST
+    account.have(99, ANN, wants=asks(0))
+    account.start(99, StartReason.TURN)
+    (told,) = account.take_out().past
+    assert told == PastStart(0, 99, ANN, StartReason.TURN, fits=True, short=(BOBS,))
 
 
 # -- causes ----------------------------------------------------------------------------------------
@@ -465,11 +491,13 @@ JOB = Job(
 def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name():
     def of(**counts: int) -> Job:
         asks = replace(JOB.spec.demand, gres=tuple(sorted(counts.items())))
-        return structs.replace(JOB, spec=spec(asks=asks))
+        usage = structs.replace(JOB.usage, gpu_mean_percent=150)
+        return structs.replace(JOB, spec=spec(asks=asks), usage=usage)
 
     one = account_of(of(gpu=2))
     assert one is not None
     assert one.gres_ms == (("gpu", 20_000),)
+    assert one.amount("gpu").used == 15_000
     books = books_of([of(gpu=2), of(), of(fpga=1, gpu=1)], "user")
     assert books.total().gres_ms == (("fpga", 10_000), ("gpu", 30_000))
 

@@ -502,7 +502,7 @@ def test_the_jobs_on_the_gpu_that_is_free_first_are_named():
     assert bench.schedule() == []
     short = shortfall(bench, waiting)
     assert [each.job for each in short.holders] == [str(first), str(late)]
-    assert (short.more, short.shortage.free) == (0, 2 * GIB)
+    assert (short.more, short.kept, short.shortage.free) == (0, 0, 2 * GIB)
 
 
 def test_a_wait_for_several_gpus_says_how_much_is_of_free_ones():
@@ -669,6 +669,16 @@ def test_what_is_left_before_the_first_samples_is_seen_too():
     assert gauge.kept == use(0, 4)
 
 
+def test_less_than_a_sixteenth_of_a_small_memory_is_not_noticed_nor_what_was_seen_before():
+    gauge, small = ExternalLoadEstimator(), Rules(capacity=demand(16, 8), beside=NOTHING)
+    for each, kept in ((use(0, 0.48), NOTHING), (use(0, 0.52), use(0, 0.52))):
+        for _ in range(SAMPLES):
+            gauge.see(each, small, now().at_s)
+        assert gauge.kept == kept
+    assert gauge.see(use(), replace(small, beside=None), now().at_s), "the administrator's wish"
+    assert not gauge.see(use(0, 0.52), small, now().at_s), "one sample is not enough"
+
+
 # -- the pass --------------------------------------------------------------------------------------
 
 
@@ -691,6 +701,16 @@ def test_under_fifo_too_the_first_job_says_that_it_waits_for_it():
         "EXTERNAL_LOAD",
         "RESERVATION",
     ]
+
+
+def test_what_is_kept_for_others_is_named_only_where_the_holders_are_not_enough():
+    bench = Bench()
+    bench.start(of(BOB, 5))
+    for cores, kept in ((7, 0), (7.5, 2000)):
+        last = pass_over(bench, external=loaded(2))
+        reason = why(bench, bench.submit(spec(asks=demand(cores))), last)
+        assert isinstance(reason, TooLittleFree)
+        assert [each.kept for each in reason.shortfalls] == [kept]
 
 
 # -- reservations and forecasts --------------------------------------------------------------------

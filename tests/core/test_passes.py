@@ -192,6 +192,21 @@ def test_a_preemptible_job_is_exempt_for_an_hour_and_after_each_stop_for_twice_a
         assert machine.starts(until_s + 500) == [victim]
 
 
+def test_room_for_a_starving_job_is_kept_while_jobs_leave_it_and_no_longer():
+    """Two of alice's jobs have to stop for bob's. One of them does not end."""
+    machine = Machine(replace(rules(), preempting=Preempting()))
+    machine.start(of(ALICE, 5), 0)
+    victims = [machine.start(of(ALICE, 2, preemptible=True), 0) for _ in range(2)]
+    machine.submit(of(BOB, 4), 1)
+    assert [machine.starts(at_s) for at_s in (1, 1000)] == [[], []]
+    assert sorted(machine.starts(5000)) == victims
+    machine.finish(victims[0], 5001)
+    passes = machine.submit(of(CAROL, 2, limit_s=60), 5001)
+    assert [machine.starts(at_s) for at_s in (5001, 5060, 5080)] == [[], [], []]
+    assert machine.scheduler.is_cut, "another pass is due"
+    assert machine.starts(5080) == [passes]
+
+
 def test_no_other_job_is_ever_stopped():
     machine = Machine(replace(rules(), preempting=Preempting()))
     machine.start(of(ALICE, 9), 0)
