@@ -123,7 +123,7 @@ TEXT = [
     *(("root", f"{each} --parsable") for each in ("status", "shares", "nodes")),
     *(("root", f"{each} --csv") for each in ("history", "report --all", "ledger")),
     *(("root", each) for each in ("ledger --why", "squeue", "sacct -a -X", "sinfo")),
-    *(("root", f"scontrol show {each}") for each in ("job 10", "job 3", "partition")),
+    *(("root", f"scontrol show {each}") for each in ("job 10", "job 3")),
     ("ann", "squeue -l -r --me"),
 ]
 SLURM = ["sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol"]

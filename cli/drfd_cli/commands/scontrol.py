@@ -17,7 +17,7 @@ from drfd.common.indices import MAX_INDEX
 from drfd_cli import output
 from drfd_cli.options import connect
 from drfd_cli.slurm import fields
-from drfd_cli.slurm.batch_script import PARTITION, host_name
+from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.grammar import (
     SCONTROL,
     SLURM_VERSION,
@@ -55,6 +55,7 @@ _ELSEWHERE = {
     "notify": "drf signal SIGNAL ID", "delete": "drf cancel ID", "abort": "drf shutdown",
     "create": "a table [[window]] in the configuration, for reservations",
     "setdebug": "journalctl -u drfd", "power": None, "reboot": None, "token": None,
+    "reconfigure": "drf reload", "uhold": "drf hold ID",
 }  # fmt: skip
 
 
@@ -85,10 +86,6 @@ def _show_hostnames(names: list[str], in_a_line: bool) -> None:
         text = os.environ.get("SLURM_JOB_NODELIST") or host_name()
     for name in expanded(text):
         click.echo(name)
-
-
-def _show_hostlist(names: list[str], in_a_line: bool) -> None:
-    click.echo(",".join(each for name in names for each in expanded(name)))
 
 
 #: Names of one list: `a`, or `node[01-04,7]-ib`.
@@ -215,25 +212,6 @@ def _show_node(names: list[str], in_a_line: bool) -> None:
     _print(lines, in_a_line)
 
 
-def _show_partition(names: list[str], in_a_line: bool) -> None:
-    client = connect()
-    known = partitions(client)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        hint = f"there are {', '.join(known)}"
-        raise Refused("no-partition", f"there is no partition {unknown[0]}", hint=hint)
-    machine = read_machine(client)
-    for name in names or known:
-        lines = [
-            f"PartitionName={name}",
-            f"Default={'YES' if name == PARTITION else 'NO'} MaxTime=UNLIMITED MaxNodes=1",
-            f"Nodes={machine.name}",
-            f"State={'DRAIN' if machine.state in ('drain', 'drng') else 'UP'} "
-            f"TotalCPUs={machine.cpus} TotalNodes=1",
-        ]
-        _print(lines, in_a_line)
-
-
 def _show_config(names: list[str], in_a_line: bool) -> None:
     """Print what is so here of Slurm's settings that programs ask for."""
     told = {
@@ -247,8 +225,8 @@ def _show_config(names: list[str], in_a_line: bool) -> None:
 
 
 _SHOWN: dict[str, Callable[[list[str], bool], None]] = {
-    "hostnames": _show_hostnames, "hostlist": _show_hostlist, "jobid": _show_job,
-    "job": _show_job, "node": _show_node, "partition": _show_partition, "config": _show_config,
+    "hostnames": _show_hostnames, "jobid": _show_job, "job": _show_job, "node": _show_node,
+    "config": _show_config,
 }  # fmt: skip
 
 
@@ -313,7 +291,7 @@ _IGNORED = {
 }
 
 
-def _update(words: list[str], in_a_line: bool) -> int | None:
+def _update(words: list[str], in_a_line: bool) -> int:
     given: dict[str, str] = {}
     for word in words:
         key, sign, value = word.partition("=")
@@ -321,12 +299,11 @@ def _update(words: list[str], in_a_line: bool) -> int | None:
             raise click.UsageError(f"{word!r} is not KEY=VALUE, such as JobId=42 TimeLimit=2:00:00")
         given[key.lower()] = value
     ids = given.pop("jobid", given.pop("job", ""))
-    if ids:
-        return _update_jobs(parse_ids(ids), given)
-    if "nodename" not in given:
-        raise click.UsageError("what is to change is not named: JobId=42, or NodeName=HOST")
-    _update_node(given)
-    return None
+    if "nodename" in given:
+        raise click.UsageError("no node is changed here (that is: drf drain, or drf undrain)")
+    if not ids:
+        raise click.UsageError("what is to change is not named: JobId=42")
+    return _update_jobs(parse_ids(ids), given)
 
 
 def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
@@ -339,12 +316,9 @@ def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
     if ignored:
         output.say(f"without effect here: {', '.join(ignored)}")
     client = connect()
-    if given.get("timelimit", "")[:1] in ("+", "-") and given["timelimit"] != "-1":
-        codes = [
-            _act(client, "set", {"ids": [ref]}, **_changes({**given, "timelimit": ""}, limit_s=to))
-            for ref, to in [(ref, _moved_limit(client, ref, given["timelimit"])) for ref in ids]
-        ]
-        return max(codes)
+    by = given.get("timelimit", "")
+    if by[:1] in ("+", "-") and by != "-1":
+        raise click.UsageError(f"TimeLimit={by}: write the new limit (or drf set -t {by[0]}30m ID)")
     changes = _changes(given)
     codes = [_act(client, "set", {"ids": ids}, **changes)] if changes else []
     # Priority=0 holds a job, as in Slurm.
@@ -354,20 +328,7 @@ def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
     return max(codes, default=0)
 
 
-def _moved_limit(client: Connection, ref: Ref, by: str) -> int:
-    reply = client.request("show", id=ref)
-    job: Any = reply["array"] if "array" in reply else reply["job"]
-    limit_s = job["time_limit_s"]
-    words = translate({"time": Given(by[1:])}, host_name(), "scontrol").words
-    if limit_s is None or words[1] == "unlimited":
-        raise Refused("bad-value", f"TimeLimit={by}: job {ref} has no time limit to change by that")
-    moved = limit_s + int(words[1].rstrip("s")) * (-1 if by[0] == "-" else 1)
-    if moved < 1:
-        raise Refused("bad-value", f"TimeLimit={by}: job {ref} has only {limit_s} s")
-    return int(moved)
-
-
-def _changes(given: Mapping[str, str], *, limit_s: int | None = None) -> dict[str, Any]:
+def _changes(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of the request `set` that these values ask for. Raises Refused."""
     from drfd_cli.commands import set as changing
 
@@ -385,49 +346,15 @@ def _changes(given: Mapping[str, str], *, limit_s: int | None = None) -> dict[st
     words += ["--after", ""] if given.get("dependency") == "" else []
     words += ["-p", made.partitions[0]] if made.partitions else []
     with changing.command.make_context("scontrol", ["-y", *words, "--", "1"]) as context:
-        asked = changing.changes(context.params)
-    return asked if limit_s is None else {**asked, "time_limit_s": limit_s}
-
-
-def _update_node(given: dict[str, str]) -> None:
-    unknown = [name for name in expanded(given.pop("nodename")) if name != host_name()]
-    if unknown:
-        raise Refused("no-node", f"there is no node {unknown[0]}; this is {host_name()}")
-    state, reason = given.pop("state", "").lower(), given.pop("reason", None)
-    if given or state not in ("drain", "resume", "undrain", "idle"):
-        text = "of a node, State=DRAIN with a Reason, and State=RESUME can be set here"
-        raise click.UsageError(text)
-    is_on = state == "drain"
-    connect().request("drain", on=is_on, **({"reason": reason} if is_on and reason else {}))
+        return changing.changes(context.params)
 
 
 # -- the rest ----------------------------------------------------------------------------------
 
 
-def _reconfigure(words: list[str], in_a_line: bool) -> None:
-    for warning in connect().request("reload")["warnings"]:
-        output.say(f"warning: {warning}")
-
-
 def _ping(words: list[str], in_a_line: bool) -> None:
     connect().request("hello")
     click.echo(f"Slurmctld(primary) at {host_name()} is UP")
-
-
-def _write(words: list[str], in_a_line: bool) -> None:
-    if len(words) < 2 or words[0].lower() != "batch_script":
-        raise click.UsageError("there is only: write batch_script ID [FILE]")
-    reply = connect().submission(_refs(words[1:2], "write batch_script")[0])
-    script = reply["submission"].get("script")
-    if not isinstance(script, str):
-        raise Refused("no-script", f"job {reply['label']} has a command and no script")
-    path = words[2] if len(words) > 2 else f"slurm-{reply['label']}.sh"
-    if path == "-":
-        click.echo(os.fsencode(script), nl=False)
-    else:
-        with open(path, "wb") as file:
-            file.write(os.fsencode(script))
-        click.echo(f"batch script for job {reply['label']} written to {path}")
 
 
 def _version(words: list[str], in_a_line: bool) -> None:
@@ -436,8 +363,7 @@ def _version(words: list[str], in_a_line: bool) -> None:
 
 #: The commands of scontrol that there are here.
 _COMMANDS: dict[str, Command] = {
-    "show": _show, "hold": _verb("hold"), "uhold": _verb("hold"), "release": _verb("release"),
+    "show": _show, "hold": _verb("hold"), "release": _verb("release"),
     "suspend": _verb("suspend"), "resume": _verb("resume"), "requeue": _requeue(held=False),
-    "requeuehold": _requeue(held=True), "update": _update, "reconfigure": _reconfigure,
-    "ping": _ping, "write": _write, "version": _version,
+    "requeuehold": _requeue(held=True), "update": _update, "ping": _ping, "version": _version,
 }  # fmt: skip
