@@ -65,10 +65,6 @@ class Executor(RemoteExecutor):
         self._error = error
         self._news.set()
 
-    def _check(self) -> None:
-        if self._error is not None:
-            raise WorkflowError(f"drfd: {self._error}")
-
     def run_job(self, job: JobExecutorInterface) -> None:
         script = self.get_jobscript(job)
         self.write_jobscript(job, script)
@@ -89,7 +85,8 @@ class Executor(RemoteExecutor):
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         await asyncio.to_thread(self._news.wait, _LOOK_S)
         self._news.clear()
-        self._check()
+        if self._error is not None:
+            raise WorkflowError(f"drfd: {self._error}")
         for each in active_jobs:
             ended = self._ended.pop(int(each.external_jobid or 0), None)
             if ended is None:
