@@ -12,8 +12,6 @@ returned, and the value or the exception, pickled apart because the reader may b
 Each call waits for the imports here, so the part of `pickle` in C must do.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from _pickle import dumps, load, loads

@@ -132,7 +132,7 @@ def run(place: Place, chosen: Chosen) -> Iterator[Figure]:
 
 
 #: Seconds that a hundred jobs or calls take: an array of no-op jobs, one of Pythons without work,
-#: a map, single calls, and a map with ten calls in a task.
+#: a map, single calls, a map with ten calls in a task, and one of a function of the script's own.
 _CALLS = """
 import math, os, sys, time
 import drfd.client
@@ -142,6 +142,9 @@ def timed(act):
     begin_s = time.perf_counter()
     act()
     return time.perf_counter() - begin_s
+
+def own(number):
+    return number
 
 asked = {"cores": 1, "memory": "64M"}
 with drfd.client.connect() as client, Executor(directory="calls", **asked) as executor:
@@ -156,6 +159,7 @@ with drfd.client.connect() as client, Executor(directory="calls", **asked) as ex
         timed(lambda: array("/bin/true")), timed(lambda: array(sys.executable, "-c", "pass")),
         timed(lambda: list(executor.map(math.sqrt, range(100)))), timed(single),
         timed(lambda: list(executor.map(math.sqrt, range(100), chunksize=10))),
+        timed(lambda: list(executor.map(own, range(100)))),
     )
 """
 
@@ -170,7 +174,10 @@ def futures(place: Place, chosen: Chosen) -> Iterator[Figure]:
         )
         found.append([float(word) for word in done.stdout.split()])
     bare_s = statistics.median(times[0] for times in found)
-    names = "100 jobs python -c pass", "100 calls by map", "100 calls by submit", "… ten in a task"
+    names = (
+        *("100 jobs python -c pass", "100 calls by map", "100 calls by submit"),
+        *("… ten in a task", "… of a function of the script's own"),
+    )
     for at, what in enumerate(names, 1):
         ratio = statistics.median(times[0] / times[at] for times in found)
         has_aim = at == 2
