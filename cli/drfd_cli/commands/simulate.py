@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from drfd.client.connection import count_resources
 from drfd.common.errors import Refused
-from drfd.common.units import parse_duration, show_duration
+from drfd.common.units import show_duration
 from drfd_cli import output
 from drfd_cli.options import (
     MOMENT,
@@ -81,10 +81,6 @@ def _weight(text: str) -> tuple[str, Fraction]:
     return name, value
 
 
-def _patience(text: str) -> int:
-    return 0 if text == "0" else parse_duration(text)
-
-
 @click.command("trace")
 @click.argument("source", metavar="[TRACE]", required=False)
 @click.option(
@@ -99,8 +95,6 @@ def _patience(text: str) -> int:
 @click.option("--pools", metavar="FILE", help="Pools like in drfd.toml; trace: its groups.")
 @click.option("--weight", "weights", type=QuantityParam("NAME=N", _weight), multiple=True,
               help="Show also another weight of a user or pool.")  # fmt: skip
-@click.option("--patience", "patience_s", type=QuantityParam("TIME", _patience),
-              help="Before something is reserved for a job.")  # fmt: skip
 @click.option("--io-profile", metavar="FILE", help="SYNTHETIC disk rates, see docs/simulator.md.")
 @click.option("--history", is_flag=True, help="This machine's past in place of a TRACE.")
 @click.option("--since", type=MOMENT, help="With --history: what ended since then.")
@@ -120,7 +114,7 @@ def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
     io_profile: str | None, history: bool, since: float | None, number: int | None, users: bool,
     plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], lend: bool,
-    factor: float | None, audit: bool, **changes: Any,
+    factor: float | None, audit: bool, pools: str | None,
 ) -> Result:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
     from drfd.sim.driver import for_lending
@@ -166,12 +160,12 @@ def trace(
         )  # fmt: skip
     check(work.jobs, capacity)
     if audit:
-        (rules,) = _variants(work, rules or rules_of(capacity), {}, **changes).values()
+        (rules,) = _variants(work, rules or rules_of(capacity), {}, pools).values()
         return _audit(work, rules)
     lends = lend or factor is not None
     if lends:
         work = for_lending(work, factor)
-    variants = _variants(work, rules or rules_of(capacity), dict(weights), **changes)
+    variants = _variants(work, rules or rules_of(capacity), dict(weights), pools)
     runs = list(_runs(work, variants, policies, estimates, lends=lends))
     machine, has_users = capacity, users or bool(weights) or lends
     return Result(
@@ -258,9 +252,8 @@ def past_of(since: float | None, capacity: Resources | None) -> tuple[Workload, 
 
 
 def _variants(
-    work: Workload, rules: Rules, weights: dict[str, Fraction], *, pools: str | None,
-    patience_s: int | None,
-) -> dict[str, Rules]:  # fmt: skip
+    work: Workload, rules: Rules, weights: dict[str, Fraction], pools: str | None
+) -> dict[str, Rules]:
     """Return the rules to simulate, by label: "" for those without --weight, and, if that is given,
     those with its weights."""
     from drfd.core.model.job import show_path
@@ -278,10 +271,6 @@ def _variants(
             )
         if any(each.quota for each in (*rules.pools.values(), *rules.members.values())):
             output.say(f"quotas of the week in {pools} are not simulated: a trace has no calendar")
-    if patience_s is not None:
-        drain_after_s = 4 * patience_s + 86400
-        patience = replace(rules.patience, patience_s=patience_s, drain_after_s=drain_after_s)
-        rules = replace(rules, patience=patience)
     found = {"": rules}
     if weights:
         name = ",".join(f"{each}={float(weight):g}" for each, weight in weights.items())
