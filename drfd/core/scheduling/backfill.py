@@ -27,13 +27,12 @@ outlived their estimates, so drains one after the other would only let the machi
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property
-from itertools import accumulate
 from math import inf, isfinite
 from operator import itemgetter
 from types import MappingProxyType
@@ -173,20 +172,23 @@ def shadow(
     """Return the shadow time for this demand and run time, or None if it never fits. `free` are the
     resources that are free now, `ends` the estimated ends of jobs in order of time, and
     `reservations` come before the new one."""
-    changes = [*ends]
-    for each in reservations:
-        taken = minus(minus(free, free), each.held)
-        changes += [(each.start_s, 0, taken), (each.end_s, 0, each.held)]
-    changes.sort(key=_time)
+    changes = ends
+    if reservations:
+        none = minus(free, free)
+        taken = [(each.start_s, 0, minus(none, each.held)) for each in reservations]
+        returned = [(each.end_s, 0, each.held) for each in reservations]
+        changes = sorted([*ends, *taken, *returned], key=_time)
     at_s, done = now_s, 0
     # Reservations give nothing back that they have not taken: the sums do not suffice before this.
     for axis, (asked, there) in enumerate(zip(demand, free, strict=True)):
         if asked > max(there, 0):
-            sums = list(accumulate(map(itemgetter(axis), map(_held, ends))))
-            count = bisect_left(sums, asked - there)
-            if count == len(sums):
+            for end_s, _, held in ends:
+                there += held[axis]
+                if asked <= there:
+                    at_s = max(at_s, end_s)
+                    break
+            else:
                 return None
-            at_s = max(at_s, ends[count][0])
     while True:
         # Apply all changes of one moment together.
         upto = bisect_right(changes, at_s, done, key=_time)
