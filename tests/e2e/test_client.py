@@ -82,41 +82,6 @@ def test_values_are_as_people_write_them(client, instance):
     assert client.get(job_id) == ended
 
 
-def test_a_job_is_held_released_and_cancelled(client):
-    job_id = client.submit(["sleep", "600"], hold=True, memory=64 << 20)
-    held = client.get(job_id)
-    assert (held.state, held.reason is not None and held.reason.code) == ("HELD", "HELD")
-    assert client.set(job_id, time="3h", memory="32M") == [job_id]
-    assert (client.get(held).demand.memory, client.get(job_id).time_limit_s) == (32 << 20, 10800)
-    assert client.release(held) == [job_id]
-    wait_for("its start", lambda: client.get(job_id).state == "RUNNING")
-    assert [job.id for job in client.status(states=["running"])] == [job_id]
-    assert client.shares().nodes[client.get(job_id).pool].running == 1
-    assert client.cancel([held]) == [job_id]
-    [ended] = client.wait([job_id])
-    assert ended.state == "CANCELLED" and not ended.is_completed
-
-
-def test_what_is_refused_is_an_exception_with_a_code(client):
-    with pytest.raises(Refused) as refused:
-        client.submit(["true"], cores=1000)
-    assert refused.value.code == "too-big"
-    for wrong in ({"memory": "lots"}, {"time": "soon"}, {"after": "x"}, {"array": range(0)}):
-        with pytest.raises(Refused) as bad:
-            client.submit(["true"], **wrong)
-        assert bad.value.code == "bad-value"
-    with pytest.raises(Refused, match="list of words"):
-        client.submit("true")
-    with pytest.raises(Refused) as unknown:
-        client.get(10**9)
-    assert unknown.value.code == "no-such-job"
-    ended = client.submit(["true"])
-    client.wait(ended)
-    with pytest.raises(Refused) as over:
-        client.cancel(ended)
-    assert over.value.code == "ended"
-
-
 def test_a_wait_that_takes_too_long_raises(client):
     job_id = client.submit(["sleep", "600"])
     with pytest.raises(TimeoutError):

@@ -84,21 +84,6 @@ def test_a_wait_survives_the_restart_of_the_daemon(lend):
     assert status == [9]
 
 
-def test_a_runner_that_is_killed_loses_only_its_own_job(lend):
-    """Its exit status cannot be known; what it left is killed, and its resources return."""
-    instance = lend(ROOMY)
-    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo $$; exec sleep 600")
-    other = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 1; exit 3")
-    instance.wait_state(job_id, "RUNNING")
-    pid = int(wait_for("its pid", lambda: instance.output(job_id)))
-    os.kill(parent_of(pid), signal.SIGKILL)
-    job = instance.wait_end(job_id)
-    assert (job["state"], job["exit_code"], job["signal"]) == ("LOST", None, None)
-    assert job["outcome"]["reason"] == "RUNNER_KILLED", "not taken for a restart of the machine"
-    wait_for("the job's end", lambda: not is_alive(pid))
-    assert instance.wait_end(other)["exit_code"] == 3
-
-
 def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(instance):
     """As after every start of a user's own daemon, which answers before its launcher is up."""
     for _ in range(3):

@@ -508,20 +508,6 @@ def test_the_last_terminal_has_it_and_the_size_is_its_own(sit, attach):
     second.sees("40 132")
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
-def test_the_job_goes_on_when_its_window_is_closed(sit, attach, instance, number):
-    detached(sit, "echo up; while read x; do echo got $x; done")
-    again = attach()
-    again.type(b"one\r")
-    again.sees("got one")
-    os.kill(again.process.pid, number)
-    again.process.wait()
-    last = attach()
-    last.type(b"two\r")
-    last.sees("got two")
-    instance.wait_state(latest(instance), "RUNNING")
-
-
 def test_a_full_screen_program_draws_itself_again(sit, attach):
     program = (
         r"draw() { printf '\033[H'; stty size; };"
@@ -536,24 +522,6 @@ def test_a_full_screen_program_draws_itself_again(sit, attach):
     assert b"\x1b[?1049h" in again.sent
     leave(again)
     assert b"\x1b[?1049l" in again.sent
-
-
-def test_a_batch_job_with_a_terminal(sit, attach, instance):
-    """Its output is in its file, whose directory is made; the daemon may be restarted; a script has
-    one, too."""
-    (instance.work / "script").write_text("#!/bin/sh\ntty\necho up\nread x\necho got $x\n")
-    terminal = sit(DRF, "submit", "--pty", "-o", "logs/%j", "script")
-    assert terminal.ends() == 0
-    assert terminal.lines() == [f"submitted job {latest(instance)}"]
-    wait_for("its output", lambda: "up" in instance.output(latest(instance)))
-    assert instance.output(latest(instance)).startswith("/dev/pts/")
-    instance.kill()
-    instance.start()
-    again = attach()
-    again.sees("up")
-    again.type(b"word\r")
-    assert again.ends() == 0
-    assert "got word" in "\n".join(again.lines())
 
 
 def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(sit, instance):

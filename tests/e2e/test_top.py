@@ -283,26 +283,6 @@ def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(sit, sh
 # -- without a terminal ------------------------------------------------------------------------
 
 
-def test_without_a_terminal_it_prints_one_screen(shared):
-    for words in (["top"], ["top", "--once"]):
-        shown = shared.drf(*words).stdout
-        assert "\x1b" not in shown
-        lines = shown.splitlines()
-        assert any(line.startswith(" cores ") and "9/9" in line for line in lines)
-        assert any("4_[0-9]" in line and " cores " in line for line in lines)
-        assert "q quit" not in shown
-
-
-def test_once_on_a_terminal_prints_with_colours_and_leaves(sit, shared):
-    terminal = sit(shared, DRF, "top", "--once")
-    assert terminal.ends() == 0
-    assert b"\x1b[" in terminal.sent
-    assert b"?1049h" not in terminal.sent
-    given = sit(shared, DRF, "top", "--once", NO_COLOR="1")
-    assert given.ends() == 0
-    assert b"\x1b[" not in given.sent
-
-
 def test_a_picture_is_saved(shared):
     path = shared.work / "saved.svg"
     shared.drf("top", "--svg", path, env={"COLUMNS": "100", "LINES": "30"})

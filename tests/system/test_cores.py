@@ -216,18 +216,6 @@ def test_jobs_that_run_when_pinning_begins_keep_quotas_and_leave_the_pinned(star
     assert allowed(light) == set(CPUS) - allowed(new) and not has_quota(light)
 
 
-def test_where_more_is_given_out_than_there_is_the_last_ones_have_quotas(start):
-    instance = start("pin")
-    instance.config.write_text(config("pin", cores=len(CPUS) + 2))
-    instance.drf("reload")
-    part = run(instance, 0.5, "sleep", "600")
-    jobs = [run(instance, 1, "sleep", "600") for _ in CPUS]
-    assert [has_quota(job) for job in jobs] == [False] * (len(CPUS) - 1) + [True]
-    assert allowed(part) == allowed(jobs[-1])
-    assert not allowed(part).intersection(*(allowed(job) for job in jobs[:-1]))
-    assert "nor CPUs of their own" in instance.drf("doctor").stdout
-
-
 # -- share ------------------------------------------------------------------------------------
 
 

@@ -142,20 +142,6 @@ def test_each_job_reaches_the_devices_that_it_was_given_and_no_others_whatever_d
     check_reach(granting, [nodes / name for name in MINORS], jobs, lambda: granting.strike("both"))
 
 
-def test_a_job_does_not_start_on_a_device_that_has_gone(granting, nodes):
-    first, second = LISTED
-    (nodes / second).unlink()
-    words = ("-m", "64M", "-c", "1", "--gres", "fpga")
-    script = f"exec 3< {nodes / first}; sleep 1000"
-    holder = granting.running(*words, "--", "sh", "-c", script)["id"]
-    gone = granting.ended(*words, "--", "true")
-    assert gone["state"] == "LAUNCH_FAILED"
-    why = " ".join(granting.drf("why", gone["id"]).stdout.split())
-    assert f"fpga 1: {nodes / second}: No such file or directory" in why
-    assert granting.show(holder)["state"] == "RUNNING"
-    assert f"fpga 1: {nodes / second}: No such file" in granting.drf("doctor").stdout
-
-
 @pytest.mark.anew
 def test_a_reload_changes_no_device_under_jobs_that_run(granting, nodes):
     """They have theirs by number: other devices take a restart."""

@@ -205,21 +205,6 @@ def test_one_with_more_threads_than_the_job_may_have_is_killed(instance, users):
     assert instance.show(job)["state"] == "RUNNING"
 
 
-@pytest.mark.anew
-def test_daemons_may_die_beside_it(instance, users):
-    user = users[0]
-    home = instance.home_for(user)
-    job = running(instance, user, "exec sleep 1000")
-    script = "echo $$ > pid; while ! [ -e go ]; do sleep 0.05; done; echo done; exit 6"
-    command = begin(instance, user, job, script)
-    pid_written(home / "pid")
-    instance.strike("both")
-    (home / "go").touch()
-    said, _ = command.communicate(timeout=60)
-    assert (command.returncode, said) == (6, "done\n")
-    assert inside(instance, user, job, "true").returncode == 0
-
-
 def test_a_job_with_a_tmp_of_its_own_takes_no_command(lend, users):
     """The command would see another /tmp than the job, and leave files there."""
     instance = lend(f"{CONFIG}private_tmp = true\n")

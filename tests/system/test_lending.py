@@ -16,7 +16,7 @@ import pytest
 
 from drfd.daemon.monitoring.lender import Reading, read_counters
 from drfd.host.measurements import niced_between
-from instance import ALONE, CONFIG, Accounts, Instance, wait_for
+from instance import ALONE, CONFIG, Instance, wait_for
 from kernel import Kernel
 from wakes import counter, introduce, lend_all, neighbour, sleeper, wakes
 
@@ -195,53 +195,3 @@ def test_what_niced_jobs_use_is_told_from_what_others_use(lend):
     found_s = niced_between(before.niced[key], after.niced[key])
     assert found_s == pytest.approx(used_s, abs=0.3)
     assert after.niced_s - before.niced_s >= found_s - 0.3
-
-
-#: As many processes as the first argument says, each of which uses so much processor time as the
-#: second one says.
-WORK = """
-import os, sys, time
-for _ in range(int(sys.argv[1]) - 1):
-    if os.fork() == 0:
-        break
-while time.process_time() < float(sys.argv[2]): pass
-try:
-    while True: os.wait()
-except ChildProcessError:
-    pass
-"""
-#: The floor of each job, in cores, and its work in core-seconds: eight seconds under a quota.
-FLOOR, WORK_S = 0.4, 3.2
-#: A job under lending takes at most so many times as long as under a quota, in some round.
-LATE, ROUNDS = 1.15, 4
-
-
-def lengths(instance: Instance, users: Accounts) -> dict[str, float]:
-    """Seconds of jobs that start together: each user's wide one, and one without a range."""
-    instance.drf("drain")
-    jobs = {}
-    for number, user in enumerate(users):
-        for name, cores, processes in (
-            (f"wide{number}", f"{FLOOR}..{len(CPUS)}", 2),
-            (f"plain{number}", f"{FLOOR}", 1),
-        ):
-            words = ("-c", cores, "-m", "100M", "-o", "/dev/null", "--")
-            program = (sys.executable, "-c", WORK, processes, WORK_S / processes)
-            jobs[name] = instance.submit(*words, *program, user=user.pw_uid, cwd="/")
-    instance.drf("undrain")
-    found = {name: instance.wait_end(job_id) for name, job_id in jobs.items()}
-    assert {job["state"] for job in found.values()} == {"COMPLETED"}
-    return {name: job["ended_at"] - job["started_at"] for name, job in found.items()}
-
-
-def test_nobodys_jobs_end_later_than_under_a_quota(lend, users):
-    """What else the machine does delays some rounds; lending would delay jobs in each."""
-    quota, share = (lend(config(len(CPUS), mode=mode)) for mode in ("quota", "share"))
-    seen = []
-    for _ in range(ROUNDS):
-        before, now = lengths(quota, users), lengths(share, users)
-        parts = {name: round(now[name] / before[name], 2) for name in before}
-        seen.append(parts)
-        if max(parts.values()) <= LATE:
-            return
-    raise AssertionError(f"longer than under a quota, by round: {seen}")

@@ -216,17 +216,6 @@ def test_a_million_files_hold_up_nobody(instance, users, work, spaces):
     wait_for("all files gone", lambda: is_empty(spaces), seconds=300)
 
 
-def test_it_can_be_said_where_they_are_kept(lend, work):
-    home = work / "spaces"
-    work.chmod(0o755)
-    instance = lend(f'{PRIVATE}private_tmp_dir = "{home}"\n')
-    doctor = instance.drf("doctor").stdout
-    assert f"of its own, on disk in {home}" in doctor
-    job_id = instance.submit("--", "sleep", "600", cwd="/")
-    instance.drf("cancel", job_id)
-    instance.wait_end(job_id)
-
-
 def test_a_home_that_others_can_change_is_refused(make_instance, work):
     """Else a user could have root bind, or delete, another directory."""
     made = make_instance(f'{PRIVATE}private_tmp_dir = "{work}/spaces"\n')

@@ -97,21 +97,6 @@ def test_a_job_cancelled_while_frozen_is_killed_whole_without_a_word(instance):
     assert instance.cgroups() == []
 
 
-@pytest.mark.parametrize("blow", ["launcher", "both"])
-def test_a_frozen_job_stays_frozen_through_every_crash(instance, blow):
-    job = heavy(instance)
-    suspend(instance, job)
-    before = cpu_us(job)
-    instance.strike(blow)
-    stands_still(job)
-    assert cpu_us(job) - before < LAST_US, "it ran meanwhile"
-    instance.drf("resume", job["id"])
-    instance.wait_state(job["id"], "RUNNING")
-    goes_on(job)
-    (instance.work / "gate").touch()
-    assert instance.wait_end(job["id"])["exit_code"] == 7
-
-
 def test_a_bomb_that_forks_for_ever_is_frozen_whole(instance):
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
     job = instance.running("-c", "2", "--", sys.executable, "-c", bomb)

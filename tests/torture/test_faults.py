@@ -573,15 +573,3 @@ def test_a_runner_keeps_a_jobs_end_until_it_can_be_written(victim, what):
     said_of_it = (job, victim.tail())
     assert (job["state"], job["exit_code"], runs(victim, "n")) == ("FAILED", 5, 1), said_of_it
     victim.check_at_rest()
-
-
-def test_a_runner_that_waits_with_the_end_of_its_job_outlives_both_daemons(victim):
-    job_id = start_gated(victim, 5)
-    runner = runner_of(victim, job_id)
-    with limited(runner, resource.RLIMIT_FSIZE, file_size(victim, job_id)):
-        (victim.work / "gate").touch()
-        wait_for("the end of the job's process", lambda: not children_of(runner))
-        victim.strike("both")
-        assert victim.state_of(job_id) == "RUNNING"
-    assert (end(victim, job_id)["state"], end(victim, job_id)["exit_code"]) == ("FAILED", 5)
-    victim.check_at_rest()

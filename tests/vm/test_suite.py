@@ -32,7 +32,6 @@ pytestmark = pytest.mark.vm
 #: get those that depend on what they are: a log-in session, cgroups, runners that outlive drfd.
 _RESTARTS = [
     "tests/e2e/test_restart.py::test_jobs_of_every_kind_come_through[both]",
-    "tests/e2e/test_restart.py::test_a_runner_dies_at[runner.after-exec]",
 ]
 E2E = {
     "root": _RESTARTS,
