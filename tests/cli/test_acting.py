@@ -286,12 +286,6 @@ def test_a_change_that_cannot_be_meant_is_a_usage_error(drf, daemon, words, comp
     assert complaint in result.err
 
 
-def test_a_change_tells_which_tasks_it_has_not_reached(drf, daemon):
-    daemon.replies["set"] = {"done": [42], "failed": [], "kept": {"42": "0-2,5"}}
-    result = drf("set", "--priority", "3", "42")
-    assert result.out == "changed job 42, but not 42_[0-2,5]\n"
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -322,16 +316,6 @@ def test_set_says_when_a_running_job_ends_by_its_new_limit(
     drf("set", "-t", "2h", "--json", "42")
     drf("set", "-c", "2", "42")
     assert [each["op"] for each in daemon.requests] == ["status", "set", "set"]
-
-
-def test_a_limit_that_stops_a_job_at_once_is_said(drf, daemon, live):
-    result = drf("set", "-t", "1s", "42")
-    assert (result.code, limits(daemon)) == (0, [1])
-    assert result.err == "drf: job 42 has run for 1h00m: a limit of 1s stops it within a minute\n"
-    assert drf("set", "-t", "1h30m", "42").err == ""
-    assert drf("set", "-t", "unlimited", "42").err == ""
-    live[0].update(state="SUSPENDED")
-    assert drf("set", "-t", "1s", "42").err == ""
 
 
 @pytest.mark.parametrize("answer", ["y\n", "n\n"])

@@ -92,14 +92,6 @@ def test_everything_comes_again_but_what_is_asked_to_change(
     assert drf("retry", 42, "-q").out == "50\n"
 
 
-def test_another_figure_takes_the_upper_end_of_a_range_away(drf, answering):
-    answering.replies["submission"] = kept("42", demand=demand(cores_max_milli=8000))
-    for words, ends in (("-m 4G", (500, 8000)), ("-c 1", (1000, None)), ("-c 1..4", (1000, 4000))):
-        assert drf("retry", 42, "-q", "--with", words).code == 0
-        asked = submitted(answering)[-1]["demand"]
-        assert (asked["cores_milli"], asked.get("cores_max_milli")) == ends
-
-
 def test_tasks_of_one_array_become_one_array(drf, answering):
     result = drf("retry", "4_5", 7, "4_2", "--json")
     assert json.loads(result.out) == {
@@ -107,17 +99,6 @@ def test_tasks_of_one_array_become_one_array(drf, answering):
         "failed": [],
     }
     assert submitted(answering) == [{**FIELDS, "array": "5,2"}, FIELDS]
-
-
-def test_of_an_array_what_failed_is_taken(drf, answering):
-    """Also while others of its tasks run; its bound on running ones holds again."""
-    answering.replies["submission"] = kept("4", "not over", live=True, array="0-9%2")
-    indices = {"FAILED": "1,3-5", "TIMEOUT": "7", "HELD": "8", "COMPLETED": "9"}
-    answering.replies["show"] = {"array": {"indices": indices}, "events": []}
-    assert drf("retry", "--failed", 4).out == (
-        "submitted array 50 of 2 tasks, which is 4_[1,3-5,7] again\n"
-    )
-    assert submitted(answering) == [{**FIELDS, "array": "1,3-5,7%2"}]
 
 
 @pytest.mark.parametrize("label", ["42", "4_2"])
@@ -154,17 +135,6 @@ def test_jobs_wait_for_each_other_as_they_did(drf, answering):
         None,
         [{"id": 50, "want": "ok"}],
         [{"id": 51, "want": "any"}, {"id": 9, "want": "ok"}],
-    ]
-
-
-def test_tasks_are_waited_for_where_they_are_submitted_again(drf, answering):
-    waits = [awaited("4_2", "FAILED", met=False), awaited("4_3", "COMPLETED", met=True)]
-    last = kept("20", "CANCELLED") | {"waited_for": [*waits, awaited("4", "over")]}
-    keep(answering, j4_2=kept("4_2"), j4_5=kept("4_5"), j20=last)
-    assert drf("retry", "4_2", "4_5", 20).code == 0
-    assert [each.get("after") for each in submitted(answering)] == [
-        None,
-        [{"id": "50_2", "want": "ok"}, {"id": 50, "want": "ok"}],
     ]
 
 
@@ -249,21 +219,6 @@ def test_of_an_array_tasks_that_were_retried_are_left_out(drf, answering):
     found["repeats"] = []
     assert drf("retry", "--failed", 4, "--with", "--array 0-3").code == 0
     assert submitted(answering)[-1]["again"] == {"of": 4}
-
-
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        # What is not named stays as it was.
-        ("--retry 5", {"retry": {"times": 5, "on": ["LOST"]}}),
-        ("--retry 5 --retry-on fail", {"retry": {"times": 5, "on": ["FAILED"]}}),
-        ("--constraint ssd,big", {"features": ["ssd", "big"]}),
-    ],
-)
-def test_a_change_of_one_property_leaves_the_others(drf, answering, words, changes):
-    answering.replies["submission"] = kept("42", retry={"times": 2, "on": ["LOST"]})
-    assert drf("retry", 42, "--with", words).code == 0
-    assert submitted(answering) == [{**FIELDS, "retry": {"times": 2, "on": ["LOST"]}, **changes}]
 
 
 def test_a_terminal_does_not_come_again(drf, answering):
@@ -452,15 +407,6 @@ class Editor:
 def edit(drf, daemon, tmp_path, monkeypatch) -> Editor:
     monkeypatch.setenv("VISUAL", f"sed -i -f '{tmp_path / 'change.sed'}'")
     return Editor(drf, daemon, tmp_path)
-
-
-def test_another_number_of_retries_leaves_the_outcomes_as_they_were(edit):
-    assert edit("s/--retry .*/--retry 7/").code == 0
-    (submit,) = (each for each in edit.told if each["op"] == "submit")
-    assert submit["retry"] == {**EDITED["retry"], "times": 7}
-    edit("/--retry-on/d")
-    (submit,) = (each for each in edit.told if each["op"] == "submit")
-    assert submit["retry"] == {"times": 2}
 
 
 #: Every option of `drf submit` with a value, but those that a job to edit cannot have.

@@ -121,13 +121,6 @@ def test_what_means_no_one_job_is_refused_by_a_verb_that_acts(drf, knowing, word
     assert {each["op"] for each in knowing.requests} <= {"recent"}
 
 
-@pytest.mark.parametrize("verb", ["log", "why", "show", "wait", "retry", "cancel"])
-def test_a_program_names_its_jobs(drf, knowing, verb):
-    result = drf(verb)
-    assert (result.code, result.out, knowing.requests) == (2, "", [])
-    assert "ID" in result.err or "ids" in result.err
-
-
 def test_a_person_gets_the_latest_job_and_is_told(drf, knowing, person):
     assert drf("why").err == "drf: job 43 (eval)\n"
     assert asked(knowing, "why")["id"] == 43
@@ -146,17 +139,6 @@ def test_a_change_of_the_latest_job_is_asked_about(
     assert result.err.startswith(f"drf: job 43 (eval)\n{verb} job 43? ")
     done = [each["select"]["ids"] for each in knowing.requests if each["op"] == verb]
     assert done == ([[43]] if is_done else [])
-
-
-def test_the_outputs_of_a_group_are_shown(drf, knowing, job):
-    rows = [job(id=5), job(id=8, array_tasks="1-3", started_at=None)]
-    knowing.replies |= {
-        "status": {"jobs": rows, "counts": {}, "draining": False},
-        "hello": {"user": "alice", "admin": False},
-        "show": {"job": job(stdout=None), "events": []},
-    }
-    drf("log", "-g", "sweep")
-    assert asked(knowing, "show")["id"] == 5
 
 
 def test_a_command_without_a_job_is_for_the_latest_that_runs(drf, knowing, monkeypatch):

@@ -9,18 +9,6 @@ from cli.drf import Result
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        ("Refused", 1), ("HostError", 1), ("NotPermitted", 77), ("Unavailable", 69),
-        ("ConfigError", 78), ("SomethingNew", 1),
-    ],
-)  # fmt: skip
-def test_a_refusal_is_one_line_with_its_hint_and_its_number(drf, daemon, refuse, kind, code):
-    daemon.replies = {"show": refuse(kind, "c", "what is wrong", "the way out")}
-    assert drf("show", 1) == Result(code, "", "drf: what is wrong (the way out)\n")
-
-
-@pytest.mark.parametrize(
     "words",
     [
         "status", "show 1", "why 1", "cancel 1", "hold 1", "release 1", "shares", "drain",

@@ -10,7 +10,7 @@ import pytest
 
 from cli.drf import ROOT, below
 from drfd import __version__
-from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, sections
+from drfd_cli.commands.man import DOCUMENTS, pages
 from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
 
 TEXTS = {name: (ROOT / "docs" / name).read_text() for name in DOCUMENTS}
@@ -93,24 +93,6 @@ def test_groff_has_nothing_to_complain_of(name):
         input=PAGES[name], capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_paragraphs_lists_headings_and_tables_of_markdown():
-    text = "One.\nTwo.\n\n- first\n- second\n\n### Part\nThree.\n"
-    assert list(from_markdown(text)) == [
-        *(".PP", "One.", "Two."),
-        *(".IP \\(bu 2", "first", ".IP \\(bu 2", "second"),
-        *('.SS "Part"', ".PP", "Three."),
-    ]
-    two = "| path | what |\n|---|---|\n| `/etc` | all |\n| `/usr` | more |\n"
-    assert list(from_markdown(two)) == [
-        *(".TP", "\\fB/etc\\fR", "all"),
-        *(".TP", "\\fB/usr\\fR", "more"),
-    ]
-    three = "| option | what | else |\n|---|---|---|\n| `-c` | cores | 1 |\n"
-    assert list(from_markdown(three)) == [".TP", "\\fB\\-c\\fR", "what: cores; else: 1"]
-    text = "# Top\n\n## One\n\na\n\n```sh\n## no heading\n```\n\n## Two\n\nb\n"
-    assert sections(text) == {"One": "a\n\n```sh\n## no heading\n```", "Two": "b"}
 
 
 # -- drf man -----------------------------------------------------------------------------------

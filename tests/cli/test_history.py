@@ -8,7 +8,6 @@ import pytest
 
 from canned import CannedDaemon, Message
 from cli.drf import Result
-from drfd_cli.commands.history import print_table
 from drfd_cli.commands.simulate import Announcement
 
 ME = {"version": "0", "user": "alice", "admin": False}
@@ -186,23 +185,6 @@ def test_what_cannot_be_meant_is_said_in_one_line(drf, daemon, words, complaint)
     assert complaint in result.err
 
 
-class Walked(list[Any]):
-    """A list that counts how often somebody goes through it."""
-
-    walks = 0
-
-    def __iter__(self) -> Any:
-        self.walks += 1
-        return super().__iter__()
-
-
-def test_a_long_history_is_gone_through_as_often_as_a_short_one(plain, past):
-    short, long = Walked([past()]), Walked([past()] * 600)
-    for jobs in (short, long):
-        print_table(jobs)
-    assert short.walks == long.walks
-
-
 # -- report ------------------------------------------------------------------------------------
 
 CORE_HOUR = 3_600_000_000
@@ -245,37 +227,6 @@ def report(*rows: Any, **changes: Any) -> dict[str, Any]:
     return {"by": "name", "rows": list(rows), "others": None, "total": account(), **changes}
 
 
-@pytest.mark.usefixtures("narrow")
-def test_a_report_shows_waste_and_what_to_ask_for(drf, daemon):
-    daemon.replies = {"hello": ME, "report": report(TRAIN, LOST)}
-    result = drf("report")
-    advised = "train (alice): next time drf submit -c 1 -m 384M -t 2m  (from its last 4 jobs)"
-    assert text(result.screen) == text(f"""
- NAME     JOBS   CORE-H   WASTED   CPU%   MEM   PEAK   MEM%
- {"─" * 58}
- train       4     8.00     6.00    25%   16G   1.5G    30%
- lost        1     1.00     0.00      -    1G      -      -
- in all      4     8.00     6.00    25%   16G   1.5G    30%
-{advised}
-""")
-    assert (result.code, result.err) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("advice", "line"),
-    [
-        (
-            {"options": ["-c", "5.5..8"], "cores_max": 8.0, "cores_note": "used 5.2 of 2"},
-            "drf submit -c 5.5..8  (from its last 4 jobs: used 5.2 of 2)",
-        ),
-        ({"jobs": 1, "short_jobs": 1}, "-t 2m  (from its last job, 1 cut short)"),
-    ],
-)
-def test_a_report_says_on_what_its_advice_rests(drf, daemon, advice, line):
-    daemon.replies = {"report": report(TRAIN | {"advice": ADVICE | advice})}
-    assert drf("report", "-a").screen.splitlines()[-1].endswith(line)
-
-
 def test_a_wide_report_has_users_disks_and_throttling(drf, daemon):
     half = {"read": amount(1000, 500)}
     bob = LOST | {"user": "bob"}
@@ -305,18 +256,6 @@ def test_a_report_is_of_what_is_chosen_and_of_the_last_month_otherwise(drf, daem
     told = "drf: no job that ran has ended in that time\n"
     assert drf("report", *words.split()) == Result(0, "", told)
     assert daemon.asked("report") == [{"op": "report", "by": "name", "limit": 30} | asked]
-
-
-def test_programs_get_exact_sums(drf, daemon):
-    daemon.replies = {"report": report(TRAIN, others=account(jobs=2))}
-    assert json.loads(drf("report", "-a", "--json").out) == report(TRAIN, others=account(jobs=2))
-    names, first, others = drf("report", "-a", "--csv").out.splitlines()
-    columns = names.split(",")
-    assert len(set(columns)) == len(columns)
-    row = dict(zip(columns, first.split(","), strict=True))
-    told = (row["name"], row["cores_used"], row["advice"])
-    assert told == ("train", str(2 * CORE_HOUR), "-c 1 -m 384M -t 2m")
-    assert others.startswith(",,2,")
 
 
 PEAKS = {"gpu_memory_peak_max": 20 << 30, "gpu_memory_single_peak_max": 11 << 30}

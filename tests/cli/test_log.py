@@ -83,13 +83,6 @@ def test_the_output_comes_byte_for_byte_or_its_last_lines(drf, output, daemon, d
     assert daemon.requests == [{"op": "show", "id": 42}]
 
 
-def test_errors_are_another_file(drf, output):
-    output.write_text("output\n")
-    output.with_name("job.err").write_text("errors\n")
-    assert drf("log", 42).out == "output\n"
-    assert drf("log", "--err", 42).out == "errors\n"
-
-
 def test_why_there_is_no_output_is_said(drf, daemon, output, job):
     """It is read with the caller's own rights: the daemon never opens it (promise 6)."""
     gone = f"drf: the output file {output} is not there any more\n"
@@ -138,16 +131,6 @@ def test_lines_of_several_jobs_have_the_ids_before_them(drf, outputs):
     outputs[100].write_bytes(b"\nno end")
     told = "100: \n100: no end\n7: 100%\n7: CRLF\n"
     assert drf("log", "100", "7", "42") == Result(0, told, "")
-
-
-def test_how_a_job_ended_that_did_not_complete_follows_its_output(drf, output, daemon, job):
-    """The output is where one looks first, and a job at its time limit has not written why."""
-    over = {"code": "TIMEOUT", "text": "it ran for its limit of 1m00s"}
-    ended = job(state="TIMEOUT", outcome=over, stdout=str(output))
-    daemon.replies = {"show": {"job": ended, "events": []}}
-    output.write_text("start\n")
-    told = "drf: job 42 TIMEOUT: it ran for its limit of 1m00s\n"
-    assert drf("log", 42) == Result(0, "start\n", told)
 
 
 def test_of_a_group_only_live_jobs_are_followed(drf, outputs, daemon, job):

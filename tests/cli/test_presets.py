@@ -98,21 +98,6 @@ def test_defaults_lose_to_a_preset_that_to_lines_of_a_script_and_those_to_what_i
     assert (asked["begin_s"], "cores_milli" in asked["demand"]) == (0, False)
 
 
-def test_a_range_among_the_defaults_is_replaced_as_a_whole(home, request_of):
-    write(home, 'cores = "1..4"\nio = "data=10M..20M"\n[preset.big]\ncores = "8.."\n')
-    path = script(home, "#DRF -c 2..6")
-    for words, ends in (
-        (["--", "true"], (1000, 4000)),
-        (["--preset", "big", "--", "true"], (8000, "all")),
-        (["-c", "3", "--", "true"], (3000, None)),
-        ([path], (2000, 6000)),
-        (["-c", "5", path], (5000, None)),
-    ):
-        demand = request_of(*words)["demand"]
-        assert (demand["cores_milli"], demand.get("cores_max_milli")) == ends
-        assert demand["disks"]["data"]["read_max_bps"] == 20 << 20
-
-
 def test_the_directory_of_the_configuration_is_that_of_xdg(home, request_of, monkeypatch):
     write(home, NAMES)
     other = home / "other" / "drfd"
@@ -121,15 +106,6 @@ def test_the_directory_of_the_configuration_is_that_of_xdg(home, request_of, mon
     monkeypatch.setenv("XDG_CONFIG_HOME", str(other.parent))
     asked = request_of("--", "no-such-command-here")
     assert (asked["demand"], asked["stdout"]) == ({"memory_bytes": 5 << 30}, f"{home}/out-%x")
-
-
-def test_run_takes_what_it_can(home, drf, daemon, ended):
-    write(home, NAMES)
-    daemon.replies = {"submit": {"id": 42}, "wait": {"done": True, "ended": [ended()]}}
-    assert drf("run", "--preset", "gpu", "--", "true").err == ""
-    asked = daemon.requests[0]
-    assert asked["demand"]["cores_milli"] == 4000 and "stdout" not in asked
-    assert "preemptible" not in asked or asked["preemptible"] is False
 
 
 def test_a_dry_run_says_where_values_come_from(home, drf, daemon):

@@ -423,18 +423,6 @@ def prepared(daemon, ended) -> CannedDaemon:
     return daemon
 
 
-def test_profile_takes_all_that_is_free_and_says_what_would_have_fitted(drf, prepared):
-    result = drf("profile", "--no-warnings", "--", "train", "a b")
-    assert (result.code, result.out) == (0, "")
-    assert result.err == (
-        "drf: measured with 9 cores and 18G of memory\n"
-        "drf: it ran for 4s, with 0.95 cores on average and 308M of memory at its peak\n"
-        "drf: drf submit -c 1 -m 384M -t 1m -- train 'a b'\n"
-    )
-    asked = {"op": "report", "by": "job", "least": 1, "past": {"ids": [42]}}
-    assert prepared.asked("report") == [asked]
-
-
 @pytest.mark.parametrize(
     ("words", "shares", "forecasts", "asked"),
     [
@@ -477,16 +465,6 @@ def test_profile_says_what_a_run_teaches(drf, prepared, ended, status, reported,
 
 
 # -- exec --------------------------------------------------------------------------------------
-
-
-def test_no_command_is_sent_for_another_job_than_the_one_that_was_named(drf, daemon, job):
-    """The user would sign it, whichever job the controller would like it to run in."""
-    daemon.replies = {"show": {"job": job(id=43, state="RUNNING")}}
-    for named in ("42", "40_2"):
-        result = drf("exec", named, "--", "true")
-        assert (result.code, result.out) == (1, "")
-        assert result.err == f"drf: the daemon answered about job 43, not {named}\n"
-    assert {each["op"] for each in daemon.requests} == {"show"}
 
 
 def test_what_is_signed_is_the_move_of_this_process_into_this_attempt(

@@ -105,12 +105,8 @@ ALL_GPU_USE = "GPU use    3G of memory, 5G peak memory, 180% busy, 90% on averag
         ({"gres_instances": {"gpu": ["0", "GPU-5c"]}, "memory_nodes": [0, 1]}, GPUS, {},
          ["demand     8 cores, 16G memory, io -, 2 gpu", "gpu        0,GPU-5c",
           "near       memory node 0, 1", "GPU use    not measured"], ["GPU memory"]),
-        ({}, EACH, {}, ["demand     8 cores, 16G memory, io -, 2 gpu with 20G of memory each"], []),
         # A job may use a GPU that it has not been given, where the kernel does not keep it from it.
-        ({}, GPUS, GPU_USE, [ALL_GPU_USE], []),
         ({}, {}, GPU_USE, [ALL_GPU_USE], []),
-        ({}, GPUS, GPU_USE | {"gpu_memory": None, "gpu_utilisation": None},
-         ["GPU use    5G peak memory, 90% on average"], []),
         ({}, GPUS, dict.fromkeys(GPU_USE), ["GPU use    not measured"], []),
         ({"gpu_memory_each": {"0": 18 << 30, "GPU-b": 1 << 29}}, EACH, {},
          ["GPU memory 18G of 20G on GPU 0; 512M of 20G on GPU GPU-b"], []),
@@ -388,14 +384,6 @@ def test_a_bar_is_as_high_as_its_part_of_what_was_asked_for(
     assert charts.spark(at, values, top, columns) == shown.translate(plain)
 
 
-def test_a_point_covers_the_time_before_it_and_of_many_the_highest_is_seen():
-    assert charts.highest([0, 60, 100], [1, None, 3], 5) == [1, None, None, None, 3]
-    assert charts.highest([0, 1, 2, 100], [1, 9, 2, 4], 2) == [9, 4]
-    assert charts.highest([7], [5], 3) == [5, None, None]
-    at = [0.0, 90.0, 92.0, 94.0, 96.0, 98.0, 100.0]
-    assert charts.spark(at, [1, 2, 4, 4, 4, 4, 4], 4, 7) == "▂▄▄▄▄▄█"
-
-
 GIB = 1 << 30
 LENT = {"cores": 2.0, "cores_max": 8.0}
 
@@ -439,16 +427,6 @@ def test_a_job_is_shown_with_how_its_use_went(drf, daemon, job, demand, curve, l
     ]
     assert ("lent       61.2 s of CPU, beyond what it holds" in shown) == bool(lent)
     assert (f'"curve": {json.dumps(curve)}' in drf("show", 42, "--json").out) == (curve is not None)
-
-
-@pytest.mark.parametrize(("columns", "drawn"), [(30, 0), (60, 1), (200, 1)])
-def test_a_narrow_screen_gets_no_line_that_breaks(drf, daemon, job, monkeypatch, columns, drawn):
-    many = points([8.0] * 256, [1 << 30] * 256)
-    daemon.replies = {"show": {"job": job(), "events": [], "curve": many}}
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = [line for line in drf("show", 42).out.splitlines() if "█" in line]
-    assert len(lines) == drawn
-    assert all(len(line) <= min(columns, 101) for line in lines)
 
 
 # -- figures -----------------------------------------------------------------------------------
@@ -550,13 +528,6 @@ def test_the_daemons_times_are_those_of_the_readers_zone(drf, daemon, job, monke
             shown = " ".join(drf(verb, "42").out.split())
             assert f"may start from {told} on, Nov 18 {told[-5:]}" in shown
     assert drf("status", "--json").out.count("2026-11-18 11:06:40 UTC") == 1
-
-
-@pytest.mark.parametrize(("noon", "hours"), [(1_711_796_400.0, 23), (1_729_936_800.0, 25)])
-def test_tomorrow_is_tomorrow_also_when_the_clock_changes(in_berlin, noon, hours):
-    """Noon of the day before a day that is so many hours long."""
-    assert time.strftime("%H:%M", time.localtime(noon)) == "12:00"
-    assert show_when(noon + (11 + hours) * 3600, noon).startswith("tomorrow 23:00")
 
 
 @pytest.mark.parametrize(

@@ -149,23 +149,6 @@ def cells(screen: str) -> dict[str, list[str]]:
     return {name: rest for name, *rest in lines}
 
 
-def test_policies_stand_side_by_side(drf, daemon, table):
-    result = drf("simulate", table, *NODE, "--policy", "drf,fifo")
-    assert (result.code, daemon.connections) == (0, 0)
-    lines = result.screen.splitlines()
-    assert lines[0].startswith(f"trace    {table} (a table of jobs): 5 jobs of 3 users")
-    assert lines[1:4] == [
-        "machine  4 cores, 8G of memory",
-        "left out 1 line: line 7: it has 1 fields, not 8",
-        "refused  1 job: huge: the job asks for 99 cores, and this machine has 4 for jobs: "
-        "it could never start",
-    ]
-    rows = cells(result.screen)
-    assert rows["jobs run"] == ["4", "4"]
-    assert rows["wait, mean"] == ["1m56s", "1m56s"]
-    assert rows["use of cores"] == ["100.0 %", "100.0 %"]
-
-
 def test_estimates_pools_and_weights_can_be_others(drf, table, tmp_path):
     def runs(*words: object) -> Any:
         return json.loads(drf("simulate", *words, "--json").out)["runs"]
@@ -659,17 +642,6 @@ QUARTER = dict.fromkeys("ABC", 0.25)
 QUOTAS = recorded("quota", QUARTER, QUARTER | {"C": 0.0})
 AWAKE, ASLEEP = theory(asleep=False), theory(asleep=True)
 GOOD = recorded("share", AWAKE, ASLEEP)
-
-
-def test_uses_are_means_over_the_times_in_which_all_has_settled():
-    assert pytest.approx({"A": 0.25, "B": 0.375, "C": 0.375}) == AWAKE
-    assert pytest.approx({"A": 0.4, "B": 0.6, "C": 0.0}) == ASLEEP
-    for asleep, wanted in ((False, AWAKE), (True, ASLEEP)):
-        means = {pool: GOOD.mean(pool, asleep=asleep) for pool in "ABC"}
-        assert means == pytest.approx(wanted, abs=1e-6)
-    assert GOOD.after_waking() == pytest.approx(0.375)
-    assert GOOD.busiest() == pytest.approx(0.5)
-    assert GOOD.rates("C")[9:11] == [(9.5, pytest.approx(0.375)), (10.5, pytest.approx(0))]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -170,14 +169,6 @@ def test_a_job_does_not_run_while_it_is_suspended(
     assert lines("squeue -t all -h -o %M,%L,%e") == [f"{ran},{left},2023-11-14T{end}"]
     assert f"RunTime=00:{ran:0>5}" in " ".join(lines("scontrol show job 42"))
     assert f"{int(seconds) // 60}m00s" in drf("status").out.split()
-
-
-def test_squeue_lists_of_named_jobs_those_in_the_chosen_states(lines, daemon, job, ended):
-    """A loop that polls with -t PD,R would not end otherwise."""
-    waits = job(id=9, state="PENDING", started_at=None)
-    daemon.replies["status"]["jobs"] = [ended("FAILED", 3, id=7), job(id=8), waits]
-    for states, shown in (("PD,R", "89"), ("PD", "9"), ("F", "7"), ("all", "789")):
-        assert lines(f"squeue -h -j 7,8,9 -t {states} -o %i") == list(shown)
 
 
 INVALID = "drf: slurm_load_jobs error: Invalid job id specified\n"
@@ -370,26 +361,6 @@ def test_cpu_time_is_written_as_slurm_writes_it(lines, daemon, ended, seconds, s
     assert lines("sacct -n -X -P -o TotalCPU") == [shown]
 
 
-def test_a_comment_is_none_of_drfds_own(lines, queue, ended):
-    """Programs read the field as what they have given to --comment."""
-    queue.replies["history"] = {"jobs": [ended("FAILED", 3, text="exit code 3", id=7)]}
-    found = lines("sacct -n -X -P -o JobID,Comment")
-    assert found and all(line.endswith("|") for line in found)
-
-
-def test_what_has_begun_before_the_end_time_is_listed_also_if_it_ends_later(
-    lines, queue, job, ended
-):
-    """Programs ask for what runs with `--endtime now`."""
-    queue.replies["status"]["jobs"] = [job(id=40), job(id=41, submitted_at=time.time() + 50)]
-    queue.replies["history"] = {"jobs": [ended("COMPLETED", id=7)], "after": None}
-    assert lines("sacct -n -X -P -o JobID -E now") == ["7", "40"]
-    (asked,) = (each["past"] for each in queue.requests if each["op"] == "history")
-    assert "until_s" not in asked
-    lines("sacct -s CD -E now")
-    assert "until_s" in queue.requests[-2]["past"]
-
-
 def test_an_id_that_nobody_knows_hides_no_other(lines, queue, job):
     """Slurm leaves it out. What is not known is found by halves."""
 
@@ -402,15 +373,6 @@ def test_an_id_that_nobody_knows_hides_no_other(lines, queue, job):
     queue.replies["status"] = status
     assert lines("sacct -n -X -P -o JobID -j 40,9,41") == ["40", "41"]
     assert lines("squeue -h -o %i -j 40,9,41") == ["40", "41"]
-
-
-def test_sacct_looks_at_today_and_at_the_caller(lines, queue):
-    lines("sacct")
-    lines("sacct -j 0,7 -S 2026-01-02 -s F")
-    today, chosen = (each["past"] for each in queue.requests if each["op"] == "history")
-    assert today["user"] == "alice" and today["since_s"] > 0
-    assert chosen["ids"] == [7] and chosen["since_s"] == 1767312000
-    assert chosen["states"] == ["FAILED", "LIMIT_EXCEEDED"] and "user" not in chosen
 
 
 # -- scancel -----------------------------------------------------------------------------------

@@ -215,16 +215,6 @@ def test_what_cannot_be_met_is_refused_with_its_place(drf, daemon, line, complai
     assert request["demand"] == {} and "DRF_SLURM" not in request["env"]
 
 
-def test_gpus_that_jobs_share_by_memory_are_counted_here(drf, daemon, of):
-    daemon.replies["shares"]["capacity"]["gres"] = {"memory:gpu": 48 * G, "solver": 4}
-    daemon.replies["doctor"] = {"gres": {"gpu": ["0", "1"], "solver": ["0", "1", "2", "3"]}}
-    request, said = of("#SBATCH --gres=gpu:1 -c 2")
-    assert (request["demand"], said) == (cores(2, gpu=1), "")
-    Path("x.sh").write_text("#!/bin/sh\n#SBATCH -L SCRATCH\n")
-    assert "counts no SCRATCH, but 2 gpu, 4 solver" in drf("sbatch", "x.sh").err
-    assert drf("sbatch", "-L", "none", "x.sh").code == 0
-
-
 # -- what the job is told ----------------------------------------------------------------------
 
 
@@ -363,12 +353,6 @@ def test_an_exported_value_is_cut_only_at_a_comma_outside_quotes_which_is_told(
     assert result.err == "".join(f"drf: without effect here: {each}\n" for each in told)
 
 
-def test_other_names_of_options_are_abbreviated_too():
-    assert SBATCH.parse(["--tasks=2", "--work", "/"])[0] == {
-        "ntasks-per-node": Given("2"), "chdir": Given("/"),
-    }  # fmt: skip
-
-
 def test_mail_goes_to_the_address(asked, tmp_path):
     notify = tmp_path / "drfd" / "notify"
     notify.parent.mkdir()
@@ -404,17 +388,6 @@ def test_a_job_waits_for_others_and_until_later(asked, of, daemon):
     assert (request["retry"], request["append"]) == ({"times": 1, "on": ["LOST"]}, True)
     select = next(each["select"] for each in daemon.requests if each["op"] == "status")
     assert select["user"] == "alice"
-
-
-@pytest.mark.parametrize(
-    ("value", "after"),
-    [
-        ("", None), ("0", None), ("AfterOK:4", [{"id": 4, "want": "ok"}]),
-        ("afterok:4,AFTERANY:8", [{"id": 4, "want": "ok"}, {"id": 8, "want": "any"}]),
-    ],
-)  # fmt: skip
-def test_a_dependency_may_be_none_and_in_letters_of_either_case(of, value, after):
-    assert of(f"#SBATCH --dependency={value}")[0].get("after") == after
 
 
 def test_limits_that_are_not_to_be_passed_on_are_not(of):

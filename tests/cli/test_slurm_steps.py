@@ -58,16 +58,6 @@ def test_what_an_ended_process_held_is_free(tmp_path):
     assert not enters(str(path), (1, 0), (2, 0))
 
 
-def test_each_step_has_gpus_of_its_own(tmp_path):
-    path, names = str(tmp_path / "list"), ["0", "2", "GPU-5"]
-    given = [
-        step_queue.enter(path, (1, 0), (9, 0), wait=False, gpus=count, of_gpus=names)
-        for count in (1, 0, 1, 2, 1, 1)
-    ]
-    assert given == [["0"], [], ["2"], None, ["GPU-5"], None]
-    assert step_queue.enter(path, (1, 0), (9, 0), wait=False, gpus=1, of_gpus=[]) == []
-
-
 def test_lists_in_which_nobody_holds_anything_are_removed(tmp_path):
     (tmp_path / "1.1").write_text("1 1 1 0\n")
     (tmp_path / "2.1").write_text(f"{os.getpid()} {step_queue.started_at(os.getpid())} 1 0\n")

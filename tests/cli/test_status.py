@@ -215,58 +215,6 @@ def test_the_reason_of_a_drain_is_shown(drf, daemon, listed):
         assert json.loads(drf(verb, "--json").out)["drain"] == drain
 
 
-@pytest.mark.parametrize("columns", [60, 72, 80])
-def test_on_a_narrow_terminal_neither_ids_nor_states_nor_reasons_are_cut(
-    screen, listed, job, monkeypatch, columns
-):
-    """Names as people have them: without its id nobody can name the job."""
-    monkeypatch.setenv("TERM", "dumb")
-    user = "firstname.lastname"
-    long = job(id=123456, name="train-resnet-fold-3", user=user, pool=f"root.{user}", **WAITS)
-    tasks = job(id=12, array_id=12, array_tasks="1-5,7-9%2", name="no-such-program", **WAITS)
-    for one in (long, tasks):
-        listed(job(), one)
-        words = screen(columns, "status").split()
-        assert {"ID", "STATE", "PENDING"} <= set(words)
-        assert one is tasks or "123456" in words
-        assert f"{WHY['code']}: {WHY['text']}" in " ".join(words)
-
-
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_groups_have_a_column_where_there_are_some_and_there_is_room(screen, listed, job, columns):
-    listed(job(), job(id=43, group="media", group_at_once=2))
-    out = screen(columns, "status")
-    assert ("GROUP" in out, " media " in out) == (columns > 60, columns > 60)
-    listed(job())
-    assert "GROUP" not in screen(columns, "status")
-
-
-@pytest.mark.parametrize(
-    ("columns", "name"),
-    [
-        (80, "python "), (None, "python "), (120, "python fit.py --lr 1e-3…"),
-        (240, "python fit.py --lr 1e-3 --epochs 40 --out b.pt "),
-    ],
-)  # fmt: skip
-def test_where_there_is_room_a_job_without_a_name_has_its_command(
-    drf, listed, job, monkeypatch, columns, name
-):
-    """A line of the shell stands without the shell."""
-    if columns is not None:
-        monkeypatch.setenv("COLUMNS", str(columns))
-    argv = ["/usr/bin/python", "fit.py", "--lr", "1e-3", "--epochs", "40", "--out", "b.pt"]
-    line = ["sh", "-c", "fit a.txt\n| tail -5"]
-    listed(
-        job(name="python", argv=argv), job(id=43, argv=argv), job(id=44, argv=None),
-        job(id=45, name="sh", argv=line), job(id=46, argv=line),
-    )  # fmt: skip
-    rows = [line for line in drf("status").screen.splitlines() if " alice " in line]
-    assert f" {name}" in rows[0]
-    assert "1e-3" not in rows[1] + rows[2]
-    is_wide = columns is not None and columns > 110
-    assert ["fit a.txt | tail -5" in row for row in rows[3:]] == [is_wide, False]
-
-
 @pytest.mark.parametrize("columns", [80, 120, 240])
 def test_the_same_reason_is_told_once_for_neighbours(
     screen, drf, listed, job, monkeypatch, columns
@@ -322,17 +270,6 @@ def test_states_have_colours_for_who_sees_them(drf, daemon, listed, job, monkeyp
     assert green in drf("status", "--color", "always").out, "what is asked for now is meant"
     for words in (["status"], ["--color", "never", "status"], ["status", "--color", "auto"]):
         assert "\x1b" not in drf(*words).out
-
-
-def test_a_list_of_thousands_of_jobs_is_a_line_for_each(drf, listed, job):
-    hostile = job(id=7, name="a\x1b[2Jb", **WAITS)
-    listed(hostile, *(job(id=at, ended_at=1_700_000_100.0) for at in range(8, 1508)))
-    _, head, _, *lines, _, _ = drf("status").out.splitlines()
-    assert len(lines) == 1501
-    assert head.split()[-3:] == ["R/W", "TIME", "WHY"]
-    assert lines[0].lstrip().startswith("7   a?[2Jb")
-    assert lines[0].endswith(f"RESOURCES: {WHY['text']}")
-    assert len({line.index("root.alice") for line in lines}) == 1
 
 
 def test_the_list_shows_who_has_which_gpus_where_there_are_any(drf, screen, listed, job):
@@ -517,21 +454,6 @@ def test_doctor_and_shares_show_what_is_left_to_processes_outside_and_limits_by_
         assert json.loads(drf(verb, "--json").out).items() >= more.items()
 
 
-def test_doctor_tells_a_reason_that_many_limits_share_once(drf, daemon):
-    why = "; cgroup v2 has no controller memory; cannot make cgroups: Permission denied"
-    controls = {name: f"measured: {name}{why}" for name in ("cores", "memory", "read", "write")}
-    controls["processes"] = "enforced: RLIMIT_NPROC"
-    daemon.replies = {"doctor": DOCTOR | {"enforcement": "none", "controls": controls, "disks": []}}
-    assert drf("doctor").out.splitlines()[1:7] == [
-        f"enforcement by none{why}",
-        "  cores      measured: cores",
-        "  memory     measured: memory",
-        "  read       measured: read",
-        "  write      measured: write",
-        "  processes  enforced: RLIMIT_NPROC",
-    ]
-
-
 def test_doctor_waits_a_moment_for_a_launcher_that_has_just_been_started(drf, daemon, monkeypatch):
     away = DOCTOR | {"enforcement": None, "controls": {}, "launcher": "away"}
     daemon.replies = {"doctor": [away, away, DOCTOR]}
@@ -596,11 +518,6 @@ def test_another_user_and_another_directory_are_named(judge, tmp_path):
     reason = {"code": "RESOURCES", "text": "needs 1 core, 0 free"}
     (why,) = judge(None, state="CANCELLED", started_at=None, reason=reason).problems
     assert why == "no job ended there within 1m00s: needs 1 core, 0 free"
-
-
-@pytest.mark.parametrize(("word", "keeps"), [("counted", False), ("kept", True), ("none", None)])
-def test_a_job_sees_whether_it_is_kept_to_its_disk_rates(judge, word, keeps):
-    assert judge(FINE.replace("counted", word)).keeps_disk_rates is keeps
 
 
 def test_without_nodes_of_slurms_it_says_so(drf, daemon, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from canned import CannedDaemon, Message
 from cli.drf import Result
 from cli.test_show import ARRAY
 from drfd.client.connection import Connection
-from drfd_cli.commands.wait import Left, Rate, Tally, job_line, tally_line, wait_for
+from drfd_cli.commands.wait import Left, Rate, Tally, job_line, wait_for
 
 LINE = "drf: job 42 FAILED: exit code 127\n"
 
@@ -67,18 +67,6 @@ def test_wait_says_each_end_once_in_a_log_of_both_streams(spawn, finish, daemon,
     over(daemon, ended("FAILED", 3))
     result = finish(spawn("wait", 42, stderr=subprocess.STDOUT))
     assert (result.code, result.out) == (3, "job 42 FAILED: exit code 3\n")
-
-
-def test_a_wait_for_an_array_exits_as_its_first_bad_task(drf, daemon):
-    outcome = {"code": "TIMEOUT", "text": "98 of 100 tasks completed; 2 TIMEOUT (3,7)"}
-    told = {**ARRAY, "state": "TIMEOUT", "reason": None, "outcome": outcome, "status": 124}
-    over(daemon, told)
-    daemon.replies["submit"] = {"id": 42, "tasks": 100}
-    line = "array 42 TIMEOUT: 98 of 100 tasks completed; 2 TIMEOUT (3,7)\n"
-    result = drf("submit", "-w", "--array", "0-99", "--", "true")
-    assert (result.code, result.err) == (124, f"drf: {line}")
-    result = drf("wait", 42)
-    assert (result.code, result.out) == (124, line)
 
 
 # -- the end of its errors ---------------------------------------------------------------------
@@ -273,30 +261,6 @@ def test_a_group_is_waited_for(drf, daemon, job):
     told = "drf: no job of yours in the group sweep waits or runs\n"
     assert drf("wait", "-g", "sweep") == Result(0, "", told)
     assert json.loads(drf("wait", "-g", "sweep", "--json").out) == {"done": True, "jobs": []}
-
-
-@pytest.mark.parametrize(
-    ("columns", "line"),
-    [
-        (
-            200,
-            "array 42 ████████░░░░░░░░░░░░ 40 of 100 ended, 2 failed, 5 running, 55 waiting; "
-            "about 12m30s left, from the last 34 ends",
-        ),
-        (
-            90,
-            "array 42 ████░░░░░░░░ 40/100, 2 failed, 5 running, 55 waiting; ~12m30s left (34 ends)",
-        ),
-        (79, "array 42 ██░░░░ 40/100, 2 failed, 5 running, 55 waiting; ~12m30s left (34 ends)"),
-        (30, "array 42 40/100, 2 failed, 5 running, 55 waiting; ~12m30s left (34 ends)"),
-    ],
-)
-def test_the_line_has_the_form_that_fits(columns, line):
-    tally = Tally.of(COUNTS, 100)
-    assert tally_line("array 42", tally, LEFT, columns, is_ascii=False) == line
-    assert tally_line("array 42", tally, LEFT, columns, is_ascii=True).isascii()
-    nearly = Tally(total=1000, ended=999, failed=0, running=1, waiting=0)
-    assert "███████████░ 999/1000" in tally_line("array 42", nearly, LEFT, 90, is_ascii=False)
 
 
 def test_the_time_left_comes_from_ends_that_were_seen_and_is_unknown_before():

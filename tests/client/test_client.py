@@ -18,7 +18,7 @@ from drfd.client import connection as connection_module
 from drfd.client import submission as notice
 from drfd.client.client import connect
 from drfd.client.connection import Connection, choose
-from drfd.client.option_values import fields_of, taken
+from drfd.client.option_values import taken
 from drfd.client.shell_lines import line_in, name_of
 from drfd.client.submission import with_way
 from drfd.client.words import Gres, parse_after, parse_begin, parse_gres
@@ -206,19 +206,6 @@ def test_lists_of_countables_are_read_as_they_are_written(asked):
     assert parse_gres(" , ".join(words)) == tuple(Gres(*part) for part in parts)
 
 
-@examples(100)
-@given(some.text("gpumeoryG=,1.0 -", max_size=30))
-def test_no_list_of_countables_is_read_by_chance(text):
-    """It is refused with what to write, or its resources have names and amounts that can be."""
-    try:
-        found = parse_gres(text)
-    except Refused as refusal:
-        assert refusal.code == "bad-value" and refusal.hint
-        return
-    assert found and all(each.name not in ("", "memory") for each in found)
-    assert all(each.memory_bytes is None or each.name == "gpu" for each in found)
-
-
 # -- notices -----------------------------------------------------------------------------------
 
 
@@ -234,17 +221,6 @@ def program(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> str:
     path.write_text(text)
     path.chmod(mode)
     return str(path)
-
-
-def test_a_command_is_the_shells(home):
-    given = {"notify": "start, fail,start", "notify_command": "echo hi"}
-    values = {key: taken(BY_KEY[key], value) for key, value in given.items()}
-    assert with_way(fields_of(values)["notify"], home) == {
-        "on": ["start", "fail"],
-        "argv": ["sh", "-c", "echo hi"],
-    }
-    only = fields_of({"notify_command": "x"})["notify"]
-    assert with_way(only, home) == {"on": ["end"], "argv": ["sh", "-c", "x"]}
 
 
 def test_the_users_own_program_comes_before_mail(home, tmp_path):
@@ -403,24 +379,6 @@ def test_a_refusal_becomes_the_exception_that_it_was_and_the_connection_goes_on(
     assert daemon.connections == 1
 
 
-@pytest.mark.parametrize("name", ["nobody.sock", "x" * 200 + "/drfd.sock", "y" * 120])
-def test_nobody_there_is_unavailable_and_names_the_socket(tmp_path, name):
-    path = tmp_path / name
-    with pytest.raises(Unavailable) as error:
-        Connection(path).request("hello")
-    assert error.value.text.startswith(f"no drfd answers at {path}: ")
-    assert "DRFD_SOCKET" in error.value.hint
-
-
-@pytest.mark.parametrize("reply", [None, [b'{"ok": tr', None]])
-def test_a_daemon_that_hangs_up_is_unavailable_even_in_mid_reply(client, daemon, reply):
-    daemon.replies = {"hello": reply}
-    client.send("hello")
-    client.send("hello")
-    with pytest.raises(Unavailable, match="closed the connection"):
-        client.receive()
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -573,21 +531,6 @@ def test_a_refusal_of_a_wait_is_not_retried(client, daemon, refuse):
     with pytest.raises(NotPermitted):
         client.wait([1], any_one=False, timeout_s=None)
     assert len(daemon.requests) == 1
-
-
-def test_a_wait_on_a_connection_that_has_asked_before_has_no_limit_of_its_own(client, daemon):
-    """`drf submit -w` waits as long as the job takes, on the connection of the submission."""
-    limited: list[bool] = []
-
-    def take_long(request: object) -> Message:
-        # A socket of Python's blocks only while it has no timeout.
-        limited.append(not os.get_blocking(client.fileno()))
-        return OVER
-
-    daemon.replies = {"submit": {"id": 1}, "wait": take_long}
-    client.submit(argv=["true"])
-    assert client.wait([1], any_one=False, timeout_s=None)["done"] is True
-    assert (limited, daemon.connections) == ([False], 1)
 
 
 # -- the name of a line -------------------------------------------------------------------

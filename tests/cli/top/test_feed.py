@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,7 +26,6 @@ from drfd_cli.top.feed import (
     ActionResult,
     Asker,
     FoundOutput,
-    News,
     SnapshotReader,
     fetch_detail,
     fetch_shortfalls,
@@ -259,14 +257,6 @@ def test_its_thread_ends_when_it_is_told_to(feed, daemon, is_away):
     assert (feed.news.away_since_s is not None, feed.problem) == (is_away, None)
 
 
-def test_old_news_say_what_is_wrong_with_them():
-    news = News({}, came_s=100.0)
-    assert news.trouble(101.5) == ""
-    assert news.trouble(112.0) == "no word from the daemon for 12s"
-    away = replace(news, away_since_s=102.0)
-    assert away.trouble(105.0) == "the daemon is away, for 3s now; trying again"
-
-
 def test_a_daemon_that_knows_no_snapshots_is_a_problem_and_not_away(feed, daemon, refuse):
     daemon.replies = {"snapshots": refuse(text="older")}
     feed.start()
@@ -289,20 +279,6 @@ def test_answers_come_in_the_order_of_the_questions_and_errors_are_answers(
     assert [getattr(each, "text", None) or each["n"] for each in answers] == [1, "no", 1]
     assert asker.open_count == 0
     asker.stop()
-
-
-def test_who_waits_for_an_answer_ends_when_it_is_told_to(connection, daemon):
-    answer = threading.Event()
-    daemon.replies = {"ledger": lambda request: answer.wait(60) and None}
-    before = set(threading.enumerate())
-    asker = Asker(connection, lambda: None)
-    asker.start()
-    (thread,) = set(threading.enumerate()) - before
-    asker.ask(lambda to: to.request("ledger", since_s=0.0))
-    daemon.asked("ledger")
-    asker.stop()
-    assert not thread.is_alive()
-    answer.set()
 
 
 # -- the terminal ------------------------------------------------------------------------------

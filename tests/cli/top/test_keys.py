@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from canned_snapshots import AT_S, ended, many, row, snapshot, three_jobs, waits
 from drfd.client.connection import Connection
 from drfd_cli.top.feed import fetch_waiting
-from drfd_cli.top.keys import Act, KeyDecoder, Page, Prompt, Question, Viewer, begin, refusal
+from drfd_cli.top.keys import Act, KeyDecoder, Page, Question, Viewer, refusal
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.state import (
     ORDERS,
@@ -113,15 +113,6 @@ def test_a_filter_holds_while_it_is_typed_and_after():
     assert labels(replace(RUNNING, row_filter=RowFilter("media")), three) == ["41"]
 
 
-def test_mine_are_also_those_that_stand_beyond_the_list():
-    state = after(RUNNING, "u")
-    assert labels(state) == ["41"]
-    assert after(state, "u").row_filter.is_empty()
-    far = snapshot(pending=[waits(1, "bob")], mine=[waits(900, "alice")], pending_more=1)
-    assert labels(WAITING, far) == ["1"]
-    assert labels(after(WAITING, "u", of=far), far) == ["900"]
-
-
 def test_enter_on_the_tree_shows_only_the_jobs_below_and_a_pool_is_folded():
     tree = State(panel=TopPanel.TREE)
     state = after(tree, "enter")
@@ -166,23 +157,6 @@ def test_pages_have_a_way_back():
         assert after(state, key) == after(State(), "j")
     assert after(State(), "?", "q") == State()
     assert after(state, "?", "esc") == state
-
-
-@pytest.mark.parametrize("panel", TopPanel)
-@pytest.mark.parametrize("key", ["c", "h", "enter", "j", "G", "pgdn"])
-def test_where_there_is_nothing_keys_do_nothing(panel, key):
-    state = State(panel=panel)
-    assert after(state, key, of=snapshot()) == state
-
-
-@pytest.mark.parametrize("keys", ["", "c", "/", ["enter"]])
-def test_interrupt_leaves_and_the_screen_can_be_drawn_anew_from_anywhere(keys):
-    state = after(State(), *keys)
-    for key, wish in (
-        ("ctrl-c", UserAction.QUIT), ("ctrl-l", UserAction.REDRAW), ("ctrl-z", UserAction.SUSPEND),
-    ):  # fmt: skip
-        assert wish_after(state, key)[1] is wish
-    assert wish_after(State(), "q")[1] is UserAction.QUIT
 
 
 def test_the_history_is_shown_or_not():
@@ -327,20 +301,6 @@ def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now():
     assert after(state, "c", of=over).message == "job 45 has ended"
 
 
-@pytest.mark.parametrize(
-    ("state", "key", "told"),
-    [
-        (State(), "h", "job 1 is RUNNING: only waiting jobs can be held"),
-        (State(), "r", "job 1 is RUNNING: only what has ended can be retried"),
-        (ENDED, "c", "job 7 has ended"),
-    ],
-)
-def test_what_cannot_be_done_is_said(state, key, told):
-    found = after(state, key, of=mixed())
-    assert (found.message, found.is_bad) == (told, True)
-    assert after(found, "j", of=mixed()).message == "", "it is gone with the next key"
-
-
 def test_an_action_on_marked_jobs_is_one_question_with_their_number():
     marked = after(WAITING, " ", " ", " ", of=mixed())
     assert list(marked.marked) == ["4", "5", "6_"]
@@ -357,16 +317,6 @@ def test_an_action_on_marked_jobs_is_one_question_with_their_number():
     assert after(marked, "esc", of=mixed()).marked == {}
     state = after(ENDED, " ", " ", "r", of=mixed())
     assert state.question == Question(Act("retry", ("7", "8")), "retry 2 jobs?")
-
-
-def test_of_marked_jobs_those_are_meant_for_which_the_action_works():
-    rows = [row(1), row(3, "bob"), row(2, state="SUSPENDED")]
-    suspend = Act("suspend", ("1",))
-    told = "suspend job 1 (fit) of alice; 2 of the marked ones cannot?"
-    assert begin("p", rows, ALICE) == Question(suspend, told)
-    assert begin("h", rows, ALICE) == "job 1 is RUNNING: only waiting jobs can be held"
-    text = "time limit of 2 jobs; 1 of the marked ones cannot"
-    assert begin("t", rows, ALICE) == Prompt("t", ("1", "2"), text)
 
 
 def test_marked_jobs_that_a_filter_hides_are_left_alone_and_stay_marked():
@@ -395,18 +345,6 @@ def test_a_mark_stays_with_an_array_of_which_tasks_start_or_end():
     rows = [ended(7, label="6_7", name="a", array_id=6, array_index=7),
             ended(8, label="6_8", name="a", array_id=6, array_index=8)]  # fmt: skip
     assert list(after(ENDED, " ", of={**mixed(), "ended": rows}).marked) == ["6_[7-8]"]
-
-
-def test_tasks_that_ended_alike_are_one_row():
-    tasks = [
-        ended(60 - number, label=f"50_{9 - number}", array_id=50, array_index=9 - number,
-              name="sweep", **({"exit_code": 1} if number == 3 else {}))
-        for number in range(10)
-    ]  # fmt: skip
-    rows = shown(snapshot(ended=[ended(70), *tasks, ended(40)]), State())[TopPanel.ENDED]
-    assert [(each["label"], each["tasks"]) for each in rows] == [
-        ("70", 1), ("50_[7-9]", 3), ("50_6", 1), ("50_[0-5]", 6), ("40", 1),
-    ]  # fmt: skip
 
 
 # -- waiting jobs that the snapshot does not have ----------------------------------------------
@@ -443,17 +381,6 @@ def test_a_search_is_for_all_jobs_and_until_the_answer_no_job_is_denied():
     assert labels(earlier, FAR, found=found) == [
         str(number) for number in range(300) if "job49" in f"job{number}"
     ]
-
-
-def test_it_is_asked_only_for_what_the_snapshot_lacks():
-    assert missing_query(FAR, WAITING) is None
-    near = {**FAR, "pending_more": 0}
-    assert missing_query(near, after(WAITING, "/", "x", "enter", "s", "S", of=near)) is None
-    for key in ("u", "s", "S", "G"):
-        assert missing_query(FAR, after(WAITING, key, of=FAR)) is not None
-    # A new filter or order begins at the first row.
-    for keys in ("u", "s", "S", ["u", "esc"]):
-        assert after(WAITING, "G", *keys, of=FAR).first == 0
 
 
 def test_the_last_job_is_reached_and_the_cursor_goes_over_the_end_of_what_is_listed():

@@ -42,7 +42,7 @@ from drfd_cli.top.history import MOST, History, height_of, history_lines
 from drfd_cli.top.keys import Act, Page, Question
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
 from drfd_cli.top.panels import in_words
-from drfd_cli.top.state import CursorPlace, RowFilter, State, TopPanel, WhenShown
+from drfd_cli.top.state import RowFilter, State, TopPanel, WhenShown
 from drfd_cli.top.view import LEAST_COLUMNS, LEAST_ROWS, Detail, Scene, Size, screen, settled, whole
 from seeds import examples
 
@@ -190,12 +190,6 @@ def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns, rows):
     assert told.startswith(lines[0].rstrip(" …"))
 
 
-@pytest.mark.parametrize("word", HOSTILE)
-def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word):
-    question = Question(Act("cancel", ("1",)), f"cancel job 1 ({word}) of {word}?")
-    assert "y: yes, any other key: no" in seen(at(three_jobs(), State(question=question)))
-
-
 def test_a_page_moves_no_further_than_there_is_something_to_see():
     """Or a key would seem dead for as often as another was pressed in vain."""
     short = at(three_jobs(), State(page=Page.HELP, scroll=7))
@@ -210,9 +204,6 @@ def test_a_page_moves_no_further_than_there_is_something_to_see():
 
 # -- reasons -----------------------------------------------------------------------------------
 
-PHYSICS = "root.physics may hold 2 cores and holds 2"
-KEPT_FREE = "room is kept free for job 2 (alice), "
-
 
 def waiting(*reasons: tuple[str, str]) -> dict[str, Any]:
     rows = [
@@ -220,58 +211,6 @@ def waiting(*reasons: tuple[str, str]) -> dict[str, Any]:
         for number, (code, told) in enumerate(reasons)
     ]
     return snapshot(pending=rows, counts={"PENDING": len(rows)})
-
-
-def test_a_waiting_job_under_the_cursor_tells_its_whole_reason_and_the_panels_stay():
-    assert f"\n 0: LIMIT: {PHYSICS} " in seen(at(waiting(("LIMIT", PHYSICS)), WAITING))
-    long = "it fits, but " + KEPT_FREE * 5
-    shown = waiting(("RESERVATION", long), ("RESERVATION", "x"))
-    first, second = (
-        seen(
-            at(shown, State(panel=TopPanel.WAITING, places={TopPanel.WAITING: place}))
-        ).splitlines()
-        for place in (CursorPlace("0", 0), CursorPlace("1", 1))
-    )
-    assert first[:20] == second[:20]
-    told = " ".join(line.strip() for line in first[20:23])
-    assert told == f"0: RESERVATION: {long}".rstrip()
-    assert [line.strip() for line in second[20:23]] == ["1: RESERVATION: x", "", ""]
-    # It gets as many lines as it needs.
-    many_rows = waiting(*[("RESERVATION", KEPT_FREE * 14 + "at last")] * 90)
-    assert "at last" in seen(at(many_rows, WAITING), Size(80, 60))
-
-
-@pytest.mark.parametrize(
-    ("columns", "heads"),
-    [
-        (72, "WAITS FOR FREE"), (80, "WAITS FOR NEEDS FREE"),
-        (100, "WAITS FOR NEEDS FREE BLOCKED BY UNTIL"),
-        (140, "WAITS FOR NEEDS FREE BLOCKED BY UNTIL REASON"),
-    ],
-)  # fmt: skip
-def test_a_narrow_screen_has_fewer_columns_of_evidence(columns, heads):
-    shown = snapshot(pending=[waits(7)], counts={"PENDING": 1})
-    lines = seen(at(shown), Size(columns, 24)).splitlines()
-    head = next(line for line in lines if line.startswith(" WAITING"))
-    assert " ".join(head.partition("START ")[2].split()) == heads
-    # A reason without evidence is shown by its code.
-    shown = waiting(("RESOURCES", "needs 8 cores, 3 free"))
-    assert re.search(r"\n 0 .* RESOURCES +\n", seen(at(shown)))
-
-
-def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_once():
-    held = "held by alice; drf release 9 lets it go"
-    shown = waiting(*[("LIMIT", PHYSICS)] * 3, ("HELD", held))
-    lines = seen(at(shown), Size(100, 30)).splitlines()
-    sentences = [line.strip() for line in lines if "LIMIT: " in line or "HELD: " in line]
-    assert sentences == [f"LIMIT: {PHYSICS}", f"HELD: {held}"]
-    below = lines[1 + next(at for at, line in enumerate(lines) if line.startswith(" 2 "))]
-    assert below == f"{'':13}{sentences[0]:<{100 - 13}}"
-    assert "LIMIT: " not in seen(at(shown), Size(100, 17))
-    # A wide list without room has them in a column.
-    shown = snapshot(pending=[waits(number) for number in range(100)], counts={"PENDING": 100})
-    told = "RESOURCES: needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the latest"
-    assert seen(at(shown), Size(160, 30)).count(told) > 5
 
 
 # -- figures -----------------------------------------------------------------------------------
@@ -380,20 +319,6 @@ def test_nothing_is_left_blank_or_counted_twice():
     assert "; 2 running, 1 suspended, 1 waiting" in in_words(shown)
     shown["counts"] = {"RUNNING": 3}
     assert "; 3 running, 0 waiting" in in_words(shown)
-
-
-def test_names_are_told_in_full_for_the_job_under_the_cursor_and_have_a_heading():
-    name = "video-encode-of-the-second-part"
-    running = [row(7, name=name, group="media"), row(8, name="short")]
-    shown = snapshot(running=running, counts={"RUNNING": 2})
-    assert seen(at(shown)).splitlines()[-2].rstrip() == f" 7: {name}, group media"
-    running[0].update(name="short", group=None)
-    assert not seen(at(shown)).splitlines()[-2].strip()
-    # The title of a panel does not hide the heading.
-    shown = snapshot(pending=[waits(45)], counts={"PENDING": 5000})
-    lines = text(whole(at(shown), 120, PLAIN))
-    heading = next(line for line in lines if line.startswith(" WAITING"))
-    assert heading.split()[:5] == ["WAITING", "5,000", "NAME", "USER", "CORES"]
 
 
 # -- the history -------------------------------------------------------------------------------

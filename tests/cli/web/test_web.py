@@ -11,16 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from canned_snapshots import AT_S, node, snapshot, three_jobs
+from canned_snapshots import AT_S, three_jobs
 from cli.web.conftest import Site
 from drfd.common.errors import HostError, Refused
 from drfd_cli.commands import web
-from drfd_cli.top.history import History
-from drfd_cli.web.pages import past_view
 from drfd_cli.web.serving import listen_at_path, listen_on_port, remove_own, server_of
 
 PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
@@ -57,13 +54,6 @@ def test_without_the_token_there_is_nothing(site, lab, path):
     for query in (f"token=x{token}", f"token={token}&token={token}", "token=\xff"):
         assert site.get(f"{path}?{query}", has_cookie=False).status == 403
     assert lab.requests == []
-
-
-def test_outside_the_path_of_the_page_there_is_nothing(site):
-    place = f"/{site.shown.place}/"
-    assert site.get("/", has_cookie=False).status == 403
-    for path in ("/", "/page.js", "/past", f"{place}../past", f"{place}page.py"):
-        assert site.get(path).status == 404
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:1", "x@localhost", ""])
@@ -143,26 +133,6 @@ def test_a_job_comes_with_its_reasons_its_curve_and_the_end_of_its_output(site, 
     output.with_suffix(".err").write_text("oh\n")
     lab.replies["show"]["job"]["stderr"] = str(output.with_suffix(".err"))
     assert site.json("jobs/40")["errors"]["lines"] == ["oh"]
-
-
-def test_an_output_that_cannot_be_shown_says_why(site, lab, output):
-    job: Any = lab.replies["show"]["job"]
-
-    def note() -> str:
-        told = site.json("jobs/40")["output"]
-        assert told["lines"] == []
-        return str(told["note"])
-
-    output.unlink()
-    assert note() == "the file is not there"
-    output.touch()
-    assert note() == "nothing yet"
-    job["stdout"] = "/dev/null"
-    assert note() == "the output went to /dev/null, which is no file that keeps it"
-    job["started_at"] = None
-    assert note() == "not started yet"
-    job["stdout"] = None
-    assert note() == "only its owner is told where it is"
 
 
 def test_refusals_of_the_daemon_are_told(site, lab, refuse):
@@ -250,32 +220,6 @@ async def test_a_daemon_that_answers_no_question_keeps_nobody_from_the_page(site
     site.is_over = True
     assert {json.loads((await each).body)["error"] for each in asking} == {"the page ends"}
     answer.set()
-
-
-def test_the_past_keeps_the_highest_share_of_each_time_in_few_moments():
-    past = History(240)
-    for second in range(3_000):
-        share = 0.9 if second == 1_500 else 0.1
-        shown = [node("root.a", running=1, dominant_share=share, entitlement=0.25)]
-        past.add(snapshot(at=AT_S + second, nodes=[*shown, node("root.idle")]))
-    view: Any = past_view(past)
-    assert len(view["at"]) < 240
-    assert view["at"] == sorted(view["at"])
-    assert view["at"][-1] > AT_S + 2_900
-    assert view["nodes"].keys() == {"root.a"}
-    assert sorted(set(view["nodes"]["root.a"]["share"])) == [0.1, 0.9]
-    assert set(view["nodes"]["root.a"]["entitlement"]) == {0.25}
-
-
-def test_who_comes_later_has_a_gap_before():
-    past = History()
-    past.add(snapshot(at=AT_S))
-    past.add(snapshot(at=AT_S + 1, nodes=[node("root.a", pending=2, entitlement=1.0)]))
-    past.add(snapshot(at=AT_S + 1, nodes=[node("root.a", running=2, dominant_share=1.0)]))
-    assert past_view(past) == {
-        "at": [AT_S, AT_S + 1],
-        "nodes": {"root.a": {"share": [None, 0.0], "entitlement": [None, 1.0]}},
-    }
 
 
 # -- the server --------------------------------------------------------------------------------
