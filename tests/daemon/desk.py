@@ -71,15 +71,6 @@ class Shell:
         self.engine.submit(work)
 
 
-class NeverWalked(dict[Any, Any]):
-    """What may be very long, and is only to be looked up in."""
-
-    def __iter__(self) -> Any:
-        raise AssertionError("all of them were looked at")
-
-    keys = values = items = __iter__  # type: ignore[assignment]
-
-
 class FullDisk(Journal):
     """Refuses to commit, or to append the event of a given kind, while `is_full`."""
 

@@ -83,21 +83,6 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk):
 # -- looking -----------------------------------------------------------------------------------
 
 
-async def test_waiting_tasks_are_one_row_and_counted_each(desk):
-    await submit(desk, "0-99", demand={"cores_milli": 4000})
-    assert await listed(desk) == [
-        (2, 0, "STARTING"), (3, 1, "STARTING"), (1, "2-99", "PENDING"),
-    ]  # fmt: skip
-    view = await desk.ask(ALICE, op="status")
-    assert view["counts"] == {"STARTING": 2, "PENDING": 98}
-    row = view["jobs"][2]
-    assert (row["array_id"], row["tasks"], row["stdout"]) == (1, 98, "drf-%A_%a.out")
-    assert row["reason"]["code"] == "RESOURCES"
-    alone = await listed(desk, tasks=True)
-    assert (len(alone), alone[-1]) == (100, (101, 99, "PENDING"))
-    assert (await desk.ask(ALICE, op="status", tasks=True))["counts"] == view["counts"]
-
-
 @pytest.mark.parametrize("limit", [1, 2, 7, 50])
 @pytest.mark.parametrize("tasks", [False, True], ids=["listed", "tasks"])
 async def test_the_pages_of_a_list_are_the_list(desk, limit, tasks):
@@ -205,17 +190,6 @@ async def test_why_counts_the_tasks_of_an_array_for_its_owner(desk):
     assert "array" not in await desk.ask(ALICE, op="why", id="1_2")
 
 
-async def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk):
-    await submit(desk, "0-2")
-    for job_id in (2, 3, 4):
-        assert (job_id, job_id - 2, "STARTING") in await listed(desk, select={"ids": [1]})
-        await desk.finish(job_id)
-    assert await listed(desk, select={"ids": [1, "1_2"]}) == [
-        (2, 0, "COMPLETED"), (3, 1, "COMPLETED"), (4, 2, "COMPLETED"),
-    ]  # fmt: skip
-    assert await listed(desk) == []
-
-
 # -- wait --------------------------------------------------------------------------------------
 
 
@@ -239,41 +213,6 @@ async def test_the_outcome_of_an_array_is_that_of_its_first_task_that_has_not_co
     assert journal.outcome(array) is outcome
 
 
-@pytest.mark.parametrize(
-    ("exits", "status", "text"),
-    [
-        ((0, 0, 0), 0, "3 of 3 tasks completed"),
-        ((0, 4, 3), 4, "1 of 3 tasks completed; 2 FAILED (1-2)"),
-    ],
-)
-async def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
-    desk, exits, status, text
-):
-    await submit(desk, "0-2")
-    waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
-    # The last one first: it goes by index, and not by time.
-    for job_id in (4, 3, 2):
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        await desk.finish(job_id, exit_code=exits[job_id - 2])
-    reply = await waiting
-    (told,) = reply["ended"]
-    assert (reply["done"], told["id"], told["status"]) == (True, 1, status)
-    assert told["outcome"]["text"] == text
-
-
-async def test_a_wait_names_the_first_of_very_many_bad_tasks(desk):
-    squares = [str(at * at) for at in range(21)]
-    await submit(desk, ",".join(squares), held=True)
-    waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
-    await asyncio.sleep(0)
-    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-    (told,) = (await waiting)["ended"]
-    named = ",".join(squares[:20])
-    assert told["outcome"]["text"] == f"0 of 21 tasks completed; 21 CANCELLED ({named},…)"
-    assert told["indices"] == {"CANCELLED": ",".join(squares)}
-
-
 # -- acting ------------------------------------------------------------------------------------
 
 
@@ -282,13 +221,6 @@ async def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk):
     assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
     await desk.ask(ADMIN, op="cancel", select={"everything": True})
     assert {state for _, _, state in await listed(desk)} == {"STOPPING"}
-
-
-async def test_a_task_may_be_waited_for_by_its_name(desk):
-    await submit(desk, "0-1", demand={"cores_milli": 9000})
-    other = await desk.submit(ALICE, after=[{"id": "1_1"}])
-    assert desk.shell.engine.ledger.jobs[other].spec.after[0].job_id == 3
-    assert "no task with the index 5" in await refused(desk.submit(ALICE, after=[{"id": "1_5"}]))
 
 
 # -- the journal -------------------------------------------------------------------------------

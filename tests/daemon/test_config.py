@@ -17,12 +17,11 @@ from drfd.core.fairness.rules import (
     Pool,
     Preempting,
     ReservationSettings,
-    Rules,
     Scheduling,
 )
 from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.model.hours import Window
-from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.resources import Resources
 from drfd.daemon import countable
 from drfd.daemon.calendar import Weekly, WindowSettings, expand, window_warnings
 from drfd.daemon.config import (
@@ -35,7 +34,7 @@ from drfd.daemon.config import (
     load,
     survey,
 )
-from drfd.daemon.countable import CountableResource, instances_of, names_with_nodes, shared_memory
+from drfd.daemon.countable import CountableResource, instances_of, shared_memory
 from drfd.daemon.handlers.doctor import cures
 from drfd.daemon.main import install_context, late_changes, main
 from drfd.daemon.metrics.publication import open_outlets
@@ -221,11 +220,6 @@ _HOURS = "[[pools.gpu.hours]]\n"
 MISTAKES: dict[str, str] = {
     "[capacity]\nmemery = 1\n": "capacity.memery: unknown key (did you mean memory?)",
     "[capacty]\ncores = 1\n": "capacty: unknown key (did you mean capacity?)",
-    "[[disk]]\nname = 'a'\npath = '/a'\nreed = '1G'\n":
-        "disk[0].reed: unknown key (did you mean read?)",
-    "[pools.lab]\nwieght = 2\n": "pools.lab.wieght: unknown key (did you mean weight?)",
-    "[daemon]\nsystem_user = ['a']\n":
-        "daemon.system_user: unknown key (did you mean system_users?)",
     "respect_external_load = false\n":
         "respect_external_load: unknown key (it belongs in [scheduling])",
     "memory = '1G'\n": "memory: unknown key (it belongs in [capacity] or [defaults])",
@@ -233,8 +227,6 @@ MISTAKES: dict[str, str] = {
         "limits.zzz: unknown key (known keys: changes_per_second, command, connections_per_user, "
         "environment, reserve_disk, reserve_memory, script, stored_bytes_per_user, "
         "stored_bytes_total, submissions_per_second, waiting_jobs_per_user)",
-    "[defaults]\nxyzzy = 1\n":
-        "defaults.xyzzy: unknown key (known keys: cores, if_never, memory, read, time, write)",
     # The tree.
     "[pools.a]\nlimit = {coers = 1}\n": "pools.a.limit.coers: unknown key (did you mean cores?)",
     "[pools.a.pools.b]\nweight = 0\n":
@@ -254,13 +246,8 @@ MISTAKES: dict[str, str] = {
     f"{_LAB_QUOTA}{{share_hours = 0}}\n":
         "pools.lab.quota.share_hours: 0 is not a number of dominant-share-hours above 0 (write 40 "
         "or 2.5)",
-    f"{_LAB_QUOTA}{{share_hours = '40h'}}\n":
-        "pools.lab.quota.share_hours: '40h' is not a number of dominant-share-hours above 0 (write "
-        "40 or 2.5)",
     f"{_LAB_QUOTA}{{share_hours = 4, then = 'stop'}}\n":
         "pools.lab.quota.then: 'stop' is not known (write \"last\" or \"wait\")",
-    f"{_LAB_QUOTA}{{share_hours = 4, than = 'wait'}}\n":
-        "pools.lab.quota.than: unknown key (did you mean then?)",
     # Limits by hour.
     "[pools.gpu.hours]\nwhen = 'Mon'\n":
         "pools.gpu.hours: {'when': 'Mon'} is not a list of tables (write [[pools.gpu.hours]], and "
@@ -269,15 +256,11 @@ MISTAKES: dict[str, str] = {
         "pools.gpu.hours[0].when: is missing (write when = \"Mon-Fri 08:00-18:00\")",
     f"{_HOURS}when = 'Mon'\n":
         "pools.gpu.hours[0].limit: is missing (write limit = {cores = 2}, or 0 for none at all)",
-    f"{_HOURS}when = 'Mon'\nlimit = {{cors = 2}}\n":
-        "pools.gpu.hours[0].limit.cors: unknown key (did you mean cores?)",
     f"{_HOURS}when = 'Mon'\nlimit = {{gpu = 2}}\n":
         "pools.gpu.hours[0].limit.gpu: unknown key (known keys: cores, memory, read, write)",
     f"{_HOURS}when = 'Mon'\nlimit = {{cores = -1}}\n":
         "pools.gpu.hours[0].limit.cores: '-1' is not a number of cores from 0.01 up, in steps of "
         "0.001 (write 4 or 0.5)",
-    f"{_HOURS}when = 'Mon'\nlimit = {{cores = 2}}\nguarantee = {{cores = 1}}\n":
-        "pools.gpu.hours[0].guarantee: unknown key (known keys: limit, when)",
     f"{_HOURS}when = 'Mon 8-18'\nlimit = {{cores = 2}}\n":
         "pools.gpu.hours[0].when: 'Mon 8-18' is not a time of the week from begin to end (write "
         "when = \"Mon-Fri 08:00-18:00\", \"22:00-06:00\" for each night, \"Sat,Sun\" for whole "
@@ -540,23 +523,6 @@ def test_quotas_of_pools_and_users_are_read(path):
     assert rules.shares.rule("root.lab.bob").quota is None
 
 
-UPGRADE_S = time.mktime((2026, 12, 1, 22, 0, 0, 0, 0, -1))
-
-
-@pytest.mark.parametrize(
-    ("start", "found"),
-    [
-        *((text, UPGRADE_S) for text in ("'2026-12-01 22:00'", "2026-12-01 22:00:00",
-                                         "'2026-12-01T22:00:00'", "2026-12-01T22:00:00")),
-        *((text, Weekly(5, 2, 5)) for text in ("'sat 2:05'", "'Saturday 02:05'", "'SAT  02:05'")),
-    ],
-)  # fmt: skip
-def test_a_window_begins_at_a_local_time_or_weekly(path, start, found):
-    text = f"[[window]]\nname = 'a'\nstart = {start}\nlength = '4h'\n"
-    (window,) = load(written(path, text)).windows
-    assert window.start == found
-
-
 @pytest.mark.parametrize("kind", ["not UTF-8", "absent", "a directory"])
 def test_what_cannot_be_read_is_an_error_that_names_the_file(path, kind):
     if kind == "not UTF-8":
@@ -569,27 +535,6 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(path, kind):
         said = f"cannot read {path}: Is a directory"
     with pytest.raises(ConfigError, match=said):
         load(path)
-
-
-def test_a_resource_may_have_device_nodes(path):
-    text = """
-    [gres]
-    gpu = "auto"
-    [gres.fpga]
-    devices = ["/dev/xdma0", ["/dev/xdma1", "/dev/xdma1_h2c"]]
-    """
-    countables = load(written(path, text)).countables
-    fpga = (("/dev/xdma0",), ("/dev/xdma1", "/dev/xdma1_h2c"))
-    assert countables == (
-        CountableResource(name="fpga", instances=("0", "1"), devices=fpga),
-        CountableResource(name="gpu", is_auto=True),
-    )
-    assert names_with_nodes(countables) == {"fpga", "gpu"}
-    text = "[gres.gpu]\ninstances = [1]\nhide = 'all'\n[gres.license]\ninstances = ['a']\n"
-    countables = load(written(path, text)).countables
-    assert instances_of(countables, ()) == (("gpu", ("1",)), ("license", ("a",)))
-    assert names_with_nodes(countables) == {"gpu"}
-    assert [each.hides_all for each in countables] == [True, False]
 
 
 # -- drop-ins ----------------------------------------------------------------------------------
@@ -650,22 +595,6 @@ def test_drop_ins_belong_to_drfd_toml_alone(tmp_path):
     mine = written(tmp_path / "mine.toml", "")
     written(tmp_path / "drfd.d" / "x.toml", "[capacity]\ncores = 8\n")
     assert load(mine) == Config()
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[capacity\n", "is not TOML"),
-        ("[capacity]\nmemery = 1\n", "capacity.memery: unknown key"),
-        ("[capacity]\ncores = -1\n", "capacity.cores: "),
-    ],
-)
-def test_a_mistake_in_a_drop_in_names_the_drop_in(path, text, words):
-    written(path, "[capacity]\ncores = 4\n")
-    extra = written(path.parent / "drfd.d" / "90-mistake.toml", text)
-    with pytest.raises(ConfigError) as error:
-        load(path)
-    assert words in str(error.value) and str(extra) in str(error.value)
 
 
 # -- disks, GPUs and metrics -------------------------------------------------------------------
@@ -763,23 +692,6 @@ def test_a_window_that_is_over_and_jobs_that_never_start_are_warned_of():
 
 MACHINE = Machine(cores_milli=8000, memory_bytes=64 * GIB)
 DISK = DiskConfig(name="data", path="/", read_bps=2000, write_bps=1000)
-
-
-def test_what_is_configured_counts(tmp_path):
-    pools = {"lab": Pool(weight=Fraction(2))}
-    config = Config(
-        capacity=Resources(cores_milli=4000, memory_bytes=16 * GIB), reserve_memory_bytes=GIB,
-        disks=(DISK,),
-        pools=pools, grace_s=3,
-        limits=UserLimits(waiting_jobs=7, kept_bytes=1 << 20, kept_total_bytes=2 << 20),
-        scheduling=Scheduling(preempting=Preempting(suspends=True), external_load=False),
-    )  # fmt: skip
-    assert survey(config, MACHINE, tmp_path).rules == Rules(
-        axes=Axes(disks=("data",)),
-        capacity=Resources(cores_milli=4000, memory_bytes=15 * GIB, read_bps=2000, write_bps=1000),
-        pools=pools, grace_s=3, max_waiting_per_user=7, max_kept_bytes_per_user=1 << 20,
-        max_kept_bytes=2 << 20, preempting=Preempting(suspends=True),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -126,14 +126,6 @@ def test_one_device_of_two_resources_is_given_to_no_job():
     assert both.look_up([*of("1", "0"), *cards]).devices.hidden == {node, node_at("/dev/full")}
 
 
-def test_a_slice_keeps_the_node_that_it_shares():
-    gpus = [part(0, 1), part(0, 2), gpu(1)]
-    hidden = table(gpus).look_up(of("0:1:0", "0:2:0 1")).devices.hidden
-    assert hidden == {DeviceNode("c", CAP_MAJOR, 32)} | gpu(1).nodes
-    hidden = table(gpus).look_up(of("1", "0:1:0 0:2:0")).devices.hidden
-    assert hidden == part(0, 1).nodes | part(0, 2).nodes
-
-
 @pytest.mark.parametrize("gone", [[gpu(0)], [gpu(0), gpu(1, fault="it is lost")]])
 def test_a_job_does_not_start_on_a_gpu_that_has_gone(gone):
     with pytest.raises(DevicesFailed, match="GPU 1: "):
@@ -209,13 +201,3 @@ def test_a_notification_opens_nothing_that_is_given_out():
     devices = table([gpu(0), gpu(1)], fpga=[["/dev/null"]])
     grants = [*of("0", "1 7"), *of("0", name="fpga")]
     assert devices.hide_all(grants).hidden == gpu(0).nodes | gpu(1).nodes | {node_at("/dev/null")}
-
-
-def test_gpus_are_named_and_limited_by_their_addresses():
-    """Whether or not anything can be hidden. The slices of a GPU have one address together."""
-    gpus = [gpu(0), gpu(1), part(2, 3), part(2, 4)]
-    for can_hide in (True, False):
-        (grant,) = of("1 0 2:3:0", "2:4:0")
-        found = table(gpus, can_hide=can_hide).look_up([replace(grant, memory_bytes=5)])
-        assert set(found.devices.memory) == {("0000:00:00.0", 5), ("0000:01:00.0", 5)}
-        assert table(gpus, can_hide=can_hide).look_up([grant]).devices.memory == ()

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from fractions import Fraction
 from typing import Any
@@ -154,26 +153,6 @@ def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(make_she
     shell.turn()
     assert shell.host.take() == [Launch(2, 1)]
     assert caplog.messages[0] == "event=limits path=lab cores=4"
-
-
-def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell):
-    """Each time the rules of the hour are one record for a later audit."""
-    by = replace(rules(), pools={"lab": Pool()})
-    shell = make_shell(by=by, clock=lambda: now(5000))
-    shell.engine.adopt_limit_hours(by_hour())
-    shell.engine.started(0.0)
-    shell.turn(of_lab())
-    assert shell.host.take() == []
-    shell.engine.adopt(replace(by, grace_s=20), by_hour())
-    shell.turn()
-    assert shell.host.take() == []
-    assert shell.engine.rules.limits_now == {"root.lab": {"cores": 0}}
-    shell.engine.adopt(by)
-    shell.turn()
-    assert shell.host.take() == [Launch(1, 1)]
-    kinds = [type(event) for _, event in shell.journal.audit.events()]
-    assert kinds.count(ev.Configured) == 2
-    assert shell.engine.due_s() is None
 
 
 def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell):
@@ -374,15 +353,6 @@ def test_a_turn_without_memory_has_not_happened(make_shell, kind):
     shell.journal.is_full = False
     ((submitted, *_),) = shell.turn((asks(), PAYLOAD))
     assert submitted.job_id == 2 and shell.host.take() == [Launch(2, 1)]
-
-
-def test_a_commit_without_memory_is_left_to_a_successor(make_shell):
-    """Whether it is written, only the file says: nobody is told anything."""
-    shell = make_shell(journal=WithoutMemory)
-    shell.journal.is_full = True
-    with pytest.raises(MemoryError):
-        shell.turn(asks())
-    assert (shell.host.take(), shell.changed) == ([], [])
 
 
 def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell):
@@ -713,43 +683,6 @@ async def test_shares_show_what_reservations_have_kept_idle(make_desk, clock):
     shell.host.take()
 
 
-def test_a_daemon_goes_on_with_what_was_stored_of_ended_runs(make_shell, monkeypatch):
-    """To read all ended jobs again takes longer than all else of a start."""
-    clock = [now()]
-
-    def daemon(by: Rules | None = None) -> Shell:
-        return make_shell(clock=lambda: clock[0], by=by)
-
-    def live(shell: Shell, job_id: int, actor: Actor) -> None:
-        shell.turn(asks(actor=actor))
-        clock[0] = now(100.0 * job_id)
-        end = replace(ended(job_id), at_s=clock[0].at_s)
-        shell.turn(replace(attempt_started(job_id), at_s=clock[0].at_s - 50), end, gone(job_id))
-        shell.host.take()
-
-    def read_since(at_s: float) -> Iterator[Job]:
-        assert clock[0].at_s - at_s < 60
-        return iter(())
-
-    first = daemon()
-    live(first, 1, ALICE)
-    live(first, 2, BOB)
-    first.engine.stopped()
-    counted = first.engine.scheduler.past_runs
-    assert counted.usage["root.alice"] and counted.run_times["bob"]
-    with monkeypatch.context() as patched:
-        patched.setattr(Journal, "ended_since", lambda journal, at_s: read_since(at_s))
-        second = daemon()
-        assert second.engine.scheduler.past_runs == counted
-        # What ends after that, of a daemon that is killed, is found by its events.
-        live(second, 3, ALICE)
-        counted = second.engine.scheduler.past_runs
-        assert daemon().engine.scheduler.past_runs == counted
-    # Under other rules all is counted again: other shares are other use.
-    assert daemon(rules(cores=18)).engine.scheduler.past_runs.usage.keys() == counted.usage.keys()
-    assert daemon(rules(cores=18)).engine.scheduler.past_runs.usage != counted.usage
-
-
 def run_of(shell: Shell, clock: list[Now], job_id: int, actor: Actor = ALICE) -> None:
     """A job is submitted now and has run for the 50 s before 100 · `job_id`."""
     shell.turn(asks(actor=actor))
@@ -757,17 +690,6 @@ def run_of(shell: Shell, clock: list[Now], job_id: int, actor: Actor = ALICE) ->
     end = replace(ended(job_id), at_s=clock[0].at_s)
     shell.turn(replace(attempt_started(job_id), at_s=clock[0].at_s - 50), end, gone(job_id))
     shell.host.take()
-
-
-def test_limits_by_hour_leave_what_was_stored_of_ended_runs_as_it_is(make_shell, monkeypatch):
-    by, clock = replace(rules(), pools={"lab": Pool()}), [now()]
-    first = make_shell(by=by, clock=lambda: clock[0])
-    first.engine.adopt_limit_hours(by_hour({"cores": 4000}))
-    run_of(first, clock, 1)
-    first.engine.stopped()
-    counted = first.engine.scheduler.past_runs
-    monkeypatch.setattr(Journal, "ended_since", lambda journal, at_s: iter(()))
-    assert make_shell(by=by, clock=lambda: clock[0]).engine.scheduler.past_runs == counted
 
 
 def test_a_new_half_life_counts_from_its_reload_on_and_after_a_restart(make_shell):

@@ -60,23 +60,6 @@ def run(*words: str) -> int:
     return 0
 
 
-def test_the_table_has_what_the_machine_has(root, capsys):
-    """Nothing is printed in columns that would be empty, nor at the ends of lines."""
-    unfold("two-nvidia-desktop", root)
-    assert run() == 0
-    said = capsys.readouterr()
-    first, second = "c7b57be0-94ff-d352-a59b-d0ee00aeed43", "d6de6afc-bdfe-75c4-5273-0544439153fc"
-    assert said.out.splitlines() == [
-        f"GPU  VENDOR  MODEL            UUID{' ' * 38}PCI ADDRESS   NODES",
-        f"0    NVIDIA  Quadro RTX 4000  GPU-{first}  0000:06:00.0  195:0 226:1 226:128",
-        f"1    NVIDIA  Quadro RTX 4000  GPU-{second}  0000:07:00.0  195:1 226:2 226:129",
-        "",
-        "[gres]",
-        'gpu = "auto"              # now: gpu = [0, 1]',
-    ]
-    assert said.err == ""
-
-
 @pytest.mark.parametrize(
     ("machine", "instances"),
     [
@@ -149,15 +132,6 @@ def test_programs_get_all_that_is_known(root, capsys):
     }  # fmt: skip
 
 
-def test_a_list_that_cannot_be_read_is_one_line(root, capsys):
-    (root / "proc/driver/nvidia").mkdir(parents=True)
-    (root / "proc/driver/nvidia/gpus").symlink_to("gpus")
-    assert run() == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"drfd: cannot read {root}/proc/driver/nvidia/gpus: Too many")
-    assert error.count("\n") == 1
-
-
 # -- when the configuration changes ------------------------------------------------------------
 
 
@@ -168,16 +142,6 @@ def resource(
     name: str, *instances: str, devices: tuple[tuple[str, ...], ...] = ()
 ) -> CountableResource:
     return CountableResource(name=name, instances=instances, devices=devices)
-
-
-def test_named_nodes_stay_as_the_launcher_was_told_them():
-    """By number 0 it means the first node of the list that it has."""
-    card = resource("card", "0", "1", devices=BEFORE)
-    other = resource("card", "0", "1", "2", devices=NOW)
-    tape, tapes = resource("tape", "0"), resource("tape", "0", "1")
-    assert with_devices_of((card, tape), (other, tapes)) == (card, tapes)
-    assert with_devices_of((card,), ()) == (card,)
-    assert with_devices_of((card,), (resource("card", "0"),)) == (card,)
 
 
 def test_nothing_is_given_out_of_nodes_that_the_launcher_does_not_know():
@@ -389,25 +353,6 @@ def has_two(monkeypatch) -> Job:
     job = structs.replace(JOB, instances=(("gpu", ("0", "GPU-b")),))
     monkeypatch.setitem(JOBS, 1, job)
     return job
-
-
-@pytest.mark.parametrize(
-    "gap",
-    [
-        [gpu(processes=None)], [gpu(process(1, OURS, memory=None))],
-        [gpu(is_lost=True, processes=None, memory_total=None)], None,
-    ],
-)  # fmt: skip
-def test_readings_around_a_gap_do_not_follow_each_other(use, meter, clock, has_two, gap):
-    """What the whole GPU has says nothing sure of the job, also if nobody else is there."""
-    take(use, gpu(process(1, OURS, memory=500)))
-    if gap is None:
-        clock.now_s += 10.1
-    else:
-        take(use, *gap)
-    assert of_each(meter, has_two) == {}
-    take(use, gpu(process(1, OURS, memory=600)))
-    assert of_each(meter, has_two) == {"0": (600,)}
 
 
 def test_readings_are_of_the_attempt_that_has_the_gpus(use, meter):

@@ -505,11 +505,6 @@ def test_a_disk_may_be_chosen_and_a_path_be_named(fast_disk, two_disks, tmp_path
     assert [each["direct"] for each in found] == [True, False]
 
 
-def test_a_file_stands_for_its_directory(fast_disk, two_disks):
-    assert calibrate("--config", two_disks, "--path", two_disks) == 0
-    assert fast_disk == [two_disks.parent]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -83,16 +83,6 @@ def held_back_now(shell: Shell, used_up: Mapping[str, QuotaUse]) -> frozenset[st
     return held_back_leaves(shell.engine.ledger, shell.engine.rules, used_up)
 
 
-def test_who_has_used_a_quota_up_is_held_back_and_whose_jobs_do_not_fit_not(shell):
-    """Nothing is promised to those who are served last, either."""
-    submit(shell, BOB, 9)
-    submit(shell, ALICE, 1)
-    assert held_back_now(shell, {}) == frozenset()
-    for waits in (True, False):
-        use = QuotaUse(LEAF, 3.0, 2.0, waits=waits, restored_s=0.0)
-        assert held_back_now(shell, {LEAF: use}) == {LEAF}
-
-
 def test_who_is_at_a_limit_is_held_back(make_shell):
     limited = replace(rules(), members={("", "alice"): Pool(limit={"cores": 3000})})
     shell = make_shell(by=limited)

@@ -228,36 +228,6 @@ def test_disk_rates_that_the_kernel_is_not_given_are_judged(meter, tmp_path, mon
     assert (found.memory_bytes, found.cpu_s) == (1 << 40, 0.0), "these are the cgroup's"
 
 
-def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter, tmp_path):
-    job = structs.replace(JOB, spec=spec(asks=demand(1, 1, write=1)))
-    meter.configure(hello(tmp_path))
-    meter.watch(KEY, 99, "drfd/1.1")
-    write_unified(tmp_path, cpu_us=0, anon=1, peak=1)
-    for number in range(20):
-        (tmp_path / "drfd/1.1/io.stat").write_text(f"8:0 rbytes=0 wbytes={number << 30}\n")
-        assert meter.sample(job) is None
-
-
-def test_a_job_in_which_nothing_has_run_is_read_whole_at_times_only(meter, tmp_path):
-    meter.configure(hello(tmp_path))
-    meter.watch(KEY, 99, "drfd/1.1")
-
-    def memory(cpu_us: int, anon: int) -> int:
-        write_unified(tmp_path, cpu_us=cpu_us, anon=anon, peak=anon)
-        assert meter.sample(JOB) is None
-        usage = meter.usage(JOB)
-        assert usage is not None
-        return usage.memory_bytes
-
-    assert memory(5, 100) == 100
-    assert memory(6, 200) == 200
-    # Swapped out, say.
-    asleep = [memory(6, 50) for _ in range(10)]
-    assert asleep[0] == 200
-    assert asleep[-1] == 50
-    assert memory(7, 70) == 70
-
-
 def write_cpuset(directory: Path, **files: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -667,24 +637,6 @@ def test_below_the_reserve_of_memory_users_submit_nothing(tmp_path, spare, is_sh
     assert [each.code for each in kept.shortages()] == [MEMORY]
 
 
-def test_it_looks_again_after_a_moment_and_not_at_each_request(tmp_path):
-    now_s, looks = [0.0], [0]
-
-    def memory() -> list[MemoryHeadroom]:
-        looks[0] += 1
-        return [MemoryHeadroom("the machine", 0, GIB) if looks[0] == 1 else PLENTY]
-
-    reserve = Reserve(tmp_path / "journal.reserve", most_bytes=0)
-    kept = Reserves(
-        reserve, lambda: UserLimits(reserve_disk_bytes=0), mono=lambda: now_s[0], memory=memory
-    )
-    for _ in range(1000):
-        assert len(kept.shortages()) == 1
-    assert looks == [1]
-    now_s[0] += 1.0
-    assert kept.shortages() == []
-
-
 @pytest.mark.parametrize(
     ("total", "kept"),
     [
@@ -809,14 +761,6 @@ def world() -> World:
     return World()
 
 
-def test_rivals_are_found_once_when_somebody_asks(world):
-    mine, other = world.start(2, 9), world.start(2, 9, leaf="root.bob")
-    for _ in range(5):
-        world.second((mine, 4.5, True), (other, 4.5, True))
-    first, _, again = (world.lender.of(job)[0] for job in (mine, other, mine))
-    assert first.rivals.everybody and first.rivals is again.rivals
-
-
 def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some():
     world = World(Bench(replace(rules(), beside=Resources())))
     job, other = world.start(2, 9), world.start(1)
@@ -841,20 +785,6 @@ def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside():
     # Of its last second only the machine tells.
     world.second((job, 8, True), outside=1)
     assert world.ceiling(job) == 9000
-
-
-def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world):
-    """Even if nobody else runs, or nothing is known of its use: what it does until it is killed
-    needs no more than its floor."""
-    job = world.start(2, 8)
-    for _ in range(3):
-        world.second((job, 2, True))
-    assert world.ceiling(job) == 8000
-    world.bench.feed(st.CancelAsked(now(), job.id, ALICE))
-    world.mono_s += 60
-    assert world.second((job, 8, True)) == {job.id: 2000}
-    assert world.lender.of(world.bench.job(job.id)) == []
-    assert world.second((job, 2, True)) == {}
 
 
 def test_loans_are_taken_back_when_nothing_is_lent_any_more(world):
@@ -945,23 +875,6 @@ def test_who_gives_back_is_told_before_who_is_lent_more(io):
     io.bench.feed(ended(mine.id))
     assert [job_id for job_id, _ in io.reads((other, 20))] == [other.id]
     assert io.lender.of(io.bench.job(mine.id)) == []
-
-
-def test_what_was_read_before_a_pause_tells_nothing(io):
-    job = io.start(1, read=(10, 80))
-    io.reads((job, 10))
-    io.mono_s += 60
-    assert io.reads((job, 10)) == []
-
-
-def test_all_is_given_back_when_disks_are_lent_no_more(io):
-    job, quiet = io.start(1, read=(10, 80)), io.start(1, read=(1, 0))
-    io.step()
-    for mib in (10, 10, 20):
-        io.reads((job, mib))
-    io.kinds = frozenset()
-    assert io.step() == [(job.id, 1000, Resources(read_bps=10 * MIB))]
-    assert io.step() == [] and io.lender.of(job) == io.lender.of(quiet) == []
 
 
 def test_two_disks_on_one_device_share_what_was_measured_there():

@@ -137,7 +137,6 @@ def test_pools_may_be_limited_in_what_other_machines_have():
             "slurm.partition: no node is Slurm's (add [nodes.NAME] with engine = \"slurm\", or "
             "leave this table out)",
         ),
-        (f"{LOCAL}{N7}core = 3\n", "nodes.n7.core: unknown key (did you mean cores?)"),
     ],
 )  # fmt: skip
 def test_a_mistake_names_its_place_and_the_cure(text, said):
@@ -355,23 +354,6 @@ async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(links):
         assert b.links.end_stray((1, 1))
         assert await b.orders(b.atlas, "remove") == [("remove", 1)]
         assert await b.orders(b.n1) == []
-
-
-async def test_the_controller_s_own_node_may_get_another_name_while_jobs_run(links):
-    async with links() as b:
-        await b.submit("atlas")
-        b.atlas.send(up(1))
-        await b.state(1, JobState.RUNNING)
-        await b.configure(replace(NODES[0], name="hera"), NODES[1])
-        await b.atlas.leave()
-        await until(lambda: not b.own.is_ready(), lambda: "atlas is there")
-        await b.back(b.atlas, (1, 1))
-        await b.both()
-        assert b.links.strays == {}
-        await b.ask(st.CancelAsked(now(), 1, ALICE))
-        assert await b.orders(b.atlas, "terminate") == [("terminate", 1)]
-        b.atlas.send(ended(1))
-        await until(lambda: b.job(1).outcome is not None, lambda: b.job(1))
 
 
 async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(links):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk
-from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
+from drfd.common.errors import HostError, NotPermitted, Unavailable
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.model.job import Usage
 from drfd.core.usage import Curve, Point
@@ -52,18 +52,6 @@ async def test_what_is_asked_for_is_what_comes(desk):
     assert await history(desk, ALICE, past={"pool": "bob"}) == [2]
     assert await history(desk, ALICE, past={"pool": "root.bob"}) == [2]
     assert await history(desk, ALICE, past={"since_s": 1e11}) == []
-
-
-async def test_the_past_of_an_array_is_that_of_its_tasks_and_a_task_has_its_own(desk):
-    await desk.submit(ALICE, array="5-7")
-    for job_id in (2, 3, 4, await desk.submit(ALICE)):
-        await desk.finish(job_id)
-    assert await history(desk, ALICE, past={"ids": [1]}) == [4, 3, 2]
-    assert await history(desk, ALICE, past={"ids": ["1_6", 5]}) == [5, 3]
-    report = await desk.ask(ALICE, op="report", past={"ids": ["1_6"]})
-    assert report["total"]["jobs"] == 1
-    with pytest.raises(Refused, match="array 1 has no task with the index 9"):
-        await history(desk, ALICE, past={"ids": ["1_9"]})
 
 
 # -- reports -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, NeverWalked, View, gpu_line, gpu_process, gpu_reading
+from daemon.desk import Desk, View, gpu_line, gpu_process, gpu_reading
 from drfd import __version__
 from drfd.common.errors import DrfdError, NotPermitted, Refused
 from drfd.common.units import utc_time
@@ -25,9 +25,7 @@ from drfd.core.lending import Loan, Rivals
 from drfd.core.model.effects import Freeze, Launch, Thaw
 from drfd.core.model.hours import LimitHours, LimitSteps, Window
 from drfd.core.model.machine import InstancePlace
-from drfd.core.model.resources import Resources
 from drfd.daemon.children.children import Children
-from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, HistorySettings, survey
 from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine import engine
@@ -38,7 +36,6 @@ from drfd.daemon.handlers.doctor import (
     countable_controls,
     cures,
     disk_control,
-    own_countables,
     private_view,
 )
 from drfd.daemon.handlers.requests import VERBS
@@ -637,16 +634,6 @@ async def test_what_waits_for_the_launcher_is_said_to_wait_and_nothing_else(desk
     assert await desk.ask(ALICE, op="cancel", select={"ids": [2]}) == {"done": [2], "failed": []}
 
 
-async def test_a_shutdown_leaves_jobs_alone(desk):
-    await desk.submit(ALICE)
-    await desk.submit(BOB, 9)
-    reply = await desk.ask(ADMIN, op="shutdown")
-    assert reply == {"done": [], "failed": [], "running": [1]} | THERE
-    assert desk.told_to_end == [False]
-    states = [job["state"] for job in (await desk.ask(ADMIN, op="status"))["jobs"]]
-    assert states == ["STARTING", "PENDING"]
-
-
 async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing(desk):
     await desk.submit(ALICE, 9)
     await desk.submit(BOB, 9)
@@ -1003,28 +990,6 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, n
     assert not {verb: pause_s for verb, pause_s in pauses.items() if pause_s > 0.05}
 
 
-async def test_the_end_of_an_array_wakes_who_waits_for_its_tasks_alone(make_desk):
-    """All ids that anybody waited for were looked at, up to 200,000 of each user, whenever what
-    waited of an array was cancelled."""
-    desk = make_desk(ready=False)
-    waiting = desk.requests.waits.waiting
-    waiting.waiters = NeverWalked()
-    first = await desk.submit(ALICE, array="0-9")
-    other = await desk.submit(ALICE, array="0-9")
-    ids = [first + 2, other + 2, other + 4, other]
-    wait = asyncio.create_task(desk.ask(ALICE, op="wait", ids=ids))
-    anyone = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[other + 4], any=True))
-    while len(waiting.everybody) < 2 or -other not in waiting.waiters:
-        await asyncio.sleep(0)
-    await desk.ask(ALICE, op="hold", select={"ids": [other + 2]})
-    await desk.ask(ALICE, op="cancel", select={"name": "true", "states": ["PENDING"]})
-    assert [each["id"] for each in (await anyone)["ended"]] == [other + 4]
-    assert not wait.done()
-    await desk.ask(ALICE, op="cancel", select={"ids": [other + 2]})
-    assert [each["id"] for each in (await wait)["ended"]] == ids
-    assert not any((waiting.waiters, waiting.everybody))
-
-
 @pytest.mark.parametrize(("outside", "code"), [(0, "RESOURCES"), (4, "EXTERNAL_LOAD")])
 async def test_it_is_told_what_would_start_now(desk, outside, code):
     """Beside processes outside, too; and of one that is held, runs or is another's nothing."""
@@ -1087,17 +1052,6 @@ def hello_of(read: str, write: str) -> dict[str, Any]:
 def test_a_disk_is_controlled_as_far_as_launcher_and_file_system_allow(said, changes, found):
     control = disk_control(replace(DATA_DISK, **changes), hello_of(*said))
     assert control == {"read": found[0], "write": found[1]}
-
-
-def test_what_jobs_have_for_themselves_is_told_as_the_launcher_says():
-    assert private_view({}) == {}
-    on = private_view({"private_tmp": "/x", "removes_ipc": True})
-    assert on["tmp"] == "each job has /tmp, /var/tmp and /dev/shm of its own, on disk in /x"
-    assert "emptied" in on["ipc"]
-    off = private_view({"private_tmp": None, "removes_ipc": False})
-    assert off["tmp"].startswith("all jobs share /tmp")
-    assert off["tmp"].endswith("what they leave in /tmp and /var/tmp stays")
-    assert "stay" in off["ipc"]
 
 
 SERVICE = InstallContext(uid=997, is_systems=True, is_service=True, has_systemd=True, lingers=False)
@@ -1165,24 +1119,6 @@ def test_a_resource_is_controlled_as_far_as_its_devices_can_be_hidden(tmp_path):
     )
     there = replace(site, gpus=(gpu,))
     assert countable_controls(there, {"hiding": [True, "so"]})["gpu"] == "enforced: so"
-
-
-def test_what_other_nodes_alone_have_is_not_told_of_the_own_machine(tmp_path):
-    nodes = (
-        NodeConfig(name="head", engine="local"),
-        NodeConfig(
-            name="n1",
-            engine="slurm",
-            capacity=Resources(cores_milli=4000, memory_bytes=1 << 34, gres=(("gpu", 2),)),
-        ),
-    )
-    machine = Machine(cores_milli=1000, memory_bytes=1 << 34)
-    site = survey(Config(nodes=nodes), machine, tmp_path)
-    assert dict(site.rules.axes.instances) == {"gpu": ()}
-    assert own_countables(site) == countable_controls(site, {"hiding": [True, "so"]}) == {}
-    none = CountableResource(name="gpu", instances=())
-    own = survey(Config(nodes=nodes, countables=(none,)), machine, tmp_path)
-    assert own_countables(own) == {"gpu": ()}
 
 
 # -- the log: a request that changes something leaves one line, one that only looks none -------

@@ -277,32 +277,6 @@ async def test_a_turn_takes_few_submissions_of_one_user(front, monkeypatch):
         assert max(sizes) <= AT_ONCE
 
 
-async def test_who_leaves_after_a_list_of_submissions_has_submitted_them(front, caplog):
-    """And they are in the log."""
-    caplog.set_level(logging.INFO, "drfd.audit")
-    async with front() as f:
-        c = await f.client()
-        await c.send(listed(*[encoded(**SUBMIT, held=True)] * 50))
-        await c.close()
-        while len(f.desk.shell.engine.ledger.jobs) < 50:
-            await asyncio.sleep(0.005)
-        await f.idle()
-        assert await f.is_well()
-        assert sum("verb=submit" in each.getMessage() for each in caplog.records) == 50
-
-
-async def test_requests_that_were_sent_ahead_are_answered_in_their_order(front):
-    """And what is refused among them is told in its place."""
-    async with front() as f:
-        c = await f.client()
-        good, look = encoded(**SUBMIT, held=True), encoded(op="status")
-        long = encoded(**SUBMIT, held=True, script="x" * (400 << 10))
-        await c.send(good + look + b"nonsense\n" + long * 10 + look)
-        replies = [await c.reply() for _ in range(14)]
-        assert [each["ok"] for each in replies] == [True, True, False, *[True] * 11]
-        assert [len(replies[at]["jobs"]) for at in (1, 13)] == [1, 11]
-
-
 # -- the hostile -------------------------------------------------------------------------------
 
 
@@ -674,25 +648,6 @@ def test_who_left_without_reading_all_has_hung_up():
         assert not server_module.has_hung_up(here)
         here.close()
         assert server_module.has_hung_up(here)
-
-
-def test_a_directory_that_hangs_does_not_keep_the_server_from_ending(front, come_as):
-    directory = Directory()
-    directory.is_open.clear()
-
-    async def story() -> None:
-        async with front(look_up=directory.look_up) as f:
-            come_as(CAROL)
-            await f.client()
-            while not directory.asked:
-                await asyncio.sleep(0.005)
-            f.running.cancel()
-            _, late = await asyncio.wait([f.running], timeout=30)
-            assert not late
-
-    # In a loop of its own, which closes while the directory still hangs.
-    asyncio.run(story())
-    directory.is_open.set()
 
 
 async def test_a_peer_has_a_while_to_read_what_is_unsent():

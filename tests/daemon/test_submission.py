@@ -248,13 +248,6 @@ def test_the_same_job_comes_of_it():
     assert set(ASKED) == set(again) == {*SubmitRequest.__struct_fields__} - ONCE - APART
 
 
-def test_conditions_of_the_start_are_left_out():
-    spec = spec_of({**ASKED, "after": [{"id": 3}], "begin_s": 4_000_000_000})
-    again = spec_of(submission_fields(spec, Payload()))
-    assert again == replace(spec, after=(), begin_s=None)
-    assert {*JobSpec.__struct_fields__} >= {"after", "begin_s"}
-
-
 async def test_the_search_for_repeats_of_repeats_comes_to_an_end(desk, monkeypatch):
     """One user's chain of large arrays, each cancelled and retried, is followed while the daemon
     answers nobody else."""
@@ -372,14 +365,3 @@ async def test_what_is_not_kept_any_more_is_said(desk):
         f"the environment and the script of job {job_id} are not kept any more"
         f" (drf show {job_id} has its command: submit it anew)"
     )
-
-
-async def test_of_a_live_job_its_conditions_are_told_too(desk):
-    first = await desk.submit(ALICE)
-    second = await desk.submit(ALICE, after=[{"id": first}], begin_s=4_000_000_000, held=True)
-    reply = await desk.ask(ALICE, op="submission", id=second)
-    assert (reply["conditions"], reply["awaited"]) == (
-        {"after": [{"id": first, "want": "ok"}], "begin_s": 4_000_000_000, "held": True},
-        False,
-    )
-    assert (await desk.ask(ALICE, op="submission", id=first))["awaited"] is True

@@ -1,7 +1,6 @@
 """What one user may have of the daemon: a name, quotas, and a part of the loop's time."""
 
 import asyncio
-import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -461,19 +460,6 @@ async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood():
     assert done[ALICE_UID] > 0
 
 
-async def test_steps_of_one_user_keep_their_order():
-    loop_time, clocks = shared()
-    order: list[int] = []
-
-    async def step(number: int) -> None:
-        order.append(number)
-        clocks.work(QUANTUM_S)
-
-    clocks.now_s = ALONE_S
-    await asyncio.gather(*(loop_time.metered(ALICE_UID, step, at) for at in range(40)))
-    assert order == [*range(40)]
-
-
 @pytest.mark.parametrize("rounds", range(8))
 async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(rounds):
     loop_time, clocks = shared()
@@ -491,51 +477,6 @@ async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(r
         await asyncio.wait(steps)
         await loop_time.metered(ALICE_UID, step)
     assert not any(each.cancelled() for each in steps[0::2])
-
-
-async def test_a_metered_task_ends_as_the_work_does():
-    """With its value or its error; and if it is cancelled, at once, also while it waits for its
-    turn or before it has begun."""
-    loop_time, _ = shared()
-
-    async def value() -> int:
-        await asyncio.sleep(0)
-        return 7
-
-    async def error() -> None:
-        await asyncio.sleep(0)
-        raise KeyError("gone")
-
-    ends: list[str] = []
-
-    async def long() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            ends.append("told")
-            raise
-        finally:
-            ends.append("over")
-
-    assert await loop_time.metered(ALICE_UID, value) == 7
-    assert await asyncio.create_task(loop_time.metered(ALICE_UID, value)) == 7
-    with pytest.raises(KeyError, match="gone"):
-        await loop_time.metered(ALICE_UID, error)
-    begun = asyncio.create_task(loop_time.metered(ALICE_UID, long))
-    await asyncio.sleep(0)
-    loop_time.charge(BOB_UID, 0.0)
-    loop_time.charge(ALICE_UID, 1000.0)
-    waits = asyncio.create_task(loop_time.metered(ALICE_UID, long))
-    await asyncio.sleep(0)
-    unbegun = asyncio.create_task(loop_time.metered(ALICE_UID, long))
-    for each in (begun, waits, unbegun):
-        each.cancel()
-    results = await asyncio.gather(begun, waits, unbegun, return_exceptions=True)
-    assert [type(each) for each in results] == [asyncio.CancelledError] * 3
-    assert ends == ["told", "over"]
-    # Python would complain here of work that was neither begun nor closed.
-    del results, begun, waits, unbegun
-    gc.collect()
 
 
 def test_what_is_paid_is_forgotten():

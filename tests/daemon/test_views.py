@@ -26,7 +26,6 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
-from drfd.daemon.lookup import follow as follow_module
 from drfd.daemon.lookup import rows as rows_module
 from drfd.daemon.lookup import snapshots as snapshots_module
 from drfd.daemon.lookup.follow import EventFeed
@@ -260,20 +259,6 @@ async def test_who_does_not_ask_hears_of_no_others(desk, feed):
         await ear.leave()
 
 
-async def test_who_is_far_behind_reads_the_journal_page_by_page(desk, feed, monkeypatch):
-    monkeypatch.setattr(follow_module, "PAGE", 7)
-    ear = Ear(feed, ALICE)
-    await ear.hear()
-    for _ in range(20):
-        await desk.submit(ALICE, held=True)
-    await desk.ask(ALICE, op="cancel", select={"everything": True})
-    heard: dict[int, str] = {}
-    while len([state for state in heard.values() if state == "CANCELLED"]) < 20:
-        heard |= dict(told(await ear.hear()))
-    assert heard == dict.fromkeys(range(1, 21), "CANCELLED")
-    await ear.leave()
-
-
 async def test_an_array_is_told_as_lists_show_it(desk, feed):
     whole, task = Ear(feed, ALICE), None
     await whole.hear()
@@ -436,15 +421,6 @@ async def test_waiting_tasks_of_an_array_are_one_row_and_counted_singly(stand):
     assert (row["state"], row["tasks"]) == ("HELD", 97)
 
 
-async def test_tasks_that_wait_for_others_of_their_array_are_in_its_row(stand):
-    await stand.desk.submit(ALICE, array="0-9%2", held=True)
-    await stand.desk.ask(ALICE, op="release", select={"ids": ["1_3"]})
-    await stand.desk.ask(ALICE, op="release", select={"ids": [1]})
-    seen = await stand.look()
-    assert sorted(row["label"] for row in seen["pending"]) == ["1_[1-2,4-9]"]
-    assert seen["counts"] == {"STARTING": 2, "PENDING": 8}
-
-
 async def test_each_sees_own_jobs_that_are_too_far_back_for_all(stand, monkeypatch):
     monkeypatch.setattr(rows_module, "MOST_PENDING", 4)
     desk = stand.desk
@@ -503,21 +479,3 @@ class Slow(Counting):
     def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
         self.clock.spent_s += 0.1
         return super().own(user, shown)
-
-
-async def test_where_it_takes_long_it_is_worked_out_less_often(stand, monkeypatch):
-    """The daemon spends a fiftieth of a processor on it."""
-    monkeypatch.setattr(rows_module, "MOST_PENDING", 2)
-    slow = stand.slow(takes_s=0.2)
-    for actor in (ALICE, BOB):
-        await stand.desk.submit(actor, cores=9, held=True)
-        await stand.desk.submit(actor, held=True)
-        await stand.desk.submit(actor, held=True)
-    users = [ALICE, BOB, Actor("carol", 1003, False), Actor("dora", 1004, False)]
-    for _ in range(100):
-        for user in users:
-            line(stand.snapshots.line(user))
-        stand.clock.now_s += 1
-    # 0.6 s of work stand for 30 s of time.
-    assert slow.looks == 4
-    assert slow.owns == ["alice", "bob", "carol", "dora"] * 4

@@ -32,7 +32,7 @@ from drfd.core.usage import Curve
 from drfd.journal import texts
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
 from drfd.journal.journal import Journal
-from drfd.journal.pruning import JOB_BYTES, read_shares
+from drfd.journal.pruning import JOB_BYTES
 from drfd.journal.records import Payload
 from fakes import (
     ADMIN,
@@ -291,17 +291,6 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
 # -- the story of one job is told in a bounded part --------------------------------------------
 
 
-def test_of_a_long_one_first_and_last_and_how_many_are_between(book, path):
-    told: list[ev.Event] = [happened(ev.Submitted)]
-    told += [happened(ev.Altered, priority=number) for number in range(1500)]
-    book.enter(*told)
-    book.journal.commit()
-    story = read_story(path, 1, None)
-    assert story.events == [*told[:FIRST], *told[-LAST:]]
-    assert len(story.events) + story.omitted + story.dropped == len(told)
-    assert min(story.dropped, story.omitted) > 0
-
-
 def test_a_task_has_its_arrays_story_until_it_had_one_of_its_own(book, path):
     whole: list[ev.Event] = [
         ev.ArraySubmitted(array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None),
@@ -356,25 +345,6 @@ def test_a_notification_and_an_array_share_it_too(book, path, open_journal):
     assert task.notify is not None and task.notify.argv is argv
 
 
-def test_how_much_is_kept_of_each_user_is_known(book, open_journal):
-    book.submit(1, argv=long())
-    book.submit(2, argv=long())
-    book.submit(3, argv=Words.of([*LONG, "more"]))
-    size = len(long().data)
-    kept = {ALICE.uid: 2 * size + len("more") + 1}
-    texts = book.journal.texts
-    assert texts.live_bytes == kept
-    book.journal.commit()
-    assert open_journal().texts.live_bytes == kept
-    book.cancel(1)
-    assert texts.live_bytes == kept
-    book.cancel(2)
-    left = {ALICE.uid: size + len("more") + 1}
-    assert texts.live_bytes == left
-    book.journal.commit()
-    assert open_journal().texts.live_bytes == left
-
-
 def test_ended_jobs_are_read_with_it(book, path):
     book.submit(1, argv=long())
     book.cancel(1)
@@ -382,19 +352,6 @@ def test_ended_jobs_are_read_with_it(book, path):
     for commands, words in ((True, LONG), (False, [])):
         (job,) = read_ended(path, PastFilter(), commands=commands)
         assert list(job.spec.argv) == words
-
-
-def test_it_is_counted_anew_after_a_rollback(book, open_journal):
-    script = "#!/bin/sh\nexec true\n"
-    book.submit(1, payload=Payload(env={"PATH": "/usr/bin"}, script=script))
-    size = len(b'{"PATH":"/usr/bin"}') + len(script)
-    book.journal.commit()
-    book.submit(2, payload=Payload(script="x" * 1000))
-    book.cancel(1)
-    assert book.journal.texts.live_bytes == {ALICE.uid: 1000}
-    book.journal.rollback()
-    for journal in (book.journal, open_journal()):
-        assert journal.texts.live_bytes == {ALICE.uid: size}
 
 
 def test_jobs_cost_their_events_their_texts_once_and_some_for_each(book, open_journal):
@@ -425,15 +382,6 @@ def past_book(book) -> Iterator[Book]:
 def had(book: Book, job_id: int, payload: Payload, *, actor: Actor = ALICE) -> None:
     book.submit(job_id, actor=actor, payload=payload)
     book.cancel(job_id)
-
-
-def test_it_is_in_the_sums_by_which_ended_jobs_are_removed(past_book, path):
-    had(past_book, 1, Payload())
-    past_book.journal.commit()
-    before = read_shares(path).ended[ALICE.user]
-    had(past_book, 2, Payload(env={"X": "ü" * 1000}, script="#!/bin/sh\necho ü\n", proof="ab"))
-    past_book.journal.commit()
-    assert read_shares(path).ended[ALICE.user] > before + 2000
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_OF_USER_BYTES", 3000), ("MOST_BYTES", 4000)])
