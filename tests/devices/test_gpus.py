@@ -95,17 +95,6 @@ def test_gpus_of_intel_are_found_by_their_drivers(tmp_path):
     assert [gpu.name for gpu in automatic(found)] == ["1"]
 
 
-def test_vendors_come_in_a_fixed_order(tmp_path):
-    found = find_gpus(unfold("mixed", tmp_path))
-    assert [(gpu.name, gpu.vendor, gpu.pci, nodes(gpu)) for gpu in found] == [
-        ("0", "nvidia", "0000:01:00.0", "195:0 226:1 226:129"),
-        ("1", "amd", "0000:19:00.0", "226:131 226:3"),
-        ("2", "intel", "0000:00:02.0", "226:0 226:128"),
-        ("3", "intel", "0000:08:00.0", "226:130 226:2"),
-    ]
-    assert [gpu.name for gpu in automatic(found)] == ["0", "1", "3"]
-
-
 @pytest.mark.slow
 def test_no_two_whole_gpus_share_a_node(tmp_path):
     """Else hiding one would take the other from its job."""
@@ -222,12 +211,6 @@ def same(value: str) -> dict[str, str]:
 
 FIRST = "GPU-c7b57be0-94ff-d352-a59b-d0ee00aeed43"
 SECOND = "GPU-d6de6afc-bdfe-75c4-5273-0544439153fc"
-
-
-@on("two-nvidia-desktop")
-def test_uuids_mean_the_same_whatever_is_hidden(machine):
-    assert variables(machine, "1", hidden="0") == variables(machine, "1") == same(SECOND)
-    assert variables(machine, "1 0") == same(f"{SECOND},{FIRST}")
 
 
 @pytest.mark.parametrize(
@@ -503,15 +486,6 @@ def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided):
         "0": "",
         "1": "",
     }
-
-
-def test_a_file_without_uuid_is_read_again_until_it_has_one(tmp_path):
-    root = unfold("fallen-off-the-bus", tmp_path)
-    roster = Roster(root)
-    assert roster.look_up()[0].uuid is None
-    path = root / f"{NVIDIA}/gpus/0000:1a:00.0/information"
-    change(path, "GPU-????????-????-????-????-????????????", "GPU-5d49bdf4")
-    assert roster.look_up()[0].uuid == "GPU-5d49bdf4"
 
 
 # -- files of drivers that hang -----------------------------------------------------------

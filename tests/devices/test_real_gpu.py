@@ -14,7 +14,6 @@ import pwd
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -27,7 +26,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from drfd.client.client import connect
 from drfd.devices.gpus import Gpu, find_gpus
 from drfd.devices.roster import Roster
 from drfd.launcher.confinement.device_program import device_program
@@ -57,8 +55,6 @@ CAREFUL = f"{WHOLE}[scheduling]\nrespect_external_load = true\n"
 SMALL = ("-c", "1", "-m", "2G")
 HERE = Path(__file__).parent
 RESULTS = os.environ.get("DRFD_GPU_RESULTS")
-#: Launches of each kind whose times are compared.
-LAUNCHES = 15
 
 
 # -- a line for each test ---------------------------------------------------------------------
@@ -752,35 +748,6 @@ def test_a_job_keeps_its_gpu_when_the_daemon_is_killed(gpus, start) -> str:
 
 
 # -- what hiding costs ------------------------------------------------------------------------
-
-
-@checked("the median time from submission to the job's first program is less than 20 ms longer",
-         seconds=90)  # fmt: skip
-def test_hiding_costs_a_job_little(gpus, start) -> str:
-    daemon = start(WHOLE)
-    how = daemon.require_hiding()
-    hidden, given = median_ms(daemon), median_ms(daemon, {"gpu": 1})
-    without = median_ms(start(CONFIG))
-    assert hidden < without + 20
-    return (
-        f"{hidden:.1f} ms with GPUs hidden, {given:.1f} ms with --gres gpu=1, {without:.1f} ms "
-        f"where no GPU is configured, medians of {LAUNCHES}; {how}"
-    )
-
-
-def median_ms(daemon: Daemon, gres: dict[str, int] | None = None) -> float:
-    """Milliseconds from a submission until the job runs its own program."""
-    instance = daemon.instance
-    found = []
-    with connect(instance.socket, may_start=False) as client:
-        for _ in range(LAUNCHES + 2):
-            began_s = time.time()
-            asks: dict[str, Any] = {"cores": 0.1, "memory": "64M", "gres": gres}
-            job_id = client.submit(["date", "+%s.%N"], cwd=str(instance.work), **asks)
-            ended = instance.wait_end(job_id)
-            assert ended["state"] == "COMPLETED", ended["outcome"]
-            found.append(1000 * (float(instance.output(job_id)) - began_s))
-    return statistics.median(found[2:])
 
 
 # -- afterwards -------------------------------------------------------------------------------

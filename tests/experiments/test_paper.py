@@ -258,16 +258,6 @@ def column(figure: Figure, name: str, table: int = 0) -> list[Cell]:
     return [row[at] for row in found.rows]
 
 
-def test_table_1_step_by_step():
-    figure = sharing.table1()
-    assert column(figure, "SERVED") == ["B", "A", "A", "B", "A"]
-    third = 1 / 3
-    assert column(figure, "A DOMINANT") == pytest.approx([0, 2 / 9, 4 / 9, 4 / 9, 2 / 3])
-    assert column(figure, "B DOMINANT") == pytest.approx([third, third, third, 2 / 3, 2 / 3])
-    assert column(figure, "CPU USED") == pytest.approx([3 / 9, 4 / 9, 5 / 9, 8 / 9, 1])
-    assert column(figure, "MEM USED") == pytest.approx([1 / 18, 5 / 18, 9 / 18, 10 / 18, 14 / 18])
-
-
 def test_the_worked_figures_have_the_papers_tasks():
     tasks = column(sharing.figure4(), "TASKS")
     assert tasks == pytest.approx([3, 2, 63 / 25, 54 / 25, 45 / 11, 18 / 11])
@@ -308,40 +298,6 @@ def test_figures_9_to_12_slots_are_worse_than_drf_for_everybody(macro_results):
             best, theirs = drf.response_s(kind), slots.response_s(kind)
             assert best is not None and theirs is not None
             assert theirs > best
-
-
-@pytest.mark.slow
-def test_figure_9_counts_are_near_the_papers(macro_results):
-    large = {name: each.jobs(macro.LARGE) for name, each in macro_results.items()}
-    assert large["DRF"] == pytest.approx(35, abs=5)
-    assert large["3 slots"] == pytest.approx(33, abs=6)
-    assert large["6 slots"] == pytest.approx(8, abs=4)
-    assert large["3 slots"] > large["5 slots"] > large["6 slots"]
-    assert large["CPU-fair"] < 0.85 * large["DRF"], "the CPUs alone do not tell"
-
-
-@pytest.mark.slow
-def test_only_who_looks_at_memory_keeps_within_it(macro_results):
-    over = {name: each.outcome.overcommitted for name, each in macro_results.items()}
-    assert over["DRF"] == over["3 slots"] == 0
-    assert min(over["4 slots"], over["5 slots"], over["6 slots"], over["CPU-fair"]) > 0.2
-
-
-@pytest.mark.slow
-def test_without_a_cost_of_swapping_more_slots_are_better():
-    """The model of contention is all that speaks against overcommitting."""
-    free = {each.way.name: each.jobs(macro.LARGE) for each in macro.results(1, 0, FEW, 200)}
-    assert free["4 slots"] > free["3 slots"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [9, 10, 11, 12])
-def test_each_macro_figure_shows_its_own_measure(number):
-    figure = macro.figure(number, 1, SWAP_COST, nodes=HALF)
-    (panel,) = figure.panels
-    name = {9: "LARGE JOBS", 10: "SMALL JOBS", 11: "LARGE TAKE", 12: "SMALL TAKE"}[number]
-    assert [y for _, y in panel.curves["simulated"]] == column(figure, name)
-    assert ("the paper" in panel.curves) == (number == 9)
 
 
 @pytest.fixture(scope="module")

@@ -192,42 +192,6 @@ def test_with_zero_demands_somebody_may_lose_when_another_leaves():
     assert theory.drf(shares, {leaf: wants[leaf] for leaf in "BC"})["B"] == Fraction(1, 2)
 
 
-@STEADY
-@given(some.integers(1, 60), some.lists(NUMBERS, min_size=1, max_size=6))
-def test_one_resource_is_filled_like_water(top, wanted):
-    """By sorting: whoever wants less than an equal part of the rest gets it all."""
-    wants = {str(at): want(1, tasks=each) for at, each in enumerate(wanted)}  # type: ignore[arg-type]
-    left, expected = Fraction(top), {}
-    for done, at in enumerate(sorted(range(len(wanted)), key=lambda at: wanted[at])):
-        expected[str(at)] = min(wanted[at], left / (len(wanted) - done))
-        left -= expected[str(at)]
-    assert theory.drf(FairShare((top,)), wants) == expected
-
-
-@STEADY
-@given(some.integers(1, 6), some.data())
-def test_a_resource_that_is_everybodys_bottleneck_is_split_evenly(count, data):
-    other = data.draw(some.lists(some.integers(0, 9), min_size=count, max_size=count))
-    wants = {str(at): want(10, each) for at, each in enumerate(other)}
-    tasks = theory.drf(FairShare((100, 100)), wants)
-    assert set(tasks.values()) == {Fraction(10, count)}
-
-
-@examples(80, quick=7)
-@given(problems(), some.data())
-def test_units_and_the_order_of_names_do_not_matter(problem, data):
-    shares, wants = problem
-    tasks = theory.drf(shares, wants)
-    shuffled = data.draw(some.permutations(sorted(wants)))
-    assert theory.drf(shares, {leaf: wants[leaf] for leaf in shuffled}) == tasks
-    larger = FairShare((shares.capacity[0] * 1000, *shares.capacity[1:]), shares.rules)
-    scaled = {
-        leaf: FlowDemand(demand=(each.demand[0] * 1000, *each.demand[1:]), tasks=each.tasks)
-        for leaf, each in wants.items()
-    }
-    assert theory.drf(larger, scaled) == tasks
-
-
 def test_weights_of_single_resources_are_parts_of_each_resource():
     """A counts three times where B counts once, and the other way round."""
     rules = {
@@ -239,17 +203,6 @@ def test_weights_of_single_resources_are_parts_of_each_resource():
     assert theory.drf(shares, {"A": want(0, 1), "B": want(0, 1)}) == {"A": 25, "B": 75}
     both = theory.drf(shares, {"A": want(1, 1), "B": want(1, 1)})
     assert both == {"A": 50, "B": 50}
-
-
-def test_who_wants_nothing_gets_nothing_and_takes_no_part():
-    shares = FairShare((9,))
-    wants = {"A": want(1, tasks=0), "B": want(1), "C": want(1, tasks=2)}
-    assert theory.drf(shares, wants) == {"A": 0, "B": 7, "C": 2}
-
-
-def test_what_the_machine_lacks_stops_only_those_who_ask_for_it():
-    shares = FairShare((9, 0))
-    assert theory.drf(shares, {"A": want(1, 1), "B": want(1, 0)}) == {"A": 0, "B": 9}
 
 
 # -- DRF in a tree ---------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from drfd.core.decisions.outcome import Sample
-from drfd.core.model.job import Usage
 from drfd.host import measurements
 from drfd.host.measurements import (
     cpu_times,
@@ -205,21 +204,6 @@ def sample(mono_s: float, cpu_s: float | None, memory_bytes: int | None = 100) -
     )
 
 
-def test_what_is_shown_is_cpu_time_per_time_and_a_peak_or_nothing():
-    assert usage_between(sample(10.0, 5.0), sample(12.0, 8.0), 150) == Usage(
-        cores_milli=1500,
-        memory_bytes=100,
-        memory_peak_bytes=150,
-        read_bytes=7,
-        written_bytes=8,
-        cpu_s=8.0,
-    )
-    assert usage_between(None, sample(12.0, 8.0, memory_bytes=500), 150).memory_peak_bytes == 500
-    assert usage_between(sample(10.0, 5.0), NOTHING, 150) == Usage(memory_peak_bytes=150)
-    gone = Sample(mono_s=12.0, memory_bytes=None, read_bytes=None, written_bytes=None, cpu_s=None)
-    assert usage_between(sample(10.0, 5.0), gone, 150) == Usage(memory_peak_bytes=150)
-
-
 @pytest.mark.parametrize(
     "before",
     [
@@ -271,14 +255,6 @@ def test_each_resource_has_its_last_ten_seconds_as_far_as_the_kernel_says(tmp_pa
         "memory": {"some": 1.25, "full": 0.0},
         "io": {"some": 2.25, "full": 0.0},
     }
-
-
-def test_this_kernels_own_is_read_or_absent():
-    found = read_pressure()
-    if found is not None:
-        figures = [each for kinds in found.values() for each in kinds.values()]
-        assert len(figures) == 6
-        assert all(each is None or 0 <= each <= 100 for each in figures)
 
 
 UNLIMITED = 1 << 60

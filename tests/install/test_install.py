@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import HostError, Refused
-from drfd.daemon.main import main
 from drfd.install import command
 from drfd.install.command import CONFIG, STATE, Target, closing_words
 from drfd.install.trust import fault_of_files
@@ -202,17 +201,6 @@ def test_the_slice_stays_where_jobs_of_a_private_instance_live_in_it(tmp_path):
     (tmp_path / "drfd-0123456789.scope").mkdir()
     assert command._is_shared(tmp_path)
     assert not command._is_shared(tmp_path / "gone")
-
-
-def test_a_purge_leaves_nothing_and_can_be_repeated(system, capsys):
-    command.install(system, None)
-    for _ in range(2):
-        capsys.readouterr()
-        uninstall(system, purge=True)
-        assert files_of(system.root) == []
-        said = capsys.readouterr().out.splitlines()
-        assert said[-1] == "900: userdel drfd"
-    assert said == ["900: systemctl daemon-reload", "900: userdel drfd"]
 
 
 @pytest.mark.parametrize(
@@ -466,22 +454,6 @@ def test_the_running_system_is_for_root_with_systemd(command):
         assert (done.returncode, "systemd does not run here" in done.stderr) == (1, True)
     else:
         assert (done.returncode, "only root can do that" in done.stderr) == (77, True)
-
-
-@pytest.mark.parametrize("command", ["install", "uninstall"])
-def test_an_interrupt_is_one_line_and_no_traceback(command, monkeypatch, capsys):
-    """It printed fifteen frames of Python."""
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"drfd.install.command.{command}", interrupted)
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--root", "/nonexistent"])
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == (
-        "drfd: interrupted: what is printed above is done, and the same command does the rest\n"
-    )
 
 
 @pytest.mark.slow

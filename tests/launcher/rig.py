@@ -550,13 +550,6 @@ class Controller:
     def send_raw(self, data: bytes) -> None:
         self._connection.sendall(data)
 
-    def send_with(self, data: bytes, fd: int) -> None:
-        """The launcher may have ended the connection by then."""
-        try:
-            socket.send_fds(self._connection, [data], [fd])
-        except (BrokenPipeError, ConnectionResetError):
-            return
-
     def launch(self, order: Asked) -> None:
         self.send_sealed(message_of(LAUNCH, order.order), order.data)
 

@@ -252,18 +252,3 @@ def test_what_describes_this_process_leaves_the_environment_and_the_journal_is_f
     here = f"{status.st_dev}:{status.st_ino}"
     assert service.take({"JOURNAL_STREAM": here}).has_journal
     assert not service.take({"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino + 1}"}).has_journal
-
-
-@pytest.mark.parametrize(
-    "env",
-    [
-        {},
-        {"NOTIFY_SOCKET": ""},
-        # That of another process is not ours.
-        {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"},
-        *({"WATCHDOG_USEC": text} for text in ("", "soon", "-5", "1.5")),
-    ],
-    ids=repr,
-)
-def test_nothing_said_is_nothing_told(env):
-    assert service.take(env) == Service()

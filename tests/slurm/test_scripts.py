@@ -27,28 +27,6 @@ def run(place: Path, env: dict[str, str], code: int = 0) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-@pytest.mark.parametrize(
-    ("env", "line"),
-    [
-        (STARTED, b"start 7 n1 moon.12.1"),
-        ({**STARTED, "SLURM_JOB_COMMENT": "moon.12.1.5000.0"}, b"start 7 n1 moon.12.1"),
-        ({**STARTED, "SLURM_JOB_COMMENT": "$(id) `id` a  b"}, b"start 7 n1 $(id) `id` a  b"),
-        (ENDED, b"end 7 0:125 n1 OUT_OF_MEMORY"),
-    ],
-)
-def test_a_datagram_says_what_happened(tmp_path, env, line):
-    place = tmp_path / "a socket"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(place))
-        run(place, env)
-        listener.settimeout(10)
-        assert listener.recv(4096).partition(b" drfd-slurm: ")[2] == line
-        listener.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            listener.recv(4096)
-
-
-@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_it_does_not_fail_where_nobody_listens(tmp_path):
     run(tmp_path / "nobody", STARTED)
 
@@ -189,24 +167,6 @@ def test_each_disk_gets_the_rates_of_the_comment(tmp_path, scope, rates, limits)
     run_disks(tmp_path, {**RATED_JOB, "SLURM_JOB_COMMENT": f"moon.12.1.{rates}"})
     assert (scope / "job_7" / "io.max").read_text() == f"8:0 {limits}\n"
     assert (scope / "cgroup.subtree_control").read_text() == "+io\n"
-
-
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "",
-        "moon.12.1",
-        "moon.12.1.0.0",
-        "a comment",
-        "moon.12.1.x.3",
-        "moon.12.1.1.2.3",
-        "* . ? . /",
-    ],
-)
-def test_without_rates_there_is_nothing_to_do(tmp_path, scope, comment):
-    run_disks(tmp_path, {**RATED_JOB, "SLURM_JOB_COMMENT": comment})
-    run_disks(tmp_path, RATED_JOB)
-    assert [*scope.iterdir()] == []
 
 
 def test_what_another_job_with_this_id_has_left_does_not_hold(tmp_path, scope):

@@ -8,7 +8,7 @@ import pytest
 from drfd.common import paths
 from drfd.daemon.main import main
 from drfd.slurm import running
-from drfd.slurm.files import NAMES, Layout, files
+from drfd.slurm.files import Layout, files
 from drfd.slurm.nodes import (
     GivenOut,
     NodeShown,
@@ -322,23 +322,6 @@ def scontrol(tmp_path, monkeypatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     return program
-
-
-def test_each_file_is_printed_as_it_is_stored(tmp_path, capsys):
-    texts = files(Layout(tmp_path, tmp_path / "socket", tmp_path / "starts"))
-    assert tuple(texts) == NAMES
-    where = ["--dir", str(tmp_path), "--socket", str(tmp_path / "socket")]
-    where += ["--starts", str(tmp_path / "starts")]
-    for name, text in texts.items():
-        assert run(name, *where) == 0
-        assert capsys.readouterr() == (text, "")
-    assert run(*where) == 0
-    everything = capsys.readouterr().out
-    # The lines for slurm.conf are no whole one, which has the site's own, too.
-    more = tmp_path / "drfd.conf"
-    assert f'### {more}, for the line "Include {more}" in slurm.conf\n' in everything
-    assert all(f"### {tmp_path / name}" in everything for name in NAMES[1:])
-    assert all(text in everything for text in texts.values())
 
 
 def test_lines_name_the_script_in_the_directory_and_are_not_compared(capsys):

@@ -36,7 +36,6 @@ from drfd.launcher.protocol import (
 from drfd.launcher.system import process
 from drfd.launcher.system.files import Plain, get
 from drfd.linux.device_nodes import DeviceNode
-from kernel import enter
 from launcher.rig import WAIT_S, pid_in, until
 
 Key = tuple[int, int]
@@ -528,24 +527,6 @@ def test_without_swap_accounting_the_memory_limit_stands_alone(kernel):
 
 
 @each(
-    "disks lines",
-    v1=[([("8:0", 0, 2000)], [[], ["8:0 2000"]]),
-        ([("8:0", 1000, 2000), ("8:16", 1000, 2000)],
-         [["8:0 1000", "8:16 1000"], ["8:0 2000", "8:16 2000"]])],
-    v2=[([("8:0", 0, 2000)], [["8:0 rbps=max wbps=2000 riops=max wiops=max"]]),
-        ([("8:0", 1000, 0), ("259:1", 1000, 0)],
-         [["259:1 rbps=1000 wbps=max riops=max wiops=max",
-           "8:0 rbps=1000 wbps=max riops=max wiops=max"]])],
-)  # fmt: skip
-def test_each_disk_is_limited_in_the_directions_that_are_declared(kernel, disks, lines):
-    """One line is written at a time; the kernel's file then has a line for each. (cgroupspy 0.2.3
-    has a blank at the end of the name of the write throttle.)"""
-    wanted = [DiskLimit(device=name, read_bps=read, write_bps=wr) for name, read, wr in disks]
-    kernel.create(limits(1000, QUOTA, *wanted))
-    assert [sorted(kernel.read(name).splitlines()) for name in kernel.RATES] == lines
-
-
-@each(
     "name reads",
     v1=[
         ("cpu.cfs_quota_us", "-1"),
@@ -749,14 +730,6 @@ def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel):
 # -- entering -------------------------------------------------------------------------------
 
 
-@on_v1
-def test_a_process_enters_every_hierarchy_once(kernel):
-    kernel.create()
-    enter(kernel.place, KEY, LIMITS, 0)
-    found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/tasks")}
-    assert found == dict.fromkeys(kernel.hierarchies, "0")
-
-
 @on_v2
 def test_a_job_begins_in_its_cgroup(kernel):
     kernel.open("cpuset", "io")
@@ -800,17 +773,6 @@ def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(kernel):
     assert kernel.place.cores()[PIN] == f"enforced: {NO_PIN}: {why}"
     assert kernel.place.cores()[QUOTA] == kernel.place.controls()["cores"] == "enforced"
     assert kernel.place.freeze(KEY, None) and kernel.place.remove(KEY)
-
-
-@on_v1
-def test_cpusets_that_we_cannot_have_are_done_without(kernel):
-    kernel.furnish(kernel.root / "cpuset/drfd")
-    kernel.fails["cpuset.cpus"] = errno.EACCES
-    kernel.open()
-    assert kernel.place.cores()[PIN].endswith("drfd/cpuset.cpus: Permission denied")
-    assert "cpuset" not in kernel.place.mounts()
-    kernel.create(limits(2000, PIN))
-    assert kernel.names() == ["job-41-2"]
 
 
 @each("name", v1=[("cpuset.memory_migrate",)], v2=[("cpuset.cpus",), ("cpuset.mems",)])

@@ -461,10 +461,6 @@ def test_whole_cores_come_first_and_one_is_broken_only_if_nothing_else_is_left_o
         assert len(broken) <= 1
         assert not (broken and untouched_parts)
     # A part of a core is taken only if no whole one of the node would do.
-    machine, free = given_
-    chosen = choose_cpus(data.draw(st.integers(1, max(1, len(free)))), free, machine)
-    if chosen is None:
-        return
     for node in nodes_of(chosen, machine):
         here = [cpus for core, cpus in threads_of(machine).items() if core[0] == node]
         in_parts = sum(len(cpus & chosen) for cpus in here if cpus & chosen and not cpus <= chosen)

@@ -321,18 +321,6 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters():
     }
 
 
-def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not():
-    asked = order(
-        cwd=Path("/"),
-        env={"GOMAXPROCS": "7", "ROCR_VISIBLE_DEVICES": "5", "DRF_GRES_TAPE": "5", "A": "b"},
-        threads=2,
-        hidden=("ROCR_VISIBLE_DEVICES",),
-    )
-    env = surroundings(asked)
-    assert (env["GOMAXPROCS"], env["OMP_NUM_THREADS"], env["A"]) == ("7", "2", "b")
-    assert not {"ROCR_VISIBLE_DEVICES", "DRF_GRES_TAPE"} & set(env)
-
-
 @pytest.mark.parametrize(("most", "count"), [(2000, 3), (1000, 0)])
 def test_who_may_be_lent_cores_waits_without_spinning(most, count):
     limits = AttemptLimits(cores_milli=1000, memory_bytes=1, pids=1, cores_by=SHARE)

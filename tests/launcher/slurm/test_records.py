@@ -5,7 +5,6 @@ what a process that was to prepare a submission has left."""
 import os
 import resource
 import selectors
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,12 +19,12 @@ from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
-from drfd.launcher.slurm.submitting import preparation, submissions
+from drfd.launcher.slurm.submitting import submissions
 from drfd.launcher.slurm.submitting.preparation import Prepared
 from drfd.launcher.slurm.submitting.submissions import Submissions
 from drfd.launcher.slurm.wishes import Wish
 from drfd.linux.sealed import seal
-from launcher.rig import WAIT_S, lives, order, until
+from launcher.rig import order
 
 # -- when the list is asked for -----------------------------------------------------------
 
@@ -341,22 +340,3 @@ def test_one_user_has_half_of_the_places_for_submissions(tmp_path, monkeypatch):
         all_of_them.lacks((number, 1), 1)
     all_of_them.begin(None)
     assert begun == [1] * 4 + [2] * 4
-
-
-def test_what_prepares_a_submission_ends_with_the_launcher(tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_read", lambda _: time.sleep(2 * WAIT_S))
-    assignment = protocol.Assignment(order(cwd=tmp_path).order, seal(b"a payload"))
-    out, into = os.pipe()
-    launcher = os.fork()
-    if launcher == 0:
-        try:
-            os.write(into, b"%d" % preparation.prepare(assignment).pid)
-            signal.pause()
-        finally:
-            os._exit(0)
-    pid = int(os.read(out, 16))
-    for fd in (out, into, assignment.payload_fd):
-        os.close(fd)
-    os.kill(launcher, signal.SIGKILL)
-    os.waitpid(launcher, 0)
-    until("its end", lambda: not lives(pid))

@@ -4,12 +4,14 @@ the kernel, of which /proc/self has some that anybody may use."""
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from drfd.launcher.system import process
+import kernel_calls
+from drfd.launcher.system import fuse, process
 from drfd.launcher.system.files import exchange, get, put
 from instance import stat_of
 from launcher.rig import WAIT_S, pid_in, python, state_of, until
@@ -66,28 +68,6 @@ def test_a_process_lives_when_only_its_main_thread_has_left(start, tmp_path):
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot mount a /proc for a test")
-@pytest.mark.parametrize("hidepid", [1, 2])
-def test_processes_that_are_hidden_are_passed_over(start, hidepid):
-    """An ordinary user's drfd on a machine whose /proc shows nobody the others' (proc(5))."""
-    # No other run on this machine has a process of this one's.
-    uid = 1_000_000 + os.getpid()
-    mount = f'mount -t proc -o hidepid={hidepid} proc /proc || exit 99; exec "$@"'
-    code = (
-        "import os; from drfd.linux import syscalls; from drfd.launcher.system import process\n"
-        f"os.setgroups([]); os.setresgid(*[{uid}] * 3); os.setresuid(*[{uid}] * 3)\n"
-        "syscalls.set_dumpable(True)  # As after exec: /proc/self is ours.\n"
-        "print(process.descendants(1), process.session_members(1), process.start_ticks(1))\n"
-        f"print(process.count_of_user({uid}))\n"
-    )
-    command = ["unshare", "--mount", "sh", "-c", mount, "sh", *python(code)]
-    there = start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = there.communicate(timeout=WAIT_S)
-    if there.returncode == 99 or err.startswith(b"unshare:"):
-        pytest.skip(f"no /proc can be mounted here: {err.decode()}")
-    assert (out, err) == (b"[] [] None\n1\n", b"")
-
-
 def test_one_that_may_not_be_signalled_saves_no_other(start, tmp_path):
     """A user's job can start a setuid program, which only root may kill. Signal 0 hurts nobody."""
     theirs = start("sleep", "60").pid if os.getuid() == 0 else 1
@@ -134,3 +114,71 @@ def test_a_value_that_is_refused_is_an_error_that_names_the_file(write):
     assert callable(write)
     with pytest.raises(OSError, match="'/proc/self/oom_score_adj'"):
         write("/proc/self/oom_score_adj", "5000")
+
+
+# -- a file system of a user that never answers keeps none of the user's killed processes ---------
+
+MINE, OTHERS = 64_321, 64_322
+#: Answers the first request (FUSE_INIT) alone.
+SERVER = """
+import os, struct, sys
+fd = int(sys.argv[1])
+while True:
+    length, code, unique = struct.unpack_from("=IIQ", os.read(fd, 1 << 17))
+    if code == 26:
+        body = struct.pack("=IIIIHHII", 7, 31, 0, 0, 12, 12, 4096, 1).ljust(64, bytes(1))
+        os.write(fd, struct.pack("=IiQ", 16 + len(body), 0, unique) + body)
+    else:
+        print("asked", flush=True)
+"""
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch) -> Iterator[None]:
+    at = tmp_path / "control"
+    at.mkdir()
+    try:
+        kernel_calls.mount("none", str(at), "fusectl")
+    except OSError as error:
+        pytest.skip(f"no control files of FUSE: {error}")
+    monkeypatch.setattr(fuse, "_CONNECTIONS", at)
+    yield
+    subprocess.run(["umount", at], check=True)
+
+
+@pytest.fixture
+def silent(control, tmp_path) -> Iterator[subprocess.Popen[str]]:
+    """The server of a file system at `at`, of a user of its own."""
+    at = tmp_path / "at"
+    at.mkdir()
+    fd = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={fd},rootmode=40000,user_id={MINE},group_id={MINE}"
+    kernel_calls.mount("fuse", str(at), "fuse", options=options)
+    words = [sys.executable, "-I", "-c", SERVER, str(fd)]
+    server = subprocess.Popen(words, pass_fds=(fd,), stdout=subprocess.PIPE, text=True)
+    os.close(fd)
+    yield server
+    server.kill()
+    server.communicate()
+    subprocess.run(["umount", "-l", at], check=True)
+
+
+@pytest.mark.system
+def test_a_killed_process_that_waits_for_it_ends(silent, tmp_path):
+    fd = os.open(tmp_path / "at", os.O_PATH)
+    stat = subprocess.Popen(
+        ["stat", f"/proc/self/fd/{fd}/file"], user=MINE, group=MINE, extra_groups=[], pass_fds=(fd,)
+    )
+    os.close(fd)
+    try:
+        assert silent.stdout.readline() == "asked\n"
+        assert fuse.abort_unanswered([os.getpid()], MINE) == 0, "it waits for nothing"
+        stat.kill()
+        until("a process that cannot be killed", lambda: state_of(stat.pid) == "D")
+        assert fuse.abort_unanswered([stat.pid], OTHERS) == 0
+        assert fuse.abort_unanswered([stat.pid], MINE) == 1
+        assert stat.wait(WAIT_S) == -signal.SIGKILL
+    finally:
+        silent.kill()
+        stat.kill()
+        stat.wait(WAIT_S)
