@@ -43,7 +43,7 @@ from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
-from drfd.daemon.server import encode, encode_in_parts, record
+from drfd.daemon.server import encode, encode_in_parts, log_audit
 from drfd.daemon.users import loop_time
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
@@ -1169,7 +1169,7 @@ def test_what_changes_something_has_a_verb_and_what_only_looks_leaves_nothing(au
     found = [VERBS[type(request)].audit(request) for request, _ in CHANGES]
     assert found == [name for _, name in CHANGES]
     for request in LOOKS:
-        record(ALICE, request, {})
+        log_audit(ALICE, request, {})
     assert audit_log.messages == []
     kinds = {type(request) for request in [*LOOKS, *(request for request, _ in CHANGES)]}
     assert kinds == {*msg.REQUESTS.values()} == {*VERBS}
@@ -1206,7 +1206,7 @@ def failed(code: str, *refs: int | str) -> list[View]:
     ids=["some", "tasks", "submission", "refusal", "unknown", "many", "flood"],
 )  # fmt: skip
 def test_the_line_says_who_what_which_and_how_it_went(audit_log, request_, reply, line):
-    record(ALICE, request_, reply)
+    log_audit(ALICE, request_, reply)
     assert audit_log.messages == [f"event=audit {line}"]
     fields = vars(audit_log.records[0])["fields"]
     done = reply.get("done", [reply.get("id")]) if isinstance(reply, dict) else []
@@ -1216,5 +1216,5 @@ def test_the_line_says_who_what_which_and_how_it_went(audit_log, request_, reply
 
 def test_a_name_with_blanks_cannot_forge_words(audit_log):
     eve = Actor(user="eve verb=cancel", uid=1002, is_admin=False)
-    record(eve, msg.DrainRequest(v=1, on=True), {"draining": True})
+    log_audit(eve, msg.DrainRequest(v=1, on=True), {"draining": True})
     assert '"eve verb=cancel" result=done' in audit_log.messages[0]
