@@ -213,6 +213,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
     try:
         _COMMANDS[options.command](options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if options.command == "serve":
+            raise
+        # The reader has closed the pipe, as in `drfd schema status | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except DrfdError as error:
         print(f"drfd: {error}", file=sys.stderr)
         if options.command == "serve":

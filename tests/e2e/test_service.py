@@ -330,3 +330,12 @@ def test_a_job_finds_its_daemon_and_a_shell_is_told_where_it_is(home):
     [daemon] = daemons(home)
     os.kill(daemon, signal.SIGTERM)
     wait_for("the daemon's end", lambda: not daemons(home))
+
+
+def test_a_reader_that_leaves_early_is_no_failure():
+    """As in `drfd schema config | head -1`."""
+    with subprocess.Popen(
+        [BIN / "drfd", "schema", "config"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 0)
