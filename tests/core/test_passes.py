@@ -107,6 +107,23 @@ def test_a_user_whose_reservation_kept_too_much_idle_gets_the_next_one_later():
     assert machine.scheduler.next_pass_s is None
 
 
+def test_a_step_of_the_clock_charges_nobody_and_repays_nothing():
+    machine = Machine()
+    machine.start(of(CAROL, 5), 0)
+    machine.submit(of(BOB, 9), 0)
+    machine.submit(of(ALICE, 4, limit_s=9000), 1)
+    scheduler, ledger = machine.scheduler, machine.bench.ledger
+
+    def owed_s(at_s: float, ahead_s: float) -> float:
+        """How long the share has been kept idle that is beyond bob's own."""
+        clock = replace(now(at_s), at_s=now(at_s + ahead_s).at_s)
+        assert list(scheduler.run(ledger, machine.rules, clock)) == []
+        debt = scheduler.debts["root.bob"]
+        return debt.owed / (debt.idle - debt.entitled) / 1000
+
+    assert [owed_s(30, 0), owed_s(40, 10**8), owed_s(60, 20)] == [0, 10, 30]
+
+
 def test_a_stored_reservation_of_a_job_that_has_started_is_dropped():
     machine = Machine()
     before = machine.start(of(BOB, 5), 0)

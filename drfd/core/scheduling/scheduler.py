@@ -109,6 +109,8 @@ class Scheduler:
         self._pools: set[str] = set()
         #: The reservations and debts for the next pass while there is no latest one.
         self._restored, self._debts = reservations, debts
+        #: The Unix time at which the monotonic clock read 0, at the latest pass.
+        self._unix_s: float | None = None
         #: Whether the room that the latest pass kept for a starving job was given up after it, so
         #: that other jobs may start there.
         self._has_dropped_reservation = False
@@ -172,7 +174,7 @@ class Scheduler:
             patience=rules.patience,
             now_s=now.at_s,
             before=self.reservations,
-            debts=self.debts,
+            debts=self._debts_at(now),
             external=external,
             known=self._ends,
         )
@@ -183,6 +185,15 @@ class Scheduler:
             ledger, rules, wait_index, pass_context, self.limits, self.used_up(now.at_s)
         )
         return self.last_plan
+
+    def _debts_at(self, now: Now) -> Mapping[str, Debt]:
+        """Return the debts, which neither a step of the clock nor a suspension of the machine
+        changes: the time of the last pass moves with it."""
+        before_s, self._unix_s = self._unix_s, now.at_s - now.mono_s
+        step_ms = 0 if before_s is None else round((self._unix_s - before_s) * 1000)
+        return {
+            leaf: debt._replace(at_ms=debt.at_ms + step_ms) for leaf, debt in self.debts.items()
+        }
 
     def _updated_wait_index(self, ledger: Ledger, rules: Rules) -> WaitIndex:
         """Return the kept index, brought up to date, or a new one if rules or ledger are new."""
