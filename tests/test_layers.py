@@ -172,15 +172,18 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "drfd_cli": {
         "output": set(),
-        "foresight": set(),
+        "submit_warnings": set(),
         "personal": set(),
         "charts": {"output"},
         "trace_view": {"output", "charts"},
-        "slurm": {"output", "foresight"},
+        "slurm": {"output", "submit_warnings"},
         "terminal": {"output"},
         "which_job": {"output"},
         # Where a run attends to its job, and where the complete program says what is wrong.
-        "quick": {"personal", "foresight", "output", "terminal", "options.start_own", "main.leave"},
+        "quick": {
+            *("personal", "submit_warnings", "output", "terminal"),
+            *("options.start_own", "main.leave"),
+        },
         # Only as the type of what a call hands on.
         "options": {"output", "which_job", "personal", "quick", "slurm"},
         "demo": {"output"},
@@ -194,7 +197,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "commands": {
             "web",
             *("output", "charts", "options", "which_job", "terminal", "demo", "trace_view", "top"),
-            *("slurm", "quick", "foresight", "personal"),
+            *("slurm", "quick", "submit_warnings", "personal"),
         },
         "start": {"quick", "main", "slurm"},
         "__main__": {"start"},

@@ -20,11 +20,11 @@ from drfd.payload.pack import output_fields
 from drfd.protocol.codec import encode_request
 from drfd.protocol.job_options import options_of
 from drfd_cli import personal
-from drfd_cli.foresight import (
+from drfd_cli.submit_warnings import (
     about_option_lines,
     about_other_directives,
-    doubts_about,
     option_lines,
+    warnings_about,
 )
 
 TYPE_CHECKING = False
@@ -273,7 +273,7 @@ def surroundings(keep: Collection[str] = ()) -> dict[str, Any] | None:
     return {"cwd": cwd, "umask": umask, "env": capture(as_given(os.environ), keep)}
 
 
-def doubts_to_print(fields: Mapping[str, Any], words: _Words) -> list[str] | None:
+def warnings_to_print(fields: Mapping[str, Any], words: _Words) -> list[str] | None:
     """Return the lines that the user should read about this request, or None if the complete
     program must print them: it makes other text harmless for a terminal."""
     if NO_WARNINGS in words.flags:
@@ -281,7 +281,7 @@ def doubts_to_print(fields: Mapping[str, Any], words: _Words) -> list[str] | Non
     times = (texts[-1] for option, texts in words.options.items() if option.kind == "limit")
     found = [f"time: {each} is {int(each)} seconds ({each}m: minutes)" for each in times
              if each.isdecimal()]  # fmt: skip
-    found += doubts_about(fields, os.environ.keys())
+    found += warnings_about(fields, os.environ.keys())
     if "script" in fields:
         script = fields["script"]
         about = about_other_directives(script), about_option_lines(script)
@@ -289,8 +289,8 @@ def doubts_to_print(fields: Mapping[str, Any], words: _Words) -> list[str] | Non
     return found if all(text.isascii() and text.isprintable() for text in found) else None
 
 
-def warn(doubts: Iterable[str]) -> None:
-    for text in doubts:
+def warn(warnings: Iterable[str]) -> None:
+    for text in warnings:
         print(f"drf: {text}", file=sys.stderr)
 
 
@@ -322,15 +322,15 @@ def run(args: list[str]) -> None:
         return
     client = choose(None, start=_start_own)
     fields = client.addressed({**fields, **around})
-    doubts = doubts_to_print({**fields, "attach": ""}, words)
-    if doubts is None:
+    warnings = warnings_to_print({**fields, "attach": ""}, words)
+    if warnings is None:
         return
     try:
         # What cannot be sent is told by the complete program.
         encode_request(fields)
     except ValueError:
         return
-    warn(doubts)
+    warn(warnings)
     _run(client, fields, is_quiet="quiet" in words.flags, escape=escape)
 
 
@@ -404,8 +404,8 @@ def submit(args: list[str]) -> bool:
         around["env"]["DRF_SCRIPT"] = os.path.abspath(words.argv[0])
     client = choose(None, start=_start_own)
     request = client.addressed({"key": os.urandom(12).hex(), **fields, **around})
-    doubts = doubts_to_print(request, words)
-    if doubts is None:
+    warnings = warnings_to_print(request, words)
+    if warnings is None:
         return False
     try:
         reply = client.submit(**request)
@@ -418,7 +418,7 @@ def submit(args: list[str]) -> bool:
         from drfd_cli.output import clean, drain_notices
 
         warn([*drain_notices(reply), *(clean(each, 1000) for each in reply.get("notes", ()))])
-    warn(doubts)
+    warn(warnings)
     shown = max((_SHOWN[0], *(form for form in words.flags if form in _SHOWN)), key=_SHOWN.index)
     if "tasks" in reply:
         shown = _SHOWN_ARRAY.get(shown, shown)

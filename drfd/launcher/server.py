@@ -246,7 +246,7 @@ class Launcher:
         self._key_files: KeyFiles | None = None
         if self.keys is not None and self.keys_dir is not None:
             self._key_files = KeyFiles(self.keys_dir, self.keys, background)
-        self._about_one: dict[str, Callable[[Key], None]] = {
+        self._attempt_orders: dict[str, Callable[[Key], None]] = {
             protocol.TERMINATE: self._terminate,
             protocol.KILL: self._kill,
             protocol.FREEZE: self._freezing.freeze,
@@ -352,7 +352,7 @@ class Launcher:
             case _:
                 if command in (protocol.TERMINATE, protocol.KILL, protocol.REMOVE):
                     self._stop_looking_up(order.key)
-                self._about_one[command](order.key)
+                self._attempt_orders[command](order.key)
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})

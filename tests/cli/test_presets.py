@@ -15,11 +15,11 @@ from click.shell_completion import ShellComplete
 
 from cli.drf import ROOT
 from drfd.launcher.runner.inheritance import LIMITS
-from drfd_cli import foresight
+from drfd_cli import submit_warnings
 from drfd_cli.commands.submit import can_be
-from drfd_cli.foresight import about_other_directives, about_script_words, doubts_about
 from drfd_cli.main import cli
 from drfd_cli.options import parse_start
+from drfd_cli.submit_warnings import about_other_directives, about_script_words, warnings_about
 
 NAMES = """\
 memory = "1G"
@@ -266,7 +266,7 @@ def place(tmp_path) -> Path:
 def doubts(place: Path, *argv: str, given: tuple[str, ...] = (), **more: Any) -> list[str]:
     env = {"PATH": f"/none:{place}/bin"}
     request = {"argv": argv, "env": env, "cwd": str(place), "stderr": "drf-%j.out", **more}
-    return doubts_about(request, {*env, *given})
+    return warnings_about(request, {*env, *given})
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_command_that_is_not_there(place, argv, told):
 
 def test_a_job_without_a_path_has_the_usual_one(place):
     request = {"argv": ["sh"], "env": {}, "cwd": str(place), "stderr": "drf-%j.out"}
-    assert doubts_about(request, []) == []
+    assert warnings_about(request, []) == []
 
 
 @pytest.mark.parametrize(
@@ -393,13 +393,13 @@ def test_raised_limits_that_a_job_does_not_have_are_told(place, monkeypatch, sof
         if line.startswith(("Max stack", "Max core")) and "unlimited" in line.split()[:4]:
             pytest.skip("the machine's first process has no such limits")
     limits = {RLIMIT_STACK: 8 << 20, RLIMIT_CORE: 0, RLIMIT_NOFILE: 1024} | soft
-    monkeypatch.setattr(foresight, "getrlimit", lambda limit: (limits[limit], RLIM_INFINITY))
+    monkeypatch.setattr(submit_warnings, "getrlimit", lambda limit: (limits[limit], RLIM_INFINITY))
     line = f"the job does not have your raised limits; its script can set them: {told}"
     assert doubts(place, "python3") == ([] if told is None else [line])
 
 
 def test_the_limits_of_jobs_are_those_of_the_launcher():
-    usual = {limit: soft for limit, soft, _, _ in foresight._LIMITS.values()}
+    usual = {limit: soft for limit, soft, _, _ in submit_warnings._LIMITS.values()}
     assert usual == {
         getattr(resource, f"RLIMIT_{name}"): LIMITS[name][0] for name in ("STACK", "CORE", "NOFILE")
     }

@@ -16,8 +16,7 @@ from drfd.client.option_values import read as read_value
 from drfd.client.submission import submission
 from drfd.common.errors import Refused
 from drfd.payload.environment import ATTACHED, as_given, capture
-from drfd_cli import foresight, output
-from drfd_cli.foresight import option_lines
+from drfd_cli import output
 from drfd_cli.options import (
     JobCommand,
     call_of,
@@ -27,6 +26,14 @@ from drfd_cli.options import (
 )
 from drfd_cli.output import Result, pick
 from drfd_cli.quick import SCRIPT_MAX_BYTES
+from drfd_cli.submit_warnings import (
+    about_option_lines,
+    about_other_directives,
+    about_script_words,
+    option_lines,
+    output_warnings,
+    warnings_about,
+)
 
 if TYPE_CHECKING:
     from drfd.protocol.job_options import Option
@@ -157,7 +164,7 @@ def command(
     attach = None if attach_socket is None else attach_socket.path
     request = client.addressed(fields(command, script=script, attach=attach, **asked))
     if attach_socket is not None:
-        for text in foresight.outputs_in_doubt(request):
+        for text in output_warnings(request):
             # This process writes it, so that no job is queued that would be cancelled at once.
             attach_socket.close()
             raise Refused("no-output", text)
@@ -359,15 +366,15 @@ def can_be(option: Option, text: str) -> bool:
 
 def warn(request: Mapping[str, Any]) -> None:
     """Print what may keep the job of this request from running as its submitter means it."""
-    doubts = foresight.doubts_about(request, os.environ.keys())
+    warnings = warnings_about(request, os.environ.keys())
     if request.get("script") is not None:
         script = request["script"]
         is_slurms = click.get_current_context().info_name == "sbatch"
         called = "sbatch" if is_slurms else "drf submit"
-        words = foresight.about_script_words(script, request["argv"], can_be, called=called)
-        others = foresight.about_other_directives(script), foresight.about_option_lines(script)
-        doubts += [each for each in (words, *others) if each is not None]
-    for text in doubts:
+        words = about_script_words(script, request["argv"], can_be, called=called)
+        others = about_other_directives(script), about_option_lines(script)
+        warnings += [each for each in (words, *others) if each is not None]
+    for text in warnings:
         output.say(text)
 
 

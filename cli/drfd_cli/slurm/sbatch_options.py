@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
-from drfd_cli.foresight import option_lines
 from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.grammar import SBATCH, Given, Options, refusal
+from drfd_cli.submit_warnings import option_lines
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _TIME = re.compile(

@@ -1,6 +1,6 @@
-"""What will go wrong with a job that is about to be submitted, told before it waits for its turn.
+"""Warnings of what may keep a job from running, printed at its submission.
 
-All of it is advice: by the time that the job starts, the command or the directory may be there.
+They are advice: by the time that the job starts, the command or the directory may be there.
 Imports must stay few: `drf submit` loads this module.
 """
 
@@ -99,7 +99,7 @@ _SHORT_OPTIONS = {
 }
 
 
-def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str]:
+def warnings_about(request: Mapping[str, Any], given: Collection[str]) -> list[str]:
     """Return a line for each thing that may keep the job of this request from running as its
     submitter means it. `given` are the names of the submitter's variables."""
     argv, env, cwd = request["argv"], request["env"], request["cwd"]
@@ -110,7 +110,7 @@ def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str
     else:
         found.append(_about_interpreter(script, path, cwd))
     if request.get("attach") is None:
-        found += outputs_in_doubt(request)
+        found += output_warnings(request)
         found += _about_one_file(request)
     found.append(_about_name(request.get("name")))
     found.append(_about_secrets(given, env))
@@ -118,7 +118,7 @@ def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str
     return [text for text in found if text is not None]
 
 
-def outputs_in_doubt(request: Mapping[str, Any]) -> list[str]:
+def output_warnings(request: Mapping[str, Any]) -> list[str]:
     """Return a line for each output file that cannot be written."""
     found = [_about_output(option, each, request["cwd"]) for option, each in _outputs(request)]
     return [text for text in found if text is not None]
