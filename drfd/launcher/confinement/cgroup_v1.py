@@ -72,12 +72,9 @@ class CgroupV1(Cgroups):
         #: limit of their own not at all. Memory and swap together are no more than memory alone.
         #: Not all kernels have both.
         self._sizes = [_SIZE, *(name for name in (_SOCKETS, _SWAP) if exists(f"{memory}/{name}"))]
-        #: Each job's is set where the group cannot hand it down.
-        self._sets_swappiness = False
-        try:
+        with suppress(OSError):
+            # Jobs' cgroups begin with it.
             put(f"{memory}/memory.swappiness", "0")
-        except OSError:
-            self._sets_swappiness = True
 
     def controls(self) -> dict[str, str]:
         disk = "not controlled: the kernel has no blkio controller"
@@ -160,11 +157,8 @@ class CgroupV1(Cgroups):
         if limits.disks and "blkio" not in self._mounts:
             raise LimitFailed("disk limits need the blkio controller, which this kernel lacks")
         memory, size = self._directory("memory", key), whole_pages(limits.memory_bytes)
-        found = [setting(memory, name, size) for name in self._sizes]
-        if self._sets_swappiness:
-            found.append(setting(memory, "memory.swappiness", 0))
         return [
-            *found,
+            *(setting(memory, name, size) for name in self._sizes),
             setting(self._directory("cpu", key), "cpu.shares", self._weight_for(limits)),
             setting(self._directory("pids", key), "pids.max", limits.pids),
         ]

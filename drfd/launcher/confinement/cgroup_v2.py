@@ -89,9 +89,7 @@ class CgroupV2(Cgroups):
         with unless_gone():
             everywhere = group.memory_events
             # A limit that the job has set on a cgroup of its own, further in, does not count here.
-            own = everywhere
-            if os.path.exists(f"{self._directory_of(key)}/memory.events.local"):
-                own = group.own_memory_events
+            own = group.own_memory_events
             # "oom_kill" also counts kills by a shortage further out, which "oom" does not.
             over_limit = own["oom"] > 0 and everywhere["oom_kill"] > 0
             killed = over_limit or own["oom_kill"] > 0 or self._has_oomd_come(key)

@@ -581,13 +581,8 @@ def test_a_limit_that_the_kernel_refuses_is_named(kernel, name):
 
 
 @on_v1
-def test_where_the_group_cannot_hand_it_down_each_job_is_kept_from_swapping(kernel):
-    hands_down = kernel.directory().parent / "memory.swappiness"
-    assert hands_down.read_text() == "0"
-    hands_down.unlink()
-    kernel.open()
-    kernel.create()
-    assert kernel.read("memory.swappiness") == "0"
+def test_jobs_are_kept_from_swapping_by_what_the_group_hands_down(kernel):
+    assert (kernel.directory().parent / "memory.swappiness").read_text() == "0"
 
 
 # -- lending --------------------------------------------------------------------------------
@@ -868,7 +863,6 @@ def memory_events(oom: int, kills: int) -> str:
         ((0, 1), (0, 1), (True, False)),
         ((1, 0), (1, 2), (True, True)),
         ((0, 0), (1, 1), (False, False)),
-        (None, (1, 1), (True, True)),
     ],
     ids=[
         "quiet",
@@ -877,14 +871,11 @@ def memory_events(oom: int, kills: int) -> str:
         "the machine's own shortage",
         "over, and it hit a cgroup further in",
         "the job's own limit for a part of itself",
-        "a kernel before 5.2, without memory.events.local",
     ],
 )
 def test_a_kill_is_blamed_on_the_limit_of_the_whole_job_only(kernel, own, everywhere, found):
     kernel.create()
-    kernel.file("memory.events.local").unlink()
-    if own is not None:
-        kernel.file("memory.events.local").write_text(memory_events(*own))
+    kernel.file("memory.events.local").write_text(memory_events(*own))
     kernel.file("memory.events").write_text(memory_events(*everywhere))
     assert kernel.place.oom_kills(KEY) == found
 
