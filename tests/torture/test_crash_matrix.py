@@ -43,7 +43,7 @@ ENDING = (
     *("runner.before-end-record", "runner.after-end-record"),
     *("end.before-rmdir", "end.after-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
-#: Of an attempt that has a cgroup still, for its notification.
+#: Of an attempt that has a cgroup still.
 CLEANING = ("remove.before-kill", "remove.before-rmdir")
 TELLING = ("report.before-send",)
 ORDERING = ("engine.before-effect", "engine.after-effect", *TELLING)
@@ -79,7 +79,8 @@ REACHED: dict[str, tuple[str, ...]] = {
         *("reconcile.before-settling", "serve.before-adoption"),
     ),
     "tell": (*DECIDING, *ASKING, *TELLING, *ENDING, "engine.some-untold"),
-    "inside": (*DECIDING, *ASKING, *TELLING, *ENDING, *INSIDE),
+    # The runner kills the job's own processes alone, so the launcher removes the command's.
+    "inside": (*DECIDING, *ASKING, *ORDERING, *ENDING, *INSIDE, *CLEANING),
     # A job is submitted that can never start; it is cancelled when its owner has been notified.
     "never": (
         *(*DECIDING, *ASKING, *ORDERING, *NOTIFYING),
