@@ -58,9 +58,8 @@ _BAR, _BESIDE = 24, 62
     "demo", cls=WithExperiments, experiments=("cluster", "fig8", "fig9", "lend"),
     invoke_without_command=True,
 )  # fmt: skip
-@click.option("--keep", is_flag=True, help="Leave the directory with outputs and logs behind.")
 @click.pass_context
-def command(context: click.Context, keep: bool) -> int:
+def command(context: click.Context) -> int:
     """Half a minute of fair scheduling on this machine: three pools stand in for users, with real
     processes that use what they declare, and one that lies and is stopped.
 
@@ -68,11 +67,9 @@ def command(context: click.Context, keep: bool) -> int:
     fig9" repeat experiments of the DRF paper, and "drf demo cluster" does so over three nodes.
     """
     if context.invoked_subcommand is not None:
-        if keep:
-            raise click.UsageError(f"--keep goes without {context.invoked_subcommand}")
         return 0
     with (
-        private_daemon.directory(keep=keep) as directory,
+        private_daemon.directory() as directory,
         private_daemon.private_daemon(directory, _config(directory)) as client,
     ):
         return _play(client, directory)

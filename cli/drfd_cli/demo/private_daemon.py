@@ -52,7 +52,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
-def directory(*, keep: bool = False, on_disk: bool = False) -> Iterator[Path]:
+def directory(*, on_disk: bool = False) -> Iterator[Path]:
     """Yield a temporary directory, which is removed at the end, also after a signal. With `on_disk`
     it is not in /tmp, which may be in memory."""
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -64,11 +64,8 @@ def directory(*, keep: bool = False, on_disk: bool = False) -> Iterator[Path]:
     try:
         yield place
     finally:
-        if keep:
-            output.say(f"outputs and logs are in {place}")
-        else:
-            with uninterrupted():
-                shutil.rmtree(place, ignore_errors=True)
+        with uninterrupted():
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
