@@ -501,17 +501,6 @@ class JobCommand(GroupedHelp):
             raise ConfigError("config", f"{setting.place}: {error.message}") from None
 
 
-class _FirstSpelling(click.Option):
-    """An option whose other spellings, which are those of other programs, are not in the help."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        spellings, self.opts = self.opts, self.opts[:1]
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = spellings
-
-
 #: Readers of values by the kind of the option that ask the daemon, or tell how they read a text.
 _READERS: dict[str, Callable[[str], Any]] = {
     "limit": parse_limit, "begin": parse_start, "after": _after,
@@ -531,8 +520,7 @@ def click_option(
     read = read or _READERS.get(option.kind) or partial(read_value, option)
     is_many = option.many == "each"
     return click.option(
-        *(names or (*option.spellings, option.key)),
-        cls=_FirstSpelling if option.alias else click.Option,
+        *(names or (*option.names, option.key)),
         type=QuantityParam(option.metavar, read), metavar=option.metavar, multiple=is_many,
         callback=_joined if is_many else None, help=about or option.about,
     )  # fmt: skip

@@ -237,18 +237,14 @@ def parse_outcomes(text: str) -> list[str]:
     return [OUTCOMES[word] for word in words]
 
 
-#: What to do with a job that can never start: drfd's words, and Slurm's for --kill-on-invalid-dep.
-_NEVER = {"keep": "keep", "cancel": "cancel", "no": "keep", "yes": "cancel"}
-
-
 def parse_if_never(text: str) -> str:
-    """Read `keep` or `cancel`, or Slurm's `no` or `yes`."""
-    if text not in _NEVER:
+    """Return `keep` or `cancel`."""
+    if text not in ("keep", "cancel"):
         raise Refused(
             "bad-value", f"if-never: {text[:40]!r} is neither keep nor cancel",
             hint="cancel ends the job when a job that it waits for has ended otherwise",
         )  # fmt: skip
-    return _NEVER[text]
+    return text
 
 
 def parse_whole(text: str, bounds: tuple[int, int], *, what: str) -> int:

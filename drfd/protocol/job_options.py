@@ -24,14 +24,13 @@ class Option:
 
     __slots__ = (
         *("names", "flag", "key", "setting", "kind", "field", "metavar", "about", "heading"),
-        *("verbs", "is_default", "many", "bounds", "alias", "in_set", "is_common"),
+        *("verbs", "is_default", "many", "bounds", "in_set", "is_common"),
     )
 
     def __init__(
         self, names: str, key: str, kind: str, field: str, metavar: str, about: str, heading: str,
         verbs: Collection[str], *, setting: str = "", is_default: bool = False, many: str = "",
-        bounds: tuple[int, int] = (0, 0), alias: str = "", in_set: str = "",
-        is_common: bool = False,
+        bounds: tuple[int, int] = (0, 0), in_set: str = "", is_common: bool = False,
     ) -> None:  # fmt: skip
         #: The short spelling, if there is one, and the long one.
         self.names = names.split()
@@ -56,16 +55,10 @@ class Option:
         self.many = many
         #: The least and the greatest whole number.
         self.bounds = bounds
-        #: A spelling of other programs, which the help leaves out.
-        self.alias = alias
         #: The help in `drf set`, or "" for what cannot be changed any more.
         self.in_set = about if in_set == SAME else in_set
         #: Whether scripts often have an option of that name, too.
         self.is_common = is_common
-
-    @property
-    def spellings(self) -> list[str]:
-        return [*self.names, self.alias] if self.alias else self.names
 
 
 #: In the order of the help.
@@ -127,7 +120,6 @@ OPTIONS = (
     Option(
         "--if-never", "if_never", "if_never", "if_never", "WHAT",
         "If --after cannot be met: cancel it, or keep it.", CONDITIONS, _BOTH,
-        alias="--kill-on-invalid-dep",
     ),
     Option(
         "--begin", "begin", "begin", "begin_s", "TIME",
@@ -193,7 +185,7 @@ BY_KEY = {option.key: option for option in OPTIONS}
 
 def options_of(verb: str) -> dict[str, Option]:
     """Return the options of `submit`, `run` or `profile` by their spellings."""
-    return {name: option for option in OPTIONS if verb in option.verbs for name in option.spellings}
+    return {name: option for option in OPTIONS if verb in option.verbs for name in option.names}
 
 
 def of_field(field: str) -> list[Option]:

@@ -420,7 +420,7 @@ EVERY = (
 
 def test_every_option_can_be_edited(edit):
     """What is written of a job is read back as the same, and each line is an option that counts."""
-    spellings = {spelling: each for each in OPTIONS for spelling in each.spellings}
+    spellings = {spelling: each for each in OPTIONS for spelling in each.names}
     given = {spellings[word].key for word in shlex.split(EVERY) if word in spellings}
     assert {each.key for each in OPTIONS} - given == {"export", "array"}
     edit(f"1i #DRF {EVERY}\n/^#DRF/d")

@@ -141,8 +141,6 @@ TWO_GPUS = "--gres gpu=2,memory=20G,license=1"
              "begin_s": 0, "retry": {"times": 3, "on": ["TIMEOUT", "FAILED"]},
              "warn": {"signal": 10, "before_s": 120}, "if_never": "cancel"},
         ),
-        ("--kill-on-invalid-dep=yes", {"if_never": "cancel"}),
-        ("--kill-on-invalid-dep=no", {"if_never": "keep"}),
         (
             "--notify fail --notify-command true",
             {"notify": {"on": ["fail"], "argv": ["sh", "-c", "true"]}},

@@ -198,7 +198,7 @@ def test_a_chain_that_can_never_run_is_cancelled_over_a_crash(lend):
     instance = lend(PLAIN)
     first = instance.submit("--", "sh", "-c", f"{GATE}; exit 3")
     second = instance.submit("--after", first, "--if-never", "cancel", "--", "true")
-    third = instance.submit("--after", second, "--kill-on-invalid-dep=yes", "--", "true")
+    third = instance.submit("--after", second, "--if-never=cancel", "--", "true")
     kept = instance.submit("--after", second, "--", "true")
     tell = ("--notify", "fail", "--notify-command", 'echo "$DRF_JOB_ID $DRF_STATE" >> told')
     notified = instance.submit("--after", first, "--if-never", "cancel", *tell, "--", "true")
