@@ -558,7 +558,7 @@ def test_an_ordinary_user_is_told_why_there_are_no_cgroups(make_launcher):
     assert hello["kind"] == "none"
     told = hello["controls"]["memory"]
     reasons = (
-        *(f"cannot make cgroups as uid {os.getuid()}", "no cgroup v1", "enable-linger"),
+        *(f"cannot make cgroups as uid {os.getuid()}", "no cgroup v", "enable-linger"),
         *("Permission denied", "Read-only file system", "processes live in"),
     )
     assert any(reason in told for reason in reasons), told

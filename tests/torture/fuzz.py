@@ -175,7 +175,6 @@ class Files:
         cgroup_files.count_v2(directory)
         cgroup_files.regions_of_gpus(directory)
         text = data.decode(errors="replace")
-        cgroup_files.layout(text)
         cgroup_files.find_unified(text)
         disks.locate("/var", text, directory)
 

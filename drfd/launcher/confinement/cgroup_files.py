@@ -27,14 +27,6 @@ from drfd.launcher.confinement.interface import Counted, LimitFailed, Setting
 from drfd.launcher.system.files import Plain, exchange, get_record
 
 
-def layout(mountinfo: str) -> str:
-    """Return "unified" (version 2 alone), "legacy" (version 1 alone), "hybrid", or "none"."""
-    kinds = {kind for kind, *_ in _mounts(mountinfo)}
-    if kinds == {"cgroup", "cgroup2"}:
-        return "hybrid"
-    return {"cgroup": "legacy", "cgroup2": "unified"}[kinds.pop()] if kinds else "none"
-
-
 def find_mounts(mountinfo: str, wanted: Collection[str]) -> dict[str, str]:
     """Return controller → mount point for the `wanted` controllers on v1 hierarchies
     (proc_pid_mountinfo(5))."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2
-from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified, layout
+from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement.cgroup_v2 import OPTIONAL, REQUIRED, CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByController
@@ -53,7 +53,7 @@ def choose(group: str, delegated_unit: str | None, mountinfo: str) -> Confinemen
         return CgroupV2(place.mount, place.group, place.controllers, place.release)
     except (NoJobGroup, NoAnswer) as error:
         reasons.append(str(error))
-    if layout(mountinfo) != "unified":
+    if find_mounts(mountinfo, cgroup_v1.USED):
         try:
             return _on_v1(mountinfo, group)
         except NoJobGroup as error:
