@@ -155,6 +155,26 @@ def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(make_she
     assert caplog.messages[0] == "event=limits path=lab cores=4"
 
 
+def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell):
+    """Each time the rules of the hour are one record for a later audit."""
+    by = replace(rules(), pools={"lab": Pool()})
+    shell = make_shell(by=by, clock=lambda: now(5000))
+    shell.engine.adopt_limit_hours(by_hour())
+    shell.engine.started(0.0)
+    shell.turn(of_lab())
+    assert shell.host.take() == []
+    shell.engine.adopt(replace(by, grace_s=20), by_hour())
+    shell.turn()
+    assert shell.host.take() == []
+    assert shell.engine.rules.limits_now == {"root.lab": {"cores": 0}}
+    shell.engine.adopt(by)
+    shell.turn()
+    assert shell.host.take() == [Launch(1, 1)]
+    kinds = [type(event) for _, event in shell.journal.audit.events()]
+    assert kinds.count(ev.Configured) == 2
+    assert shell.engine.due_s() is None
+
+
 def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell):
     by = replace(rules(), pools={"lab": Pool(), "lab.night": Pool()})
     shell = make_shell(by=by)

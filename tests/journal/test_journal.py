@@ -291,6 +291,17 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
 # -- the story of one job is told in a bounded part --------------------------------------------
 
 
+def test_of_a_long_one_first_and_last_and_how_many_are_between(book, path):
+    told: list[ev.Event] = [happened(ev.Submitted)]
+    told += [happened(ev.Altered, priority=number) for number in range(1500)]
+    book.enter(*told)
+    book.journal.commit()
+    story = read_story(path, 1, None)
+    assert story.events == [*told[:FIRST], *told[-LAST:]]
+    assert len(story.events) + story.omitted + story.dropped == len(told)
+    assert min(story.dropped, story.omitted) > 0
+
+
 def test_a_task_has_its_arrays_story_until_it_had_one_of_its_own(book, path):
     whole: list[ev.Event] = [
         ev.ArraySubmitted(array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None),
