@@ -241,34 +241,3 @@ def test_two_hundred_watchers_all_see_each_second_and_others_are_answered(instan
         assert len({each.at for each in thirds}) < 20 + time.monotonic() - begin_s
         assert instance.show(busy)["state"] == "RUNNING"
     instance.drf("cancel", held)
-
-
-def test_what_a_job_uses_is_seen_and_kept_over_a_restart(client, instance, busy):
-    wait_for("points", lambda: len(client.usage(busy).at) >= 4)
-    stream = client.snapshots()
-    first = next(stream)
-    (row,) = (row for row in first.running if row.id == busy)
-    assert row.now is not None
-    assert row.demand.cores == 0.5
-    known = [cores for cores in client.usage(busy).cores if cores is not None]
-    # As far as others let it; without cgroups nothing keeps it at half a core.
-    assert 0.02 < max(known) < (0.7 if instance.has_cgroups() else 1.3)
-    assert [each for each in client.usage(user=row.user).cores if each]
-    before = client.usage(busy)
-    instance.stop()
-    instance.start()
-    after = client.usage(busy)
-    # To the millisecond, as it is kept; the clock of the world may be slewed meanwhile.
-    assert after.at[: len(before.at)] == pytest.approx(before.at, abs=0.5)
-    assert next(at for at in (each.at for each in stream) if at > first.at)
-    stream.close()
-    wait_for("a new point", lambda: len(client.usage(busy).at) > len(before.at))
-    client.cancel(busy)
-    client.wait(busy, timeout="1m")
-    ended = client.usage(busy)
-    assert 4 <= len(ended.at) <= 32
-    assert ended.at[-1] > after.at[-1] - 1
-    assert ended.demand is not None and ended.demand.cores == 0.5
-    instance.kill()
-    instance.start()
-    assert client.usage(busy) == ended

@@ -338,42 +338,22 @@ RULES: dict[str, tuple[dict[str, str], int, set[str]]] = {
     "lost": ({**BACK, LOST: "0x59 stale _x238 2x600"}, 304, {"DrfdJobsLost"}),
     "launches": ({**BACK, FAILED: "0x59 stale _x238 20x600"}, 304, {"DrfdLaunchesFail"}),
     "lost long ago": ({**BACK, LOST: "0x59 stale _x238 2x600"}, 330, set()),
-    "Prometheus away": (
-        {
-            IS_UP: "1x59 _x239 1x600",
-            START: "0x59 _x239 0x600",
-            LOST: "7x59 _x239 7x600",
-            FAILED: "70x59 _x239 70x600",
-        },
-        304,
-        set(),
-    ),
-    "counters at 0": (
-        {IS_UP: "1x600", START: "0x59 3600x600", LOST: "7x59 0x600", FAILED: "70x59 9x600"},
-        62,
-        set(),
-    ),
-    "lost at a restart": (
-        {IS_UP: "1x600", START: "0x59 3600x600", LOST: "7x59 3x600"},
-        62,
-        {"DrfdJobsLost"},
-    ),
+    "Prometheus away": ({IS_UP: "1x59 _x239 1x600", START: "0x59 _x239 0x600",
+                         LOST: "7x59 _x239 7x600", FAILED: "70x59 _x239 70x600"}, 304, set()),
+    "counters at 0": ({IS_UP: "1x600", START: "0x59 3600x600", LOST: "7x59 0x600",
+                       FAILED: "70x59 9x600"}, 62, set()),
+    "lost at a restart": ({IS_UP: "1x600", START: "0x59 3600x600", LOST: "7x59 3x600"}, 62,
+                          {"DrfdJobsLost"}),
     "gone for a moment": ({**BACK, LOST: "0x59 stale _x238 0x600"}, 62, set()),
     "gone": (BACK, 75, {"DrfdGone"}),
     "gone for long": (BACK, 295, {"DrfdGone"}),
     "back": (BACK, 301, set()),
-    "gone from the beginning": (
-        {IS_UP: "0x2000", START: "_x2000"},
-        1999,
-        {"DrfdGone"},
-    ),  # over a day
+    # Over a day.
+    "gone from the beginning": ({IS_UP: "0x2000", START: "_x2000"}, 1999, {"DrfdGone"}),
     "never read": ({"up{job='node',instance='m'}": "1x600"}, 20, {"DrfdGone"}),
     "no target any more": ({START: "0x59 stale", IS_UP: "1x59 stale"}, 75, {"DrfdGone"}),
-    "one of two": (
-        {IS_UP: "1x600", START: "0x600", START.replace('"m"', '"n"'): "0x59 stale"},
-        75,
-        {"DrfdGone"},
-    ),
+    "one of two": ({IS_UP: "1x600", START: "0x600", START.replace('"m"', '"n"'): "0x59 stale"}, 75,
+                   {"DrfdGone"}),
     "far below": ({**SHORT}, 100, {"DrfdUserFarBelowShare"}),
     "held back": ({**SHORT, user("held_back"): "1x600"}, 100, set()),
     "wants no more": ({**SHORT, user("waiting_jobs"): "0x600"}, 100, set()),
@@ -381,7 +361,7 @@ RULES: dict[str, tuple[dict[str, str], int, set[str]]] = {
     "launcher away": ({**SHORT, LAUNCHER: "0x600"}, 100, {"DrfdLauncherAway"}),
     "an old file": ({BY_FILE: "0x600", MTIME: "0+60x59 3540x600"}, 80, {"DrfdGone"}),
     "a file": ({BY_FILE: "0x600", MTIME: "0+60x600"}, 80, set()),
-}
+}  # fmt: skip
 
 
 @with_prometheus

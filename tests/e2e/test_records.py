@@ -1,4 +1,4 @@
-"""What a daemon tells of what is over: its jobs, its account of promises, and what it forgets."""
+"""What a daemon tells of what is over: its jobs, and its account of promises."""
 
 import csv
 import io
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from drfd.client.connection import Connection
 from instance import Instance, wait_for
 
 HOLD = "import time; block = bytearray(80 << 20); time.sleep(3)"
@@ -105,39 +104,3 @@ def test_who_waits_sees_because_of_whom_also_after_a_kill_and_a_changed_row_is_f
 
 
 # -- what is forgotten ------------------------------------------------------------------------
-
-
-@pytest.mark.anew
-def test_old_jobs_go_and_the_file_shrinks_and_ids_go_on(instance):
-    """The journal only ever grew."""
-    journal = instance.state / "controller" / "journal.sqlite"
-    # Other words each time, or they would stand there once.
-    with closing(Connection(instance.socket)) as client:
-        for number in range(25):
-            argv = ["true", *[f"{number}" + "x" * 90_000] * 4]
-            client.request("submit", argv=argv, cwd="/", env={}, held=True)
-    instance.drf("cancel", *range(1, 26))
-    instance.stop()
-    before = journal.stat().st_size
-    assert before > 8 << 20
-    with instance.config.open("a") as file:
-        file.write('[history]\nkeep = "1s"\n')
-    instance.start()
-
-    def left() -> list[int]:
-        return [job["id"] for job in instance._ask("history")["jobs"]]
-
-    def used() -> int:
-        """With what stands in the log only; the file is cut when that is written back."""
-        with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
-            pages, page_bytes = (
-                db.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "page_size")
-            )
-        return int(pages) * int(page_bytes)
-
-    wait_for("the old jobs to be gone", lambda: left() == [25], show=left)
-    wait_for("the file to shrink", lambda: used() < before / 3)
-    instance.stop()
-    assert journal.stat().st_size < before / 3
-    instance.start()
-    assert instance.submit("--", "true") == 26

@@ -6,14 +6,11 @@ import os
 import signal
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from drfd.core.model import events as ev
-from drfd.journal.journal import Journal
-from instance import BLOWS, CONFIG, GATE, ROOMY, SMALL, is_alive, parent_of, wait_for
+from instance import BLOWS, GATE, ROOMY, SMALL, is_alive, parent_of, wait_for
 
 
 @pytest.mark.parametrize("blow", BLOWS)
@@ -109,26 +106,3 @@ def test_when_the_launchers_supervisor_dies_the_daemon_ends_and_says_so(instance
     (instance.work / "gate").touch()
     instance.start()
     assert instance.wait_end(job_id)["exit_code"] == 5
-
-
-@pytest.mark.anew
-def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked(instance):
-    instance.kill()
-    died_s = time.time()
-    instance.start()
-    instance.config.write_text(CONFIG.replace("cores = 9", "cores = 8"))
-    instance.drf("reload")
-    instance.stop()
-    with closing(Journal(instance.state / "controller" / "journal.sqlite")) as journal:
-        # A daemon may see before its launcher has come that there is none.
-        events = [
-            event for _, event in journal.audit.events() if not isinstance(event, ev.LaunchersAway)
-        ]
-        first, second, configured, stopped = events
-        assert isinstance(first, ev.DaemonStarted) and first.away_since_s is None
-        assert isinstance(second, ev.DaemonStarted) and second.rules == first.rules
-        assert second.away_since_s is not None
-        assert first.at_s <= second.away_since_s <= died_s + 1
-        assert isinstance(configured, ev.Configured)
-        assert '"cores_milli":8000' in (journal.audit.rules(configured.rules) or "")
-        assert isinstance(stopped, ev.DaemonStopped)

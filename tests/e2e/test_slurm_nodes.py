@@ -144,12 +144,6 @@ def test_a_job_may_name_its_node_or_what_that_must_have(instance):
 def test_what_no_node_has_is_refused_in_one_line(instance):
     for words, said in (
         (("--node", "n7"), "there is no node 'n7' (there are head, n1, n2)"),
-        (("--constraint", "slow"), "no node here has the features slow (features here: big, fast)"),
-        (
-            ("--node", "head", *BIG),
-            "the job asks for 3 cores, and no node for it has more than 2: a job runs on "
-            "one node (not queued; ask for less)",
-        ),
         (
             ("--node", "n1", "-c", "0.5"),
             "node n1 gives whole cores to jobs, and the job asks for a part of one (not queued; "

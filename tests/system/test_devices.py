@@ -11,20 +11,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from drfd.core.model.job import Job as CoreJob
-from drfd.daemon.monitoring.gpu_use import GpuUse
-from drfd.daemon.monitoring.meter import GpuShare, Meter
-from drfd.launcher.gpu_meter.reading import encode, process_reading
 from drfd.linux.service import has_systemd
-from fakes import spec
 from gpu_machines import CONTROLLER, unfold
 from instance import CONFIG, Instance, wait_for
 from kernel import Kernel
@@ -228,37 +221,6 @@ def test_a_gpu_in_use_stays_hidden_when_none_is_configured_any_more(with_gpus, u
     instance.drf("cancel", holder)
     instance.wait_end(holder)
     assert instance.ended(*tries)["state"] == "COMPLETED"
-
-
-def test_a_process_of_a_job_and_its_children_are_found_by_the_jobs_cgroup(instance, users):
-    """Which job a process on a GPU belongs to, as what measures reads it."""
-    instance.work.chmod(0o777)
-    pids = instance.work / "pids"
-    script = f"setsid sleep 600 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
-    uid = users[0].pw_uid
-    asks = ("-c", "0.1", "-m", "64M")
-    job_ids = [instance.running(*asks, "--", "sh", "-c", script, user=uid)["id"]]
-    wait_for("its processes", pids.exists)
-    job_ids.append(instance.running(*asks, "--", "sleep", "600", user=uid)["id"])
-    shown: list[dict[str, Any]] = [instance.show(job_id) for job_id in job_ids]
-    meter = Meter(time.monotonic)
-    for job in shown:
-        meter.watch((job["id"], job["attempt"]), 0, job["cgroup"])
-    jobs = {
-        job["id"]: CoreJob(id=job["id"], spec=spec(), attempt=job["attempt"], submitted_at=0.0)
-        for job in shown
-    }
-    child, first = map(int, pids.read_text().split())
-    processes = [process_reading(pid, 100, 10) for pid in (child, first, 1)]
-    assert [each["uid"] for each in processes] == [uid, uid, 0]
-    gpu = {
-        "name": "0", "pci": "0000:01:00.0", "uuid": None, "slice": None, "memory_used": 900,
-        "memory_total": 1000, "utilisation": 50, "is_lost": False, "processes": processes,
-    }  # fmt: skip
-    use = GpuUse(meter)
-    use.take("any", json.dumps(json.loads(encode()) | {"gpus": [gpu]}), jobs)
-    assert [meter.gpus(jobs[job_id]) for job_id in job_ids] == [GpuShare(200, 20), GpuShare(0, 0)]
-    assert [each.pid for each in use.gpus()[0].outside] == [1]
 
 
 # -- what a user may try ----------------------------------------------------------------------

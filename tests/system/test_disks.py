@@ -3,7 +3,6 @@ lent there. Others may keep the machine busy meanwhile, so measures are compared
 """
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -88,27 +87,6 @@ def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(instanc
     instance.drf("reload")
     instance.drf("cancel", holder)
     assert instance.wait_end(waits)["state"] == "COMPLETED"
-
-
-def test_calibrate_finds_the_rate_of_the_kernels_limit(instance, tmp_path):
-    """A job's limit is its disk's speed. Others disturb: one of three is right, none above."""
-    free = os.statvfs(instance.work)
-    if free.f_bavail * free.f_frsize < 512 * MIB:
-        pytest.skip("too little room here")
-    command = ["-I", "-m", "drfd.daemon", "calibrate", "--path", instance.work, "--json"]
-    # What it reports while it measures goes to its errors.
-    limits = ("-m", "256M", "--io", "main=80M/50M", "-e", "/dev/null")
-    rates = []
-    for _ in range(3):
-        job = instance.ended(*limits, "--", sys.executable, *command)
-        assert job["state"] == "COMPLETED", job
-        (found,) = json.loads(Path(job["stdout"]).read_text())["disks"]
-        assert found["direct"]
-        assert found["read"] < 90 * MIB and found["write"] < 56 * MIB
-        rates.append((found["read"] / MIB, found["write"] / MIB))
-        if max(read for read, _ in rates) > 65 and max(write for _, write in rates) > 40:
-            return
-    raise AssertionError(rates)
 
 
 # -- lent rates -------------------------------------------------------------------------------

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from drfd.daemon.monitoring.lender import Reading, read_counters
-from drfd.host.measurements import niced_between
 from instance import ALONE, CONFIG, Instance, wait_for
 from kernel import Kernel
 from wakes import counter, introduce, lend_all, neighbour, sleeper, wakes
@@ -166,32 +164,3 @@ def cpu_ns(pid: int) -> int:
     """Processor time of a process with one thread."""
     with open(f"/proc/{pid}/schedstat") as file:
         return int(file.read().split()[0])
-
-
-def test_what_niced_jobs_use_is_told_from_what_others_use(lend):
-    """So it hides no load from outside, of which the machine's use is known without niced ones."""
-    instance, kernel = lend(config(1)), Kernel()
-    jobs = {
-        (number, 1): run(instance, "0.5", command)
-        for number, command in enumerate((["nice", *neighbour(1)], neighbour(1)))
-    }
-    mounts = {"cgroup2": str(kernel.v2)} if kernel.v2 is not None else dict(kernel.v1)
-    watched = {key: job["cgroup"] for key, job in jobs.items()}
-    wait_for("a niced process", lambda: read_counters(mounts, watched, finds_niced=True).niced)
-
-    def read_at_once() -> Reading | None:
-        """What a cgroup and its processes have used, unless one is read long after the other."""
-        began_s = time.monotonic()
-        found = read_counters(mounts, watched, finds_niced=True)
-        return found if time.monotonic() < began_s + 0.2 else None
-
-    before = wait_for("counters of one moment", read_at_once)
-    time.sleep(2)
-    after = wait_for("counters of one moment", read_at_once)
-    key, other = watched
-    assert list(after.niced) == [key]
-    used_s = after.attempts[key].cpu_s - before.attempts[key].cpu_s
-    assert used_s > 0 < after.attempts[other].cpu_s - before.attempts[other].cpu_s
-    found_s = niced_between(before.niced[key], after.niced[key])
-    assert found_s == pytest.approx(used_s, abs=0.3)
-    assert after.niced_s - before.niced_s >= found_s - 0.3

@@ -130,20 +130,6 @@ def pins(kernel) -> Pins:
     return kernel.open()
 
 
-def test_a_pinned_job_is_alone_and_the_others_have_the_rest(kernel, pins):
-    """They leave before it has its CPUs. Before that, version 2 is not even written to."""
-    kernel.share(pins, 1)
-    assert bool(kernel.writes) == kernel.is_v1
-    assert kernel.cpus((1, 1)) == ALL
-    del kernel.writes[:]
-    assert kernel.pin(pins, 2, 3) == {0, 1, 2}
-    assert [job for job, name, _ in kernel.writes if name == "cpus"] == ["job-1-1", "job-2-1"]
-    assert kernel.nodes((2, 1)) == {0}
-    kernel.share(pins, 3)
-    assert kernel.cpus((1, 1)) == kernel.cpus((3, 1)) == {3, 4, 5, 6, 7}
-    assert kernel.nodes((1, 1)) == {0, 1}
-
-
 def test_a_launcher_that_was_killed_half_way_is_made_good(kernel, pins):
     """The others had left already when it died, and the job that they had left for never came."""
     kernel.share(pins, 1)
