@@ -362,6 +362,31 @@ async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk
         await asking
 
 
+async def test_what_is_asked_of_many_is_charged_and_bounded_also_when_the_asker_leaves(
+    desk, monkeypatch
+):
+    """Or whoever names many and hangs up takes the loop and the memory from everybody."""
+    monkeypatch.setattr(quotas_module, "MAX_AWAITED", 100)
+    many = {"op": "hold", "select": {"ids": [f"1_{index}" for index in range(60)]}}
+    asking = asyncio.create_task(desk.ask(ALICE, **many))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(Refused) as refusal:
+        await desk.ask(ALICE, **many)
+    assert refusal.value.code == "too-many-ids"
+    for actor in (BOB, ALICE):
+        # Bob's takes longer than what is left of Alice's first.
+        assert len((await desk.ask(actor, **many))["failed"]) == 60
+    assert {ALICE.uid, BOB.uid} <= desk.shell.engine.loop_time.shares.keys()
+    # Uids without an account are shared out to users by the thousand.
+    strangers = [Actor(str(uid), uid, is_admin=False, has_account=False) for uid in (9001, 9002)]
+    asking = asyncio.create_task(desk.ask(strangers[0], **many))
+    await asyncio.sleep(0)
+    with pytest.raises(Refused):
+        await desk.ask(strangers[1], **many)
+    await asking
+
+
 async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk):
     """However many of its tasks have a record: done if one of them was not refused."""
     array = await desk.submit(ALICE, held=True, array="0-199")

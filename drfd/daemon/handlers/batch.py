@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -23,7 +24,7 @@ from drfd.daemon.handlers.submission import dependencies
 from drfd.daemon.lookup.lookup import Lookup, resolved
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
-from drfd.daemon.users.quotas import Quotas
+from drfd.daemon.users.quotas import STRANGERS, Quotas
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import BatchReply, Failure
 from drfd.protocol.requests import Selection
@@ -33,6 +34,8 @@ _AT_ONCE = 25
 #: Refusals of named jobs in a reply, at most: a request may name a hundred thousand that are over,
 #: or never were.
 _MOST_REFUSALS = 1000
+#: Jobs as which a selection that names none counts while it is under way.
+_UNNAMED = 10_000
 
 #: Makes a stimulus from the time, the id of the job or array, and the sender.
 MakeStimulus = Callable[[st.Now, int, st.Actor], st.JobAsked]
@@ -78,7 +81,14 @@ class BatchActions:
     async def ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
         """Submit a stimulus for every selected job; the refusal of one does not stop the others.
         All are submitted even if the client hangs up."""
-        asking = asyncio.ensure_future(self._ask(actor, select, make))
+        uid = actor.uid if actor.has_account else STRANGERS
+        with ExitStack() as place:
+            place.enter_context(self.quotas.awaiting(uid, len(select.ids) or _UNNAMED))
+            metered = self.engine.loop_time.metered(uid, self._ask, actor, select, make)
+            asking = asyncio.ensure_future(metered)
+            # It takes memory until it is done, also when the client has gone.
+            held = place.pop_all()
+        asking.add_done_callback(lambda _: held.close())
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
         return await asyncio.shield(asking)

@@ -29,7 +29,7 @@ MAX_CANCEL_DELAY_S = 1.0
 #: Bytes of requests that have begun and are not answered, on all connections of one user together,
 #: except short requests.
 MAX_INCOMING_BYTES = 16 << 20
-#: Jobs that one user's connections may wait for or listen to by their ids, all together.
+#: Jobs that one user's requests may wait for, listen to or change by their ids, all together.
 MAX_AWAITED = 200_000
 #: Bytes of unread replies on all connections of one user together. Beyond it only short replies,
 #: up to SHORT_BYTES, are sent.
@@ -102,13 +102,13 @@ class Quotas:
             _give_back(self._incoming, uid, own)
 
     def awaiting(self, uid: int, count: int) -> _Held:
-        """Count ids that a client waits for, as each takes memory. Raises Refused for too many."""
+        """Count ids that a request names, as each takes memory. Raises Refused for too many."""
         total = self._awaited[uid] + count
         if total > MAX_AWAITED:
             raise Refused(
                 "too-many-ids",
-                f"uid {uid} would wait for {total} jobs by their ids; {MAX_AWAITED} are the most",
-                hint="name the array instead of its tasks, or wait for fewer at a time",
+                f"requests of uid {uid} would name {total} jobs; {MAX_AWAITED} are the most",
+                hint="name the array instead of its tasks, or fewer at a time",
             )
         return _Held(self._awaited, uid, count)
 
