@@ -561,17 +561,21 @@ class Pass:
 
     def idle(self) -> dict[str, int]:
         """What is kept idle after the pass, by the leaves for which it is."""
-        heads: dict[tuple[str, Vector], int] = {}
+        alike: dict[tuple[str, Vector], list[int]] = {}
         age = sorted(self.waiting, key=lambda job_id: (-self.waiting[job_id].priority, job_id))
         for job_id in age:
-            heads.setdefault(self.waiting[job_id][:2], job_id)
-        room, kept_idle = self.free, dict[str, Vector]()
-        for (leaf, demand), job_id in heads.items():
-            kept = self._delayed(job_id)
-            if within(demand, room) and self.within_limits(leaf, demand) and kept is not None:
-                room = taken(room, demand)
-                owner = self.waiting[kept.job_id].leaf
-                kept_idle[owner] = added(kept_idle.get(owner, (0,) * len(demand)), demand)
+            alike.setdefault(self.waiting[job_id][:2], []).append(job_id)
+        paths = {path for leaf, _ in alike for path in ("root", *line(leaf))}
+        rooms = {path: room for path in paths if (room := self.room(path)) is not None}
+        kept_idle = dict[str, Vector]()
+        for (leaf, demand), job_ids in alike.items():
+            kept = self._delayed(job_ids[0])
+            own = [path for path in ("root", *line(leaf)) if path in rooms]
+            for _ in job_ids if kept is not None else ():
+                if all(within(demand, rooms[path]) for path in own):
+                    rooms |= {path: taken(rooms[path], demand) for path in own}
+                    owner = self.waiting[kept.job_id].leaf
+                    kept_idle[owner] = added(kept_idle.get(owner, (0,) * len(demand)), demand)
         return {
             leaf: max(
                 amount * 10**9 // top

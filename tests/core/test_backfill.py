@@ -262,12 +262,12 @@ BELOW_A_LIMIT = TreeStream(
 
 #: One user's line of short jobs of the whole machine, and others that fit beside none of them.
 LINE_OF_BIG_JOBS = TreeStream(
-    Tree((12,), {"root.a": Rule((Fraction(1, 8),)), "root.b": Rule(limit=(9,))}),
+    Tree((12,), {"root.a": Rule((Fraction(1, 8),)), "root.b": Rule(limit=(6,))}),
     [
         *[Arrival(0, leaf, (1,), 400, 400) for leaf in ("root.b", "root.c")],
         *[Arrival(0, "root.b", (3,), 16, 16), Arrival(1, "root.c", (3,), 7, 7)] * 2,
         *[Arrival(0, "root.a", (10,), 1, 1)] * 3,
-        *[Arrival(4, "root.b", (3,), 16, 16), Arrival(3, "root.c", (3,), 7, 7)] * 10,
+        *[Arrival(2, "root.b", (3,), 16, 16), Arrival(2, "root.c", (3,), 7, 7)] * 10,
     ],
     Patience(20, 40, allowance_s=2),
 )

@@ -13,7 +13,7 @@ from core.worlds import CAROL, DAVE, change, lines_counted, of, pass_of, submit,
 from drfd.core.decisions.stimuli import AttemptRemoved
 from drfd.core.explain.waits import OwesIdle
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
-from drfd.core.model.job import JobState
+from drfd.core.model.job import JobState, UserGroup
 from drfd.core.model.options import Demand
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -122,6 +122,19 @@ def test_a_step_of_the_clock_charges_nobody_and_repays_nothing():
         return debt.owed / (debt.idle - debt.entitled) / 1000
 
     assert [owed_s(30, 0), owed_s(40, 10**8), owed_s(60, 20)] == [0, 10, 30]
+
+
+@pytest.mark.parametrize(("at_once", "idle"), [(None, 4), (1, 2)])
+def test_a_reservation_keeps_idle_what_equal_jobs_would_take_that_may_run_at_once(at_once, idle):
+    machine = Machine()
+    machine.start(of(CAROL, 5), 0)
+    machine.submit(of(BOB, 9), 0)
+    assert machine.starts(30) == []
+    for _ in range(3):
+        machine.submit(of(ALICE, 2, group=UserGroup("sweep", at_once), limit_s=9000), 31)
+    assert machine.starts(31) == []
+    (debt,) = machine.scheduler.debts.values()
+    assert debt.idle == idle * 10**9 // 9
 
 
 def test_a_stored_reservation_of_a_job_that_has_started_is_dropped():

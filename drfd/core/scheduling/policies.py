@@ -487,23 +487,33 @@ class _DrfPass(_Pass):
         )
 
     def charge_idle(self) -> None:
-        """Charge what reservations keep idle from now on to their leaves: what the first waiting
-        jobs would take that fit, and that a reservation holds back."""
+        """Charge what reservations keep idle from now on to their leaves: what waiting jobs would
+        take that fit together, and of which a reservation holds back the first of their demand."""
         if not self.backfill.reservations:
             return
-        index, left, kept = self.wait_index, self.free, dict[str, Vector]()
-        fitting = [each for each in self.fitting if each in index.leaves and fits(each, left)]
+        index, tree, kept = self.wait_index, self.share_tree, dict[str, Vector]()
+        #: What is left of what is free, and of limits.
+        left = {ROOT: self.free}
+        fitting = [each for each in self.fitting if each in index.leaves and fits(each, self.free)]
         heads = [
             (index.heads[leaf][each], leaf, each) for each in fitting for leaf in index.leaves[each]
         ]
         for (_, job_id), leaf, demand in sorted(heads):
-            if fits(demand, left) and self.share_tree.is_within_limits(leaf, demand):
-                delayed = self.backfill.delayed_reservation(demand, job_id, leaf, self.free)
-                if delayed is not None:
-                    left = minus(left, placed(demand, left))
-                    kept[delayed.leaf] = plus(kept.get(delayed.leaf, minus(demand, demand)), demand)
-                    if not any(fits(each, left) for each in fitting):
-                        break
+            if not fits(demand, left[ROOT]):
+                continue
+            delayed = self.backfill.delayed_reservation(demand, job_id, leaf, self.free)
+            if delayed is None:
+                continue
+            nodes = (ROOT, *tree.limited_nodes(leaf))
+            for path in nodes[1:]:
+                left.setdefault(path, tree.room_below(path))
+            for _ in range(index.count(leaf, demand)):
+                if not all(fits(demand, left[path]) for path in nodes):
+                    break
+                left |= {path: minus(left[path], placed(demand, left[path])) for path in nodes}
+                kept[delayed.leaf] = plus(kept.get(delayed.leaf, minus(demand, demand)), demand)
+            if not any(fits(each, left[ROOT]) for each in fitting):
+                break
         now_s = self.pass_context.now_s
         for leaf, held in kept.items():
             owed = self.debts[leaf].owed if leaf in self.debts else 0

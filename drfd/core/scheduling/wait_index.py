@@ -88,9 +88,9 @@ class WaitIndex:
         #: See `begin`.
         self._lead_room: Vector | None = None
         #: The jobs that the present pass has admitted, how many of each array and group with a
-        #: limit, and the first job of each class behind those admitted.
+        #: limit and of each class, and the first job of each class behind those admitted.
         self._admitted: set[int] = set()
-        self._started = Counter[Limited]()
+        self._started, self._taken = Counter[Limited](), Counter[Place]()
         self._firsts: dict[Place, Entry] = {}
 
     def touch(self, leaf: str, demands: Iterable[Vector] = ()) -> None:
@@ -127,6 +127,7 @@ class WaitIndex:
         into the order."""
         self._admitted.clear()
         self._started.clear()
+        self._taken.clear()
         self._firsts.clear()
         touched = {
             leaf: demands
@@ -174,7 +175,9 @@ class WaitIndex:
         entry, demand = head
         changed, gates = {leaf: {demand}}, self.tables.gates
         self._admitted.add(entry[1])
-        for key, _ in self._class_of(leaf, head).limits:
+        cls = self._class_of(leaf, head)
+        self._taken[leaf, demand, cls] += 1
+        for key, _ in cls.limits:
             self._started[key] += 1
             for path, asks, _ in gates.closed_by(key, gates.running[key] + self._started[key]):
                 if path in self.heads:
@@ -198,6 +201,14 @@ class WaitIndex:
     def is_open(self, leaf: str, head: Head) -> bool:
         """Return whether no gate has closed in this pass for a job in a queue."""
         return self.tables.gates.is_open(self._class_of(leaf, head), self._started)
+
+    def count(self, leaf: str, demand: Vector) -> int:
+        """Return how many more jobs of a leaf that have this demand the gates let start."""
+        found, started, running = 0, self._started, self.tables.gates.running
+        for cls, alike in self.tables.queues[leaf][demand].items():
+            open_for = [most - running[key] - started[key] for key, most in cls.limits]
+            found += max(0, min([len(alike) - self._taken[leaf, demand, cls], *open_for]))
+        return found
 
     def leaves_in_time(
         self, demand: Vector, deadline_s: float, pass_context: PassContext
