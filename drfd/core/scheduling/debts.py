@@ -8,10 +8,10 @@ products of both, so that a debt is the same however often it is computed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import NamedTuple
 
-from drfd.core.fairness.share_tree import ShareTree
-from drfd.core.model.machine import Vector
+from drfd.core.fairness.share_tree import ZERO, ShareTree
 
 _WHOLE = 10**9
 
@@ -31,11 +31,13 @@ class Debt(NamedTuple):
     entitled: int
 
     @classmethod
-    def of(cls, leaf: str, owed: int, now_s: float, share_tree: ShareTree, idle: int = 0) -> Debt:
+    def of(
+        cls, leaf: str, owed: int, now_s: float, share_tree: ShareTree, idle: Fraction = ZERO
+    ) -> Debt:
         node = share_tree.nodes[leaf]
         pairs = zip(node.entitled, node.entitlement.capacity, strict=True)
         entitled = max([part for part, top in pairs if top > 0], default=0)
-        return cls(owed, _ms(now_s), idle, int(entitled * _WHOLE))
+        return cls(owed, _ms(now_s), int(idle * _WHOLE), int(entitled * _WHOLE))
 
     def owed_at(self, now_s: float) -> int:
         since_ms = max(0, _ms(now_s) - self.at_ms)
@@ -63,13 +65,8 @@ def settled(before: Mapping[str, Debt], now_s: float, share_tree: ShareTree) -> 
     found = {}
     for leaf, debt in before.items():
         if owed := debt.owed_at(now_s):
-            is_active = leaf in share_tree.nodes
-            last = debt._replace(owed=owed, at_ms=_ms(now_s), idle=0)
-            found[leaf] = Debt.of(leaf, owed, now_s, share_tree) if is_active else last
+            if leaf in share_tree.nodes:
+                found[leaf] = Debt.of(leaf, owed, now_s, share_tree)
+            else:
+                found[leaf] = debt._replace(owed=owed, at_ms=_ms(now_s), idle=0)
     return found
-
-
-def dominant_share(held: Vector, capacity: Vector) -> int:
-    """Return the dominant share in billionths, rounded down."""
-    pairs = zip(held, capacity, strict=True)
-    return max([amount * _WHOLE // top for amount, top in pairs if top > 0], default=0)

@@ -48,7 +48,7 @@ from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT
 from drfd.core.model.machine import Room, Vector, fits, minus, placed, plus
 from drfd.core.scheduling.backfill import UNTIMED, Backfill, PassContext, Reservation
-from drfd.core.scheduling.debts import Debt, dominant_share, settled
+from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
@@ -517,7 +517,7 @@ class _DrfPass(_Pass):
         now_s = self.pass_context.now_s
         for leaf, held in kept.items():
             owed = self.debts[leaf].owed if leaf in self.debts else 0
-            idle = dominant_share(held, index.shares.capacity)
+            idle = index.shares.dominant_share(held)
             self.debts[leaf] = Debt.of(leaf, owed, now_s, self.share_tree, idle)
 
     def next_pass_s(self) -> float | None:
