@@ -283,6 +283,20 @@ def test_a_pool_takes_no_jobs_of_those_who_are_not_in_it(user, pool):
 
 
 @pytest.mark.parametrize(
+    ("by", "pool", "hint"),
+    [
+        (RULES, "opne", "did you mean open?"),
+        (RULES, "x", "configured pools: lab, nobody, open, second"),
+        (Rules(capacity=demand()), "x", "configured pools: none"),
+    ],
+)
+def test_an_unknown_pool_is_refused_with_those_that_there_are(by, pool, hint):
+    with pytest.raises(Refused) as caught:
+        by.pool_for("carol", pool)
+    assert (caught.value.code, caught.value.hint) == ("no-such-pool", hint)
+
+
+@pytest.mark.parametrize(
     ("user", "pool"),
     [("open", None), ("open", "open"), ("pi", None), ("night", None), ("nobody", None)],
 )
