@@ -36,7 +36,6 @@ from drfd_cli.personal import Setting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from drfd_cli.personal import Setting
     from drfd_cli.slurm.sbatch_options import Translation
 
 
