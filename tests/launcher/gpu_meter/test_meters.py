@@ -7,6 +7,7 @@ And the launcher and the processes that measure, which may do whatever a driver 
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,24 @@ def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(machin
     machine.fdinfo(OTHER, 3, "pos:\t0\n")
     (gpu,) = DrmGpus(machine.root).read()
     assert gpu["processes"] == [process(JOB, 101 << 10)]
+
+
+def test_a_client_that_several_processes_have_open_counts_once_for_the_first_of_them(machine):
+    """As after a fork, which inherits descriptors. What each opened itself is its own."""
+    machine.amd()
+    workers = range(OTHER, OTHER + 10)
+    machine.fdinfo(workers[1], 3, amdgpu(7, 100))
+    gpus = DrmGpus(machine.root)
+    assert gpus.read()[0]["processes"] == [process(workers[1], 100 << 10)]
+    for pid in workers:
+        machine.fdinfo(pid, 3, amdgpu(7, 100))
+    machine.fdinfo(workers[5], 4, amdgpu(8, 1))
+    seen = [gpus.read()[0]["processes"] for _ in range(5)]
+    assert seen[-1] == [process(workers[1], 100 << 10, 0), process(workers[5], 1 << 10)]
+    shutil.rmtree(machine.root / f"proc/{workers[1]}")
+    assert gpus.read()[0]["processes"] == [
+        process(workers[0], 100 << 10), process(workers[5], 1 << 10, 0)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("processes", [1, 40])

@@ -171,6 +171,22 @@ def sweeps(background, clock, monkeypatch) -> IpcSweeps:
     return IpcSweeps(background, min_uid=1000, mono=clock)  # type: ignore[arg-type]
 
 
+def test_a_sweep_begins_a_moment_after_the_last_attempt(sweeps, background, clock):
+    sweeps.begun((1, 1), 1000)
+    sweeps.begun((2, 1), 1000)
+    # A launcher that starts finds each once more.
+    sweeps.begun((2, 1), 1000)
+    sweeps.gone((1, 1))
+    assert sweeps.pause_s() is None
+    sweeps.gone((2, 1))
+    assert sweeps.pause_s() == 1.5
+    sweeps.run_due()
+    assert background.started == []
+    clock.now_s += 1.5
+    sweeps.run_due()
+    assert (background.started, sweeps.pause_s()) == ([1000], None)
+
+
 def test_a_job_that_starts_ends_the_sweep_first(sweeps, background, clock):
     sweeps.begun((1, 1), 1000)
     sweeps.gone((1, 1))
