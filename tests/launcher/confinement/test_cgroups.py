@@ -770,6 +770,17 @@ def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(kernel):
     assert kernel.place.freeze(KEY, None) and kernel.place.remove(KEY)
 
 
+@on_v1
+def test_cpusets_that_we_cannot_have_are_done_without(kernel):
+    kernel.furnish(kernel.root / "cpuset/drfd")
+    kernel.fails["cpuset.cpus"] = errno.EACCES
+    kernel.open()
+    assert kernel.place.cores()[PIN].endswith("drfd/cpuset.cpus: Permission denied")
+    assert "cpuset" not in kernel.place.mounts()
+    kernel.create(limits(2000, PIN))
+    assert kernel.names() == ["job-41-2"]
+
+
 @each("name", v1=[("cpuset.memory_migrate",)], v2=[("cpuset.cpus",), ("cpuset.mems",)])
 def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(kernel, name):
     kernel.fails[name] = errno.EACCES
