@@ -734,9 +734,11 @@ def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(bench):
 
 
 def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench):
-    for _ in range(2):
+    """Also to a job that does not fit, beside the third one."""
+    for _ in range(3):
         bench.submit()
     bench.schedule()
+    large = bench.submit(of(BOB, 9))
     for job_id in (1, 2):
         short(bench, job_id)
     shortage = Postponed(
@@ -747,7 +749,7 @@ def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench):
         until_s=ZERO_S + 1,
         tries=1,
     )
-    assert reason(bench, 2, 0.5) == LaunchPostponed(shortage)
+    assert reason(bench, 2, 0.5) == reason(bench, large, 0.5) == LaunchPostponed(shortage)
     bench.schedule(1)
     short(bench, 1, 1.5)
     found = reason(bench, 1, 1.6)

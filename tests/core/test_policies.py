@@ -23,6 +23,7 @@ from core.worlds import (
     entitled,
     fair_share,
     fits_now,
+    of,
     plan,
     queues_of,
     run,
@@ -32,11 +33,13 @@ from core.worlds import (
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue, Line
+from drfd.core.model.events import Admitted, StartReason
 from drfd.core.model.machine import minus, plus, total
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.policies import POLICIES, Plan, YarnKey, yarn_key
 from drfd_experiments import theory
 from drfd_experiments.theory import FlowDemand
+from fakes import ALICE, BOB, Bench, rules
 from seeds import examples
 
 STEADY = examples(40, quick=3)
@@ -336,3 +339,15 @@ def test_yarn_serves_minimum_shares_first_then_the_longest_wait_then_the_name():
     asks = [Ask(f"root.{leaf}", (1, 1)) for leaf in "bac"] * 4
     world = World(Tree((8, 8), {"root.c": Rule(guarantee=(3, 0))}), asks)
     assert launched("yarn", world) == "c c c b a b a b"
+
+
+# -- slots -----------------------------------------------------------------------------------------
+
+
+def test_a_pass_gives_slots_to_who_has_fewer_and_counts_those_that_it_gives():
+    bench = Bench(replace(rules(), policy="slots", slots=4))
+    bench.start(of(ALICE))
+    waiting = [bench.submit(of(actor)) for actor in (ALICE, ALICE, BOB, BOB, BOB)]
+    assert sorted(bench.schedule()) == [waiting[0], *waiting[2:4]]
+    whys = [event.why for event in bench.events if isinstance(event, Admitted)]
+    assert whys == [StartReason.TURN] * 4
