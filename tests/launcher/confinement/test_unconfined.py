@@ -27,7 +27,7 @@ from drfd.launcher.confinement.cgroup_files import ancestors
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import AttemptLimits, Devices, LaunchOrder
+from drfd.launcher.protocol import NO_SHARE, AttemptLimits, Devices, LaunchOrder
 from drfd.launcher.system import process
 from drfd.linux.device_nodes import DeviceNode
 from launcher.rig import WAIT_S, Start, lives, order, pid_in, state_of, until
@@ -75,6 +75,20 @@ def place() -> Unconfined:
 
 
 # -- freezing -------------------------------------------------------------------------------
+
+
+def test_it_says_what_is_left_of_each_limit_and_why(place):
+    controls, cores = place.controls(), place.cores()
+    assert {name: text.split(":")[0] for name, text in (controls | cores).items()} == {
+        **dict.fromkeys(("cores", "memory", "read", "write"), "measured"),
+        "processes": "enforced",
+        "weight": "not controlled",
+        **dict.fromkeys(("quota", "pin", "share"), "measured"),
+    }
+    said = [*cores.values(), *(controls[name] for name in controls if name != "processes")]
+    assert all("cgroups are off" in text for text in said)
+    assert f"; {NO_SHARE}: " in cores["share"]
+    assert place.hiding() == (False, "devices cannot be hidden from jobs: cgroups are off")
 
 
 def test_nothing_is_made_lent_or_hidden(place):
