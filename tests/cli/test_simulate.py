@@ -644,6 +644,17 @@ AWAKE, ASLEEP = theory(asleep=False), theory(asleep=True)
 GOOD = recorded("share", AWAKE, ASLEEP)
 
 
+def test_uses_are_means_over_the_times_in_which_all_has_settled():
+    assert pytest.approx({"A": 0.25, "B": 0.375, "C": 0.375}) == AWAKE
+    assert pytest.approx({"A": 0.4, "B": 0.6, "C": 0.0}) == ASLEEP
+    for asleep, wanted in ((False, AWAKE), (True, ASLEEP)):
+        means = {pool: GOOD.mean(pool, asleep=asleep) for pool in "ABC"}
+        assert means == pytest.approx(wanted, abs=1e-6)
+    assert GOOD.after_waking() == pytest.approx(0.375)
+    assert GOOD.busiest() == pytest.approx(0.5)
+    assert GOOD.rates("C")[9:11] == [(9.5, pytest.approx(0.375)), (10.5, pytest.approx(0))]
+
+
 @pytest.mark.parametrize(
     ("awake", "asleep", "wrong"),
     [

@@ -208,6 +208,11 @@ def test_weights_of_single_resources_are_parts_of_each_resource():
 # -- DRF in a tree ---------------------------------------------------------------------------------
 
 
+def test_what_the_machine_lacks_stops_only_those_who_ask_for_it():
+    shares = FairShare((9, 0))
+    assert theory.drf(shares, {"A": want(1, 1), "B": want(1, 0)}) == {"A": 0, "B": 9}
+
+
 @some.composite
 def trees(draw: some.DrawFn) -> tuple[FairShare, dict[str, FlowDemand]]:
     """Up to three levels, some weights, zero demands, some finite."""

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from drfd.core.decisions.outcome import Sample
+from drfd.core.model.job import Usage
 from drfd.host import measurements
 from drfd.host.measurements import (
     cpu_times,
@@ -202,6 +203,21 @@ def sample(mono_s: float, cpu_s: float | None, memory_bytes: int | None = 100) -
     return Sample(
         mono_s=mono_s, memory_bytes=memory_bytes, read_bytes=7, written_bytes=8, cpu_s=cpu_s
     )
+
+
+def test_what_is_shown_is_cpu_time_per_time_and_a_peak_or_nothing():
+    assert usage_between(sample(10.0, 5.0), sample(12.0, 8.0), 150) == Usage(
+        cores_milli=1500,
+        memory_bytes=100,
+        memory_peak_bytes=150,
+        read_bytes=7,
+        written_bytes=8,
+        cpu_s=8.0,
+    )
+    assert usage_between(None, sample(12.0, 8.0, memory_bytes=500), 150).memory_peak_bytes == 500
+    assert usage_between(sample(10.0, 5.0), NOTHING, 150) == Usage(memory_peak_bytes=150)
+    gone = Sample(mono_s=12.0, memory_bytes=None, read_bytes=None, written_bytes=None, cpu_s=None)
+    assert usage_between(sample(10.0, 5.0), gone, 150) == Usage(memory_peak_bytes=150)
 
 
 @pytest.mark.parametrize(

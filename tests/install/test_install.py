@@ -203,6 +203,17 @@ def test_the_slice_stays_where_jobs_of_a_private_instance_live_in_it(tmp_path):
     assert not command._is_shared(tmp_path / "gone")
 
 
+def test_a_purge_leaves_nothing_and_can_be_repeated(system, capsys):
+    command.install(system, None)
+    for _ in range(2):
+        capsys.readouterr()
+        uninstall(system, purge=True)
+        assert files_of(system.root) == []
+        said = capsys.readouterr().out.splitlines()
+        assert said[-1] == "900: userdel drfd"
+    assert said == ["900: systemctl daemon-reload", "900: userdel drfd"]
+
+
 @pytest.mark.parametrize(
     ("launchers", "said"),
     [(["launcher"], "1 job is"), (["launcher", "slurm-launcher"], "2 jobs are")],
