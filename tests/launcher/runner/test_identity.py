@@ -297,28 +297,15 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters():
     asked = order(
         cwd=Path("/data"),
         env={
-            "PATH": "/opt/bin",
-            "LANG": "C.UTF-8",
-            "HOME": "/root",
-            "USER": "root",
-            "LOGNAME": "root",
-            "SHELL": "/bin/evil",
-            "PWD": "/",
-            "DRF_JOB_ID": "7",
+            "PATH": "/opt/bin", "LANG": "C.UTF-8", "HOME": "/root", "USER": "root",
+            "LOGNAME": "root", "SHELL": "/bin/evil", "PWD": "/", "DRF_JOB_ID": "7",
         },
         variables={"DRF_JOB_ID": "1", "SHELL": "/bin/ours"},
-    )
+    )  # fmt: skip
     assert surroundings(asked) == {
-        "PATH": "/opt/bin",
-        "LANG": "C.UTF-8",
-        "HOME": "/home/alice",
-        "USER": "alice",
-        "LOGNAME": "alice",
-        "SHELL": "/bin/ours",
-        "PWD": "/data",
-        **DEFAULTS,
-        "DRF_JOB_ID": "1",
-    }
+        "PATH": "/opt/bin", "LANG": "C.UTF-8", "HOME": "/home/alice", "USER": "alice",
+        "LOGNAME": "alice", "SHELL": "/bin/ours", "PWD": "/data", **DEFAULTS, "DRF_JOB_ID": "1",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("most", "count"), [(2000, 3), (1000, 0)])
