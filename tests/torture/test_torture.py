@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core.decisions import stimuli
+from drfd.core.decisions import dependencies
 from drfd.core.ledger import ledger
 from drfd.core.model import effects as ef
 from drfd.core.model import events as ev
@@ -117,7 +117,7 @@ def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_times(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stimuli, "begin", lambda ledger, at_s: [])
+    patch.setattr(dependencies, "begin", lambda ledger, at_s: [])
 
 
 def owe_nothing(patch: pytest.MonkeyPatch) -> None:
