@@ -3,8 +3,8 @@
 `core.scheduling.scheduler.Scheduler`, the ledger and the events are those of the daemon. The
 machine is replaced: an admitted job runs at once, at the speed that a `Speeds` gives it, and ends
 when its run time is over. There is one scheduling pass after all events of one moment, and one when
-the scheduler asks for it (`Plan.next_pass_s`). The passes that a daemon makes besides, every five
-seconds, find nothing new here. No job is preempted, cut at its limit, or measured.
+the scheduler asks for it (`Plan.next_pass_s`, `is_cut`). The passes that a daemon makes besides,
+every five seconds, find nothing new here. No job is preempted, cut at its limit, or measured.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class _Simulation:
 
     @property
     def next_pass_s(self) -> float | None:
-        return self._scheduler.next_pass_s
+        return self.now.at_s if self._scheduler.is_cut else self._scheduler.next_pass_s
 
     def submit(self, job: SimJob) -> None:
         limit_s = job.run_s if self._estimates == "exact" else job.limit_s

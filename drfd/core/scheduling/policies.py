@@ -4,8 +4,8 @@ result (`Plan`).
 drfd's own (`drf`) is Dominant Resource Fairness over the tree of pools and users, in two phases
 (docs/fairness.md 1.2). At every level the least satisfied child is served
 (`core.fairness.service_order`). A leaf whose jobs do not fit is passed over, not waited for.
-Resources only shrink while jobs are launched, so a leaf of which no job may start is finished, and
-a pass that is cut goes on in the next one.
+Resources only shrink while jobs are launched, so a leaf of which no job may start is finished.
+Another pass follows at once if the pass was cut, or if a reservation became later meanwhile.
 
 The starvation guard keeps a user's small jobs from starving a big one of the same user: the job
 that has waited longest, of those that do not fit and have waited too long, lets no later job of its
@@ -96,7 +96,8 @@ class Plan:
     #: Returns the leaves that still have waiting jobs, in the order in which they would be served
     #: next; until the next pass.
     find_order: Callable[[], Sequence[str]] = field(default=list, compare=False)
-    #: Whether the pass reached one of its `PassLimits`, so that more jobs may be able to start.
+    #: Whether more jobs may be able to start: the pass reached one of its `PassLimits`, or leaves
+    #: were dropped before a reservation became later.
     is_cut: bool = False
     #: The number of times that a demand vector was examined.
     examined: int = field(default=0, compare=False)
@@ -293,7 +294,12 @@ def drf(pass_input: PassInput) -> Plan:
     drf_pass.serve(promise_only=False)
     drf_pass.charge_idle()
     plan = drf_pass.plan(drf_pass.starvation_guard)
-    return replace(plan, debts=drf_pass.debts, next_pass_s=drf_pass.next_pass_s())
+    return replace(
+        plan,
+        is_cut=plan.is_cut or drf_pass.has_later_reservation,
+        debts=drf_pass.debts,
+        next_pass_s=drf_pass.next_pass_s(),
+    )
 
 
 class _DrfPass(_Pass):
@@ -306,6 +312,8 @@ class _DrfPass(_Pass):
         #: reservations and behind these: of one leaf if it has limits.
         self._never_fitting: set[tuple[str, Vector]] = set()
         self._hopeless: set[tuple[str, str, Vector]] = set()
+        #: Whether a job got a reservation in place of one further in.
+        self._has_moved_reservation = False
         context = self.pass_context
         self.debts = settled(context.debts, context.now_s, self.share_tree)
         #: The leaves that get no further reservation.
@@ -520,16 +528,21 @@ class _DrfPass(_Pass):
             idle = index.shares.dominant_share(held)
             self.debts[leaf] = Debt.of(leaf, owed, now_s, self.share_tree, idle)
 
+    @property
+    def has_later_reservation(self) -> bool:
+        """Return whether a reserved job may be expected to start later than when others were held
+        back for it: it waits for the machine now, or a job has passed that delays it."""
+        extras = (extra for each in self.backfill.reservations for extra in each.extras.values())
+        has_delayed = bool(self.admitted) and any(min(extra) < 0 for extra in extras)
+        return self._has_moved_reservation or has_delayed
+
     def next_pass_s(self) -> float | None:
         """Return the time at which the next pass may decide otherwise even if nothing happens
         before: a job has waited long enough for a reservation, its leaf has paid enough of its
         debt, or a job has outlived its estimate. Then a reserved job is expected to start later,
-        and others may start beside it that fit. The same holds at once if a job has passed that
-        delays it. All else that time alone changes lets no job start."""
+        and others may start beside it that fit. All else that time alone changes lets no job
+        start."""
         context, backfill = self.pass_context, self.backfill
-        extras = (extra for each in backfill.reservations for extra in each.extras.values())
-        if self.admitted and any(min(extra) < 0 for extra in extras):
-            return context.now_s
         may_add = backfill.may_add() or self.wait_index.shares.has_limits
         due_s = self.wait_index.next_late_s(context) if may_add else inf
         reserved_s = max([each.start_s for each in backfill.reservations], default=-inf)
@@ -596,12 +609,13 @@ class _DrfPass(_Pass):
         within: str,
         before: Reservation | None = None,
     ) -> bool:
-        free, admitted = self.free, self.admitted
+        free, admitted, count = self.free, self.admitted, len(self.backfill.reservations)
         if not self.backfill.reserve(
             job_id, leaf, demand, within, free=free, admitted=admitted, before=before
         ):
             self._hopeless.add((within, self._scope(leaf), demand))
             return False
+        self._has_moved_reservation |= len(self.backfill.reservations) == count
         self._deadlines.clear()
         return True
 
