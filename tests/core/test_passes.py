@@ -164,6 +164,17 @@ def test_a_changed_demand_is_reserved_for_and_not_the_one_before():
     assert machine.starts(40) == [long]
 
 
+@pytest.mark.parametrize("cores", range(1, 9))
+def test_a_job_starts_with_the_smaller_demand_that_it_was_given(cores):
+    """Whichever of both demands is read first."""
+    machine = Machine()
+    machine.start(of(BOB, 1), 0)
+    job_id = machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(1) == []
+    change(machine.bench, job_id, demand=Demand(cores_milli=cores * 1000))
+    assert machine.starts(2) == [job_id]
+
+
 @pytest.mark.parametrize(("cores", "counts"), [(0.39, False), (0.4, True), (4, True)])
 def test_estimates_rest_on_jobs_of_at_least_a_tenth_of_the_dominant_share(cores, counts):
     """Bob's last two jobs took a second, and those of four cores before them 1000 seconds. Another

@@ -316,7 +316,7 @@ class WaitIndex:
         self._forget_length(leaf, demand)
         before = heads.pop(demand, None)
         if before is not None:
-            del line[bisect_left(line, (before,))]
+            del line[bisect_left(line, (before, demand))]
         if entry is not None:
             heads[demand] = entry
             insort(line, (entry, demand))
