@@ -524,7 +524,7 @@ async def test_commands_inside_jobs_count_as_many_changes(front, pauses):
 
 async def test_one_user_waits_for_a_bounded_number_of_ids(front, monkeypatch):
     """Each costs memory for as long as it is waited for, on every one of many connections."""
-    monkeypatch.setattr(quotas_module, "MAX_AWAITED", 3)
+    monkeypatch.setattr(quotas_module, "MAX_NAMED", 3)
     async with front() as f:
         await f.ask(**SUBMIT, held=True)
         await f.ask(**SUBMIT, held=True)

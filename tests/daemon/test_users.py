@@ -366,7 +366,7 @@ async def test_what_is_asked_of_many_is_charged_and_bounded_also_when_the_asker_
     desk, monkeypatch
 ):
     """Or whoever names many and hangs up takes the loop and the memory from everybody."""
-    monkeypatch.setattr(quotas_module, "MAX_AWAITED", 100)
+    monkeypatch.setattr(quotas_module, "MAX_NAMED", 100)
     many = {"op": "hold", "select": {"ids": [f"1_{index}" for index in range(60)]}}
     asking = asyncio.create_task(desk.ask(ALICE, **many))
     await asyncio.sleep(0)

@@ -83,7 +83,7 @@ class BatchActions:
         All are submitted even if the client hangs up."""
         uid = actor.uid if actor.has_account else STRANGERS
         with ExitStack() as place:
-            place.enter_context(self.quotas.awaiting(uid, len(select.ids) or _UNNAMED))
+            place.enter_context(self.quotas.changing(uid, len(select.ids) or _UNNAMED))
             metered = self.engine.loop_time.metered(uid, self._ask, actor, select, make)
             asking = asyncio.ensure_future(metered)
             # It takes memory until it is done, also when the client has gone.

@@ -29,8 +29,9 @@ MAX_CANCEL_DELAY_S = 1.0
 #: Bytes of requests that have begun and are not answered, on all connections of one user together,
 #: except short requests.
 MAX_INCOMING_BYTES = 16 << 20
-#: Jobs that one user's requests may wait for, listen to or change by their ids, all together.
-MAX_AWAITED = 200_000
+#: Jobs that one user's requests may wait for and listen to by their ids, all together, and as many
+#: that they may change.
+MAX_NAMED = 200_000
 #: Bytes of unread replies on all connections of one user together. Beyond it only short replies,
 #: up to SHORT_BYTES, are sent.
 MAX_UNREAD_BYTES = 64 << 20
@@ -54,6 +55,7 @@ class Quotas:
         self._connections: Counter[int] = Counter()
         self._incoming: Counter[int] = Counter()
         self._awaited: Counter[int] = Counter()
+        self._changing: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
         #: For each user, held while a submission is with the engine.
         self.submitting: defaultdict[int, asyncio.Semaphore] = defaultdict(
@@ -102,15 +104,24 @@ class Quotas:
             _give_back(self._incoming, uid, own)
 
     def awaiting(self, uid: int, count: int) -> _Held:
-        """Count ids that a request names, as each takes memory. Raises Refused for too many."""
-        total = self._awaited[uid] + count
-        if total > MAX_AWAITED:
+        """Count ids that a client waits for or listens to, as each takes memory. Raises Refused for
+        too many."""
+        return self._naming(self._awaited, uid, count)
+
+    def changing(self, uid: int, count: int) -> _Held:
+        """Count ids of jobs that are to be changed, which are others: who waits can still cancel.
+        Raises Refused for too many."""
+        return self._naming(self._changing, uid, count)
+
+    def _naming(self, counts: Counter[int], uid: int, count: int) -> _Held:
+        total = counts[uid] + count
+        if total > MAX_NAMED:
             raise Refused(
                 "too-many-ids",
-                f"requests of uid {uid} would name {total} jobs; {MAX_AWAITED} are the most",
+                f"requests of uid {uid} would name {total} jobs; {MAX_NAMED} are the most",
                 hint="name the array instead of its tasks, or fewer at a time",
             )
-        return _Held(self._awaited, uid, count)
+        return _Held(counts, uid, count)
 
     def unread(self, uid: int, size: int) -> _Held:
         """Count a reply until it is read. Raises Refused if it is too long to keep until then."""
