@@ -82,13 +82,12 @@ class BatchActions:
         """Submit a stimulus for every selected job; the refusal of one does not stop the others.
         All are submitted even if the client hangs up."""
         uid = actor.uid if actor.has_account else STRANGERS
-        with ExitStack() as place:
-            place.enter_context(self.quotas.changing(uid, len(select.ids) or _UNNAMED))
-            metered = self.engine.loop_time.metered(uid, self._ask, actor, select, make)
-            asking = asyncio.ensure_future(metered)
-            # It takes memory until it is done, also when the client has gone.
-            held = place.pop_all()
-        asking.add_done_callback(lambda _: held.close())
+        counted = ExitStack()
+        counted.enter_context(self.quotas.changing(uid, len(select.ids) or _UNNAMED))
+        metered = self.engine.loop_time.metered(uid, self._ask, actor, select, make)
+        asking = asyncio.ensure_future(metered)
+        # It takes memory until it is done, also when the client has gone.
+        asking.add_done_callback(lambda _: counted.close())
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
         return await asyncio.shield(asking)

@@ -121,7 +121,7 @@ class Confinement(ABC):
         """Return the attempt's cgroup, relative to each mount point, or None without cgroups."""
         return None
 
-    def adopt(self, key: Key) -> None:  # noqa: B027
+    def adopt(self, key: Key) -> None:  # noqa: B027  # most have nothing to take over
         """Take over an attempt of an earlier launcher; called for each at the start."""
 
     @abstractmethod
