@@ -132,7 +132,11 @@ def test_keys_act_on_real_jobs(sit, instance):
     with (instance.work / "drf-2.out").open("a") as file:
         file.write("".join(f"step {number}\n" for number in range(200)))
     row(terminal, "step 199")
-    terminal.type(CTRL_C + b"?step 42" + ENTER)
+    row(terminal, "Waiting for data")
+    # less forgets what was typed before it has seen the ^C.
+    terminal.type(CTRL_C)
+    row(terminal, "(END)")
+    terminal.type(b"?step 42" + ENTER)
     row(terminal, "step 42")
     terminal.type(b"q")
     row(terminal, "RUNNING 2", "NAME")
