@@ -136,7 +136,7 @@ def test_a_shutdown_cancels_what_has_not_started(instance):
     with Executor(socket=instance.socket, directory=instance.work, memory="64M") as executor:
         running = executor.submit(time.sleep, 1)
         waiting = executor.options(hold=True).submit(time.sleep, 600)
-        wait_for("its start", running.running)
+        wait_for("its start", lambda: running.running() or running.done())
         executor.shutdown(cancel_futures=True)
     assert (running.result(0), waiting.cancelled()) == (None, True)
     with pytest.raises(RuntimeError, match="after shutdown"):

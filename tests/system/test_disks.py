@@ -133,7 +133,8 @@ def test_what_nobody_declares_is_lent_until_somebody_who_holds_less_wants_more(i
     """The first pool holds two thirds of the memory: the other gets all but what is promised."""
     first = Reader(instance, extra, "10M..40M/1M", "-p", "A", "-m", "12G")
     wait_for("all that it asked for", lambda: first.limit() == 40)
-    alone = first.rate()
+    # Others can only slow a reader down.
+    wait_for("reads at what is lent", lambda: first.rate() > 20)
     shown = instance.show(first.job["id"])
     (loan,) = shown["lent_disks"]
     assert (loan["disk"], loan["direction"], loan["floor"]) == ("extra", "read", 10 * MIB)
@@ -148,8 +149,8 @@ def test_what_nobody_declares_is_lent_until_somebody_who_holds_less_wants_more(i
     second = Reader(instance, extra, "10M..40M/1M", "-p", "B", "-m", "100M")
     wait_for("the second one's part", lambda: second.limit() > 30 and first.limit() < 15)
     assert first.limit() + second.limit() <= 45.001
-    both = first.rate(), second.rate()
-    assert alone > 2 * both[0] and both[1] > 1.5 * both[0], (alone, both)
+    assert first.rate() < 20
+    wait_for("reads at what is lent", lambda: second.rate() > 20)
     assert "may read" in instance.drf("why", first.job["id"]).stdout
 
     plain = Reader(instance, extra, "20M/1M", "-p", "B", "-m", "100M")
@@ -158,7 +159,7 @@ def test_what_nobody_declares_is_lent_until_somebody_who_holds_less_wants_more(i
     for job in (second, plain):
         instance.drf("cancel", job.job["id"])
     wait_for("its loan again", lambda: first.limit() == 40)
-    assert first.rate() > 2 * both[0]
+    wait_for("reads at what is lent", lambda: first.rate() > 20)
 
 
 def test_a_loan_outlives_the_controller_and_is_given_back_by_a_job_that_stands_or_loses_its_range(

@@ -39,7 +39,7 @@ def used(instance: Instance, job_id: int) -> Usage:
 
 
 def test_a_tenth_of_a_core_is_a_tenth_of_a_core(instance):
-    """A busy machine disturbs the measurement: one of three has to be right, and none above."""
+    """A busy machine may leave it less: one measure of ten has to be right, and none above."""
     burn = (
         "import time; start, used = time.time(), time.process_time()\n"
         "while time.time() < start + 3: pass\n"
@@ -47,7 +47,7 @@ def test_a_tenth_of_a_core_is_a_tenth_of_a_core(instance):
     )
     took: list[float] = []
     while not took or took[-1] != pytest.approx(0.1, abs=0.03):
-        assert len(took) < 3, took
+        assert len(took) < 10, took
         job = instance.ended("-c", "0.1", "--", *python(burn))
         assert job["state"] == "COMPLETED"
         took.append(float(instance.output(job["id"])))
@@ -255,7 +255,7 @@ def test_a_stranger_with_the_pid_of_what_was_left_lives(instance):
         pytest.skip("the kernel gives no pid that is asked for")
     script = "sleep 600 & echo $!; exec sleep 0.5"
     job_id = instance.submit("--", "sh", "-c", script)
-    output = Path(instance.wait_state(job_id, "RUNNING")["stdout"])
+    output = Path(instance.show(job_id)["stdout"])
     pid = int(wait_for("the pid", lambda: output.exists() and output.read_text()))
     wait_for("the end of what was left", lambda: not Path(f"/proc/{pid}").exists())
     for _ in range(100):
