@@ -1088,11 +1088,10 @@ class SnapshotRow(ProgressView):
 
 
 class WaitingReply(TypedDict):
-    """A page of waiting jobs."""
+    """The first waiting jobs that pass a filter, in the order of their expected start."""
 
     rows: list[SnapshotRow]
-    #: The number of rows before the page, and of all rows.
-    first: int
+    #: The number of all of them.
     total: int
 
 

@@ -226,20 +226,13 @@ class SnapshotsRequest(_Request, tag="snapshots", frozen=True):
 
 
 class WaitingRequest(_Request, tag="waiting", frozen=True):
-    """Ask for the waiting jobs that pass every filter, as rows of a snapshot, a page at a time."""
+    """Ask for the first waiting jobs that pass every filter, as rows of a snapshot."""
 
     #: In the label, name, user, pool, state or code of the reason, in letters of either case.
     text: Annotated[str, Meta(max_length=limits.NAME_LENGTH)] = ""
     #: A node of the fair-share tree, such as `root.lab`.
     below: Text = ""
     user: Name | None = None
-    #: `turn` is the order in which they would start now.
-    order: Literal["turn", "submission", "user", "name", "cores", "memory"] = "turn"
-    reverse: bool = False
-    #: The number of rows before the page, or null for the last page.
-    skip: Annotated[int, Meta(ge=0, le=1 << 53)] | None = 0
-    #: Rows per page.
-    limit: Annotated[int, Meta(ge=1, le=300)] = 300
 
 
 class UsageRequest(_Request, tag="usage", frozen=True):

@@ -41,9 +41,9 @@ from drfd_cli.top.feed import (
     SnapshotReader,
     fetch_detail,
     fetch_shortfalls,
-    fetch_waiting,
     find_output,
     request_action,
+    search_waiting,
 )
 from drfd_cli.top.history import History
 from drfd_cli.top.keys import Act, KeyDecoder, Page
@@ -54,11 +54,11 @@ from drfd_cli.top.state import (
     Look,
     State,
     UserAction,
-    missing_query,
+    answer_to,
+    must_search,
     press,
     shown,
     viewer_of,
-    window_of,
 )
 from drfd_cli.top.view import Detail, Scene, Size, screen, settled, whole
 
@@ -164,8 +164,8 @@ _ESCAPE_S = 0.1
 _INPUT_S = 1.2
 #: Seconds between two requests for the page of a job, as often as the daemon measures use.
 _JOB_S = 1.8
-#: Seconds between two requests for waiting jobs that the snapshots do not have, and the least
-#: ratio of them to the time that such a request takes.
+#: Seconds between two searches of all waiting jobs, and the least ratio of them to the time that
+#: such a search takes.
 _WAITING_S, _TIMES = 2.0, 20.0
 #: Seconds between two requests for what was missing of the promises.
 _SHORTFALLS_S = 900.0
@@ -198,8 +198,8 @@ class App:
         self._shortfalls: dict[str, int] = {}
         self._shortfalls_s = -math.inf
         self._asked_s = 0.0
-        #: The answer to the last query for waiting jobs that the snapshots do not have; whether
-        #: another one is on its way, and from when on one may be made.
+        #: The answer to the last search of all waiting jobs; whether another one is on its way, and
+        #: from when on one may be made.
         self._found: FoundRows | None = None
         self._is_seeking, self._seek_s = False, 0.0
         #: The message on the screen, and since when (monotonic seconds).
@@ -269,9 +269,8 @@ class App:
         before, snapshot = self._state, self._feed.news.snapshot
         size = Size(*self._screen.size())
         listed = shown(snapshot, before, self._found)
-        window = window_of(snapshot, before, self._found)
         self._state, action = press(
-            before, key, listed, max(1, size.rows // 3), window, viewer_of(snapshot)
+            before, key, listed, max(1, size.rows // 3), viewer_of(snapshot)
         )
         self._state = settled(self._scene(), size, self._theme)
         match action:
@@ -328,21 +327,19 @@ class App:
             )
 
     def _seek(self) -> None:
-        """Ask for waiting jobs that the snapshot does not have, if they are to be shown and were
-        not asked for lately."""
-        snapshot = self._feed.news.snapshot
-        query = missing_query(snapshot, self._state)
-        if query is None:
+        """Search all waiting jobs, if that is needed and was not done lately."""
+        snapshot, row_filter = self._feed.news.snapshot, self._state.row_filter
+        if not must_search(snapshot, self._state):
             self._found = None
             return
-        is_new = self._found is None or self._found.query != query
+        is_new = answer_to(self._state, self._found) is None
         if self._is_seeking or (not is_new and time.monotonic() < self._seek_s):
             return
         self._is_seeking, user = True, snapshot["user"]
         begin_s = time.monotonic()
 
         def ask(connection: Connection) -> FoundRows:
-            found = fetch_waiting(connection, query, user)
+            found = search_waiting(connection, row_filter, user)
             now_s = time.monotonic()
             self._seek_s = now_s + max(_WAITING_S, _TIMES * (now_s - begin_s))
             return found

@@ -27,7 +27,7 @@ from drfd_cli.commands.log import open_file, output_of, tail_of
 from drfd_cli.commands.retry import read_changes, submit_again
 from drfd_cli.output import clean
 from drfd_cli.top.keys import Act
-from drfd_cli.top.state import FoundRows, Look, WaitingQuery
+from drfd_cli.top.state import FoundRows, Look, RowFilter
 from drfd_cli.top.view import Detail
 
 if TYPE_CHECKING:
@@ -80,22 +80,16 @@ def fetch_detail(
     return label, errors, Detail(show, why, usage, why_s, tuple(lines), path, problem, errors)
 
 
-def fetch_waiting(connection: Connection, query: WaitingQuery, user: str) -> FoundRows:
-    """Request waiting jobs that the snapshot does not have. `user` is the caller's name."""
-    row_filter = query.row_filter
-    asked: dict[str, object] = {
-        "text": row_filter.text,
-        "below": row_filter.below,
-        "user": user if row_filter.only_mine else None,
-        "order": query.order,
-        "reverse": query.is_reversed,
-        "skip": query.first,
-    }
+def search_waiting(connection: Connection, row_filter: RowFilter, user: str) -> FoundRows:
+    """Search all waiting jobs. `user` is the caller's name."""
+    own = user if row_filter.only_mine else None
     try:
-        reply = connection.request("waiting", **asked)
+        reply = connection.request(
+            "waiting", text=row_filter.text, below=row_filter.below, user=own
+        )
     except Refused as error:
-        return FoundRows(query, problem=clean(str(error), 400))
-    return FoundRows(query, reply["rows"], reply["first"], reply["total"])
+        return FoundRows(row_filter, problem=clean(str(error), 400))
+    return FoundRows(row_filter, reply["rows"], reply["total"])
 
 
 def fetch_shortfalls(connection: Connection) -> dict[str, int]:

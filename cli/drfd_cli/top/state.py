@@ -54,44 +54,14 @@ class RowFilter:
 
 
 @dataclass(frozen=True)
-class WaitingQuery:
-    """A part of the list of waiting jobs that the snapshot does not have."""
+class FoundRows:
+    """The daemon's answer to a search of all waiting jobs: the first rows, and the number of all
+    that pass the filter."""
 
     row_filter: RowFilter
-    order: str
-    is_reversed: bool
-    #: The number of rows before the part, or None for the end of the list.
-    first: int | None
-
-
-@dataclass(frozen=True)
-class FoundRows:
-    """The daemon's answer to a query: the rows, the place of the first one, and the number of all
-    rows of the list."""
-
-    query: WaitingQuery
     rows: list[SnapshotRow] = field(default_factory=list)
-    first: int = 0
     total: int = 0
     #: Why the daemon did not answer; then there are no rows.
-    problem: str = ""
-
-    def answers(self, query: WaitingQuery | None) -> bool:
-        """Return whether the rows are of the list that was asked for, if perhaps another part."""
-        is_same = query is not None and replace(self.query, first=query.first) == query
-        return is_same and not self.problem
-
-
-@dataclass(frozen=True)
-class Window:
-    """The number of waiting rows before and after those that are listed."""
-
-    before: int = 0
-    after: int = 0
-    #: Whether these are the daemon's rows for the filter and order; else they are the part of the
-    #: snapshot that passes.
-    is_whole: bool = True
-    #: Why no others can be listed.
     problem: str = ""
 
 
@@ -153,9 +123,6 @@ class State:
     #: Paths of the pools of which nothing below is listed.
     folded: frozenset[str] = frozenset()
     history: WhenShown = WhenShown.WITH_ROOM
-    #: The place at which the list of waiting jobs begins, if the snapshot does not have all of
-    #: them, or None for the end of the list.
-    first: int | None = 0
     #: The job that the page about one job shows.
     job: SnapshotRow | None = None
     shows_errors: bool = False
@@ -178,42 +145,35 @@ class State:
 # -- the rows of the panels ----------------------------------------------------------------------
 
 
-def missing_query(snapshot: SnapshotView, state: State) -> WaitingQuery | None:
-    """Return what the daemon must be asked for, because the snapshot does not have it, or None."""
-    order, is_reversed = state.order(TopPanel.WAITING), TopPanel.WAITING in state.backwards
-    is_usual = state.row_filter.is_empty() and not state.sorted_by.get(TopPanel.WAITING)
-    if not snapshot["pending_more"] or (is_usual and not is_reversed and state.first == 0):
-        return None
-    return WaitingQuery(state.row_filter, order, is_reversed, state.first)
+def must_search(snapshot: SnapshotView, state: State) -> bool:
+    """Return whether the daemon must be asked which waiting jobs pass the filter, because the
+    snapshot does not have all of them."""
+    return bool(snapshot["pending_more"]) and not state.row_filter.is_empty()
 
 
-def window_of(snapshot: SnapshotView, state: State, found: FoundRows | None) -> Window:
-    """Return how many waiting rows are before and after the listed ones."""
-    query = missing_query(snapshot, state)
-    problem = found.problem if found is not None else ""
-    if query is not None and found is not None and found.answers(query):
-        return Window(found.first, max(0, found.total - found.first - len(found.rows)))
-    return Window(0, snapshot["pending_more"], query is None, problem)
+def answer_to(state: State, found: FoundRows | None) -> FoundRows | None:
+    """Return the latest answer of the daemon if it is one to the present filter, or None."""
+    return found if found is not None and found.row_filter == state.row_filter else None
 
 
 def shown(snapshot: SnapshotView, state: State, found: FoundRows | None = None) -> Lists:
-    """Return the rows of each panel. The tree is never filtered. `found` is the latest answer to
-    the query for waiting jobs that the snapshot does not have."""
+    """Return the rows of each panel. The tree is never filtered. `found` is the latest answer to a
+    search of all waiting jobs."""
     row_filter, waiting = state.row_filter, snapshot["pending"]
-    is_found = found is not None and found.answers(missing_query(snapshot, state))
-    if row_filter.only_mine:
+    answer = answer_to(state, found) if must_search(snapshot, state) else None
+    # The daemon's rows pass the filter, also those that do not show the text.
+    is_found = answer is not None and not answer.problem
+    if answer is not None and is_found:
+        waiting = answer.rows
+    elif row_filter.only_mine:
         # `pending` is cut; `mine` has the user's own jobs behind the cut.
         waiting = [*waiting, *snapshot["mine"]]
     lists: Lists = {TopPanel.TREE: _tree(snapshot["nodes"], state)}
-    for panel, rows in (
-        (TopPanel.RUNNING, snapshot["running"]), (TopPanel.WAITING, waiting),
-        (TopPanel.ENDED, snapshot["ended"]),
+    for panel, rows, are_chosen in (
+        (TopPanel.RUNNING, snapshot["running"], False), (TopPanel.WAITING, waiting, is_found),
+        (TopPanel.ENDED, snapshot["ended"], False),
     ):  # fmt: skip
-        if found is not None and is_found and panel is TopPanel.WAITING:
-            # The daemon has filtered and sorted them.
-            lists[panel] = found.rows
-            continue
-        if not row_filter.is_empty():
+        if not row_filter.is_empty() and not are_chosen:
             rows = [row for row in rows if _is_chosen(row, row_filter, snapshot["user"])]
         lists[panel] = _sorted(rows, panel, state)
     lists[TopPanel.ENDED] = _gathered(lists[TopPanel.ENDED])
@@ -368,7 +328,7 @@ ORDERS: dict[TopPanel, dict[str, Callable[[Any], Any] | None]] = {
 
 # -- the effect of keys --------------------------------------------------------------------------
 
-_WHOLE, _ANYBODY = Window(), Viewer()
+_ANYBODY = Viewer()
 #: Keys that do the same at any time.
 _ALWAYS = {
     "ctrl-c": UserAction.QUIT, "ctrl-l": UserAction.REDRAW, "ctrl-z": UserAction.SUSPEND,
@@ -376,8 +336,6 @@ _ALWAYS = {
 _STEPS = {"down": 1, "j": 1, "up": -1, "k": -1}
 #: Most characters of a search text.
 _MOST_TEXT = 60
-#: Waiting rows that two neighbouring parts of the list have in common.
-_OVERLAP = 100
 #: A scroll position beyond the end of any page.
 _END = 1 << 40
 
@@ -394,23 +352,10 @@ def cursor(state: State, panel: TopPanel, rows: Sequence[Any]) -> int:
 
 
 def press(
-    state: State, key: str, lists: Lists, page_rows: int, window: Window = _WHOLE,
-    viewer: Viewer = _ANYBODY,
-) -> tuple[State, UserAction | Act | Look | None]:  # fmt: skip
-    """Return the next state, and the action to do outside the screen or None. `page_rows` is the
-    number of rows that PgUp and PgDn move; `window` tells of waiting rows that are not listed;
-    without a `viewer`, nothing is refused to the user."""
-    after, action = _press(state, key, lists, page_rows, window, viewer)
-    if (after.row_filter, after.sorted_by, after.backwards) != (
-        state.row_filter, state.sorted_by, state.backwards
-    ):  # fmt: skip
-        after = replace(after, first=0)
-    return after, action
-
-
-def _press(
-    state: State, key: str, lists: Lists, page_rows: int, window: Window, viewer: Viewer
+    state: State, key: str, lists: Lists, page_rows: int, viewer: Viewer = _ANYBODY
 ) -> tuple[State, UserAction | Act | Look | None]:
+    """Return the next state, and the action to do outside the screen or None. `page_rows` is the
+    number of rows that PgUp and PgDn move; without a `viewer`, nothing is refused to the user."""
     state = replace(state, message="", is_bad=False)
     if key in _ALWAYS:
         return state, _ALWAYS[key]
@@ -434,7 +379,7 @@ def _press(
         return _on_page(state, key, page_rows), None
     if key == "q":
         return state, UserAction.QUIT
-    return _on_main(state, key, lists, page_rows, window), None
+    return _on_main(state, key, lists, page_rows), None
 
 
 def hidden_marks(state: State, lists: Lists, viewer: Viewer) -> dict[str, SnapshotRow]:
@@ -512,7 +457,7 @@ def _on_page(state: State, key: str, page_rows: int) -> State:
     return replace(state, scroll=max(0, state.scroll + step))
 
 
-def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Window) -> State:
+def _on_main(state: State, key: str, lists: Lists, page_rows: int) -> State:
     rows = lists[state.panel]
     at = cursor(state, state.panel, rows)
     match key:
@@ -548,44 +493,19 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int, window: Windo
             return replace(state, row_filter=RowFilter())
         case "enter" if rows:
             return _open(state, rows[at])
-        case "home" | "g" if state.panel is TopPanel.WAITING and window.before:
-            return replace(_place(state, CursorPlace()), first=0)
         case "home" | "g":
             return _move(state, rows, 0)
-        case "end" | "G" if state.panel is TopPanel.WAITING and window.after:
-            if window.problem:
-                return replace(state, message=window.problem, is_bad=True)
-            return replace(_place(state, CursorPlace(index=_END)), first=None)
         case "end" | "G":
             return _move(state, rows, len(rows) - 1)
     step = _STEPS.get(key) or {"pgdn": page_rows, "pgup": -page_rows}.get(key, 0)
-    if not step:
-        return state
-    if state.panel is TopPanel.WAITING:
-        state = _turn_page(state, len(rows), at + step, window)
-    return _move(state, rows, at + step)
-
-
-def _turn_page(state: State, count: int, at: int, window: Window) -> State:
-    """Return the state with another part of the waiting rows, if the cursor is to leave this one:
-    it then goes on from its row."""
-    if at >= count and window.after:
-        if window.problem:
-            return replace(state, message=window.problem, is_bad=True)
-        return replace(state, first=window.before + max(0, count - _OVERLAP))
-    if at < 0 and window.before:
-        return replace(state, first=max(0, window.before - count + _OVERLAP))
-    return state
+    return _move(state, rows, at + step) if step else state
 
 
 def _move(state: State, rows: list[Any], at: int) -> State:
     if not rows:
         return state
     at = max(0, min(at, len(rows) - 1))
-    return _place(state, CursorPlace(key_of(state.panel, rows[at]), at))
-
-
-def _place(state: State, place: CursorPlace) -> State:
+    place = CursorPlace(key_of(state.panel, rows[at]), at)
     return replace(state, places={**state.places, state.panel: place})
 
 

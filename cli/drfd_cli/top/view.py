@@ -49,15 +49,15 @@ from drfd_cli.top.state import (
     State,
     TopPanel,
     WhenShown,
-    Window,
+    answer_to,
     cursor,
     hidden_marks,
     mark_of,
+    must_search,
     selected,
     shown,
     targets,
     viewer_of,
-    window_of,
 )
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Scene:
     now_s: float
     detail: Detail | None = None
     trouble: str = ""
-    #: Waiting jobs that the snapshot does not have.
+    #: The latest answer to a search of all waiting jobs.
     found: FoundRows | None = None
     #: What the snapshots so far have shown, or None for a single screen.
     history: History | None = None
@@ -296,13 +296,13 @@ def _tables(
     held = f", {counts['HELD']:,} held" if counts.get("HELD") else ""
     suspended = counts.get("SUSPENDED", 0)
     paused = f", {suspended:,} suspended" if suspended else ""
-    window = window_of(snapshot, state, scene.found)
+    searched, more = _search_words(scene, len(rows[TopPanel.WAITING]))
     is_filtered = not state.row_filter.is_empty()
 
     def title(panel: TopPanel, words: str) -> str:
-        found = f" ({len(rows[panel])} shown)" if is_filtered else ""
-        if panel is TopPanel.WAITING:
-            found = _place_in_list(state, window, len(rows[panel]))
+        found = f" ({len(rows[panel]):,} shown)" if is_filtered else ""
+        if panel is TopPanel.WAITING and searched:
+            found = searched
         by = f" by {state.order(panel)}" if state.sorted_by.get(panel) else ""
         return words + found + by + ", reversed" * (panel in state.backwards)
 
@@ -321,7 +321,7 @@ def _tables(
         waiting_table(
             rows[TopPanel.WAITING], theme, right, at_s=at_s, has_sentences=has_sentences,
             title=title(TopPanel.WAITING, f"WAITING {waiting:,}{held}"),
-            more=_more_words(state, window),
+            more=more,
         ),
         ended_table(
             rows[TopPanel.ENDED], theme, right, at_s=at_s, title=title(TopPanel.ENDED, "ENDED")
@@ -333,26 +333,19 @@ def _tables(
     return dict(zip(TopPanel, (tree, *others), strict=True))
 
 
-def _place_in_list(state: State, window: Window, count: int) -> str:
-    """Return which of the waiting rows are listed, for the title of the panel."""
-    total = window.before + count + window.after
-    if window.before or (window.after and not state.row_filter.is_empty() and window.is_whole):
-        return f" (rows {window.before + 1:,}-{window.before + count:,} of {total:,})"
-    if state.row_filter.is_empty():
-        return ""
-    is_complete = window.is_whole or not window.after or window.problem
-    return f" ({count:,} shown)" if is_complete else f" ({count:,} shown, searching all …)"
-
-
-def _more_words(state: State, window: Window) -> str:
-    """Return the line below the last waiting row that is listed."""
-    if not window.after:
-        return ""
-    if window.problem:
-        return f"… and {window.after:,} more rows; {window.problem}"
-    if not window.is_whole and not state.row_filter.is_empty():
-        return f"… searching {window.after:,} more rows"
-    return f"… and {window.after:,} more rows; G goes to the last"
+def _search_words(scene: Scene, count: int) -> tuple[str, str]:
+    """Return what the title of the waiting jobs says of a search, of which `count` rows are listed,
+    and the line below the last row; empty where there is nothing to say."""
+    more = scene.snapshot["pending_more"]
+    if not must_search(scene.snapshot, scene.state):
+        return "", f"… and {more:,} more rows" if more else ""
+    answer = answer_to(scene.state, scene.found)
+    if answer is None:
+        return f" ({count:,} shown, searching all …)", f"… searching {more:,} more rows"
+    if answer.problem:
+        return "", f"… and {more:,} more rows; {answer.problem}"
+    left = answer.total - count
+    return "", f"… and {left:,} more rows" if left > 0 else ""
 
 
 def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:

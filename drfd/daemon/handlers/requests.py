@@ -249,7 +249,7 @@ class Requests:
 
     @verb(msg.WaitingRequest, lock=_LISTS)
     async def _waiting(self, _: st.Actor, request: msg.WaitingRequest) -> replies.WaitingReply:
-        return await self._waiting_rows.page(request)
+        return await self._waiting_rows.search(request)
 
     @verb(msg.WaitRequest, waits=True)
     async def _wait(self, actor: st.Actor, request: msg.WaitRequest) -> replies.WaitReply:

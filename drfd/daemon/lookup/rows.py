@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import chain, islice
-from typing import Any, get_args
+from typing import get_args
 
 from drfd.common.errors import Refused
 from drfd.core.decisions.job_requests import owns
@@ -32,22 +32,14 @@ MOST_PENDING = 300
 #: The most queue entries that are read for the pending rows. An array of which single tasks have
 #: started has many entries and one row.
 _MOST_PIECES = 4 * MOST_PENDING
-#: The most queue entries that are put in the order of their start for a page, because the queues
-#: may not change meanwhile. Rows behind them follow in the order of ids.
+#: The most queue entries that found rows are ordered by, because the queues may not change
+#: meanwhile. Rows behind them follow in the order of ids.
 _MOST_ORDERED = 2000
 #: Least characters of a text that is compared with the codes of reasons, which cost some work.
 _LEAST_CODE = 3
 _CODES = tuple(code.casefold() for code in get_args(Code))
 #: Seconds for which reasons for waiting are cached: they contain times of day.
 _REASONS_S = 5.0
-
-_SORT_KEYS: dict[str, Callable[[Job], Any]] = {
-    "submission": lambda job: job.submitted_at,
-    "user": lambda job: job.spec.user,
-    "name": lambda job: job.spec.name,
-    "cores": lambda job: -job.spec.demand.cores_milli,
-    "memory": lambda job: -job.spec.demand.memory_bytes,
-}
 
 
 @dataclass
@@ -99,9 +91,9 @@ class WaitingRows:
             found.update(islice(fresh, MOST_PENDING - len(found)))
         return found
 
-    async def page(self, request: WaitingRequest) -> replies.WaitingReply:
-        """Return a page of the rows that pass the filter. `skip` counts from the first one, or is
-        null for the last page. All waiting jobs are searched, with pauses for other requests."""
+    async def search(self, request: WaitingRequest) -> replies.WaitingReply:
+        """Return the first rows that pass the filter. All waiting jobs are searched, with pauses
+        for other requests."""
         yielding = CooperativeYield()
         self._reasons.clear()
         found: dict[int, Row] = {}
@@ -112,17 +104,14 @@ class WaitingRows:
             if row is not None and passes(row):
                 found[row_id] = row
             await yielding.maybe_yield()
-        ids = self._in_order(found, request)
-        total = len(ids)
-        first = max(0, total - request.limit) if request.skip is None else min(request.skip, total)
         rows = []
-        for row_id in ids[first : first + request.limit]:
+        for row_id in self._by_start(found)[:MOST_PENDING]:
             # It may have started or ended in a pause.
             row = self.find(row_id)
             if row is not None:
                 rows += self.waiting_rows([row])
             await yielding.maybe_yield()
-        return {"rows": rows, "first": first, "total": total}
+        return {"rows": rows, "total": len(found)}
 
     def find(self, row_id: int) -> Row | None:
         """Return the job, or the array's tasks without a record, if it waits now, or None."""
@@ -230,24 +219,18 @@ class WaitingRows:
 
         return passes
 
-    def _in_order(self, found: dict[int, Row], request: WaitingRequest) -> list[int]:
-        """Return the ids of the rows in the requested order."""
-        ids = sorted(found)
-        if request.order != "turn":
-            key = _SORT_KEYS[request.order]
-            ids.sort(key=lambda row_id: key(job_of(found[row_id])))
-        elif ids:
-            entries = islice(chain(self._in_turn(), shut_out(self.engine.ledger)), _MOST_ORDERED)
-            ranks = {row_id: at for at, row_id in enumerate(self._rows(entries, _MOST_ORDERED))}
+    def _by_start(self, found: dict[int, Row]) -> list[int]:
+        """Return the ids of the rows in the order of their start; held ones come last."""
+        if not found:
+            return []
+        entries = islice(chain(self._in_turn(), shut_out(self.engine.ledger)), _MOST_ORDERED)
+        ranks = {row_id: at for at, row_id in enumerate(self._rows(entries, _MOST_ORDERED))}
 
-            def rank(row_id: int) -> tuple[bool, int]:
-                is_held = job_of(found[row_id]).state is JobState.HELD
-                return is_held, ranks.get(row_id, _MOST_ORDERED)
+        def rank(row_id: int) -> tuple[bool, int, int]:
+            is_held = job_of(found[row_id]).state is JobState.HELD
+            return is_held, ranks.get(row_id, _MOST_ORDERED), row_id
 
-            ids.sort(key=rank)
-        if request.reverse:
-            ids.reverse()
-        return ids
+        return sorted(found, key=rank)
 
 
 def _id_of(row: Row) -> int:

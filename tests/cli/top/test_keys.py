@@ -10,27 +10,23 @@ from hypothesis import strategies as st
 
 from canned_snapshots import AT_S, ended, many, row, snapshot, three_jobs, waits
 from drfd.client.connection import Connection
-from drfd_cli.top.feed import fetch_waiting
+from drfd_cli.top.feed import search_waiting
 from drfd_cli.top.keys import Act, KeyDecoder, Page, Question, Viewer, refusal
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.state import (
     ORDERS,
-    CursorPlace,
     FoundRows,
     Look,
     RowFilter,
     State,
     TopPanel,
     UserAction,
-    WaitingQuery,
     WhenShown,
     cursor,
-    missing_query,
     press,
     shown,
     targets,
     viewer_of,
-    window_of,
 )
 from drfd_cli.top.view import Scene, Size, screen
 
@@ -56,8 +52,7 @@ def wish_after(
     viewer, of = (ROOT, three_jobs()) if of is None else (ALICE, of)
     for key in keys:
         assert wish is None, key
-        lists, window = shown(of, state, found), window_of(of, state, found)
-        state, wish = press(state, key, lists, 5, window, viewer)
+        state, wish = press(state, key, shown(of, state, found), 5, viewer)
     return state, wish
 
 
@@ -354,14 +349,11 @@ FAR = snapshot(
     pending=[waits(number, name=f"job{number}") for number in range(300)],
     pending_more=200, counts={"PENDING": 500},
 )  # fmt: skip
-LAST = replace(WAITING, places={TopPanel.WAITING: CursorPlace("299", 299)})
 
 
-def answer(state: State, ids: range, first: int = 0, total: int | None = None) -> FoundRows:
-    query = missing_query(FAR, state)
-    assert query is not None
+def answer(state: State, ids: range) -> FoundRows:
     rows = [waits(number, name=f"job{number}") for number in ids]
-    return FoundRows(query, rows, first, len(ids) if total is None else total)
+    return FoundRows(state.row_filter, rows[:300], len(ids))
 
 
 def far_screen(state: State, found: FoundRows | None) -> str:
@@ -373,7 +365,6 @@ def test_a_search_is_for_all_jobs_and_until_the_answer_no_job_is_denied():
     assert labels(state, FAR) == []
     assert "(0 shown, searching all …)" in far_screen(state, None)
     found = answer(state, range(499, 500))
-    assert found.query == WaitingQuery(RowFilter("job499"), "turn", False, 0)
     assert labels(state, FAR, found=found) == ["499"]
     assert "WAITING 500 (1 shown)" in far_screen(state, found)
     # An answer to an earlier text is none to this one.
@@ -383,47 +374,36 @@ def test_a_search_is_for_all_jobs_and_until_the_answer_no_job_is_denied():
     ]
 
 
-def test_the_last_job_is_reached_and_the_cursor_goes_over_the_end_of_what_is_listed():
-    told = "… and 200 more rows; G goes to the last"
-    assert told in far_screen(LAST, None)
-    state = after(WAITING, "G", of=FAR)
-    assert state.first is None
-    found = answer(state, range(200, 500), 200, 500)
-    assert under_cursor(state, FAR, found=found) == "499"
-    assert "(rows 201-500 of 500)" in far_screen(state, found)
-    back = after(state, "g", of=FAR, found=found)
-    assert (back.first, back.places[TopPanel.WAITING]) == (0, CursorPlace())
-    assert missing_query(FAR, back) is None
-    state = after(LAST, "j", of=FAR)
-    assert state.first == 200
-    found = answer(state, range(200, 500), 200, 500)
-    assert under_cursor(state, FAR, found=found) == "299"
-    on = after(state, "j", of=FAR, found=found)
-    assert on.places[TopPanel.WAITING] == CursorPlace("300", 100)
-    first = replace(on, places={TopPanel.WAITING: CursorPlace("200", 0)})
-    assert after(first, "k", of=FAR, found=found).first == 0
+def test_what_is_left_out_of_a_long_list_is_counted():
+    last = after(WAITING, "G", of=FAR)
+    assert under_cursor(last, FAR) == "299"
+    assert "… and 200 more rows" in far_screen(last, None)
+    state = after(WAITING, "/", *"job", "enter", of=FAR)
+    found = answer(state, range(500))
+    last = after(state, "G", of=FAR, found=found)
+    assert "(300 shown)" in far_screen(last, found)
+    assert "… and 200 more rows" in far_screen(last, found)
+    assert labels(after(state, "S", of=FAR, found=found), FAR, found=found)[0] == "299"
 
 
 def test_the_daemon_is_asked_for_what_the_screen_is_to_show(daemon, refuse):
-    reply = {"rows": [waits(7)], "first": 4, "total": 5}
+    reply = {"rows": [waits(7)], "total": 5}
     daemon.replies = {"waiting": [reply, refuse(text="too many requests")]}
-    query = WaitingQuery(RowFilter("fit", "root.lab", only_mine=True), "name", True, None)
+    row_filter = RowFilter("fit", "root.lab", only_mine=True)
     connection = Connection(daemon.path)
-    assert fetch_waiting(connection, query, "alice") == FoundRows(query, reply["rows"], 4, 5)
-    assert daemon.requests == [{
-        "op": "waiting", "text": "fit", "below": "root.lab", "user": "alice", "order": "name",
-        "reverse": True, "skip": None,
-    }]  # fmt: skip
+    assert search_waiting(connection, row_filter, "alice") == FoundRows(
+        row_filter, reply["rows"], 5
+    )
+    assert daemon.requests == [
+        {"op": "waiting", "text": "fit", "below": "root.lab", "user": "alice"}
+    ]
     # One that refuses is no reason to say that there are none.
     state = after(WAITING, "/", *"job2", "enter", of=FAR)
-    asked = missing_query(FAR, state)
-    assert asked is not None
-    found = fetch_waiting(connection, asked, "alice")
+    found = search_waiting(connection, state.row_filter, "alice")
     connection.close()
     assert len(labels(state, FAR, found=found)) == 111
-    last = after(after(state, "esc", of=FAR, found=found), "G", of=FAR, found=found)
-    assert (last.first, last.is_bad) == (0, True)
-    assert "too many requests" in last.message
+    last = after(state, "G", of=FAR, found=found)
+    assert "… and 200 more rows; too many requests" in far_screen(last, found)
 
 
 # -- the bytes of a terminal -------------------------------------------------------------------
