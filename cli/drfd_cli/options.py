@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import click
@@ -674,12 +675,12 @@ _EXPERIMENTS = "drfd_experiments"
 
 
 class WithExperiments(click.Group):
-    """A group that also has commands of experiments, which are imported when they are used. Where
-    they are missing, they say where they are."""
+    """A group that in a checkout also has commands of experiments, which are imported when they are
+    used."""
 
     def __init__(self, *args: Any, experiments: tuple[str, ...], **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._experiments = experiments
+        self._experiments = experiments if find_spec(_EXPERIMENTS) is not None else ()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self._experiments])
@@ -687,23 +688,5 @@ class WithExperiments(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self._experiments:
             return super().get_command(ctx, name)
-        from importlib.util import find_spec
-
-        if find_spec(_EXPERIMENTS) is None:
-            return _missing(name)
         command: click.Command = import_module(f"{_EXPERIMENTS}.commands.{name}").command
         return command
-
-
-def _missing(name: str) -> click.Command:
-    @click.command(name, add_help_option=False, context_settings={"ignore_unknown_options": True})
-    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-    def command(words: tuple[str, ...]) -> None:
-        """Only in a checkout of drfd's source."""
-        raise Refused(
-            "no-experiments",
-            f"{name} is an experiment, and only a checkout of drfd's source has it",
-            hint="run there: pip install -e .",
-        )
-
-    return command
