@@ -406,25 +406,6 @@ def print_items(
     print_rows(columns, rows, last_width=last_width)
 
 
-def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
-    """Print a list page by page as the pages arrive. A later page may widen a column."""
-    table: list[list[str]] = [[column.title for column in columns]]
-    widths = [0] * len(columns)
-    for rows in pages:
-        table += [[clean(cell, 400) for cell in cells] for cells in rows]
-        columned = zip(widths, *table, strict=True)
-        widths = [max(width, *map(columns_of, cells)) for width, *cells in columned]
-        lines = []
-        for cells in table:
-            padded = (
-                pad(cell, width, right=column.is_right)
-                for cell, width, column in zip(cells, widths, columns, strict=True)
-            )
-            lines.append("  ".join(padded).rstrip())
-        click.echo("\n".join(lines))
-        table = []
-
-
 def show_demand(demand: ResourcesView) -> list[str]:
     """Return cores, memory and I/O as three cells."""
     return [show_cores_of(demand), show_size(demand["memory"]), show_io(demand)]

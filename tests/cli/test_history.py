@@ -133,17 +133,17 @@ def test_what_some_job_has_more_than_others_is_shown(drf, daemon, past):
 def test_who_names_nobody_means_his_own_jobs(drf, daemon, words, admin, asked):
     daemon.replies = {"hello": ME | {"admin": admin}, "history": page()}
     assert drf("history", *words.split()) == Result(0, "", "drf: no ended jobs\n")
-    assert daemon.asked("history") == [{"op": "history", "past": asked, "limit": 20, "after": None}]
+    assert daemon.asked("history") == [{"op": "history", "past": asked, "limit": 21}]
 
 
 def test_more_than_a_page_is_fetched_page_by_page_or_told_of(drf, daemon, past):
     pages = [page(past(id=9), past(id=8), after=[5.0, 8]), page(past(id=7))]
-    daemon.replies = {"history": [*pages, page(past(), after=[5.0, 42])]}
+    daemon.replies = {"history": [*pages, page(past(), past(id=41), after=[5.0, 41])]}
     result = drf("history", "-a", "-n", "0", "--json")
     assert [job["id"] for job in json.loads(result.out)["jobs"]] == [7, 8, 9]
-    assert [request["after"] for request in daemon.requests] == [None, [5.0, 8]]
+    assert [request.get("after") for request in daemon.requests] == [None, [5.0, 8]]
     assert drf("history", "-a", "-n", "1").err == "drf: the last 1; -n 0 shows all\n"
-    assert daemon.requests[-1]["limit"] == 1
+    assert daemon.requests[-1]["limit"] == 2
 
 
 def test_values_for_programs_are_plain_and_unknown_is_empty(drf, daemon, past):

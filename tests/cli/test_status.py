@@ -134,7 +134,7 @@ def test_a_list_of_many_pages_is_one(drf, daemon, job):
         if request.get("after")
         else {"jobs": jobs[:3], "counts": {"RUNNING": 3}, "after": [41, False], **draining}
     )
-    heading, *rows, counts = drf("status").out.splitlines()
+    _, heading, _, *rows, _, counts = drf("status").out.splitlines()
     assert heading.split()[:4] == ["ID", "NAME", "USER", "POOL"]
     assert [row.split()[1] for row in rows] == names
     assert counts == "2 PENDING 4 RUNNING"
@@ -545,7 +545,7 @@ def test_columns_stand_below_each_other_whatever_signs_are_in_them(capsys):
         assert cut.endswith("…") and 23 <= cell_len(cut) <= 24
     names = (ACCENTED, MARKED, WIDE, "plain")
     columns = [output.Column("NAME"), output.right("SIZE"), output.Column("USER")]
-    output.print_pages(columns, [[(each, each, "x") for each in names]])
-    heading, *rows = capsys.readouterr().out.splitlines()
+    output.print_rows(columns, [(each, each, "x") for each in names])
+    _, heading, _, *rows, _ = capsys.readouterr().out.splitlines()
     ends = {cell_len(line[: line.index(" x")]) for line in rows}
     assert ends == {heading.index("USER") - 1}

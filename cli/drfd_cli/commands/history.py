@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -51,18 +52,13 @@ def command(number: int, **choice: Any) -> Result:
     Yours, unless ids, --user or --all say otherwise; administrators see everybody's."""
     client = connect()
     asked = past_selection(client, **choice)
-    jobs: list[JobView] = []
-    after = None
-    while number == 0 or len(jobs) < number:
-        limit = _PAGE if number == 0 else min(_PAGE, number - len(jobs))
-        page = client.request("history", past=asked, limit=limit, after=after)
-        jobs += page["jobs"]
-        after = page["after"]
-        if after is None:
-            break
-    jobs.reverse()
+    # One more shows whether there are more.
+    most = number + 1 if number else None
+    limit = min(most or _PAGE, _PAGE)
+    found = list(islice(client.jobs("history", past=asked, limit=limit), most))
+    jobs = found[: number or None][::-1]
     return Result(
-        show=lambda: _show(jobs, number, has_more=after is not None),
+        show=lambda: _show(jobs, number, has_more=len(found) > len(jobs)),
         view=lambda: {"jobs": jobs},
         csv=lambda: _csv(jobs),
     )

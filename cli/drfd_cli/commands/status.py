@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -62,57 +62,44 @@ def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) 
     asked = {"select": select, "ended": _RECENT if with_ended else 0}
     if tasks:
         asked["tasks"] = True
-    client = connect()
-    pages = client.pages("status", **asked)
-    reply = next(pages)
-    pages = chain([reply], pages)
+    pages = connect().pages("status", **asked)
+    first = next(pages)
+    pages = chain([first], pages)
     return Result(
-        show=lambda: _print_jobs(pages),
-        view=lambda: _view(pages, reply),
+        show=lambda: _print_jobs(first, *_whole(pages)),
+        view=lambda: _view(first, *_whole(pages)),
         pages=lambda: (page["jobs"] for page in pages),
     )
 
 
-def _view(pages: Iterator[StatusReply], first: StatusReply) -> Mapping[str, object]:
+def _whole(pages: Iterable[StatusReply]) -> tuple[list[JobView], Counter[str]]:
+    """Return the jobs of all pages, and how many are in each state."""
+    jobs: list[JobView] = []
     counts: Counter[str] = Counter()
-    return {
-        "jobs": [job for page in _counted(pages, counts) for job in page["jobs"]],
-        "counts": counts,
-        **output.pick(first, ("draining", "drain", "gpus")),
-        **output.standing(first),
-    }
+    for page in pages:
+        jobs += page["jobs"]
+        counts.update(page["counts"])
+    return jobs, counts
 
 
-def _print_jobs(pages: Iterator[StatusReply]) -> None:
-    counts: Counter[str] = Counter()
-    pages = _counted(pages, counts)
-    reply = next(pages)
-    for line in output.notices(reply):
+def _view(first: StatusReply, jobs: list[JobView], counts: Counter[str]) -> Mapping[str, object]:
+    about = output.pick(first, ("draining", "drain", "gpus"))
+    return {"jobs": jobs, "counts": counts, **about, **output.standing(first)}
+
+
+def _print_jobs(first: StatusReply, jobs: list[JobView], counts: Counter[str]) -> None:
+    for line in output.notices(first):
         output.say(line)
-    if not reply["jobs"]:
+    if not jobs:
         output.say("no jobs; drf history lists ended ones")
         return
-    jobs = reply["jobs"]
     has_groups = any(job.get("group") is not None for job in jobs)
-    columns = _columns(has_gres=bool(reply.get("gres")), has_groups=has_groups)
-    rows = output.rows_of(columns, jobs)
-    if reply.get("after") is None:
-        output.print_explained_rows(columns, rows, last_width=_WHY)
-    else:
-        # The first page is printed before the others are requested.
-        later = (output.rows_of(columns, page["jobs"]) for page in pages)
-        output.print_pages(columns, chain([rows], later))
+    columns = _columns(has_gres=bool(first.get("gres")), has_groups=has_groups)
+    output.print_explained_rows(columns, output.rows_of(columns, jobs), last_width=_WHY)
     if sum(counts[state] for state in counts.keys() - {*output.LIVE}) >= _RECENT:
         told = f"of the ended jobs only the last {_RECENT} are listed; drf history -n 0 lists all"
         output.say(told)
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
-
-
-def _counted(pages: Iterator[StatusReply], counts: Counter[str]) -> Iterator[StatusReply]:
-    """Yield the pages unchanged, and add their counts by state to `counts`."""
-    for page in pages:
-        counts.update(page["counts"])
-        yield page
 
 
 def _id(job: JobView) -> str:
