@@ -418,8 +418,8 @@ def converse(instance: Instance, requests: list[Message]) -> Iterator[Message]:
     for request in requests:
         fields = {name: value for name, value in request.items() if name not in ("op", "v")}
         reply = ask(instance, {"v": 1, "op": request["op"], **fields})[0]
-        while "running_s" in reply or reply.get("usage", {}).get("at") == []:
-            # A check of the account goes on, or the job has not been measured yet.
+        while reply.get("usage", {}).get("at") == []:
+            # The job has not been measured yet.
             time.sleep(0.02)
             reply = ask(instance, {"v": 1, "op": request["op"], **fields})[0]
         yield reply

@@ -1047,17 +1047,15 @@ class LedgerFault(TypedDict):
 
 
 class LedgerCheckReply(TypedDict):
-    """What a check of the account has compared; only `running_s` while it goes on."""
+    """What a check of the account has compared."""
 
-    #: Seconds that the check has taken so far: it is asked for again for its result.
-    running_s: NotRequired[float]
-    hours: NotRequired[int]
+    hours: int
     #: Hours that were compared with what their events give: events of older ones are gone.
-    compared: NotRequired[int]
+    compared: int
     #: Events of which they were computed, and those that are gone with their jobs.
-    events: NotRequired[int]
-    gone: NotRequired[int]
-    fault: NotRequired[LedgerFault | None]
+    events: int
+    gone: int
+    fault: LedgerFault | None
 
 
 class MetricsReply(TypedDict):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk
-from drfd.common.errors import HostError, NotPermitted, Unavailable
+from drfd.common.errors import HostError, NotPermitted
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.model.job import Usage
 from drfd.core.usage import Curve, Point
@@ -290,25 +290,3 @@ async def test_a_file_not_to_be_read_is_an_error_with_its_cure(start, clock):
     with pytest.raises(HostError, match="cannot use the account of promises") as error:
         await desk.ask(BOB, op="ledger")
     assert "moved away" in error.value.hint
-
-
-@pytest.mark.slow
-async def test_who_asks_an_account_with_much_to_do_is_told_so(start, clock):
-    desk = await busy(start, clock)
-    keeper = desk.requests.accountant
-    keeper.patience_s = 0.0
-    with pytest.raises(Unavailable, match="still being brought up to date"):
-        await desk.ask(BOB, op="ledger")
-    # The child that was begun ends in its own time.
-    keeper.patience_s = 60.0
-    assert (await desk.ask(BOB, op="ledger"))["rows"]
-
-
-@pytest.mark.slow
-async def test_a_long_check_goes_on_and_is_asked_for_again(start, clock):
-    desk = await busy(start, clock)
-    keeper = desk.requests.accountant
-    keeper.patience_s = 0.0
-    assert [*await desk.ask(ADMIN, op="ledger_check")] == ["running_s"]
-    keeper.patience_s = 60.0
-    assert (await desk.ask(ADMIN, op="ledger_check"))["fault"] is None

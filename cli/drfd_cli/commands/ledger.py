@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -80,14 +79,19 @@ def command(
     if since is None and until is None:
         since = time.time() - parse_duration(_DEFAULT_SINCE)
     asked: dict[str, object] = {"since_s": since, "until_s": until, "user": user}
-    reply = connect().request(
-        "ledger", **{key: value for key, value in asked.items() if value is not None}
-    )
+    given = {key: value for key, value in asked.items() if value is not None}
+    reply: LedgerReply = _waited_for(connect(), "ledger", **given)
     return Result(
         show=lambda: _show(reply, why=why),
         view=lambda: pick(reply, _KEYS),
         csv=lambda: _csv(reply),
     )
+
+
+def _waited_for(client: Connection, op: str, **fields: object) -> Any:
+    """Return the reply, however long it takes to read all events of the journal."""
+    client.send(op, **fields)
+    return client.receive()
 
 
 def _show(reply: LedgerReply, *, why: bool) -> None:
@@ -213,11 +217,7 @@ def _csv(reply: LedgerReply) -> Csv:
 
 
 def _verify(client: Connection) -> Result:
-    reply = client.request("ledger_check")
-    while "running_s" in reply:
-        if sys.stderr.isatty():
-            output.say(f"the check has run for {show_duration(reply['running_s'])}")
-        reply = client.request("ledger_check")
+    reply: LedgerCheckReply = _waited_for(client, "ledger_check")
     return Result(
         show=lambda: _show_check(reply),
         view=lambda: pick(reply, _CHECK_KEYS),

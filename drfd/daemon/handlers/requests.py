@@ -210,7 +210,7 @@ class Requests:
 
     # -- verbs ------------------------------------------------------------------------------
 
-    @verb(msg.LedgerRequest, lock=_LISTS)
+    @verb(msg.LedgerRequest, lock=_LISTS, waits=True)
     async def _ledger(self, actor: st.Actor, request: msg.LedgerRequest) -> replies.LedgerReply:
         user = request.user
         if not actor.is_admin and user not in (None, actor.user):
@@ -223,7 +223,7 @@ class Requests:
             user = actor.user
         return await self.accountant.read(request.since_s, request.until_s, user)
 
-    @verb(msg.LedgerCheckRequest, admin="check the account")
+    @verb(msg.LedgerCheckRequest, admin="check the account", waits=True)
     async def _check_ledger(
         self, _: st.Actor, __: msg.LedgerCheckRequest
     ) -> replies.LedgerCheckReply:
