@@ -1,9 +1,6 @@
 """The controller: its parts wired together on one asyncio loop, the settings of the interpreter for
 that loop, and notifications of the service manager.
 
-All threads of the pool are started at once. A machine that has run out of processes starts no new
-ones, and a question to the user directory or a sample of a job must not fail for that.
-
 Full garbage collections are spaced out. One looks at every object, which takes 0.2 s with a hundred
 thousand waiting jobs, and during that time no client is answered. By itself Python begins one
 whenever a quarter more objects have survived, so users who submit and cancel jobs would decide how
@@ -21,10 +18,8 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -54,6 +49,7 @@ from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.server import Server
 from drfd.daemon.users.accounts import Accounts
+from drfd.daemon.users.threads import loops_threads
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.linux.service import Service
@@ -89,9 +85,6 @@ PAUSE_S, _PAUSE_FACTOR = 600.0, 5000
 _YOUNG, _MIDDLE = 700, 10
 #: The highest threshold: Python counts in a C int.
 _NEVER = (1 << 31) - 1
-#: Threads of the pool: at most, and in addition to one for each CPU. The same numbers as asyncio's
-#: default executor has: most threads wait for something.
-_MOST_THREADS, _THREADS_BESIDES_CPUS = 32, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +226,7 @@ class Daemon:
         """Run until SIGTERM, SIGINT or `drf shutdown`, or until a part fails. Jobs run on."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_trouble)
-        loop.set_default_executor(make_thread_pool())
+        loop.set_default_executor(loops_threads())
         # The loop competes with other threads for the interpreter after each call that may block,
         # some fifty times for one submission.
         sys.setswitchinterval(_SWITCH_S)
@@ -534,34 +527,3 @@ async def collect_garbage() -> None:
         since_s = time.monotonic()
         gc.collect()
         pause_s = max(PAUSE_S, _PAUSE_FACTOR * (time.monotonic() - since_s))
-
-
-class ThreadPool(ThreadPoolExecutor):
-    """A thread pool that is abandoned at the end: the clients of unfinished work have gone."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Return at once. `asyncio.run` calls this, and by default it would wait for minutes for
-        the end of every computation, in which no client is answered."""
-        super().shutdown(wait=False, cancel_futures=True)
-
-
-def make_thread_pool() -> ThreadPoolExecutor:
-    """Return the loop's default executor with all its threads started. Raises HostError when the
-    system cannot start that many."""
-    count = min(_MOST_THREADS, (os.cpu_count() or 1) + _THREADS_BESIDES_CPUS)
-    pool = ThreadPool(count, thread_name_prefix="drfd")
-    # The pool starts a thread only for work that no idle thread takes.
-    all_there = threading.Barrier(count)
-    try:
-        started = [pool.submit(all_there.wait) for _ in range(count)]
-    except RuntimeError as error:
-        all_there.abort()
-        pool.shutdown(wait=False)
-        raise HostError(
-            "threads",
-            f"cannot start {count} threads: {error}",
-            hint="the machine, or a limit of this service, has no room for more processes",
-        ) from None
-    for each in started:
-        each.result()
-    return pool

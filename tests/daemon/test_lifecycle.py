@@ -346,11 +346,11 @@ def test_old_ones_are_found_now_and_then(monkeypatch):
 
 _PROGRAM = """
 import asyncio, time
-from drfd.daemon.controller import make_thread_pool
+from drfd.daemon.users.threads import loops_threads
 from drfd.daemon.main import leave
 
 async def work():
-    asyncio.get_running_loop().set_default_executor(make_thread_pool())
+    asyncio.get_running_loop().set_default_executor(loops_threads())
     for _ in range(50):
         asyncio.ensure_future(asyncio.to_thread(time.sleep, 100))
     await asyncio.sleep(0.1)

@@ -6,25 +6,24 @@ is no longer used once /etc/passwd says something else of its uid than when the 
 because a deleted account's uid may be another's at once.
 
 The directory is asked in threads of its own, from a bounded queue. In the threads that the loop
-shares out, a directory that hangs would keep history and forecasts waiting as well. All threads are
-started at once, because a machine that has run out of processes starts no new ones; they do not
-keep the process from ending, as those of an executor would.
+shares out, a directory that hangs would keep history and forecasts waiting as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from functools import partial
 
-from drfd.common.errors import DrfdError, HostError, Unavailable
+from drfd.common.errors import DrfdError, Unavailable
 from drfd.core.model.job import Actor
+from drfd.daemon.users.threads import ThreadPool
 from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinates, look_up_name
 
 log = logging.getLogger("drfd")
@@ -59,12 +58,13 @@ class _Known:
 
 @dataclass(eq=False, slots=True)
 class _Question:
-    uid: int
+    """A question to the directory, and the same in the loop's terms."""
+
+    work: Future[DirectoryAnswer]
     answer: asyncio.Future[DirectoryAnswer]
-    #: Number of clients that wait, and whether the cache alone wants the answer. A question that
+    #: Number of clients that wait, and one more if the cache wants the answer. A question that
     #: nobody wants any more is not put to the directory.
-    clients: int = 0
-    is_refresh: bool = False
+    wanted: int = 0
 
 
 class Accounts:
@@ -89,26 +89,15 @@ class Accounts:
         self._local = local or LocalAccounts()
         self.cached: OrderedDict[int, _Known] = OrderedDict()
         self._open: dict[int, _Question] = {}
+        self._first = ThreadPool(_FIRST_THREADS, "drfd-directory")
         #: Known uids have a thread of their own: a directory that hangs keeps no others waiting.
-        self._first: SimpleQueue[_Question | None] = SimpleQueue()
-        self._again: SimpleQueue[_Question | None] = SimpleQueue()
-        self._queues = (*(_FIRST_THREADS * [self._first]), self._again)
+        self._again = ThreadPool(1, "drfd-directory")
         self._logged_mono_s = float("-inf")
-        try:
-            for queue in self._queues:
-                threading.Thread(
-                    target=self._work, args=(queue,), name="drfd-directory", daemon=True
-                ).start()
-        except RuntimeError as error:
-            self.close()
-            raise HostError(
-                "threads", f"cannot start {len(self._queues)} threads: {error}"
-            ) from None
 
     def close(self) -> None:
         """End the threads, except those that the directory has not answered."""
-        for queue in self._queues:
-            queue.put(None)
+        self._first.shutdown()
+        self._again.shutdown()
 
     def at_hand(self, uid: int) -> Actor | None:
         """Return the user from the cache, or None if `actor` has to ask the directory first."""
@@ -121,7 +110,7 @@ class Accounts:
         if known.answer.name is not None and now_s - known.since_s >= fresh_s:
             # Refreshed for the requests to come.
             with suppress(Unavailable):
-                self._ask(uid).is_refresh = True
+                self._ask(uid).wanted += 1
         if now_s - known.tried_s >= aged_s:
             return None
         self.cached.move_to_end(uid)
@@ -152,7 +141,7 @@ class Accounts:
         known = self._recall(uid) if self.is_known(uid) else None
         try:
             async with asyncio.timeout(PATIENCE_S if known is not None else None):
-                answer = await self._answer(self._ask(uid))
+                answer = await self._answer(uid)
         except (TimeoutError, DrfdError):
             if known is None:
                 raise
@@ -182,60 +171,43 @@ class Accounts:
         if question is None:
             if len(self._open) >= MAX_QUESTIONS:
                 raise directory_slow(uid, f"has {MAX_QUESTIONS} questions to answer before")
-            answer = asyncio.get_running_loop().create_future()
-            question = self._open[uid] = _Question(uid, answer)
-            self._put(question)
+            pool = self._again if uid in self.cached else self._first
+            work = pool.submit(self._look_up_one, uid)
+            question = self._open[uid] = _Question(work, asyncio.wrap_future(work))
+            question.answer.add_done_callback(partial(self._end, uid))
         return question
 
-    def _put(self, question: _Question) -> None:
-        (self._again if question.uid in self.cached else self._first).put(question)
-
-    async def _answer(self, question: _Question) -> DirectoryAnswer:
-        question.clients += 1
+    async def _answer(self, uid: int) -> DirectoryAnswer:
+        question = self._ask(uid)
+        question.wanted += 1
         try:
             return await asyncio.shield(question.answer)
         finally:
-            question.clients -= 1
-
-    def _work(self, queue: SimpleQueue[_Question | None]) -> None:
-        """Put questions to the directory, in a thread."""
-        while (question := queue.get()) is not None:
-            answered: DirectoryAnswer | Exception | None = None
-            try:
-                if question.clients or question.is_refresh:
-                    answered = self._look_up_one(question.uid)
-            except Exception as error:
-                answered = error
-            try:
-                question.answer.get_loop().call_soon_threadsafe(self._end, question, answered)
-            except RuntimeError:
-                # The loop has ended.
-                return
+            question.wanted -= 1
+            if not question.wanted and question.work.cancel():
+                del self._open[uid]
 
     def _look_up_one(self, uid: int) -> DirectoryAnswer:
+        """Ask the directory, in a thread. Raises Unavailable."""
         local = self._local.name_of(uid)
         try:
             return DirectoryAnswer(self._look_up(uid), local)
-        except OSError:
+        except Exception as error:
             # In a container whose directory is not running, the owner of a daemon has no name.
-            if uid in self._admins and not self.is_known(uid):
+            if isinstance(error, OSError) and uid in self._admins and not self.is_known(uid):
                 return DirectoryAnswer(None, local)
-            raise
+            raise directory_slow(uid, f"fails: {error}") from error
 
-    def _end(self, question: _Question, answered: DirectoryAnswer | Exception | None) -> None:
-        if answered is None and (question.clients or question.is_refresh):
-            # Somebody wants it after all.
-            self._put(question)
+    def _end(self, uid: int, answer: asyncio.Future[DirectoryAnswer]) -> None:
+        if answer.cancelled():
             return
-        del self._open[question.uid]
-        if isinstance(answered, Exception):
-            self._log_failure(answered)
-            if question.clients:
-                error = directory_slow(question.uid, f"fails: {answered}")
-                question.answer.set_exception(error)
-        elif answered is not None:
-            self._learn(question.uid, answered)
-            question.answer.set_result(answered)
+        del self._open[uid]
+        error = answer.exception()
+        if error is None:
+            self._learn(uid, answer.result())
+        elif time.monotonic() - self._logged_mono_s >= _LOG_PAUSE_S:
+            self._logged_mono_s = time.monotonic()
+            log.warning("event=directory-fails error=%s", error.__cause__)
 
     def _learn(self, uid: int, answer: DirectoryAnswer) -> None:
         """Cache an answer, even if nobody waits for it any more: the next request finds it."""
@@ -247,11 +219,6 @@ class Accounts:
         if len(self.cached) > MAX_CACHED:
             nameless = (uid for uid, known in self.cached.items() if known.answer.name is None)
             del self.cached[next(nameless, next(iter(self.cached)))]
-
-    def _log_failure(self, error: Exception) -> None:
-        if time.monotonic() - self._logged_mono_s >= _LOG_PAUSE_S:
-            self._logged_mono_s = time.monotonic()
-            log.warning("event=directory-fails error=%s", error)
 
 
 def directory_slow(uid: int, what: str) -> Unavailable:
