@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from drfd.slurm.private import PrivateNode, PrivateSlurm, lacking_packages
+from drfd_experiments.private_slurm import PrivateNode, PrivateSlurm, lacking_packages
 from instance import patient
 
 _CGROUPS = Path("/sys/fs/cgroup")

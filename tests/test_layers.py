@@ -168,7 +168,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "sharing": {"alloc", "cluster", "figures"},
         "macro": {"cluster", "figures"},
         "facebook": {"cluster", "figures"},
-        "commands": {"alloc", "cluster", "figures", "sharing", "macro", "facebook"},
+        "private_slurm": set(),
+        "commands": {
+            *("alloc", "cluster", "figures", "sharing", "macro", "facebook"),
+            "private_slurm",
+        },
     },
     "drfd_cli": {
         "output": set(),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from drfd.slurm.files import MORE_CONF, Layout, files
-from drfd.slurm.private import PrivateNode, PrivateSlurm
 from drfd.slurm.settings import SLURM_CONF
+from drfd_experiments.private_slurm import PrivateNode, PrivateSlurm
 from instance import Instance, wait_for
 from launcher.slurm.cluster import CONFIG, Cluster, slurm_table
 from slurm_cluster import missing

@@ -21,8 +21,6 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.errors import HostError, Refused
 from drfd.common.units import exact_size, show_size
-from drfd.slurm import private
-from drfd.slurm.private import PrivateNode, PrivateSlurm
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
 from drfd_experiments import macro, sharing
@@ -31,6 +29,12 @@ from drfd_experiments.commands import fig8
 from drfd_experiments.commands.fig9 import users_of_demo
 from drfd_experiments.figures import Cell, Column, Figure, Table, live_figure
 from drfd_experiments.macro import LARGE, NODE, SMALL
+from drfd_experiments.private_slurm import (
+    PrivateNode,
+    PrivateSlurm,
+    files_without_limits,
+    lacking_packages,
+)
 from drfd_experiments.sharing import JOBS, PHASES, Shares, panels, simulate, steady
 
 #: Largest difference between a live and a simulated mean share, as a fraction of all nodes. A node
@@ -93,7 +97,7 @@ def _refuse_without_slurm() -> None:
             "drf demo cluster needs root: Slurm's daemons start jobs as their users",
             hint="run it with sudo",
         )
-    lacking = private.lacking_packages()
+    lacking = lacking_packages()
     if lacking:
         raise HostError(
             "no-slurm",
@@ -228,7 +232,8 @@ def slurm(place: Path) -> Iterator[PrivateSlurm]:
     directory.mkdir(mode=0o755)
     nodes = [PrivateNode(name, _SLURM_CORES, _SLURM_MEMORY_MB) for name in _SLURMS]
     found = PrivateSlurm(directory, nodes)
-    files = private.files_without_limits(directory, launcher / "events.sock", launcher / "started")
+    events, started = launcher / "events.sock", launcher / "started"
+    files = files_without_limits(directory, events, started)
     try:
         found.start(files)
         yield found

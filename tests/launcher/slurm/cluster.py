@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from drfd.slurm.private import PrivateNode, PrivateSlurm, files_without_limits
+from drfd_experiments.private_slurm import PrivateNode, PrivateSlurm, files_without_limits
 
 NODES = (PrivateNode("n1", 4, 4000), PrivateNode("n2", 4, 4000))
 
