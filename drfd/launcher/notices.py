@@ -19,10 +19,10 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.protocol import QUOTA, Assignment
-from drfd.launcher.runner.failures import explain
+from drfd.launcher.runner.failures import explain, failure_of
 from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
 from drfd.launcher.runner.runner import Runners
-from drfd.launcher.runner.starter import plan, report
+from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.signalling import Ending
 from drfd.linux.descriptors import opened
@@ -164,7 +164,7 @@ def _text_of(attempt: Attempt) -> str:
     if notified is None:
         return _UNKNOWN
     if "report" in notified:
-        return f"failed: {report.failure_of(notified, attempt.created)['text']}"
+        return f"failed: {failure_of(notified, attempt.created)['text']}"
     if "is_stopped" in notified:
         return f"failed: it was stopped after {NOTICE_S:.0f} s"
     if notified["signal"] is not None:

@@ -45,6 +45,7 @@ from drfd.launcher.protocol import (
     ceilings_record,
 )
 from drfd.launcher.runner import inheritance
+from drfd.launcher.runner.failures import failure_of
 from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
 from drfd.launcher.runner.runner import Runners, read_notifications
 from drfd.launcher.runner.shortage import (
@@ -61,7 +62,6 @@ from drfd.launcher.runner.shortage import (
 )
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
-from drfd.launcher.runner.starter.report import failure_of
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process

@@ -44,7 +44,7 @@ from drfd.launcher.protocol import (
     encode,
     message_of,
 )
-from drfd.launcher.runner.starter.report import failure_of
+from drfd.launcher.runner.failures import failure_of
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket

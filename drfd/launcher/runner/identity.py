@@ -46,7 +46,7 @@ REGAINED = "root's rights could be had back after they were dropped"
 
 
 class Denied(Exception):
-    """The job cannot run as this user; the text is the reason."""
+    """The job cannot run, or not as this user; the text is the reason."""
 
 
 class DirectoryFailed(Exception):

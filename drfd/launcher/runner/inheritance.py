@@ -19,7 +19,6 @@ import resource
 from os import getuid
 from resource import RLIM_INFINITY, RLIMIT_CORE, setrlimit
 
-from drfd.launcher.runner.identity import Denied
 from drfd.launcher.system.files import get
 from drfd.linux import syscalls
 from drfd.linux.own_process import OOM_SCORE, spare, take_cpus
@@ -160,7 +159,7 @@ def may_set_login() -> bool:
 # into which nothing can be put; the other half of the quota stays for the user's other programs.
 
 #: Errors that are temporary: the kernel has no memory, or no further key for this uid.
-_KEY_SHORTAGES = (errno.ENOMEM, errno.EDQUOT)
+KEY_SHORTAGES = (errno.ENOMEM, errno.EDQUOT)
 
 
 @functools.cache
@@ -182,10 +181,3 @@ def keyring_warning() -> str | None:
     """Return a sentence for the administrator if only jobs lack the kernel's keyrings, or None."""
     why = why_no_keyrings()
     return None if why is None or why.startswith("the kernel") else f"jobs have no keyrings: {why}"
-
-
-def keyring_failure(error: OSError) -> OSError | Denied:
-    """Return the error itself if it is a shortage that passes, or the reason for a refusal."""
-    if error.errno in _KEY_SHORTAGES:
-        return error
-    return Denied(f"it can have no session keyring of its own: {error.strerror}")

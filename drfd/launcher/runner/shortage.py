@@ -20,7 +20,7 @@ MACHINE, USER, JOB = "machine", "user", "job"
 MEMORY, PROCESSES, DESCRIPTORS = "memory", "processes", "descriptors"
 SPACE, QUOTA, LAUNCHER, DIRECTORY = "space", "quota", "launcher", "directory"
 
-_RESOURCES = {
+RESOURCES = {
     errno.ENOMEM: MEMORY,
     errno.ENOBUFS: MEMORY,
     errno.EAGAIN: PROCESSES,
@@ -61,12 +61,12 @@ def shortage_of(error: BaseException, whose: str) -> Shortage | None:
         return Shortage(whose, MEMORY, "ENOMEM")
     if not isinstance(cause, OSError):
         return None
-    if (number := cause.errno) not in _RESOURCES:
+    if (number := cause.errno) not in RESOURCES:
         return None
     if number == errno.ENOSPC and isinstance(error, LimitFailed) and not _is_directory(cause):
         # For a cpuset limit, ENOSPC means that it can never be set.
         return None
-    return Shortage(whose, _RESOURCES[number], errno.errorcode[number])
+    return Shortage(whose, RESOURCES[number], errno.errorcode[number])
 
 
 def failure(text: str, shortage: Shortage | None) -> Record:
@@ -99,5 +99,5 @@ def read_failure(failed: Record) -> Record | None:
 
 def is_shortage(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (
-        isinstance(error, OSError) and error.errno in _RESOURCES
+        isinstance(error, OSError) and error.errno in RESOURCES
     )

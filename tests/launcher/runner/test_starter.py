@@ -24,10 +24,10 @@ from drfd.launcher import main
 from drfd.launcher.confinement.interface import Entrance, Killing, Setting
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.runner.failures import ExecFailed, StepFailed, describe_in_job
+from drfd.launcher.runner import failures
 from drfd.launcher.runner.identity import DirectoryFailed
 from drfd.launcher.runner.shortage import FIELDS, read_failure
-from drfd.launcher.runner.starter import plan, report
+from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import SYS_RESOURCE, open_starter
 from drfd.launcher.runner.starter.sources import (
@@ -496,14 +496,6 @@ def test_where_nothing_can_be_written_nothing_is_compiled(tmp_path):
 # -- shortages ----------------------------------------------------------------------------
 
 
-def raised(kind: type[Exception], number: int) -> Exception:
-    """As it is raised where the kernel has answered so."""
-    try:
-        raise kind("what the user named") from OSError(number, os.strerror(number))
-    except kind as error:
-        return error
-
-
 def facts(record: dict[str, object]) -> tuple[object, ...] | None:
     found = read_failure(record)
     return None if found is None else tuple(found[name] for name in FIELDS)
@@ -520,23 +512,23 @@ def facts(record: dict[str, object]) -> tuple[object, ...] | None:
     ],
 )
 def test_a_job_waits_for_room_for_its_output_and_names_no_path(number, resource):
-    record = describe_in_job(raised(StepFailed, number))
+    record = failures.of_job(said("output", number, "what the user named"), job())
     assert facts(record) == ("job", resource, errno.errorcode[number])
     assert "what the user named" not in record["text"]
 
 
 def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage():
-    record = describe_in_job(raised(ExecFailed, errno.EAGAIN))
+    record = failures.of_job(said("program", errno.EAGAIN, "x"), job())
     assert facts(record) == ("user", "processes", "EAGAIN")
-    record = describe_in_job(DirectoryFailed(errno.ETIMEDOUT))
+    record = failures.of_error(DirectoryFailed(errno.ETIMEDOUT))
     assert facts(record) == ("user", "directory", "ETIMEDOUT")
-    assert report.of_root(said("cgroup", errno.ENOMEM, "/tasks")) == {
+    assert failures.of_root(said("cgroup", errno.ENOMEM, "/tasks")) == {
         "text": "the machine is short of memory: /tasks: Cannot allocate memory",
         "shortage": {"whose": "machine", "resource": "memory", "errno": "ENOMEM"},
     }
     text = "it could not be set up: /cpuset/job-1-1/tasks: No space left on device"
-    assert report.of_root(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == {"text": text}
-    assert report.of_root((70_000).to_bytes(4, "little")) == DIED
+    assert failures.of_root(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == {"text": text}
+    assert failures.of_root((70_000).to_bytes(4, "little")) == DIED
 
 
 # -- what the compiled program reports is told in words, and believed as far as it may be -----
@@ -556,39 +548,39 @@ def said(step: str, number: int = 0, what: str = "") -> bytes:
 
 @pytest.mark.parametrize("step", ["cgroup", "limit", "plan", "none", ""])
 def test_no_user_can_report_what_only_root_can(step):
-    assert report.of_job(said(step, errno.ENOMEM, "/tasks"), job()) == DIED
+    assert failures.of_job(said(step, errno.ENOMEM, "/tasks"), job()) == DIED
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"output", b"output\x00x\x00", b"output\x00-1\x00", b"output\x005000\x00"]
 )
 def test_what_is_no_report_is_a_death(data):
-    assert report.of_job(data, job()) == DIED
+    assert failures.of_job(data, job()) == DIED
 
 
 def test_what_the_runner_itself_has_met_has_its_sentence():
     hung = "entering its directory and opening its output files took longer than 120 s"
-    assert report.of_root(said("hung", 0, "120")) == {"text": hung}
-    unseen = report.of_root(said("unseen", errno.EACCES))["text"]
+    assert failures.of_root(said("hung", 0, "120")) == {"text": hung}
+    unseen = failures.of_root(said("unseen", errno.EACCES))["text"]
     assert unseen.startswith("--output-max cannot be kept") and "Permission denied" in unseen
     why = "/g/pids.max was set to 9 and reads max"
-    assert report.of_root(said("limit", 0, f"{why}\n")) == {
+    assert failures.of_root(said("limit", 0, f"{why}\n")) == {
         "text": f"it could not be set up: {why}"
     }
-    full = report.of_root(said("setting", errno.ENOSPC))
+    full = failures.of_root(said("setting", errno.ENOSPC))
     assert facts(full) == ("machine", "space", "ENOSPC")
 
 
 def test_a_record_says_who_reports():
     lie = said("setting", errno.ENOMEM).hex()
     for by_root, whose in ((1, "machine"), (0, "job")):
-        found = report.failure_of({"by_root": by_root, "report": lie}, job())
+        found = failures.failure_of({"by_root": by_root, "report": lie}, job())
         assert found["shortage"]["whose"] == whose
 
 
 @given(st.binary(max_size=40))
 def test_no_bytes_are_a_shortage_of_the_machine(data):
-    record = report.of_job(data, job())
+    record = failures.of_job(data, job())
     assert record.get("shortage", {"whose": "job"})["whose"] in ("job", "user")
 
 
@@ -626,7 +618,7 @@ SENTENCES = {
 
 @pytest.mark.parametrize("data", SENTENCES, ids=[repr(data) for data in SENTENCES])
 def test_each_failure_has_its_sentence(data):
-    assert report.of_job(data, job()) == {"text": SENTENCES[data]}
+    assert failures.of_job(data, job()) == {"text": SENTENCES[data]}
 
 
 SHORTAGES = {
@@ -642,15 +634,17 @@ SHORTAGES = {
 
 @pytest.mark.parametrize("data", SHORTAGES, ids=[repr(data) for data in SHORTAGES])
 def test_a_shortage_is_the_users_or_the_jobs(data):
-    record = report.of_job(data, job())
+    record = failures.of_job(data, job())
     assert tuple(record["shortage"].values()) == SHORTAGES[data]
     assert "/x" not in record["text"], "every user can see it"
 
 
 def test_a_place_of_the_jobs_own_is_a_hint_and_a_text_is_cut_to_what_a_record_takes():
     data = said("directory", errno.ENOENT, "/tmp/x")
-    assert report.of_job(data, job("/private/1"))["text"].endswith(
+    assert failures.of_job(data, job("/private/1"))["text"].endswith(
         "; each job has a /tmp of its own here ([enforcement] private_tmp)"
     )
-    assert report.of_job(data, job())["text"].endswith("No such file or directory")
-    assert len(report.of_job(said("directory", errno.ENOENT, "é" * 10_000), job())["text"]) == 4096
+    assert failures.of_job(data, job())["text"].endswith("No such file or directory")
+    assert (
+        len(failures.of_job(said("directory", errno.ENOENT, "é" * 10_000), job())["text"]) == 4096
+    )

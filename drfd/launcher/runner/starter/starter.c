@@ -9,7 +9,7 @@
  * written, a sealed file in memory (payload/pack.py): nothing of it is read, and no path of the user's
  * is touched, before root's rights are dropped, in the job's process alone.
  *
- * A failure is told as step NUL errno NUL text (report.py). */
+ * A failure is told as step NUL errno NUL text (failures.py). */
 #define _GNU_SOURCE
 #include <asm/errno.h>
 #include <asm/ioctls.h>

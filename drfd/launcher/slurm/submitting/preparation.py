@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity
-from drfd.launcher.runner.failures import MAX_TEXT, StepFailed, describe_in_job, unreadable
+from drfd.launcher.runner.failures import of_error, unreadable
 from drfd.launcher.slurm.mapping import without_slurms
 from drfd.launcher.system import process
 from drfd.linux.sealed import read_sealed
@@ -88,7 +88,9 @@ def _prepare(assignment: Assignment, into: Prepared, launcher: int) -> NoReturn:
         process.die_with(launcher)
         payload = _read(assignment)
         if payload.attach is not None:
-            raise StepFailed("`drf run` and its terminal are on this machine, and its node is not")
+            raise identity.Denied(
+                "`drf run` and its terminal are on this machine, and its node is not"
+            )
         env = without_slurms(identity.environment(user, order, payload))
         if any(count for _, count in order.gres):
             # Slurm chooses them on the node, and names them there.
@@ -108,9 +110,7 @@ def _prepare(assignment: Assignment, into: Prepared, launcher: int) -> NoReturn:
             os.lseek(fd, 0, os.SEEK_SET)
         code = 0
     except BaseException as error:
-        record = describe_in_job(error)
-        text = record["text"][:MAX_TEXT]
-        os.write(into.complaint_fd, json.dumps(record | {"text": text}).encode())
+        os.write(into.complaint_fd, json.dumps(of_error(error)).encode())
     finally:
         os._exit(code)
 
@@ -123,7 +123,7 @@ def script_of(payload: LaunchPayload) -> bytes:
     lines = ["#!/bin/sh", f"umask {payload.umask:o}", f"cd -- {directory} || exit 125"]
     argv = payload.argv
     if not argv or not argv[0]:
-        raise unreadable("it names no program")
+        raise identity.Denied(unreadable("it names no program"))
     path = argv[0]
     if payload.script is not None:
         path, argv = scripts.command(payload.script, payload.interpreter, argv, _SCRIPT_FD)
@@ -153,7 +153,7 @@ def _read(assignment: Assignment) -> LaunchPayload:
     try:
         return decode(read_sealed(assignment.payload_fd))
     except ValueError as error:
-        raise unreadable(error) from None
+        raise identity.Denied(unreadable(error)) from None
 
 
 def is_there(programs: Path) -> bool:
