@@ -140,12 +140,14 @@ def _word(axis: str, amounts: Mapping[str, Any]) -> str:
     return show_range(row.exact(amounts.get(row.field, 0)), row.exact(most) if most else None)
 
 
-def _show_cores(demand: Mapping[str, Any]) -> list[str]:
-    return [_word("cores", demand)] if "cores_milli" in demand else []
-
-
-def _show_memory(demand: Mapping[str, Any]) -> list[str]:
-    return [exact_size(demand["memory_bytes"])] if "memory_bytes" in demand else []
+def _amount(axis: str, read: Callable[[Option, str], Any]) -> Kind:
+    """Return the kind of an option that declares an amount of one resource, or a range."""
+    field = AXES[axis].field
+    return Kind(
+        read,
+        lambda amount: _ends(axis, amount),
+        lambda demand: [_word(axis, demand)] if field in demand else [],
+    )
 
 
 def _show_io(demand: Mapping[str, Any]) -> Iterator[str]:
@@ -234,8 +236,8 @@ KINDS = {
     "names": Kind(_plain(lambda text: [name for name in text.split(",") if name])),
     "whole": Kind(_read_whole),
     "size": Kind(_read_size, show=lambda size: [exact_size(size)]),
-    "cores": Kind(_plain(parse_cores_range), lambda cores: _ends("cores", cores), _show_cores),
-    "memory": Kind(_read_size, lambda size: {"memory_bytes": size}, _show_memory),
+    "cores": _amount("cores", _plain(parse_cores_range)),
+    "memory": _amount("memory", _read_size),
     "io": Kind(_plain(lambda text: [parse_disk_rates(text)]), _encode_io, _show_io),
     "gres": Kind(_plain(parse_gres), _encode_gres, _show_gres, _take_gres),
     "features": Kind(

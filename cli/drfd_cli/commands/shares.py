@@ -68,11 +68,8 @@ def _print_table(reply: SharesReply) -> None:
     external = reply.get("external")
     below: list[dict[str, object]] = []
     if external is not None:
-        kept: ResourcesView = {
-            "cores": external["kept"]["cores"], "memory": external["kept"]["memory"], "read": 0,
-            "write": 0, "gres": {},
-        }  # fmt: skip
-        below.append({title: "outside", **_amounts(kept)})
+        cores, memory = f"{external['kept']['cores']:g}", show_size(external["kept"]["memory"])
+        below.append({title: "outside", "CORES": cores, "MEM": memory, "IO R/W": "-"})
     for name, amount in (("free", reply["free"]), ("capacity", reply["capacity"])):
         counts = {each: amount.get("gres", {}).get(each, 0) for each in names}
         below.append({title: name, **_amounts(amount), "GRES": output.show_gres(counts)})

@@ -197,7 +197,9 @@ def _declared(
     amounts, ends = dict[str, int](), dict[str, Most]()
     for disk in sorted(disks, key=attrgetter("name")) or (None,):
         for name, row in AXES.items():
-            default, default_end = getattr(defaults, row.field), getattr(defaults, row.end_field, 0)
+            default, default_end = (
+                getattr(defaults, field, 0) for field in (row.field, row.end_field)
+            )
             keys = [name]
             if row.is_of_disks:
                 default = 0 if disk is None else min(default, getattr(disk, row.field))
