@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--asleep", metavar="FILE", help="keep no core busy while it exists")
     parser.add_argument("--memory", type=parse_size, default=0, help="memory to touch")
     parser.add_argument("--rounds", type=int, help="touch it so many times, however long it takes")
-    parser.add_argument("--cache", metavar="DIR", help="memory that the kernel can take away")
+    parser.add_argument("--cache", metavar="DIR", help="where the file of these rounds is")
     parser.add_argument("--write", metavar="FILE", help="write to this file as fast as possible")
     options = parser.parse_args()
     spread = random.uniform(-options.spread, options.spread)  # noqa: S311  # chance, not secrets
@@ -49,20 +49,15 @@ def main() -> None:
     time.sleep(max(0.0, end_s - time.monotonic()))
 
 
-def _rounds(size: int, count: int, seconds: float, directory: str | None) -> None:
+def _rounds(size: int, count: int, seconds: float, directory: str) -> None:
     """Touch all of the memory `count` times. That takes `seconds` if its pages stay in place, and
     longer if the kernel reclaims them meanwhile, which it can do with pages of a file."""
-    if directory is None:
-        held = mmap.mmap(-1, size)
-        for at in range(0, size, mmap.PAGESIZE):
-            held[at] = 1
-    else:
-        # A sparse file: its pages are not on the disk, but count as memory and can be reclaimed.
-        with tempfile.TemporaryFile(dir=directory) as file:
-            file.truncate(size)
-            held = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
-        # The kernel must read single pages, as it does from a swap space.
-        held.madvise(mmap.MADV_RANDOM)
+    # A sparse file: its pages are not on the disk, but count as memory and can be reclaimed.
+    with tempfile.TemporaryFile(dir=directory) as file:
+        file.truncate(size)
+        held = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+    # The kernel must read single pages, as it does from a swap space.
+    held.madvise(mmap.MADV_RANDOM)
     for _ in range(count):
         end_s = time.monotonic() + seconds / count
         for at in range(0, size, mmap.PAGESIZE):

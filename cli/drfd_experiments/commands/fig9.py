@@ -1,16 +1,12 @@
 """drf demo fig9: figure 9 of the DRF paper with real processes and real shortage of memory.
 
-All tasks together have a bound on their memory. If the daemon has cgroups that we may write to, the
-kernel enforces the bound: it reclaims pages of tasks that together use more, as on a machine that
-swaps. Otherwise this process acts like an OOM daemon: it checks often, and kills the largest task.
+All tasks together have a limit on their memory, in the cgroup above those of the jobs: the kernel
+reclaims pages of tasks that together use more, as on a machine that swaps.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +14,7 @@ from pathlib import Path
 import click
 
 from drfd.client.connection import Connection
+from drfd.common.errors import Refused
 from drfd.sim.figures import Panel
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
@@ -74,7 +71,6 @@ _WAYS = ("DRF", "3 slots", "6 slots", "CPU-fair")
 @dataclass(frozen=True, slots=True)
 class Figure9Result:
     way: SharingScheme
-    bound: MemoryBound
     #: Completed tasks by kind, and tasks killed for lack of memory.
     done: dict[str, int]
     killed: int
@@ -85,12 +81,11 @@ class Figure9Result:
 @live_figure("fig9", 8, 25, 600, "How long each of the four ways of sharing is tried.")
 def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
     """Figure 9 of the DRF paper with real processes: DRF, slots, and CPU-fair sharing on this
-    machine, within a bound on memory of the demo's own.
+    machine, within a limit on memory of the demo's own.
 
     Under slots and CPU-fair sharing, the running tasks together may need more memory than there is:
-    then they lose pages to each other and slow down, as on the paper's nodes that swapped. Where
-    there are no cgroups, the largest task is killed instead. Exits with 1 if DRF does not come out
-    best, or if too few tasks complete to tell.
+    then they lose pages to each other and slow down, as on the paper's nodes that swapped. Needs
+    cgroups. Exits with 1 if DRF does not come out best, or if too few tasks complete to tell.
     """
     cpus, gb = (each * _NODES for each in NODE)
     scale = private_daemon.scale_for(cpus, gb, smallest_gb=SMALL.gb)
@@ -140,13 +135,13 @@ def _play(
     client: Connection, place: Path, scale: Scale, way: SharingScheme, seconds: float
 ) -> Figure9Result:
     room_bytes = NODE[1] * _NODES * scale.gb_bytes
-    bound = memory_bound(_probe(client, place, scale), place.name, room_bytes)
+    held_file = bound_memory(_probe(client, place, scale), room_bytes)
     # If jobs started at once, the first user would have the machine alone for a moment.
     client.request("drain", on=True)
     for user, kind in users_of_demo():
         demand = scale.demand(kind.cpus, kind.gb)
-        cache = ("--cache", str(place)) if bound.reclaims else ()
-        argv = private_daemon.argv_for(demand, _TASK_S, "--rounds", str(_ROUNDS), *cache)
+        how = ("--rounds", str(_ROUNDS), "--cache", str(place))
+        argv = private_daemon.argv_for(demand, _TASK_S, *how)
         # More tasks than can run, so that each user always has some pending.
         most = int(NODE[0] * _NODES * seconds)
         _submit(client, place, argv, user, demand, name=kind.name, array=f"1-{most}")
@@ -154,7 +149,7 @@ def _play(
     held = []
     started = time.monotonic()
     while (at_s := time.monotonic() - started) < seconds:
-        held.append((round(at_s, 1), bound.held_bytes() / room_bytes))
+        held.append((round(at_s, 1), int(held_file.read_text()) / room_bytes))
         time.sleep(_FRAME_S)
     jobs = client.request("status", ended=10_000, tasks=True)["jobs"]
     ended = [job for job in jobs if job["ended_at"] and job["name"] != "probe"]
@@ -162,7 +157,7 @@ def _play(
         kind.name: sum(job["state"] == "COMPLETED" and job["name"] == kind.name for job in ended)
         for kind in (LARGE, SMALL)
     }
-    return Figure9Result(way, bound, done, len(ended) - sum(done.values()), held)
+    return Figure9Result(way, done, len(ended) - sum(done.values()), held)
 
 
 def _probe(client: Connection, place: Path, scale: Scale) -> str | None:
@@ -190,11 +185,8 @@ def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[st
     wrong = []
     if drf.killed:
         wrong.append(f"under DRF {drf.killed} tasks were killed")
-    if drf.bound.reclaims:
-        if six.done["large"] >= drf.done["large"]:
-            wrong.append("6 slots did as many large tasks as DRF")
-    elif not six.killed:
-        wrong.append("with 6 slots no task was killed")
+    if six.done["large"] >= drf.done["large"]:
+        wrong.append("6 slots did as many large tasks as DRF")
     if three.done["small"] >= drf.done["small"]:
         wrong.append("3 slots did as many small tasks as DRF")
     if min(drf.done.values()) < _LEAST_TASKS:
@@ -218,7 +210,8 @@ def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[st
         about=[
             f"{seconds} s each; {_USERS} users with large tasks (2 CPUs, 2 GB) and {_USERS} with "
             f"small ones (1 CPU, 0.5 GB), all with more than can run; {_TASK_S:g} s a task.",
-            f"The bound on memory is kept by {drf.bound.keeper}.",
+            "The kernel keeps the limit on memory: from tasks that together want more, it takes "
+            "pages away.",
         ],
         tables=[
             Table(title="Tasks completed and killed; the paper counts large jobs",
@@ -238,8 +231,8 @@ def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[st
             ),
         ],
         notes=[
-            "Expected: DRF loses no task and does more small ones than 3 slots; 6 slots "
-            + ("do fewer large ones. " if drf.bound.reclaims else "lose some. ")
+            "Expected: DRF loses no task and does more small ones than 3 slots; 6 slots do fewer "
+            "large ones. "
             + (f"Not so: {'; '.join(wrong)}." if wrong else "So it is."),
             "Under CPU-fair sharing these users' tasks need just the memory of all nodes together, "
             "and some more for their interpreters; the paper's nodes were overcommitted one by one."
@@ -248,97 +241,30 @@ def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[st
     return found, wrong
 
 
-def memory_bound(cgroup: str | None, mark: str, most_bytes: int) -> MemoryBound:
-    """Return a bound for all tasks. `cgroup` is the cgroup of any one job, if jobs have cgroups;
-    `mark` is the value of the variable `private_daemon.MARK` in the environment of all tasks."""
-    if cgroup is not None:
-        place = directory("memory", str(Path(cgroup).parent), "memory.max")
-        if place is not None:
-            try:
-                return _ByKernel(place, most_bytes)
-            except OSError:
-                # We may not write to it, as in a scope of a user's own systemd.
-                pass
-    return _ByHand(mark, most_bytes)
-
-
-class _ByKernel:
-    #: The text that says what enforces the bound.
-    keeper = "the kernel: from tasks that together want more, it takes pages away"
-    #: Whether tasks beyond the bound are slowed down, not killed.
-    reclaims = True
-
-    def __init__(self, place: Path, most_bytes: int) -> None:
-        """Set the limits. Raises OSError."""
-        if (place / "memory.max").exists():
-            limits, self._held = ["memory.max"], place / "memory.current"
-        else:
-            # Memory and swap together: with memory alone, the rest would be swapped out.
-            limits = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
-            self._held = place / "memory.usage_in_bytes"
-        for name in limits:
-            if (place / name).exists():
-                (place / name).write_text(str(most_bytes))
-
-    def held_bytes(self) -> int:
-        """Return the memory of all tasks in bytes."""
-        return int(self._held.read_text())
-
-
-class _ByHand:
-    keeper = "this program, which kills the largest task: there is no cgroup to bound them all"
-    reclaims = False
-
-    def __init__(self, mark: str, most_bytes: int) -> None:
-        self._mark, self._most_bytes = f"{private_daemon.MARK}={mark}".encode(), most_bytes
-
-    def held_bytes(self) -> int:
-        """Return the memory of all tasks in bytes, and kill the largest ones above the bound."""
-        sizes = {pid: size for pid in self._tasks() if (size := _size(pid)) is not None}
-        held = sum(sizes.values())
-        while sum(sizes.values()) > self._most_bytes:
-            largest = max(sizes, key=lambda pid: sizes[pid])
-            self._kill(largest)
-            del sizes[largest]
-        return held
-
-    def _tasks(self) -> Iterator[int]:
-        for entry in os.scandir("/proc"):
-            if entry.name.isdecimal() and self._is_ours(int(entry.name)):
-                yield int(entry.name)
-
-    def _is_ours(self, pid: int) -> bool:
-        try:
-            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            # The process is gone, or another user's.
-            return False
-
-    def _kill(self, pid: int) -> None:
-        try:
-            process = os.pidfd_open(pid)
-        except OSError:
-            return
-        try:
-            # The pid may have been reused before the pidfd was opened.
-            if self._is_ours(pid):
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        finally:
-            os.close(process)
-
-
-#: A bound on the memory of all tasks together.
-MemoryBound = _ByKernel | _ByHand
-
-
-def _size(pid: int) -> int | None:
-    """Return the proportional memory of a process in bytes, or None if it is gone."""
+def bound_memory(cgroup: str | None, most_bytes: int) -> Path:
+    """Limit the memory of all tasks together, and return the file that tells how much they hold.
+    `cgroup` is that of any one job. Raises Refused where no such limit can be set."""
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        if cgroup is not None:
+            place = directory("memory", str(Path(cgroup).parent), "memory.max")
+            if place is not None:
+                return _limited(place, most_bytes)
     except OSError:
-        return None
-    return next(
-        (int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), None
+        # The cgroup is not ours, as in a scope of a user's own systemd.
+        pass
+    raise Refused(
+        "no-limit",
+        "there is no cgroup here in which the memory of all tasks together can be limited",
+        hint="run it as root; drf simulate paper fig9 needs none",
     )
+
+
+def _limited(place: Path, most_bytes: int) -> Path:
+    if (place / "memory.max").exists():
+        (place / "memory.max").write_text(str(most_bytes))
+        return place / "memory.current"
+    # Memory and swap together: with memory alone, the rest would be swapped out.
+    for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"):
+        if (place / name).exists():
+            (place / name).write_text(str(most_bytes))
+    return place / "memory.usage_in_bytes"
