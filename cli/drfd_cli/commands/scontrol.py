@@ -81,46 +81,11 @@ def _show(words: list[str], in_a_line: bool) -> None:
 
 
 def _show_hostnames(names: list[str], in_a_line: bool) -> None:
-    text = ",".join(names)
-    if not names:
-        text = os.environ.get("SLURM_JOB_NODELIST") or host_name()
-    for name in expanded(text):
-        click.echo(name)
-
-
-#: Names of one list: `a`, or `node[01-04,7]-ib`.
-_NAME = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")
-_MOST_NAMES = 65536
-
-
-def expanded(text: str) -> list[str]:
-    """Return the names of a list such as `node[01-03,7],login`. Raises Refused."""
-    found: list[str] = []
-    if text.count("[") != text.count("]"):
-        raise Refused("bad-value", f"{text[:60]} is no list of machines", hint="write node[1-4],x")
-    for name in _NAME.findall(text):
-        found += _expanded_name(name)
-        if len(found) > _MOST_NAMES:
-            raise Refused("bad-value", f"{text[:60]} has more than {_MOST_NAMES} machines")
-    return found
-
-
-def _expanded_name(name: str) -> list[str]:
-    before, bracket, rest = name.partition("[")
-    if not bracket:
-        return [name]
-    inside, _, after = rest.partition("]")
-    tails = _expanded_name(after)
-    found: list[str] = []
-    for part in inside.split(","):
-        span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part, re.ASCII)
-        if span is None or int(span[2] or span[1]) - int(span[1]) >= _MOST_NAMES:
-            raise Refused(
-                "bad-value", f"{name[:60]}: {part[:20]!r} is neither a number nor a range"
-            )
-        numbers = range(int(span[1]), int(span[2] or span[1]) + 1)
-        found += [f"{before}{n:0{len(span[1])}}{tail}" for n in numbers for tail in tails]
-    return found
+    """Print the machines of a list such as SLURM_JOB_NODELIST: a job here has one."""
+    found = parts(names or [os.environ.get("SLURM_JOB_NODELIST") or host_name()])
+    if any("[" in name for name in found):
+        raise Refused("bad-value", f"{found[0][:60]}: ranges of machines are not known here")
+    click.echo("\n".join(found))
 
 
 def _print(lines: list[str], in_a_line: bool) -> None:
@@ -196,7 +161,7 @@ _FILES = {"StdErr": "stderr", "StdOut": "stdout"}
 def _show_node(names: list[str], in_a_line: bool) -> None:
     client = connect()
     machine = read_machine(client)
-    unknown = [name for name in expanded(",".join(names)) if name != machine.name]
+    unknown = [name for name in parts(names) if name != machine.name]
     if unknown:
         raise Refused("no-node", f"there is no node {unknown[0]}; this is {machine.name}")
     used_bytes = machine.memory_bytes - machine.free_memory_bytes

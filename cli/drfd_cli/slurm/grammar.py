@@ -366,17 +366,14 @@ _OPTIONS: dict[str, dict[str, str]] = {
     },
     "scontrol": {
         "show job [ID]": "all about a job, or of the queue; -o: each in a line",
-        "show hostnames [LIST]": "the machines of a list such as node[1-4], else of the job",
-        "show hostlist NAMES": "a list of machines",
-        "show node": "the machine; show partition: its partition",
+        "show hostnames [LIST]": "the machines of a list, else that of the job",
+        "show node": "the machine; show config: what programs ask for of Slurm's settings",
         "hold, release ID": "keep waiting jobs from starting, and no longer",
         "suspend, resume ID": "freeze running jobs, and let them go on",
         "requeue ID": "stop a running job and queue it again, with its id; requeuehold: held",
         "update JobId=ID KEY=VALUE": "TimeLimit (+30: more), JobName, Partition, Priority, Nice,"
         " NumCPUs, MinMemoryNode, Gres, Dependency, StartTime",
-        "update NodeName=HOST": "State=DRAIN Reason=TEXT, State=RESUME (administrators)",
-        "write batch_script ID [FILE]": "the script of a job; - is standard output",
-        "reconfigure, ping, version": "read the configuration again; is drfd there",
+        "ping, version": "is drfd there, and which Slurm's words these are",
     },
 }
 
