@@ -611,8 +611,6 @@ def _percent(part: float) -> str:
 _RATES: tuple[Axis, Axis] = ("read", "write")
 #: Least columns of a screen with rates of disks, with codes of reasons, and with pools.
 _WITH_GPUS, _WITH_RATES, _WITH_CODES, _WITH_POOLS = 100, 112, 140, 150
-#: Least columns of a panel with the whole reasons of waiting jobs in place of their evidence.
-_WITH_WHY = 150
 #: Least columns of a screen with all digits of cores.
 _WITH_DIGITS = 80
 #: Fractions of the demand from which a bar shows a job as near its limit, and as at its limit.
@@ -737,15 +735,13 @@ def waiting_table(
     has_sentences: bool,
 ) -> PanelTable:  # fmt: skip
     """Return the panel of waiting jobs, with the evidence of their reasons in columns. With
-    `has_sentences`, a wide panel has the whole reasons in their place, and another one has them
-    below the rows if there is room."""
-    is_told = has_sentences and columns >= _WITH_WHY
+    `has_sentences`, the whole reasons stand below the rows if there is room."""
     found = [_evidence(row) for row in rows]
     demands = [row["demand"] for row in rows]
 
     # Columns without content are left out.
     def has(key: str) -> bool:
-        return not is_told and any(key in each for each in found)
+        return any(key in each for each in found)
 
     def amount(key: str, row: SnapshotRow) -> str:
         about = _evidence(row)
@@ -772,25 +768,18 @@ def waiting_table(
         Column("GRES", 8, lambda row: show_gres(row["demand"]["gres"]), rank=6,
                is_shown=any(any(each["gres"].values()) for each in demands)),
         right("START", 6, lambda row: _start(row, at_s)),
-        Column("WHY", 40, _why, most=_ENDLESS, is_shown=is_told),
         Column("WAITS FOR", 15, lambda row: _evidence(row).get("waits_for") or code(row),
-               lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18,
-               is_shown=not is_told),
+               lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18),
         right("NEEDS", 5, partial(amount, "needed"), rank=2, is_shown=has("needed")),
         right("FREE", 5, partial(amount, "free"), rank=1, is_shown=has("needed")),
         Column("BLOCKED BY", 14, lambda row: _evidence(row).get("blocked_by", ""), rank=3, most=26,
                is_shown=has("blocked_by")),
         right("UNTIL", 6, until, rank=4, is_shown=has("until")),
-        Column("REASON", 16, code, theme["dim"], rank=7,
-               is_shown=not is_told and columns >= _WITH_CODES),
+        Column("REASON", 16, code, theme["dim"], rank=7, is_shown=columns >= _WITH_CODES),
     ]  # fmt: skip
-    about = _why if has_sentences and not is_told else None
+    about = (lambda row: code_line(row["reason"])) if has_sentences else None
     laid_out = _laid_out(shown, columns, title)
     return PanelTable(title, laid_out, rows, "nothing waits", more, about)
-
-
-def _why(row: SnapshotRow) -> str:
-    return code_line(row["reason"])
 
 
 def _evidence(row: SnapshotRow) -> Mapping[str, Any]:

@@ -132,8 +132,8 @@ class State:
     under: tuple[Page, ...] = ()
     question: Question | None = None
     prompt: Prompt | None = None
-    #: The marked jobs as they were last listed, by `mark_of`.
-    marked: Mapping[str, SnapshotRow] = field(default_factory=dict)
+    #: The marked jobs, by `mark_of`.
+    marked: frozenset[str] = frozenset()
     #: The message about the last action, and whether it is an error.
     message: str = ""
     is_bad: bool = False
@@ -362,10 +362,10 @@ def press(
     if state.question is not None:
         act = state.question.act if key in ("y", "Y") else None
         told = "" if act else "nothing done"
-        marked = hidden_marks(state, lists, viewer) if act else state.marked
+        marked = frozenset[str]() if act else state.marked
         return replace(state, question=None, message=told, marked=marked), act
     if state.prompt is not None:
-        return _answer(state, state.prompt, key, hidden_marks(state, lists, viewer))
+        return _answer(state, state.prompt, key)
     if state.is_typing:
         return _type(state, key), None
     if key in ("?", "f1") and state.page is not Page.HELP:
@@ -373,8 +373,8 @@ def press(
         return replace(state, page=Page.HELP, under=under, scroll=0), None
     if key == "l" and (row := selected(state, lists)):
         return state, Look(row, errors=state.shows_errors and state.page is Page.JOB)
-    if key in ACTIONS and (rows := targets(state, lists, viewer)):
-        return _act(state, key, rows, viewer, hidden_marks(state, lists, viewer))
+    if key in ACTIONS and (rows := targets(state, lists)):
+        return _act(state, key, rows, viewer)
     if state.page is not Page.MAIN:
         return _on_page(state, key, page_rows), None
     if key == "q":
@@ -382,32 +382,19 @@ def press(
     return _on_main(state, key, lists, page_rows), None
 
 
-def hidden_marks(state: State, lists: Lists, viewer: Viewer) -> dict[str, SnapshotRow]:
-    """Return the marked jobs that the filter hides, which no action affects."""
-    row_filter = state.row_filter
-    if row_filter.is_empty():
-        return {}
-    # The daemon's answer has rows that do not show the text, such as that of a waiting task.
-    listed = {mark_of(row) for panel in _PANELS[1:] for row in lists[panel]}
-    return {
-        mark: row
-        for mark, row in state.marked.items()
-        if mark not in listed and not _is_chosen(row, row_filter, viewer.user)
-    }
+def marked_rows(state: State, lists: Lists) -> list[SnapshotRow]:
+    """Return the marked jobs that are listed."""
+    listed = (row for panel in _PANELS[1:] for row in lists[panel])
+    return [row for row in listed if mark_of(row) in state.marked]
 
 
-def targets(state: State, lists: Lists, viewer: Viewer) -> list[SnapshotRow]:
-    """Return the jobs that an action affects: the marked ones that the filter lets through, or else
-    that of the page or under the cursor."""
-    hidden = hidden_marks(state, lists, viewer)
-    marked = {mark: row for mark, row in state.marked.items() if mark not in hidden}
-    if state.page is Page.MAIN and marked and state.panel is not TopPanel.TREE:
-        listed = {
-            mark_of(row): row
-            for panel in (TopPanel.ENDED, TopPanel.WAITING, TopPanel.RUNNING)
-            for row in lists[panel]
-        }
-        return [listed.get(mark, row) for mark, row in marked.items()]
+def targets(state: State, lists: Lists) -> list[SnapshotRow]:
+    """Return the jobs that an action affects: the marked ones that are listed, or else that of the
+    page or under the cursor."""
+    if state.page is Page.MAIN and state.panel is not TopPanel.TREE:
+        marked = marked_rows(state, lists)
+        if marked:
+            return marked
     row = selected(state, lists)
     return [] if row is None else [row]
 
@@ -486,9 +473,10 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int) -> State:
         case " " if state.panel is TopPanel.TREE and rows:
             return replace(state, folded=state.folded ^ {rows[at]["path"]})
         case " " if rows:
-            return _move(_mark(state, rows[at]), rows, at + 1)
+            marked = state.marked ^ {mark_of(rows[at])}
+            return _move(replace(state, marked=marked), rows, at + 1)
         case "esc" if state.marked:
-            return replace(state, marked={})
+            return replace(state, marked=frozenset())
         case "esc":
             return replace(state, row_filter=RowFilter())
         case "enter" if rows:
@@ -517,20 +505,12 @@ def _open(state: State, row: Any) -> State:
     return replace(state, row_filter=replace(state.row_filter, below=below))
 
 
-def _mark(state: State, row: SnapshotRow) -> State:
-    marked, mark = dict(state.marked), mark_of(row)
-    if marked.pop(mark, None) is None:
-        marked[mark] = row
-    return replace(state, marked=marked)
-
-
 def _act(
-    state: State, key: str, rows: Sequence[SnapshotRow], viewer: Viewer,
-    hidden: Mapping[str, SnapshotRow],
-) -> tuple[State, Act | None]:  # fmt: skip
+    state: State, key: str, rows: Sequence[SnapshotRow], viewer: Viewer
+) -> tuple[State, Act | None]:
     match begin(key, rows, viewer):
         case Act() as act:
-            return replace(state, marked=hidden), act
+            return replace(state, marked=frozenset()), act
         case Question() as question:
             return replace(state, question=question), None
         case Prompt() as prompt:
@@ -539,10 +519,8 @@ def _act(
             return replace(state, message=str(why), is_bad=True), None
 
 
-def _answer(
-    state: State, prompt: Prompt, key: str, hidden: Mapping[str, SnapshotRow]
-) -> tuple[State, Act | None]:
-    """Handle a key while a value is typed. `hidden` are the marked jobs that are not meant."""
+def _answer(state: State, prompt: Prompt, key: str) -> tuple[State, Act | None]:
+    """Handle a key while a value is typed."""
     match key:
         case "esc":
             return replace(state, prompt=None, message="nothing done"), None
@@ -552,6 +530,6 @@ def _answer(
             except Refused as error:
                 hint = f" ({error.hint})" if error.hint else ""
                 return replace(state, message=f"{error.text}{hint}", is_bad=True), None
-            return replace(state, prompt=None, marked=hidden), act
+            return replace(state, prompt=None, marked=frozenset()), act
     text = _typed(prompt.text, key)
     return replace(state, prompt=replace(prompt, text=text)), None

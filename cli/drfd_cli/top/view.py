@@ -51,8 +51,8 @@ from drfd_cli.top.state import (
     WhenShown,
     answer_to,
     cursor,
-    hidden_marks,
     mark_of,
+    marked_rows,
     must_search,
     selected,
     shown,
@@ -352,7 +352,7 @@ def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
     """Return the line of keys. Those that cannot work on the selected job are dimmed, or without
     colours left out."""
     state, viewer = scene.state, viewer_of(scene.snapshot)
-    rows = targets(state, listed, viewer)
+    rows = targets(state, listed)
     keys = [key for key in KEYS if state.page in key.pages]
     words = {key: word_of(key, rows[0] if rows else None) for key in keys}
     unfit = {
@@ -382,8 +382,7 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     state, columns = scene.state, size.columns
     words, style = "", "held"
     if state.page is Page.MAIN and state.marked:
-        hidden = hidden_marks(state, listed, viewer_of(scene.snapshot))
-        words = _marks_words(len(state.marked), len(hidden))
+        words = _marks_words(len(state.marked), len(marked_rows(state, listed)))
     elif state.page is Page.MAIN and not state.row_filter.is_empty():
         words = f"only {_choice(state)}; Esc shows all"
     elif state.page is Page.MAIN:
@@ -407,13 +406,12 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     return [*told, _key_line(scene, listed, theme, columns)]
 
 
-def _marks_words(count: int, hidden: int) -> str:
+def _marks_words(count: int, listed: int) -> str:
     """Return how many jobs are marked, and for which of them a key is."""
-    if not hidden:
-        return f"{count} marked; a key is for all of them, Esc unmarks"
-    if hidden == count:
-        return f"{count} marked, all hidden by the filter; a key is for the job selected"
-    return f"{count} marked, {hidden} hidden by the filter; a key is for the {count - hidden} shown"
+    if not listed:
+        return f"{count} marked, none of them listed; a key is for the job selected, Esc unmarks"
+    whom = "all of them" if listed == count else f"the {listed} listed"
+    return f"{count} marked; a key is for {whom}, Esc unmarks"
 
 
 def _pressing(state: State, theme: Theme, columns: int) -> Line | None:
