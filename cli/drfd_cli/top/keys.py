@@ -145,7 +145,7 @@ KEYS = (
     Key("l", "log", "l", "the output in your PAGER; less follows it while it grows:\n"
         "^C stops that, F begins it again, q comes back", (*_MAIN, *_JOB), 7),
     Key("e", "errors", "e", "a job's errors, in place of its output", _JOB, 9),
-    Key("i", "history", "i", "use and shares over time: with room, always, never", _MAIN),
+    Key("i", "history", "i", "use and shares over time: always, or where there is room", _MAIN),
     Key("", "", "^L", "draw anew"),
     Key("?", "help", "?  F1", "this page", (*_MAIN, *_JOB), 0),
     Key("q", "quit", "q  ^C", "quit", _MAIN, 1),

@@ -85,22 +85,6 @@ class Look:
     errors: bool
 
 
-class WhenShown(Enum):
-    """When the history is on the screen."""
-
-    WITH_ROOM = auto()
-    ALWAYS = auto()
-    NEVER = auto()
-
-
-#: What the key for the history leads to, and the message.
-_NEXT_SHOWN = {
-    WhenShown.WITH_ROOM: (WhenShown.ALWAYS, "the history is always shown"),
-    WhenShown.ALWAYS: (WhenShown.NEVER, "the history is not shown"),
-    WhenShown.NEVER: (WhenShown.WITH_ROOM, "the history is shown where there is room"),
-}
-
-
 @dataclass(frozen=True)
 class CursorPlace:
     """The row under the cursor, and its index, which is used if the row is gone."""
@@ -122,7 +106,8 @@ class State:
     backwards: frozenset[TopPanel] = frozenset()
     #: Paths of the pools of which nothing below is listed.
     folded: frozenset[str] = frozenset()
-    history: WhenShown = WhenShown.WITH_ROOM
+    #: Whether the history is shown also where it takes room from the lists.
+    keeps_history: bool = False
     #: The job that the page about one job shows.
     job: SnapshotRow | None = None
     shows_errors: bool = False
@@ -466,8 +451,9 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int) -> State:
         case "S":
             return replace(state, backwards=state.backwards ^ {state.panel})
         case "i":
-            after, told = _NEXT_SHOWN[state.history]
-            return replace(state, history=after, message=told)
+            keeps = not state.keeps_history
+            told = f"the history is shown {'always' if keeps else 'where there is room'}"
+            return replace(state, keeps_history=keeps, message=told)
         case " " if state.panel is TopPanel.TREE and rows and rows[at]["is_leaf"]:
             return replace(state, message="only a pool can be folded", is_bad=True)
         case " " if state.panel is TopPanel.TREE and rows:

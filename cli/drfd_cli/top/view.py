@@ -48,7 +48,6 @@ from drfd_cli.top.state import (
     Lists,
     State,
     TopPanel,
-    WhenShown,
     answer_to,
     cursor,
     mark_of,
@@ -224,13 +223,12 @@ def _places(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
         found.append(Place(TopPanel.TREE, tables.pop(TopPanel.TREE), 0, 0, left, room))
     # What the history has even if the panels could fill it.
     drawn = 0 if scene.history is None else height_of(scene.history, scene.snapshot)
-    kept = min(drawn, room // 3) if scene.state.history is WhenShown.ALWAYS else 0
+    kept = min(drawn, room // 3) if scene.state.keeps_history else 0
     heights = _divide(tables, room - kept, scene.state.panel, right)
     # The last panel has all lines that no other one needs: leave it one of them.
     last = list(tables)[-1]
     free = heights[last] - tables[last].height - 1
-    has_history = drawn > 0 and scene.state.history is not WhenShown.NEVER
-    if has_history and kept + free >= _LEAST_HISTORY:
+    if drawn and kept + free >= _LEAST_HISTORY:
         heights[last], kept = heights[last] - max(0, free), kept + max(0, free)
     line = 0
     for panel, table in tables.items():

@@ -21,7 +21,6 @@ from drfd_cli.top.state import (
     State,
     TopPanel,
     UserAction,
-    WhenShown,
     cursor,
     press,
     shown,
@@ -153,16 +152,13 @@ def test_pages_have_a_way_back():
     assert after(state, "?", "esc") == state
 
 
-def test_the_history_is_shown_or_not():
-    state, seen = State(), []
-    for _ in range(3):
-        state = after(state, "i")
-        seen.append((state.history, state.message))
-    assert seen == [
-        (WhenShown.ALWAYS, "the history is always shown"),
-        (WhenShown.NEVER, "the history is not shown"),
-        (WhenShown.WITH_ROOM, "the history is shown where there is room"),
-    ]
+def test_the_history_is_shown_always_or_where_there_is_room():
+    always = after(State(), "i")
+    assert (always.keeps_history, always.message) == (True, "the history is shown always")
+    again = after(always, "i")
+    assert (again.keeps_history, again.message) == (
+        False, "the history is shown where there is room",
+    )  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(KEYS), max_size=30), st.sampled_from(["three", "none", "many"]))

@@ -42,7 +42,7 @@ from drfd_cli.top.history import MOST, History, height_of, history_lines
 from drfd_cli.top.keys import Act, Page, Question
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
 from drfd_cli.top.panels import in_words
-from drfd_cli.top.state import RowFilter, State, TopPanel, WhenShown
+from drfd_cli.top.state import RowFilter, State, TopPanel
 from drfd_cli.top.view import LEAST_COLUMNS, LEAST_ROWS, Detail, Scene, Size, screen, settled, whole
 from seeds import examples
 
@@ -378,9 +378,8 @@ def test_it_is_drawn_only_in_lines_that_the_panels_leave_free():
     def shown(size: Size, **changes: Any) -> str:
         return seen(at(three, State(**changes), history=history), size)
 
-    assert "ALLOCATED" not in shown(LARGE, history=WhenShown.NEVER)
     assert "ALLOCATED" not in shown(SMALL)
-    assert "ALLOCATED" in shown(SMALL, history=WhenShown.ALWAYS)
+    assert "ALLOCATED" in shown(SMALL, keeps_history=True)
     # Without it, the other lines stand where they stood.
     lines, without = shown(LARGE).splitlines(), seen(at(three), LARGE).splitlines()
     begin = next(number for number, line in enumerate(lines) if "ALLOCATED" in line)
