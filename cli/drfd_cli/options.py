@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
@@ -17,13 +15,13 @@ import click
 
 from drfd.client.connection import Connection, choose
 from drfd.client.words import (
-    CLOCKS,
     Ref,
     is_clock,
     parse_after,
     parse_begin,
     parse_id,
     parse_ids,
+    parse_past,
     parse_signal,
     parse_whole,
 )
@@ -31,7 +29,7 @@ from drfd.common.errors import ConfigError, Refused
 from drfd.common.units import doubt, is_endless, parse_duration
 from drfd.protocol.job_options import CONDITIONS, OPTIONS, OTHERS, RESOURCES, Option
 from drfd_cli import output, personal, which_job
-from drfd_cli.output import Columns, Form, local_time, render
+from drfd_cli.output import Columns, Form, render
 from drfd_cli.personal import Setting
 
 if TYPE_CHECKING:
@@ -563,79 +561,7 @@ def start_own(socket_path: Path) -> None:
 
 # -- the options that select ended jobs -------------------------------------------------------
 
-#: Formats of a past time.
-_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
-#: Times of the day, and days of a year, alone or with one, as Slurm has them, too: `08:05:30`,
-#: `9:30 am`, `1123`, `11/23/26-08:00`.
-_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?: ?(?P<half>[ap])m)?"
-_DAY = r"(?P<month>\d{1,2})(?P<sign>[/.])(?P<day>\d{1,2})(?:(?P=sign)(?P<year>\d{2}))?"
-_SHORT_DAY = r"(?P<month>\d{2})(?P<day>\d{2})(?P<year>\d{2})?"
-_TIMES = (_CLOCK, *(f"{day}(?:[-t]{_CLOCK})?" for day in (_DAY, _SHORT_DAY)))
-_DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
-_UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
-#: A time from now, and a duration before now. The latter needs a unit: "90" alone is ambiguous.
-_OFF = r"now(?:([-+]\d{1,9})(second|minute|hour|day|week|)s?)?"
-_AGO = r"((?:\d+(?:\.\d+)?\s*[a-z]+\s*)+?)(?:\s*ago)?"
-
-
-def parse_moment(text: str, now_s: float | None = None) -> float:
-    """Return the Unix time of a past time in the local time zone, such as "2026-03-01", "14:30",
-    "yesterday" or "7d" (ago), or as Slurm writes it. Raises Refused."""
-    now_s = time.time() if now_s is None else now_s
-    word = text.strip()
-    low = CLOCKS.get(word.lower(), word.lower())
-    if low in _DAYS:
-        return local_time(now_s, days=_DAYS[low])
-    if word.startswith("@") and word[1:].isdecimal() and len(word) < 14:
-        return float(word[1:])
-    off = re.fullmatch(_OFF, low, re.ASCII)
-    if off is not None:
-        return now_s + int(off[1] or 0) * _UNITS_S[off[2] or "second"]
-    for form in _TIMES:
-        found = re.fullmatch(form, low, re.ASCII)
-        if found is not None:
-            with suppress(ValueError, OverflowError):
-                return _past_moment(found.groupdict(), now_s)
-    ago = re.fullmatch(_AGO, low, re.ASCII)
-    if ago is not None:
-        with suppress(Refused):
-            return max(0.0, now_s - parse_duration(ago[1]))
-    for form in _DATES:
-        try:
-            return max(0.0, time.mktime(time.strptime(word, form)))
-        except (ValueError, OverflowError):
-            continue
-    raise Refused(
-        "bad-value",
-        f"time: {text[:40]!r} is not a time",
-        hint="write 2026-03-01, '2026-03-01 14:30', 14:30, yesterday, or 7d for seven days ago",
-    )
-
-
-def _past_moment(part: Mapping[str, str | None], now_s: float) -> float:
-    """Return the latest past time of these parts: at noon, 23:00 is yesterday's. Raises ValueError
-    and OverflowError."""
-    now = time.localtime(now_s)
-    number = {name: int(value) for name, value in part.items() if value and value.isdecimal()}
-    hour = number.get("hour", 0)
-    if part.get("half"):
-        hour = hour % 12 + 12 * (part["half"] == "p")
-    year = 2000 + number["year"] if "year" in number else now.tm_year
-    day = f"{number.get('month', now.tm_mon)}-{number.get('day', now.tm_mday)}"
-    clock = f"{hour}:{number.get('minute', 0)}:{number.get('second', 0)}"
-
-    def at(year: int) -> float:
-        return time.mktime(time.strptime(f"{year}-{day} {clock}", "%Y-%m-%d %H:%M:%S"))
-
-    found_s = at(year)
-    if found_s <= now_s or "year" in number:
-        return found_s
-    if "month" in number:
-        return at(year - 1)
-    return local_time(now_s, days=-1, hour=hour, minute=number.get("minute", 0))
-
-
-MOMENT = QuantityParam("TIME", parse_moment)
+MOMENT = QuantityParam("TIME", parse_past)
 #: The arguments and options that select ended jobs.
 past_options = all_of(
     job_ids(required=False, only_read=True),

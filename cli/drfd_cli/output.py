@@ -542,7 +542,7 @@ def show_when(at_s: float, now_s: float | None = None) -> str:
     """Return a time near now in the local time zone: "14:05 (in 12m30s)",
     "tomorrow 03:00 (in 9h10m)", "yesterday 23:10 (3h02m ago)", "2026-11-20 14:05"."""
     now_s = time.time() if now_s is None else now_s
-    days = round((local_time(at_s) - local_time(now_s)) / 86400)
+    days = round((_midnight(at_s) - _midnight(now_s)) / 86400)
     day = {0: "", 1: "tomorrow ", -1: "yesterday "}.get(days)
     if day is None:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
@@ -551,11 +551,8 @@ def show_when(at_s: float, now_s: float | None = None) -> str:
     return f"{clock} (in {apart})" if at_s >= now_s else f"{clock} ({apart} ago)"
 
 
-def local_time(at_s: float, *, days: int = 0, hour: int = 0, minute: int = 0) -> float:
-    """Return the Unix time of a time of day, the midnight unless given, `days` days from that of
-    `at_s`. mktime allows for days on which the clock changes."""
-    year, month, day, *_ = time.localtime(at_s)
-    return time.mktime((year, month, day + days, hour, minute, 0, 0, 0, -1))
+def _midnight(at_s: float) -> float:
+    return time.mktime((*time.localtime(at_s)[:3], 0, 0, 0, 0, 0, -1))
 
 
 #: The assumptions on which an expected start rests, by its certainty.

@@ -39,19 +39,27 @@ OUTCOMES = {
 }
 
 
-_CLOCK = r"(\d{1,2}):(\d\d)(?::(\d\d))?"
-_MOMENT = rf"(?a)(?:(\d{{4}}-\d\d-\d\d|today|tomorrow)(?:[T ]|$))?(?:{_CLOCK})?"
+#: A time of the day, and the forms of a day: a word, a date, and dates as Slurm writes them.
+_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d))?"
+_DAYS = (
+    r"(?P<word>yesterday|today|tomorrow)",
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)",
+    r"(?P<month>\d{1,2})(?P<sign>[/.])(?P<day>\d{1,2})(?:(?P=sign)(?P<short>\d\d))?",
+)
+#: Of past times only: `1130` could be meant as half past eleven.
+_BARE_DAY = r"(?P<month>\d\d)(?P<day>\d\d)(?P<short>\d\d)?"
 #: Names of times of the day, as Slurm has them, too.
-CLOCKS = {
+_CLOCKS = {
     "midnight": "00:00", "elevenses": "11:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00",
 }  # fmt: skip
-_HINT = "write 18:00, 6pm, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
-#: A time from now on: `now+2h`, `now + 1 minute`, `+10s`.
-_FROM_NOW = r"(?:now\s*)?\+\s*(.+)"
-#: A duration with a unit, which without a sign is one from now on, too: `10 min`, `1h30m`.
-_SPAN = r"(?:[0-9]+(?:\.[0-9]+)?\s*[a-z]+\s*)+"
+#: A time from now on, or before it: `now+2h`, `now + 1 minute`, `+10s`, `now-1hour`.
+_OFF = r"(?:now\s*)?(\+)\s*(.+)|now\s*(-)\s*(.+)"
+#: A duration with units, without a sign: `10 min`, `1h30m ago`.
+_SPAN = r"((?:[0-9]+(?:\.[0-9]+)?\s*[a-z]+\s*)+?)(ago)?"
 #: A time of the day by a clock of twelve hours.
-_TWELVE = r"\b(0?[1-9]|1[0-2])(:[0-5][0-9])?\s*([ap])\.?m\b\.?"
+_TWELVE = r"\b(0?[1-9]|1[0-2])((?::[0-5][0-9]){0,2})\s*([ap])\.?m\b\.?"
+_BEGIN_HINT = "write 18:00, 6pm, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
+_PAST_HINT = "write 2026-03-01, '2026-03-01 14:30', 14:30, yesterday, or 7d for seven days ago"
 
 #: A job or an array, or a task as `42_7`.
 #: A feature of a machine, as the configuration names it.
@@ -192,35 +200,68 @@ def parse_begin(text: str, now_s: float | None = None) -> int:
     "2026-11-21T08:00", "now+2h", "+2h" or "10 min" (from now on), and 0 for "now". `now_s` is the
     present time, for tests."""
     now_s = time.time() if now_s is None else now_s
-    low = text.strip().lower()
-    word = CLOCKS.get(low, text.strip())
-    if low == "now":
+    if text.strip().lower() == "now":
         return 0
-    if from_now := re.fullmatch(_FROM_NOW, low):
-        return int(now_s) + parse_duration(from_now[1], what="begin")
-    if re.search(_TWELVE, low):
-        word = re.sub(_TWELVE, _of_twelve, low)
-    elif re.fullmatch(_SPAN, low):
-        return int(now_s) + parse_duration(low, what="begin")
-    found = re.fullmatch(_MOMENT, word)
-    if found is None or not word:
-        raise Refused("bad-value", f"begin: {text!r} is not a time", hint=_HINT)
-    date, *clock = found.groups()
-    year, month, day = _day(date, now_s)
-    moment_s = _unix(year, month, day, *clock, now_s=now_s)
-    if date is None and moment_s <= now_s:
-        moment_s = _unix(year, month, day + 1, *clock, now_s=now_s)
-    if moment_s <= now_s:
-        raise Refused("bad-value", f"begin: {text!r} is over already", hint=_HINT)
-    return moment_s
+    begin_s = _moment(text, now_s, what="begin", hint=_BEGIN_HINT, is_past=False)
+    if begin_s <= now_s:
+        raise Refused("bad-value", f"begin: {text!r} is over already", hint=_BEGIN_HINT)
+    return int(begin_s)
+
+
+def parse_past(text: str, now_s: float | None = None) -> float:
+    """Return the Unix time of "2026-03-01", "14:30" (the last one), "yesterday", "7d" (ago), "now",
+    "@1700000000", or of a time as Slurm writes it."""
+    now_s = time.time() if now_s is None else now_s
+    return max(0.0, _moment(text, now_s, what="time", hint=_PAST_HINT, is_past=True))
 
 
 def is_clock(text: str) -> bool:
     """Return whether a text for `parse_begin` is a time of the day alone."""
-    return (
-        re.fullmatch(_CLOCK, re.sub(_TWELVE, _of_twelve, text.strip().lower()), re.ASCII)
-        is not None
-    )
+    word = re.sub(_TWELVE, _of_twelve, text.strip().lower())
+    return re.fullmatch(_CLOCK, word, re.ASCII) is not None
+
+
+def _moment(text: str, now_s: float, *, what: str, hint: str, is_past: bool) -> float:
+    low = text.strip().lower()
+    if low == "now":
+        return now_s
+    if off := re.fullmatch(_OFF, low):
+        seconds = parse_duration(off[2] or off[4], what=what)
+        return now_s + seconds if off[1] else now_s - seconds
+    if re.fullmatch("@[0-9]{1,12}", low):
+        return float(low[1:])
+    word = re.sub(_TWELVE, _of_twelve, _CLOCKS.get(low, low))
+    if word == low and (span := re.fullmatch(_SPAN, low)):
+        seconds = parse_duration(span[1], what=what)
+        return now_s - seconds if is_past or span[2] else now_s + seconds
+    days = (*_DAYS, _BARE_DAY) if is_past else _DAYS
+    for form in (_CLOCK, *(f"{day}(?:[-t ]{_CLOCK})?" for day in days)):
+        if found := re.fullmatch(form, word, re.ASCII):
+            try:
+                return _at(found.groupdict(), now_s, is_past=is_past)
+            except (ValueError, OverflowError):
+                break
+    raise Refused("bad-value", f"{what}: {text[:40]!r} is not a time", hint=hint)
+
+
+def _at(part: dict[str, str | None], now_s: float, *, is_past: bool) -> int:
+    """Return the Unix time of a day and a time of the day; without one of them, or without a year,
+    the next such time, or the last. Raises ValueError and OverflowError."""
+    year, month, day = time.localtime(now_s)[:3]
+    hour, minute, second = (int(part.get(name) or 0) for name in ("hour", "minute", "second"))
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError(part)
+    step = -1 if is_past else 1
+    at, others = (year, month, day), (year, month, day + step)
+    if part.get("word"):
+        at = others = year, month, day + {"yesterday": -1, "today": 0}.get(str(part["word"]), 1)
+    elif part.get("month"):
+        named = part.get("year") or (part.get("short") and f"20{part['short']}")
+        at = time.strptime(f"{named or year}-{part['month']}-{part['day']}", "%Y-%m-%d")[:3]
+        others = at if named else (at[0] + step, *at[1:])
+    found_s = _unix(*at, hour, minute, second, now_s=now_s)
+    is_other = found_s > now_s if is_past else found_s <= now_s
+    return _unix(*others, hour, minute, second, now_s=now_s) if is_other else found_s
 
 
 def _of_twelve(found: re.Match[str]) -> str:
@@ -282,33 +323,14 @@ def _bad(what: str, text: str, fault: str, hint: str) -> Refused:
     return Refused("bad-value", f"{what}: {word!r} is {fault}", hint=hint)
 
 
-def _day(date: str | None, now_s: float) -> tuple[int, int, int]:
-    year, month, day = time.localtime(now_s)[:3]
-    if date in (None, "today"):
-        return year, month, day
-    if date == "tomorrow":
-        return year, month, day + 1
-    try:
-        year, month, day = time.strptime(date, "%Y-%m-%d")[:3]
-    except ValueError:
-        raise Refused("bad-value", f"begin: there is no day {date}", hint=_HINT) from None
-    return year, month, day
-
-
 def _unix(
-    year: int, month: int, day: int, hour: str | None, minute: str | None, second: str | None,
-    *, now_s: float,
-) -> int:  # fmt: skip
+    year: int, month: int, day: int, hour: int, minute: int, second: int, *, now_s: float
+) -> int:
     """Return the next moment after now that has this date and time, or else the last. Where clocks
-    are set back, there are two."""
-    clock = int(hour or 0), int(minute or 0), int(second or 0)
-    if clock[0] > 23 or clock[1] > 59 or clock[2] > 59:
-        raise Refused("bad-value", f"begin: there is no time {hour}:{minute}", hint=_HINT)
+    are set back, there are two. Raises OverflowError."""
+    clock = hour, minute, second
     # In summer time, not in it, and as mktime(3) finds out, which moves a time that is left out. It
     # takes a 32nd for the next month's 1st.
-    try:
-        found = [int(time.mktime((year, month, day, *clock, 0, 0, each))) for each in (1, 0, -1)]
-    except OverflowError:
-        raise Refused("bad-value", f"begin: the year {year} is too far away", hint=_HINT) from None
+    found = [int(time.mktime((year, month, day, *clock, 0, 0, each))) for each in (1, 0, -1)]
     exact = [each for each in found if time.localtime(each)[3:6] == clock] or found[2:]
     return next((each for each in exact if each > now_s), exact[-1])

@@ -17,12 +17,12 @@ from rich.cells import cell_len
 
 from canned import Message
 from cli.test_status import ACCENTED, LIMIT, MARKED, WAITS, WHY, WIDE
+from drfd.client.words import parse_past
 from drfd.common.errors import Refused
 from drfd.common.units import short_utc, utc_time
 from drfd.protocol.replies import USED
 from drfd.sim.figures import Panel
 from drfd_cli import charts, output
-from drfd_cli.options import parse_moment
 from drfd_cli.output import show_when, why_line
 
 
@@ -545,10 +545,10 @@ def test_the_daemons_times_are_those_of_the_readers_zone(drf, daemon, job, monke
 )  # fmt: skip
 def test_a_past_time_is_understood_or_refused(plain, text, at_s):
     if at_s is not None:
-        assert parse_moment(text, NOW) == at_s
+        assert parse_past(text, NOW) == at_s
         return
     with pytest.raises(Refused) as refusal:
-        parse_moment(text, NOW)
+        parse_past(text, NOW)
     assert refusal.value.code == "bad-value"
 
 
@@ -570,7 +570,7 @@ def test_a_past_time_may_be_written_as_in_slurm(text, at):
     now_s = time.mktime((2026, 11, 23, 11, 0, 0, 0, 0, -1))
     if at is None:
         with pytest.raises(Refused, match="is not a time"):
-            parse_moment(text, now_s)
+            parse_past(text, now_s)
     else:
-        found = time.localtime(parse_moment(text, now_s))
+        found = time.localtime(parse_past(text, now_s))
         assert time.strftime("%Y-%m-%d %H:%M:%S", found) == at

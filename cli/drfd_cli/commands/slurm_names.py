@@ -19,13 +19,13 @@ from typing import Any
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.words import Ref, parse_ids, parse_signal
+from drfd.client.words import Ref, parse_ids, parse_past, parse_signal
 from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
 from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.commands import submit
-from drfd_cli.options import call_of, connect, parse_moment
+from drfd_cli.options import call_of, connect
 from drfd_cli.quick import SCRIPT_MAX_BYTES
 from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, lookup
 from drfd_cli.slurm.batch_script import (
@@ -386,10 +386,10 @@ def sacct(words: list[str]) -> int:
     if not ids and not users and "allusers" not in found:
         users = {client.request("hello")["user"]}
     states = [] if "state" not in found else _states(found["state"])
-    since_s = parse_moment(found["starttime"][-1]) if "starttime" in found else None
-    until_s = parse_moment(found["endtime"][-1]) if "endtime" in found else None
+    since_s = parse_past(found["starttime"][-1]) if "starttime" in found else None
+    until_s = parse_past(found["endtime"][-1]) if "endtime" in found else None
     if since_s is None and not ids:
-        since_s = parse_moment("today")
+        since_s = parse_past("today")
     select = {"ids": ids, "user": next(iter(users)) if len(users) == 1 else None, "states": states}
     # A state that is asked for is one that the job had reached before the end time.
     ended = list(_past(client, **select, since_s=since_s, until_s=until_s if states else None))
