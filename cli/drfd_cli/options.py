@@ -43,14 +43,10 @@ _KEY = "drf.call"
 
 @dataclass(slots=True)
 class Call:
-    #: The words, as typed.
-    args: list[str] = field(default_factory=list)
+    #: The words of the command, and the text of the script that they name, if they do.
+    program: tuple[tuple[str, ...], str | None] = ((), None)
     #: The personal defaults among the options.
     personal: list[Setting] = field(default_factory=list)
-    #: Whether the options of the script's lines are among the words.
-    has_script_options: bool = False
-    #: The script from standard input, which can be read but once.
-    text: str | None = None
     #: What Slurm's options ask for.
     slurm: Translation | None = None
     #: What is printed of the id, `{}`, where Slurm's command stands for `drf submit`.
@@ -459,9 +455,14 @@ class JobCommand(GroupedHelp):
         settings = self._settings(ctx, args)
         return super().parse_args(ctx, [*(each.word for each in settings), *args])
 
-    def _settings(self, ctx: click.Context, args: list[str]) -> list[Setting]:
+    @staticmethod
+    def only_reads(ctx: click.Context) -> bool:
+        """Return whether no job is submitted."""
         above = ctx.parent
-        if above is None or above.parent is not None or ctx.resilient_parsing:
+        return above is None or above.parent is not None or ctx.resilient_parsing
+
+    def _settings(self, ctx: click.Context, args: list[str]) -> list[Setting]:
+        if self.only_reads(ctx):
             return []
         try:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))

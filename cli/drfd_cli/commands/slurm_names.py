@@ -71,7 +71,7 @@ def sbatch(words: list[str]) -> int:
     lines: dict[str, Given] = {}
     own: list[str] = []
     if script is not None:
-        shown = rest[0] if rest else submit.STANDARD_INPUT
+        shown = submit.STANDARD_INPUT if rest[:1] in ([], ["-"]) else rest[0]
         lines = read_lines(script, shown) or {}
         own = submit.directives(script, shown, check=submit.check_options)
     typed, (told, unknown) = options, SBATCH.from_environment()
@@ -86,14 +86,17 @@ def sbatch(words: list[str]) -> int:
     usual = "slurm-%A_%a.out" if "array" in lines | options else "slurm-%j.out"
     last = translate(options, host_name()).words if own else []
     asked = ["-n", name, "-o", usual, *made.words, *own, *last]
-    command = ["--wrap", options["wrap"].value] if script is None else (rest or ["-"])
     context = click.get_current_context()
     call = call_of(context)
-    call.has_script_options, call.slurm, call.text = True, made, script
+    call.slurm = made
     call.shown = "{}" if "parsable" in options else "Submitted batch job {}"
     if "quiet" in options and "parsable" not in options:
         call.shown = ""
+    command = ["--wrap", options["wrap"].value] if script is None else ["--", shown, *rest[1:]]
     with submit.command.make_context("sbatch", [*asked, *command], parent=context) as inner:
+        call.program = (
+            submit.program(inner, []) if script is None else (inner.params["command"], script)
+        )
         status: int = submit.command.invoke(inner)
     return status
 

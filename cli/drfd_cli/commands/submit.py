@@ -114,11 +114,19 @@ def directives(script: str, name: str, *, check: Callable[[list[str]], None]) ->
 
 
 class _SubmitCommand(JobCommand):
-    """A command that keeps its arguments as typed, to tell a command after `--` from a script."""
+    """A command that puts the options of the script's lines before its arguments, which win."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        call_of(ctx).args = list(args)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        if self.only_reads(ctx):
+            return rest
+        (name, *_), script = call_of(ctx).program = program(ctx, args)
+        if script is None:
+            return rest
+        of_slurm = [] if ctx.params["ignore_sbatch"] else _of_slurm(ctx, script, name)
+        own = directives(script, name, check=check_options)
+        ctx.params.clear()
+        return super().parse_args(ctx, [*of_slurm, *own, *args])
 
 
 @click.command("submit", cls=_SubmitCommand, context_settings={"allow_interspersed_args": False})
@@ -139,14 +147,7 @@ def command(
     """Queue a job: `drf submit [OPTIONS] -- CMD...`, or `drf submit [OPTIONS] script.sh [ARGS]`
     with #DRF or #SBATCH lines of options in the script. The script - is standard input."""
     call = call_of(ctx)
-    args = call.args
-    command, script = _program(ctx, command, wrap)
-    if script is not None and not call.has_script_options:
-        # The script's options come first, so that those of the command line win.
-        call.has_script_options = True
-        of_slurm = [] if ignore_sbatch else _of_slurm(ctx, script, command[0])
-        own = directives(script, command[0], check=check_options)
-        return _again(ctx, [*of_slurm, *own, *args])
+    command, script = call.program
     if pty and asked["array"] is not None:
         raise click.UsageError("--pty is for one job, not for an array", ctx)
     if pty and asked["output_max"] is not None:
@@ -233,12 +234,9 @@ def _submitted(
     return reply
 
 
-def _program(
-    ctx: click.Context, command: tuple[str, ...], wrap: str | None
-) -> tuple[tuple[str, ...], str | None]:
+def program(ctx: click.Context, args: list[str]) -> tuple[tuple[str, ...], str | None]:
     """Return the words of the command, and the text of the script that they name, if they do."""
-    call = call_of(ctx)
-    args = call.args
+    command, wrap = ctx.params["command"], ctx.params["wrap"]
     if wrap is not None:
         if command or not wrap.strip():
             fault = "has a command in its line; leave out the other" if command else "is empty"
@@ -249,18 +247,14 @@ def _program(
         return command, None
     if command and command[0] != "-":
         return command, read_script(command[0])
-    # The second time, the options of the script stand before those of the command line.
-    text = call.text
-    if text is None and args[-1:] != ["--"]:
-        from drfd_cli.slurm.batch_script import is_typed, read_standard_input
+    from drfd_cli.slurm.batch_script import is_typed, read_standard_input
 
-        if command or not is_typed():
-            text = script_text(read_standard_input(SCRIPT_MAX_BYTES), STANDARD_INPUT)
+    has_input = command or (args[-1:] != ["--"] and not is_typed())
+    text = script_text(read_standard_input(SCRIPT_MAX_BYTES), STANDARD_INPUT) if has_input else ""
     if not text and not command:
         raise click.UsageError("Missing argument 'COMMAND...'.", ctx)
     if not text:
         raise Refused("no-script", "standard input has no script")
-    call.text = text
     return (STANDARD_INPUT, *command[1:]), text
 
 
@@ -317,14 +311,6 @@ def _tell_forecast(forecast: DryRunReply) -> None:
         output.tell(line or "it would wait; no start is in sight")
     code, text = output.clean(reason["code"]), output.clean(reason["text"], 1000)
     output.tell(f"until then it waits: {code}: {text}")
-
-
-def _again(ctx: click.Context, args: list[str]) -> int:
-    """Run `submit` with other arguments, in the context of this run."""
-    with command.make_context("submit", args, parent=ctx.parent) as inner:
-        call_of(inner).has_script_options = True
-        status: int = command.invoke(inner)
-        return status
 
 
 def fields(
