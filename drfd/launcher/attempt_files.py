@@ -15,9 +15,9 @@ order:
     notifying the owner's command that reports the end is about to run; it runs only once
     notified  how that command ended
 
-Each line ends with a checksum of itself, so that damage to the file is never read as a record: a
-damaged attempt counts as "may have run", because a program must never be released a second time.
-Only a partial last line counts as not written, because its writer got an error for it.
+A line that cannot be read, as after a power cut, may have been any record: the attempt counts as
+"may have run", because a program must never be released a second time. Only a partial last line
+counts as not written, because its writer got an error for it.
 
 Among these records, the launcher writes how many signals it has been ordered to send, before it
 sends them, so that a repeated order sends nothing twice. This one record is overwritten in place,
@@ -39,7 +39,6 @@ import json
 import os
 import re
 import time
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,6 @@ _KINDS = [
 ]
 #: Stands for a first record that cannot be read: no uid, and any boot.
 UNKNOWN: Record = {"uid": None, "boot_id": None, "cgroup": None, "at_s": None, "mono_s": None}
-_CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"\}', re.DOTALL)
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 #: The start of the record that is overwritten, and the digits reserved for its count.
@@ -173,12 +171,7 @@ def create(dir_fd: int, key: Key, created: Record) -> int:
 
 
 def append(fd: int, kind: str, record: Record) -> None:
-    _write(fd, _checked(_encode({"record": kind, **record})))
-
-
-def _checked(text: str) -> bytes:
-    """Return the line of a record, which is given as JSON."""
-    return f'{text[:-1]},"crc":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+    _write(fd, f"{_encode({'record': kind, **record})}\n".encode())
 
 
 def _write(fd: int, line: bytes) -> None:
@@ -190,7 +183,7 @@ def _write(fd: int, line: bytes) -> None:
 
 def note_signals(dir_fd: int, key: Key, count: int) -> None:
     """Write how many signals have been ordered, in place of the earlier record of them."""
-    line = _checked(f'{_SIGNALLED},"count":{count:<{_COUNT_WIDTH}}}}')
+    line = f'{_SIGNALLED},"count":{count:<{_COUNT_WIDTH}}}}\n'.encode()
     with opened(file_name(key), os.O_RDWR, dir_fd=dir_fd) as fd:
         data = os.pread(fd, os.fstat(fd).st_size, 0)
         at = data.rfind(_SIGNALLED.encode())
@@ -234,8 +227,8 @@ def parse(data: bytes) -> Attempt | None:
     records: dict[str, Record] = {}
     is_damaged = False
     *lines, last = data.split(b"\n")
-    # A last line counts as written if it lacks only its line feed, or has another byte there.
-    lines += [each for each in (last, last[:-1]) if each and _read_line(each) is not None][:1]
+    # A last line that lacks only its line feed counts as written.
+    lines += [last] if _read_line(last) is not None else []
     for line in lines:
         record = _read_line(line)
         if record is None:
@@ -255,12 +248,6 @@ def parse(data: bytes) -> Attempt | None:
 
 def _read_line(line: bytes) -> Record | None:
     """Return the record in a line, or None if the line is not what drfd wrote."""
-    checked = _CHECKED.fullmatch(line)
-    if checked is None:
-        return None
-    line = checked[1] + b"}"
-    if zlib.crc32(line) != int(checked[2], 16):
-        return None
     try:
         record = _decode(line.decode())
     except (ValueError, RecursionError):

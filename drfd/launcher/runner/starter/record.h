@@ -74,18 +74,6 @@ static void reach(const char *name)
 
 /* -- lines ---------------------------------------------------------------------------------------- */
 
-static unsigned checksum(const char *text, size_t length)
-{
-	unsigned crc = ~0u;
-
-	for (size_t i = 0; i < length; i++) {
-		crc ^= (unsigned char)text[i];
-		for (int bit = 0; bit < 8; bit++)
-			crc = crc >> 1 ^ (0xEDB88320u & -(crc & 1));
-	}
-	return ~crc;
-}
-
 static char *append_kind(char *at, const char *kind)
 {
 	return append(append(append(at, "{\"record\":\""), kind), "\"");
@@ -121,12 +109,12 @@ static char *append_time(char *at, const char *name, int clock)
 	return append_seconds(at, name, (unsigned long)time.tv_sec, (unsigned long)time.tv_nsec / 1000);
 }
 
-static char *append_hex(char *at, unsigned value, int bits)
+static char *append_hex(char *at, unsigned char value)
 {
 	static const char digits[] = "0123456789abcdef";
 
-	for (int shift = bits - 4; shift >= 0; shift -= 4)
-		*at++ = digits[value >> shift & 15];
+	*at++ = digits[value >> 4];
+	*at++ = digits[value & 15];
 	return at;
 }
 
@@ -160,23 +148,13 @@ static char *append_process(char *at, long pid, long ticks)
 	return append_field(append_field(at, "pid", pid), "start_ticks", ticks);
 }
 
-/* Append the checksum of a line that has no more fields. */
-static char *append_checksum(char *text, char *end)
-{
-	unsigned crc;
-
-	*end = '}';
-	crc = checksum(text, (size_t)(end + 1 - text));
-	return append(append_hex(append(end, ",\"crc\":\""), crc, 32), "\"}\n");
-}
-
-/* Make this line, which lacks only the checksum, the last of the attempt file, after a line feed. */
+/* Make this line, which lacks only its end, the last of the attempt file, after a line feed. */
 static long write_record(char *line, char *end)
 {
 	struct stat file;
 	char last;
 	long written = call(fstat, attempt_fd, &file);
-	size_t length = (size_t)(append_checksum(line, end) - line);
+	size_t length = (size_t)(append(end, "}\n") - line);
 
 	if (written == 0 && file.st_size > 0 &&
 	    call(pread64, attempt_fd, &last, 1, file.st_size - 1) == 1 && last != '\n')
@@ -221,7 +199,7 @@ _Noreturn static void record_failure(const char *report, size_t length, int by_r
 	end = append_name(append_field(end, "by_root", by_root), "report");
 	*end++ = '"';
 	for (size_t i = 0; i < length; i++)
-		end = append_hex(end, (unsigned char)report[i], 8);
+		end = append_hex(end, (unsigned char)report[i]);
 	end = append(end, "\"");
 	if (has_released)
 		record_end(line, end), quit(0);
