@@ -24,9 +24,9 @@ import logging
 import os
 import re
 import resource
-import signal
 import subprocess
 from contextlib import suppress
+from functools import partial
 
 from drfd.common.paths import private_place
 from drfd.launcher.attempt_files import Key
@@ -53,13 +53,9 @@ SPACES = "private"
 _LIVE = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})\.[0-9]{1,10}")
 _GONE = re.compile(r"gone-[0-9a-f]+-[0-9]{1,10}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Seconds that the spaces of one user may be worked on before another user's turn, how many of them
-#: in a turn, and the memory of the program that removes them in bytes.
-_TURN_S = 30
+#: How many spaces one program removes, and its memory in bytes.
 _MOST_NAMES = 1000
 _RM_BYTES = 1 << 29
-#: Turns after which the rest of a space is left to the next launcher.
-_MOST_TURNS = 100
 
 
 class Unsafe(Exception):
@@ -102,9 +98,10 @@ class PrivateSpaces:
         self.home: str | None = None
         #: The space of each attempt.
         self._places: dict[Key, str] = {}
-        #: (home, name) of each space that is to be emptied → turns taken.
-        self._waste: dict[tuple[str, str], int] = {}
-        self._is_cleaning = False
+        #: uid → (home, name) of each space that is to be removed, in order.
+        self._waste: dict[int, list[tuple[str, str]]] = {}
+        #: Users whose spaces a program is removing: however long one takes, others do not wait.
+        self._cleaning: set[int] = set()
         if home is not None:
             _insist_on_gnus_rm()
             self.home, fd = open_home(home)
@@ -170,12 +167,11 @@ class PrivateSpaces:
                 continue
             for name in os.listdir(above):
                 if _GONE.fullmatch(name):
-                    self._waste[home, name] = 0
+                    self._discard(home, name)
                 elif (live := _LIVE.fullmatch(name)) is not None:
                     key = int(live[1]), int(live[2])
                     if self._places.get(key) != f"{home}/{name}":
                         self._throw_away(home, name)
-        self._clean()
 
     def _open(self, home: str) -> int | None:
         if home not in self._homes:
@@ -196,39 +192,33 @@ class PrivateSpaces:
         except OSError:
             # The disk may be too full even for this. The space is removed under its old name.
             gone = name
-        self._waste[home, gone] = 0
+        self._discard(home, gone)
+
+    def _discard(self, home: str, name: str) -> None:
+        self._waste.setdefault(_uid_in(name), []).append((home, name))
         self._clean()
 
     def _clean(self) -> None:
-        """Begin the removal of one user's spaces. Users have turns, so that one with many delays
-        nobody for long."""
-        if self._is_cleaning or not self._waste:
-            return
-        home, first = next(iter(self._waste))
-        turn = [
-            each for each in self._waste if each[0] == home and _uid_in(each[1]) == _uid_in(first)
-        ][:_MOST_NAMES]
-        fd, names = self._homes[home], [name for _, name in turn]
-        try:
-            self._background.start(lambda: _become_rm(fd, names), lambda: self._cleaned(turn), fd)
-        except OSError:
-            # The machine is short of processes. The end of the next attempt tries again.
-            return
-        self._is_cleaning = True
+        """Begin the removal of the spaces of each user for whom it has not begun."""
+        for uid, waste in self._waste.items():
+            if uid in self._cleaning or not waste:
+                continue
+            home = waste[0][0]
+            fd, names = self._homes[home], [name for where, name in waste if where == home]
+            turn = names[:_MOST_NAMES]
+            work, end = partial(_become_rm, fd, turn), partial(self._cleaned, uid, home, turn)
+            # If the machine is short of processes, the end of the next attempt tries again.
+            with suppress(OSError):
+                self._background.start(work, end, fd)
+                self._cleaning.add(uid)
 
-    def _cleaned(self, turn: list[tuple[str, str]]) -> None:
-        self._is_cleaning = False
-        # What is left waits behind all others. Only the first one counts a turn, since it may have
-        # taken the whole time; the next one is the first in the next turn.
-        first = turn[0]
-        for each in (*turn[1:], first):
-            home, name = each
-            turns = self._waste.pop(each) + (each == first)
+    def _cleaned(self, uid: int, home: str, names: list[str]) -> None:
+        self._cleaning.discard(uid)
+        for name in names:
+            self._waste[uid].remove((home, name))
             if os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False):
-                if turns < _MOST_TURNS:
-                    self._waste[each] = turns
-                else:
-                    log.error("event=space-not-removed path=%s/%s", home, name)
+                # Left to the next launcher.
+                log.error("event=space-not-removed path=%s/%s", home, name)
         self._clean()
 
 
@@ -247,9 +237,7 @@ def _insist_on_gnus_rm() -> None:
 def _become_rm(home: int, names: list[str]) -> None:
     """Have coreutils' rm remove these spaces, in place of this process, which is root's: a program
     of the user's uid could be traced by the user, outside of all jobs. It works relative to open
-    directories, follows no link, and stays on the file system; the signal and the bound survive
-    exec."""
-    signal.alarm(_TURN_S)
+    directories, follows no link, and stays on the file system; the bound survives exec."""
     # Of a tree of a million levels it would keep each in memory.
     resource.setrlimit(resource.RLIMIT_AS, (_RM_BYTES, _RM_BYTES))
     os.fchdir(home)
