@@ -258,6 +258,8 @@ def _first_failed(client: Connection, array: EndedArrayView) -> JobView | None:
 
 #: Seconds between two requests, at least, and the multiple of the time that the last one took.
 _PAUSE_S, _TIMES = 2.0, 20.0
+#: Ends that must be seen before a remaining time is estimated.
+_LEAST_ENDS = 3
 
 
 def tally_line(what: str, counts: Mapping[str, int], total: int) -> str:
@@ -299,6 +301,8 @@ class ProgressLine:
         self._status = output.StatusLine()
         self._client = client.another() if self._status.is_live else client
         self._ids, self._pace, self._next = ids, pace, 0.0
+        #: When jobs were counted first (monotonic seconds), and how many of them had ended.
+        self._first: tuple[float, int] | None = None
 
     def look(self) -> None:
         """Bring the line up to date; call this about once a second."""
@@ -329,7 +333,7 @@ class ProgressLine:
         if "array" not in show:
             return job_line(show["job"], time.time())
         array, counts = show["array"], show["array"]["counts"]
-        line = tally_line(f"array {array['id']}", counts, array["tasks"])
+        line = self._tally(f"array {array['id']}", counts, array["tasks"])
         if line and counts.keys().isdisjoint(output.STARTED):
             # Nothing runs.
             reasons = (output.why_line(row) for row in self._rows() if row["reason"] is not None)
@@ -350,4 +354,14 @@ class ProgressLine:
                 elif row["outcome"] is not None:
                     states.setdefault(name, row["state"])
         counts = Counter(states.get(name, "COMPLETED") for name in wanted)
-        return tally_line(f"{len(wanted)} jobs", counts, len(wanted))
+        return self._tally(f"{len(wanted)} jobs", counts, len(wanted))
+
+    def _tally(self, what: str, counts: Mapping[str, int], total: int) -> str:
+        """Return the line of several jobs, with the remaining time by the rate of their ends."""
+        line, now_s = tally_line(what, counts, total), time.monotonic()
+        ended = total - sum(counts.get(state, 0) for state in (*output.STARTED, *output.WAITING))
+        first_s, first = self._first = self._first or (now_s, ended)
+        if not line or ended - first < _LEAST_ENDS:
+            return line
+        left_s = (total - ended) * (now_s - first_s) / (ended - first)
+        return f"{line}, about {show_duration(left_s)} left"
