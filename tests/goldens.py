@@ -491,7 +491,7 @@ def _write_journal(path: Path) -> None:
             ledger = Ledger(Axes())
             for event in EVENTS:
                 apply_and_append(journal, event, ledger)
-            journal.put_payload(10, 1001, PAYLOAD)
+            journal.payloads.put(10, 1001, PAYLOAD)
             journal.put_curve(2, CURVE)
             journal.put_submission(1001, "0123", 7)
             journal.audit.put_rules(RULES_TEXT)

@@ -30,10 +30,8 @@ from drfd.journal.database import Database
 from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
 from drfd.journal.pruning import EventCount, EventTally, Finished, Pruning
-from drfd.journal.records import Payload, Records
+from drfd.journal.records import Records
 from drfd.journal.texts import Commands, Payloads, Texts
-
-_KINDS = "[" + ",".join(f'"{kind}"' for kind in ev.AUDIT_KINDS) + "]"
 
 
 class Journal:
@@ -229,9 +227,6 @@ class Journal:
         )
         return len(data)
 
-    def put_payload(self, job_id: int, uid: int, payload: Payload) -> None:
-        self.payloads.put(job_id, uid, payload)
-
     def put_submission(self, uid: int, key: str, job_id: int) -> None:
         """Record the job of a submission with this key. It replaces a record of another account
         that had the same uid."""
@@ -358,17 +353,6 @@ class Journal:
                 if kind not in ev.AUDIT_KINDS:
                     yield self._records.event(kind, data)
 
-    def record(self) -> Iterator[tuple[int, ev.Event | ev.AuditEvent]]:
-        """Yield all events with their sequence numbers, records for an audit included, in order."""
-        with self._db.reported("read"):
-            for seq, kind, data in self._db.execute(
-                "select seq, kind, data from events order by seq"
-            ):
-                if kind in ev.AUDIT_KINDS:
-                    yield seq, records.decode_audit_event(kind, data)
-                else:
-                    yield seq, self._records.event(kind, data)
-
     def live_bytes(self, uid: int) -> int:
         """Return the bytes stored for the user's live jobs and arrays, and for their tasks with a
         record of their own. They are long command lines, environments, scripts and events, and some
@@ -453,11 +437,6 @@ class Journal:
             return Outcome.CANCELLED
         return found
 
-    def payload(self, job_id: int) -> Payload | None:
-        """Return the payload of a live or ended job or array; None if it has none, or it is not
-        kept any more."""
-        return self.payloads.get(job_id)
-
     def ended(
         self, *, limit: int, user: str | None = None, states: Sequence[str] = ()
     ) -> list[Job]:
@@ -484,25 +463,10 @@ class Audit:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def events(self) -> Iterator[tuple[int, ev.AuditEvent]]:
-        """Yield every record with its sequence number, in order."""
-        query = (
-            "select seq, kind, data from events"
-            " where job_id is null and kind in (select value from json_each(?)) order by seq"
-        )
-        with self._db.reported("read"):
-            for seq, kind, data in self._db.execute(query, (_KINDS,)):
-                yield seq, records.decode_audit_event(kind, data)
-
     def put_rules(self, text: str) -> None:
         """Store the text of the rules under its digest, unless it is there already."""
         query = "insert or ignore into rules_in_force values (?, ?)"
         self._db.write(query, (digest(text), text))
-
-    def rules(self, digest: str) -> str | None:
-        """Return the text with this digest, or None if there is none."""
-        row = self._db.row("select text from rules_in_force where digest = ?", (digest,))
-        return None if row is None else str(row[0])
 
     def last_load(self) -> ev.ExternalLoadChanged | None:
         """Return what was last recorded of the load from outside, or None."""

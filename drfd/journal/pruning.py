@@ -19,7 +19,7 @@ from typing import NamedTuple
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.journal.database import Database, open_snapshot, reported
-from drfd.journal.records import Records, StoredWords, decode_event
+from drfd.journal.records import Records, StoredWords, without_words
 from drfd.journal.texts import ROW_BYTES, Commands, Payloads
 
 #: Maximum number of events of one job or array, and of their bytes; the first and last events stay
@@ -376,7 +376,7 @@ class Pruning:
         ).fetchall()
         found, followed_s = [], dict[str, float]()
         for seq, at_s, data in rows:
-            event = decode_event("Drained", data)
+            event = without_words.event("Drained", data)
             assert isinstance(event, ev.Drained)
             if followed_s.get(event.node, before_s) < before_s:
                 found.append((seq, len(data)))

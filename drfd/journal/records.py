@@ -84,13 +84,6 @@ class Records:
         return Words.of(value)
 
 
-def _unknown(number: int) -> Words:
-    raise ValueError(f"a command line with the number {number}, which is not at hand")
-
-
-#: Decodes records that contain no row numbers of command lines.
-_alone = Records(_unknown)
-decode_event, decode_job, decode_array = _alone.event, _alone.job, _alone.array
 #: Decodes records without their long command lines.
 without_words = Records(lambda number: NO_WORDS)
 

@@ -164,7 +164,7 @@ def write_journal(path: Path, events: Iterable[ev.JobEvent | ev.ArraySubmitted])
         journal.append(stored, ledger.apply(stored), ledger.latest_array)
         job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
         if isinstance(event, ev.Submitted | ev.ArraySubmitted):
-            journal.put_payload(job_id, event.spec.uid, Payload(env=ENV, script=None))
+            journal.payloads.put(job_id, event.spec.uid, Payload(env=ENV, script=None))
         elif isinstance(event, ev.Exited):
             journal.put_curve(job_id, CURVE)
         if number % _COMMIT == 0:

@@ -44,6 +44,7 @@ from fakes import (
     spec,
     tables,
 )
+from journal.book import audit_records
 
 # -- what shares a turn, and what waits for it -------------------------------------------------
 
@@ -170,7 +171,7 @@ def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell):
     shell.engine.adopt(by)
     shell.turn()
     assert shell.host.take() == [Launch(1, 1)]
-    kinds = [type(event) for _, event in shell.journal.audit.events()]
+    kinds = [type(event) for event in audit_records(shell.journal.path)]
     assert kinds.count(ev.Configured) == 2
     assert shell.engine.due_s() is None
 
@@ -343,7 +344,7 @@ def test_a_turn_that_cannot_be_written_has_not_happened(full):
     assert (full.host.take(), full.changed) == ([], [])
     assert tables(full.engine.ledger) == before
     assert tables(full.journal.load(full.engine.rules.axes)) == before
-    assert full.journal.payload(2) is None
+    assert full.journal.payloads.get(2) is None
 
 
 class WithoutMemory(FullDisk):

@@ -23,6 +23,7 @@ from drfd.daemon.engine.journal_upkeep import AuditRecords, Retention, TrustedCl
 from drfd.daemon.main import main
 from drfd.journal.journal import Journal
 from fakes import BOB, apply_and_append, demand, happened, now, replace, rules, spec
+from journal.book import audit_records, rules_in_force
 
 # -- history goes as configured ----------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class AuditBench:
         self.records.write()
         self.journal.commit()
         self.records.written()
-        return [event for _, event in self.journal.audit.events()]
+        return audit_records(self.journal.path)
 
     def see(self, cores: float, at_s: float) -> bool:
         self.time_s = at_s
@@ -206,13 +207,13 @@ def test_a_start_names_the_rules_in_force_and_only_other_rules_are_news(bench):
     (start,) = bench.written()
     assert isinstance(start, ev.DaemonStarted)
     assert (start.at_s, start.version, start.away_since_s) == (100.0, __version__, None)
-    assert bench.journal.audit.rules(start.rules) == rules_text(rules())
+    assert rules_in_force(bench.journal.path, start.rules) == rules_text(rules())
     other = replace(rules(), policy="fifo")
     for _ in range(2):
         bench.records.adopted(other)
     _, news = bench.written()
     assert isinstance(news, ev.Configured)
-    assert bench.journal.audit.rules(news.rules) == rules_text(other)
+    assert rules_in_force(bench.journal.path, news.rules) == rules_text(other)
     assert list(bench.journal.events()) == [], "the history of jobs does not know them"
     assert bench.journal.load(rules().axes).next_id == 1
 

@@ -198,7 +198,9 @@ def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus | st.Now) -> No
         apply_and_append(journal, event, ledger)
         if isinstance(event, ev.Submitted | ev.ArraySubmitted):
             is_one = isinstance(event, ev.Submitted)
-            journal.put_payload(event.job_id if is_one else event.array_id, event.spec.uid, PAYLOAD)
+            journal.payloads.put(
+                event.job_id if is_one else event.array_id, event.spec.uid, PAYLOAD
+            )
 
 
 def preempt_somebody(ledger: Ledger, journal: Journal, chance: random.Random, step: int) -> None:
@@ -401,7 +403,7 @@ def test_the_oldest_of_a_user_go_first_and_of_who_has_most(past_book, monkeypatc
     for job_id in range(1, 5):
         payload = Payload(env={"X": f"{job_id}" * 1000})
         had(past_book, job_id, payload, actor=BOB if job_id == 1 else ALICE)
-    kept = [each for each in range(1, 5) if past_book.journal.payload(each) is not None]
+    kept = [each for each in range(1, 5) if past_book.journal.payloads.get(each) is not None]
     past_book.journal.commit()
     assert kept == [1, 3, 4]
 

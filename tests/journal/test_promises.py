@@ -21,6 +21,7 @@ from drfd.core.promises import EventFold, Parts, Starts
 from drfd.journal.journal import Journal, digest
 from drfd.journal.promises import HOUR_MS, MAX_PAIRS, NAME, THE_REST, AccountFile, Checked, Hour
 from fakes import BOB, apply_and_append, demand, happened, rules, spec
+from journal.book import all_records
 from seeds import seeds
 
 #: The Unix time at which the tests' histories begin, at the full hour.
@@ -116,7 +117,7 @@ def test_whoever_catches_up_when_the_hours_are_the_same(open_journal, tmp_path, 
     assert not any(hour.doubtful for hour in known)
     # It is the account of the events, whole.
     fold = EventFold(lambda name: by)
-    for _, event in journal.record():
+    for event in all_records(often):
         fold.take(event)
     with AccountFile(often) as file:
         hours = [*known, *file.catch_up().close_at(0)]

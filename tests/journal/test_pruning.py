@@ -60,7 +60,7 @@ def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book, path):
     """Without its array, a task that has no record would be nobody; without the records of its
     tasks, an array would take them for such."""
     book.submit_array(1, 4, argv=LONG)
-    book.journal.put_payload(1, ALICE.uid, Payload(env={"A": "b"}))
+    book.journal.payloads.put(1, ALICE.uid, Payload(env={"A": "b"}))
     for job_id in (2, 3):
         book.cancel(job_id, at_s=float(job_id))
     book.live_and_end(6, at_s=3.5)
@@ -226,7 +226,7 @@ while True:
     for _ in range(3):
         event = ev.Submitted(job_id=ledger.next_id, at_s=1.0, spec=spec)
         journal.append(event, ledger.apply(event), None)
-        journal.put_payload(event.job_id, spec.uid, Payload(env={"BULK": "x" * 2000}))
+        journal.payloads.put(event.job_id, spec.uid, Payload(env={"BULK": "x" * 2000}))
         ids.append(event.job_id)
     if turn % 2:
         event = ev.Cancelled(job_id=ids[0], at_s=2.0, by="alice")
@@ -254,7 +254,7 @@ def test_nothing_acknowledged_is_lost_by_a_kill(path, open_journal):
     with closing(sqlite3.connect(path)) as db:
         kept = db.execute("select job_id from payloads where live order by job_id").fetchall()
     assert [job_id for (job_id,) in kept] == sorted(live)
-    assert all(journal.payload(job_id) for job_id in submitted)
+    assert all(journal.payloads.get(job_id) for job_id in submitted)
 
 
 #: Removes what is over, a little at a time, as the daemon does it, and says so after each go; goes
@@ -279,7 +279,7 @@ while True:
             apply_and_append(journal, array, ledger)
             task = ev.Cancelled(job_id=job_id + 3, at_s=at_s, by="alice")
             apply_and_append(journal, task, ledger)
-        journal.put_payload(job_id, spec.uid, Payload(env={"BULK": f"{job_id}" * 2000}))
+        journal.payloads.put(job_id, spec.uid, Payload(env={"BULK": f"{job_id}" * 2000}))
         journal.put_submission(1001, f"key-{job_id}", job_id)
         if number % 10:
             apply_and_append(journal, ev.Cancelled(job_id=job_id, at_s=at_s, by="alice"), ledger)

@@ -37,6 +37,7 @@ from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import HERE, ask, converse
 from instance import BIN
+from journal.book import audit_records, rules_in_force
 
 __all__ = ["daemon"]
 
@@ -75,10 +76,10 @@ def test_the_journal_loads_and_replays_to_its_own_tables(journal):
     books = journal.load(Axes())
     books.check()
     assert tables(books) == tables(Ledger.of_events(Axes(), goldens.EVENTS))
-    assert (journal.curve(2), journal.payload(10)) == (goldens.CURVE, goldens.PAYLOAD)
+    assert (journal.curve(2), journal.payloads.get(10)) == (goldens.CURVE, goldens.PAYLOAD)
     assert journal.submission(1001, "0123") == 7
-    assert [event for _, event in journal.audit.events()] == goldens.AUDIT_EVENTS
-    assert journal.audit.rules(goldens.AUDIT_EVENTS[1].rules) == goldens.RULES_TEXT
+    assert audit_records(journal.path) == goldens.AUDIT_EVENTS
+    assert rules_in_force(journal.path, goldens.AUDIT_EVENTS[1].rules) == goldens.RULES_TEXT
 
 
 def test_every_kind_of_event_is_in_the_journal():

@@ -64,7 +64,7 @@ def state(tmp_path_factory) -> State:
                 job_id=number, at_s=float(number), spec=spec(name=f"n{number}")
             )
             apply_and_append(journal, submitted, ledger)
-            journal.put_payload(number, submitted.spec.uid, Payload(env={"BULK": "b" * 300}))
+            journal.payloads.put(number, submitted.spec.uid, Payload(env={"BULK": "b" * 300}))
             apply_and_append(
                 journal, ev.Admitted(job_id=number, at_s=number + 0.5, attempt=1), ledger
             )

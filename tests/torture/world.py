@@ -36,6 +36,7 @@ from drfd.core.scheduling.wait_index import WaitIndex
 from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.journal.journal import Journal
+from journal.book import all_records, rules_in_force
 from torture.books import Amounts, Books, Turn, amounts, claim
 from torture.configurations import first_rules
 from torture.machine import Key, Machine
@@ -489,10 +490,10 @@ def look_at_account(journal: Journal) -> None:
     """What was promised to those who waited adds up, and each start is counted."""
 
     def rules_of(digest: str) -> Rules:
-        return read_rules(journal.audit.rules(digest) or "")
+        return read_rules(rules_in_force(journal.path, digest))
 
     fold, starts = EventFold(rules_of), 0
-    for _, event in journal.record():
+    for event in all_records(journal.path):
         fold.take(event)
         starts += isinstance(event, ev.Admitted)
     account = fold.account

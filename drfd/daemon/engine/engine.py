@@ -841,7 +841,7 @@ class Engine:
     def _store_submission(self, job_id: int, uid: int, work: Work) -> None:
         """Store the payload and the key that came with a submission."""
         if work.payload is not None:
-            self.journal.put_payload(job_id, uid, work.payload)
+            self.journal.payloads.put(job_id, uid, work.payload)
         if work.key is not None:
             self.journal.put_submission(uid, work.key, job_id)
 

@@ -53,7 +53,7 @@ async def find_submission(
         raise NotPermitted(
             "not-yours", f"job {label} belongs to {spec.user}, who alone may submit it again"
         )
-    payload = engine.journal.payload(job_id if job.array_id is None else job.array_id)
+    payload = engine.journal.payloads.get(job_id if job.array_id is None else job.array_id)
     if payload is None:
         raise Refused(
             "not-kept",

@@ -676,7 +676,7 @@ class LauncherConnection:
 
     def _order_and_payload(self, job: Job) -> tuple[protocol.LaunchOrder, Payload]:
         engine = self._engine
-        payload = engine.journal.payload(job.array_id or job.id) or Payload()
+        payload = engine.journal.payloads.get(job.array_id or job.id) or Payload()
         order = messages.order_for(
             job,
             engine.journal.id,
