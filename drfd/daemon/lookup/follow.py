@@ -25,7 +25,7 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import exit_status, reason_view
 from drfd.daemon.monitoring.meter import Meter
-from drfd.daemon.users.loop_time import PART_S, CooperativeYield, PerUserLocks, in_parts
+from drfd.daemon.users.loop_time import PART_S, CooperativeYield, in_parts
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
@@ -181,8 +181,6 @@ class WaitHandler:
 
     engine: Engine
     lookup: Lookup
-    #: One list of ids at a time for each user is looked up or shown.
-    _locks: PerUserLocks = field(default_factory=PerUserLocks)
 
     def __post_init__(self) -> None:
         self.waiting = Waiting(self.engine)
@@ -191,30 +189,28 @@ class WaitHandler:
     async def wait(self, actor: Actor, request: msg.WaitRequest) -> replies.WaitReply:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
         those that can never start."""
-        yielding, lock = CooperativeYield(), self._locks[actor.uid]
-        async with lock:
-            ids = await ids_of(self.lookup, request.ids)
-            for job_id in ids:
-                if self.lookup.own_array(actor, job_id) is None:
-                    self.lookup.own_job(actor, job_id)
-                await yielding.maybe_yield()
+        yielding = CooperativeYield()
+        ids = await ids_of(self.lookup, request.ids)
+        for job_id in ids:
+            if self.lookup.own_array(actor, job_id) is None:
+                self.lookup.own_job(actor, job_id)
+            await yielding.maybe_yield()
         found = await self.waiting.until_ended(
             ids, any_one=request.any, timeout_s=request.timeout_s
         )
         done = len(found) == len(ids) or (request.any and bool(found))
         ended: list[replies.JobView | replies.EndedArrayView] = []
         never: list[replies.JobView] = []
-        async with lock:
-            for job_id in found:
-                ended.append(await self._ended_view(job_id, actor))
-                await yielding.maybe_yield()
-            for job_id in () if done else ids:
-                stuck = self.waiting.stuck(job_id)
-                if stuck is not None:
-                    view = self.lookup.view(stuck, actor)
-                    view["reason"] = self.waiting.in_vain(stuck) or view["reason"]
-                    never.append(view)
-                await yielding.maybe_yield()
+        for job_id in found:
+            ended.append(await self._ended_view(job_id, actor))
+            await yielding.maybe_yield()
+        for job_id in () if done else ids:
+            stuck = self.waiting.stuck(job_id)
+            if stuck is not None:
+                view = self.lookup.view(stuck, actor)
+                view["reason"] = self.waiting.in_vain(stuck) or view["reason"]
+                never.append(view)
+            await yielding.maybe_yield()
         return {"done": done, "ended": ended, "never": never}
 
     async def _ended_view(
@@ -235,8 +231,6 @@ class EventFeed:
     meter: Meter
     #: What wakes streams at a change: of one user's jobs by the user's name, of any by "".
     listeners: dict[str, set[asyncio.Event]] = field(default_factory=dict)
-    #: One at a time for each user, so that nobody can slow others down with many streams.
-    _locks: PerUserLocks = field(default_factory=PerUserLocks)
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
@@ -254,8 +248,7 @@ class EventFeed:
         each run of changes: another stream can go on from there. The stream ends when all jobs that
         were requested by id have ended, and otherwise never."""
         journal = self.engine.journal
-        async with self._locks[actor.uid]:
-            ids = sorted(await ids_of(self._lookup, request.select.ids))
+        ids = sorted(await ids_of(self._lookup, request.select.ids))
         # Jobs that had not ended when they were last checked.
         left = list(ids)
         select = _narrowed(replace(request.select, ids=ids), actor)
@@ -277,8 +270,7 @@ class EventFeed:
             yield [{"mark": mark}]
             if request.standing or not is_known:
                 standing = msg.StatusRequest(v=request.v, select=select)
-                async with self._locks[actor.uid]:
-                    rows = await self._lookup.rows(standing, every_end=True)
+                rows = await self._lookup.rows(standing, every_end=True)
                 async for views in self._event_lines(map(noted, rows), actor):
                     yield views
             is_due = True
@@ -307,21 +299,18 @@ class EventFeed:
     async def _event_lines(
         self, rows: Iterable[Row | None], actor: Actor
     ) -> AsyncGenerator[list[replies.EventLine], None]:
-        lock = self._locks[actor.uid]
         left = iter(rows)
         while True:
-            async with lock:
-                views: list[replies.EventLine] = []
-                count, until_s = 0, time.monotonic() + PART_S
-                for row in islice(left, _AT_ONCE):
-                    count += 1
-                    if row is not None:
-                        views.append({"event": self._lookup.row_view(row, actor)})
-                    # Finding the reason why a job waits may take long.
-                    if time.monotonic() > until_s:
-                        break
-                await asyncio.sleep(0)
-            # The lock is released: sending may take as long as the client likes.
+            views: list[replies.EventLine] = []
+            count, until_s = 0, time.monotonic() + PART_S
+            for row in islice(left, _AT_ONCE):
+                count += 1
+                if row is not None:
+                    views.append({"event": self._lookup.row_view(row, actor)})
+                # Finding the reason why a job waits may take long.
+                if time.monotonic() > until_s:
+                    break
+            await asyncio.sleep(0)
             if views:
                 yield views
             if not count:

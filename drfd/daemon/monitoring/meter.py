@@ -68,9 +68,6 @@ _USERS_LONGEST_MS = 15 * 60_000
 _DROP_USER_MS = 3600_000
 #: Milliseconds between two saves of a running job's curve, and curves saved at a time.
 _SAVE_MS = 300_000
-#: Milliseconds between two saves if the peak of the job's memory on GPUs has risen: unlike that of
-#: its other memory, no kernel keeps it.
-_SAVE_PEAK_MS = 10_000
 _SAVED_AT_ONCE = 8
 
 
@@ -432,9 +429,8 @@ def _higher(peak: int | None, before: int | None, after: int | None, span_s: flo
 class _JobSeries:
     attempt: int
     series: Series
-    #: When it was saved last, on the monotonic clock, and the peaks of memory on GPUs then.
+    #: When it was saved last, on the monotonic clock.
     saved_ms: int
-    saved_peaks: tuple[int, int]
 
 
 @dataclass
@@ -515,15 +511,11 @@ class Curves:
         """Save the curves of all running jobs, or of a few that are due. Raises HostError."""
         now_ms = round(self.clock().mono_s * 1000)
         by_age = sorted(self._jobs.items(), key=lambda item: item[1].saved_ms)
-        due = [
-            (job_id, kept)
-            for job_id, kept in by_age
-            if all_of_them or now_ms - kept.saved_ms >= self._save_ms(job_id, kept)
-        ]
-        for job_id, kept in due if all_of_them else due[:_SAVED_AT_ONCE]:
+        due = [each for each in by_age if now_ms - each[1].saved_ms >= _SAVE_MS]
+        for job_id, kept in by_age if all_of_them else due[:_SAVED_AT_ONCE]:
             key = job_id, kept.attempt
             tally, lent = self.meter.gpu_tallies.get(key), self.meter.lent_tallies.get(key)
-            kept.saved_ms, kept.saved_peaks = now_ms, _peaks(tally)
+            kept.saved_ms = now_ms
             curve = self._curve(kept.attempt, thinned(kept.series, RUNNING_POINTS))
             self.journal.put_curve(job_id, structs.replace(curve, gpu_tally=tally, lent_tally=lent))
         self.journal.commit()
@@ -537,11 +529,6 @@ class Curves:
                 self.meter.gpu_tallies[key] = curve.gpu_tally
             if curve is not None and curve.lent_tally is not None:
                 self.meter.lent_tallies[key] = curve.lent_tally
-
-    def _save_ms(self, job_id: int, kept: _JobSeries) -> int:
-        """Return the least time between two saves of this curve."""
-        peaks = _peaks(self.meter.gpu_tallies.get((job_id, kept.attempt)))
-        return _SAVE_MS if peaks == kept.saved_peaks else _SAVE_PEAK_MS
 
     def _present(self, job: Job) -> _JobSeries | None:
         """Return the series of the job's present attempt, or None."""
@@ -558,8 +545,7 @@ class Curves:
             curve, ahead_ms = self._saved(job), self._ahead_ms()
             points = () if curve is None else curve.points()
             series = Series(each._replace(end_ms=each.end_ms - ahead_ms) for each in points)
-            peaks = _peaks(None if curve is None else curve.gpu_tally)
-            kept = _JobSeries(job.attempt, series, round(self.clock().mono_s * 1000), peaks)
+            kept = _JobSeries(job.attempt, series, round(self.clock().mono_s * 1000))
             self._jobs[job.id] = kept
         return kept.series
 
@@ -572,10 +558,6 @@ class Curves:
         """Return by how much Unix time is now ahead of the monotonic clock, which nobody sets."""
         now = self.clock()
         return round((now.at_s - now.mono_s) * 1000)
-
-
-def _peaks(tally: GpuTally | None) -> tuple[int, int]:
-    return (0, 0) if tally is None else (tally.memory_peak or 0, tally.single_peak or 0)
 
 
 def _point(
