@@ -16,16 +16,18 @@ from math import inf
 from drfd.common.errors import Refused
 from drfd.common.indices import joined, read_group, show_spans
 from drfd.core.decisions import stimuli as st
+from drfd.core.decisions.job_requests import may_touch
 from drfd.core.model import events as ev
-from drfd.core.model.job import DEPENDENCY_BYTES, UserGroup
+from drfd.core.model.job import DEPENDENCY_BYTES, Tasks, UserGroup
 from drfd.core.model.options import Changes
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.submission import dependencies
-from drfd.daemon.lookup.lookup import Lookup, resolved
+from drfd.daemon.lookup.lookup import Lookup, Row, job_of, resolved
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
 from drfd.daemon.users.quotas import STRANGERS, Quotas
 from drfd.protocol import requests as msg
+from drfd.protocol.codec import VERSION
 from drfd.protocol.replies import BatchReply, Failure
 from drfd.protocol.requests import Selection
 
@@ -145,9 +147,9 @@ class BatchActions:
                 yield _Target(str(ref), job_id, False)
         has_filter = select.user or select.name or select.group or select.states
         if not select.ids and (select.everything or has_filter):
-            for target in self.lookup.targets(actor, select):
-                if target is not None:
-                    yield _Target(*target)
+            for row in await self.lookup.rows(msg.StatusRequest(v=VERSION, select=select)):
+                if row is not None and may_touch(actor, job_of(row).spec):
+                    yield _target_of(row)
                 await yielding.maybe_yield()
 
     async def _in_parts(self, wanted: Iterable[_Target]) -> list[_Target]:
@@ -239,6 +241,12 @@ class BatchActions:
         if self.lookup.any_array(job_id) is not None:
             return Refused("ended", f"all tasks of array {job_id} have already ended")
         return refusal
+
+
+def _target_of(row: Row) -> _Target:
+    if isinstance(row, Tasks):
+        return _Target(f"{row.array.id}_[{row.indices}]", row.array.id, True)
+    return _Target(row.label, row.id, False)
 
 
 def _stimulus(target: _Target, now: st.Now, actor: st.Actor, make: MakeStimulus) -> st.JobAsked:

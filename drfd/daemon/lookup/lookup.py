@@ -127,21 +127,6 @@ class Lookup:
             await yielding.maybe_yield()
         return lambda job_id: names.get(job_id) or self.name_of(job_id)
 
-    def targets(self, actor: Actor, select: Selection) -> Iterator[tuple[str, int, bool] | None]:
-        """Yield label and id of the jobs and arrays of a selection that the actor may change, and
-        whether only the pending tasks of the array are meant. None stands for a skipped job, so
-        that the caller can pause."""
-        ledger = self.engine.ledger
-        for job_id in list(ledger.jobs):
-            job = ledger.jobs.get(job_id)
-            if job is not None and may_touch(actor, job.spec) and passes(job, select):
-                yield job.label, job.id, False
-            else:
-                yield None
-        for group in list(ledger.arrays.tasks()):
-            if may_touch(actor, group.array.spec) and passes(group.job, select):
-                yield f"{group.array.id}_[{group.indices}]", group.array.id, True
-
     async def rows(
         self, request: msg.StatusRequest, *, every_end: bool = False
     ) -> Iterator[Row | None]:
