@@ -164,10 +164,9 @@ _RUNNERS_LOST = {
     "text": f"its runner was killed {_MAX_LOST_RUNNERS} times before it could start the job",
     "whose": MACHINE,
     "resource": LAUNCHER,
-    "errno": "ESRCH",
 }
 #: Facts of the answer to a launch that is beyond the launcher's own bounds.
-_FULL = {"whose": MACHINE, "resource": LAUNCHER, "errno": "EAGAIN"}
+_FULL = {"whose": MACHINE, "resource": LAUNCHER}
 
 
 @dataclass
@@ -533,7 +532,7 @@ class Launcher:
             self._tell("broke", key, text=str(problem))
             return
         # The shortage is this user's alone: other users may be in local files, which answer.
-        said = {"whose": USER, "resource": DIRECTORY, "errno": problem.name}
+        said = {"whose": USER, "resource": DIRECTORY}
         self._tell("shortage", key, text=str(problem), **said)
 
     def _start(self, job: JobStart, created: attempt_files.Record) -> None:
@@ -577,8 +576,8 @@ class Launcher:
             self._tell("broke", key, text=f"it could not be set up: {error}")
             return
         log.warning(
-            "event=launch-postponed job=%d attempt=%d resource=%s errno=%s",
-            *(*key, short.resource, short.errno),
+            "event=launch-postponed job=%d attempt=%d resource=%s error=%s",
+            *(*key, short.resource, error),
             extra=about(job=key[0]),
         )
         self._tell("shortage", key, text=machine_text(short, error), **asdict(short))

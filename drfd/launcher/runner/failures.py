@@ -112,7 +112,7 @@ def of_job(report: bytes, created: Record) -> Record:
 def of_error(error: BaseException) -> Record:
     """Return the failure of a job's own process that has met this error."""
     if isinstance(error, identity.DirectoryFailed):
-        return failure(str(error), Shortage(USER, DIRECTORY, error.name))
+        return failure(str(error), Shortage(USER, DIRECTORY))
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", 0)
     return _in_job(explain(error), _BECOME, number)
 
@@ -125,8 +125,8 @@ def _in_job(text: str, undone: str, number: int) -> Record:
         return failure(text[:MAX_TEXT], None)
     # The job's cgroup is charged for the memory of this process.
     whose = JOB if is_of_files or resource == MEMORY else USER
-    name = errno.errorcode[number]
-    return failure(f"{undone}: {_IN_WORDS[resource]} ({name})", Shortage(whose, resource, name))
+    text = f"{undone}: {_IN_WORDS[resource]} ({errno.errorcode[number]})"
+    return failure(text, Shortage(whose, resource))
 
 
 def explain(error: BaseException) -> str:

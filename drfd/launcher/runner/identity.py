@@ -55,7 +55,6 @@ class DirectoryFailed(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"the user directory does not answer: {os.strerror(number)}")
         self.errno = number
-        self.name = errno.errorcode.get(number, str(number))
 
 
 def account(uid: int, name: str) -> pwd.struct_passwd:

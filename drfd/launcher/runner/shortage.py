@@ -42,31 +42,24 @@ SHORT_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
+    """Whose and what it is, as an attempt file and a report say it."""
+
     whose: str
     resource: str
-    #: The name of the kernel's answer, such as "EAGAIN".
-    errno: str
-
-
-#: Fields of a shortage in an attempt file and in a report.
-FIELDS = ("whose", "resource", "errno")
 
 
 def shortage_of(error: BaseException, whose: str) -> Shortage | None:
     """Return the shortage behind an error of a launch, or None if the error is not temporary."""
-    if isinstance(error, MemoryError):
-        return Shortage(whose, MEMORY, "ENOMEM")
-    cause = error if isinstance(error, OSError) else error.__cause__ or error.__context__
+    is_cause = isinstance(error, (OSError, MemoryError))
+    cause = error if is_cause else error.__cause__ or error.__context__
     if isinstance(cause, MemoryError):
-        return Shortage(whose, MEMORY, "ENOMEM")
-    if not isinstance(cause, OSError):
+        return Shortage(whose, MEMORY)
+    if not isinstance(cause, OSError) or cause.errno not in RESOURCES:
         return None
-    if (number := cause.errno) not in RESOURCES:
-        return None
-    if number == errno.ENOSPC and isinstance(error, LimitFailed) and not _is_directory(cause):
+    if cause.errno == errno.ENOSPC and isinstance(error, LimitFailed) and not _is_directory(cause):
         # For a cpuset limit, ENOSPC means that it can never be set.
         return None
-    return Shortage(whose, RESOURCES[number], errno.errorcode[number])
+    return Shortage(whose, RESOURCES[cause.errno])
 
 
 def failure(text: str, shortage: Shortage | None) -> Record:
@@ -88,13 +81,8 @@ def machine_text(short: Shortage, error: BaseException) -> str:
 
 def read_failure(failed: Record) -> Record | None:
     """Return the facts for a report of a postponed launch, or None if the record is of another
-    failure, or is not what drfd writes."""
-    found = failed.get("shortage")
-    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in FIELDS):
-        return None
-    if found["whose"] not in (MACHINE, USER, JOB):
-        return None
-    return {"text": str(failed.get("text", ""))} | {name: found[name] for name in FIELDS}
+    failure."""
+    return {"text": failed["text"], **failed["shortage"]} if "shortage" in failed else None
 
 
 def is_shortage(error: Exception) -> bool:

@@ -454,7 +454,7 @@ class SlurmLauncher:
         any other, when no node can have a process of it any more."""
         if self._attempts[key].running is None and self.starts.close(self._attempts.name(key)):
             self._missing.forget(key)
-            self._fail(key, failure(_FORGOTTEN_BEFORE, Shortage(JOB, "slurm", "EAGAIN")))
+            self._fail(key, failure(_FORGOTTEN_BEFORE, Shortage(JOB, "slurm")))
         elif self._missing.is_gone(key):
             log.error("event=forgotten-by-slurm job=%d attempt=%d", *key, extra=about(job=key[0]))
             self._end(key, mapping.forgotten_end(time.time(), time.monotonic()))
@@ -483,7 +483,7 @@ class SlurmLauncher:
         self._missing.forget(key)
         if is_over and self._is_taken_back(key, job):
             text = f"Slurm does not start it on its node; {_LOOK_AT_NODE}"
-            self._fail(key, failure(text, Shortage(JOB, "slurm", "EAGAIN")))
+            self._fail(key, failure(text, Shortage(JOB, "slurm")))
         elif is_over:
             began_s = self._attempts[key].created["at_s"]
             self._end(key, mapping.end_of(job, time.time(), time.monotonic(), began_s))
@@ -525,7 +525,7 @@ class SlurmLauncher:
             log.warning("event=waits-in-slurm job=%d attempt=%d", *key)
             # The attempt is over then, and `_take_list` cancels its job.
             text = f"Slurm has let it wait for {self.patience_s:g} s; {_LOOK_AT_NODE}"
-            self._fail(key, failure(text, Shortage(JOB, "slurm", "EAGAIN")))
+            self._fail(key, failure(text, Shortage(JOB, "slurm")))
 
     def _end(self, key: Key, record: Record) -> None:
         if self._attempts[key].running is None:

@@ -102,7 +102,7 @@ class Submissions:
                 continue
             if fault is not None:
                 self.end(key)
-                self.on_failed(key, failure(fault, Shortage(JOB, "slurm", "EAGAIN")))
+                self.on_failed(key, failure(fault, Shortage(JOB, "slurm")))
                 continue
             each.runs = True
             running[each.uid] += 1
@@ -110,7 +110,7 @@ class Submissions:
             try:
                 prepared = prepare(each.assignment)
             except OSError as error:
-                short = Shortage(MACHINE, "processes", "EAGAIN")
+                short = Shortage(MACHINE, "processes")
                 self._look_again(each, f"sbatch cannot be run: {error.strerror}", short)
                 continue
             then = partial(self._submit, key, prepared)
@@ -170,7 +170,7 @@ class Submissions:
         short = None
         if answer.code is None or mapping.may_pass(answer.complaint):
             # That job alone waits: the controller's own machine goes on.
-            short = Shortage(JOB, "slurm", "ETIMEDOUT" if answer.code is None else "EAGAIN")
+            short = Shortage(JOB, "slurm")
         text = f"Slurm does not take the job: {complaint or 'no reason'}"
         self._look_again(self._all[key], text, short)
 
