@@ -162,7 +162,8 @@ _OPTIONS = ("--quiet", "--collect", "--slice=drfd.slice")
 #: A job that is killed for memory is no reason to stop the others.
 _HOLDS = (
     *("--description=The jobs of drfd", "--property=Type=exec", "--property=Delegate=yes"),
-    "--property=OOMPolicy=continue",
+    # Should somebody kill the sleeping process, jobs go on.
+    *("--property=OOMPolicy=continue", "--property=ExitType=cgroup"),
 )
 #: Moves itself out of its service's own cgroup, below the mount point $0, and sleeps. systemd takes
 #: one of two dollar signs.
@@ -191,15 +192,7 @@ class Manager:
             # An earlier one may be about to end.
             self.stop(unit)
         words = ["systemd-run", *self._whose(), *_OPTIONS, f"--unit={unit}", *_HOLDS]
-        # Should somebody kill the sleeping process, jobs go on.
-        for more in (["--property=ExitType=cgroup"], []):
-            try:
-                _ask([*words, *more, "/bin/sh", "-c", _SLEEP, mount], self._environment())
-                return
-            except NoAnswer:
-                # systemd before 250 does not know that.
-                if not more:
-                    raise
+        _ask([*words, "/bin/sh", "-c", _SLEEP, mount], self._environment())
 
     def stop(self, unit: str) -> None:
         """Stop a unit, and wait for its end. Raises NoAnswer."""
