@@ -47,6 +47,8 @@ _CLIENT = "\0drfd-compare-"
 _HISTORY_S = 600
 #: Seconds of virtual time after a reply, and after daemon or launcher have come up.
 _MOMENT_S = 0.001
+#: Difference between the times of jobs with successive ids; the loop takes a thousand as one time.
+_ORDER_S = 1e-12
 #: Histories after which garbage is collected.
 _COLLECT = 25
 
@@ -399,11 +401,13 @@ class Launcher:
         return Random(f"{self._world.seed} {key} {what}")
 
     def _soon(self, key: Key, delay_s: float, what: Callable[[Key], None]) -> None:
-        """In place of what was to happen to it."""
+        """In place of what was to happen to it. At one time, attempts come in the order of their
+        jobs, and not in that of the loop's heap, in which the daemon's own timers are, too."""
         attempt = self._attempts[key]
         if attempt.next is not None:
             attempt.next.cancel()
-        attempt.next = asyncio.get_running_loop().call_later(delay_s, what, key)
+        later_s = delay_s + key[0] * _ORDER_S
+        attempt.next = asyncio.get_running_loop().call_later(later_s, what, key)
 
     def _launch(self, key: Key) -> None:
         self._tries[key] = self._tries.get(key, 0) + 1
