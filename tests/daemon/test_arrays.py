@@ -213,6 +213,19 @@ async def test_the_outcome_of_an_array_is_that_of_its_first_task_that_has_not_co
     assert journal.outcome(array) is outcome
 
 
+async def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(desk):
+    """The first by its index, and not by time."""
+    await submit(desk, "0-2")
+    waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
+    for job_id, code in ((4, 3), (3, 4), (2, 0)):
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await desk.finish(job_id, exit_code=code)
+    (told,) = (await waiting)["ended"]
+    text = "1 of 3 tasks completed; 2 FAILED (1-2)"
+    assert (told["status"], told["outcome"]["text"]) == (4, text)
+
+
 # -- acting ------------------------------------------------------------------------------------
 
 

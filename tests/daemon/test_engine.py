@@ -713,6 +713,23 @@ def run_of(shell: Shell, clock: list[Now], job_id: int, actor: Actor = ALICE) ->
     shell.host.take()
 
 
+def test_what_is_stored_of_ended_runs_is_used_under_the_same_rules_alone(make_shell, monkeypatch):
+    """To read all ended jobs again takes longer than all else of a start."""
+    clock = [now()]
+
+    def daemon(**more: Any) -> Shell:
+        return make_shell(clock=lambda: clock[0], **more)
+
+    first = daemon()
+    run_of(first, clock, 1)
+    first.engine.stopped()
+    counted = first.engine.scheduler.past_runs
+    other = daemon(by=rules(cores=18)).engine.scheduler.past_runs
+    assert other.usage.keys() == counted.usage.keys() and other.usage != counted.usage
+    monkeypatch.setattr(Journal, "ended_since", lambda journal, at_s: iter(()))
+    assert daemon().engine.scheduler.past_runs == counted
+
+
 def test_a_new_half_life_counts_from_its_reload_on_and_after_a_restart(make_shell):
     """What was counted by another would be worth nothing, or more than all that comes."""
     day = replace(rules(), half_life_s=86400)

@@ -1,6 +1,7 @@
 """Orders to the launcher and its reports, and the line to it, against one of the test's own."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -782,6 +783,27 @@ async def test_owners_of_arrays_are_notified_of_those_that_never_start_beside_gp
         assert (order["id"], order["variables"]["DRF_ARRAY_ID"]) == (2, "1")
         await b.report(about("told", 2, UNSTARTED, notice="told"))
         assert b.engine.ledger.is_empty
+
+
+async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(bench, monkeypatch):
+    """A driver may take seconds, and other requests are answered meanwhile."""
+    may_answer = threading.Event()
+
+    def slow(roster: Roster) -> tuple[Gpu, ...]:
+        may_answer.wait(5.0)
+        return _TWO
+
+    async with bench(present=False) as b:
+        b.engine.adopt(with_gpus(0, 1))
+        b.link.settings = replace(b.link.settings, countables=_GPUS)
+        await b.launcher.start()
+        await b.ready()
+        monkeypatch.setattr(Roster, "look_up", slow)
+        await b.ask(st.SubmitAsked(now(), of_gpus(1)))
+        await b.ask(st.CancelAsked(now(), 1, ALICE))
+        may_answer.set()
+        await b.quiet()
+        assert "launch" not in [each["cmd"] for each in b.taken()]
 
 
 @pytest.mark.parametrize(

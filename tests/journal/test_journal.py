@@ -367,6 +367,19 @@ def test_ended_jobs_are_read_with_it(book, path):
         assert list(job.spec.argv) == words
 
 
+def test_what_users_have_is_counted_anew_after_a_rollback(book, open_journal):
+    script = "#!/bin/sh\nexec true\n"
+    book.submit(1, payload=Payload(env={"PATH": "/usr/bin"}, script=script))
+    size = len(b'{"PATH":"/usr/bin"}') + len(script)
+    book.journal.commit()
+    book.submit(2, payload=Payload(script="x" * 1000))
+    book.cancel(1)
+    assert book.journal.texts.live_bytes == {ALICE.uid: 1000}
+    book.journal.rollback()
+    for journal in (book.journal, open_journal()):
+        assert journal.texts.live_bytes == {ALICE.uid: size}
+
+
 def test_jobs_cost_their_events_their_texts_once_and_some_for_each(book, open_journal):
     """Each of 100,000 arguments counted as much as it had letters, an empty one nothing."""
     argv = Words.of([""] * 1000)
