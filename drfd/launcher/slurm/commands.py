@@ -4,14 +4,17 @@ is away they would wait for minutes."""
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
+
+from drfd.launcher.system.background import BackgroundWork
 
 #: Largest number of bytes of an answer that is read.
 _MOST_BYTES = 64 << 20
@@ -31,38 +34,20 @@ class Answer:
         return self.code == 0
 
 
-@dataclass(slots=True)
-class _Call:
-    pid: int
-    pidfd: int
-    due_mono_s: float
-    output_fd: int
-    complaint_fd: int
-    on_answer: Callable[[Answer], None]
-    is_late: bool = False
-
-
 class Commands:
     """The commands that run."""
 
     def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        *,
-        programs: Path,
-        conf: Path | None,
-        most_s: float,
+        self, background: BackgroundWork, *, programs: Path, conf: Path | None, most_s: float
     ) -> None:
         """`programs` is the directory of Slurm's commands, `conf` its configuration if that is not
         where they look for it, and `most_s` how long each may take."""
-        self._selector = selector
+        self._background = background
         self.programs = programs
         self.conf = conf
         self._most_s = most_s
-        self._calls: dict[int, _Call] = {}
-
-    def __len__(self) -> int:
-        return len(self._calls)
+        #: pid → when it is killed, on the monotonic clock; infinite once it was.
+        self._dues: dict[int, float] = {}
 
     @property
     def env(self) -> dict[str, str]:
@@ -81,8 +66,8 @@ class Commands:
     ) -> None:
         """Run one of Slurm's commands, which gets these descriptors under their numbers, and these
         variables."""
-        output_fd, complaint_fd = os.memfd_create("output"), os.memfd_create("complaint")
-        try:
+
+        def begin(output_fd: int, complaint_fd: int) -> int:
             process = subprocess.Popen(
                 [str(self.programs / words[0]), *words[1:]],
                 env={**self.env, **env},
@@ -93,57 +78,63 @@ class Commands:
                 stderr=complaint_fd,
                 start_new_session=True,
             )
-        except OSError as error:
-            os.close(output_fd)
-            os.close(complaint_fd)
-            on_answer(Answer(None, "", f"{words[0]} cannot be run: {error.strerror}"))
-            return
-        # Its end is waited for here.
-        process.returncode = 0
-        self.watch(process.pid, output_fd, complaint_fd, on_answer)
+            # Its end is waited for by the loop.
+            process.returncode = 0
+            return process.pid
 
-    def watch(
-        self, pid: int, output_fd: int, complaint_fd: int, on_answer: Callable[[Answer], None]
+        try:
+            self._begin(begin, on_answer)
+        except OSError as error:
+            on_answer(Answer(None, "", f"{words[0]} cannot be run: {error.strerror}"))
+
+    def do(
+        self, work: Callable[[int, int], object], on_answer: Callable[[Answer], None], *keep: int
     ) -> None:
-        """Wait for a child that leads a session of its own, and take over the descriptors of files
-        in memory that it writes to."""
-        pidfd = os.pidfd_open(pid)
-        due_mono_s = time.monotonic() + self._most_s
-        self._calls[pid] = _Call(pid, pidfd, due_mono_s, output_fd, complaint_fd, on_answer)
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(pid))
+        """Do `work` in a process, which keeps only the descriptors in `keep`, with those of its
+        output and of its complaint. Raises OSError."""
+        self._begin(
+            lambda *fds: self._background.fork(partial(work, *fds), *fds, *keep, nice=0), on_answer
+        )
 
     def pause_s(self) -> float | None:
-        dues = [call.due_mono_s for call in self._calls.values() if not call.is_late]
-        return max(0.0, min(dues) - time.monotonic()) if dues else None
+        due = min(self._dues.values(), default=inf)
+        return None if due == inf else max(0.0, due - time.monotonic())
 
     def run_due(self) -> None:
         """Kill what takes too long."""
         now = time.monotonic()
-        for call in self._calls.values():
-            if call.due_mono_s <= now and not call.is_late:
-                call.is_late = True
-                # Not its group: a user's process may not have made one yet.
-                os.kill(call.pid, signal.SIGKILL)
+        for pid in [pid for pid, due in self._dues.items() if due <= now]:
+            self._dues[pid] = inf
+            # Not its group: a user's process may not have made one yet.
+            os.kill(pid, signal.SIGKILL)
 
-    def _ended(self, pid: int) -> None:
-        call = self._calls.pop(pid)
-        self._selector.unregister(call.pidfd)
-        os.close(call.pidfd)
-        _, status = os.waitpid(pid, 0)
-        code = None if call.is_late else os.waitstatus_to_exitcode(status)
-        output, complaint = _taken(call.output_fd), _taken(call.complaint_fd)
-        if call.is_late:
-            complaint = f"Slurm has not answered within {self._most_s:g} s"
-        call.on_answer(Answer(code, output, complaint))
+    def _begin(self, begin: Callable[[int, int], int], on_answer: Callable[[Answer], None]) -> None:
+        """Begin a child by `begin`, which gets the descriptors of files in memory for what the
+        child says and returns its pid. Raises OSError."""
+        fds = os.memfd_create("output"), os.memfd_create("complaint")
+        try:
+            pid = begin(*fds)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        self._dues[pid] = time.monotonic() + self._most_s
+        self._background.watch(pid, partial(self._ended, pid, fds, on_answer))
+
+    def _ended(
+        self, pid: int, fds: tuple[int, int], on_answer: Callable[[Answer], None], status: int
+    ) -> None:
+        output, complaint = map(_taken, fds)
+        code: int | None = os.waitstatus_to_exitcode(status)
+        if self._dues.pop(pid) == inf:
+            code, complaint = None, f"Slurm has not answered within {self._most_s:g} s"
+        on_answer(Answer(code, output, complaint))
 
 
 def _taken(fd: int) -> str:
     """Return what was written to a file in memory, and close it."""
     try:
-        parts, at = [], 0
-        while at < _MOST_BYTES and (part := os.pread(fd, 1 << 20, at)):
-            parts.append(part)
-            at += len(part)
-        return b"".join(parts).decode(errors="surrogateescape")
+        data = os.pread(fd, min(os.fstat(fd).st_size, _MOST_BYTES), 0)
+        return data.decode(errors="surrogateescape")
     finally:
         os.close(fd)

@@ -52,6 +52,7 @@ from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.submitting.submissions import Submissions
 from drfd.launcher.slurm.wishes import AGAIN_S, Wish
 from drfd.launcher.system import process
+from drfd.launcher.system.background import BackgroundWork
 
 log = logging.getLogger("drfd.launcher")
 
@@ -117,8 +118,9 @@ class SlurmLauncher:
         self._attempts = Attempts(self.state, self.attempts_fd, process.boot_id())
         self._times = ListTimes(self.poll_s)
         self._commands = Commands(
-            self._selector, programs=self.programs, conf=self.conf, most_s=self.most_s
-        )
+            BackgroundWork(self._selector),
+            programs=self.programs, conf=self.conf, most_s=self.most_s,
+        )  # fmt: skip
         self._control = Control(self._commands, self._times.hurry)
         self._missing = Missing(self._times, self._control.register)
         self._submissions = Submissions(

@@ -20,8 +20,8 @@ class BackgroundWork:
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
-        #: pid → its pidfd, and the function to call at its end.
-        self._live: dict[int, tuple[int, Callable[[], None]]] = {}
+        #: pid → its pidfd, and the function that gets its status at its end.
+        self._live: dict[int, tuple[int, Callable[[int], object]]] = {}
 
     def start(
         self,
@@ -33,6 +33,12 @@ class BackgroundWork:
         """Do `work` in a new process, which keeps only the descriptors in `keep`, and call `on_end`
         here when it is over, however it ended. Returns the pid. Raises OSError if no process can be
         had now."""
+        pid = self.fork(work, *keep, nice=nice)
+        self.watch(pid, lambda status: on_end())
+        return pid
+
+    def fork(self, work: Callable[[], object], *keep: int, nice: int) -> int:
+        """Do the same, and leave it to the caller to `watch` the process."""
         launcher = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -48,10 +54,13 @@ class BackgroundWork:
                 work()
             finally:
                 os._exit(0)
+        return pid
+
+    def watch(self, pid: int, on_end: Callable[[int], object]) -> None:
+        """Call `on_end` with the status of a child, as wait(2) gives it, when that has ended."""
         pidfd = os.pidfd_open(pid)
         self._live[pid] = pidfd, on_end
         self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(pid))
-        return pid
 
     def kill(self, pid: int) -> None:
         """Kill one of the processes without waiting for its end: its last system call may take
@@ -63,8 +72,7 @@ class BackgroundWork:
         pidfd, on_end = self._live.pop(pid)
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        os.waitpid(pid, 0)
-        on_end()
+        on_end(os.waitpid(pid, 0)[1])
 
 
 def become_bare(uid: int) -> None:

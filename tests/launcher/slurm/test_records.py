@@ -19,10 +19,9 @@ from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
-from drfd.launcher.slurm.submitting import submissions
-from drfd.launcher.slurm.submitting.preparation import Prepared
 from drfd.launcher.slurm.submitting.submissions import Submissions
 from drfd.launcher.slurm.wishes import Wish
+from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.sealed import seal
 from launcher.rig import order
 
@@ -89,7 +88,9 @@ class Recorder(Commands):
     """Takes commands, and runs none."""
 
     def __init__(self) -> None:
-        super().__init__(selectors.DefaultSelector(), programs=Path("/"), conf=None, most_s=1)
+        self.selector = selectors.DefaultSelector()
+        work = BackgroundWork(self.selector)
+        super().__init__(work, programs=Path("/"), conf=None, most_s=1)
         self.ran: list[tuple[str, ...]] = []
 
     def run(self, words: Sequence[str], on_answer: Callable[[Answer], None], **fds: object) -> None:
@@ -315,7 +316,7 @@ def test_a_record_of_a_failure_that_the_user_has_had_cut_off_is_a_failure(tmp_pa
         submissions.begin(None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    [(key, _)] = commands._selector.select()
+    [(key, _)] = commands.selector.select()
     key.data()
     whole = bytes_at_most == resource.RLIM_INFINITY
     why = "what it is to run cannot be read: " if whole else "its submission could not be prepared"
@@ -328,11 +329,13 @@ def test_a_record_of_a_failure_that_the_user_has_had_cut_off_is_a_failure(tmp_pa
 def test_one_user_has_half_of_the_places_for_submissions(tmp_path, monkeypatch):
     """The user's rights suffice to stop what prepares them."""
     begun, commands, times = [], Recorder(), ListTimes(poll_s=30.0)
-    monkeypatch.setattr(commands, "watch", lambda *_: None)
-    monkeypatch.setattr(
-        submissions, "prepare",
-        lambda assignment: begun.append(assignment.order.uid) or Prepared(*(-1,) * 6),
-    )  # fmt: skip
+
+    def do(work: Callable[..., None], *_: object) -> None:
+        assignment, prepared = work.args  # type: ignore[attr-defined]
+        begun.append(assignment.order.uid)
+        prepared.close()
+
+    monkeypatch.setattr(commands, "do", do)
     all_of_them = Submissions(commands, times, None, lambda *_: None, lambda *_: None)
     for number, uid in enumerate([1] * 6 + [2] * 6, 1):
         assignment = protocol.Assignment(order(cwd=tmp_path, uid=uid).order, -1)

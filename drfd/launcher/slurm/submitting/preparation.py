@@ -6,15 +6,13 @@ variables as data alone. The node opens the output files, as the user.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shlex
-import signal
 from base64 import b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity
@@ -32,53 +30,34 @@ _SCRIPT_FD = 9
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The process, and descriptors of the files in memory that it writes to. The holder closes
-    them, but for those of `Commands.watch`."""
+    """Descriptors of the files in memory that the process writes to, besides those of `Commands`:
+    its output are the paths of the job's output and error output, each before a NUL, and its
+    complaint is a `failed` record, which the user can have cut off (RLIMIT_FSIZE). The holder
+    closes them."""
 
-    pid: int
-    #: Output and error output, each before a NUL.
-    paths_fd: int
-    #: A `failed` record, if any. The user can have it cut off (RLIMIT_FSIZE).
-    complaint_fd: int
     #: The gid of the job, written with root's rights.
     gid_fd: int
     #: Variables with a NUL after each, and the script, both at their beginning.
     env_fd: int
     script_fd: int
 
+    @classmethod
+    def new(cls) -> Prepared:
+        return cls(*(os.memfd_create(name) for name in ("gid", "env", "script")))
+
+    @property
+    def fds(self) -> tuple[int, int, int]:
+        return self.gid_fd, self.env_fd, self.script_fd
+
     def close(self) -> None:
-        for fd in (self.gid_fd, self.env_fd, self.script_fd):
+        for fd in self.fds:
             os.close(fd)
 
 
-def prepare(assignment: Assignment) -> Prepared:
-    """Start the process. Raises OSError."""
-    fds: list[int] = []
+def prepare(assignment: Assignment, into: Prepared, paths_fd: int, complaint_fd: int) -> None:
+    """Write all that sbatch needs, as the job's user. Called in a process of its own."""
+    launcher = os.getppid()
     try:
-        for name in ("paths", "complaint", "gid", "env", "script"):
-            fds.append(os.memfd_create(name))
-        launcher = os.getpid()
-        pid = os.fork()
-    except OSError:
-        for fd in fds:
-            os.close(fd)
-        raise
-    prepared = Prepared(pid, *fds)
-    if pid == 0:
-        _prepare(assignment, prepared, launcher)
-    return prepared
-
-
-def _prepare(assignment: Assignment, into: Prepared, launcher: int) -> NoReturn:
-    code = 125
-    try:
-        gc.disable()
-        signal.set_wakeup_fd(-1)
-        os.setsid()
-        process.close_all_but(
-            *(assignment.payload_fd, into.paths_fd, into.complaint_fd, into.gid_fd),
-            *(into.env_fd, into.script_fd),
-        )
         order = assignment.order
         user = identity.account(order.uid, order.user)
         groups = identity.groups_of(user)
@@ -99,20 +78,15 @@ def _prepare(assignment: Assignment, into: Prepared, launcher: int) -> NoReturn:
         outputs = [
             order.output_path(each, payload.cwd) for each in (payload.stdout, payload.stderr)
         ]
-        for fd, texts in (
-            (into.paths_fd, outputs),
-            (into.env_fd, [f"{name}={text}" for name, text in env.items()]),
-        ):
-            _write(fd, "".join(f"{text}\0" for text in texts).encode(errors="surrogateescape"))
+        _write(into.env_fd, _with_nuls(f"{name}={text}" for name, text in env.items()))
         _write(into.script_fd, script_of(payload))
         for fd in (into.env_fd, into.script_fd):
             # sbatch reads them from where they stand, which is shared.
             os.lseek(fd, 0, os.SEEK_SET)
-        code = 0
-    except BaseException as error:
-        os.write(into.complaint_fd, json.dumps(of_error(error)).encode())
-    finally:
-        os._exit(code)
+        # Last, so that all is there if these are.
+        _write(paths_fd, _with_nuls(outputs))
+    except Exception as error:
+        os.write(complaint_fd, json.dumps(of_error(error)).encode())
 
 
 def script_of(payload: LaunchPayload) -> bytes:
@@ -141,6 +115,10 @@ def script_of(payload: LaunchPayload) -> bytes:
     # The interpreter of a script gets its own name for argv[0], which sh cannot set.
     lines.append("exec " + " ".join(map(shlex.quote, [path, *argv[1:]])))
     return "\n".join([*lines, ""]).encode(errors="surrogateescape")
+
+
+def _with_nuls(texts: Iterable[str]) -> bytes:
+    return "".join(f"{text}\0" for text in texts).encode(errors="surrogateescape")
 
 
 def _write(fd: int, data: bytes) -> None:

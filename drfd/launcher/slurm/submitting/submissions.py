@@ -108,13 +108,20 @@ class Submissions:
             running[each.uid] += 1
             reach("slurm.before-submission")
             try:
-                prepared = prepare(each.assignment)
+                self._prepare(key, each.assignment)
             except OSError as error:
                 short = Shortage(MACHINE, "processes")
                 self._look_again(each, f"sbatch cannot be run: {error.strerror}", short)
-                continue
-            then = partial(self._submit, key, prepared)
-            self.commands.watch(prepared.pid, prepared.paths_fd, prepared.complaint_fd, then)
+
+    def _prepare(self, key: Key, assignment: Assignment) -> None:
+        """Have a process prepare a submission, and then submit it. Raises OSError."""
+        prepared = Prepared.new()
+        work, then = partial(prepare, assignment, prepared), partial(self._submit, key, prepared)
+        try:
+            self.commands.do(work, then, assignment.payload_fd, *prepared.fds)
+        except OSError:
+            prepared.close()
+            raise
 
     def lacks(self, key: Key, number: int) -> Record | None:
         """The list with this number lacks the name of an attempt that is here. Return why it was
@@ -136,7 +143,7 @@ class Submissions:
         order = self._all[key].assignment.order
         try:
             paths = answer.output.split("\0")
-            if not answer.is_good or len(paths) != _PATHS + 1:
+            if len(paths) != _PATHS + 1:
                 # Nothing was submitted, so there is nothing to look for.
                 self.end(key)
                 self.on_failed(key, _why(answer.complaint))
