@@ -336,21 +336,18 @@ def _has_failed_prolog(job: SlurmJob) -> bool:
 
 def noted_end(state: str, status: int, at_s: float, mono_s: float) -> Record:
     """Return the record of an end in this state, with this status as wait(2) gives it."""
-    code, number = None, None
-    loss = None
+    end, number = _end(at_s, mono_s) | {"state": state}, status & 0x7F
     if _is_unstarted(state, status):
-        loss = NOT_STARTED
-    elif state in _EXITED:
-        number = status & 0x7F or None
-        code = None if number is not None else status >> 8 & 0xFF
-    elif state in _TERMINATED:
-        number = status & 0x7F or _TERM
-    elif state != _OUT_OF_MEMORY:
-        loss = _LOST.get(state, ENDED_BY_SLURM)
-    is_oom = state == _OUT_OF_MEMORY
-    return end_record(
-        at_s=at_s, mono_s=mono_s, exit_code=code, signal=number, is_oom=is_oom, loss=loss
-    ) | {"state": state}
+        end["loss"] = NOT_STARTED
+    elif state in _EXITED and not number:
+        end["exit_code"] = status >> 8 & 0xFF
+    elif state in _EXITED | _TERMINATED:
+        end["signal"] = number or _TERM
+    elif state == _OUT_OF_MEMORY:
+        end["oom_killed"] = end["over_limit"] = True
+    else:
+        end["loss"] = _LOST.get(state, ENDED_BY_SLURM)
+    return end
 
 
 def _is_unstarted(state: str, status: int) -> bool:
@@ -368,24 +365,18 @@ def _end_time(job: SlurmJob, now_s: float, began_s: float | None) -> float:
 
 def forgotten_end(now_s: float, mono_s: float) -> Record:
     """Return the record of the end of an attempt that Slurm does not know any more."""
-    return end_record(
-        at_s=now_s, mono_s=mono_s, exit_code=None, signal=None, is_oom=False, loss=FORGOTTEN
-    )
+    return _end(now_s, mono_s) | {"loss": FORGOTTEN}
 
 
-def end_record(
-    *, at_s: float, mono_s: float, exit_code: int | None, signal: int | None, is_oom: bool,
-    loss: str | None,
-) -> Record:  # fmt: skip
-    record: Record = {
+def _end(at_s: float, mono_s: float) -> Record:
+    return {
         "at_s": at_s,
         "mono_s": mono_s,
-        "exit_code": exit_code,
-        "signal": signal,
-        "oom_killed": is_oom,
-        "over_limit": is_oom,
+        "exit_code": None,
+        "signal": None,
+        "oom_killed": False,
+        "over_limit": False,
     }
-    return record if loss is None else record | {"loss": loss}
 
 
 def choose(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob | None, list[SlurmJob]]:

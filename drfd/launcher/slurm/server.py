@@ -449,7 +449,7 @@ class SlurmLauncher:
     def _is_to_stop(self, key: Key) -> bool:
         """Return whether the controller wants the attempt to end, so that it orders it no more."""
         wish = self._wishes.get(key)
-        return wish is not None and wish.is_end
+        return wish is not None and wish.end in (protocol.TERMINATE, protocol.KILL)
 
     def _lose(self, key: Key) -> None:
         """Have an attempt that has not begun wait for another submission. Record an unknown end of

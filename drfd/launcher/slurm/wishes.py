@@ -14,70 +14,61 @@ from drfd.launcher.slurm.mapping import SlurmJob
 AGAIN_S = 2.0
 
 
+#: The orders that end an attempt, each of which includes the one before.
+_ENDS = (protocol.TERMINATE, protocol.KILL, protocol.REMOVE)
+
+
 @dataclass(slots=True)
 class Wish:
     """What the controller wants of an attempt."""
 
     #: It is acted on with a list that was asked for later than this one.
     after_list: int
-    terminate: bool = False
-    kill: bool = False
-    remove: bool = False
-    freeze: bool = False
-    thaw: bool = False
+    #: One of `_ENDS`, and whether its processes are to stand still; None if neither is wanted.
+    end: str | None = None
+    frozen: bool | None = None
     #: When the next try is due, and how many there were.
     _due_mono_s: float = 0.0
     _tries: int = 0
 
     @property
     def is_fulfilled(self) -> bool:
-        return not (self.terminate or self.kill or self.remove or self.freeze or self.thaw)
+        return self.end is None and self.frozen is None
 
     @property
-    def is_end(self) -> bool:
-        """Whether the attempt is to end."""
-        return self.terminate or self.kill
+    def remove(self) -> bool:
+        return self.end == protocol.REMOVE
 
     def add(self, name: str, after_list: int) -> None:
         """Take an order of the protocol, which came after this list was asked for."""
         self.after_list, self._due_mono_s = after_list, 0.0
-        match name:
-            case protocol.TERMINATE:
-                self.terminate, self.freeze = True, False
-            case protocol.KILL:
-                self.kill = True
-            case protocol.REMOVE:
-                self.remove = True
-            case protocol.FREEZE:
-                self.freeze, self.thaw = True, False
-            case protocol.THAW:
-                self.freeze, self.thaw = False, True
+        if name not in _ENDS:
+            self.frozen = name == protocol.FREEZE
+            return
+        self.end = max(self.end or name, name, key=_ENDS.index)
+        if self.frozen:
+            self.frozen = None
 
     def see_over(self) -> None:
         """Nothing but the removal is left to be wanted of an attempt that is over."""
-        self.terminate = self.kill = self.freeze = self.thaw = False
+        self.end, self.frozen = self.end if self.remove else None, None
 
     def pursue(self, job: SlurmJob, control: Control, on_frozen: Callable[[], None]) -> None:
         """Do the next thing with its job in Slurm, which a list has shown and which is not over."""
         if job.state == "COMPLETING":
             return
-        if self.kill or self.remove:
+        if self.end == protocol.TERMINATE:
+            control.terminate(job)
+            self.end = None
+        elif self.end is not None:
             if self._is_due():
                 control.end([job], is_forced=self._tries % 2 == 1)
-        elif self.terminate:
-            control.terminate(job)
-            self.terminate = False
-        elif self.freeze:
-            if job.state == "SUSPENDED":
-                self.freeze = False
+        elif job.state == ("SUSPENDED" if self.frozen else "RUNNING"):
+            if self.frozen:
                 on_frozen()
-            elif job.state == "RUNNING" and self._is_due():
-                control.suspend(job)
-        elif self.thaw:
-            if job.state == "RUNNING":
-                self.thaw = False
-            elif job.state == "SUSPENDED" and self._is_due():
-                control.resume(job)
+            self.frozen = None
+        elif job.state in ("RUNNING", "SUSPENDED") and self._is_due():
+            (control.suspend if self.frozen else control.resume)(job)
 
     def _is_due(self) -> bool:
         """Return whether it is time for another try, and count it."""

@@ -151,7 +151,7 @@ def test_the_last_of_freeze_and_thaw_counts_and_a_kill_comes_before_all(clock):
     assert pursue(wish_for(protocol.FREEZE, protocol.THAW), "SUSPENDED") == [RESUME]
     assert pursue(wish_for(protocol.THAW, protocol.FREEZE), "RUNNING") == [SUSPEND]
     # A job that is to end must be able to.
-    assert wish_for(protocol.FREEZE, protocol.TERMINATE).freeze is False
+    assert wish_for(protocol.FREEZE, protocol.TERMINATE).frozen is None
     assert pursue(wish_for(protocol.FREEZE, protocol.TERMINATE, protocol.KILL), "RUNNING") == [KILL]
 
 
