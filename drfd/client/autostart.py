@@ -27,7 +27,7 @@ def start_daemon(socket_path: Path) -> None:
     process = spawn_daemon(
         log_path, "--state", state, "--socket", socket_path, "--idle-exit", _IDLE_EXIT_S
     )
-    await_daemon(process, socket_path, log_path)
+    await_daemon(process, socket_path, log_path, within_s=_START_S)
 
 
 def spawn_daemon(log_path: Path, *arguments: object) -> subprocess.Popen[bytes]:
@@ -44,10 +44,12 @@ def spawn_daemon(log_path: Path, *arguments: object) -> subprocess.Popen[bytes]:
         )
 
 
-def await_daemon(process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) -> None:
+def await_daemon(
+    process: subprocess.Popen[bytes], socket_path: Path, log_path: Path, *, within_s: float
+) -> None:
     """Wait until the daemon answers. Raises Unavailable, with the last line of its log, if it does
     not."""
-    deadline = time.monotonic() + _START_S
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if _answers(socket_path):
             return

@@ -597,21 +597,10 @@ class ShowReply(TypedDict):
     curve: NotRequired[CurveView | None]
 
 
-class AdviceView(TypedDict):
+class AdviceView(ResourcesView):
     """Recommended request for the next job of this kind."""
 
-    cores: float
-    memory: int
     time_limit_s: int
-    read: int
-    write: int
-    gres: dict[str, int]
-    #: Bytes on each instance, where some are declared.
-    gres_memory: NotRequired[dict[str, int]]
-    #: Upper ends of ranges; sent where a range is recommended.
-    cores_max: NotRequired[float]
-    read_max: NotRequired[int]
-    write_max: NotRequired[int]
     #: Why a range of cores is recommended, or its lower end is raised, as a part of a sentence.
     cores_note: NotRequired[str]
     #: The same as options of `drf submit`.
@@ -1081,8 +1070,6 @@ class SnapshotRow(ProgressView):
     reason: WaitView | None
     outcome: str | None
     now: NowView | None
-    #: The user's own group that the job is in; sent only for jobs in one.
-    group: NotRequired[str]
 
 
 class WaitingReply(TypedDict):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 #: The environment variable by which the tasks of a demo are found.
 MARK = "DRF_DEMO"
-#: Timeouts of a client that the start of the daemon may take.
-_TRIES = 4
+#: Seconds that the start of the daemon may take, longer than a client waits.
+_START_S = 240.0
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def private_daemon(place: Path, config_text: str) -> Iterator[Connection]:
         log_path, "--state", place / "state", "--socket", socket_path, "--config", config
     )
     try:
-        _await(process, socket_path, log_path)
+        await_daemon(process, socket_path, log_path, within_s=_START_S)
         yield Connection(socket_path)
     finally:
         with uninterrupted():
@@ -87,17 +87,6 @@ def private_daemon(place: Path, config_text: str) -> Iterator[Connection]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-def _await(process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) -> None:
-    """Wait until the daemon answers, longer than a client waits. Raises Unavailable."""
-    for left in reversed(range(_TRIES)):
-        try:
-            await_daemon(process, socket_path, log_path)
-            break
-        except Unavailable:
-            if left == 0 or process.poll() is not None:
-                raise
 
 
 def controls_of(client: Connection) -> DoctorReply:

@@ -13,7 +13,9 @@ import _signal as signal
 import _socket
 import os
 import select
+import shutil
 import time
+from contextlib import suppress
 from errno import EPERM
 from pwd import getpwuid
 
@@ -25,7 +27,6 @@ from drfd_cli.terminal.pty import Pty, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, NoReturn, Protocol
 
     class Entrance(Protocol):
@@ -191,8 +192,7 @@ class TerminalKeeper:
         listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
-            _tidy(directory)
-            _tidy_start()
+            _tidy()
             with at_socket(self._place) as address:
                 listener.bind(address)
             listener.listen(_BACKLOG)
@@ -289,43 +289,21 @@ class TerminalKeeper:
     def stop_listening(self) -> None:
         """Let no visitor find this place any more."""
         if self._listener is not None:
-            _try_removing(os.unlink, self._place)
+            with suppress(OSError):
+                os.unlink(self._place)
 
     def close(self) -> None:
         self._entrance.close()
         self.stop_listening()
 
 
-def _tidy(directory: str) -> None:
-    """Remove sockets of keepers that were there before the machine was started the last time."""
-    for path in _old(directory):
-        _try_removing(os.unlink, path)
-
-
-def _tidy_start() -> None:
-    """Remove the attach sockets of such keepers, with their directories."""
-    directory = lasting_directory()
-    for path in _old(directory) if os.path.isdir(directory) else ():
-        _try_removing(os.unlink, os.path.join(path, "attach"))
-        _try_removing(os.rmdir, path)
-
-
-def _old(directory: str) -> list[str]:
+def _tidy() -> None:
+    """Remove the sockets of keepers that were there before the machine was started the last time,
+    and those of their jobs with their directories."""
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    found = []
-    for entry in os.scandir(directory):
-        try:
-            if entry.stat(follow_symlinks=False).st_mtime < booted_s:
-                found.append(entry.path)
-        except OSError:
-            # Somebody else has removed it.
-            continue
-    return found
-
-
-def _try_removing(remove: Callable[[str], None], path: str) -> None:
-    try:
-        remove(path)
-    except OSError:
-        # Somebody else has removed it.
-        pass
+    for directory in (_place("attach"), lasting_directory()):
+        # Others may be removing the same.
+        with suppress(OSError):
+            for entry in os.scandir(directory):
+                if entry.stat(follow_symlinks=False).st_mtime < booted_s:
+                    (shutil.rmtree if entry.is_dir() else os.unlink)(entry.path)

@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from drfd.client.connection import Connection, Reconnect
 from drfd.client.words import Ref, parse_id, parse_ids
@@ -239,10 +239,8 @@ def first_snapshot(connection: Connection) -> SnapshotView:
 
 
 def _next(connection: Connection) -> SnapshotView:
-    snapshot = connection.receive().get("snapshot")
-    if not isinstance(snapshot, dict):
-        raise Refused("unsupported", "the daemon sends no snapshots", hint="restart the daemon")
-    return cast("SnapshotView", snapshot)
+    snapshot: SnapshotView = connection.receive()["snapshot"]
+    return snapshot
 
 
 class _Worker(ABC):

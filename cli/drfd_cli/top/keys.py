@@ -18,9 +18,10 @@ from itertools import zip_longest
 from signal import Signals
 from typing import TYPE_CHECKING
 
+from drfd.client.option_values import KINDS, fields_of, read
 from drfd.client.words import parse_signal
 from drfd.common.errors import Refused
-from drfd.common.units import exact_duration, is_endless, parse_duration
+from drfd.protocol.job_options import BY_KEY
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotRow
@@ -81,8 +82,9 @@ class Action:
     why: str = ""
     #: The state of jobs of which it takes back what it did, and the verb for that.
     undone: tuple[str, str] = ("", "")
-    #: What is typed before it is done.
+    #: What is typed before it is done, and the option of a job whose value that is.
     typed: str = ""
+    option: str = ""
 
     def verb_for(self, states: Collection[str]) -> str:
         """Return the verb for jobs in these states."""
@@ -134,10 +136,10 @@ KEYS = (
         Action("suspend", _RUNNING, "only a running job can be suspended",
                ("SUSPENDED", "resume"))),
     Key("t", "time", "t", "change the time limit", (*_MAIN, *_JOB),
-        action=Action("set", typed="time limit")),
+        action=Action("set", typed="time limit", option="time")),
     Key("P", "priority", "P", "change the priority", (*_MAIN, *_JOB),
         action=Action("set", _WAITING, "only a waiting job can be given another priority",
-                      typed="priority")),
+                      typed="priority", option="priority")),
     Key("x", "signal", "x", "send a signal", (*_MAIN, *_JOB),
         action=Action("signal", ("RUNNING",), "only a running job can be sent a signal",
                       typed="signal")),
@@ -151,7 +153,6 @@ KEYS = (
     Key("q", "quit", "q  ^C", "quit", _MAIN, 1),
 )  # fmt: skip
 ACTIONS = {each.name: each.action for each in KEYS if each.action is not None}
-_MOST_PRIORITY = 1_000_000
 
 
 def word_of(key: Key, row: SnapshotRow | None) -> str:
@@ -218,30 +219,18 @@ def _named(rows: Sequence[SnapshotRow]) -> str:
 
 def typed(prompt: Prompt) -> Act:
     """Return the act with the value that was typed. Raises Refused if it is none."""
-    text = prompt.text.strip()
-    fields: dict[str, object]
-    match prompt.key:
-        case "t":
-            seconds = 0 if is_endless(text) else parse_duration(text)
-            words = f"time limit {exact_duration(seconds) if seconds else 'unlimited'}"
-            fields = {"time_limit_s": seconds}
-        case "x":
-            if not text:
-                # Enter alone, perhaps pressed for something else, must end no job.
-                hint = "TERM, INT, USR1, ... or a number"
-                raise Refused("bad-value", "write which signal", hint=hint)
-            number = Signals(parse_signal(text))
-            fields, words = {"signal": int(number)}, number.name
-        case _:
-            try:
-                priority = int(text)
-            except ValueError:
-                priority = _MOST_PRIORITY + 1
-            if abs(priority) > _MOST_PRIORITY:
-                hint = "write a whole number, such as 5 or -5"
-                raise Refused("bad-value", f"priority: {text[:40]!r} is not one", hint=hint)
-            fields, words = {"priority": priority}, f"priority {priority}"
-    return Act(ACTIONS[prompt.key].verb, prompt.labels, fields, words)
+    text, action = prompt.text.strip(), ACTIONS[prompt.key]
+    if action.option:
+        option = BY_KEY[action.option]
+        value = read(option, text)
+        words = " ".join([action.typed, *KINDS[option.kind].show(value)])
+        return Act(action.verb, prompt.labels, fields_of({option.key: value}), words)
+    if not text:
+        # Enter alone, perhaps pressed for something else, must end no job.
+        hint = "TERM, INT, USR1, ... or a number"
+        raise Refused("bad-value", "write which signal", hint=hint)
+    number = Signals(parse_signal(text))
+    return Act(action.verb, prompt.labels, {"signal": int(number)}, number.name)
 
 
 _LEGEND = """
