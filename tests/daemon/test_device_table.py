@@ -200,4 +200,5 @@ def test_a_job_waits_for_what_it_was_given_and_is_configured_no_more():
 def test_a_notification_opens_nothing_that_is_given_out():
     devices = table([gpu(0), gpu(1)], fpga=[["/dev/null"]])
     grants = [*of("0", "1 7"), *of("0", name="fpga")]
-    assert devices.hide_all(grants).hidden == gpu(0).nodes | gpu(1).nodes | {node_at("/dev/null")}
+    hidden = devices.hide_all(grants).devices.hidden
+    assert hidden == gpu(0).nodes | gpu(1).nodes | {node_at("/dev/null")}

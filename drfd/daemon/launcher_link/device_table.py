@@ -126,13 +126,13 @@ class DeviceTable:
         hidden = frozenset(foreign - own) if self.can_hide else frozenset[DeviceNode]()
         return Found(Devices(hidden, frozenset(numa_nodes), memory), variables)
 
-    def hide_all(self, grants: Sequence[Grant]) -> Devices:
+    def hide_all(self, grants: Sequence[Grant]) -> Found:
         """Return what hides all these instances, as far as they are there, from a command that is
         given none."""
         nobodys = [
             Grant(name=each.name, given=(), others=(*each.given, *each.others)) for each in grants
         ]
-        return Devices(self.look_up(nobodys).devices.hidden)
+        return Found(Devices(self.look_up(nobodys).devices.hidden))
 
     def _gpus(self, grant: Grant) -> tuple[list[Gpu], list[Gpu], list[Gpu]]:
         """Return the GPUs of the job, those that are hidden from it, and those that are given out

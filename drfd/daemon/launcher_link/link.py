@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from drfd.common.errors import HostError, Unavailable
@@ -44,6 +45,7 @@ from drfd.daemon.launcher_link.device_table import (
     DevicesFailed,
     DevicesTaken,
     DeviceTable,
+    Found,
     GpuRoster,
     Grant,
 )
@@ -466,7 +468,7 @@ class LauncherConnection:
     # -- orders ---------------------------------------------------------------------------------
 
     def send(self, message: Message, payload: bytes | None = None) -> None:
-        self._outbox.send(protocol.encode(message), payload)
+        self._outbox.send(msgspec.json.encode(message) + b"\n", payload)
 
     def _order(self, command: str, order: protocol.Order, payload: bytes | None = None) -> None:
         self.send(protocol.message_of(command, order), payload)
@@ -529,9 +531,6 @@ class LauncherConnection:
             if text is not None:
                 self._submit(st.LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
                 return
-            order, payload = self._order_and_payload(job)
-            # A notice or an exec needs none.
-            order = dataclasses.replace(order, output_max_bytes=job.spec.output_max_bytes or 0)
             try:
                 found = self._devices().look_up(self._grants(job))
             except DevicesTaken as error:
@@ -545,9 +544,7 @@ class LauncherConnection:
                 text = _unset(str(error))
                 self._submit(st.LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
                 return
-            order = dataclasses.replace(
-                order, devices=found.devices, variables={**order.variables, **found.variables}
-            )
+            order, payload = self._order_and_payload(job, found)
             self._order(protocol.LAUNCH, order, messages.payload_for(job.spec, payload))
         elif isinstance(effect, effects.SendSignals):
             self._order(
@@ -564,8 +561,8 @@ class LauncherConnection:
             if self._never.add(effect.job_id, job.spec.uid):
                 self._send_never(effect.job_id, job)
         elif isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None:
-            order, payload = self._order_and_payload(job)
-            order = dataclasses.replace(order, devices=self._devices().hide_all(self._grants(job)))
+            hidden = self._devices().hide_all(self._grants(job))
+            order, payload = self._order_and_payload(job, hidden)
             notice = messages.notice_for(job, order)
             if notice is None:
                 self._send_attempt(effect)
@@ -576,8 +573,8 @@ class LauncherConnection:
 
     def _send_never(self, job_id: int, job: Job) -> None:
         assert job.broken is not None
-        order, payload = self._order_and_payload(job)
-        order = dataclasses.replace(order, devices=self._devices().hide_all(self._grants(job)))
+        hidden = self._devices().hide_all(self._grants(job))
+        order, payload = self._order_and_payload(job, hidden)
         on = job.broken.job_id
         label = self._engine.names_of_broken(job_id).get(on) or self._engine.ledger.label_of(on)
         notice = messages.never_notice_for(job, order, job_id, label)
@@ -674,7 +671,7 @@ class LauncherConnection:
             return st.AttemptRemoved(now, job.id, job.attempt)
         return st.AttemptMissing(now, job.id, job.attempt)
 
-    def _order_and_payload(self, job: Job) -> tuple[protocol.LaunchOrder, Payload]:
+    def _order_and_payload(self, job: Job, found: Found) -> tuple[protocol.LaunchOrder, Payload]:
         engine = self._engine
         payload = engine.journal.payloads.get(job.array_id or job.id) or Payload()
         order = messages.order_for(
@@ -687,6 +684,7 @@ class LauncherConnection:
             beside=engine.ledger.allocated_jobs(),
             most=most_here(job.spec, engine.rules.own_capacity) if self._lends_any() else None,
             home=engine.rules.axes.home,
+            found=found,
         )
         return messages.with_slurm_variables(order, payload.env, job.restarts), payload
 

@@ -47,7 +47,7 @@ from drfd.core.model.job import (
 from drfd.core.model.machine import Instance, Instances
 from drfd.core.model.resources import Resources
 from drfd.daemon.countable import Countables, names_with_nodes
-from drfd.daemon.launcher_link.device_table import Grant
+from drfd.daemon.launcher_link.device_table import Found, Grant
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload
@@ -109,6 +109,7 @@ def order_for(
     beside: Iterable[Job] = (),
     most: Resources | None = None,
     home: str = "",
+    found: Found = Found(),  # noqa: B008  # immutable
 ) -> protocol.LaunchOrder:
     """Return the order to launch the job's present attempt.
 
@@ -117,7 +118,7 @@ def order_for(
     and `beside` are the jobs that run now, whose outputs must not be emptied. `most` is the most
     that the job may be lent, None where nothing is lent; cores are lent with the mode SHARE alone.
     `home` is the controller's own node, if there are others: another one chooses instances itself,
-    and is told only how many the job is given.
+    and is told only how many the job is given. `found` are its devices here.
     """
     spec, demand = job.spec, job.spec.demand
     # Instances that the job has been given stay its own when the configuration changes.
@@ -161,6 +162,7 @@ def order_for(
                 else {}
             ),
             **device_variables(job.instances, named),
+            **found.variables,
             **({} if array is None else _array_variables(job, array)),
         },
         # Variables with GRES_PREFIX are always hidden, without being named here.
@@ -169,6 +171,8 @@ def order_for(
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
         empties_output=not job.restarts and not (spec.append or shares_output(job, beside)),
+        output_max_bytes=spec.output_max_bytes or 0,
+        devices=found.devices,
         gres=demand.gres if is_away else (),
         most=ceilings,
         node=job.node if is_away else "",
@@ -226,7 +230,8 @@ def notice_for(job: Job, launch: protocol.LaunchOrder) -> protocol.LaunchOrder |
         "DRF_SIGNAL": "" if job.signal is None else str(job.signal),
         "DRF_ELAPSED": str(round(ran_s)),
     }
-    return replace(launch, tells_start=False, variables=launch.variables | variables)
+    variables = launch.variables | variables
+    return replace(launch, tells_start=False, output_max_bytes=0, variables=variables)
 
 
 def never_notice_for(
@@ -260,6 +265,7 @@ def never_notice_for(
         attempt=UNSTARTED,
         threads=1,
         tells_start=False,
+        output_max_bytes=0,
         variables=variables,
         limits=limits,
         most=None,
