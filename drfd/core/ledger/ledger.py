@@ -289,7 +289,10 @@ class Ledger:
 
     def find(self, job_id: int) -> Job | None:
         """Return a live job or task, with or without a record of its own, or None."""
-        return self.jobs.get(job_id) or self.arrays.unmaterialized(job_id)
+        job = self.jobs.get(job_id)
+        if job is None and (array := self.arrays.of_unmaterialized(job_id)) is not None:
+            return array.task(job_id)
+        return job
 
     def find_common(self, job_id: int) -> Job | None:
         """Return a live job or task, or for an array the job that represents its tasks without a
@@ -305,6 +308,17 @@ class Ledger:
         job = self.find(job_id)
         if job is None:
             raise KeyError(job_id)
+        return job
+
+    def alike(self, job_id: int) -> Job:
+        """Return the live job or, for a task without a record of its own, the job that represents
+        these tasks: only id and index differ, which a pass does not ask for. Raises KeyError."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            array = self.arrays.of_unmaterialized(job_id)
+            if array is None:
+                raise KeyError(job_id)
+            job = array.common
         return job
 
     def label_of(self, job_id: int) -> str:

@@ -502,12 +502,13 @@ class ArrayStates(dict[int, ArrayState]):
         array = self[self._ids[at]].array if at >= 0 else None
         return array if array is not None and array.has_task(job_id) else None
 
-    def unmaterialized(self, job_id: int) -> Job | None:
-        """Return a task that has no record of its own, or None if there is no such task."""
+    def of_unmaterialized(self, job_id: int) -> Array | None:
+        """Return the array of a task without a record of its own, or None if there is no such
+        task."""
         array = self.of_task(job_id)
         if array is None or job_id not in self[array.id].unmaterialized:
             return None
-        return array.task(job_id)
+        return array
 
     def tasks(self) -> list[Tasks]:
         """Return the tasks without a record of their own, array by array."""

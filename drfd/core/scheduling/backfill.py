@@ -362,14 +362,14 @@ def make_pass_context(
     the last pass, and `known` the ends that are kept from pass to pass."""
 
     def since_s(job_id: int) -> float:
-        job = ledger.job(job_id)
+        job = ledger.alike(job_id)
         since_s = job.submitted_at if job.eligible_at is None else job.eligible_at
         if job.suspended_at is not None:
             since_s = job.suspended_at
         return since_s if since_s <= now_s + _AHEAD_S else 0.0
 
     def length_s(job_id: int) -> float:
-        job = ledger.job(job_id)
+        job = ledger.alike(job_id)
         if job.suspended_at is not None:
             # The remaining time must be exactly what `ends` say, or the job would delay itself.
             return run_times.end_s(job, now_s) - now_s
@@ -430,7 +430,7 @@ def make_pass_context(
         since_s=since_s,
         length_s=length_s,
         entry=entry,
-        leaf=lambda job_id: ledger.job(job_id).spec.leaf,
+        leaf=lambda job_id: ledger.alike(job_id).spec.leaf,
         before=before,
         debts=debts,
         suspended=suspended,

@@ -383,7 +383,7 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
     if plan.external is not None:
         chosen.update(each for each, _ in plan.external.instances)
     for job_id in plan.admitted:
-        job = ledger.job(job_id)
+        job = ledger.alike(job_id)
         if job.state is JobState.SUSPENDED:
             yield ev.Resumed(job_id, now.at_s, mono_s=now.mono_s)
             continue
