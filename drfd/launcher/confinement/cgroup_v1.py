@@ -67,7 +67,7 @@ class CgroupV1(Cgroups):
                 del mounts["cpuset"]
         self._devices = devices
         super().__init__(mounts, group)
-        memory = self._parent("memory")
+        memory = self._parents["memory"]
         #: Files that take a job's memory limit. Buffers of sockets count apart here, and without a
         #: limit of their own not at all. Memory and swap together are no more than memory alone.
         #: Not all kernels have both.
@@ -141,10 +141,10 @@ class CgroupV1(Cgroups):
         return sorted({*super().leftovers(), *self._devices.leftovers()})
 
     def close(self) -> None:
-        for mount in self._hierarchies():
+        for top in self._tops:
             with suppress(OSError):
                 # It fails if jobs still run in it, or if it is gone.
-                os.rmdir(self._below(mount))
+                os.rmdir(top)
         self._devices.close()
 
     def _lacks(self, controller: str) -> str:

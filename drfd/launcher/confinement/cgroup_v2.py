@@ -60,7 +60,7 @@ class CgroupV2(Cgroups):
         if "io" not in self._mounts:
             disk = f"measured: stopped when far over for long; {self._lacks('io')}"
         memory = "enforced"
-        if not os.path.exists(f"{self._below(self._mount)}/memory.peak"):
+        if not os.path.exists(f"{self._tops[0]}/memory.peak"):
             memory += ": peaks are the highest samples, this kernel records none"
         return {
             "cores": self.cores()[QUOTA],
@@ -76,7 +76,7 @@ class CgroupV2(Cgroups):
     def limitable_gpus(self) -> frozenset[str]:
         if "dmem" not in self._mounts:
             return frozenset()
-        return frozenset(regions_of_gpus(self._parent("dmem")))
+        return frozenset(regions_of_gpus(self._parents["dmem"]))
 
     def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
@@ -105,7 +105,7 @@ class CgroupV2(Cgroups):
 
     def close(self) -> None:
         try:
-            os.rmdir(self._below(self._mount))
+            os.rmdir(self._tops[0])
         except FileNotFoundError:
             pass
         except OSError:
@@ -117,7 +117,7 @@ class CgroupV2(Cgroups):
         group = self._directory_of(key)
         found = {"memory.max": whole_pages(limits.memory_bytes), "pids.max": limits.pids}
         # The file is absent without swap accounting.
-        if os.path.exists(f"{self._parent('memory')}/memory.swap.max"):
+        if os.path.exists(f"{self._parents['memory']}/memory.swap.max"):
             found["memory.swap.max"] = 0
         found["memory.oom.group"] = 1
         if "cpu" in self._mounts:

@@ -55,6 +55,10 @@ class Cgroups(Confinement):
         """`mounts` maps each controller, and "freezer", to its mount point. `group` is the parent
         of all jobs, below each of them."""
         self._mounts, self._group = mounts, group
+        #: That parent below each controller.
+        self._parents = {name: f"{mount}/{group}" for name, mount in mounts.items()}
+        #: The same, each once: controllers may share one (cpu,cpuacct).
+        self._tops = list(dict.fromkeys(self._parents.values()))
         self._affinity = Affinity()
         self._cores = Cores(self._open_pins(), self._quota)
         least, usual, most = self.weights
@@ -69,7 +73,7 @@ class Cgroups(Confinement):
         return ancestors(self._mounts["pids"], self._group)
 
     def limit_processes(self, processes: int) -> None:
-        put(f"{self._parent('pids')}/pids.max", str(processes))
+        put(f"{self._parents['pids']}/pids.max", str(processes))
 
     def cgroup_path(self, key: Key) -> str | None:
         return f"{self._group}/{cgroup_name(key)}"
@@ -163,7 +167,7 @@ class Cgroups(Confinement):
         return True
 
     def leftovers(self) -> list[Key]:
-        return sorted({key for mount in self._hierarchies() for key in keys_of(self._below(mount))})
+        return sorted({key for top in self._tops for key in keys_of(top)})
 
     # -- what differs -----------------------------------------------------------------------------
 
@@ -202,30 +206,20 @@ class Cgroups(Confinement):
 
     def _make(self, key: Key) -> None:
         """Raises JobGroupGone, OSError."""
-        for mount in self._hierarchies():
+        for top in self._tops:
             try:
                 # mkdir fails on an existing directory: stale limits and peaks must not be reused.
-                os.mkdir(f"{self._below(mount)}/{cgroup_name(key)}")
+                os.mkdir(f"{top}/{cgroup_name(key)}")
             except FileNotFoundError:
-                raise JobGroupGone(
-                    f"{self._below(mount)} has vanished; who ended it has ended its jobs"
-                ) from None
-
-    def _hierarchies(self) -> list[str]:
-        """Return mount points, each once: controllers may share one (cpu,cpuacct)."""
-        return list(dict.fromkeys(self._mounts.values()))
-
-    def _below(self, mount: str) -> str:
-        return f"{mount}/{self._group}"
-
-    def _parent(self, controller: str) -> str:
-        return self._below(self._mounts[controller])
+                text = f"{top} has vanished; who ended it has ended its jobs"
+                raise JobGroupGone(text) from None
 
     def _directory(self, controller: str, key: Key) -> str:
-        return f"{self._parent(controller)}/{cgroup_name(key)}"
+        return f"{self._parents[controller]}/{cgroup_name(key)}"
 
     def _directories(self, key: Key) -> list[str]:
-        return [f"{self._below(mount)}/{cgroup_name(key)}" for mount in self._hierarchies()]
+        name = cgroup_name(key)
+        return [f"{top}/{name}" for top in self._tops]
 
     def _members(self, key: Key) -> Members:
         return self.members_of(self._directory("freezer", key))
@@ -238,7 +232,7 @@ class Cgroups(Confinement):
         """Return the pins, or the reason why pinning is not available."""
         if "cpuset" not in self._mounts:
             return self._lacks("cpuset")
-        cpusets = Cpusets(self._parent("cpuset"), is_v1=self.members_of is MembersV1)
+        cpusets = Cpusets(self._parents["cpuset"], is_v1=self.members_of is MembersV1)
         return Pins(
             cpusets,
             cores.read_machine(cpusets.cpus() & cores.usable_cpus()),
