@@ -274,9 +274,10 @@ class Engine:
     #: When launches that were put off are tried again, a maintenance window is over, or quotas are
     #: restored, in Unix time.
     _retry_s: float | None = None
-    #: Log lines of this turn, and those of durable turns, which are written in the next round of
-    #: the loop: clients get their answers first.
-    _log_entries: list[tuple[Job, str]] = field(default_factory=list)
+    #: Log lines of this turn, one for each job with the kinds of all its events, and those of
+    #: durable turns, which are written in the next round of the loop: clients get their answers
+    #: first.
+    _log_entries: dict[int, tuple[Job, str]] = field(default_factory=dict)
     _durable_entries: list[tuple[Job, str]] = field(default_factory=list)
     #: What is kept for big jobs, as the journal has it.
     _kept: tuple[KeptReservation, ...] = ()
@@ -415,7 +416,7 @@ class Engine:
                 self.on_commit(self.clock().mono_s - begin_mono_s)
                 self.audit.written()
                 self._remembered = set(filter(self._is_cleaning, self._remembered))
-                self._durable_entries += self._log_entries
+                self._durable_entries += self._log_entries.values()
                 self._log_entries.clear()
             except HostError as error:
                 self._reload_ledger()
@@ -913,7 +914,8 @@ class Engine:
             self.scheduler.note(job, event.at_s)
             touched[job.id] = job
             self._store_curve(event, job)
-            self._log_entries.append((job, type(event).__name__))
+            kind, before = type(event).__name__, self._log_entries.get(job.id)
+            self._log_entries[job.id] = job, kind if before is None else f"{before[1]},{kind}"
 
     def _store_curve(self, event: ev.Event, job: Job) -> None:
         curve = self.curve_of(job) if isinstance(event, ev.Cleaned) else None
@@ -926,10 +928,10 @@ class Engine:
 
     def _log(self) -> None:
         entries, self._durable_entries = self._durable_entries, []
-        for job, kind in entries:
+        for job, kinds in entries:
             user, state = job.spec.user, job.shown_state
             words = "job=%d user=%s event=%s state=%s"
-            log.info(words, job.id, user, kind, state, extra=about(job=job.id, user=user))
+            log.info(words, job.id, user, kinds, state, extra=about(job=job.id, user=user))
 
     def _use_ledger(self, ledger: Ledger) -> None:
         """Replace the ledger."""
