@@ -6,48 +6,36 @@ The package itself loads regular expressions, which take longer than a submissio
 
 from __future__ import annotations
 
+from _json import encode_basestring, make_encoder, make_scanner
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-#: Returns the parts of the text of a value, which is this deep in others.
-_parts: Callable[[object, int], Any]
-#: Returns the value at a place of a text, and the place after it.
-_scan: Callable[[str, int], tuple[Any, int]]
 
 
 def _refuse(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-try:
-    from _json import encode_basestring, make_encoder, make_scanner
-except ImportError:
-    # An interpreter without them.
-    from json import JSONDecoder, JSONEncoder
+class _Context:
+    """The attributes of `json.JSONDecoder` that the scanner reads, with their defaults."""
 
-    _encoder = JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int = float, int
+    #: For NaN and Infinity, by their names.
+    parse_constant = float
 
-    def _parts(value: object, depth: int) -> Any:
-        return _encoder.encode(value)
 
-    _scan = JSONDecoder().raw_decode
-else:
-
-    class _Context:
-        """The attributes of `json.JSONDecoder` that the scanner reads, with their defaults."""
-
-        strict = True
-        object_hook = object_pairs_hook = None
-        parse_float, parse_int = float, int
-        #: For NaN and Infinity, by their names.
-        parse_constant = float
-
-    _context: Any = _Context
-    _scan = make_scanner(_context)
-    # No marks against values that contain themselves, no indent, keys not sorted nor skipped, NaN.
-    _parts = make_encoder(None, _refuse, encode_basestring, None, ":", ",", False, False, True)
+_context: Any = _Context
+#: Returns the value at a place of a text, and the place after it.
+_scan: Callable[[str, int], tuple[Any, int]] = make_scanner(_context)
+#: Returns the parts of the text of a value, which is this deep in others. It keeps no marks against
+#: values that contain themselves, has no indent, neither sorts nor skips keys, and writes NaN.
+_parts: Callable[[object, int], Any] = make_encoder(
+    None, _refuse, encode_basestring, None, ":", ",", False, False, True
+)
 
 
 def encode(value: object) -> str:

@@ -167,15 +167,6 @@ class Arrays:
             row = self._db.execute("select data from jobs where id = ?", (first,)).fetchone()
             return self._records.job(row[0])
 
-    def ended_of(self, array: Array, *, limit: int) -> list[Job]:
-        """Return the last ended tasks, by index, of those with a record of their own."""
-        query = (
-            "select data from jobs where id > ? and id <= ? and live = 0 order by id desc limit ?"
-        )
-        with self._db.reported("read"):
-            rows = self._db.execute(query, (array.id, array.last_id, limit)).fetchall()
-            return [self._records.job(data) for (data,) in rows]
-
     def ended_ids(self, array: Array, *, limit: int | None = None) -> list[int]:
         """Return the ids of the last ended tasks that have records of their own, or of all."""
         query = "select id from jobs where id > ? and id <= ? and live = 0 order by id desc limit ?"

@@ -734,12 +734,7 @@ class Requests:
         if request.user is not None:
             return views.usage_points_view(self.curves.of_user(request.user), None)
         assert request.id is not None
-        job_id = self._lookup.id_of(request.id)
-        array = self._lookup.any_array(job_id)
-        if array is not None:
-            hint = f"for instance {array.id}_{array.index_of(array.id + 1)}"
-            raise Refused("is-array", f"{array.id} is an array: name one of its tasks", hint=hint)
-        job = self._lookup.any_job(job_id)
+        job = self._lookup.single_job(request.id)
         return views.usage_points_view(self.curves.of_job(job), job.spec)
 
     async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> replies.DryRunReply:
@@ -832,14 +827,15 @@ async def join(
 ) -> replies.ExecReply:
     """Have a process moved into a job, and return when it is there. `is_signed`: whether that needs
     its user's signature. Raises Refused, NotPermitted, Unavailable."""
-    job_id = lookup.id_of(request.id)
-    array = lookup.any_array(job_id)
-    if array is not None:
-        hint = f"for instance {array.id}_{array.index_of(array.id + 1)}"
-        raise Refused("is-array", f"{array.id} is an array: name one of its tasks", hint=hint)
-    job = lookup.any_job(job_id)
-    _insist_on_owner(job, actor)
-    _insist_on_running(job)
+    job = lookup.single_job(request.id)
+    if not owns(actor, job.spec):
+        owner = job.spec.user
+        raise NotPermitted(
+            "not-yours", f"job {job.label} belongs to {owner}: only {owner} runs commands inside it"
+        )
+    if job.state is not JobState.RUNNING:
+        what, hint = _NOT_RUNNING.get(job.state, _WAITS)
+        raise Refused("not-running", f"job {job.label} {what}", hint=hint.format(job.label))
     if job.attempt != request.attempt:
         raise Refused("begun-again", f"job {job.label} has begun again meanwhile", hint="try again")
     link = links.of(job)
@@ -868,17 +864,3 @@ async def join(
         code = "out-of-reach" if problem == OUT_OF_REACH else "not-begun"
         raise Refused(code, f"not run inside job {job.label}: {problem}")
     return {"id": job.id, "attempt": job.attempt}
-
-
-def _insist_on_owner(job: Job, actor: Actor) -> None:
-    owner = job.spec.user
-    if not owns(actor, job.spec):
-        raise NotPermitted(
-            "not-yours", f"job {job.label} belongs to {owner}: only {owner} runs commands inside it"
-        )
-
-
-def _insist_on_running(job: Job) -> None:
-    if job.state is not JobState.RUNNING:
-        what, hint = _NOT_RUNNING.get(job.state, _WAITS)
-        raise Refused("not-running", f"job {job.label} {what}", hint=hint.format(job.label))

@@ -247,6 +247,16 @@ class Lookup:
             raise Refused("no-such-job", f"there is no job {job_id}")
         return job
 
+    def single_job(self, ref: Ref) -> Job:
+        """Return the job or task, live or ended. Raises Refused if there is none, or it is an
+        array."""
+        job_id = self.id_of(ref)
+        array = self.any_array(job_id)
+        if array is not None:
+            hint = f"for instance {array.id}_{array.index_of(array.id + 1)}"
+            raise Refused("is-array", f"{array.id} is an array: name one of its tasks", hint=hint)
+        return self.any_job(job_id)
+
     def own_job(self, actor: Actor, job_id: int) -> Job:
         """Return the job. Raises Refused if there is none, NotPermitted for another user's."""
         job = self.any_job(job_id)
@@ -262,7 +272,7 @@ class Lookup:
             return array.task(array_state.unmaterialized.first)
         if array_state is not None:
             return ledger.jobs[min(array_state.live)]
-        return table.first_bad(array) or table.ended_of(array, limit=1)[0]
+        return table.first_bad(array) or self.any_job(table.ended_ids(array, limit=1)[0])
 
     def row_view(self, row: Row, actor: Actor) -> replies.JobView:
         """Return a row of a list as this user may see it."""
