@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import ceil
 
 from drfd.common.units import AXES
@@ -70,9 +71,9 @@ class Audit:
     lies: tuple[Lie, ...]
 
 
-#: Called before each simulation but the first, that of the jobs as they were: with its number, how
-#: many there are, and how many jobs are still to be simulated, in parts of those of the first.
-Progress = Callable[[int, int, float], None]
+#: Called before each simulation but the first, that of the jobs as they were: with its number, and
+#: how many there are.
+Progress = Callable[[int, int], None]
 
 
 def audit(jobs: Sequence[SimJob], rules: Rules, progress: Progress | None = None) -> Audit:
@@ -86,15 +87,11 @@ def audit(jobs: Sequence[SimJob], rules: Rules, progress: Progress | None = None
     leaves = sorted(by_leaf)
     liars = _liars(run)
     tried = [(leaf, what) for leaf in liars for what in _whats(by_leaf[leaf], rules.axes)]
-    # Each lie is told among the jobs of all users.
-    parts = [len(by_leaf[leaf]) / len(run.ran) for leaf in leaves] + [1.0] * len(tried)
-    over = 0
+    numbers = count(1)
 
     def tell() -> None:
-        nonlocal over
         if progress is not None:
-            progress(over + 1, len(parts), sum(parts[over:]))
-        over += 1
+            progress(next(numbers), len(leaves) + len(tried))
 
     alone = []
     for leaf, share in zip(leaves, _shares(leaves, rules), strict=True):

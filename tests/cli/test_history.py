@@ -8,7 +8,6 @@ import pytest
 
 from canned import CannedDaemon, Message
 from cli.drf import Result
-from drfd_cli.commands.simulate import Announcement
 
 ME = {"version": "0", "user": "alice", "admin": False}
 GIB = 1 << 30
@@ -481,20 +480,3 @@ def test_an_audit_simulates_the_past_otherwise(drf, audited):
     demands = {(each["user"], each["of"]) for each in found["false_demands"]}
     assert demands == {("bob", "cores"), ("bob", "all"), ("bob", "split")}
     assert "goes without other policies" in drf("simulate", "--audit", "--policy", "fifo").err
-
-
-def test_a_long_audit_says_how_long_it_takes(monkeypatch, capsys):
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    announce, short = Announcement(50_000), Announcement(2)
-    clock[0] = 60
-    announce(1, 40, 20.5)
-    clock[0] = 62
-    assert announce(2, 40, 20) == "simulation 2 of 40, about 20m00s more"
-    assert capsys.readouterr().err == (
-        "drf: 40 simulations of up to 50000 jobs take about 20m30s; of fewer (-n, --since) it is "
-        "less\n"
-    )
-    short._began_s = 60
-    short(1, 40, 20.5)
-    assert capsys.readouterr().err == ""

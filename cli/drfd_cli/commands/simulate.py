@@ -17,13 +17,11 @@ from click.core import ParameterSource
 
 from drfd.client.connection import count_resources
 from drfd.common.errors import Refused
-from drfd.common.units import show_duration
 from drfd_cli import output
 from drfd_cli.options import (
     MOMENT,
     QuantityParam,
     WithExperiments,
-    asked_form,
     connect,
     prints_result,
 )
@@ -36,10 +34,6 @@ if TYPE_CHECKING:
     from drfd.sim.workload import Workload
 
 
-#: The file name of `--plot` that means the terminal.
-_HERE = "-"
-#: Seconds of simulation that are announced.
-_LONG_S = 60.0
 #: Least seconds between two updates of the progress line.
 _TELL_EVERY_S = 0.2
 
@@ -108,7 +102,7 @@ def _weight(text: str) -> tuple[str, Fraction]:
               help="Only the first so many.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
 @click.option("--plot", "plot_path", metavar="FILE",
-              help="Draw shares, waits and use: FILE.svg, FILE.png, or - for here.")  # fmt: skip
+              help="Draw shares, waits and use: FILE.svg or FILE.png.")  # fmt: skip
 @prints_result()
 def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
@@ -139,10 +133,7 @@ def trace(
         raise click.UsageError("name one TRACE, or --history")
     if since is not None and not history:
         raise click.UsageError("--since goes with --history")
-    if plot_path == _HERE and asked_form().as_json:
-        raise click.UsageError("--plot - goes without --json")
-    if plot_path != _HERE:
-        charts.check_plot(plot_path)
+    charts.check_plot(plot_path)
     rules: Rules | None = None
     if history:
         work, rules = past_of(since, capacity)
@@ -179,28 +170,12 @@ def _audit(work: Workload, rules: Rules) -> Result:
     from drfd.sim.audit import audit
     from drfd_cli import trace_view as view
 
-    announce = Announcement(len(work.jobs))
     with _Progress("the audit", len(work.jobs)) as progress:
-        found = audit(work.jobs, rules, lambda *at: progress.note(announce(*at)))
+        found = audit(
+            work.jobs, rules,
+            lambda number, count: progress.note(f"simulation {number} of {count}"),
+        )  # fmt: skip
     return Result(show=lambda: view.print_audit(found), view=lambda: view.as_audit(found))
-
-
-class Announcement:
-    """Says once how long an audit will take, and returns how far it is. All jobs were simulated
-    once when it is called first; how long that took says how long the rest takes."""
-
-    def __init__(self, jobs: int) -> None:
-        self._jobs, self._began_s, self._whole_s = jobs, time.monotonic(), 0.0
-
-    def __call__(self, number: int, count: int, left: float) -> str:
-        if number == 1:
-            self._whole_s = time.monotonic() - self._began_s
-            if self._whole_s * left >= _LONG_S:
-                output.say(
-                    f"{count} simulations of up to {self._jobs} jobs take about "
-                    f"{show_duration(self._whole_s * left)}; of fewer (-n, --since) it is less"
-                )
-        return f"simulation {number} of {count}, about {show_duration(self._whole_s * left)} more"
 
 
 def _plot(path: str | None, work: Workload, runs: dict[str, Run]) -> int:
@@ -212,12 +187,7 @@ def _plot(path: str | None, work: Workload, runs: dict[str, Run]) -> int:
     panels = panels_of(runs)
     if not panels:
         raise Refused("bad-plot", "nothing ran, so there is nothing to be drawn")
-    if path == _HERE:
-        for panel in panels:
-            click.echo()
-            click.echo(charts.draw(panel))
-    else:
-        charts.write_plot(path, Path(work.source).name, panels)
+    charts.write_plot(path, Path(work.source).name, panels)
     return 0
 
 
