@@ -258,28 +258,19 @@ class Cpusets:
             self._set(own, "memory_migrate", True)
         self._set(own, "mems", nodes)
 
-    def begin(self, key: Key, cpus: Cpus) -> bool:
-        """Let a new job, which is not pinned, run on these CPUs. Returns whether its cpuset has
-        begun as a copy of the parent's that had the right CPUs and nodes already, as on version 1
-        (`open_v1`). Raises LimitFailed, OSError."""
-        if not self._is_v1:
-            self.share(key, cpus)
-            return False
+    def share(self, key: Key, cpus: Cpus) -> bool:
+        """Let an unpinned job run on these CPUs. Returns whether the kernel had given it these, and
+        the right nodes, already. Raises LimitFailed, or FileNotFoundError if the job's cgroup has
+        vanished."""
         own = self._at(self._directory(key))
-        was_right = self._correct(own, "cpus", cpus)
-        return self._correct(own, "mems", self.memory_nodes()) and was_right
-
-    def share(self, key: Key, cpus: Cpus) -> None:
-        """Let an unpinned job run on these CPUs. Raises LimitFailed, or FileNotFoundError if the
-        job's cgroup has vanished."""
-        own = self._at(self._directory(key))
-        if own.effective_cpus != cpus:
+        was_right = own.effective_cpus == cpus
+        if not was_right:
             self._set(own, "cpus", cpus)
         if self._is_v1 and own.memory_migrate:
             self._set(own, "memory_migrate", False)
         # On version 2 an unpinned job has no nodes of its own and uses those of its parent.
         nodes = self.memory_nodes() if self._is_v1 else frozenset[int]()
-        self._correct(own, "mems", nodes)
+        return self._correct(own, "mems", nodes) and was_right
 
     def _correct(self, own: Plain, name: str, value: object) -> bool:
         """Set a value unless it is right already, as is returned."""
@@ -318,7 +309,7 @@ def open_v1(mount: str, group: str) -> None:
                 setattr(own, name, getattr(parent, f"effective_{name}"))
         parent = own
     with suppress(OSError):
-        # Jobs' cpusets that are new and empty are filled in by `Cpusets.begin`.
+        # Jobs' cpusets that are new and empty are filled in by `Cpusets.share`.
         parent.clone_children = True
 
 
@@ -375,11 +366,10 @@ class Pins:
 
     def share(self, key: Key) -> None:
         """Let a new job run on the CPUs that nobody has pinned. Raises LimitFailed."""
-        if self._pinned:
-            self._cpusets.begin(key, self._common())
-        elif not self._begin_right:
-            # What the kernel copies once from the parent, it copies for every job.
-            self._begin_right = self._cpusets.begin(key, self._common())
+        if self._pinned or not self._begin_right:
+            was_right = self._cpusets.share(key, self._common())
+            # What the kernel gives one new job, it gives every one.
+            self._begin_right = was_right and not self._pinned
 
     def forget(self, key: Key) -> None:
         """Release the job's CPUs: its cgroup is gone."""
