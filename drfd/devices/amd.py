@@ -12,16 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from drfd.devices.gpu import AMD, Gpu, GpuFault, faulty
-from drfd.devices.kernel_files import (
-    GRAPHICS_MAJOR,
-    entries,
-    graphics_nodes,
-    numa_node,
-    number,
-    read_text,
-    word_in,
-)
+from drfd.devices.kernel_files import GRAPHICS_MAJOR, entries, graphics_nodes, numa_node, number
 from drfd.linux.device_nodes import CHARACTER, DeviceNode
+from drfd.linux.kernel_files import get_record, word_in
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
 #: The PCI address of a node that does not say what it is, before its number.
@@ -105,7 +98,7 @@ def address(said: Mapping[str, int]) -> tuple[str, int]:
 
 def properties(path: str) -> dict[str, int]:
     """Return the numbers of a node or of a link by their names. Raises OSError and GpuFault."""
-    words = read_text(f"{path}/properties").split()
+    words = get_record(f"{path}/properties").split()
     try:
         return dict(zip(words[::2], map(int, words[1::2]), strict=True))
     except ValueError:

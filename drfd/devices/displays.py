@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfd.devices.gpu import AMD, INTEL, NVIDIA
-from drfd.devices.kernel_files import driver, entries, read_text
+from drfd.devices.kernel_files import driver, entries
+from drfd.linux.kernel_files import get_record
 
 #: Vendors by their numbers on a PCI bus, and the driver with which programs can compute.
 _VENDORS = {
@@ -38,8 +39,8 @@ def other_displays(found: Collection[str], root: Path = Path("/")) -> tuple[Disp
     for address in sorted(entries(above)):
         device = f"{above}/{address}"
         try:
-            vendor = read_text(f"{device}/vendor").strip()
-            is_display = read_text(f"{device}/class").startswith(_DISPLAY)
+            vendor = get_record(f"{device}/vendor").strip()
+            is_display = get_record(f"{device}/class").startswith(_DISPLAY)
         except OSError:
             continue
         if is_display and vendor in _VENDORS and address not in found:

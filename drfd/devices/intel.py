@@ -10,7 +10,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from drfd.devices.gpu import INTEL, Gpu, GpuFault, faulty
-from drfd.devices.kernel_files import driver, entries, graphics_nodes, numa_node, read_text
+from drfd.devices.kernel_files import driver, entries, graphics_nodes, numa_node
+from drfd.linux.kernel_files import get_record
 
 _DRIVERS = ("i915", "xe")
 
@@ -37,7 +38,7 @@ def find(root: str, elsewhere: Collection[str]) -> list[tuple[Gpu, ...]]:
             rank=len(found),
         )
         try:
-            kind = read_text(f"{device}/device").strip().removeprefix("0x")
+            kind = get_record(f"{device}/device").strip().removeprefix("0x")
             gpu = replace(gpu, model=f"Intel 8086:{kind}", nodes=graphics_nodes(device))
         except (OSError, GpuFault) as error:
             gpu = faulty(gpu, error)

@@ -1,4 +1,4 @@
-"""Small files of /proc and /sys: read quickly, because a launch waits for them."""
+"""What files of /proc and /sys say of devices."""
 
 from __future__ import annotations
 
@@ -6,31 +6,10 @@ import os
 
 from drfd.devices.gpu import GpuFault
 from drfd.linux.device_nodes import CHARACTER, DeviceNode
+from drfd.linux.kernel_files import get_record
 
 #: The major number of graphics nodes (Documentation/admin-guide/devices.txt of Linux).
 GRAPHICS_MAJOR = 226
-#: More than any of these files has: the properties of a KFD node are about 1 KiB.
-_MOST_BYTES = 1 << 16
-
-
-def read_text(path: str) -> str:
-    """Return the content of a file of the kernel. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return os.read(fd, _MOST_BYTES).decode("utf-8", "replace")
-    except OSError as error:
-        error.filename = path
-        raise
-    finally:
-        os.close(fd)
-
-
-def word_in(path: str) -> str:
-    """Return the content of a file without white space around it, or "" if it cannot be read."""
-    try:
-        return read_text(path).strip()
-    except OSError:
-        return ""
 
 
 def entries(path: str) -> list[str]:
@@ -52,7 +31,7 @@ def numa_node(device: str) -> int | None:
     """Return the memory node of the PCI device in this directory of sysfs, or None if the kernel
     does not know one."""
     try:
-        return number(read_text(f"{device}/numa_node"))
+        return number(get_record(f"{device}/numa_node"))
     except OSError:
         return None
 
@@ -87,7 +66,7 @@ def graphics_nodes(device: str) -> frozenset[DeviceNode]:
 
 def _node_in(path: str) -> DeviceNode:
     """Return the character device that a file of sysfs names as MAJOR:MINOR."""
-    major, _, minor = read_text(path).partition(":")
+    major, _, minor = get_record(path).partition(":")
     numbers = number(major), number(minor)
     if numbers[0] is None or numbers[1] is None:
         raise GpuFault(f"{path} names no device")

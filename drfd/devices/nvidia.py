@@ -20,15 +20,9 @@ from dataclasses import replace
 
 from drfd.devices.driver_files import read_each
 from drfd.devices.gpu import NVIDIA, Gpu, GpuFault, faulty
-from drfd.devices.kernel_files import (
-    entries,
-    graphics_nodes,
-    link_inode,
-    numa_node,
-    number,
-    read_text,
-)
+from drfd.devices.kernel_files import entries, graphics_nodes, link_inode, numa_node, number
 from drfd.linux.device_nodes import CHARACTER, DeviceNode
+from drfd.linux.kernel_files import get_record
 
 #: Names of the driver's major number in /proc/devices: of drivers from 550 on, and of older ones.
 _DRIVER_NAMES = ("nvidia", "nvidia-frontend")
@@ -79,7 +73,7 @@ def find(root: str, memory: Memory) -> list[tuple[Gpu, ...]]:
 def _majors(root: str) -> dict[str, int]:
     """Return the major numbers of character devices by driver, or none if nothing can be read."""
     try:
-        text = read_text(f"{root}/proc/devices")
+        text = get_record(f"{root}/proc/devices")
     except OSError:
         return {}
     found = {}
@@ -171,7 +165,7 @@ def _ids(above: str, prefix: str) -> list[int]:
 def _capability(path: str, majors: dict[str, int]) -> DeviceNode:
     """Return the node that gives the right which this file of the driver stands for. Raises OSError
     and GpuFault."""
-    for line in read_text(path).splitlines():
+    for line in get_record(path).splitlines():
         name, _, value = line.partition(":")
         if name == "DeviceFileMinor" and (minor := number(value)) is not None:
             if _CAPABILITIES not in majors:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from drfd.devices.gpu import Gpu
-from drfd.devices.kernel_files import read_text
 from drfd.linux.device_nodes import DeviceNode
+from drfd.linux.kernel_files import get_record
 
 _NAME = "gpus.json"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -70,7 +70,7 @@ def numbers_of(gpus: Sequence[Gpu]) -> dict[str, int]:
 
 
 def _boot_id() -> str:
-    return read_text(_BOOT_ID).strip()
+    return get_record(_BOOT_ID).strip()
 
 
 def _encode(gpu: Gpu) -> dict[str, object]:

@@ -14,7 +14,6 @@ import errno
 import fcntl
 import mmap
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from drfd.common.errors import HostError
 from drfd.common.units import show_size
 from drfd.core.model.resources import Resources
+from drfd.linux.kernel_files import Mount, get, mounts, word_in
 
 #: Size of one write or read. Large, because the kernel splits it into many requests, and a disk
 #: reaches its full speed only with many at a time.
@@ -134,6 +134,7 @@ def _unnamed_file(directory: Path) -> Iterator[int]:
 GUESS_READ_BPS, GUESS_WRITE_BPS = 200 << 20, 200 << 20
 
 SYS_DEV_BLOCK = "/sys/dev/block"
+_MOUNTINFO = "/proc/self/mountinfo"
 
 #: File systems whose buffered writes cgroup v2 attributes to the writer (cgroup-v2.rst, Writeback).
 _WITH_WRITEBACK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs")
@@ -195,19 +196,10 @@ def rates_by_device(rates: Resources, disks: Sequence[Disk]) -> dict[str, tuple[
     return {device: pair for device, pair in found.items() if any(pair)}
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    point: str
-    filesystem: str
-    source: str
-    #: "major:minor"; major 0 means no device.
-    device: str
-
-
 def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Location:
     """Return the disks of `path`. `mountinfo` is the text of /proc/self/mountinfo."""
     if mountinfo is None:
-        mountinfo = _mountinfo()
+        mountinfo = get(_MOUNTINFO)
     try:
         number = os.stat(path).st_dev
     except OSError as error:
@@ -239,7 +231,7 @@ def disk_of(
     without symbolic links. Only the table of mounts is read, since the path may lie in a directory
     of any user."""
     if mountinfo is None:
-        mountinfo = _mountinfo()
+        mountinfo = get(_MOUNTINFO)
     mount = _mount_of(path, mountinfo)
     held: set[str] = set()
     if Path(sys, "dev/block", mount.device).exists():
@@ -264,19 +256,12 @@ def _number_of(source: str, sys: str) -> int | None:
     name = os.path.basename(source)
     blocks = Path(sys, "class/block")
     for entry in (blocks / name, *sorted(blocks.glob("dm-*"))):
-        is_it = entry.name == name or _text(entry / "dm/name") == name
-        number = _text(entry / "dev")
-        if is_it and number is not None:
+        is_it = entry.name == name or word_in(f"{entry}/dm/name") == name
+        number = word_in(f"{entry}/dev")
+        if is_it and number:
             major, minor = map(int, number.split(":"))
             return os.makedev(major, minor)
     return None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
 
 
 def _whole_disk(device: str, sys: str) -> str:
@@ -295,26 +280,11 @@ def _btrfs_members(device: str, sys: str) -> tuple[str, ...]:
     return (device,)
 
 
-def _mountinfo() -> str:
-    """Return /proc/self/mountinfo, which may not be UTF-8: users mount too (FUSE)."""
-    return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
-
-
 def _mount_of(path: str, mountinfo: str) -> Mount:
     """Return the mount of a path without links: the innermost, and the latest of equal ones."""
-    found = Mount("", "unknown", "", "0:0")
-    for line in mountinfo.split("\n"):
-        before, _, after = line.partition(" - ")
-        places, kinds = before.split(" "), after.split(" ")
-        if len(places) < 5 or len(kinds) < 2:
-            continue
-        device, point = places[2], _unescape(places[4])
-        inside = point == "/" or path == point or path.startswith(f"{point}/")
-        if inside and len(point) >= len(found.point):
-            found = Mount(point, kinds[0], _unescape(kinds[1]), device)
+    found = Mount("", "", "unknown", "", "0:0", [])
+    for mount in mounts(mountinfo):
+        inside = mount.point == "/" or f"{path}/".startswith(f"{mount.point}/")
+        if inside and len(mount.point) >= len(found.point):
+            found = mount
     return found
-
-
-def _unescape(text: str) -> str:
-    """Decode the octal escapes of mountinfo, such as \\040 for a blank."""
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)

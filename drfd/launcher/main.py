@@ -31,9 +31,9 @@ from drfd.launcher.runner.starter.program import Starter, Unusable, open_starter
 from drfd.launcher.server import Launcher
 from drfd.launcher.settings import LauncherSettings, account_of, load_settings, system_uids
 from drfd.launcher.signatures import SigningKeys
-from drfd.launcher.system.files import get
 from drfd.launcher.system.private_tmp import SPACES, Unsafe
 from drfd.linux import service
+from drfd.linux.kernel_files import get
 from drfd.linux.service import Service
 from drfd.linux.unix_sockets import at_socket
 from drfd.payload.signature import KEYS_NAME

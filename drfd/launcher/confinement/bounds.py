@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.launcher.confinement.cgroup_files import ancestors, find_mounts, find_unified
-from drfd.launcher.system.files import get
+from drfd.linux.kernel_files import get
 
 #: Share of the kernel's processes that is kept for the system and drfd itself (one in
 #: `_RESERVE_PART`), and its least number.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,17 +24,18 @@ from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_key
 from drfd.launcher.confinement.interface import Counted, LimitFailed, Setting
-from drfd.launcher.system.files import Plain, exchange, get_record
+from drfd.launcher.system.files import Plain, exchange
+from drfd.linux.kernel_files import get_record, mounts
 
 
 def find_mounts(mountinfo: str, wanted: Collection[str]) -> dict[str, str]:
     """Return controller → mount point for the `wanted` controllers on v1 hierarchies
     (proc_pid_mountinfo(5))."""
     return {
-        controller: place
-        for kind, place, _, options in _mounts(mountinfo)
-        if kind == "cgroup"
-        for controller in options
+        controller: mount.point
+        for mount in mounts(mountinfo)
+        if mount.filesystem == "cgroup"
+        for controller in mount.options
         if controller in wanted
     }
 
@@ -42,8 +43,8 @@ def find_mounts(mountinfo: str, wanted: Collection[str]) -> dict[str, str]:
 def find_unified(mountinfo: str) -> str | None:
     """Return the mount point of the v2 hierarchy, or None if there is none. Later mounts of it,
     such as a container runtime's, are ignored."""
-    places = [place for kind, place, *_ in _mounts(mountinfo) if kind == "cgroup2"]
-    return places[0] if places else None
+    points = (mount.point for mount in mounts(mountinfo) if mount.filesystem == "cgroup2")
+    return next(points, None)
 
 
 def find_own(mountinfo: str, memberships: str, controller: str) -> str | None:
@@ -53,12 +54,12 @@ def find_own(mountinfo: str, memberships: str, controller: str) -> str | None:
     lines = (line.split(":", 2) for line in memberships.splitlines())
     own = next((path for _, names, path in lines if controller in names.split(",")), None)
     found = None
-    for kind, place, root, options in _mounts(mountinfo):
+    for mount in mounts(mountinfo):
         # A container may see only a part of the hierarchy, and its membership from the whole's top.
-        top = root.rstrip("/")
-        if kind == "cgroup" and controller in options and own is not None:
+        top = mount.root.rstrip("/")
+        if mount.filesystem == "cgroup" and controller in mount.options and own is not None:
             is_visible = f"{own}/".startswith(f"{top}/")
-            found = f"{place}{own[len(top) :]}".rstrip("/") if is_visible else None
+            found = f"{mount.point}{own[len(top) :]}".rstrip("/") if is_visible else None
     return found
 
 
@@ -75,23 +76,6 @@ def keys_of(parent: str) -> list[Key]:
     except FileNotFoundError:
         return []
     return sorted(key for name in names if (key := cgroup_key(name)) is not None)
-
-
-def _mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield (file system, mount point, cgroup that is mounted there, options of the hierarchy) for
-    each cgroup mount."""
-    # Users can mount, too, and name their directories freely, except for the escaped characters.
-    for line in mountinfo.split("\n"):
-        before, _, after = line.partition(" - ")
-        places, kinds = before.split(" "), after.split(" ", 2)
-        # A line in another form is no cgroup mount.
-        if len(places) > 4 and len(kinds) == 3 and kinds[0] in ("cgroup", "cgroup2"):
-            yield kinds[0], _unescape(places[4]), _unescape(places[3]), kinds[2].split(",")
-
-
-def _unescape(path: str) -> str:
-    """Return the path in a mountinfo field, in which blanks and the like are written as \\040."""
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)
 
 
 class Freezer(Plain):

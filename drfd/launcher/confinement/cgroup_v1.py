@@ -31,8 +31,9 @@ from drfd.launcher.confinement.interface import (
 )
 from drfd.launcher.confinement.processes import MembersV1, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import get, put, unless_gone
+from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
+from drfd.linux.kernel_files import get
 
 #: Controllers without which no job is started. Of the optional ones, cpuacct serves accounting,
 #: blkio disk limits, and cpuset pinned CPUs.

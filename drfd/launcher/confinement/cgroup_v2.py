@@ -29,8 +29,9 @@ from drfd.launcher.confinement.interface import (
 )
 from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import get, unless_gone
+from drfd.launcher.system.files import unless_gone
 from drfd.linux.device_nodes import DeviceNode
+from drfd.linux.kernel_files import get
 
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
 REQUIRED = ("memory", "pids")

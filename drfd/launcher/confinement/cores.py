@@ -37,6 +37,7 @@ from drfd.launcher.protocol import (
     AttemptLimits,
 )
 from drfd.launcher.system.files import VANISHED, Plain, unless_gone
+from drfd.linux.kernel_files import word_in
 
 log = logging.getLogger("drfd.launcher")
 
@@ -134,12 +135,12 @@ def read_machine(cpus: Iterable[int], sys: Path = _SYS) -> tuple[LogicalCpu, ...
     nodes: dict[int, int] = {}
     for place in sys.glob("node/node[0-9]*"):
         node = int(place.name.removeprefix("node"))
-        for number in parse_list(_text(place / "cpulist")):
+        for number in parse_list(word_in(f"{place}/cpulist")):
             # Emulated nodes (numa=fake) each have all CPUs.
             nodes[number] = min(node, nodes.get(number, node))
     found = []
     for number in sorted(cpus):
-        siblings = parse_list(_text(sys / f"cpu/cpu{number}/topology/thread_siblings_list"))
+        siblings = parse_list(word_in(f"{sys}/cpu/cpu{number}/topology/thread_siblings_list"))
         found.append(LogicalCpu(number, nodes.get(number, 0), min(siblings, default=number)))
     return tuple(found)
 
@@ -147,7 +148,7 @@ def read_machine(cpus: Iterable[int], sys: Path = _SYS) -> tuple[LogicalCpu, ...
 def available_bytes(node: int, sys: Path = _SYS) -> int:
     """Return the memory, in bytes, that a node has available now."""
     total = 0
-    for line in _text(sys / f"node/node{node}/meminfo").splitlines():
+    for line in word_in(f"{sys}/node/node{node}/meminfo").splitlines():
         # "Node 0 MemFree:  123456 kB"
         words = line.split()
         if len(words) >= 4 and words[2] in _AVAILABLE:
@@ -163,13 +164,6 @@ def parse_list(text: str) -> Cpus:
         if first:
             found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def affinity_controls(why: str) -> dict[str, str]:

@@ -29,7 +29,8 @@ from drfd.launcher.confinement.cgroup_v2 import OPTIONAL, REQUIRED, CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.system.files import VANISHED, get
+from drfd.launcher.system.files import VANISHED
+from drfd.linux.kernel_files import get
 from drfd.linux.service import has_systemd
 
 #: Option that `move_to_users_manager` adds when it starts this program again.

@@ -21,10 +21,10 @@ from drfd.launcher.confinement.cgroup_files import ancestors, find_own, keys_of
 from drfd.launcher.confinement.device_program import device_program
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.confinement.processes import remove_all
-from drfd.launcher.system.files import get, get_record
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 from drfd.linux.device_nodes import CHARACTER, DeviceNode, show_node
+from drfd.linux.kernel_files import get, get_record
 
 #: A device (/dev/full) that is hidden in a cgroup without processes, to see whether that can be
 #: done, and the name of that cgroup, beside those of jobs.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import get
+from drfd.linux.kernel_files import get
 
 #: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
 Counted = dict[str, int]

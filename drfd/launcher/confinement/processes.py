@@ -24,7 +24,8 @@ from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.cgroup_files import Freezer, JobCgroup
 from drfd.launcher.system import process
-from drfd.launcher.system.files import get, unless_gone
+from drfd.launcher.system.files import unless_gone
+from drfd.linux.kernel_files import get
 from drfd.linux.user_database import Subordinates
 
 #: Seconds that are waited for a freeze. Nearly all cgroups freeze within a millisecond, but not one

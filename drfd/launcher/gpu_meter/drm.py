@@ -17,8 +17,9 @@ from pathlib import Path
 
 from drfd.devices import amd
 from drfd.devices.gpu import GpuFault
-from drfd.devices.kernel_files import entries, number, word_in
+from drfd.devices.kernel_files import entries, number
 from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, process_reading
+from drfd.linux.kernel_files import word_in
 
 _AMD, _INTEL = "0x1002", "0x8086"
 #: Where Intel's GPUs that are part of the processor are; what they use is the machine's memory.

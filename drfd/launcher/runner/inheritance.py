@@ -19,8 +19,8 @@ import resource
 from os import getuid
 from resource import RLIM_INFINITY, RLIMIT_CORE, setrlimit
 
-from drfd.launcher.system.files import get
 from drfd.linux import syscalls
+from drfd.linux.kernel_files import get
 from drfd.linux.own_process import OOM_SCORE, spare, take_cpus
 from drfd.linux.syscalls import join_session_keyring
 

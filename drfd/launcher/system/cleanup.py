@@ -21,8 +21,8 @@ from functools import partial
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.system.background import BackgroundWork, become_bare
-from drfd.launcher.system.files import get
 from drfd.linux import syscalls
+from drfd.linux.kernel_files import get
 
 #: Seconds that a user must be without a job, so that jobs in a row cause no sweep each. Scripts
 #: sleep for whole seconds: a sweep that begins then would delay the start of their next job.

@@ -1,4 +1,4 @@
-"""Files of the kernel, by plain system calls: Python's file objects cost several times as much.
+"""Files of the kernel that are written, by plain system calls (`drfd.linux.kernel_files`).
 
 A file that vanishes meanwhile is no error, because the cgroup of a job may go at any time.
 """
@@ -10,6 +10,8 @@ import os
 from types import TracebackType
 
 from cgroupspy.controllers import Controller
+
+from drfd.linux.kernel_files import get
 
 #: Errors of a file that has vanished; ENODEV if it did so between open and read, or write.
 VANISHED = (errno.ENOENT, errno.ENODEV)
@@ -31,29 +33,6 @@ class unless_gone:
         traceback: TracebackType | None,
     ) -> bool:
         return isinstance(error, OSError) and error.errno in self._passed_over
-
-
-def get(path: str) -> str:
-    """Return the contents of a file. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = b""
-        while piece := os.read(fd, 1 << 16):
-            data += piece
-    finally:
-        os.close(fd)
-    return os.fsdecode(data)
-
-
-def get_record(path: str) -> str:
-    """Return the contents of a file that the kernel writes as one record, however long: a single
-    read returns all of it (seq_file.rst), without another one that finds the end. Raises OSError.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.fsdecode(os.read(fd, 1 << 16))
-    finally:
-        os.close(fd)
 
 
 def put(path: str, text: str) -> None:

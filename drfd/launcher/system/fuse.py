@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from drfd.launcher.system import process
-from drfd.launcher.system.files import get, put
+from drfd.launcher.system.files import put
+from drfd.linux.kernel_files import get
 
 #: Control files of each such file system, which belong to its user.
 _CONNECTIONS = Path("/sys/fs/fuse/connections")

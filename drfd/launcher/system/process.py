@@ -9,8 +9,8 @@ import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from drfd.launcher.system.files import get, get_record
 from drfd.linux import syscalls
+from drfd.linux.kernel_files import get, get_record
 
 #: Number of fields of /proc/PID/stat that are split, from the third (state) on.
 _FIELDS = 20

@@ -34,8 +34,9 @@ from drfd.launcher.protocol import (
     DiskLimit,
 )
 from drfd.launcher.system import process
-from drfd.launcher.system.files import Plain, get
+from drfd.launcher.system.files import Plain
 from drfd.linux.device_nodes import DeviceNode
+from drfd.linux.kernel_files import get
 from launcher.rig import WAIT_S, pid_in, until
 
 Key = tuple[int, int]

@@ -12,7 +12,8 @@ import pytest
 
 import kernel_calls
 from drfd.launcher.system import fuse, process
-from drfd.launcher.system.files import exchange, get, put
+from drfd.launcher.system.files import exchange, put
+from drfd.linux.kernel_files import get
 from instance import stat_of
 from launcher.rig import WAIT_S, pid_in, python, state_of, until
 
