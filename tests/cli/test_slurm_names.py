@@ -758,6 +758,19 @@ def test_srun_outside_a_job_starts_as_many_tasks_within_one(
     assert (request["name"], request["demand"]) == ("sh", demand)
 
 
+def test_srun_outside_a_job_honours_what_sbatch_does(drf, daemon, found, tmp_path):
+    daemon.replies |= {"submit": refusal(text="enough"), "nodes": {"nodes": []}}
+    drf("srun", "-D", str(tmp_path), "hostname")
+    assert daemon.asked("submit")[0]["cwd"] == str(tmp_path)
+    assert drf("srun", "-D", "/nowhere", "hostname").err == (
+        "drf: srun: --chdir=/nowhere: there is no such directory (srun --chdir=DIR COMMAND runs it"
+        " elsewhere)\n"
+    )
+    assert drf("srun", "-w", "n1", "hostname").err.startswith(
+        "drf: without effect here: --nodelist=n1\n"
+    )
+
+
 def test_srun_goes_into_the_job_that_is_named(drf, daemon, found, job, monkeypatch):
     daemon.replies |= {"show": {"job": job()}, "exec": {}}
     run: list[list[str]] = []

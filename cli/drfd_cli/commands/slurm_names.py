@@ -28,13 +28,7 @@ from drfd_cli.commands import submit
 from drfd_cli.options import call_of, connect
 from drfd_cli.quick import SCRIPT_MAX_BYTES
 from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, lookup
-from drfd_cli.slurm.batch_script import (
-    check_begun,
-    host_name,
-    pool_of,
-    read_standard_input,
-    whole_machine,
-)
+from drfd_cli.slurm.batch_script import host_name, read_standard_input, resolve
 from drfd_cli.slurm.grammar import (
     SACCT,
     SALLOC,
@@ -150,17 +144,10 @@ def _run(name: str, made: Translation, command: list[str]) -> int:
     from drfd_cli.commands import run
 
     chosen, left = _for_run(made)
-    client = connect()
-    if made.partitions and "-p" not in chosen:
-        pool = pool_of(made, client)
-        chosen += ["-p", pool] if pool is not None else []
     made.unsupported += left
-    if made.unsupported:
-        output.say(f"without effect here: {', '.join(made.unsupported)}")
+    client = connect()
     with run.command.make_context(name, [*chosen, "--", *command]) as inner:
-        asked = {**inner.params, "slurm": made}
-    asked |= whole_machine(made, asked, client)
-    check_begun(made.begun, client)
+        asked = resolve(made, {**inner.params, "slurm": made}, client, None)
     argv = asked.pop("command")
     return int(run.run_attached(client, argv, **asked)["status"])
 

@@ -51,8 +51,9 @@ def host_name() -> str:
 def resolve(
     made: Translation, asked: Mapping[str, Any], client: Connection, script: str | None
 ) -> dict[str, Any]:
-    """Return the options of `drf submit` in `asked` with those that Slurm's options ask for, and
-    print in one warning what has no effect. Raises Refused for a directory that is not there."""
+    """Return the options of `drf submit` or `drf run` in `asked` with those that Slurm's options
+    ask for, and print in one warning what has no effect. Raises Refused for a directory that is not
+    there."""
     found = dict(asked)
     if found["pool"] is None and made.partitions:
         found["pool"] = pool_of(made, client)
@@ -62,18 +63,18 @@ def resolve(
     check_counted(made, client)
     if made.is_singleton:
         found["after"] = (*(found["after"] or ()), *_namesakes(found["name"], client))
-    if made.mail_on and found["notify"] is None:
+    if made.mail_on and found.get("notify") is None:
         try:
-            if found["notify_command"] is None:
+            if found.get("notify_command") is None:
                 with_way({}, os.environ)
             found["notify"] = list(dict.fromkeys(made.mail_on))
         except Refused:
             made.unsupported.append("--mail-type (no mail here, and no ~/.config/drfd/notify)")
     if made.directory is not None:
-        path, where = made.directory.value, made.directory.where
+        path, fault = made.directory.value, "there is no such directory"
         if not os.path.isdir(path):
-            way = "sbatch --chdir=DIR SCRIPT runs it elsewhere"
-            raise refusal(where, f"--chdir={path}", "there is no such directory", way)
+            option, does = "--chdir=DIR", "runs it elsewhere"
+            raise made.refusal(made.directory, f"--chdir={path}", fault, option, does)
         found["cwd"] = path
     if made.unsupported:
         output.say(f"without effect here: {', '.join(made.unsupported)}")
@@ -158,12 +159,12 @@ def on_machines(made: Translation, asked: Mapping[str, Any], client: Connection)
                 features = parse_features(given.value)
             except Refused:
                 fault = "drfd knows features that a machine must all have, joined by &"
-                raise refusal(given.where, written, fault) from None
+                raise refusal(given.where, written, fault, name=made.command) from None
             if not asked["constraint"]:
                 found["constraint"] = tuple(features)
         elif re.search(r"[,\[/]", given.value):
             fault = "asks for several machines; drfd runs a job on one"
-            raise refusal(given.where, written, fault, "sbatch --nodelist=NAME SCRIPT names one")
+            raise made.refusal(given, written, fault, "--nodelist=NAME", "names one")
         elif asked["node"] is None:
             found["node"] = given.value
     return found
@@ -223,8 +224,7 @@ def check_counted(made: Translation, client: Connection) -> None:
             fault = f"this machine counts no {name}{f', but {has}' if has else ''}"
             option = given.value.partition("=")[0]
             none = "0" if option.startswith("--gpus") else "none"
-            way = f"sbatch {option}={none} SCRIPT runs it without"
-            raise refusal(given.where, given.value, fault, way)
+            raise made.refusal(given, given.value, fault, f"{option}={none}", "runs it without")
 
 
 def check_begun(labels: Iterable[str], client: Connection) -> None:

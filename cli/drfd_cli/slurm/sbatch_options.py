@@ -59,8 +59,9 @@ _BARE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "
 
 @dataclass(slots=True)
 class Translation:
-    """What Slurm's options ask for in the words of `drf submit`."""
+    """What the options of a command of Slurm's ask for in the words of `drf submit`."""
 
+    command: str = "sbatch"
     #: Options of `drf submit`.
     words: list[str] = field(default_factory=list)
     #: Variables of the job that say so, as Slurm's.
@@ -88,6 +89,12 @@ class Translation:
     is_for_login_shell: bool = False
     #: Jobs that must have started.
     begun: list[str] = field(default_factory=list)
+
+    def refusal(self, given: Given, written: str, fault: str, option: str, does: str) -> Refused:
+        """Return the refusal of an option, with another one that does something else."""
+        what = "SCRIPT" if self.command == "sbatch" else "COMMAND"
+        way = f"{self.command} {option} {what} {does}"
+        return refusal(given.where, written, fault, way, name=self.command)
 
 
 def read_lines(script: str, name: str) -> Options | None:
@@ -246,7 +253,7 @@ class Asked:
 def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
     """Return what the options of the command `name` ask for. Raises Refused for values that cannot
     be read, and for what needs several machines."""
-    made, asked = Translation(), Asked(options, name)
+    made, asked = Translation(name), Asked(options, name)
     _amounts(asked, made)
     for option, words in _WORDS.items():
         made.words += asked.get(option, words) or []
