@@ -169,6 +169,7 @@ class Connection:
         `not-drfd`."""
         reply = self._read_reply()
         if reply.get("ok") is True:
+            del reply["ok"]
             return reply
         error = _error_in(reply)
         if error is None:

@@ -65,9 +65,8 @@ def command(stray: str | None, tries_nodes: bool) -> Result | int:
         return 0
     connection = connect()
     reply = _asked(connection)
-    view: dict[str, object] = {key: value for key, value in reply.items() if key != "ok"}
     if not tries_nodes:
-        return Result(show=lambda: _show(reply), view=lambda: view)
+        return Result(show=lambda: _show(reply), view=lambda: reply)
     nodes = [node for node in connection.request("nodes")["nodes"] if node["engine"] == "slurm"]
     found = try_nodes(connection, nodes)
 
@@ -77,7 +76,7 @@ def command(stray: str | None, tries_nodes: bool) -> Result | int:
 
     return Result(
         show=show,
-        view=lambda: {**view, "tried": [asdict(each) for each in found]},
+        view=lambda: {**reply, "tried": [asdict(each) for each in found]},
         finish=lambda: int(any(each.problems for each in found)),
     )
 

@@ -13,7 +13,7 @@ import click
 from drfd.common.units import parse_duration, show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
-from drfd_cli.output import Column, Columns, Csv, Result, fields, pick, right, size_or_dash
+from drfd_cli.output import Column, Columns, Csv, Result, fields, right, size_or_dash
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
@@ -216,7 +216,7 @@ def report(by: str, number: int, **choice: Any) -> Result:
             _print_table(reply) if reply["total"]["jobs"]
             else output.say("no job that ran has ended in that time")
         ),
-        view=lambda: pick(reply, ("by", "rows", "others", "total")),
+        view=lambda: reply,
         csv=lambda: _report_csv(reply),
     )  # fmt: skip
 

@@ -18,7 +18,6 @@ from drfd_cli.output import (
     Result,
     counted,
     fields,
-    pick,
     right,
     show_machine_time,
 )
@@ -38,11 +37,6 @@ _CAUSES = {
     "others": "OTHERS", "size": "SIZE", "own_limit": "LIMIT", "outside": "OUTSIDE",
     "drained": "DRAINED", "away": "AWAY",
 }  # fmt: skip
-_KEYS = (
-    *("since", "until", "user", "rows", "total", "leaves", "starts", "pairs", "pairs_more"),
-    *("past", "past_more", "hours", "steps_back", "doubtful", "events", "begin"),
-)
-_CHECK_KEYS = ("hours", "compared", "events", "gone", "fault")
 _SUMS = ("waited_ms", "kept_part", "promised", "kept", *_CAUSES)
 _RULES = {
     "turn": "in turn", "reservation": "with a reservation", "backfill": "beside a reservation",
@@ -83,7 +77,7 @@ def command(
     reply: LedgerReply = _waited_for(connect(), "ledger", **given)
     return Result(
         show=lambda: _show(reply, why=why),
-        view=lambda: pick(reply, _KEYS),
+        view=lambda: reply,
         csv=lambda: _csv(reply),
     )
 
@@ -220,7 +214,7 @@ def _verify(client: Connection) -> Result:
     reply: LedgerCheckReply = _waited_for(client, "ledger_check")
     return Result(
         show=lambda: _show_check(reply),
-        view=lambda: pick(reply, _CHECK_KEYS),
+        view=lambda: reply,
         finish=lambda: 0 if reply["fault"] is None else 1,
     )
 

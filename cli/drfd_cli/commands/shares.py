@@ -10,7 +10,7 @@ import click
 from drfd.common.units import show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
-from drfd_cli.output import NODE_COLUMNS, Column, Columns, Result, fields, pick, right
+from drfd_cli.output import NODE_COLUMNS, Column, Columns, Result, fields, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import MachineView, NodesReply, NodeView, ResourcesView, SharesReply
@@ -27,10 +27,9 @@ _NARROW, _FULL = 72, 90
 def command() -> Result:
     """Who holds how much of the machine, and how much each is entitled to."""
     reply = connect().request("shares")
-    keys = ("capacity", "free", "nodes", "external", "limit_hours", "drain")
     return Result(
         show=lambda: _show(reply),
-        view=lambda: pick(reply, keys),
+        view=lambda: reply,
         pages=lambda: [reply["nodes"]],
     )
 
@@ -136,7 +135,7 @@ def nodes() -> Result:
     reply = connect().request("nodes")
     return Result(
         show=lambda: _show_nodes(reply),
-        view=lambda: pick(reply, ("nodes", "drain")),
+        view=lambda: reply,
         pages=lambda: [reply["nodes"]],
     )
 

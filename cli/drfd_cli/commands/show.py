@@ -58,7 +58,6 @@ def _view(reply: ShowReply) -> Mapping[str, object]:
     # "used" is known only after the job has ended, "curve" also while it runs.
     kinds = ("used", "all_runs", "curve")
     more = {key: told[key] for key in kinds if told.get(key) is not None}
-    # A daemon that has not been restarted since an update sends all events.
     counts = pick(reply, _EVENT_COUNTS)
     return {**shown, "events": reply["events"], **counts, **more}
 
@@ -168,7 +167,6 @@ def _submission(
 
 def _conditions(shown: ConditionsView) -> Iterator[Line]:
     """Yield the lines for start conditions, the warning and retries."""
-    # A daemon that has not been restarted since an update may not send them.
     if after := shown.get("after"):
         names = (f"{each.get('label', each['id'])}:{each['want']}" for each in after)
         yield "after", ", ".join(names)
