@@ -32,6 +32,8 @@ _SYNOPSIS = {
         "drfd serve [--config FILE] [--state DIR] [--socket PATH] [--launcher DIR] [--as-root]",
         "drfd check-config FILE",
         "drfd compact [--state DIR]",
+        "drfd metrics [FILE] [--socket PATH]",
+        "drfd schema config|VERB",
         "drfd calibrate [--config FILE] [--disk NAME] [--path DIR] [--json]",
         "drfd gpus [--json]",
         "drfd slurm-conf [FILE] [--check] [--config FILE] [--dir DIR] [--socket PATH] "
