@@ -132,25 +132,15 @@ def _ids(text: str, *, takes_latest: bool = False) -> list[Ref]:
 
 
 def _each(text: str, read: Callable[[str], list[V]], find: Callable[[str], list[V]]) -> list[V]:
-    """Read a list whose parts are ids or names. Names may hold a comma, too."""
+    """Read a list whose parts are ids or names."""
     parts = text.split(",")
     if not any(map(which_job.is_name, parts)):
         return read(text)
-    if len(parts) == 1:
-        return find(text)
-    try:
-        found: list[V] = []
-        for part in parts:
-            # The whole text is wrong if a part is empty.
-            found += find(part) if which_job.is_name(part) else read(part if part.strip() else text)
-        return found
-    except Refused as error:
-        if error.code != "no-such-job" or not which_job.is_name(text):
-            raise
-        try:
-            return find(text)
-        except Refused:
-            raise error from None
+    found: list[V] = []
+    for part in parts:
+        # The whole text is wrong if a part is empty.
+        found += find(part) if which_job.is_name(part) else read(part if part.strip() else text)
+    return found
 
 
 #: Slurm's words for what --after waits for.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,6 @@ _COMPLETED, _CANCELLED = "COMPLETED", "CANCELLED"
 _MADE = ("id", "tasks")
 #: More jobs than this that are left out for one reason are counted, not named.
 _FEW = 5
-#: Words that mean something only to a shell.
-_SHELL_SIGNS = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"))
 #: Jobs of a group that ended last, among which tasks are looked for that were cancelled together.
 _LAST = 10_000
 
@@ -89,7 +87,6 @@ def command(
     waits for the new one. With --failed, what has a retry already, or was cancelled by hand, is
     left out.
     """
-    _warn_of_signs(changes.fields.get("argv", ()))
     client = connect()
     if group is not None:
         ids += tuple(_ended_in(client, group, failed=failed))
@@ -105,16 +102,6 @@ def command(
                       "failed": [{"code": each.code, "text": each.text} for each in refused]},
         finish=lambda: _finish(refused),
     )  # fmt: skip
-
-
-def _warn_of_signs(argv: Sequence[str]) -> None:
-    """Tell of words of the new command that are meant for a shell, which does not read it."""
-    sign = next((word for word in argv[1:] if word in _SHELL_SIGNS), None)
-    if sign is not None:
-        output.say(
-            f"{sign} is an argument of {output.clean(argv[0])}, since no shell reads the command; "
-            f"--with \"--wrap 'CMD {sign} CMD'\" runs it by one"
-        )
 
 
 def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
