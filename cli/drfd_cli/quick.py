@@ -20,12 +20,7 @@ from drfd.payload.pack import output_fields
 from drfd.protocol.codec import encode_request
 from drfd.protocol.job_options import options_of
 from drfd_cli import personal
-from drfd_cli.submit_warnings import (
-    about_option_lines,
-    about_other_directives,
-    option_lines,
-    warnings_about,
-)
+from drfd_cli.submit_warnings import option_lines, warnings_about
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -282,10 +277,6 @@ def warnings_to_print(fields: Mapping[str, Any], words: _Words) -> list[str] | N
     found = [f"time: {each} is {int(each)} seconds ({each}m: minutes)" for each in times
              if each.isdecimal()]  # fmt: skip
     found += warnings_about(fields, os.environ.keys())
-    if "script" in fields:
-        script = fields["script"]
-        about = about_other_directives(script), about_option_lines(script)
-        found += [text for text in about if text is not None]
     return found if all(text.isascii() and text.isprintable() for text in found) else None
 
 

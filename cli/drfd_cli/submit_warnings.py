@@ -109,6 +109,7 @@ def warnings_about(request: Mapping[str, Any], given: Collection[str]) -> list[s
         found.append(_about_command(argv, path, cwd) or _about_line(argv, path, cwd))
     else:
         found.append(_about_interpreter(script, path, cwd))
+        found += [about_other_directives(script), _about_option_lines(script)]
     if request.get("attach") is None:
         found += output_warnings(request)
         found += _about_one_file(request)
@@ -222,7 +223,7 @@ def about_other_directives(script: str) -> str | None:
     return None
 
 
-def about_option_lines(script: str) -> str | None:
+def _about_option_lines(script: str) -> str | None:
     """Return a line about `#DRF` and `#SBATCH` lines that have no effect, or None."""
     found = list(without_effect(script))
     if not found:

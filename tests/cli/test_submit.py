@@ -792,5 +792,5 @@ def test_where_many_come_at_a_time_it_waits_for_its_turn(tmp_path, monkeypatch):
         server = threading.Thread(target=serve)
         server.start()
         with closing(Connection(path)) as client:
-            assert client.submit() == {"ok": True, "id": 7}
+            assert client.submit() == {"id": 7}
         server.join()

@@ -27,8 +27,6 @@ from drfd_cli.options import (
 from drfd_cli.output import Result, pick
 from drfd_cli.quick import SCRIPT_MAX_BYTES
 from drfd_cli.submit_warnings import (
-    about_option_lines,
-    about_other_directives,
     about_script_words,
     option_lines,
     output_warnings,
@@ -175,14 +173,7 @@ def command(
             output.say(f"{setting.word} is from {setting.place}")
         if not no_warnings:
             warn(request)
-        known = (
-            "expected_start_at",
-            "expected_start_certainty",
-            "expected_start_unknown",
-            "reason",
-            "no_estimate",
-        )
-        return Result(show=lambda: _tell_forecast(forecast), view=lambda: pick(forecast, known))
+        return Result(show=lambda: _tell_forecast(forecast), view=lambda: forecast)
     reply = _submitted(client, request, attach_socket)
     if not no_warnings:
         for text in output.drain_notices(reply):
@@ -354,12 +345,10 @@ def warn(request: Mapping[str, Any]) -> None:
     """Print what may keep the job of this request from running as its submitter means it."""
     warnings = warnings_about(request, os.environ.keys())
     if request.get("script") is not None:
-        script = request["script"]
         is_slurms = click.get_current_context().info_name == "sbatch"
         called = "sbatch" if is_slurms else "drf submit"
-        words = about_script_words(script, request["argv"], can_be, called=called)
-        others = about_other_directives(script), about_option_lines(script)
-        warnings += [each for each in (words, *others) if each is not None]
+        about = about_script_words(request["script"], request["argv"], can_be, called=called)
+        warnings += [] if about is None else [about]
     for text in warnings:
         output.say(text)
 
