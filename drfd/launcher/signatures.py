@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import mmap
 import os
 import signal
 from contextlib import suppress
@@ -26,10 +25,11 @@ from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
+from drfd.linux.sealed import read_sealed
 from drfd.linux.user_database import look_up_name
 from drfd.payload.signature import (
     KEY_BYTES,
-    Digest,
+    digest_of,
     exec_digest,
     key_file_name,
     proof_of,
@@ -40,8 +40,6 @@ log = logging.getLogger("drfd.launcher")
 
 #: The right to give a file to its user: CAP_CHOWN, capability 0.
 _GIVING = syscalls.Capabilities(1 << 0, 1 << 0, 0)
-#: Bytes of a sealed file that are in memory at a time.
-_PIECE_BYTES = 256 << 10
 
 
 class SigningKeys:
@@ -64,14 +62,8 @@ class SigningKeys:
 def sealed_digest(fd: int) -> bytes:
     """Return the digest of a file in memory. The file is read and not mapped: a page that is only a
     hole, or huge, would be allocated for the process that touches it, and be charged to root's
-    processes for as long as the file is open anywhere. It is read into memory that is given back,
-    so that this process keeps nothing of what a user has written."""
-    digest, at = Digest(), 0
-    with mmap.mmap(-1, _PIECE_BYTES, flags=mmap.MAP_PRIVATE) as piece, memoryview(piece) as view:
-        while count := os.preadv(fd, [view], at):
-            digest.update(view[:count])
-            at += count
-    return digest.value()
+    processes for as long as the file is open anywhere."""
+    return digest_of(read_sealed(fd))
 
 
 def with_check(assignment: Assignment, keys: SigningKeys | None) -> Assignment:

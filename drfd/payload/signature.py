@@ -24,19 +24,6 @@ KEY_BYTES = 32
 KEYS_NAME = "keys"
 
 
-class Digest:
-    """The digest of a payload that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._state = blake2b(digest_size=KEY_BYTES)
-
-    def update(self, piece: bytes | memoryview) -> None:
-        self._state.update(piece)
-
-    def value(self) -> bytes:
-        return bytes(self._state.digest())
-
-
 def digest_of(payload: bytes) -> bytes:
     return bytes(blake2b(payload, digest_size=KEY_BYTES).digest())
 

@@ -45,8 +45,8 @@ def holes(size: int, flags: int = 0) -> int:
     return fd
 
 
-@pytest.mark.parametrize("size", [1, (256 << 10) - 1, 256 << 10, (1 << 20) + 7])
-def test_a_file_read_in_pieces_has_the_digest_of_its_bytes(size, fds):
+@pytest.mark.parametrize("size", [1, (1 << 20) + 7])
+def test_a_file_has_the_digest_of_its_bytes(size, fds):
     data = (os.urandom(1 << 16) * (size // (1 << 16) + 1))[:size]
     fds.append(seal(data))
     # Whoever shares the descriptor may have read on.

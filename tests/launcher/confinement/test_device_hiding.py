@@ -451,9 +451,3 @@ def test_the_other_kind_and_the_other_numbers_of_a_device_are_others():
     program = device_program([GPU])
     near = [GPU._replace(kind=BLOCK), GPU._replace(major=1), GPU._replace(minor=1)]
     assert [run(program, node, 7) for node in (GPU, *near)] == [0, 1, 1, 1]
-
-
-@pytest.mark.parametrize("numbers", [(-1, 0), (0, -1), (1 << 12, 0), (0, 1 << 20)])
-def test_numbers_that_no_device_has_are_refused(numbers):
-    with pytest.raises(ValueError, match=f"^no device has the numbers {numbers[0]}:{numbers[1]}$"):
-        device_program([DeviceNode(CHARACTER, *numbers)])
