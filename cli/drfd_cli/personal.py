@@ -55,22 +55,12 @@ class Settings:
     """The content of the file."""
 
     def __init__(
-        self, path: str, defaults: list[Setting], presets: dict[str, list[Setting]], colour: str
+        self, defaults: list[Setting], presets: dict[str, list[Setting]], colour: str
     ) -> None:
-        self.path = path
         self.defaults = defaults
         self.presets = presets
         #: `auto`, `always` or `never`.
         self.colour = colour
-
-    def chosen(self, verb: str, preset: str | None) -> list[Setting]:
-        """Return the settings for a job of this verb, weaker ones first. Raises ConfigError if
-        there is no such preset."""
-        if preset is not None and preset not in self.presets:
-            raise no_preset(preset, self.path, self.presets)
-        found = [*self.defaults, *(() if preset is None else self.presets[preset])]
-        known = {*options_of(verb), _NO_WARNINGS}
-        return [each for each in found if each.option in known]
 
 
 def path_of(environ: Mapping[str, str]) -> str:
@@ -127,16 +117,18 @@ def _may_look(path: str) -> bool:
 
 
 def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Setting]:
-    """Return the settings for a job of this verb. Raises ConfigError, NotOwn among them."""
-    settings = read(environ)
-    if settings is not None:
-        return settings.chosen(verb, preset)
+    """Return the settings for a job of this verb, weaker ones first. Raises ConfigError, NotOwn
+    among them, and if there is no such preset."""
+    settings = read(environ) or Settings([], {}, "auto")
+    found, known = settings.defaults, {*options_of(verb), _NO_WARNINGS}
     if preset is not None:
-        raise no_preset(preset, path_of(environ), ())
-    return []
+        if preset not in settings.presets:
+            raise _no_preset(preset, path_of(environ), settings.presets)
+        found = [*found, *settings.presets[preset]]
+    return [each for each in found if each.option in known]
 
 
-def no_preset(name: str, path: str, known: Collection[str]) -> ConfigError:
+def _no_preset(name: str, path: str, known: Collection[str]) -> ConfigError:
     hint = _near(name, known) or (
         f"presets: {', '.join(sorted(known))}" if known else f"write [preset.{name}] into {path}"
     )
@@ -164,7 +156,6 @@ class _Reader:
         ):
             self._fail("", "preset", "a preset is a table", "[preset.gpu] with keys below")
         return Settings(
-            self._path,
             list(self._settings(own, "", _DEFAULT_KEYS)),
             {
                 name: list(self._settings(each, f"preset.{name}", _PRESET_KEYS))

@@ -289,16 +289,14 @@ def edit(job_id: Ref) -> None:
     for name in changed.keys() & before.changes.fields.keys() - {"demand"}:
         if isinstance(changed[name], dict):
             changed[name] = {**dict.fromkeys(before.changes.fields[name]), **changed[name]}
-    if not reply["live"]:
-        export, words = found.changes.export, tuple(found.argv)
-        _retry(client, job_id, Changes(changed, export, frozenset(gone), words))
-        return
+    changes = Changes(changed, found.changes.export, frozenset(gone), tuple(found.argv))
     is_in_place = set(changed) <= _IN_PLACE and gone <= set(_NONE)
-    if found.argv == before.argv and not found.changes.export and is_in_place:
+    if not reply["live"]:
+        _retry(client, job_id, changes)
+    elif found.argv == before.argv and not changes.export and is_in_place:
         _set(client, job_id, {**changed, **{name: _NONE[name] for name in gone}})
     else:
-        changes = Changes(changed, found.changes.export)
-        _replace(client, reply, changes, gone, found.argv)
+        _replace(client, reply, changes)
 
 
 def _demand(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -456,9 +454,7 @@ def _raise_failure(reply: Any) -> None:
         raise Refused(error["code"], error["text"], hint=error["hint"])
 
 
-def _replace(
-    client: Connection, reply: SubmissionReply, changes: Changes, gone: set[str], argv: list[str]
-) -> None:
+def _replace(client: Connection, reply: SubmissionReply, changes: Changes) -> None:
     """Submit a job in place of a waiting one. Raises Refused, and then leaves it as it was."""
     label, conditions = reply["label"], reply.get("conditions", {})
     if reply.get("awaited"):
@@ -476,9 +472,7 @@ def _replace(
             " is",
             hint=f"drf set changes its demand; {by} can release it",
         )
-    known = {"demand": {}, **reply["submission"], **_conditions(reply)}
-    kept = {name: value for name, value in known.items() if name not in gone}
-    fields = {**changes.applied(kept), "argv": argv}
+    fields = changes.applied({"demand": {}, **reply["submission"], **_conditions(reply)})
     select = {"ids": [int(label)]}
     if not conditions.get("held"):
         # A held job cannot start, so it never runs beside the new one.
