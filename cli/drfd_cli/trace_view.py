@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -163,34 +162,34 @@ def _window(runs: list[View]) -> str:
 
 def _print_users(runs: list[View]) -> None:
     """Print waits by user, longest under the first policy first."""
-    columns = [output.Column("USER"), output.right("JOBS", is_fixed=True)]
+    users = runs[0]["users"] if runs else {}
     lends = any(run["lends"] for run in runs)
-    for run in runs:
-        columns.append(output.right(f"{run['label']}: WAIT"))
-        names = ("RUN", "KEPT", "SHARE") if lends else ("KEPT", "SHARE")
-        columns += [output.right(name, is_fixed=True) for name in names]
-    leaves = list(runs[0]["users"]) if runs else []
-    leaves.sort(key=lambda leaf: (-(runs[0]["users"][leaf]["wait_s"]["mean"]), leaf))
-    rows: list[list[object]] = []
-    for leaf in leaves[:_MOST_USERS]:
-        cells: list[object] = [_name(leaf), _count(runs[0]["users"][leaf]["jobs"])]
-        for run in runs:
-            user = run["users"].get(leaf)
-            if user is None:
-                cells += ["-"] * (4 if lends else 3)
-            else:
-                kept = user["promise_kept"]
-                cells += [
-                    show_duration(user["wait_s"]["mean"]),
-                    *([show_duration(user["run_s"]["mean"])] if lends else []),
-                    "-" if kept is None else _percent(kept),
-                    _percent(user["share"]),
-                ]
-        rows.append(cells)
-    output.print_rows(columns, rows)
+    leaves = sorted(users, key=lambda leaf: (-users[leaf]["wait_s"]["mean"], leaf))
+    columns = [
+        output.Column("USER", _name),
+        output.right("JOBS", lambda leaf: _count(users[leaf]["jobs"]), is_fixed=True),
+        *(column for run in runs for column in _columns_of(run, lends=lends)),
+    ]
+    output.print_items(columns, leaves[:_MOST_USERS])
     if len(leaves) > _MOST_USERS:
-        counts = Counter(len(run["users"]) for run in runs)
-        output.say(f"{_MOST_USERS} of {max(counts):,} users; --json has all")
+        most = max(len(run["users"]) for run in runs)
+        output.say(f"{_MOST_USERS} of {most:,} users; --json has all")
+
+
+def _columns_of(run: View, *, lends: bool) -> list[output.Column]:
+    def of(title: str, show: Callable[[View], str], **more: bool) -> output.Column:
+        users = run["users"]
+        return output.right(title, lambda leaf: show(users[leaf]) if leaf in users else "-", **more)
+
+    def kept(user: View) -> str:
+        return "-" if user["promise_kept"] is None else _percent(user["promise_kept"])
+
+    return [
+        of(f"{run['label']}: WAIT", lambda user: show_duration(user["wait_s"]["mean"])),
+        of("RUN", lambda user: show_duration(user["run_s"]["mean"]), is_fixed=True, is_shown=lends),
+        of("KEPT", kept, is_fixed=True),
+        of("SHARE", lambda user: _percent(user["share"]), is_fixed=True),
+    ]
 
 
 def _name(leaf: str) -> str:

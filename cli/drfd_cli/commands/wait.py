@@ -14,7 +14,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.client.words import Ref
-from drfd.common.errors import DrfdError, Refused
+from drfd.common.errors import DrfdError
 from drfd.common.units import show_duration
 from drfd_cli import output
 from drfd_cli.options import (
@@ -223,17 +223,13 @@ def _tell_errors(client: Connection, ended: JobView | EndedArrayView) -> bool:
 def last_errors(job: JobView) -> Sequence[str]:
     """Return the last lines of the error output of an ended job of the caller, made harmless for a
     terminal, without empty lines at the end; none if there is nothing to read."""
-    from drfd_cli.commands.log import last_bytes, last_lines
+    from drfd_cli.commands.log import tail_of
 
     path = job["stderr"]
     # A job that never started has written nothing: what its path holds is from another one.
     if path is None or job["started_at"] is None or job["uid"] != os.getuid():
         return []
-    try:
-        data = last_bytes(path, _BYTES)
-    except Refused:
-        return []
-    lines = [output.clean(line).rstrip() for line in last_lines((data or b"").rstrip())]
+    lines = [output.clean(line).rstrip() for line in tail_of(path, _BYTES, _BYTES)[0]]
     return [line for line in lines if line][-_LINES:]
 
 
