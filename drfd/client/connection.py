@@ -50,26 +50,17 @@ Start = Callable[["Path"], None]
 
 
 class Reconnect:
-    """Decides whether and when a request is sent again after its connection failed.
-
-    Requests are repeated for `limit_s` (by default `RECONNECT_S`) if the daemon was reached before,
-    and otherwise not at all.
-    """
+    """Decides whether and when a request is sent again after its connection failed: for
+    `RECONNECT_S` if the daemon was reached before, and otherwise not at all."""
 
     def __init__(
-        self,
-        connection: Connection,
-        *,
-        was_there: bool = False,
-        is_renewed: bool = True,
-        limit_s: float | None = None,
+        self, connection: Connection, *, was_there: bool = False, is_renewed: bool = True
     ) -> None:
         """`was_there`: the daemon has been reached before. `is_renewed`: the time begins again with
         each lost connection, rather than with the first one since `progress`."""
         self._connection = connection
         self._is_renewed = is_renewed
-        self._limit_s = RECONNECT_S if limit_s is None else limit_s
-        self._until_s = time.monotonic() + self._limit_s if was_there else None
+        self._until_s = time.monotonic() + RECONNECT_S if was_there else None
 
     def progress(self) -> None:
         """Note that the daemon has answered."""
@@ -79,16 +70,16 @@ class Reconnect:
         """Raise the error if the daemon need not be waited for any longer."""
         now_s = time.monotonic()
         if error.code == "lost" and (self._is_renewed or self._until_s is None):
-            self._until_s = now_s + self._limit_s
+            self._until_s = now_s + RECONNECT_S
         if self._until_s is None or now_s > self._until_s:
             raise error
 
-    def pause(self, error: Unavailable, *, longest_s: float | None = None) -> None:
+    def pause(self, error: Unavailable) -> None:
         """Close the connection and sleep until the next attempt. Raises the error instead if the
         daemon need not be waited for any longer."""
         self._connection.close()
         self.check(error)
-        time.sleep(RETRY_S if longest_s is None else min(RETRY_S, longest_s))
+        time.sleep(RETRY_S)
 
 
 class Connection:
@@ -107,25 +98,23 @@ class Connection:
     def request(self, op: str, **fields: object) -> Any:
         """Send a request and return the reply, of which `drfd.protocol.replies` has the type.
         Raises the daemon's refusal, or Unavailable."""
-        return self._request(op, fields)
-
-    def forecast(self, **fields: object) -> replies.DryRunReply:
-        """Return the expected start of a job that is not submitted."""
-        reply: replies.DryRunReply = self._request("submit", {**fields, "dry_run": True})
-        return reply
-
-    def _request(self, op: str, fields: Mapping[str, object]) -> Any:
         self.send(op, **fields)
         assert self._socket is not None
         self._socket.settimeout(_ANSWER_S)
         return self.receive()
 
+    def forecast(self, **fields: object) -> replies.DryRunReply:
+        """Return the expected start of a job that is not submitted."""
+        reply: replies.DryRunReply = self.request("submit", **fields, dry_run=True)
+        return reply
+
     def pages(self, op: str, **fields: object) -> Iterator[Any]:
         """Yield the replies that make up a long list."""
-        reply = self._request(op, {"limit": _PAGE, **fields})
+        fields = {"limit": _PAGE, **fields}
+        reply = self.request(op, **fields)
         yield reply
         while reply.get("after") is not None:
-            reply = self._request(op, {"limit": _PAGE, "after": reply["after"], **fields})
+            reply = self.request(op, **{**fields, "after": reply["after"]})
             yield reply
 
     def jobs(self, op: str, **fields: object) -> Iterator[Any]:
@@ -224,7 +213,7 @@ class Connection:
                 if left is not None and left <= 0:
                     self.close()
                     raise
-                reconnect.pause(error, longest_s=left)
+                reconnect.pause(error)
 
     def _learn_key(self) -> bool:
         """Fetch the signing key unless it is known, and return whether it was asked for. A daemon

@@ -6,7 +6,6 @@ stopped or away. A thread stores what it received and wakes the screen, nothing 
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 import socket
@@ -17,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from drfd.client.connection import Connection, Reconnect
+from drfd.client.connection import RETRY_S, Connection
 from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
@@ -272,7 +271,6 @@ class SnapshotReader(_Worker):
         self.problem: Exception | None = None
 
     def _run(self) -> None:
-        reconnect = Reconnect(self._connection, was_there=True, limit_s=math.inf)
         is_requested = True
         while self.problem is None and not self._is_stopped.is_set():
             try:
@@ -282,14 +280,15 @@ class SnapshotReader(_Worker):
                 while not self._is_stopped.is_set():
                     self.news = News(_next(self._connection), time.monotonic())
                     self._wake()
-            except Unavailable as error:
+            except Unavailable:
                 is_requested = False
+                self._connection.close()
                 if self._is_stopped.is_set():
                     break
                 if self.news.away_since_s is None:
                     self.news = replace(self.news, away_since_s=time.monotonic())
                     self._wake()
-                reconnect.pause(error)
+                self._is_stopped.wait(RETRY_S)
             except Exception as error:
                 # The main thread raises it after restoring the terminal.
                 self.problem = error
