@@ -210,8 +210,7 @@ class UsagePoints(Value):
     gpu_utilisation: tuple[int | None, ...] = ()
     #: The part of `cores` that was lent; empty for a job without a range of cores.
     cores_lent: tuple[float | None, ...] = ()
-    #: The job's demand, or None for the jobs of a user together.
-    demand: Amounts | None
+    demand: Amounts
 
     @classmethod
     def of(cls, view: Mapping[str, Any], **others: object) -> Self:

@@ -780,8 +780,7 @@ class ShutdownReply(BatchReply):
 
 class UsageReply(TypedDict):
     usage: CurveView
-    #: Null for the jobs of a user together.
-    demand: ResourcesView | None
+    demand: ResourcesView
 
 
 class QuotaView(TypedDict):

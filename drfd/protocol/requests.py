@@ -236,10 +236,9 @@ class WaitingRequest(_Request, tag="waiting", frozen=True):
 
 
 class UsageRequest(_Request, tag="usage", frozen=True):
-    """Ask for the use over time of a job, or of a user's jobs together. Exactly one is given."""
+    """Ask for the use of a job over time."""
 
-    id: Ref | None = None
-    user: Name | None = None
+    id: Ref
 
 
 class BatchRequest(Request, frozen=True):
