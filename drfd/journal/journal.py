@@ -33,6 +33,17 @@ from drfd.journal.pruning import EventCount, EventTally, Finished, Pruning
 from drfd.journal.records import Records
 from drfd.journal.texts import Commands, Payloads, Texts
 
+#: Write the row of a job. The indices of live and of ended jobs are not written again while a job
+#: is live.
+_WRITE_LIVE = (
+    "insert into jobs (id, uid, user, live, array_id, state, ended_at, data, events, event_bytes,"
+    " events_dropped) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do update set"
+    " state = excluded.state, ended_at = excluded.ended_at, data = excluded.data,"
+    " events = excluded.events, event_bytes = excluded.event_bytes,"
+    " events_dropped = excluded.events_dropped"
+)
+_WRITE_ENDED = f"{_WRITE_LIVE}, live = excluded.live"
+
 
 class Journal:
     """Appends inside one open transaction; `commit` makes them durable together. Until then the
@@ -197,19 +208,13 @@ class Journal:
     def _write_row(self, job: Job, events: EventCount) -> int:
         """Write a job as it stands, and return the length of its record in bytes."""
         live, data = job.state is not JobState.ENDED, records.encode(job)
-        # The index of live jobs is not written again while a job is live.
-        update = (
-            "update jobs set state = ?, ended_at = ?, data = ?, events = ?, event_bytes = ?,"
-            " events_dropped = ? where id = ?"
+        self._db.execute(
+            _WRITE_LIVE if live else _WRITE_ENDED,
+            (
+                *(job.id, job.spec.uid, job.spec.user, live, job.array_id),
+                *(job.shown_state, job.ended_at, data, *events),
+            ),
         )
-        stands = job.shown_state, job.ended_at, data, *events
-        if not live or not self._db.execute(update, (*stands, job.id)).rowcount:
-            self._db.execute(
-                "insert or replace into jobs (id, uid, user, live, array_id, state, ended_at,"
-                " data, events, event_bytes, events_dropped)"
-                " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (job.id, job.spec.uid, job.spec.user, live, job.array_id, *stands),
-            )
         return len(data)
 
     def append_audit(self, event: ev.AuditEvent) -> None:

@@ -206,15 +206,19 @@ class Payloads:
         """Return the payload of a live or ended job or array; None if there is none, or it is not
         kept any more."""
         with self._db.reported("read"):
-            query = "select env, script, proof from payloads where job_id = ?"
+            query = (
+                "select envs.data, scripts.data, proof from payloads"
+                " left join text_data as envs on envs.id = env"
+                " left join text_data as scripts on scripts.id = script where job_id = ?"
+            )
             row = self._db.execute(query, (job_id,)).fetchone()
             if row is None:
                 return None
-            env, script = map(self._texts.read, row[:2])
+            env, script, proof = row
             return Payload(
                 env={} if env is None else msgspec.json.decode(env, type=dict[str, str]),
                 script=None if script is None else script.decode(),
-                proof=row[2],
+                proof=proof,
             )
 
     def end(self, job_id: int) -> None:
