@@ -675,7 +675,7 @@ class Array:
         return structs.replace(self.common, id=job_id, array_index=self.index_of(job_id))
 
     def has_task(self, job_id: int) -> bool:
-        return self.id < job_id <= self.last_id
+        return 0 < job_id - self.common.id <= self.size
 
     def index_of(self, job_id: int) -> int:
         ((first, _, _),) = self.spans_of((job_id, job_id))

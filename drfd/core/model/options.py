@@ -153,8 +153,9 @@ def most_of(demand: Resources, ends: Mapping[str, Most], capacity: Resources) ->
 def most_here(spec: JobSpec, capacity: Resources) -> Resources | None:
     """Return the upper ends of a job's ranges, cut down to what the machine has now; None if
     nothing can be lent to it. Ends without a range are 0, as in `JobSpec.most`."""
-    ends = (spec.most or NOTHING).amounts
-    found = {axis: min(end, capacity.amount(axis)) for axis, end in ends.items()}
+    if spec.most is None:
+        return None
+    found = {axis: min(end, capacity.amount(axis)) for axis, end in spec.most.amounts.items()}
     return _some({axis: end * (end > spec.demand.amount(axis)) for axis, end in found.items()})
 
 

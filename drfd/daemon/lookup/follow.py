@@ -38,7 +38,7 @@ _AT_ONCE = 50
 
 def has_ended(job_id: int, ledger: Ledger) -> bool:
     """Whether an existing job or array has ended."""
-    return ledger.find(job_id) is None and job_id not in ledger.arrays
+    return not ledger.lives(job_id)
 
 
 @dataclass
