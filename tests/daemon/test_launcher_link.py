@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -273,7 +273,7 @@ class LinkBench(Behind):
     meter: Meter
     launcher: FakeLauncher
     #: Every connection that the link has opened.
-    lines: list[asyncio.StreamWriter]
+    lines: list[asyncio.WriteTransport]
     running: asyncio.Task[None]
 
     def submit(self, work: Work) -> None:
@@ -318,15 +318,14 @@ def bench(short, tmp_path, monkeypatch):
         monkeypatch.setattr(link_module, name, 0.005)
     monkeypatch.setattr(link_module, "RELIST_S", 0.02)
     monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
-    connect = asyncio.open_unix_connection
-    lines: list[asyncio.StreamWriter] = []
+    lines: list[asyncio.WriteTransport] = []
+    made = link_module.Reports.connection_made
 
-    async def connect_and_note(*args: Any, **options: Any) -> Any:
-        reader, writer = await connect(*args, **options)
-        lines.append(writer)
-        return reader, writer
+    def note(reports: link_module.Reports, line: asyncio.BaseTransport) -> None:
+        made(reports, line)
+        lines.append(reports.transport)
 
-    monkeypatch.setattr(asyncio, "open_unix_connection", connect_and_note)
+    monkeypatch.setattr(link_module.Reports, "connection_made", note)
 
     @asynccontextmanager
     async def run(
@@ -365,8 +364,6 @@ def bench(short, tmp_path, monkeypatch):
             # So that a line which the link has left open is noticed by one test and not by all.
             for line in lines:
                 line.close()
-                with suppress(OSError):
-                    await line.wait_closed()
 
     return run
 

@@ -267,26 +267,31 @@ class Link:
             log.error("event=launcher-still-away%s error=%s", self.nodes, error)
 
     async def _connect(self, engine: Engine) -> None:
+        reports = Reports(lambda line: self._take(engine, reports.transport, line))
         try:
             with at_socket(self._socket_path) as address:
-                opened = asyncio.open_unix_connection(address, limit=_MAX_REPORT_BYTES)
-                reader, writer = await opened
+                loop = asyncio.get_running_loop()
+                await loop.create_unix_connection(lambda: reports, address)
         except OSError:
             self.fault = None
             raise
         try:
-            # The first report is the hello; that of another version may lack any other field.
-            hello = protocol.decode(await _next_line(reader))
-            self.fault = _version_fault(hello.get("version"), is_home=self.nodes.has_home)
-            if self.fault is not None:
-                raise ConnectionError(self.fault)
-            self._connection = connection = LauncherConnection(self, engine, writer)
-        except BaseException:
-            writer.close()
-            raise
-        connection.greet(hello)
-        while True:
-            connection.take(messages.read_report(await _next_line(reader)))
+            await reports.over
+        finally:
+            reports.transport.close()
+
+    def _take(self, engine: Engine, transport: asyncio.WriteTransport, line: bytes) -> None:
+        """Take a report. Raises BadMessage, ConnectionError."""
+        if self._connection is not None:
+            self._connection.take(messages.read_report(line))
+            return
+        # The first one is the hello; that of another version may lack any other field.
+        hello = protocol.decode(line)
+        self.fault = _version_fault(hello.get("version"), is_home=self.nodes.has_home)
+        if self.fault is not None:
+            raise ConnectionError(self.fault)
+        self._connection = LauncherConnection(self, engine, transport)
+        self._connection.greet(hello)
 
 
 class Links:
@@ -354,12 +359,39 @@ class Links:
         await asyncio.gather(*(link.run(engine) for link in self._links))
 
 
-async def _next_line(reader: asyncio.StreamReader) -> bytes:
-    """Raises ConnectionError at the end of the connection."""
-    line = await reader.readline()
-    if not line.endswith(b"\n"):
-        raise ConnectionError("closed")
-    return line
+class Reports(asyncio.Protocol):
+    """The reports on a connection. Each is taken in the round of the loop in which it comes, so
+    that its turn is made in the next one."""
+
+    transport: asyncio.WriteTransport
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+        self._rest = b""
+        #: Raises what has ended the connection, or what a report has raised.
+        self.over = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        try:
+            for line in lines:
+                if not self.over.done():
+                    self._take(line)
+            if len(self._rest) > _MAX_REPORT_BYTES:
+                raise ConnectionError("an endless report")
+        except Exception as error:
+            self._end(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error or ConnectionError("closed"))
+
+    def _end(self, error: Exception) -> None:
+        if not self.over.done():
+            self.over.set_exception(error)
 
 
 def _version_fault(version: object, *, is_home: bool) -> str | None:
@@ -419,11 +451,10 @@ def launcher_away() -> Unavailable:
 class LauncherConnection:
     """A connection to the launcher, on behalf of one engine."""
 
-    def __init__(self, link: Link, engine: Engine, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, link: Link, engine: Engine, transport: asyncio.WriteTransport) -> None:
         self._link = link
         self._engine = engine
         self._meter = link.meter
-        self._writer = writer
         #: Whether the ledger has been reconciled with the launcher's list.
         self.is_ready = False
         self._is_closed = False
@@ -439,8 +470,8 @@ class LauncherConnection:
         self._gone: list[protocol.AttemptOrder] = []
         #: What waits for a look at the machine's GPUs.
         self._looking: set[asyncio.Task[None]] = set()
-        # A stream cannot send files.
-        own = os.dup(writer.get_extra_info("socket").fileno())
+        # A transport cannot send files.
+        own = os.dup(transport.get_extra_info("socket").fileno())
         self._outbox = Outbox(socket.socket(fileno=own))
 
     def close(self) -> None:
@@ -453,7 +484,6 @@ class LauncherConnection:
             if not answer.done():
                 answer.set_exception(launcher_away())
         self._outbox.close()
-        self._writer.close()
 
     def greet(self, hello: Message) -> None:
         """Take the launcher's first report: what it can enforce, and where."""
