@@ -30,6 +30,7 @@ from drfd.host.measurements import Machine
 from drfd.journal.journal import Journal
 from drfd.launcher.settings import SlurmSettings
 from fakes import ALICE, GIB, demand, now, replace, spec
+from journal.book import audit_records
 
 # -- the configuration -------------------------------------------------------------------------
 
@@ -397,8 +398,8 @@ async def test_what_others_jobs_have_stays_while_nobody_can_tell(links):
         assert b.engine.external.elsewhere == others
         b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": {**has, "outside_cores": 0}}})
         await until(lambda: b.engine.external is None, lambda: b.engine.external)
-        records = b.engine.journal.audit.events
-        loads = [each for _, each in records() if isinstance(each, ev.ExternalLoadChanged)]
+        records = audit_records(b.engine.journal.path)
+        loads = [each for each in records if isinstance(each, ev.ExternalLoadChanged)]
         # The end is recorded half a minute later.
         assert [each.elsewhere for each in loads] == [others]
 
