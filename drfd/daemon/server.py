@@ -25,7 +25,7 @@ import termios
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -300,20 +300,12 @@ class _Client:
     quota_uid: int
     #: The connection's place in that quota.
     place: ExitStack
+    #: The user who has sent the present request.
+    actor: Actor = field(init=False)
 
     def leave(self) -> None:
         self.connection.close()
         self.place.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Sender:
-    """The sender of one request: its connection, its user, and the uid whose quota is charged."""
-
-    writer: asyncio.StreamWriter
-    actor: Actor
-    gid: int
-    quota_uid: int
 
 
 class Server:
@@ -441,23 +433,21 @@ class Server:
                     if not line:
                         return
                     actor = self._accounts.at_hand(client.uid)
-                    if actor is None:
-                        actor = await self._accounts.actor(client.uid)
+                    client.actor = actor or await self._accounts.actor(client.uid)
                     request: msg.Request | DrfdError | None = _decode(line)
                 except MemoryError:
                     raise short_of_memory() from None
-                sender = _Sender(writer, actor, client.gid, client.quota_uid)
                 if isinstance(request, DrfdError):
                     reply: bytes | None = encode_error(request)
                 elif isinstance(request, msg.SubmitRequest) and not request.dry_run:
-                    submitting = self._submit(sender, line, request)
+                    submitting = self._submit(client, line, request)
                     # It may have to wait, and shall not be kept decoded meanwhile.
                     request = None
                     reply = await submitting
                     del submitting
                 else:
                     assert request is not None
-                    reply = await self._answer(sender, request)
+                    reply = await self._answer(client, writer, request)
             if reply is None:
                 return
             await self._send_reply(writer, reply, client.uid)
@@ -465,10 +455,10 @@ class Server:
             del line, request, reply
 
     async def _submit(
-        self, sender: _Sender, line: bytes, request: msg.Request | DrfdError | None = None
+        self, client: _Client, line: bytes, request: msg.Request | DrfdError | None = None
     ) -> bytes:
         """Process one submission, whose text is `line`, as soon as the rate of its user allows."""
-        actor = sender.actor
+        actor = client.actor
         request = _decode(line) if request is None else request
         if not isinstance(request, msg.SubmitRequest) or request.dry_run:
             error = Refused("bad-request", "a list of submissions has something else")
@@ -480,21 +470,21 @@ class Server:
                 request = None
                 await self._pause(delay_s)
                 request = msg.decode_request(line)
-        async with self._quotas.submitting[sender.quota_uid]:
-            result = await self._carry_out(actor, sender.gid, request)
+        async with self._quotas.submitting[client.quota_uid]:
+            result = await self._carry_out(actor, client.gid, request)
         # In the next round of the loop, so that the client need not wait for it.
         asyncio.get_running_loop().call_soon(log_audit, actor, request, result)
         return await _encode_result(result)
 
     @verb(msg.SubmitListRequest)
     async def _submit_list(
-        self, sender: _Sender, request: msg.SubmitListRequest
+        self, client: _Client, request: msg.SubmitListRequest
     ) -> SubmitListReply:
         """Process many submissions, in order and some at a time. Each has its own reply."""
         replies: list[bytes] = []
         for first in range(0, len(request.jobs), quotas.AT_ONCE):
             submitting = (
-                self.loop_time.metered(sender.quota_uid, self._submit, sender, bytes(each))
+                self.loop_time.metered(client.quota_uid, self._submit, client, bytes(each))
                 for each in request.jobs[first : first + quotas.AT_ONCE]
             )
             replies += [each[:-1] for each in await asyncio.gather(*submitting)]
@@ -538,34 +528,35 @@ class Server:
                 writer.write(memoryview(data)[at : at + _SEND_BYTES])
                 await writer.drain()
 
-    async def _answer(self, sender: _Sender, request: msg.Request) -> bytes | None:
+    async def _answer(
+        self, client: _Client, writer: asyncio.StreamWriter, request: msg.Request
+    ) -> bytes | None:
         """Return the reply or the last line of a stream, or None if the peer hangs up first (a
         `wait` may take days)."""
-        writer, actor = sender.writer, sender.actor
-        known = VERBS[type(request)]
+        actor, known = client.actor, VERBS[type(request)]
         if isinstance(request, msg.SubmitListRequest):
-            return await encode_in_parts(await self._submit_list(sender, request))
+            return await encode_in_parts(await self._submit_list(client, request))
         refused = None if actor.is_admin else await self._delay_change(actor, known, request)
         if refused is not None:
             return encode_error(refused)
         if not known.waits:
-            return await self._reply(actor, sender.gid, request)
+            return await self._reply(actor, client.gid, request)
         if known.lines is not None:
             answer: tuple[Any, ...] = (known.answer, self, writer, actor, request)
         else:
-            answer = (self._reply, actor, sender.gid, request)
+            answer = (self._reply, actor, client.gid, request)
         answering: asyncio.Future[bytes] = asyncio.ensure_future(
-            self.loop_time.metered(sender.quota_uid, *answer)
+            self.loop_time.metered(client.quota_uid, *answer)
         )
         try:
             while not answering.done():
                 done, _ = await asyncio.wait({answering}, timeout=HANGUP_CHECK_S)
-                if not done and has_hung_up(writer.get_extra_info("socket")):
+                if not done and has_hung_up(client.connection):
                     if isinstance(request, msg.WaitRequest) and request.attended:
                         cancel = msg.CancelRequest(
                             v=request.v, select=msg.Selection(ids=request.ids)
                         )
-                        await self._reply(actor, sender.gid, cancel)
+                        await self._reply(actor, client.gid, cancel)
                     return None
             return answering.result()
         finally:
