@@ -30,7 +30,7 @@ from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.promises import EventFold
 from drfd.core.scheduling.backfill import PassContext
-from drfd.core.scheduling.policies import PassLimits, Plan
+from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import build_wait_index, schedule
 from drfd.core.scheduling.wait_index import WaitIndex
 from drfd.daemon.calendar import weeks
@@ -188,10 +188,7 @@ class World:
             journal=self.journal, rules=self.rules, launchers=self, clock=self.now,
         )  # fmt: skip
         # In some runs passes are cut soon.
-        self.engine.scheduler.limits = PassLimits(
-            examined=Random(f"{self.seed} looks").choice([None, 2, 10]),
-            starts=Random(f"{self.seed} starts").choice([64, 2]),
-        )
+        self.engine.scheduler.max_starts = Random(f"{self.seed} starts").choice([64, 2])
         # And few jobs are told of an end at once.
         self.engine.notified_at_once = Random(f"{self.seed} told").choice([64, 1])
         self.engine.started(seen_alive_s=0.0)
@@ -437,7 +434,7 @@ class World:
         rules: Rules,
         wait_index: WaitIndex,
         pass_context: PassContext,
-        limits: PassLimits,
+        max_starts: float,
         used_up: Mapping[str, QuotaUse],
     ) -> Plan:
         """One of the engine's; now and then a second time over a line-up of its own."""
@@ -447,9 +444,9 @@ class World:
             afresh = build_wait_index(
                 ledger, rules, wait_index.tables.past_usage, wait_index.tables.recent
             )
-            fresh = schedule(ledger, rules, afresh, pass_context, limits, used_up)
+            fresh = schedule(ledger, rules, afresh, pass_context, max_starts, used_up)
             order = list(fresh.order)
-        kept = schedule(ledger, rules, wait_index, pass_context, limits, used_up)
+        kept = schedule(ledger, rules, wait_index, pass_context, max_starts, used_up)
         self.counts["passes with quotas"] += bool(used_up)
         for job_id in kept.admitted:
             leaf = ledger.job(job_id).spec.leaf
@@ -473,9 +470,7 @@ class World:
 
 @contextmanager
 def passes_by(
-    make: Callable[
-        [Ledger, Rules, WaitIndex, PassContext, PassLimits, Mapping[str, QuotaUse]], Plan
-    ],
+    make: Callable[[Ledger, Rules, WaitIndex, PassContext, float, Mapping[str, QuotaUse]], Plan],
 ) -> Iterator[None]:
     """Scheduling passes are made so."""
     real = scheduling.schedule

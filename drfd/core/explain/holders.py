@@ -23,7 +23,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT, Job, JobState, Postponed
 from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes
-from drfd.core.scheduling.policies import PassInput, PassLimits, Plan, drf
+from drfd.core.scheduling.policies import PassInput, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
 T = TypeVar("T")
@@ -303,7 +303,7 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
             wait_index=WaitIndex(tables, share_tree),
             free=blame.free,
             pass_context=context,
-            limits=PassLimits(starts=_MOST_STEPS),
+            max_starts=_MOST_STEPS,
         )
     )
 

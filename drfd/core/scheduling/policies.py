@@ -57,16 +57,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassLimits:
-    """The limits at which a pass stops and leaves the rest to the next one. None means no limit."""
-
-    #: The number of times that a demand vector is examined.
-    examined: int | None = None
-    #: Jobs started.
-    starts: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PassInput:
     #: The waiting jobs, and the resources that each leaf holds and has used.
     wait_index: WaitIndex
@@ -74,7 +64,8 @@ class PassInput:
     free: Vector
     #: The facts about time; without them nothing is reserved.
     pass_context: PassContext | None = None
-    limits: PassLimits = PassLimits()
+    #: The number of starts at which the pass stops and leaves the rest to the next one.
+    max_starts: float = inf
     #: The number of jobs that may run at once under the policy "slots", and how many of each leaf
     #: hold a slot.
     slots: int | None = None
@@ -96,11 +87,9 @@ class Plan:
     #: Returns the leaves that still have waiting jobs, in the order in which they would be served
     #: next; until the next pass.
     find_order: Callable[[], Sequence[str]] = field(default=list, compare=False)
-    #: Whether more jobs may be able to start: the pass reached one of its `PassLimits`, or leaves
-    #: were dropped before a reservation became later.
+    #: Whether more jobs may be able to start: the pass reached its `max_starts`, or leaves were
+    #: dropped before a reservation became later.
     is_cut: bool = False
-    #: The number of times that a demand vector was examined.
-    examined: int = field(default=0, compare=False)
     #: The time at which the next pass may decide otherwise even if nothing happens before (Unix
     #: time), or None.
     next_pass_s: float | None = field(default=None, compare=False)
@@ -179,7 +168,7 @@ class _Pass:
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
-        self.examined, self._limits = 0, pass_input.limits
+        self._max_starts = pass_input.max_starts
         #: The demands that fit, and of these the ones that delay no reservation; see
         #: `find_startable` and `has_startable`.
         self.fitting: list[Vector] = list(self.wait_index.leaves)
@@ -188,7 +177,6 @@ class _Pass:
         self._deadlines: dict[Vector, float | None] = {}
 
     def find_startable(self) -> None:
-        self.examined += len(self.fitting)
         # Thousands may wait for unlike demands: the sums first, which are compared at once.
         sums = tuple(self.free)
         self.fitting = [demand for demand in self.fitting if fits(demand, sums)]
@@ -214,11 +202,7 @@ class _Pass:
 
     @property
     def is_cut(self) -> bool:
-        max_examined, max_starts = self._limits.examined, self._limits.starts
-        if max_starts is not None and len(self.admitted) >= max_starts:
-            return True
-        is_far = max_examined is not None and self.examined >= max_examined
-        return is_far and bool(self.admitted)
+        return len(self.admitted) >= self._max_starts
 
     def first_start(
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
@@ -231,7 +215,6 @@ class _Pass:
             line = sorted([(heads[demand], demand) for demand in self.startable if demand in heads])
         at = 0 if begin is None else bisect_left(line, (begin,))
         for entry, demand in islice(line, at, None):
-            self.examined += 1
             if (
                 self._deadline_s(demand) is not None
                 and share_tree.is_within_limits(leaf, demand)
@@ -280,7 +263,6 @@ class _Pass:
             pass_context=self.pass_context,
             share_tree=self.share_tree,
             is_cut=self.is_cut,
-            examined=self.examined,
         )
 
 

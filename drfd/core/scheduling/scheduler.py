@@ -41,7 +41,7 @@ from drfd.core.scheduling.backfill import (
 )
 from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs, free_of
-from drfd.core.scheduling.policies import POLICIES, PassInput, PassLimits, Plan
+from drfd.core.scheduling.policies import POLICIES, PassInput, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
 from drfd.core.scheduling.release_times import Ends, RunTimes
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
@@ -79,15 +79,15 @@ class Scheduler:
         half_life_s: float,
         run_times: RunTimes | None = None,
         *,
-        limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
+        max_starts: float = inf,
         past_usage: Mapping[str, float] = MappingProxyType({}),
         reservations: tuple[Reservation, ...] = (),
         debts: Mapping[str, Debt] = MappingProxyType({}),
     ) -> None:
         """`half_life_s` is that of usage (see `core.fairness.service_order`). A simulation may pass
         other `run_times` than a daemon estimates, a forecast the `past_usage`, `reservations` and
-        `debts` of another scheduler. `limits` hold for each pass."""
-        self.limits = limits
+        `debts` of another scheduler. Each pass starts at most `max_starts` jobs."""
+        self.max_starts = max_starts
         #: The latest scheduling pass: waits are explained from it.
         self.last_plan: Plan | None = None
         self._history = DecayedUsage(half_life_s, dict(past_usage))
@@ -182,7 +182,7 @@ class Scheduler:
         for leaf in self._short_jobs.forget(now.mono_s):
             wait_index.touch(leaf)
         self.last_plan = schedule(
-            ledger, rules, wait_index, pass_context, self.limits, self.used_up(now.at_s)
+            ledger, rules, wait_index, pass_context, self.max_starts, self.used_up(now.at_s)
         )
         return self.last_plan
 
@@ -344,7 +344,7 @@ def schedule(
     rules: Rules,
     wait_index: WaitIndex,
     pass_context: PassContext,
-    limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
+    max_starts: float = inf,
     used_up: Mapping[str, QuotaUse] = MappingProxyType({}),
 ) -> Plan:
     """Return the plan of one pass. `wait_index` must have been notified of every change since the
@@ -368,7 +368,7 @@ def schedule(
         wait_index=wait_index,
         free=free,
         pass_context=pass_context,
-        limits=limits,
+        max_starts=max_starts,
         slots=rules.slot_count if is_of_slots else None,
         running=ledger.slots_taken() if is_of_slots else {},
     )

@@ -45,7 +45,6 @@ from drfd.core.model.machine import Instance
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.kept_free import ExternalLoad, beside_jobs
-from drfd.core.scheduling.policies import PassLimits
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
 from drfd.daemon.calendar import weeks
@@ -70,8 +69,6 @@ _OVERDUE_S = 0.5
 _RUNS_S = 600.0
 #: Half-lives for which the usage of ended jobs is counted: 2^-6 of it is left by then.
 _REMEMBERED_HALF_LIVES = 6
-#: Demand vectors that one pass may examine, summed over its launches: about a tenth of a second.
-_MOST_LOOKS = 20_000
 #: Bytes that each user may store even if the limit of all users is reached: some hundred jobs.
 ALWAYS_BYTES = 1 << 20
 #: Jobs started in one turn, at most: launching costs more than choosing.
@@ -291,9 +288,7 @@ class Engine:
         self._inbox = Inbox(self._run_turn)
         self.audit = AuditRecords(self.journal, self.clock)
         self.ledger = self.journal.load(self.rules.axes)
-        self.scheduler = Scheduler(
-            self.rules.half_life_s, limits=PassLimits(examined=_MOST_LOOKS, starts=_MOST_STARTS)
-        )
+        self.scheduler = Scheduler(self.rules.half_life_s, max_starts=_MOST_STARTS)
         self.adopt(self.rules)
         self._recall_runs()
         self._restore_reservations()
