@@ -10,7 +10,7 @@ import pytest
 
 from cli.drf import ROOT, below
 from drfd import __version__
-from drfd_cli.commands.man import DOCUMENTS, pages
+from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages
 from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
 
 TEXTS = {name: (ROOT / "docs" / name).read_text() for name in DOCUMENTS}
@@ -124,6 +124,12 @@ def test_a_page_is_shown_by_man(drf, tmp_path, monkeypatch, words, page):
     assert drf("man", *words).code == 7
     option, name = bare(said.read_text()).splitlines()
     assert (option, name.partition(" ")[0]) == ("-l", page)
+
+
+def test_a_table_has_its_columns_named_where_there_are_more_than_two():
+    two, three = "|a|b|\n|---|---|\n|`x`|y|\n", "|a|b|c|\n|---|---|---|\n|`x`|y|z|\n"
+    assert list(from_markdown(two)) == [".TP", "\\fBx\\fR", "y"]
+    assert list(from_markdown(three)) == [".TP", "\\fBx\\fR", "b: y; c: z"]
 
 
 def test_what_is_neither_a_verb_nor_a_directory_is_refused(drf, tmp_path, monkeypatch):

@@ -428,6 +428,13 @@ def test_a_job_is_shown_with_how_its_use_went(drf, daemon, job, demand, curve, l
     assert (f'"curve": {json.dumps(curve)}' in drf("show", 42, "--json").out) == (curve is not None)
 
 
+def test_on_a_narrow_screen_a_curve_is_as_long_as_there_is_room(drf, daemon, job, monkeypatch):
+    curve = points([8.0] * 256, [1 << 30] * 256)
+    daemon.replies = {"show": {"job": job(), "events": [], "curve": curve}}
+    monkeypatch.setenv("COLUMNS", "60")
+    assert [len(line) <= 60 for line in drf("show", 42).out.splitlines() if "█" in line] == [True]
+
+
 # -- figures -----------------------------------------------------------------------------------
 
 HOSTILE = ("$\\frac{1}$", "_apt", "<b>&amp;", "a\x1b[31mb\x07", "ü" * 90)

@@ -228,6 +228,7 @@ def test_lending_stands_beside_what_is_without_it(drf, table, tmp_path):
     bare = drf(*words).screen
     assert "run time" not in bare and "busy" not in bare
     shown = drf("simulate", table, *DRF_ONLY, "--lend").screen
+    assert "left out 1 line: line 7: it has 1 fields, not 8" in shown
     assert "no job has a range, so nothing is lent; --ranges 4 gives them all one" in shown
     assert "4 of 4 jobs say nothing" not in shown and "say nothing of their processor" in shown
 

@@ -289,7 +289,6 @@ def test_mail_says_what_has_become_of_the_job(tmp_path, told, mail):
 #: A socket at which nobody listens.
 NOBODY = Path("/nowhere/drfd.sock")
 JOB: Message = {"argv": ["true"], "cwd": "/", "env": {}}
-OVER: Message = {"done": True, "ended": []}
 
 
 class Clock:

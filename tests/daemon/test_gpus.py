@@ -135,7 +135,7 @@ def test_programs_get_all_that_is_known(root, capsys):
 # -- when the configuration changes ------------------------------------------------------------
 
 
-BEFORE, NOW = (("/dev/a",), ("/dev/b",)), (("/dev/b",), ("/dev/a",), ("/dev/c",))
+NOW = (("/dev/b",), ("/dev/a",), ("/dev/c",))
 
 
 def resource(

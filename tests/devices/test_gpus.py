@@ -209,10 +209,6 @@ def same(value: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": value, "HIP_VISIBLE_DEVICES": value, **ORDER}
 
 
-FIRST = "GPU-c7b57be0-94ff-d352-a59b-d0ee00aeed43"
-SECOND = "GPU-d6de6afc-bdfe-75c4-5273-0544439153fc"
-
-
 @pytest.mark.parametrize(
     "machine", ["two-nvidia-desktop", "intel-discrete-and-integrated", "no-gpu"], indirect=True
 )

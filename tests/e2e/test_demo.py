@@ -145,29 +145,6 @@ def test_where_nothing_can_be_lent_the_demo_says_so_and_leaves_nothing(room):
     assert err.startswith("drf: cores cannot be lent here (") and err.count("\n") == 1
 
 
-@takes_long
-def test_what_is_idle_is_lent_to_the_smallest_share(room):
-    if not has_cgroups():
-        pytest.skip("no cgroups, so nothing is lent here")
-    with demo(room, "lend", "--json") as process:
-        out, err = process.communicate(timeout=300)
-    assert process.returncode in (0, 1) and out, err
-    figure = json.loads(out)
-    if any("Other programs were in the way" in note for note in figure["notes"]):
-        pytest.skip("this machine is too busy to tell")
-    rows = {(row[0], row[1]): row[2:] for row in figure["tables"][0]["rows"]}
-    for (words, pool), (quota, _, _) in rows.items():
-        if pool != "together" and "first" not in words:
-            assert quota <= 0.29
-    awake, asleep = "all are awake", "C is asleep"
-    assert rows[awake, "together"][1] > 1.1 * rows[awake, "together"][0]
-    assert rows[asleep, "together"][1] > 1.3 * rows[asleep, "together"][0]
-    assert rows[asleep, "B"][1] > 1.15 * rows[asleep, "A"][1]
-    for pool in ("B", "C"):
-        assert rows[awake, pool][1] > 1.15 * rows[awake, "A"][1]
-    assert figure["as_expected"] == (process.returncode == 0)
-
-
 # -- a cluster ---------------------------------------------------------------------------------
 
 CLUSTER = ("cluster", "--seconds", "40")

@@ -101,6 +101,3 @@ def test_who_waits_sees_because_of_whom_also_after_a_kill_and_a_changed_row_is_f
     assert done.returncode == 1
     assert "another account than is stored" in done.stdout
     assert json.loads(contested.drf("ledger", "--verify", "--json", check=False).stdout)["fault"]
-
-
-# -- what is forgotten ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from instance import BIN, CONFIG, Instance, is_alive, state_of, wait_for
 
 Sit = Callable[..., Emulator]
 
-CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH = b"\x03", b"\x04", b"\x1a", b"\x1c"
+CTRL_C, CTRL_Z, CTRL_BACKSLASH = b"\x03", b"\x1a", b"\x1c"
 DRF = BIN / "drf"
 RUN = (DRF, "run", "--")
 

@@ -19,7 +19,7 @@ from instance import BIN, CONFIG, Instance, children_of, state_of, wait_for
 
 DRF = BIN / "drf"
 WEIGHED = CONFIG.replace("[pools.A]\n", "[pools.A]\nweight = 2\n")
-CTRL_C, CTRL_L, CTRL_Z, ESC, ENTER = b"\x03", b"\x0c", b"\x1a", b"\x1b", b"\r"
+CTRL_C, CTRL_Z, ESC, ENTER = b"\x03", b"\x1a", b"\x1b", b"\r"
 #: Fails in the middle of drawing, as a program with a fault in it would.
 CRASHING = """
 import sys

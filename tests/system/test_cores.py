@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from instance import ALONE, CONFIG, Instance, Lend, stat_of, wait_for
+from instance import ALONE, CONFIG, Instance, stat_of, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -17,8 +17,6 @@ BURN = "while True: pass"
 #: Burns on one CPU, as the first argument says, and so do its neighbours.
 BURN_ON = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 CPUS = sorted(os.sched_getaffinity(0))
-
-Start = Lend
 
 
 @pytest.fixture

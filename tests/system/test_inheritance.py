@@ -18,7 +18,6 @@ from instance import CONFIG, Instance, children_of, wait_for
 
 pytestmark = pytest.mark.system
 
-ROOT = Path(syscalls.__file__).parents[2]
 _CAP_SYS_RESOURCE, _CAP_AUDIT_CONTROL = 24, 30
 
 #: Gives itself what no job should inherit, and becomes the words that follow.

@@ -24,16 +24,11 @@ pytestmark = [
 ]
 
 CPUS = sorted(os.sched_getaffinity(0))
-MIB = 1 << 20
 
 
 def ceiling(job: dict[str, Any]) -> float:
     """Cores that it may use."""
     return float(Kernel().limits(job)["cores"]) / 1000
-
-
-def cpu_s(job: dict[str, Any]) -> float:
-    return Kernel().use(job)[0] / 1e6
 
 
 def comes_to(jobs: list[dict[str, Any]], parts: Sequence[float]) -> None:

@@ -317,9 +317,6 @@ def test_a_controller_not_mounted_is_told_and_all_else_enforced(shelter):
     assert instance.wait_end(job_id)["state"] == "OUT_OF_MEMORY"
 
 
-# -- clocks --------------------------------------------------------------------------------------
-
-
 # -- shortages while jobs are submitted, launched and ended -----------------------------------
 
 # By prlimit(2) on processes that the test has started: a limit of address space makes the next

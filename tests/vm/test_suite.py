@@ -98,7 +98,6 @@ _NOT_THERE = {
         "who_wakes_up_has_the_floor_at_once_with_drfd_and_without",
         "what_is_idle_goes_to_who_holds_least_and_nobody_has_more_than_the_ceiling",
         "a_program_outside_has_as_much_beside_what_is_lent_as_without",
-        "what_niced_jobs_use_is_told_from_what_others_use",
     ],
 }
 NOT_THERE = [
@@ -118,10 +117,7 @@ SYSTEM += ["tests/launcher/runner/test_child.py", *SLURM]
 _STARTER = "/srv/drfd-starter"
 
 #: What is only run when asked for.
-LONG = {
-    "tests.e2e.test_demo.test_figure_9_drf_is_better_than_slots",
-    "tests.e2e.test_demo.test_what_is_idle_is_lent_to_the_smallest_share",
-}
+LONG = {"tests.e2e.test_demo.test_figure_9_drf_is_better_than_slots"}
 
 DOCTOR = """
 from instance import Instance

@@ -26,6 +26,7 @@ from drfd_cli.top.feed import (
     ActionResult,
     Asker,
     FoundOutput,
+    News,
     SnapshotReader,
     fetch_detail,
     find_output,
@@ -55,6 +56,11 @@ def connection(daemon) -> Iterator[Connection]:
 def shown_job(path: Path, **changes: Any) -> dict[str, Any]:
     show, _, _ = replies()
     return {**show, "job": {**show["job"], "stdout": str(path), **changes}}
+
+
+def test_silence_is_told_with_how_long_it_lasts():
+    news = News({}, came_s=100.0)
+    assert (news.trouble(101.5), news.trouble(112.0)) == ("", "no word from the daemon for 12s")
 
 
 # -- actions -----------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ WAITING, RUNNING, ENDED = (
     State(panel=panel) for panel in (TopPanel.WAITING, TopPanel.RUNNING, TopPanel.ENDED)
 )
 PLAIN = Theme(has_colour=False)
-SMALL, LARGE = Size(80, 24), Size(120, 40)
+SMALL = Size(80, 24)
 KEYS = [
     *("up", "down", "left", "right", "tab", "backtab", "enter", "esc", "home", "end", "pgup"),
     *("pgdn", "backspace", "ctrl-l", "ctrl-u", "f1", *"jkgGuschqeyn/?1234 ab漢"),
@@ -104,6 +104,23 @@ def test_a_filter_holds_while_it_is_typed_and_after():
     three = three_jobs()
     three["running"][1]["group"] = "media"
     assert labels(replace(RUNNING, row_filter=RowFilter("media")), three) == ["41"]
+
+
+def test_ones_own_jobs_are_also_those_beyond_the_list():
+    assert labels(after(RUNNING, "u")) == ["41"]
+    assert after(RUNNING, "u", "u").row_filter.is_empty()
+    far = snapshot(pending=[waits(1, "bob")], mine=[waits(900, "alice")], pending_more=1)
+    assert labels(after(WAITING, "u", of=far), far) == ["900"]
+
+
+def test_tasks_that_ended_alike_are_one_row():
+    task = {"array_id": 50, "name": "sweep"}
+    tasks = [
+        ended(60 + at, label=f"50_{at}", array_index=at, exit_code=at // 2, **task)
+        for at in (2, 1, 0)
+    ]
+    rows = shown(snapshot(ended=tasks), State())[TopPanel.ENDED]
+    assert [(each["label"], each["tasks"]) for each in rows] == [("50_2", 1), ("50_[0-1]", 2)]
 
 
 def test_enter_on_the_tree_shows_only_the_jobs_below_and_a_pool_is_folded():
@@ -271,6 +288,8 @@ def test_a_bad_value_is_refused_and_can_be_corrected(key, text):
 
 
 def test_a_job_is_cancelled_only_after_a_yes():
+    alone = after(RUNNING, "c").question
+    assert alone is not None and alone.text == "cancel job 40 (align-reads) of bob?"
     asked = after(WAITING, "j", "c")
     assert asked.question is not None
     assert asked.question.text == "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"

@@ -4,7 +4,6 @@ own. Each process under test is its own."""
 import os
 import shutil
 import subprocess
-from itertools import count
 
 import pytest
 
@@ -114,10 +113,6 @@ def fill():
             return made, word
         made += 1
 """
-
-
-#: Users whose keys nobody else has counted: neither another test nor another run on this machine.
-_uids = count(1_000_000 + 10 * os.getpid())
 
 
 def run_as(code: str, uid: int = 0) -> str:

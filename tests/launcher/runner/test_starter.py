@@ -491,8 +491,6 @@ def test_where_nothing_can_be_written_nothing_is_compiled(tmp_path):
         compile_starter(tmp_path / "none" / "drfd-starter")
 
 
-# -- what it reports in words --------------------------------------------------------------------
-
 # -- shortages ----------------------------------------------------------------------------
 
 
