@@ -17,7 +17,7 @@ from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
 from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode
 from drfd.linux import syscalls
-from drfd.linux.own_process import NOBODY, be_killed_first
+from drfd.linux.own_process import NOBODY, be_killed_first, drop_rights
 
 #: To read the fdinfo of all users' processes (proc_pid_fdinfo(5)); capabilities(7) has the number.
 _CAP_SYS_PTRACE = 1 << 19
@@ -56,17 +56,9 @@ def _give_up_rights(keep: int) -> None:
 
     An ordinary user's process keeps its uid, which is that of all jobs there."""
     if os.getuid() == 0:
-        if keep:
-            syscalls.keep_capabilities()
-        os.setgroups([])
-        os.setresgid(*(NOBODY,) * 3)
-        os.setresuid(*(NOBODY,) * 3)
-        kept = syscalls.capabilities().permitted & keep
-        syscalls.set_capabilities(syscalls.Capabilities(kept, kept, 0))
+        drop_rights(NOBODY, NOBODY, [], keep=keep)
     syscalls.set_no_new_privileges()
     syscalls.set_dumpable(False)
-    if 0 in (*os.getresuid(), *os.getresgid()) or syscalls.capabilities().permitted & ~keep:
-        raise PermissionError("root's rights were not given up")
 
 
 if __name__ == "__main__":
