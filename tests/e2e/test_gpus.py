@@ -162,7 +162,7 @@ def test_a_lost_gpu_does_not_leave_its_number_to_the_next_over_kill_9(machine):
 _LAUNCHER = """
 from drfd.launcher.gpu_meter import supervision
 from drfd.launcher.main import main
-supervision._IS_PRESENT = {"nvidia": lambda: True}
+supervision.is_present = lambda kind: kind == "nvidia"
 main()
 """
 #: By device nodes, so that the configuration does not say which the driver means; and by UUIDs.

@@ -14,8 +14,9 @@ import time
 from contextlib import suppress
 
 from drfd.launcher.gpu_meter.drm import DrmGpus
+from drfd.launcher.gpu_meter.kinds import DRM, NVIDIA, PERIOD_S
 from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
-from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode
+from drfd.launcher.gpu_meter.reading import Unmeasured, encode
 from drfd.linux import syscalls
 from drfd.linux.own_process import NOBODY, be_killed_first, drop_rights
 

@@ -18,12 +18,10 @@ from pathlib import Path
 from drfd.devices import amd
 from drfd.devices.gpu import GpuFault
 from drfd.devices.kernel_files import entries, number
+from drfd.launcher.gpu_meter.kinds import INTEL, drm_gpus
 from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, process_reading
 from drfd.linux.kernel_files import word_in
 
-_AMD, _INTEL = "0x1002", "0x8086"
-#: Where Intel's GPUs that are part of the processor are; what they use is the machine's memory.
-_IN_PROCESSOR = "0000:00:"
 #: Units of drm-usage-stats.rst; a number without one is in bytes.
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 #: Regions of memory that lie on the GPU: of amdgpu, xe and i915.
@@ -56,26 +54,6 @@ class _Use:
 _Client = tuple[str, str]
 
 
-def is_present(root: Path = Path("/")) -> bool:
-    return any(_gpus(root))
-
-
-def _gpus(root: Path) -> dict[str, tuple[str, Path]]:
-    """Return PCI address → vendor and sysfs directory of each GPU with a render node and, as far as
-    can be told at once, memory of its own."""
-    found: dict[str, tuple[str, Path]] = {}
-    for node in sorted(root.glob("sys/class/drm/renderD*")):
-        device = node / "device"
-        vendor = word_in(f"{device}/vendor")
-        for line in word_in(f"{device}/uevent").splitlines():
-            name, _, pci = line.partition("=")
-            if name != "PCI_SLOT_NAME" or vendor not in (_AMD, _INTEL):
-                continue
-            if vendor != _INTEL or not pci.startswith(_IN_PROCESSOR):
-                found[pci] = vendor, device
-    return found
-
-
 class DrmGpus:
     """The GPUs below `root`, which is the machine itself except in tests."""
 
@@ -91,7 +69,7 @@ class DrmGpus:
         self._before: dict[tuple[str, int], tuple[_Use, int]] = {}
 
     def read(self) -> list[GpuReading]:
-        gpus = _gpus(self._root)
+        gpus = drm_gpus(self._root)
         uses, is_whole = self._uses()
         self._add_kfd(uses, gpus)
         busy = self._busy(uses)
@@ -115,7 +93,7 @@ class DrmGpus:
         ]
         used = _number(f"{device}/mem_info_vram_used")
         known = [use.memory for _, use in own]
-        if vendor == _INTEL and is_whole and None not in known:
+        if vendor == INTEL and is_whole and None not in known:
             used = sum(each or 0 for each in known)
         unique = word_in(f"{device}/unique_id")
         return {

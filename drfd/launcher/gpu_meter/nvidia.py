@@ -6,7 +6,6 @@ A figure that the driver refuses or does not have is None: many are missing of a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
@@ -24,14 +23,7 @@ from drfd.launcher.gpu_meter.reading import (
 for _name in ("ctypes.util", "string", "threading"):
     import_module(_name)
 
-#: There while the driver is loaded.
-_DRIVER = "/proc/driver/nvidia/version"
-
 T = TypeVar("T")
-
-
-def is_present() -> bool:
-    return os.path.exists(_DRIVER)
 
 
 class NvidiaGpus:

@@ -22,12 +22,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TypedDict
 
-#: Kinds of drivers: NVIDIA's own, and those of the kernel's DRM (AMD and Intel).
-NVIDIA, DRM = "nvidia", "drm"
-#: Seconds between two lines.
-PERIOD_S = 2.0
-#: Largest number of bytes of a line. Where it would be longer, it has fewer processes.
-MAX_LINE_BYTES = 256 << 10
+from drfd.launcher.gpu_meter.kinds import MAX_LINE_BYTES
+
 #: Processes of each user on each GPU that such a line has one by one, the largest number that fits.
 _SINGLE = (256, 64, 16, 4, 1)
 #: The first pid namespace of a machine (PROC_PID_INIT_INO, include/linux/proc_ns.h): drivers count

@@ -14,8 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from drfd.launcher.gpu_meter import drm, nvidia
-from drfd.launcher.gpu_meter.reading import DRM, MAX_LINE_BYTES, NVIDIA, PERIOD_S
+from drfd.launcher.gpu_meter.kinds import DRM, MAX_LINE_BYTES, NVIDIA, PERIOD_S, is_present
 from drfd.launcher.protocol import GPUS, Message
 from drfd.launcher.system.background import BackgroundWork
 
@@ -30,8 +29,6 @@ _LONG_LIFE_S = 600.0
 #: Seconds until it is looked again whether the machine has such a GPU.
 _LOOK_S = 60.0
 
-_IS_PRESENT = {NVIDIA: nvidia.is_present, DRM: drm.is_present}
-
 
 class GpuMeters:
     """The processes of all kinds of GPUs that the machine has. They run while they are wanted."""
@@ -42,7 +39,7 @@ class GpuMeters:
         selector: selectors.BaseSelector,
         send: Callable[[Message], None],
     ) -> None:
-        self._meters = [_Meter(kind, background, selector, send) for kind in _IS_PRESENT]
+        self._meters = [_Meter(kind, background, selector, send) for kind in (NVIDIA, DRM)]
 
     def turn(self, on: bool) -> None:
         for meter in self._meters:
@@ -93,7 +90,7 @@ class _Meter:
             return
         if self._pid is not None:
             self._replace(f"it was silent for {SILENT_S:.0f} s")
-        elif not _IS_PRESENT[self._kind]():
+        elif not is_present(self._kind):
             self.due_s = now_s + _LOOK_S
         else:
             self._start(now_s)

@@ -21,13 +21,8 @@ import pytest
 
 from drfd.launcher.gpu_meter import drm, supervision
 from drfd.launcher.gpu_meter.drm import DrmGpus
-from drfd.launcher.gpu_meter.reading import (
-    MAX_LINE_BYTES,
-    NVIDIA,
-    GpuReading,
-    ProcessReading,
-    encode,
-)
+from drfd.launcher.gpu_meter.kinds import MAX_LINE_BYTES, NVIDIA
+from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, encode
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
@@ -487,8 +482,9 @@ class Stage:
         self.background = BackgroundWork(self.selector)
         self.reports: list[Message] = []
         self.longest_turn_s = 0.0
-        monkeypatch.setattr(supervision, "_IS_PRESENT", {NVIDIA: lambda: True})
+        monkeypatch.setattr(supervision, "is_present", lambda kind: kind == NVIDIA)
         self.meters = GpuMeters(self.background, self.selector, self.reports.append)
+        self.meters._meters = [each for each in self.meters._meters if each._kind == NVIDIA]
         self._patch = monkeypatch
         monkeypatch.setattr(supervision, "_PAUSE_S", 0.01)
         monkeypatch.setattr(supervision, "_MAX_PAUSE_S", 0.05)
@@ -634,7 +630,7 @@ def test_when_it_is_turned_off_reports_and_process_end_at_once(stage):
 
 _PRESENT = (
     "from drfd.launcher.gpu_meter import supervision as s; "
-    "s._IS_PRESENT = {'nvidia': lambda: True, 'drm': lambda: False}\n"
+    "s.is_present = lambda kind: kind == 'nvidia'\n"
 )
 
 
