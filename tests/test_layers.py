@@ -113,14 +113,14 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
             *("signatures", "signalling", "lending", "notices", "gpu_meter"),
         },
+        "startup": {"port", "settings"},
         "main": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("settings", "signatures", "server"),
+            *("settings", "signatures", "server", "startup"),
         },
         "slurm": {
             *("settings", "protocol", "system", "attempt_files", "runner", "port", "signatures"),
-            # The lock and the socket of a launcher.
-            "main",
+            "startup",
         },
         "__main__": {"main"},
     },
@@ -374,8 +374,10 @@ def test_a_launcher_loads_nothing_of_the_controllers(unit):
     command = [sys.executable, "-I", "-c", program, *line.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
-    assert "drfd.launcher.server" in loaded
+    is_slurms = "slurm" in unit
+    servers = {"drfd.launcher.server", "drfd.launcher.slurm.server"}.intersection(loaded)
+    assert servers == {f"drfd.launcher.{'slurm.' * is_slurms}server"}, "not that of the other"
     own = {name.split(".")[1] for name in loaded if name.startswith("drfd.")}
-    assert own <= {"launcher", *GROUND, *({"slurm"} if "slurm" in unit else ())}
+    assert own <= {"launcher", *GROUND, *(["slurm"] * is_slurms)}
     foreign = {name.split(".")[0] for name in loaded} - sys.stdlib_module_names
-    assert foreign == {"drfd", "cgroupspy"}
+    assert foreign == {"drfd", *(["cgroupspy"] * (not is_slurms))}

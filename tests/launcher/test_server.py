@@ -599,7 +599,9 @@ def test_a_second_launcher_waits_until_the_first_is_gone(launcher):
 
 def test_a_second_launcher_gives_up_when_the_first_stays(make_launcher, launcher):
     first = launcher.connect()
-    second = launcher.start(prelude="import drfd.launcher.main as m; m._PREDECESSOR_WAIT_S = 0.1")
+    second = launcher.start(
+        prelude="import drfd.launcher.startup as m; m._PREDECESSOR_WAIT_S = 0.1"
+    )
     assert second.wait(WAIT_S) == 1
     said = launcher.log().splitlines()[-1]
     assert said == f"drfd-launcher: another launcher holds {launcher.state}", "and nothing after it"

@@ -13,15 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drfd.common import failpoints, journald
-from drfd.launcher.main import (
-    Setup,
-    ending_if_wrong,
-    listen,
-    lock_state,
-    parser_of,
-    read_setup,
-    supervise,
-)
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import SECRET_NAME, SOCKET_NAME
 from drfd.launcher.runner import inheritance
@@ -30,6 +21,15 @@ from drfd.launcher.signatures import SigningKeys
 from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.server import SlurmLauncher
 from drfd.launcher.slurm.submitting.preparation import is_there
+from drfd.launcher.startup import (
+    Setup,
+    ending_if_wrong,
+    listen,
+    lock_state,
+    parser_of,
+    read_setup,
+    supervise,
+)
 from drfd.linux import service
 from drfd.linux.service import Service
 
