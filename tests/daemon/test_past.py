@@ -1,5 +1,6 @@
 """What is asked of jobs that are over, reports, and the account of promises."""
 
+import asyncio
 import sqlite3
 import zlib
 from collections.abc import Callable
@@ -290,3 +291,15 @@ async def test_a_file_not_to_be_read_is_an_error_with_its_cure(start, clock):
     with pytest.raises(HostError, match="cannot use the account of promises") as error:
         await desk.ask(BOB, op="ledger")
     assert "moved away" in error.value.hint
+
+
+@pytest.mark.slow
+async def test_whoever_waits_for_an_account_with_much_to_do_still_has_lists(start, clock):
+    desk = await busy(start, clock)
+    async with desk.requests.accountant._turn:
+        waiting = asyncio.create_task(desk.ask(BOB, op="ledger"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            assert (await desk.ask(BOB, op="status"))["jobs"]
+        assert not waiting.done()
+    assert (await waiting)["rows"]

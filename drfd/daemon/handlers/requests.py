@@ -87,7 +87,7 @@ _DEMAND_REASONS = {
     "QUOTA",
 }
 #: Names of locks.
-_LISTS, _FORECASTS = "lists", "forecasts"
+_LISTS, _FORECASTS, _LEDGERS = "lists", "forecasts", "ledgers"
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4
 
@@ -211,7 +211,7 @@ class Requests:
 
     # -- verbs ------------------------------------------------------------------------------
 
-    @verb(msg.LedgerRequest, lock=_LISTS, waits=True)
+    @verb(msg.LedgerRequest, lock=_LEDGERS, waits=True)
     async def _ledger(self, actor: st.Actor, request: msg.LedgerRequest) -> replies.LedgerReply:
         user = request.user
         if not actor.is_admin and user not in (None, actor.user):
