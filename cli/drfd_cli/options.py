@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import click
@@ -596,6 +595,8 @@ class WithExperiments(click.Group):
     used."""
 
     def __init__(self, *args: Any, experiments: tuple[str, ...], **settings: Any) -> None:
+        from importlib.util import find_spec
+
         super().__init__(*args, **settings)
         self._experiments = experiments if find_spec(_EXPERIMENTS) is not None else ()
 

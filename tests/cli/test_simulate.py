@@ -356,7 +356,7 @@ def test_progress_is_shown_on_a_terminal(tmp_path):
 
 
 def test_where_only_the_program_is_installed_there_are_no_experiments(monkeypatch):
-    monkeypatch.setattr("drfd_cli.options.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     group = WithExperiments("demo", experiments=("fig8",))
     with pytest.raises(click.UsageError, match="No such command 'fig8'"):
         group.main(["fig8", "--seconds", "12"], standalone_mode=False)
