@@ -123,6 +123,7 @@ class _SubmitCommand(JobCommand):
             return rest
         of_slurm = [] if ctx.params["ignore_sbatch"] else _of_slurm(ctx, script, name)
         own = directives(script, name, check=check_options)
+        # Some releases of click keep a value that is there.
         ctx.params.clear()
         return super().parse_args(ctx, [*of_slurm, *own, *args])
 
