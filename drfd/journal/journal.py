@@ -442,14 +442,10 @@ class Journal:
             return Outcome.CANCELLED
         return found
 
-    def ended(
-        self, *, limit: int, user: str | None = None, states: Sequence[str] = ()
-    ) -> list[Job]:
-        """Return the jobs that ended last, newest first, of this user and with these outcomes."""
+    def ended(self, *, limit: int) -> list[Job]:
+        """Return the jobs that ended last, newest first."""
         with self._db.reported("read"):
-            rows = self._db.execute(
-                *query(PastFilter(user=user, states=tuple(states), limit=limit))
-            )
+            rows = self._db.execute(*query(PastFilter(limit=limit)))
             return [self._records.job(data) for (data,) in rows]
 
     def ended_since(self, at_s: float) -> Iterator[Job]:
