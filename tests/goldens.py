@@ -362,6 +362,7 @@ ASKED: list[tuple[str, Message]] = [
     ),
     ("status", {"after": [1, False]}),
     ("usage", {"id": 9}),
+    ("usage", {"user": "root"}),
     ("show", {"id": 2}),
     ("show", {"id": 3}),
     ("show", {"id": "4_1"}),

@@ -80,6 +80,19 @@ def latest(connect: Callable[[], Connection]) -> Ref | None:
     return _recent(connect(), 1)["id"]
 
 
+def latest_running(connect: Callable[[], Connection]) -> Ref | None:
+    """Return the caller's latest running job if a person at a terminal asks, and say so; else
+    None. Raises Refused if none runs."""
+    if not is_person_here():
+        return None
+    found: list[RecentJobView] = connect().request("recent", limit=_MOST)["recent"]
+    running = next((job for job in found if job["state"] == "RUNNING"), None)
+    if running is None:
+        raise Refused("no-such-job", "no job of yours runs")
+    _tell(running)
+    return running["id"]
+
+
 def _recent(client: Connection, back: int) -> RecentJobView:
     most = max(1, min(_MOST, back))
     found: list[RecentJobView] = client.request("recent", limit=most)["recent"]

@@ -15,8 +15,6 @@ from drfd_cli import charts, output
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 
-#: Most columns of a line.
-_WIDEST = 100
 #: A cell of a table, or None if it is empty.
 Cell = str | int | float | None
 
@@ -78,6 +76,11 @@ def show_figures(figures: Sequence[Figure]) -> None:
             click.echo()
             output.tell(table.title)
             print_table(table)
+        for panel in figure.panels:
+            click.echo()
+            click.echo(charts.draw(panel))
+        if figure.notes:
+            click.echo()
         for note in figure.notes:
             _wrap("- ", note)
 
@@ -113,7 +116,7 @@ def _shown(column: Column, cell: Cell) -> str:
 
 
 def _wrap(lead: str, text: str) -> None:
-    wide = min(_WIDEST, output.width())
+    wide = min(charts.WIDEST, output.width())
     for line in textwrap.wrap(
         output.clean(text, 2000), wide, initial_indent=lead, subsequent_indent="  "
     ):
@@ -122,7 +125,7 @@ def _wrap(lead: str, text: str) -> None:
 
 plot_option = click.option(
     "--plot", "plot_path", metavar="FILE",
-    help="Draw its curves as a picture: FILE.svg or FILE.png. Needs matplotlib.",
+    help="Also draw it as a picture: FILE.svg or FILE.png. Needs matplotlib.",
 )  # fmt: skip
 #: Runs an experiment for so many seconds, perhaps without a word, and returns its figure, and a
 #: sentence for each result that is not as it should be.

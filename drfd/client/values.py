@@ -210,7 +210,8 @@ class UsagePoints(Value):
     gpu_utilisation: tuple[int | None, ...] = ()
     #: The part of `cores` that was lent; empty for a job without a range of cores.
     cores_lent: tuple[float | None, ...] = ()
-    demand: Amounts
+    #: The job's demand, or None for the jobs of a user together.
+    demand: Amounts | None
 
     @classmethod
     def of(cls, view: Mapping[str, Any], **others: object) -> Self:

@@ -780,7 +780,8 @@ class ShutdownReply(BatchReply):
 
 class UsageReply(TypedDict):
     usage: CurveView
-    demand: ResourcesView
+    #: Null for the jobs of a user together.
+    demand: ResourcesView | None
 
 
 class QuotaView(TypedDict):

@@ -236,9 +236,10 @@ class WaitingRequest(_Request, tag="waiting", frozen=True):
 
 
 class UsageRequest(_Request, tag="usage", frozen=True):
-    """Ask for the use of a job over time."""
+    """Ask for the use over time of a job, or of a user's jobs together. Exactly one is given."""
 
-    id: Ref
+    id: Ref | None = None
+    user: Name | None = None
 
 
 class BatchRequest(Request, frozen=True):

@@ -137,15 +137,17 @@ def test_a_change_of_the_latest_job_is_asked_about(
     assert done == ([[43]] if is_done else [])
 
 
-def test_a_command_without_a_job_is_for_the_latest(drf, knowing, monkeypatch):
+def test_a_command_without_a_job_is_for_the_latest_that_runs(drf, knowing, monkeypatch):
     result = drf("exec", "--", "true")
     assert (result.code, knowing.requests) == (2, [])
     assert "name the job: drf exec ID -- CMD" in result.err
     monkeypatch.setattr(which_job, "is_person_here", lambda: True)
     # The answer is about another job, so that nothing is sent.
     result = drf("exec", "--", "true")
-    assert result.err.startswith("drf: job 43 (eval)\n")
-    assert asked(knowing, "show")["id"] == 43
+    assert result.err.startswith("drf: job 42 (train)\n")
+    assert asked(knowing, "show")["id"] == 42
+    knowing.replies["recent"] = {"recent": [each for each in JOBS if each["state"] != "RUNNING"]}
+    assert drf("exec", "--", "true") == Result(1, "", "drf: no job of yours runs\n")
 
 
 # -- what is offered ---------------------------------------------------------------------------

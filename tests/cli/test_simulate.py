@@ -295,6 +295,7 @@ def test_without_a_capacity_one_is_suggested_that_will_do(drf, table):
         ("TRACE NODE --io-profile /nowhere.csv", 1, "/nowhere.csv: cannot be read"),
         ("TRACE NODE --history", 2, "name one TRACE, or --history"),
         ("TRACE NODE --since 7d", 2, "--since goes with --history"),
+        ("TRACE NODE --plot - --json", 2, "--plot - goes without --json"),
         ("none.csv NODE", 1, "none.csv: cannot be read"),
         ("", 2, "--help"),
         # A slip is not taken for a file.
@@ -352,6 +353,18 @@ def test_progress_is_shown_on_a_terminal(tmp_path):
     assert b"\x1b[Kdrf: simulated drf in " in shown, "the line of progress is gone by then"
 
 
+def test_the_curves_come_after_the_tables(drf, table):
+    lines = drf("simulate", table, *DRF_ONLY, "--plot", "-").screen.splitlines()
+    titles = [
+        "Waits: the part of the jobs that waited no longer",
+        "Use of cores",
+        "Use of memory",
+        "Dominant shares by user, drf",
+    ]
+    assert [line for line in lines if line in titles] == titles
+    assert "o ann   + bob   x eve   = several" in lines[-1]
+
+
 # -- the paper's figures -----------------------------------------------------------------------
 
 
@@ -372,6 +385,12 @@ def test_the_papers_figures_are_listed_and_shown(drf):
     rows = [line.split()[0] for line in screen.splitlines() if line.endswith("%")]
     assert rows == ["B", "A", "A", "B", "A"]
     assert "The paper: B A A B A" in screen
+    lines = drf("simulate", "paper", "fig8", "--nodes", 8).screen.splitlines()
+    chart = lines[lines.index("CPU") :][:15]
+    first = [line[7:20] for line in chart]
+    high, low = (max(range(15), key=lambda n, sign=sign: first[n].count(sign)) for sign in "+o")
+    assert high < low, "job 2 has more CPUs in the first phase"
+    assert chart[-1].strip() == "o job 1   + job 2   = several"
 
 
 @pytest.mark.slow

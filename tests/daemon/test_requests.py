@@ -939,7 +939,7 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, n
         "report": {"by": "job"}, "wait": {"ids": [*range(1, 20_001)], "timeout_s": 0.0},
         "events": {"standing": True, "select": {"everything": True}}, "snapshots": {},
         "waiting": {},
-        "usage": one, "ledger": {}, "ledger_check": {}, "shares": {}, "nodes": {},
+        "usage": {"user": "alice"}, "ledger": {}, "ledger_check": {}, "shares": {}, "nodes": {},
         "doctor": {}, "metrics": {}, "reload": {}, "drain": {"on": True},
         "submit": {"argv": ["true"], "cwd": "/", "array": "0-19999"},
         "submit_list": {"jobs": [{"argv": ["true"]}] * 1000}, "end_stray": {"id": 1, "attempt": 1},

@@ -37,11 +37,11 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class _ExecCommand(GroupedHelp):
-    """The verb, which takes `drf exec -- CMD` for the latest job."""
+    """The verb, which takes `drf exec -- CMD` for the latest running job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["--"] and not ctx.resilient_parsing:
-            found = which_job.latest(connect)
+            found = which_job.latest_running(connect)
             if found is None:
                 raise click.UsageError("name the job: drf exec ID -- CMD", ctx)
             args = [str(found), *args]

@@ -22,6 +22,7 @@ from drfd_cli.options import (
     MOMENT,
     QuantityParam,
     WithExperiments,
+    asked_form,
     connect,
     prints_result,
 )
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from drfd.sim.workload import Workload
 
 
+#: The file name of `--plot` that means the terminal.
+_HERE = "-"
 #: Least seconds between two updates of the progress line.
 _TELL_EVERY_S = 0.2
 
@@ -102,7 +105,7 @@ def _weight(text: str) -> tuple[str, Fraction]:
               help="Only the first so many.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
 @click.option("--plot", "plot_path", metavar="FILE",
-              help="Draw shares, waits and use: FILE.svg or FILE.png.")  # fmt: skip
+              help="Draw shares, waits and use: FILE.svg, FILE.png, or - for here.")  # fmt: skip
 @prints_result()
 def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
@@ -133,7 +136,10 @@ def trace(
         raise click.UsageError("name one TRACE, or --history")
     if since is not None and not history:
         raise click.UsageError("--since goes with --history")
-    charts.check_plot(plot_path)
+    if plot_path == _HERE and asked_form().as_json:
+        raise click.UsageError("--plot - goes without --json")
+    if plot_path != _HERE:
+        charts.check_plot(plot_path)
     rules: Rules | None = None
     if history:
         work, rules = past_of(since, capacity)
@@ -187,7 +193,12 @@ def _plot(path: str | None, work: Workload, runs: dict[str, Run]) -> int:
     panels = panels_of(runs)
     if not panels:
         raise Refused("bad-plot", "nothing ran, so there is nothing to be drawn")
-    charts.write_plot(path, Path(work.source).name, panels)
+    if path == _HERE:
+        for panel in panels:
+            click.echo()
+            click.echo(charts.draw(panel))
+    else:
+        charts.write_plot(path, Path(work.source).name, panels)
     return 0
 
 

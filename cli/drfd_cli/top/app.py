@@ -8,6 +8,7 @@ screen only lines that have changed are written.
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import select
@@ -39,6 +40,7 @@ from drfd_cli.top.feed import (
     FoundOutput,
     SnapshotReader,
     fetch_detail,
+    fetch_shortfalls,
     find_output,
     request_action,
     search_waiting,
@@ -165,6 +167,8 @@ _JOB_S = 1.8
 #: Seconds between two searches of all waiting jobs, and the least ratio of them to the time that
 #: such a search takes.
 _WAITING_S, _TIMES = 2.0, 20.0
+#: Seconds between two requests for what was missing of the promises.
+_SHORTFALLS_S = 900.0
 #: Seconds after which a message about the last action goes away, if no key was pressed.
 _MESSAGE_S = 8.0
 #: Seconds between two checks whether drf is in the foreground again.
@@ -189,6 +193,10 @@ class App:
         self._history = History()
         self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
+        #: For requests that take long, while others are answered.
+        self._slow_asker = Asker(Connection(connection.path), self._wake)
+        self._shortfalls: dict[str, int] = {}
+        self._shortfalls_s = -math.inf
         self._asked_s = 0.0
         #: The answer to the last search of all waiting jobs; whether another one is on its way, and
         #: from when on one may be made.
@@ -206,11 +214,12 @@ class App:
                 self._screen.enter()
                 self._feed.start()
                 self._asker.start()
+                self._slow_asker.start()
                 while self._step():
                     pass
             finally:
                 self._screen.leave()
-                for worker in (self._feed, self._asker):
+                for worker in (self._feed, self._asker, self._slow_asker):
                     worker.stop()
         return in_words(self._feed.news.snapshot)
 
@@ -224,6 +233,7 @@ class App:
             if self._feed.problem is not None:
                 raise self._feed.problem
             self._take_answers()
+        self._ask_for_shortfalls()
         if 0 in ready:
             data = os.read(0, 4096)
             # Without data the terminal is gone.
@@ -250,7 +260,8 @@ class App:
         # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
         return Scene(
-            news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._history
+            news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._history,
+            self._shortfalls,
         )  # fmt: skip
 
     def _press(self, key: str) -> bool:
@@ -300,6 +311,13 @@ class App:
             signal.signal(signal.SIGTSTP, self._notice)
             self._come_back()
 
+    def _ask_for_shortfalls(self) -> None:
+        """Ask what users lacked of their promises, if that was not done lately."""
+        now_s = time.monotonic()
+        if not self._slow_asker.open_count and now_s - self._shortfalls_s > _SHORTFALLS_S:
+            self._shortfalls_s = now_s
+            self._slow_asker.ask(fetch_shortfalls)
+
     def _ask_about_job(self) -> None:
         row, errors = self._state.job, self._state.shows_errors
         if row is not None:
@@ -329,6 +347,10 @@ class App:
         self._asker.ask(ask)
 
     def _take_answers(self) -> None:
+        for answer in self._slow_asker.answers():
+            if isinstance(answer, Exception):
+                raise answer
+            self._shortfalls = answer
         for answer in self._asker.answers():
             match answer:
                 case ActionResult():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from drfd.client.connection import Connection
-from drfd_cli import output
+from drfd_cli import charts, output
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
 from drfd_experiments.figures import Column, Figure, Table, live_figure
@@ -177,15 +177,15 @@ def opening(doctor: DoctorReply, scale: Scale, machine: str) -> None:
 Show = Callable[["Scenario", float], None]
 
 
-def _levels(play: Scenario, at_s: float) -> str:
+def _print_levels(play: Scenario, at_s: float) -> None:
     levels = ", ".join(f"{job} {max(rows[-1]):.0%}" for job, rows in play.shares.items())
-    return f"{at_s:5.1f} s  dominant shares: {levels}"
+    click.echo(f"{at_s:5.1f} s  dominant shares: {levels}")
 
 
 def screen(*, quiet: bool) -> AbstractContextManager[Show]:
     """Return a context with a function that shows the dominant shares."""
     return private_daemon.live_view(
-        _levels, lambda play, at_s: click.echo(_levels(play, at_s)), draw_s=1, tell_s=2,
+        lambda play, at_s: charts.draw(panels(play.shares)[-1]), _print_levels, draw_s=1, tell_s=2,
         quiet=quiet,
     )  # fmt: skip
 

@@ -32,7 +32,6 @@ from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.release_times import Certainty
-from drfd.core.usage import Curve
 from drfd.daemon.children.accountant import Accountant
 from drfd.daemon.children.answers import ErrorMessage
 from drfd.daemon.children.forecasts import ForecastReply, Forecasts, StartQuestion, TrialQuestion
@@ -729,13 +728,14 @@ class Requests:
 
     @verb(msg.UsageRequest)
     def _usage(self, _: st.Actor, request: msg.UsageRequest) -> replies.UsageReply:
-        """Return the use of a job over time. Every user may ask."""
+        """Return the use over time of a job, or of a user's jobs. Every user may ask."""
+        if (request.id is None) is (request.user is None):
+            raise Refused("bad-request", "usage is of one job, or of one user: give id or user")
+        if request.user is not None:
+            return views.usage_points_view(self.curves.of_user(request.user), None)
+        assert request.id is not None
         job = self._lookup.single_job(request.id)
-        curve = self.curves.of_job(job) or Curve(job.attempt)
-        return {
-            "usage": views.curve_view(curve, job.spec.demand),
-            "demand": views.demand_view(job.spec),
-        }
+        return views.usage_points_view(self.curves.of_job(job), job.spec)
 
     async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> replies.DryRunReply:
         """Return the forecast for a submission that is not made. If there is no estimate, a null

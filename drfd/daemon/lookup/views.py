@@ -427,9 +427,16 @@ class Sums:
         return {**self._sums, "cores": None if cores is None else round(cores, 3)}
 
 
-def curve_view(curve: Curve, demand: Resources) -> replies.CurveView:
+def usage_points_view(curve: Curve | None, spec: JobSpec | None) -> replies.UsageReply:
+    return {
+        "usage": curve_view(curve or Curve(0), None if spec is None else spec.demand),
+        "demand": None if spec is None else demand_view(spec),
+    }
+
+
+def curve_view(curve: Curve, demand: Resources | None) -> replies.CurveView:
     """Return the points, oldest first: means of the interval that ends at `at`, or null. `demand`
-    is the job's."""
+    is the job's, or None for the jobs of a user."""
     points = list(curve.points())
 
     def cores(name: str) -> list[float | None]:
@@ -448,7 +455,7 @@ def curve_view(curve: Curve, demand: Resources) -> replies.CurveView:
     if "lent_milli" in curve.columns:
         view["cores_lent"] = cores("lent_milli")
     used = (curve.columns.get(name, ()) for name in ("gpu_memory_kib", "gpu_percent"))
-    if any(map(any, used)) or _gpus_asked(demand):
+    if any(map(any, used)) or (demand is not None and _gpus_asked(demand)):
         view["gpu_memory"] = means("gpu_memory_bytes")
         view["gpu_utilisation"] = means("gpu_percent")
     return view
