@@ -426,7 +426,7 @@ def _limit_hours(rules: Rules) -> LimitHours:
 
 
 def clock() -> Now:
-    return Now(at_s=time.time(), mono_s=time.monotonic())
+    return Now(time.time(), time.monotonic())
 
 
 def _end_after(error: Exception) -> NoReturn:

@@ -116,7 +116,7 @@ def test_a_step_of_the_clock_charges_nobody_and_repays_nothing():
 
     def owed_s(at_s: float, ahead_s: float) -> float:
         """How long the share has been kept idle that is beyond bob's own."""
-        clock = replace(now(at_s), at_s=now(at_s + ahead_s).at_s)
+        clock = now(at_s)._replace(at_s=now(at_s + ahead_s).at_s)
         assert list(scheduler.run(ledger, machine.rules, clock)) == []
         debt = scheduler.debts["root.bob"]
         return debt.owed / (debt.idle - debt.entitled) / 1000

@@ -231,7 +231,7 @@ def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell)
         return run(*given)
 
     shell.engine.scheduler.run = slow
-    shell.engine.clock = lambda: replace(now(), mono_s=mono_s[0])
+    shell.engine.clock = lambda: now()._replace(mono_s=mono_s[0])
     shell.turn(st.SubmitAsked(now(), spec(asks=demand(9))))
     assert [effect.job_id for effect in shell.host.take()] == [1]
     # It has decided something.

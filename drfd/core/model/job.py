@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from sys import intern
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec import Meta, Struct, structs
 
@@ -67,8 +67,7 @@ class Words:
 NO_WORDS = Words()
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(NamedTuple):
     at_s: float
     mono_s: float
 
