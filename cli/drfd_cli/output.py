@@ -141,11 +141,6 @@ def ref(row: JobView) -> Ref:
     return row["id"] if row["array_id"] is None else label(row)
 
 
-def standing(reply: Mapping[str, object]) -> dict[str, object]:
-    """Return the part of a reply that is about the service as a whole, if it has one."""
-    return {key: reply[key] for key in ("launcher_away_s", "notices") if key in reply}
-
-
 def launcher_away(reply: BatchReply | HelloReply | StatusReply) -> str | None:
     """Return the notice that the launcher is away, or None if there is none."""
     found = (each for each in reply.get("notices") or () if each["code"] == "LAUNCHER_AWAY")

@@ -24,7 +24,7 @@ from drfd_cli.options import (
     prints_result,
     state_option,
 )
-from drfd_cli.output import Result, pick
+from drfd_cli.output import Result
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import BatchReply, Failure, ShutdownReply, StatusReply
@@ -104,8 +104,7 @@ def act(
     reply = client.request(verb, select=select, **asked)
     return Result(
         show=lambda: _show(client, reply, done_word, tell),
-        # The daemon sends notices only if a part of the request has to wait.
-        view=lambda: {**pick(reply, ("done", "failed", "unnamed")), **output.standing(reply)},
+        view=lambda: reply,
         finish=lambda: _finish(reply, done_word, is_filtered=is_filtered),
     )
 

@@ -83,8 +83,8 @@ def _whole(pages: Iterable[StatusReply]) -> tuple[list[JobView], Counter[str]]:
 
 
 def _view(first: StatusReply, jobs: list[JobView], counts: Counter[str]) -> Mapping[str, object]:
-    about = output.pick(first, ("draining", "drain", "gpus"))
-    return {"jobs": jobs, "counts": counts, **about, **output.standing(first)}
+    told = ("draining", "drain", "gpus", "launcher_away_s", "notices")
+    return {"jobs": jobs, "counts": counts, **output.pick(first, told)}
 
 
 def _print_jobs(first: StatusReply, jobs: list[JobView], counts: Counter[str]) -> None:
