@@ -256,8 +256,8 @@ def test_a_job_that_is_frozen_for_another_goes_on_afterwards_as_the_same_process
 # -- load from outside ------------------------------------------------------------------------
 
 MIB, GIB = 1 << 20, 1 << 30
-#: So much a process from outside takes, and a job.
-OUTSIDE, OWN = 3 * GIB, 2 * GIB
+#: So much a process from outside takes, and a job; and what others may come to use meanwhile.
+OUTSIDE, OWN, MORE = 5 * GIB, 2 * GIB, 2 * GIB
 HOG = """
 import sys, time
 block = bytearray(int(sys.argv[1]))
@@ -267,10 +267,10 @@ time.sleep(600)
 
 
 def burdened() -> str:
-    """Nearly all memory that is free now is for jobs: what others use already, and a GiB more, the
+    """Nearly all memory that is free now is for jobs: what others use already, and `MORE`, the
     machine has besides, for guests may boot meanwhile. So few cores are that others, who use the
     rest as they like, are not noticed there."""
-    memory = psutil.virtual_memory().available // MIB * MIB - GIB
+    memory = psutil.virtual_memory().available // MIB * MIB - MORE
     text = PLAIN.replace("cores = 9", "cores = 0.25").replace('"18G"', str(memory))
     return f"{text}[scheduling]\nrespect_external_load = true\n"
 
@@ -279,8 +279,8 @@ def test_a_job_waits_for_memory_that_others_really_use_and_starts_when_they_have
     make_instance,
 ):
     """What a job of drfd's own holds at the same time is not from outside."""
-    if psutil.virtual_memory().available < OUTSIDE + OWN + 3 * GIB:
-        pytest.skip("too little memory is free here for processes that take 5 GiB of it")
+    if psutil.virtual_memory().available < OUTSIDE + OWN + MORE + 2 * GIB:
+        pytest.skip("too little memory is free here for processes that take 7 GiB of it")
     instance = make_instance(burdened()).start()
     little, hog = ("-c", "0.05"), (sys.executable, "-c", HOG)
     own = instance.submit(*little, "-m", "3G", "--", *hog, OWN)
@@ -300,7 +300,7 @@ def test_a_job_waits_for_memory_that_others_really_use_and_starts_when_they_have
         assert load["kept"]["memory"] < OUTSIDE
 
         capacity = instance._ask("shares")["capacity"]["memory"]
-        asked = (capacity - 3 * GIB - GIB // 2) // MIB
+        asked = (capacity - 3 * GIB - load["kept"]["memory"] // 2) // MIB
         job_id = instance.submit(*little, "-m", f"{asked}M", "--", "true")
         wait_for("the reason", lambda: reason(instance, job_id) == "EXTERNAL_LOAD")
         text = instance.show(job_id)["reason"]["text"]
