@@ -304,6 +304,15 @@ def test_whom_the_first_job_of_a_user_would_hurt_is_told_before_the_next_pass_al
     assert why(bench, 4, last) == FOR_ALICE
 
 
+def test_a_user_who_is_newer_than_the_pass_is_told_a_reason_as_those_before(bench):
+    """Bob's job alone holds what is short, and nothing of his waits."""
+    bench.rules = altered(bench.rules, pools={"lab": Pool(limit={"cores": 9000})})
+    last = crowded(bench)
+    assert why(bench, 3, last) is not None
+    bench.submit(of(DAVE, 8), at_s=60)
+    assert why(bench, 4, last).code is why(bench, 3, last).code
+
+
 # -- the list --------------------------------------------------------------------------------------
 
 

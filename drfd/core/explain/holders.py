@@ -229,9 +229,11 @@ def after(case: Case, blame: Blame) -> ShareTree:
 
         def without_them() -> ShareTree:
             used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
-            return case.rules.shares.share_tree(used, ledger.queues)
+            return case.rules.shares.share_tree(used, [*ledger.queues, case.leaf])
 
-        share_tree = case.plan.cached((gone, ledger.allocations.version), without_them)
+        cached = case.plan.cached((gone, ledger.allocations.version), without_them)
+        # The leaf may be newer than the tree.
+        share_tree = cached if case.leaf in cached.nodes else without_them()
         share_tree.last = last
     return share_tree.without((leaf, held[leaf]) for leaf in held.keys() & share_tree.nodes.keys())
 
