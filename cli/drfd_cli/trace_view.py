@@ -8,7 +8,7 @@ from typing import Any
 from drfd.common.units import show_duration, show_need
 from drfd.core.model.job import show_path
 from drfd.core.model.resources import Axes, Resources
-from drfd.sim.audit import Audit
+from drfd.sim.audit import AuditResult
 from drfd.sim.driver import Run
 from drfd.sim.metrics import SIZES, View, measure
 from drfd.sim.workload import Workload
@@ -223,7 +223,7 @@ _LEAST_GAIN = 0.005
 _TOLD, _NAME = 10, 24
 
 
-def as_audit(found: Audit) -> dict[str, object]:
+def as_audit(found: AuditResult) -> dict[str, object]:
     return {
         "jobs": found.jobs,
         "refused": found.refused,
@@ -250,7 +250,7 @@ def as_audit(found: Audit) -> dict[str, object]:
     }
 
 
-def print_audit(found: Audit) -> None:
+def print_audit(found: AuditResult) -> None:
     users = counted(len(found.alone), "user")
     output.tell(f"{counted(found.jobs, 'job')} of {users}, simulated again")
     if found.refused:

@@ -6,8 +6,8 @@ entitlement at that moment, among those who hold something or wait (`ShareTree.l
 What a leaf lacks is divided among the causes in the order of `Parts`; the parts add up exactly,
 because all amounts are integers: billionths of the machine, times milliseconds.
 
-`Account` is notified of each change in order; equal changes give equal accounts. `EventFold` does
-so from the events of a journal, those for an audit included.
+`PromiseAccount` is notified of each change in order; equal changes give equal accounts.
+`EventFold` does so from the events of a journal, those for an audit included.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class _Leaf:
     used: Vector
     #: The different demands of waiting jobs, that of the first job first.
     demands: Sequence[Vector] = ()
-    #: What the leaf is promised (`Account._divide` comes first), and the largest part of it that it
-    #: holds, as parts of the machine.
+    #: What the leaf is promised (`PromiseAccount._divide` comes first), and the largest part of it
+    #: that it holds, as parts of the machine.
     promised: int = 0
     held: int = 0
     #: For each axis that counts: the axis, and the satisfaction that one unit of it gives, times
@@ -155,7 +155,7 @@ class _Leaf:
     pending_others: int = 0
 
 
-class Account:
+class PromiseAccount:
     """The sums of all leaves. Times are in milliseconds from any beginning. Vectors are in the
     order of the capacity of the shares in force."""
 
@@ -422,7 +422,7 @@ class EventFold:
 
     def __init__(self, rules_of: Callable[[str], Rules]) -> None:
         """`rules_of` returns the rules with a digest; what it raises is raised by `take`."""
-        self.account = Account(FairShare(()))
+        self.account = PromiseAccount(FairShare(()))
         self.rules_of = rules_of
         self._rules: Rules | None = None
         self._ledger = Ledger(Axes())

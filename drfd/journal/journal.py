@@ -31,7 +31,7 @@ from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
 from drfd.journal.pruning import EventCount, EventTally, Finished, Pruning
 from drfd.journal.records import Records
-from drfd.journal.texts import Commands, Payloads, Texts
+from drfd.journal.texts import CommandLines, Payloads, Texts
 
 #: Write the row of a job. The indices of live and of ended jobs are not written again while a job
 #: is live.
@@ -56,7 +56,7 @@ class Journal:
         self._db = self._open()
         self.texts = Texts(self._db)
         self.payloads = Payloads(self._db, self.texts)
-        self.commands = Commands(self.texts)
+        self.commands = CommandLines(self.texts)
         self._records = Records(self.commands.find)
         self.arrays = Arrays(self._db, self._records)
         self.audit = Audit(self._db)

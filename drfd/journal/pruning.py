@@ -20,7 +20,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.journal.database import Database, open_snapshot, reported
 from drfd.journal.records import Records, StoredWords, without_words
-from drfd.journal.texts import ROW_BYTES, Commands, Payloads
+from drfd.journal.texts import ROW_BYTES, CommandLines, Payloads
 
 #: Maximum number of events of one job or array, and of their bytes; the first and last events stay
 #: however long they are.
@@ -191,7 +191,7 @@ class _Left:
 class Pruning:
     """Removes ended jobs; writes belong to the journal's open transaction."""
 
-    def __init__(self, db: Database, commands: Commands, payloads: Payloads) -> None:
+    def __init__(self, db: Database, commands: CommandLines, payloads: Payloads) -> None:
         self._db = db
         self._commands = commands
         self._payloads = payloads

@@ -110,7 +110,7 @@ def add_to(counts: Counter[int], uid: int, change: int) -> None:
         del counts[uid]
 
 
-class Commands:
+class CommandLines:
     """Long command lines."""
 
     def __init__(self, texts: Texts) -> None:

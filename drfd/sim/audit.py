@@ -60,7 +60,7 @@ class Lie:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class AuditResult:
     jobs: int
     #: Jobs that are too large for the machine, which are left out.
     refused: int
@@ -76,7 +76,7 @@ class Audit:
 Progress = Callable[[int, int], None]
 
 
-def audit(jobs: Sequence[SimJob], rules: Rules, progress: Progress | None = None) -> Audit:
+def audit(jobs: Sequence[SimJob], rules: Rules, progress: Progress | None = None) -> AuditResult:
     """Simulate the jobs, which are in the order of submission, as they were and otherwise."""
     run = simulate(jobs, rules)
     by_leaf: dict[str, list[SimJob]] = {}
@@ -101,7 +101,7 @@ def audit(jobs: Sequence[SimJob], rules: Rules, progress: Progress | None = None
     for leaf, what in tried:
         tell()
         lies.append(_lie(leaf, what, jobs, run))
-    return Audit(
+    return AuditResult(
         jobs=len(run.ran),
         refused=len(run.refused),
         envy=over_time(run).envy,

@@ -326,7 +326,7 @@ def work_s(job: SimJob) -> float:
     return busy_part(job) * job.demand.cores_milli / 1000 * job.run_s
 
 
-class Lender(Speeds):
+class LendingSpeeds(Speeds):
     """The speeds of jobs that are lent the cores that others leave idle.
 
     A job's use of its declared cores is known only as a mean: its processor time over its run time.

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from drfd.core.model.machine import Vector, minus, plus
-from drfd.core.promises import WHOLE, Account, Parts
+from drfd.core.promises import WHOLE, Parts, PromiseAccount
 from drfd.sim.driver import FinishedJob, Run, work_s
 from drfd.sim.workload import SimJob
 
@@ -48,7 +48,7 @@ class OverTime:
     #: another user, scaled to their weight: these had room for more than one additional waiting
     #: job.
     envy: float
-    account: Account
+    account: PromiseAccount
 
 
 def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
@@ -58,7 +58,7 @@ def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
     start_s = min(first, default=0.0)
     span_s = max(last, default=0.0) - start_s
     window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
-    account = Account(run.rules.shares, has_pairs=has_pairs)
+    account = PromiseAccount(run.rules.shares, has_pairs=has_pairs)
     watch, windows = _Watch(account, run), _Windows(account, start_s, window_s)
     step_s, sampled = max(span_s / SAMPLES, 1e-9), 0
     for at_s, changes in groupby(run.changes(), key=itemgetter(0)):
@@ -81,7 +81,7 @@ def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
 class _Windows:
     """Divides the time of an account into windows, and finds the worst."""
 
-    def __init__(self, account: Account, start_s: float, length_s: int) -> None:
+    def __init__(self, account: PromiseAccount, start_s: float, length_s: int) -> None:
         self._account, self._start_s, self._length_s = account, start_s, length_s
         #: The sums at the begin of the window.
         self._before: dict[str, Parts] = {}
@@ -113,7 +113,7 @@ class _Watch:
     """Tells the account of what happens in a run, and counts at moments how many of those who wait
     would have preferred what another one holds."""
 
-    def __init__(self, account: Account, run: Run) -> None:
+    def __init__(self, account: PromiseAccount, run: Run) -> None:
         self._account, self._run = account, run
         self._nothing: Vector = (0,) * len(run.rules.shares.capacity)
         self._used: dict[str, Vector] = {}
@@ -232,7 +232,7 @@ def measure(run: Run) -> View:
     }
 
 
-def _parts_by_cause(account: Account) -> View | None:
+def _parts_by_cause(account: PromiseAccount) -> View | None:
     sums = Parts()
     for each in account.counted.sums.values():
         sums = sums.after(each, 1)
@@ -243,7 +243,7 @@ def _parts_by_cause(account: Account) -> View | None:
     return {name: getattr(sums, name) / sums.promised for name in names}
 
 
-def _starts_by_reason(account: Account) -> View:
+def _starts_by_reason(account: PromiseAccount) -> View:
     """Return the counts of `Starts` by `StartReason`."""
     found = account.counted.starts
     return {why.value: found[why]._asdict() for why in sorted(found)}

@@ -18,7 +18,7 @@ from drfd.core.explain.ended_jobs import BY, UsageAccounts, account_of, largest_
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.account import Account as UsageAccount
+from drfd.core.model.account import Account
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.machine import Vector, plus
@@ -26,11 +26,11 @@ from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.promises import (
     MOST_PAST,
     WHOLE,
-    Account,
     EventFold,
     Obstacle,
     Parts,
     PastStart,
+    PromiseAccount,
     Starts,
     Stretch,
 )
@@ -58,7 +58,7 @@ def machine(**others: Any) -> Rules:
     return Rules(**{"capacity": CAPACITY, **others})
 
 
-class Bench(Account):
+class Bench(PromiseAccount):
     """An account that is told of single jobs."""
 
     def __init__(self, rules: Rules) -> None:
@@ -309,14 +309,14 @@ def started(rules: str = "plain", hours: float = 0, away: float | None = None) -
     return ev.DaemonStarted(at_s=unix(hours), version="1", rules=rules, away_since_s=since_s)
 
 
-def folded(*events: ev.Event | ev.AuditEvent) -> Account:
+def folded(*events: ev.Event | ev.AuditEvent) -> PromiseAccount:
     fold = EventFold(RULES_BY_NAME.__getitem__)
     for event in events:
         fold.take(event)
     return fold.account
 
 
-def sums_of(account: Account) -> dict[str, Parts]:
+def sums_of(account: PromiseAccount) -> dict[str, Parts]:
     """By leaf, in machine-billionths times hours."""
     found: dict[str, Parts] = {}
     for leaf, parts in account.counted.sums.items():
@@ -505,7 +505,7 @@ def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name():
 def test_a_job_that_never_ran_is_in_no_account():
     assert account_of(structs.replace(JOB, started_at=None)) is None
     books = books_of([structs.replace(JOB, started_at=None)], "user")
-    assert (books.rows, books.total()) == ({}, UsageAccount())
+    assert (books.rows, books.total()) == ({}, Account())
 
 
 def test_evidence_is_the_last_jobs_that_teach_something():
@@ -552,7 +552,7 @@ def test_rows_and_others_add_up_to_the_total_exactly(jobs, by, limit):
     assert list(books.rows.items()) == [(row, whole.rows[row]) for row in list(order)[:limit]]
     assert sum(books.rows.values(), books.rest) == books.total()
     one_by_one = [account for job in jobs if (account := account_of(job)) is not None]
-    assert books.total() == sum(one_by_one, UsageAccount())
+    assert books.total() == sum(one_by_one, Account())
     assert books.total().jobs == len(one_by_one)
 
 

@@ -25,7 +25,7 @@ from drfd.core.decisions.outcome import (
     timeout_text,
 )
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import LaunchPostponed, Wait
+from drfd.core.explain.waits import MachineShort, Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MOST_PAUSE_S
@@ -749,8 +749,8 @@ def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench):
         until_s=ZERO_S + 1,
         tries=1,
     )
-    assert reason(bench, 2, 0.5) == reason(bench, large, 0.5) == LaunchPostponed(shortage)
+    assert reason(bench, 2, 0.5) == reason(bench, large, 0.5) == MachineShort(shortage)
     bench.schedule(1)
     short(bench, 1, 1.5)
     found = reason(bench, 1, 1.6)
-    assert isinstance(found, LaunchPostponed) and found.shortage.tries == 2
+    assert isinstance(found, MachineShort) and found.shortage.tries == 2

@@ -55,7 +55,7 @@ from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.model.machine import fits, minus
 from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.scheduling import scheduler
-from drfd.core.scheduling.release_times import Certainty, ExpectedStart
+from drfd.core.scheduling.release_times import Certainty, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
     ADMIN,
@@ -1021,7 +1021,7 @@ def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench):
 def test_a_forecast_waits_for_the_hour_and_for_the_jobs_before(bench):
     small, next_one = bench.submit(asks(4)), bench.submit(asks(4, limit_s=30 * 60))
     big = bench.submit(asks(5))
-    assert bench.ahead().expected_start(small) == ExpectedStart(unix(HOUR), Certainty.LIMITS)
+    assert bench.ahead().expected_start(small) == StartForecast(unix(HOUR), Certainty.LIMITS)
     assert bench.ahead().start_s(next_one) == unix(HOUR + 60)
     assert bench.ahead().start_s(big) == unix(2 * HOUR)
 
@@ -1033,7 +1033,7 @@ def test_nobody_can_say_when_a_job_starts_that_waits_beyond_what_is_known():
     )
     first = bench.start(asks(1, limit_s=2 * HOUR))
     late = bench.submit(asks(1))
-    assert bench.ahead().expected_start(late) == ExpectedStart(None, Certainty.UNKNOWN)
+    assert bench.ahead().expected_start(late) == StartForecast(None, Certainty.UNKNOWN)
     other = bench.submit(asks(9, "root.bob", actor=BOB))
     assert bench.ahead().start_s(other) == unix(2 * HOUR), "no limit of its own depends on the hour"
     bench.finish(first)

@@ -27,7 +27,7 @@ from drfd.core.model.hours import NO_LIMIT_S, Window, blocking
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
 from drfd.core.model.machine import fits
 from drfd.core.model.resources import Resources
-from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes
+from drfd.core.scheduling.release_times import Certainty, RunTimes, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
     ADMIN,
@@ -237,8 +237,8 @@ def test_what_is_suggested_starts(others, cores, memory):
 # -- how certain a start is ------------------------------------------------------------------------
 
 
-def at(start_s: float, certainty: Certainty) -> ExpectedStart:
-    return ExpectedStart(now(start_s).at_s, certainty)
+def at(start_s: float, certainty: Certainty) -> StartForecast:
+    return StartForecast(now(start_s).at_s, certainty)
 
 
 def ran(user: str, *lengths_s: float) -> RunTimes:

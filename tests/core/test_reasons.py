@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from core.worlds import CAROL, DAVE, ERIN, of, pass_over, why
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.outcome import Attempts
+from drfd.core.decisions.outcome import AttemptCount
 from drfd.core.explain import waits
 from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import (
@@ -29,8 +29,8 @@ from drfd.core.explain.waits import (
     Holder,
     KeptFor,
     LauncherAway,
-    LaunchPostponed,
     LimitAtThisHour,
+    MachineShort,
     MayNotPass,
     NeverStarts,
     NextPass,
@@ -518,11 +518,11 @@ SENTENCES: list[tuple[Wait, str]] = [
      "waits for array 1 (bob), which is RUNNING (1 task), STARTING (8), HELD (1) "
      "and PENDING (2)"),
     (StartsFrom(60, None), "it may start from T+60s on"),
-    (StartsFrom(60, Attempts(2, 4, "attempt 1 ended FAILED (exit code 3)")),
+    (StartsFrom(60, AttemptCount(2, 4, "attempt 1 ended FAILED (exit code 3)")),
      "attempt 2 of 4; attempt 1 ended FAILED (exit code 3); it may start from T+60s on"),
     # Launches for which something was short.
-    (LaunchPostponed(POSTPONED), "no process; a launch is tried again at T+1s"),
-    (LaunchPostponed(altered(POSTPONED, whose=Whose.MACHINE, tries=2)),
+    (MachineShort(POSTPONED), "no process; a launch is tried again at T+1s"),
+    (MachineShort(altered(POSTPONED, whose=Whose.MACHINE, tries=2)),
      "no process; a launch is tried again at T+1s, after 2 tries in vain; processes that end "
      "make room; an administrator can raise kernel.pid_max, or lower "
      "enforcement.processes_total"),
@@ -728,8 +728,8 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (WaitsFor(awaited_job((RUNNING, 1), until_s=70)), Columns("job 1", "bob", until_s=70)),
     (WaitsFor(awaited_array((PENDING, 10)), 3), Columns("array 1 +3", "bob")),
     (StartsFrom(60, None), Columns("T+60s", until_s=60)),
-    (LaunchPostponed(POSTPONED), Columns("processes", "own limit", until_s=1)),
-    (LaunchPostponed(altered(POSTPONED, whose=Whose.MACHINE, resource="memory")),
+    (MachineShort(POSTPONED), Columns("processes", "own limit", until_s=1)),
+    (MachineShort(altered(POSTPONED, whose=Whose.MACHINE, resource="memory")),
      Columns("memory", "machine", until_s=1)),
     (BeyondMachine("2", "read:scratch", 30, 0, is_dispensable=True),
      Columns("more scratch reads", "capacity 0/s")),

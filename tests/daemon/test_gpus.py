@@ -23,7 +23,7 @@ from drfd.daemon.lookup.views import gpu_view
 from drfd.daemon.main import main
 from drfd.daemon.monitoring.gpu_use import (
     GpuProcess,
-    GpuReading,
+    GpuSample,
     GpuUse,
     Keeping,
     MeasuredGpu,
@@ -409,14 +409,14 @@ def test_who_uses_a_gpu_outside_is_named(use, clock):
 # -- on which declared memory is kept ----------------------------------------------------------
 
 
-READING = GpuReading(
+READING = GpuSample(
     name="0", pci="0000:01:00.0", uuid="GPU-a", slice=None, memory_used=1, memory_total=9,
     utilisation=1, is_lost=False, processes=[],
 )  # fmt: skip
 KNOWN = GpuProcess(pid=1, uid=1, cgroups=[], memory=5, utilisation=None)
 UNKNOWN = GpuProcess(pid=2, uid=1, cgroups=[], memory=None, utilisation=None)
 LOST = MeasuredGpu(
-    GpuReading(
+    GpuSample(
         name="1", pci="0000:02:00.0", uuid=None, slice=None, memory_used=None, memory_total=None,
         utilisation=None, is_lost=True, processes=None,
     ),

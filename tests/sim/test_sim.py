@@ -29,7 +29,7 @@ from drfd.core.promises import EventFold
 from drfd.core.scheduling.policies import POLICIES
 from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
-from drfd.sim.driver import ESTIMATES, FinishedJob, Lender, Run, for_lending, simulate
+from drfd.sim.driver import ESTIMATES, FinishedJob, LendingSpeeds, Run, for_lending, simulate
 from drfd.sim.figures import Panel, panels_of
 from drfd.sim.machine import configured, of_groups, rules_of, weighted
 from drfd.sim.metrics import measure, over_time
@@ -866,7 +866,7 @@ def ends(run: Run) -> dict[int, float]:
 
 
 def lent(jobs: Sequence[SimJob], rules: Rules, **options: Any) -> dict[int, float]:
-    return ends(simulate(jobs, rules, speeds=Lender(rules.shares), **options))
+    return ends(simulate(jobs, rules, speeds=LendingSpeeds(rules.shares), **options))
 
 
 def test_what_jobs_hold_and_do_not_use_is_lent():
@@ -920,7 +920,7 @@ def test_measures_tell_busy_cores_from_held_ones():
     )
     plain, lending = (
         measure(simulate(ready.jobs, small(8, 100), speeds=speeds))
-        for speeds in (None, Lender(small(8, 100).shares))
+        for speeds in (None, LendingSpeeds(small(8, 100).shares))
     )
     assert (plain["lends"], lending["lends"]) == (False, True)
     assert plain["cores_busy"] == 600 / 800
@@ -962,7 +962,7 @@ def test_no_job_ends_later_where_none_waits_or_all_wait_in_one_line(jobs):
     for rules, policy in ((roomy, "drf"), (small(4, 40), "fifo")):
         plain, lending = (
             ends(simulate(jobs, rules, policy=policy, estimates="none", speeds=speeds))
-            for speeds in (None, Lender(rules.shares))
+            for speeds in (None, LendingSpeeds(rules.shares))
         )
         assert plain.keys() == lending.keys() == {each.id for each in jobs}
         late = {id: end_s for id, end_s in lending.items() if end_s > plain[id] + 1e-6}
@@ -975,7 +975,7 @@ def test_no_users_jobs_end_later_on_average_where_all_have_ranges(seed):
     work = for_lending(generate(Recipe(jobs=300, users=6, capacity=DISK_NODE, seed=seed)), 4)
     plain, lending = (
         _stays(simulate(work.jobs, rules_of(DISK_NODE), speeds=speeds))
-        for speeds in (None, Lender(rules_of(DISK_NODE).shares))
+        for speeds in (None, LendingSpeeds(rules_of(DISK_NODE).shares))
     )
     assert all(lending[user] <= plain[user] + 1e-6 for user in plain)
     assert sum(lending.values()) < 0.8 * sum(plain.values())

@@ -45,7 +45,7 @@ class _Again:
     reply: SubmitReply
 
 
-def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> Changes:
+def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> Edits:
     try:
         words = [word for text in texts for word in shlex.split(text)]
         at = words.index("--") if "--" in words else len(words)
@@ -78,7 +78,7 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
 @click.option("-q", "--quiet", is_flag=True, help="Print the ids alone.")
 @prints_result()  # fmt: skip
 def command(
-    ids: tuple[Ref, ...], group: str | None, failed: bool, changes: Changes, quiet: bool
+    ids: tuple[Ref, ...], group: str | None, failed: bool, changes: Edits, quiet: bool
 ) -> Result:
     """Submit ended jobs again, each as a new job with the command, script, environment, directory,
     options and demand of the first submission, and without its --begin and --hold.
@@ -143,7 +143,7 @@ class Resubmission:
     def __init__(
         self,
         client: Connection,
-        changes: Changes,
+        changes: Edits,
         *,
         failed: bool,
         say: Callable[[str], None] = output.say,
@@ -360,7 +360,7 @@ def _numbers(indices: Iterable[str]) -> set[int]:
 
 
 def submit_again(
-    client: Connection, refs: list[Ref], changes: Changes, *, say: Callable[[str], None]
+    client: Connection, refs: list[Ref], changes: Edits, *, say: Callable[[str], None]
 ) -> _Again | None:
     """Submit a job, an array or tasks of one array again. Returns None if nothing is to be done.
     `say` takes messages. Raises Refused."""
@@ -372,7 +372,7 @@ def submit_again(
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class Edits:
     """Changes of a submission, as fields of the request."""
 
     #: A part that is None is taken away.
@@ -440,7 +440,7 @@ def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def read_changes(words: list[str], *, takes_wrap: bool = False) -> Changes:
+def read_changes(words: list[str], *, takes_wrap: bool = False) -> Edits:
     """Return the changes that options of `drf submit` make; of --wrap another command, if that is
     taken. Raises ClickException."""
     from drfd_cli.commands.submit import command as submit
@@ -466,7 +466,7 @@ def read_changes(words: list[str], *, takes_wrap: bool = False) -> Changes:
         found |= output_fields(found)
     if wrap is not None:
         found["argv"] = ["sh", "-c", wrap]
-    return Changes(found, tuple(export or ()))
+    return Edits(found, tuple(export or ()))
 
 
 def retry_line(label: str, options: Iterable[str]) -> str:

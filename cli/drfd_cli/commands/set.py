@@ -24,7 +24,7 @@ from drfd.common.units import parse_duration, show_duration
 from drfd.protocol.job_options import OPTIONS
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
-from drfd_cli.commands.retry import Changes, read_changes, submit_again
+from drfd_cli.commands.retry import Edits, read_changes, submit_again
 from drfd_cli.options import (
     F,
     KnowingOthers,
@@ -255,7 +255,7 @@ _NONE: dict[str, object] = {"group": "", "after": [], "begin_s": 0, "priority": 
 class _Text:
     """What a file says: its option words, the changes that they make, and the command."""
 
-    changes: Changes
+    changes: Edits
     argv: list[str]
 
 
@@ -289,7 +289,7 @@ def edit(job_id: Ref) -> None:
     for name in changed.keys() & before.changes.fields.keys() - {"demand"}:
         if isinstance(changed[name], dict):
             changed[name] = {**dict.fromkeys(before.changes.fields[name]), **changed[name]}
-    changes = Changes(changed, found.changes.export, frozenset(gone), tuple(found.argv))
+    changes = Edits(changed, found.changes.export, frozenset(gone), tuple(found.argv))
     is_in_place = set(changed) <= _IN_PLACE and gone <= set(_NONE)
     if not reply["live"]:
         _retry(client, job_id, changes)
@@ -441,7 +441,7 @@ def _set(client: Connection, ref: Ref, changed: Mapping[str, Any]) -> None:
     output.tell(f"changed job {ref}")
 
 
-def _retry(client: Connection, ref: Ref, changes: Changes) -> None:
+def _retry(client: Connection, ref: Ref, changes: Edits) -> None:
     """Submit an ended job again with the changes. Raises Refused."""
     again = submit_again(client, [ref], changes, say=output.say)
     if again is not None:
@@ -454,7 +454,7 @@ def _raise_failure(reply: Any) -> None:
         raise Refused(error["code"], error["text"], hint=error["hint"])
 
 
-def _replace(client: Connection, reply: SubmissionReply, changes: Changes) -> None:
+def _replace(client: Connection, reply: SubmissionReply, changes: Edits) -> None:
     """Submit a job in place of a waiting one. Raises Refused, and then leaves it as it was."""
     label, conditions = reply["label"], reply.get("conditions", {})
     if reply.get("awaited"):

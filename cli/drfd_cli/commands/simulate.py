@@ -264,7 +264,7 @@ def _runs(
     lends: bool,
 ) -> Iterator[tuple[str, Run]]:  # fmt: skip
     """Simulate each, and with `lends` each once more with lending."""
-    from drfd.sim.driver import Lender, simulate
+    from drfd.sim.driver import LendingSpeeds, simulate
 
     for policy in policies:
         # Other policies use no estimates of run times.
@@ -282,7 +282,7 @@ def _runs(
                 with _Progress(label, len(work.jobs)) as progress:
                     run = simulate(
                         work.jobs, rules, policy=policy, estimates=estimate,
-                        speeds=Lender(rules.shares) if with_loans else None,
+                        speeds=LendingSpeeds(rules.shares) if with_loans else None,
                         progress=progress.tell,
                     )  # fmt: skip
                     progress.done(run.passes + len(run.ran))

@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn, Protocol
 
-    class Entrance(Protocol):
+    class PtySocket(Protocol):
         """The socket at which the job asks for its terminal."""
 
         path: str
@@ -77,7 +77,7 @@ def _place(name: str) -> str:
     return os.path.join(state, "drfd", name, os.uname().nodename)
 
 
-def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: Entrance) -> str:
+def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: PtySocket) -> str:
     """Fork a process that keeps the terminal and the entrance, and return the path that the output
     goes to. Raises OSError if the path cannot be written; nothing has changed then."""
     path, file = _open_output(client, job_id)
@@ -85,7 +85,7 @@ def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: En
     return path
 
 
-def keep_from_the_start(client: Connection, entrance: Entrance, job_id: int) -> None:
+def keep_from_the_start(client: Connection, entrance: PtySocket, job_id: int) -> None:
     """Fork a process that gives the job a terminal when it starts, and keeps it. Raises OSError."""
     _, file = _open_output(client, job_id)
     watch = Watch(client.another(), job_id, attended=True)
@@ -174,7 +174,7 @@ def _run(keeper: TerminalKeeper) -> NoReturn:
 class TerminalKeeper:
     """Keeps the terminal of a job until the job has ended."""
 
-    def __init__(self, pty: Pty, watch: Watch, file: int, place: str, entrance: Entrance) -> None:
+    def __init__(self, pty: Pty, watch: Watch, file: int, place: str, entrance: PtySocket) -> None:
         """`file` takes the output. `entrance`: where each run of the job asks for its terminal."""
         self._pty = pty
         self._watch = watch

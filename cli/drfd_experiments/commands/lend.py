@@ -22,7 +22,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.errors import Refused
 from drfd.core.model.resources import Resources
-from drfd.sim.driver import Lender, work_s
+from drfd.sim.driver import LendingSpeeds, work_s
 from drfd.sim.figures import Panel
 from drfd.sim.machine import rules_of
 from drfd.sim.workload import SimJob
@@ -250,7 +250,7 @@ def _busy_s() -> float:
 def theory(*, asleep: bool) -> dict[str, float]:
     """Return the cores that each pool uses under lending."""
     rules = rules_of(Resources(cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES))
-    lender, used, jobs = Lender(rules.shares), {}, []
+    lender, used, jobs = LendingSpeeds(rules.shares), {}, []
     for number, (pool, held_bytes) in enumerate(_HELD_BYTES.items()):
         job = SimJob(
             id=number, name=pool, submit_s=0, run_s=1, limit_s=None, user=pool,

@@ -126,7 +126,7 @@ def not_before_s(job: Job, at_s: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class AttemptCount:
     #: The number of the present or next attempt, and of all that the job may have.
     present: int
     most: int
@@ -140,7 +140,7 @@ class Attempts:
         return f"attempt {self.present} of {self.most}{before}"
 
 
-def attempts_of(job: Job) -> Attempts | None:
+def attempts_of(job: Job) -> AttemptCount | None:
     """Return the attempts of a job with retries that has begun the first one, or None."""
     retry = job.spec.retry
     if retry is None or not job.attempt:
@@ -148,7 +148,7 @@ def attempts_of(job: Job) -> Attempts | None:
     present = job.attempt + (job.state in WAITING_STATES)
     # Attempts that were preempted do not count as retries.
     most = present + max(0, retry.times - job.retries)
-    return Attempts(present, most, job.last_end)
+    return AttemptCount(present, most, job.last_end)
 
 
 #: Factor by which the measured I/O rate must exceed the declared one before a job is stopped.

@@ -33,13 +33,13 @@ from drfd.core.model.machine import Room, Vector
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.scheduling.policies import Plan
-from drfd.core.scheduling.release_times import Certainty, ExpectedStart, least_certain
+from drfd.core.scheduling.release_times import Certainty, StartForecast, least_certain
 from drfd.core.scheduling.scheduler import Scheduler, start_events
 
 #: Maximum number of passes in a forecast.
 _MOST_PASSES = 300
 #: The expected start of a job of which too little is known.
-NEVER_KNOWN = ExpectedStart(None, Certainty.UNKNOWN)
+NEVER_KNOWN = StartForecast(None, Certainty.UNKNOWN)
 #: Stands for the end of the load from outside in place of a job's id.
 _EXTERNAL = 0
 
@@ -96,14 +96,14 @@ class Forecast:
         not within `_MOST_PASSES` passes, besides those at which limits change."""
         return self._look_ahead(wanted)[0]
 
-    def expected_start(self, wanted: int) -> ExpectedStart:
+    def expected_start(self, wanted: int) -> StartForecast:
         """Return the start of the waiting job `wanted` with its certainty. It does not move while
         nothing happens."""
         start_s, certainty = self._look_ahead(wanted)
         is_known = start_s is not None and certainty is not Certainty.UNKNOWN
         if not is_known and start_s is None and (self.external is not None or self._freed):
             self.is_unknown_for_external = True
-        return ExpectedStart(start_s, certainty) if is_known else NEVER_KNOWN
+        return StartForecast(start_s, certainty) if is_known else NEVER_KNOWN
 
     def _look_ahead(self, wanted: int) -> tuple[float | None, Certainty]:
         ends: list[tuple[float, int, Certainty]] = []

@@ -85,7 +85,7 @@ def unmet(case: Case) -> Wait | None:
     if job.not_before_s is None:
         return None
     if job.postponed is not None:
-        return waits.LaunchPostponed(job.postponed)
+        return waits.MachineShort(job.postponed)
     return waits.StartsFrom(job.not_before_s, attempts_of(job))
 
 
@@ -135,12 +135,12 @@ def machine_short(case: Case) -> Wait | None:
     shortage = case.shortage
     # A resumption needs no launch, but a pass skips all jobs of a user with a shortage.
     if shortage and (shortage.whose is Whose.MACHINE or case.job.state is JobState.SUSPENDED):
-        return waits.LaunchPostponed(shortage)
+        return waits.MachineShort(shortage)
     return None
 
 
 def user_short(case: Case) -> Wait | None:
-    return waits.LaunchPostponed(case.shortage) if case.shortage and not case.short else None
+    return waits.MachineShort(case.shortage) if case.shortage and not case.short else None
 
 
 def unknown_node(case: Case) -> Wait | None:

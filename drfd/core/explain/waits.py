@@ -21,7 +21,7 @@ from drfd.common.units import (
     show_share_hours,
     utc_time,
 )
-from drfd.core.decisions.outcome import Attempts
+from drfd.core.decisions.outcome import AttemptCount
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import (
     JobState,
@@ -373,7 +373,7 @@ class StartsFrom(Wait, frozen=True):
 
     code = "BEGIN_TIME"
     at_s: float
-    attempts: Attempts | None
+    attempts: AttemptCount | None
 
     def text(self) -> str:
         about = "" if self.attempts is None else f"{self.attempts.text}; "
@@ -408,7 +408,7 @@ _REMEDIES = {
 _SCOPES = {Whose.MACHINE: "machine", Whose.USER: "user's limit", Whose.JOB: "own limit"}
 
 
-class LaunchPostponed(Wait, frozen=True):
+class MachineShort(Wait, frozen=True):
     """The launch of this or another job failed for a shortage (memory, processes, disk space)."""
 
     code = "MACHINE_SHORT"

@@ -46,7 +46,7 @@ class ExpectedEnd(NamedTuple):
     certainty: Certainty
 
 
-class ExpectedStart(NamedTuple):
+class StartForecast(NamedTuple):
     """The start of a waiting job as it is told to people."""
 
     #: Unix time; None if no start is in sight, or if it is unknown.

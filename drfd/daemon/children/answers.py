@@ -33,7 +33,7 @@ class ErrorMessage(msgspec.Struct, frozen=True, omit_defaults=True):
         return BY_KIND.get(self.kind, DrfdError)(self.code, self.text, hint=self.hint)
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChildAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """An answer, or why there is none."""
 
     found: Any = None
@@ -46,15 +46,15 @@ def write_answers(answers: Callable[[], Iterable[object]]) -> None:
     """Write each answer to standard output as soon as it is known."""
     try:
         for found in answers():
-            _write(Answer(found))
+            _write(ChildAnswer(found))
     except (DrfdError, MemoryError) as caught:
         error = caught if isinstance(caught, DrfdError) else short_of_memory()
-        _write(Answer(failure=ErrorMessage.of(error)))
+        _write(ChildAnswer(failure=ErrorMessage.of(error)))
     except Exception:
-        _write(Answer(bug=traceback.format_exc()[-2000:]))
+        _write(ChildAnswer(bug=traceback.format_exc()[-2000:]))
 
 
-def _write(answer: Answer) -> None:
+def _write(answer: ChildAnswer) -> None:
     with open(1, "wb", closefd=False) as out:
         out.write(msgspec.json.encode(answer) + b"\n")
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from drfd.common.errors import Unavailable
-from drfd.daemon.children.answers import Answer, write_answers
+from drfd.daemon.children.answers import ChildAnswer, write_answers
 from drfd.linux import own_process
 
 log = logging.getLogger("drfd")
@@ -106,7 +106,11 @@ class Children:
         last = lines.rpartition(b"\n")[0].rpartition(b"\n")[2]
         # The kernel ends a child whose processor time is used up: what is known by then counts.
         is_ended = status == 0 or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU)
-        found = msgspec.json.decode(last, type=Answer) if last and is_ended else Answer(bug="none")
+        found = (
+            msgspec.json.decode(last, type=ChildAnswer)
+            if last and is_ended
+            else ChildAnswer(bug="none")
+        )
         if found.failure is not None:
             raise found.failure.error()
         if found.bug:

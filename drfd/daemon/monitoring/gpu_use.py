@@ -49,7 +49,7 @@ class GpuProcess(Struct, frozen=True):
     utilisation: int | None
 
 
-class GpuReading(Struct, frozen=True):
+class GpuSample(Struct, frozen=True):
     """A GPU, or a MIG slice in place of one that is divided."""
 
     pci: str
@@ -66,7 +66,7 @@ class GpuReading(Struct, frozen=True):
 
 
 class _Line(Struct, frozen=True):
-    gpus: list[GpuReading]
+    gpus: list[GpuSample]
     why: str | None
 
 
@@ -74,7 +74,7 @@ class _Line(Struct, frozen=True):
 class MeasuredGpu:
     """A GPU with its users."""
 
-    reading: GpuReading
+    reading: GpuSample
     #: Attempts that use it, and None for the processes outside drfd → those processes. None if its
     #: processes are not known.
     users: Mapping[AttemptKey | None, list[GpuProcess]] | None
@@ -232,12 +232,12 @@ class GpuUse:
         return self._accounts.name_of(uid) or f"uid {uid}"
 
 
-def named(readings: list[GpuReading], gpus: Sequence[Gpu], driver: str) -> list[GpuReading]:
+def named(readings: list[GpuSample], gpus: Sequence[Gpu], driver: str) -> list[GpuSample]:
     """Return the readings with the names and UUIDs by which the configuration may call the GPUs,
     without GPUs that are part of the processor: their memory is the machine's. GPUs of this driver
     that were there and have gone, or cannot be used, count as lost."""
     known = {(gpu.pci, gpu.name.partition(":")[2]): gpu for gpu in gpus}
-    found: list[GpuReading] = []
+    found: list[GpuSample] = []
     for each in readings:
         gpu = known.get((each.pci, each.slice or ""))
         if gpu is None:
@@ -252,11 +252,11 @@ def named(readings: list[GpuReading], gpus: Sequence[Gpu], driver: str) -> list[
         is_ours = gpu.vendor in _VENDORS.get(driver, ()) and not gpu.is_integrated
         if gpu.fault and is_whole and is_ours and gpu.pci not in read:
             unknown = (None, None, None, None)
-            found.append(GpuReading(gpu.pci, gpu.uuid, *unknown, True, None, gpu.name))
+            found.append(GpuSample(gpu.pci, gpu.uuid, *unknown, True, None, gpu.name))
     return found
 
 
-def _measured(reading: GpuReading, owners: _Owners) -> MeasuredGpu:
+def _measured(reading: GpuSample, owners: _Owners) -> MeasuredGpu:
     if reading.processes is None:
         return MeasuredGpu(reading, None)
     users: dict[AttemptKey | None, list[GpuProcess]] = {}
