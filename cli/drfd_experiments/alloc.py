@@ -48,7 +48,7 @@ _MOST_DIGITS, _LARGEST, _FINEST = 60, 18, -18
 _Weight = Decimal | dict[str, Decimal] | list[Decimal] | None
 
 
-class Pool(Struct, forbid_unknown_fields=True, kw_only=True):
+class PoolSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     weight: _Weight = None
     #: The pool that contains it, or None at the top.
     parent: str | None = None
@@ -69,7 +69,7 @@ class Spec(Struct, forbid_unknown_fields=True, kw_only=True):
 
     capacity: dict[str, Decimal]
     users: list[User]
-    pools: dict[str, Pool] | None = None
+    pools: dict[str, PoolSpec] | None = None
     policy: str | None = None
     mode: str | None = None
     slots: int | None = None
@@ -78,7 +78,7 @@ class Spec(Struct, forbid_unknown_fields=True, kw_only=True):
         """Return the amounts of one task of the user, in the order of the capacity."""
         return tuple(Fraction(user.demand.get(name, 0)) for name in self.capacity)
 
-    def weights(self, node: User | Pool) -> tuple[Fraction, ...]:
+    def weights(self, node: User | PoolSpec) -> tuple[Fraction, ...]:
         """Return a weight for each resource, in the order of the capacity."""
         match node.weight:
             case Decimal() as weight:
@@ -172,7 +172,7 @@ def _check_user(spec: Spec, user: User, place: str, names: Collection[str]) -> N
         refuse(f"{place}.pool", "the policy ceei knows no pools", "leave it out")
 
 
-def _check_weight(spec: Spec, node: User | Pool, place: str) -> None:
+def _check_weight(spec: Spec, node: User | PoolSpec, place: str) -> None:
     weight = node.weight
     if isinstance(weight, list):
         if len(weight) != len(spec.capacity):
@@ -296,7 +296,7 @@ def _in_whole_units(spec: Spec) -> tuple[FairShare, Mapping[str, Vector]]:
         return ROOT if pool is None else f"{path_of(pools[pool].parent)}.p{numbers[pool]}"
 
     leaves = [f"{path_of(user.pool)}.u{at}" for at, user in enumerate(spec.users)]
-    nodes: dict[str, User | Pool] = dict(zip(leaves, spec.users, strict=True))
+    nodes: dict[str, User | PoolSpec] = dict(zip(leaves, spec.users, strict=True))
     nodes |= {path_of(name): pool for name, pool in pools.items()}
     rules = {path: NodeRule(weights=spec.weights(node)) for path, node in nodes.items()}
     return FairShare(whole[0], rules), dict(zip(leaves, whole[1:], strict=True))

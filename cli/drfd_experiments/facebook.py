@@ -17,7 +17,7 @@ from drfd.common.errors import Refused
 from drfd.sim.figures import Panel, Point
 from drfd.sim.workload import SWIM, Workload
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Column, Figure, Table
+from drfd_experiments.figures import Cell, Figure, Header, Table
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)
@@ -107,7 +107,7 @@ def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
         last = load.jobs[-1][0] // _STEP_S + 1
         means = [sum(y for _, y in each[:last]) / len(each[:last]) for each in curves]
         rows.append([way.name, *means, outcome.end_s])
-    columns = [Column("SHARED BY"), Column("CPU", "%"), Column("MEM", "%"), Column("ALL DONE", "s")]
+    columns = [Header("SHARED BY"), Header("CPU", "%"), Header("MEM", "%"), Header("ALL DONE", "s")]
     return Figure(
         name="fig13",
         title="Figure 13: use of CPUs and memory, DRF against slots",
@@ -147,8 +147,8 @@ def figure14(load: Load, seed: int, nodes: int = NODES) -> Figure:
         bars.append((float(at), saved))
         rows.append([name, len(drf), *means, saved])
     columns = [
-        Column("TASKS"), Column("JOBS"), Column("DRF", "s"), Column(f"{SLOTS} SLOTS", "s"),
-        Column("SHORTER BY", "%"),
+        Header("TASKS"), Header("JOBS"), Header("DRF", "s"), Header(f"{SLOTS} SLOTS", "s"),
+        Header("SHORTER BY", "%"),
     ]  # fmt: skip
     return Figure(
         name="fig14",

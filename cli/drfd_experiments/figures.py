@@ -20,7 +20,7 @@ Cell = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Header:
     name: str
     #: "%" (the cells are parts of one), "s" (seconds), "x" (a factor), or "" (none).
     unit: str = ""
@@ -29,7 +29,7 @@ class Column:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[Header]
     rows: Sequence[Sequence[Cell]]
 
 
@@ -100,7 +100,7 @@ def _is_number(table: Table, at: int) -> bool:
     return all(isinstance(cell, int | float) or cell is None for cell in cells)
 
 
-def _shown(column: Column, cell: Cell) -> str:
+def _shown(column: Header, cell: Cell) -> str:
     if cell is None:
         return "-"
     if isinstance(cell, str):

@@ -8,7 +8,7 @@ from functools import cache
 
 from drfd.sim.figures import Panel
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Column, Figure, Table
+from drfd_experiments.figures import Cell, Figure, Header, Table
 
 NODE = (8, 6)
 NODES = 48
@@ -20,15 +20,15 @@ _TASK_S = 16.5
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TaskKind:
     name: str
     #: CPUs and GB of a task.
     cpus: int
     gb: float
 
 
-LARGE = Kind("large", 2, 2)
-SMALL = Kind("small", 1, 0.5)
+LARGE = TaskKind("large", 2, 2)
+SMALL = TaskKind("small", 1, 0.5)
 
 WAYS = (
     SharingScheme(name="DRF", policy="drf"),
@@ -48,15 +48,15 @@ class MacroResult:
     way: SharingScheme
     outcome: ClusterRun
 
-    def jobs(self, kind: Kind) -> int:
+    def jobs(self, kind: TaskKind) -> int:
         return len(self._times(kind))
 
-    def response_s(self, kind: Kind) -> float | None:
+    def response_s(self, kind: TaskKind) -> float | None:
         """Return the mean time from submission to end, or None if no job has ended."""
         times = self._times(kind)
         return sum(times) / len(times) if times else None
 
-    def _times(self, kind: Kind) -> list[float]:
+    def _times(self, kind: TaskKind) -> list[float]:
         return [
             each.ended_s - each.submitted_s
             for each in self.outcome.ended
@@ -140,8 +140,8 @@ def _table(found: Sequence[MacroResult]) -> Table:
         for each in found
     ]  # fmt: skip
     columns = [
-        Column("SHARED BY"), Column("LARGE JOBS"), Column("PAPER"), Column("SMALL JOBS"),
-        Column("LARGE TAKE", "s"), Column("SMALL TAKE", "s"), Column("OVERCOMMITTED", "%"),
+        Header("SHARED BY"), Header("LARGE JOBS"), Header("PAPER"), Header("SMALL JOBS"),
+        Header("LARGE TAKE", "s"), Header("SMALL TAKE", "s"), Header("OVERCOMMITTED", "%"),
     ]  # fmt: skip
     return Table(
         title="Jobs completed, their mean response times, node time with too little memory",

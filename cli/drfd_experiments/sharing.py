@@ -11,7 +11,7 @@ from functools import partial
 from drfd.sim.figures import Panel, Point
 from drfd_experiments.alloc import Allocation, Spec, User, allocate
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Column, Figure, Table
+from drfd_experiments.figures import Cell, Figure, Header, Table
 
 #: Resource → the amount of it, and user → the amounts of one task.
 _PAPER_MACHINE = {"CPU": 9, "memory": 18}
@@ -47,7 +47,7 @@ def table1() -> Figure:
         rows.append([name, *(part for parts in held for part in (*parts, max(parts)))])
         rows[-1] += [sum(column) for column in zip(*held, strict=True)]
     names = [f"{user} {name}" for user in _PAPER_USERS for name in ("CPU", "MEM", "DOMINANT")]
-    columns = [Column("SERVED"), *(Column(name, "%") for name in (*names, "CPU USED", "MEM USED"))]
+    columns = [Header("SERVED"), *(Header(name, "%") for name in (*names, "CPU USED", "MEM USED"))]
     return Figure(
         name="table1",
         title="Table 1: DRF serves two users, task by task",
@@ -75,8 +75,8 @@ def figure4() -> Figure:
             for resource, part in parts.items():
                 bars.setdefault(f"{user}, {resource}", []).append((at, float(part)))
     columns = [
-        Column("POLICY"), Column("USER"), Column("TASKS"), Column("CPU", "%"), Column("MEM", "%"),
-        Column("THE PAPER"),
+        Header("POLICY"), Header("USER"), Header("TASKS"), Header("CPU", "%"), Header("MEM", "%"),
+        Header("THE PAPER"),
     ]  # fmt: skip
     return Figure(
         name="fig4",
@@ -99,8 +99,8 @@ def _compared(
 ) -> Figure:  # fmt: skip
     """Return a table for each of some cases: what users get of two resources by each policy."""
     machine = {"R1": capacity, "R2": capacity}
-    columns = [Column("POLICY"), Column("USER"), Column("TASKS")]
-    columns += [Column(resource, "%") for resource in machine]
+    columns = [Header("POLICY"), Header("USER"), Header("TASKS")]
+    columns += [Header(resource, "%") for resource in machine]
     tables = []
     for case, users in cases.items():
         rows: list[list[Cell]] = []
@@ -245,8 +245,8 @@ def phase_table(shares: Shares, phase_s: int, nodes: int) -> Table:
             task = f"{cpus} CPU, {gb} GB"
             rows.append([number + 1, job, task, cpu, memory, max(cpu, memory), goal, said])
     columns = [
-        Column("PHASE"), Column("JOB"), Column("TASK"), Column("CPU", "%"), Column("MEM", "%"),
-        Column("DOMINANT", "%"), Column("IF CUT", "%"), Column("THE PAPER"),
+        Header("PHASE"), Header("JOB"), Header("TASK"), Header("CPU", "%"), Header("MEM", "%"),
+        Header("DOMINANT", "%"), Header("IF CUT", "%"), Header("THE PAPER"),
     ]  # fmt: skip
     return Table(title="Mean shares in the second half of each phase", columns=columns, rows=rows)
 

@@ -45,7 +45,7 @@ Rates = tuple[str | None, int | Range, int | Range]
 _WHEN = ("start", "end", "fail")
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """What the values of some options have in common."""
 
     #: From the text of the command line to the value: a list where the option is given several
@@ -140,10 +140,10 @@ def _word(axis: str, amounts: Mapping[str, Any]) -> str:
     return show_range(row.exact(amounts.get(row.field, 0)), row.exact(most) if most else None)
 
 
-def _amount(axis: str, read: Callable[[Option, str], Any]) -> Kind:
+def _amount(axis: str, read: Callable[[Option, str], Any]) -> ValueKind:
     """Return the kind of an option that declares an amount of one resource, or a range."""
     field = AXES[axis].field
-    return Kind(
+    return ValueKind(
         read,
         lambda amount: _ends(axis, amount),
         lambda demand: [_word(axis, demand)] if field in demand else [],
@@ -227,45 +227,47 @@ def _show_command(notify: Mapping[str, Any]) -> list[str]:
     return [argv[2]] if argv[:2] == ["sh", "-c"] and len(argv) == 3 else []
 
 
-_TEXT = Kind(_plain(str))
+_TEXT = ValueKind(_plain(str))
 KINDS = {
     "text": _TEXT,
     "pool": _TEXT,
     "file": _TEXT,
-    "flag": Kind(_plain(bool)),
-    "names": Kind(_plain(lambda text: [name for name in text.split(",") if name])),
-    "whole": Kind(_read_whole),
-    "size": Kind(_read_size, show=lambda size: [exact_size(size)]),
+    "flag": ValueKind(_plain(bool)),
+    "names": ValueKind(_plain(lambda text: [name for name in text.split(",") if name])),
+    "whole": ValueKind(_read_whole),
+    "size": ValueKind(_read_size, show=lambda size: [exact_size(size)]),
     "cores": _amount("cores", _plain(parse_cores_range)),
     "memory": _amount("memory", _read_size),
-    "io": Kind(_plain(lambda text: [parse_disk_rates(text)]), _encode_io, _show_io),
-    "gres": Kind(_plain(parse_gres), _encode_gres, _show_gres, _take_gres),
-    "features": Kind(
+    "io": ValueKind(_plain(lambda text: [parse_disk_rates(text)]), _encode_io, _show_io),
+    "gres": ValueKind(_plain(parse_gres), _encode_gres, _show_gres, _take_gres),
+    "features": ValueKind(
         _plain(parse_features),
         lambda features: list(dict.fromkeys(features)),
         lambda features: [",".join(features)] if features else [],
     ),
-    "limit": Kind(
+    "limit": ValueKind(
         _plain(_read_limit),
         show=lambda limit_s: [exact_duration(limit_s) if limit_s else "unlimited"],
         take=_take_limit,
     ),
-    "after": Kind(_plain(parse_after), _encode_after, _show_after, _take_after),
-    "if_never": Kind(_plain(parse_if_never)),
-    "begin": Kind(_plain(parse_begin), show=_show_begin, take=_take_begin),
-    "group": Kind(_plain(_checked_group)),
-    "retry": Kind(_read_whole, lambda times: {"times": times}, lambda retry: [str(retry["times"])]),
-    "outcomes": Kind(_plain(parse_outcomes), lambda on: {"on": on}, _show_outcomes),
-    "warning": Kind(
+    "after": ValueKind(_plain(parse_after), _encode_after, _show_after, _take_after),
+    "if_never": ValueKind(_plain(parse_if_never)),
+    "begin": ValueKind(_plain(parse_begin), show=_show_begin, take=_take_begin),
+    "group": ValueKind(_plain(_checked_group)),
+    "retry": ValueKind(
+        _read_whole, lambda times: {"times": times}, lambda retry: [str(retry["times"])]
+    ),
+    "outcomes": ValueKind(_plain(parse_outcomes), lambda on: {"on": on}, _show_outcomes),
+    "warning": ValueKind(
         _plain(parse_warning),
         lambda warn: {"signal": warn[0], "before_s": warn[1]},
         _show_warning,
     ),
-    "array": Kind(_plain(_checked_array), take=_take_array),
-    "events": Kind(
+    "array": ValueKind(_plain(_checked_array), take=_take_array),
+    "events": ValueKind(
         _plain(_read_events), lambda on: {"on": on}, lambda notify: [",".join(notify["on"])]
     ),
-    "command": Kind(
+    "command": ValueKind(
         _plain(_read_command), lambda line: {"argv": ["sh", "-c", line]}, _show_command
     ),
 }

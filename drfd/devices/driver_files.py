@@ -33,7 +33,7 @@ for path in sys.argv[1:]:
 """
 
 
-class _Left:
+class _StuckReader:
     """The reader that has not answered in time, and is left alone until it does."""
 
     process: subprocess.Popen[bytes] | None = None
@@ -65,7 +65,7 @@ def read_each(paths: Sequence[str]) -> dict[str, str | OSError | GpuFault]:
         process.kill()
         assert process.stdout is not None
         process.stdout.close()
-        _Left.process = process
+        _StuckReader.process = process
     for line in said.splitlines():
         # The last line may be a part of one.
         with suppress(ValueError):
@@ -80,6 +80,6 @@ def _unread(why: str | None) -> HostError:
 
 
 def _is_stuck() -> bool:
-    if _Left.process is not None and _Left.process.poll() is not None:
-        _Left.process = None
-    return _Left.process is not None
+    if _StuckReader.process is not None and _StuckReader.process.poll() is not None:
+        _StuckReader.process = None
+    return _StuckReader.process is not None

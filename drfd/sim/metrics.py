@@ -29,7 +29,7 @@ _EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Window:
+class LeafWindow:
     #: The mean part of the entitlement that was held, at most 1.
     kept: float
     leaf: str
@@ -43,7 +43,7 @@ class OverTime:
     #: it held beyond the entitlement does not count.
     kept: dict[str, float]
     #: The window with the smallest part kept, or None if no leaf waited long enough.
-    worst: Window | None
+    worst: LeafWindow | None
     #: The part of waiting users, over the sampled moments, who would have preferred the holdings of
     #: another user, scaled to their weight: these had room for more than one additional waiting
     #: job.
@@ -85,7 +85,7 @@ class _Windows:
         self._account, self._start_s, self._length_s = account, start_s, length_s
         #: The sums at the begin of the window.
         self._before: dict[str, Parts] = {}
-        self.worst: Window | None = None
+        self.worst: LeafWindow | None = None
 
     def advance(self, at_ms: int) -> None:
         length_ms, now_ms = self._length_s * 1000, self._account.now_ms
@@ -104,7 +104,7 @@ class _Windows:
             waited = parts.waited - before.waited
             if waited >= _LEAST_OF_WINDOW * self._length_s * 1000:
                 part = (parts.kept_part - before.kept_part) / (waited * WHOLE)
-                found.append(Window(part, leaf, self._start_s + begin_s, self._length_s))
+                found.append(LeafWindow(part, leaf, self._start_s + begin_s, self._length_s))
         self.worst = min(found, default=None)
         self._before = sums
 

@@ -210,11 +210,11 @@ def past(jobs: int, users: int) -> None:
         instance.launch()
         wait_for("an answer", lambda: is_heard(instance), pause_s=0.005)
         say("start to first answer", f"{time.perf_counter() - begin_s:.2f} s")
-        report = usage_report.Task(
+        report = usage_report.UsageTask(
             journal=str(journal), past=PastFilter(), by="name", limit=24, least=3,
             largest_gpu=None, lends_cores=True,
         )  # fmt: skip
-        ledger = ledger_report.Task(
+        ledger = ledger_report.LedgerTask(
             journal=str(journal), now_ms=round(1000 * time.time()), forget_before_ms=None
         )
         for what, module, task in (

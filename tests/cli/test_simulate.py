@@ -29,8 +29,8 @@ from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
 from drfd_cli.options import WithExperiments
 from drfd_experiments.commands import cluster, lend
-from drfd_experiments.commands.cluster import NODES, Crowd, Sharing, Tally, figure
-from drfd_experiments.commands.lend import Recording, Sample, theory
+from drfd_experiments.commands.cluster import NODES, Crowd, Sharing, TaskTally, figure
+from drfd_experiments.commands.lend import CpuSample, Recording, theory
 from drfd_experiments.sharing import JOBS, PHASES
 
 # -- alloc -------------------------------------------------------------------------------------
@@ -513,8 +513,8 @@ def crowds(**changed: Crowd) -> list[tuple[Crowd, Crowd]]:
     return [(changed.get(name.replace(" ", "_"), crowd), crowd) for name, crowd in usual.items()]
 
 
-def tally(**changed: int) -> Tally:
-    return Tally(Counter(dict.fromkeys(NODES, 30) | changed))
+def tally(**changed: int) -> TaskTally:
+    return TaskTally(Counter(dict.fromkeys(NODES, 30) | changed))
 
 
 def test_each_result_beyond_the_tolerance_is_named():
@@ -631,7 +631,7 @@ def recorded(mode: str, awake: dict[str, float], asleep: dict[str, float]) -> Re
     """Four turns of ten seconds, in which the pools use so many cores."""
     found, used = Recording(mode), dict.fromkeys("ABC", 0.0)
     for tenth in range(401):
-        found.samples.append(Sample(tenth / 10, dict(used), 0.5 * tenth / 10))
+        found.samples.append(CpuSample(tenth / 10, dict(used), 0.5 * tenth / 10))
         uses = asleep if tenth // 100 % 2 else awake
         used = {pool: amount + uses[pool] / 10 for pool, amount in used.items()}
     found.turns = [(10.0 * turn, 10.0 * turn + 10, turn % 2 == 1) for turn in range(4)]

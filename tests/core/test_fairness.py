@@ -43,7 +43,7 @@ from drfd.core.fairness.share_tree import (
 )
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
-    Stretch,
+    RunInterval,
     WeekUse,
     is_plain,
     plain_stretch,
@@ -542,8 +542,8 @@ def test_after_the_clock_was_set_back_all_is_to_be_counted_again():
 
 def test_a_launch_that_was_put_off_uses_nothing():
     launched, exited = happened(ev.Launched, at_s=5), happened(ev.Exited, at_s=9)
-    assert list(stretches([launched, exited])) == [Stretch(now(5).at_s, now(9).at_s)]
-    assert list(stretches([launched])) == [Stretch(now(5).at_s, None)]
+    assert list(stretches([launched, exited])) == [RunInterval(now(5).at_s, now(9).at_s)]
+    assert list(stretches([launched])) == [RunInterval(now(5).at_s, None)]
     put_off = happened(ev.LaunchPostponed, at_s=6, not_before_s=int(now(7).at_s))
     assert list(stretches([launched, put_off])) == []
     how = with_quotas({}, {"/alice": quota_of(4)})
@@ -708,7 +708,7 @@ def test_a_pool_comes_last_from_the_moment_on_at_which_its_quota_is_used_up():
     behind = bench.submit(in_pool(BOB, "free", 1))
     assert list(scheduler.run(bench.ledger, how, now(HOUR))) == []
     hog = structs.replace(bench.job(1), id=99, spec=replace(bench.job(1).spec, pool="root.lab"))
-    scheduler.week_use.count(hog, [Stretch(now(-10 * HOUR).at_s, now().at_s)])
+    scheduler.week_use.count(hog, [RunInterval(now(-10 * HOUR).at_s, now().at_s)])
     found = list(scheduler.run(bench.ledger, how, now(HOUR)))
     assert [(type(each), each.job_id) for each in found] == [(ev.Admitted, behind)]
 
@@ -726,7 +726,7 @@ def test_nobody_is_preempted_for_who_has_used_up_a_quota():
         if is_over:
             hog = bench.job(1)
             hog = structs.replace(hog, id=99, spec=replace(hog.spec, pool="root.lab"))
-            scheduler.week_use.count(hog, [Stretch(now(-10 * HOUR).at_s, now().at_s)])
+            scheduler.week_use.count(hog, [RunInterval(now(-10 * HOUR).at_s, now().at_s)])
         bench.submit(in_pool(ALICE, "lab", 4))
         found = [type(each) for each in scheduler.run(bench.ledger, how, now(HOUR))]
         assert found == ([] if is_over else [ev.PreemptRequested] * 4)

@@ -18,13 +18,13 @@ import pytest
 from daemon.desk import Desk, View, look_ahead
 from drfd.common.errors import HostError, Refused, Unavailable
 from drfd.core.decisions.stimuli import SubmitAsked
-from drfd.daemon.children.children import Children, Kind, Work
+from drfd.daemon.children.children import Children, Work, WorkKind
 from drfd.daemon.children.forecasts import Question, StartQuestion, TrialQuestion, answers
 from drfd.linux import own_process
 from fakes import ALICE, BOB, attempt_started, demand, now, spec
 from instance import is_alive, wait_for
 
-KIND = Kind("the sum", "no-adder", "sum-failed", "sum-busy", nice=10, cpu_s=1)
+KIND = WorkKind("the sum", "no-adder", "sum-failed", "sum-busy", nice=10, cpu_s=1)
 
 
 def children(patience_s: float = 60.0) -> Children:

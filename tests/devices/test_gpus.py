@@ -507,7 +507,7 @@ def hanging(monkeypatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     program = program.replace("flush=True)", "flush=True)\n    time.sleep(600)")
     monkeypatch.setattr(driver_files, "_READER", program)
     monkeypatch.setattr(driver_files, "_PATIENCE_S", 2.0)
-    monkeypatch.setattr(driver_files._Left, "process", None)
+    monkeypatch.setattr(driver_files._StuckReader, "process", None)
     monkeypatch.setattr(Unkillable, "started", [], raising=False)
     monkeypatch.setattr(subprocess, "Popen", Unkillable)
     yield Unkillable.started

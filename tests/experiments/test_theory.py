@@ -15,7 +15,7 @@ from msgspec import structs
 
 from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up
 from drfd_experiments import theory
-from drfd_experiments.alloc import Pool, Spec, User, allocate
+from drfd_experiments.alloc import PoolSpec, Spec, User, allocate
 from drfd_experiments.theory import FlowDemand, Tasks, ceei
 from seeds import examples
 
@@ -336,7 +336,7 @@ def whole_trees(draw: some.DrawFn) -> Spec:
             )
         ],
         pools={
-            path: Pool(weight=draw(weights), parent=path.rpartition(".")[0] or None)
+            path: PoolSpec(weight=draw(weights), parent=path.rpartition(".")[0] or None)
             for path in ("p", "q", "q.r", "q.s")
         },
     )

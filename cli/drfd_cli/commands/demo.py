@@ -132,7 +132,7 @@ def _remember_first(peak: dict[str, float], shares: SharesReply) -> None:
         peak[name] = max(peak.get(name, 0.0), node["dominant_share"])
 
 
-def _submit(client: Connection, task: Task, directory: Path, scale: float) -> int:
+def _submit(client: Connection, task: DemoTask, directory: Path, scale: float) -> int:
     argv = argv_for(task, directory, scale)
     out = str(directory / "%x-%j.out")
     return private_daemon.submit(
@@ -141,7 +141,7 @@ def _submit(client: Connection, task: Task, directory: Path, scale: float) -> in
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DemoTask:
     """A job of the demo: its demand, and whether it exceeds (`lies`) that."""
 
     name: str
@@ -161,10 +161,13 @@ class Task:
 
 
 #: B submits first, so it starts first: B A A B A.
-_FIRST_WAVE = [*[Task("B-cpu", "B", 3000, GIB)] * 3, *[Task("A-memory", "A", 1000, 4 * GIB)] * 4]
+_FIRST_WAVE = [
+    *[DemoTask("B-cpu", "B", 3000, GIB)] * 3,
+    *[DemoTask("A-memory", "A", 1000, 4 * GIB)] * 4,
+]
 _SECOND_WAVE = [
-    *[Task("C-disk", "C", 500, 512 * MIB, write_bps=60 * MIB)] * 4,
-    Task("C-liar", "C", 500, 64 * MIB, lies=True),
+    *[DemoTask("C-disk", "C", 500, 512 * MIB, write_bps=60 * MIB)] * 4,
+    DemoTask("C-liar", "C", 500, 64 * MIB, lies=True),
 ]
 
 
@@ -174,7 +177,7 @@ def memory_scale() -> float:
     return min(1.0, min(_TOUCH_BYTES, free / 4) / _DECLARED_BYTES)
 
 
-def argv_for(task: Task, directory: Path, scale: float) -> list[str]:
+def argv_for(task: DemoTask, directory: Path, scale: float) -> list[str]:
     argv = [sys.executable, "-I", "-m", "drfd_cli.demo.workload", "--seconds", str(_TASK_S)]
     if task.lies:
         return [*argv, "--memory", "200M"]
@@ -186,7 +189,7 @@ def argv_for(task: Task, directory: Path, scale: float) -> list[str]:
     return [*argv, "--cores", str(task.cores_milli / 1000)]
 
 
-def went_as_planned(jobs: list[JobView], tasks: dict[int, Task]) -> bool:
+def went_as_planned(jobs: list[JobView], tasks: dict[int, DemoTask]) -> bool:
     """Return whether all honest tasks completed and the liar was stopped."""
     states = {job["id"]: job["state"] for job in jobs}
     return all(

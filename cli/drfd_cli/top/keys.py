@@ -101,7 +101,7 @@ _MAIN, _JOB, _EVERY = (Page.MAIN,), (Page.JOB,), tuple(Page)
 
 
 @dataclass(frozen=True)
-class Key:
+class KeyBinding:
     #: The key on the last line, and its word there.
     name: str
     word: str
@@ -116,46 +116,48 @@ class Key:
 
 #: All keys, in their order on the last line and in the help.
 KEYS = (
-    Key("j k", "scroll", "↑ ↓  j k", "up and down", (Page.JOB, Page.HELP)),
-    Key("", "", "PgUp PgDn", "by pages"),
-    Key("", "", "Home End  g G", "first and last"),
-    Key("Tab", "panel", "Tab  ← →  1-4", "another panel", _MAIN, 14),
-    Key("Enter", "open", "Enter", "a job's own page; in SHARES: only the jobs of this node",
+    KeyBinding("j k", "scroll", "↑ ↓  j k", "up and down", (Page.JOB, Page.HELP)),
+    KeyBinding("", "", "PgUp PgDn", "by pages"),
+    KeyBinding("", "", "Home End  g G", "first and last"),
+    KeyBinding("Tab", "panel", "Tab  ← →  1-4", "another panel", _MAIN, 14),
+    KeyBinding("Enter", "open", "Enter", "a job's own page; in SHARES: only the jobs of this node",
         _MAIN, 10),
-    Key("Esc", "back", "Esc", "back; on the main page: no marks, then all jobs again",
+    KeyBinding("Esc", "back", "Esc", "back; on the main page: no marks, then all jobs again",
         (Page.JOB, Page.HELP), 2),
-    Key("/", "find", "/", "only jobs with this text in id, name, user, pool or reason", _MAIN, 3),
-    Key("u", "mine", "u", "only mine, or all", _MAIN, 11),
-    Key("s", "sort", "s  S", "another order, or reversed", _MAIN, 12),
-    Key("Space", "mark", "Space", "mark jobs: the next action is for all of those shown;\n"
+    KeyBinding("/", "find", "/", "only jobs with this text in id, name, user, pool or reason",
+        _MAIN, 3),
+    KeyBinding("u", "mine", "u", "only mine, or all", _MAIN, 11),
+    KeyBinding("s", "sort", "s  S", "another order, or reversed", _MAIN, 12),
+    KeyBinding("Space", "mark", "Space", "mark jobs: the next action is for all of those shown;\n"
         "in SHARES: fold a pool, or unfold it", _MAIN, 13),
-    Key("c", "cancel", "c", "cancel (it asks)", (*_MAIN, *_JOB), 4, Action("cancel")),
-    Key("h", "hold", "h", "hold, or release", (*_MAIN, *_JOB), 5,
+    KeyBinding("c", "cancel", "c", "cancel (it asks)", (*_MAIN, *_JOB), 4, Action("cancel")),
+    KeyBinding("h", "hold", "h", "hold, or release", (*_MAIN, *_JOB), 5,
         Action("hold", _WAITING, "only waiting jobs can be held", ("HELD", "release"))),
-    Key("p", "suspend", "p", "suspend, or resume", (*_MAIN, *_JOB), 6,
+    KeyBinding("p", "suspend", "p", "suspend, or resume", (*_MAIN, *_JOB), 6,
         Action("suspend", _RUNNING, "only a running job can be suspended",
                ("SUSPENDED", "resume"))),
-    Key("t", "time", "t", "change the time limit", (*_MAIN, *_JOB),
+    KeyBinding("t", "time", "t", "change the time limit", (*_MAIN, *_JOB),
         action=Action("set", typed="time limit", option="time")),
-    Key("P", "priority", "P", "change the priority", (*_MAIN, *_JOB),
+    KeyBinding("P", "priority", "P", "change the priority", (*_MAIN, *_JOB),
         action=Action("set", _WAITING, "only a waiting job can be given another priority",
                       typed="priority", option="priority")),
-    Key("x", "signal", "x", "send a signal", (*_MAIN, *_JOB),
+    KeyBinding("x", "signal", "x", "send a signal", (*_MAIN, *_JOB),
         action=Action("signal", ("RUNNING",), "only a running job can be sent a signal",
                       typed="signal")),
-    Key("r", "retry", "r", "submit an ended job again", (*_MAIN, *_JOB), 8, Action("retry")),
-    Key("l", "log", "l", "the output in your PAGER; less follows it while it grows:\n"
+    KeyBinding("r", "retry", "r", "submit an ended job again", (*_MAIN, *_JOB), 8, Action("retry")),
+    KeyBinding("l", "log", "l", "the output in your PAGER; less follows it while it grows:\n"
         "^C stops that, F begins it again, q comes back", (*_MAIN, *_JOB), 7),
-    Key("e", "errors", "e", "a job's errors, in place of its output", _JOB, 9),
-    Key("i", "history", "i", "use and shares over time: always, or where there is room", _MAIN),
-    Key("", "", "^L", "draw anew"),
-    Key("?", "help", "?  F1", "this page", (*_MAIN, *_JOB), 0),
-    Key("q", "quit", "q  ^C", "quit", _MAIN, 1),
+    KeyBinding("e", "errors", "e", "a job's errors, in place of its output", _JOB, 9),
+    KeyBinding("i", "history", "i", "use and shares over time: always, or where there is room",
+        _MAIN),
+    KeyBinding("", "", "^L", "draw anew"),
+    KeyBinding("?", "help", "?  F1", "this page", (*_MAIN, *_JOB), 0),
+    KeyBinding("q", "quit", "q  ^C", "quit", _MAIN, 1),
 )  # fmt: skip
 ACTIONS = {each.name: each.action for each in KEYS if each.action is not None}
 
 
-def word_of(key: Key, row: SnapshotRow | None) -> str:
+def word_of(key: KeyBinding, row: SnapshotRow | None) -> str:
     """Return what the key does, to the job of the row if it does something to jobs."""
     state = row["state"] if row is not None else ""
     if key.action is not None and state == key.action.undone[0] != "":

@@ -374,7 +374,7 @@ def in_words(snapshot: SnapshotView) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class PanelColumn:
     """A column of a panel."""
 
     title: str
@@ -400,7 +400,7 @@ class Column:
         return [Segment(cut, self.style(row) if callable(self.style) else self.style)]
 
 
-right = partial(Column, is_right=True)
+right = partial(PanelColumn, is_right=True)
 
 
 @dataclass(frozen=True)
@@ -408,7 +408,7 @@ class PanelTable:
     """The content of a panel. `title` stands in the heading, over the first columns."""
 
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[PanelColumn]
     rows: Sequence[Any]
     #: The text if there are no rows.
     nothing: str
@@ -496,7 +496,7 @@ def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> L
     return [Segment(fit(title + rest, columns), theme["head_focus" if is_focus else "head"])]
 
 
-def _laid_out(columns: Sequence[Column], room: int, title: str = "") -> list[Column]:
+def _laid_out(columns: Sequence[PanelColumn], room: int, title: str = "") -> list[PanelColumn]:
     """Return the columns that fit, in their order, with the rest of the room shared out.
 
     `room` includes a blank before the first column and after each. The column of ids, before the
@@ -579,16 +579,16 @@ def tree_table(
     has_quotas = any("quota" in row for row in rows)
     has_shortfalls = any(row["path"] in shortfalls for row in rows)
     shown = [
-        Column("", 1, swatch, lambda row: mark_of(row).style),
-        Column("", _WIDE_NAME if columns >= _WIDE else _NAME,
-               lambda row: f"{row['title']} ◂" if row["path"] == below else row["title"],
-               name_style),
+        PanelColumn("", 1, swatch, lambda row: mark_of(row).style),
+        PanelColumn("", _WIDE_NAME if columns >= _WIDE else _NAME,
+                    lambda row: f"{row['title']} ◂" if row["path"] == below else row["title"],
+                    name_style),
         right("WEIGHT", 6, lambda row: weight_words(row["weight"]), rank=2),
         right("ENTITLED", 8, lambda row: _percent(row["entitlement"])),
-        Column("0", _LEAST_BAR, draw=bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
+        PanelColumn("0", _LEAST_BAR, draw=bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
         right("SHARE", 5, lambda row: _percent(row["dominant_share"])),
-        Column("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim,
-               rank=2 if has_quotas else 1),
+        PanelColumn("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim,
+                    rank=2 if has_quotas else 1),
         right("SATISFIED", 9,
               lambda row: f"{row['satisfaction']:.0%}" if row["satisfaction"] < 100 else "many",
               level_style),
@@ -687,17 +687,19 @@ def running_table(
     def owner(row: SnapshotRow) -> Style:
         return mark_of(row).style
 
-    def gauge(axis: Axis, figures: int, at_limit: str = "", *, is_shown: bool = True) -> Column:
+    def gauge(
+        axis: Axis, figures: int, at_limit: str = "", *, is_shown: bool = True
+    ) -> PanelColumn:
         cell = partial(_gauge, axis, bar_columns, theme, at_limit)
         return right(axis.upper(), bar_columns + 1 + figures, draw=cell, is_shown=is_shown)
 
     shown = [
-        Column("", 1, lambda row: "▍" if theme.has_colour else mark_of(row).letter, owner),
-        Column("", _LABEL, lambda row: row["label"]),
-        Column("NAME", _LEAST_NAME, lambda row: row["name"], theme["title"], most=_ENDLESS),
-        Column("USER", 12 if is_wide else 8, lambda row: row["user"], owner),
-        Column("POOL", 14, lambda row: row["pool"].removeprefix("root."), theme["dim"],
-               is_shown=is_wide),
+        PanelColumn("", 1, lambda row: "▍" if theme.has_colour else mark_of(row).letter, owner),
+        PanelColumn("", _LABEL, lambda row: row["label"]),
+        PanelColumn("NAME", _LEAST_NAME, lambda row: row["name"], theme["title"], most=_ENDLESS),
+        PanelColumn("USER", 12 if is_wide else 8, lambda row: row["user"], owner),
+        PanelColumn("POOL", 14, lambda row: row["pool"].removeprefix("root."), theme["dim"],
+                    is_shown=is_wide),
         gauge("cores", cores, "good"),
         gauge("memory", 11),
         *(
@@ -758,24 +760,24 @@ def waiting_table(
         return "-" if until_s is None else _clock(until_s, at_s)
 
     shown = [
-        Column("", _LABEL + 2, lambda row: row["label"]),
-        Column("NAME", 8, lambda row: row["name"], theme["title"], most=16),
-        Column("USER", 8, lambda row: row["user"]),
+        PanelColumn("", _LABEL + 2, lambda row: row["label"]),
+        PanelColumn("NAME", 8, lambda row: row["name"], theme["title"], most=16),
+        PanelColumn("USER", 8, lambda row: row["user"]),
         right("CORES", 5, partial(demand, "cores")),
         right("MEM", 5, partial(demand, "memory")),
         right("IO R/W", 9, lambda row: show_io(row["demand"]), rank=5,
               is_shown=any(each["read"] or each["write"] for each in demands)),
-        Column("GRES", 8, lambda row: show_gres(row["demand"]["gres"]), rank=6,
-               is_shown=any(any(each["gres"].values()) for each in demands)),
+        PanelColumn("GRES", 8, lambda row: show_gres(row["demand"]["gres"]), rank=6,
+                    is_shown=any(any(each["gres"].values()) for each in demands)),
         right("START", 6, lambda row: _start(row, at_s)),
-        Column("WAITS FOR", 15, lambda row: _evidence(row).get("waits_for") or code(row),
-               lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18),
+        PanelColumn("WAITS FOR", 15, lambda row: _evidence(row).get("waits_for") or code(row),
+                    lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18),
         right("NEEDS", 5, partial(amount, "needed"), rank=2, is_shown=has("needed")),
         right("FREE", 5, partial(amount, "free"), rank=1, is_shown=has("needed")),
-        Column("BLOCKED BY", 14, lambda row: _evidence(row).get("blocked_by", ""), rank=3, most=26,
-               is_shown=has("blocked_by")),
+        PanelColumn("BLOCKED BY", 14, lambda row: _evidence(row).get("blocked_by", ""), rank=3,
+                    most=26, is_shown=has("blocked_by")),
         right("UNTIL", 6, until, rank=4, is_shown=has("until")),
-        Column("REASON", 16, code, theme["dim"], rank=7, is_shown=columns >= _WITH_CODES),
+        PanelColumn("REASON", 16, code, theme["dim"], rank=7, is_shown=columns >= _WITH_CODES),
     ]  # fmt: skip
     about = (lambda row: code_line(row["reason"])) if has_sentences else None
     laid_out = _laid_out(shown, columns, title)
@@ -798,11 +800,11 @@ def ended_table(
 
     styles = {"COMPLETED": theme["good"], "CANCELLED": theme["dim"]}
     shown = [
-        Column("", _LABEL + 2, lambda row: row["label"]),
-        Column("NAME", _LEAST_NAME, lambda row: row["name"], most=_MOST_NAME),
-        Column("USER", 8, lambda row: row["user"]),
-        Column("OUTCOME", 14, outcome, lambda row: styles.get(outcome(row), theme["hot"])),
-        Column("EXIT", 8, exit_words),
+        PanelColumn("", _LABEL + 2, lambda row: row["label"]),
+        PanelColumn("NAME", _LEAST_NAME, lambda row: row["name"], most=_MOST_NAME),
+        PanelColumn("USER", 8, lambda row: row["user"]),
+        PanelColumn("OUTCOME", 14, outcome, lambda row: styles.get(outcome(row), theme["hot"])),
+        PanelColumn("EXIT", 8, exit_words),
         right("RAN", 7, ran),
         right("ENDED", 12, lambda row: _ago(row["ended_at"], at_s)),
     ]

@@ -27,7 +27,7 @@ from drfd_experiments import macro, sharing
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
 from drfd_experiments.commands import fig8
 from drfd_experiments.commands.fig9 import users_of_demo
-from drfd_experiments.figures import Cell, Column, Figure, Table, live_figure
+from drfd_experiments.figures import Cell, Figure, Header, Table, live_figure
 from drfd_experiments.macro import LARGE, NODE, SMALL
 from drfd_experiments.private_slurm import (
     PrivateNode,
@@ -62,7 +62,7 @@ def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
     _refuse_without_slurm()
     phase_s, way_s = (int(part * seconds) for part in (_PARTS[0] / 3, _PARTS[1]))
     scale = scale_of_nodes()
-    tally = Tally()
+    tally = TaskTally()
     crowds = []
     with private_daemon.directory() as place, slurm(place):
         with daemon(place, figure8_config(place, scale)) as client:
@@ -121,7 +121,7 @@ class Sharing:
 
 
 def figure(
-    sharing: Sharing, crowds: list[tuple[Crowd, Crowd]], tally: Tally
+    sharing: Sharing, crowds: list[tuple[Crowd, Crowd]], tally: TaskTally
 ) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that is not as the simulator's.
 
@@ -162,8 +162,8 @@ def _shares(sharing: Sharing) -> tuple[Table, list[str]]:
                 text = f"phase {number + 1}: {job} had {live:.0%}, simulated {simulated:.0%}"
                 wrong.append(text)
     columns = [
-        Column("PHASE"), Column("JOB"), Column("TASK"), Column("LIVE", "%"),
-        Column("SIMULATED", "%"), Column("THE PAPER"),
+        Header("PHASE"), Header("JOB"), Header("TASK"), Header("LIVE", "%"),
+        Header("SIMULATED", "%"), Header("THE PAPER"),
     ]  # fmt: skip
     title = "Figure 8: mean dominant shares in the second half of each phase"
     return Table(title=title, columns=columns, rows=rows), wrong
@@ -187,17 +187,17 @@ def _tasks(crowds: list[tuple[Crowd, Crowd]]) -> tuple[Table, list[str]]:
                 f"simulated {simulated.crowded:.0%}"
             )
     columns = [
-        Column("SHARED BY"), Column("LARGE"), Column("SIMULATED"), Column("SMALL"),
-        Column("SIMULATED"), Column("TOO LITTLE MEMORY", "%"), Column("SIMULATED", "%"),
+        Header("SHARED BY"), Header("LARGE"), Header("SIMULATED"), Header("SMALL"),
+        Header("SIMULATED"), Header("TOO LITTLE MEMORY", "%"), Header("SIMULATED", "%"),
     ]  # fmt: skip
     title = "Figure 9: mean numbers of running tasks"
     return Table(title=title, columns=columns, rows=rows), wrong
 
 
-def _nodes(tally: Tally) -> Table:
+def _nodes(tally: TaskTally) -> Table:
     return Table(
         title="Live tasks that have ended on each node",
-        columns=[Column("NODE"), Column("STARTED BY"), Column("COMPLETED"), Column("FAILED")],
+        columns=[Header("NODE"), Header("STARTED BY"), Header("COMPLETED"), Header("FAILED")],
         rows=[
             [name, "Slurm" if engine == "slurm" else "drfd", tally.done[name], tally.failed[name]]
             for name, engine in NODES.items()
@@ -330,7 +330,7 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class TaskTally:
     """The live tasks that have ended, by node."""
 
     done: Counter[str] = field(default_factory=Counter)

@@ -17,7 +17,7 @@ from drfd.client.connection import Connection
 from drfd_cli import charts, output
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
-from drfd_experiments.figures import Column, Figure, Table, live_figure
+from drfd_experiments.figures import Figure, Header, Table, live_figure
 from drfd_experiments.sharing import (
     JOBS,
     NODE,
@@ -211,7 +211,7 @@ def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:
             phase_table(play.shares, phase_s, _NODES),
             Table(
                 title="What the tasks used of what they declared, as the kernel has counted",
-                columns=[Column("PHASE"), Column("CPU TIME", "%"), Column("MOST MEMORY", "%")],
+                columns=[Header("PHASE"), Header("CPU TIME", "%"), Header("MOST MEMORY", "%")],
                 rows=[[number + 1, *row] for number, row in enumerate(used)],
             ),
         ],

@@ -20,8 +20,8 @@ from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
 from drfd_experiments.cluster import SharingScheme
 from drfd_experiments.commands.fig8 import opening
-from drfd_experiments.figures import Cell, Column, Figure, Table, live_figure
-from drfd_experiments.macro import LARGE, NODE, PAPER_LARGE, SMALL, WAYS, Kind
+from drfd_experiments.figures import Cell, Figure, Header, Table, live_figure
+from drfd_experiments.macro import LARGE, NODE, PAPER_LARGE, SMALL, WAYS, TaskKind
 
 
 def directory(controller: str, cgroup: str, name: str) -> Path | None:
@@ -125,7 +125,7 @@ def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
     )
 
 
-def users_of_demo() -> list[tuple[str, Kind]]:
+def users_of_demo() -> list[tuple[str, TaskKind]]:
     return [
         (f"{kind.name}{number}", kind) for kind in (LARGE, SMALL) for number in range(1, _USERS + 1)
     ]
@@ -201,8 +201,8 @@ def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[st
         for each in results
     ]  # fmt: skip
     columns = [
-        Column("SHARED BY"), Column("LARGE"), Column("OF DRF'S", "%"), Column("PAPER", "%"),
-        Column("SMALL"), Column("OF DRF'S", "%"), Column("KILLED"), Column("MOST MEMORY", "%"),
+        Header("SHARED BY"), Header("LARGE"), Header("OF DRF'S", "%"), Header("PAPER", "%"),
+        Header("SMALL"), Header("OF DRF'S", "%"), Header("KILLED"), Header("MOST MEMORY", "%"),
     ]  # fmt: skip
     found = Figure(
         name="fig9",

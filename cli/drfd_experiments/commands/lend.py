@@ -29,7 +29,7 @@ from drfd.sim.workload import SimJob
 from drfd_cli import output
 from drfd_cli.demo import private_daemon
 from drfd_experiments.commands import fig9
-from drfd_experiments.figures import Cell, Column, Figure, Table, live_figure
+from drfd_experiments.figures import Cell, Figure, Header, Table, live_figure
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply
@@ -60,7 +60,7 @@ _CROWDED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CpuSample:
     """Processor time since the start of the jobs, in seconds."""
 
     at_s: float
@@ -75,7 +75,7 @@ class Recording:
     """What was measured in one mode."""
 
     mode: str
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[CpuSample] = field(default_factory=list)
     #: (from, until, whether the sleeper was asleep), in seconds, one after the other.
     turns: list[tuple[float, float, bool]] = field(default_factory=list)
 
@@ -193,7 +193,7 @@ def _play(client: Connection, place: Path, mode: str, seconds: float, show: Show
             asleep.unlink(missing_ok=True)
         while (at_s := time.monotonic() - started) < begun_s + length_s:
             used = {pool: _cpu_s(cgroup) - first[pool] for pool, cgroup in cgroups.items()}
-            found.samples.append(Sample(at_s, used, _busy_s()))
+            found.samples.append(CpuSample(at_s, used, _busy_s()))
             show(found, is_asleep=is_asleep)
             time.sleep(_FRAME_S)
         found.turns.append((begun_s, at_s, is_asleep))
@@ -303,7 +303,7 @@ def figure_of(found: list[Recording]) -> tuple[Figure, list[str]]:
             "Try again when this machine is quiet."
         )
     columns = [
-        Column("WHILE"), Column("POOL"), Column("WITH QUOTAS"), Column("LENT"), Column("THEORY"),
+        Header("WHILE"), Header("POOL"), Header("WITH QUOTAS"), Header("LENT"), Header("THEORY"),
     ]  # fmt: skip
     figure = Figure(
         name="lend",

@@ -32,7 +32,7 @@ NEVER = -inf
 _LN2 = log(2)
 
 
-class Key(NamedTuple):
+class SortKey(NamedTuple):
     """The key by which a node is compared with its siblings, field by field."""
 
     #: Whether the node comes after all siblings of which this is false.
@@ -47,13 +47,13 @@ class Key(NamedTuple):
 
 #: Returns the first three fields of a node's key: of a leaf (None), or of an inner node whose child
 #: with this key comes first.
-Rank = Callable[[ShareNode, Key | None], tuple[bool, Any, float]]
+Rank = Callable[[ShareNode, SortKey | None], tuple[bool, Any, float]]
 
 
 def by_satisfaction(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
     """Return the order of drfd's own policy."""
 
-    def rank(node: ShareNode, least: Key | None) -> tuple[bool, Any, float]:
+    def rank(node: ShareNode, least: SortKey | None) -> tuple[bool, Any, float]:
         level = share_tree.share(node)
         if least is not None:
             level = min(level, over(node.total * least.value, node.weight))
@@ -70,8 +70,8 @@ class ServiceOrder:
         #: The next job of each waiting leaf.
         self.heads: dict[str, int] = {}
         #: The keys of the children of each node below which a leaf waits, in order.
-        self._children: dict[str, list[Key]] = {}
-        self._keys: dict[str, Key] = {}
+        self._children: dict[str, list[SortKey]] = {}
+        self._keys: dict[str, SortKey] = {}
 
     def put(self, leaf: str, head: int | None) -> None:
         """Enter the leaf with its next job, or remove it if `head` is None; renew its key and those
@@ -109,11 +109,11 @@ class ServiceOrder:
             path = children[0].path
         return path
 
-    def children(self, path: str) -> list[Key]:
+    def children(self, path: str) -> list[SortKey]:
         """Return the keys of the node's children below which a leaf waits, in order."""
         return self._children.get(path, [])
 
-    def _make(self, path: str) -> Key | None:
+    def _make(self, path: str) -> SortKey | None:
         node, head, least = self._share_tree.nodes.get(path), self.heads.get(path), None
         if node is None:
             return None
@@ -123,11 +123,11 @@ class ServiceOrder:
                 return None
             least = children[0]
             head = least.head
-        return Key(*self._rank(node, least), head, path)
+        return SortKey(*self._rank(node, least), head, path)
 
 
 #: Returns a list of those of a node's children that are served; they are given with the node.
-Choose = Callable[[str, list[Key]], list[Key]]
+Choose = Callable[[str, list[SortKey]], list[SortKey]]
 
 
 class Turns(ServiceOrder):
@@ -154,7 +154,7 @@ class Turns(ServiceOrder):
         """Renew the keys of the leaf, which was the first one, and of the nodes above it."""
         self._renew_first(_road(path))
 
-    def children(self, path: str) -> list[Key]:
+    def children(self, path: str) -> list[SortKey]:
         found = self._children.get(path)
         if found is None:
             kept = self._order.children(path)

@@ -38,7 +38,7 @@ class QuotaUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RunInterval:
     """A time, in Unix time, in which a job ran; of one that runs now, `end_s` is None."""
 
     start_s: float
@@ -49,7 +49,7 @@ class Stretch:
     demand: Resources | None = None
 
 
-def stretches(events: Iterable[ev.Event]) -> Iterator[Stretch]:
+def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
     """Yield the times in which a job ran, in all its attempts, from its events."""
     start_s: float | None = None
     pool: str | None = None
@@ -68,12 +68,12 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[Stretch]:
                 start_s = None
             case ev.Suspended() | ev.Exited() | ev.LaunchFailed():
                 if start_s is not None:
-                    yield Stretch(start_s, event.at_s, pool, demand)
+                    yield RunInterval(start_s, event.at_s, pool, demand)
                 start_s = None
             case _:
                 pass
     if start_s is not None:
-        yield Stretch(start_s, None, pool, demand)
+        yield RunInterval(start_s, None, pool, demand)
 
 
 def is_plain(job: Job) -> bool:
@@ -84,10 +84,10 @@ def is_plain(job: Job) -> bool:
     )
 
 
-def plain_stretch(job: Job) -> Iterator[Stretch]:
+def plain_stretch(job: Job) -> Iterator[RunInterval]:
     """Yield the time in which a plain job ran, if it has started."""
     if job.started_at is not None:
-        yield Stretch(job.started_at, job.ended_at)
+        yield RunInterval(job.started_at, job.ended_at)
 
 
 def _runs(job: Job) -> bool:
@@ -149,7 +149,7 @@ class WeekUse:
         is_same_machine = (shares.capacity, axes) == (self._shares.capacity, self._axes)
         return is_same_machine and quotas_of(shares) == self._quotas
 
-    def count(self, job: Job, found: Iterable[Stretch]) -> None:
+    def count(self, job: Job, found: Iterable[RunInterval]) -> None:
         """Add the times in which a job ran. Its last one may last: then its `note` ends it."""
         for each in found:
             leaf = job.spec.leaf if each.pool is None else leaf_path(each.pool, job.spec.user)

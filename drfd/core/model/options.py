@@ -17,7 +17,7 @@ from drfd.core.model.job import Dependency, JobSpec, UserGroup
 from drfd.core.model.resources import NOTHING, Resources
 
 
-class Option(NamedTuple):
+class ChangeableOption(NamedTuple):
     #: The field of the specification, of `Altered`, and of `Change`.
     name: str
     #: What it is called in the text of a change.
@@ -38,15 +38,15 @@ def _show_limit(time_limit_s: int | None) -> str:
 #: In the order of their texts. The amounts of `demand` and `most` have the options of
 #: `drfd.common.units.AXES`, and `--gres`.
 OPTIONS = (
-    Option("name", "name"),
-    Option("pool", "pool"),
-    Option("priority", "priority"),
-    Option("time_limit_s", "time limit", _show_limit, none=0, is_of_running=True),
-    Option("demand", ""),
-    Option("most", "", none=NOTHING, is_of_running=True),
-    Option("group", "group", lambda group: str(group or "none"), none=UserGroup("")),
-    Option("after", "after", is_condition=True),
-    Option("begin_s", "begin time", none=0, is_condition=True),
+    ChangeableOption("name", "name"),
+    ChangeableOption("pool", "pool"),
+    ChangeableOption("priority", "priority"),
+    ChangeableOption("time_limit_s", "time limit", _show_limit, none=0, is_of_running=True),
+    ChangeableOption("demand", ""),
+    ChangeableOption("most", "", none=NOTHING, is_of_running=True),
+    ChangeableOption("group", "group", lambda group: str(group or "none"), none=UserGroup("")),
+    ChangeableOption("after", "after", is_condition=True),
+    ChangeableOption("begin_s", "begin time", none=0, is_condition=True),
 )
 
 

@@ -31,7 +31,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from drfd.core.fairness.service_order import NEVER, Choose, Key, Rank, by_satisfaction
+from drfd.core.fairness.service_order import NEVER, Choose, Rank, SortKey, by_satisfaction
 from drfd.core.fairness.share_tree import (
     ONE,
     ZERO,
@@ -432,7 +432,7 @@ class _DrfPass(_Pass):
         #: its promise.
         kept: dict[str, frozenset[Vector]] = {}
 
-        def choose(above: str, keys: list[Key]) -> list[Key]:
+        def choose(above: str, keys: list[SortKey]) -> list[SortKey]:
             node, outer, found = tree.nodes[above], kept.get(above, frozenset()), []
             if not keys or not (outer or tree.may_keep_below(node, demands)):
                 return []
@@ -724,7 +724,7 @@ def _by(
 ) -> Rank:
     """Return the order by a key of each node by itself."""
 
-    def rank(node: ShareNode, least: Key | None) -> tuple[bool, Any, float]:
+    def rank(node: ShareNode, least: SortKey | None) -> tuple[bool, Any, float]:
         path = node.path
         return path in share_tree.last, key(node), past_usage.get(path, NEVER)
 
@@ -734,7 +734,7 @@ def _by(
 def _by_age(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
     """Return the order of the jobs, whoever owns them."""
 
-    def rank(node: ShareNode, least: Key | None) -> tuple[bool, Any, float]:
+    def rank(node: ShareNode, least: SortKey | None) -> tuple[bool, Any, float]:
         return share_tree.is_last(node.path) if least is None else least.is_last, 0, NEVER
 
     return rank

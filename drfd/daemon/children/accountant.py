@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from drfd.common.errors import DrfdError
-from drfd.daemon.children.children import Children, Kind, Program
-from drfd.daemon.children.ledger_report import Task
+from drfd.daemon.children.children import Children, Program, WorkKind
+from drfd.daemon.children.ledger_report import LedgerTask
 from drfd.daemon.config import HistorySettings
 from drfd.protocol.replies import LedgerCheckReply, LedgerReply
 
@@ -40,7 +40,7 @@ class Accountant:
         self._journal = journal
         self._history = history
         self._now_s, self._trusted_s = now_s, trusted_s
-        kind = Kind(
+        kind = WorkKind(
             *("the account of promises", "no-accountant", "accountant-failed", "ledger-busy"),
             nice=19,
             cpu_s=_MAX_CPU_S,
@@ -87,7 +87,7 @@ class Accountant:
         """Have a child do a task, and return its reply. Raises DrfdError."""
         keep_s = self._history().keep_s
         before_ms = None if keep_s is None else round((self._trusted_s() - keep_s) * 1000)
-        task = Task(
+        task = LedgerTask(
             journal=str(self._journal),
             now_ms=round(self._now_s() * 1000),
             forget_before_ms=before_ms,

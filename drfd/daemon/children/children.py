@@ -59,7 +59,7 @@ class Program:
         os.execve(sys.executable, words, environment)
 
 
-class Kind(NamedTuple):
+class WorkKind(NamedTuple):
     """One kind of work, and what it may take."""
 
     #: In messages: "the estimate".
@@ -79,7 +79,7 @@ class Kind(NamedTuple):
 class Children:
     """The children that do one kind of work."""
 
-    def __init__(self, kind: Kind, *, patience_s: float) -> None:
+    def __init__(self, kind: WorkKind, *, patience_s: float) -> None:
         """A caller waits for `patience_s` seconds at most."""
         self.kind = kind
         self.patience_s = patience_s
@@ -174,7 +174,7 @@ class Children:
             ) from None
 
 
-def _fork(work: Work, kind: Kind) -> tuple[int, int]:
+def _fork(work: Work, kind: WorkKind) -> tuple[int, int]:
     parent, (reading, writing) = os.getpid(), os.pipe()
     # A signal must not reach the controller's handlers in the child.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -194,7 +194,7 @@ def _fork(work: Work, kind: Kind) -> tuple[int, int]:
     return pid, reading
 
 
-def _compute(work: Work, pipe: int, parent: int, kind: Kind) -> NoReturn:
+def _compute(work: Work, pipe: int, parent: int, kind: WorkKind) -> NoReturn:
     """Do the work, and end."""
     status = os.EX_SOFTWARE
     try:

@@ -16,7 +16,7 @@ from drfd.core.explain.waits import OUTSIDE, Wait
 from drfd.core.model.job import Job
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.children.answers import ErrorMessage
-from drfd.daemon.children.children import Children, Kind, Work
+from drfd.daemon.children.children import Children, Work, WorkKind
 from drfd.daemon.engine.engine import Engine
 
 #: Seconds of processor time that one question may cost, and seconds that its answer is waited for.
@@ -67,7 +67,7 @@ class Forecasts:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        kind = Kind(
+        kind = WorkKind(
             *("the estimate", "no-forecaster", "forecast-failed", "forecast-busy"),
             nice=10,
             cpu_s=MAX_CPU_S,

@@ -164,7 +164,7 @@ def _past(start: PastStart, is_seen: Callable[..., bool]) -> replies.LedgerPastS
     }
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the program does: bring the account up to date and read it, or check it as it is."""
 
     journal: str
@@ -179,7 +179,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
-def answers(task: Task) -> Iterator[replies.LedgerReply | replies.LedgerCheckReply]:
+def answers(task: LedgerTask) -> Iterator[replies.LedgerReply | replies.LedgerCheckReply]:
     """Do the task. Raises HostError."""
     with AccountFile(Path(task.journal)) as file:
         if task.checks:
@@ -209,4 +209,4 @@ def answers(task: Task) -> Iterator[replies.LedgerReply | replies.LedgerCheckRep
 
 
 if __name__ == "__main__":
-    run_program(Task, answers)
+    run_program(LedgerTask, answers)

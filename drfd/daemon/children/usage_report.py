@@ -133,7 +133,7 @@ def advice_view(advice: Advice | None) -> replies.AdviceView | None:
     return cast(replies.AdviceView, view)
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class UsageTask(msgspec.Struct, frozen=True, kw_only=True):
     """Which ended jobs are in the report, and how: see `ReportRequest`."""
 
     journal: str
@@ -146,7 +146,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     lends_cores: bool
 
 
-def answers(task: Task) -> Iterator[replies.ReportReply]:
+def answers(task: UsageTask) -> Iterator[replies.ReportReply]:
     """Read the jobs. Raises HostError."""
     path = Path(task.journal)
     # Read twice, so that only the rows that are shown are kept in memory.
@@ -165,4 +165,4 @@ def answers(task: Task) -> Iterator[replies.ReportReply]:
 
 
 if __name__ == "__main__":
-    run_program(Task, answers)
+    run_program(UsageTask, answers)

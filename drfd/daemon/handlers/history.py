@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.advice import advise, is_as_asked, kind_of_job
 from drfd.core.model.job import ROOT, Actor, Job
-from drfd.daemon.children.children import Children, Kind, Program
-from drfd.daemon.children.usage_report import Task, advice_view
+from drfd.daemon.children.children import Children, Program, WorkKind
+from drfd.daemon.children.usage_report import UsageTask, advice_view
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, ids_of
 from drfd.daemon.lookup.views import ended_job_view, packed
@@ -22,7 +22,9 @@ from drfd.protocol.replies import AdviceView, HistoryReply, JobView, ReportReply
 #: Jobs of one name that are read for advice.
 _SIMILAR = 50
 
-_REPORT = Kind(*("the report", "no-reporter", "report-failed", "report-busy"), nice=10, cpu_s=120)
+_REPORT = WorkKind(
+    *("the report", "no-reporter", "report-failed", "report-busy"), nice=10, cpu_s=120
+)
 #: Seconds that a report is waited for.
 _REPORT_S = 90.0
 
@@ -63,7 +65,7 @@ class HistoryHandler:
         return None if advice is None or is_as_asked(advice, job) else advice_view(advice)
 
     async def report(self, request: msg.ReportRequest) -> ReportReply:
-        task = Task(
+        task = UsageTask(
             journal=str(self.engine.journal.path),
             past=await self._past(request.past),
             by=request.by,
