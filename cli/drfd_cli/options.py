@@ -29,7 +29,7 @@ from drfd.common.units import doubt, is_endless, parse_duration
 from drfd.protocol.job_options import CONDITIONS, OPTIONS, OTHERS, RESOURCES, Option
 from drfd_cli import output, personal, which_job
 from drfd_cli.output import Columns, Form, render
-from drfd_cli.personal import Setting
+from drfd_cli.personal import UserSetting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ class Call:
     #: The words of the command, and the text of the script that they name, if they do.
     program: tuple[tuple[str, ...], str | None] = ((), None)
     #: The personal defaults among the options.
-    personal: list[Setting] = field(default_factory=list)
+    personal: list[UserSetting] = field(default_factory=list)
     #: What Slurm's options ask for.
     slurm: Translation | None = None
     #: What is printed of the id, `{}`, where Slurm's command stands for `drf submit`.
@@ -450,7 +450,7 @@ class JobCommand(GroupedHelp):
         above = ctx.parent
         return above is None or above.parent is not None or ctx.resilient_parsing
 
-    def _settings(self, ctx: click.Context, args: list[str]) -> list[Setting]:
+    def _settings(self, ctx: click.Context, args: list[str]) -> list[UserSetting]:
         if self.only_reads(ctx):
             return []
         try:
@@ -470,7 +470,7 @@ class JobCommand(GroupedHelp):
             output.say(str(error))
             settings = []
         params = {name: param for param in self.params for name in param.opts}
-        known: dict[str, Setting] = {}
+        known: dict[str, UserSetting] = {}
         for setting in settings:
             param = params[setting.option]
             if setting.value is not None:
@@ -481,7 +481,7 @@ class JobCommand(GroupedHelp):
         call_of(ctx).personal = list(known.values())
         return settings
 
-    def _check(self, ctx: click.Context, param: click.Parameter, setting: Setting) -> None:
+    def _check(self, ctx: click.Context, param: click.Parameter, setting: UserSetting) -> None:
         """Raise ConfigError for a value that the option does not take."""
         try:
             param.type.convert(setting.value, param, ctx)

@@ -36,7 +36,7 @@ class NotOwn(ConfigError):
     may decide what the caller's jobs run."""
 
 
-class Setting:
+class UserSetting:
     """A setting as a word of the command line, and where it stands."""
 
     def __init__(self, option: str, value: str | None, place: str) -> None:
@@ -55,7 +55,7 @@ class Settings:
     """The content of the file."""
 
     def __init__(
-        self, defaults: list[Setting], presets: dict[str, list[Setting]], colour: str
+        self, defaults: list[UserSetting], presets: dict[str, list[UserSetting]], colour: str
     ) -> None:
         self.defaults = defaults
         self.presets = presets
@@ -116,7 +116,7 @@ def _may_look(path: str) -> bool:
     return True
 
 
-def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Setting]:
+def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[UserSetting]:
     """Return the settings for a job of this verb, weaker ones first. Raises ConfigError, NotOwn
     among them, and if there is no such preset."""
     settings = read(environ) or Settings([], {}, "auto")
@@ -166,7 +166,7 @@ class _Reader:
 
     def _settings(
         self, table: Mapping[str, object], title: str, known: Collection[str]
-    ) -> Iterator[Setting]:
+    ) -> Iterator[UserSetting]:
         for key, value in table.items():
             if key not in known:
                 names = {*known} if title else {*known, "preset"}
@@ -176,28 +176,28 @@ class _Reader:
                 self._fail(title, key, "unknown key", _near(key, names) or others)
             yield from self._setting(title, key, value)
 
-    def _setting(self, title: str, key: str, value: object) -> Iterator[Setting]:
+    def _setting(self, title: str, key: str, value: object) -> Iterator[UserSetting]:
         place = self._place(title, key)
         option = _OPTIONS.get(key)
         if option is None or option.kind == "flag":
             if not isinstance(value, bool):
                 self._fail(title, key, f"{value!r} is not true or false")
             if option is None and not value:
-                yield Setting(_NO_WARNINGS, None, place)
+                yield UserSetting(_NO_WARNINGS, None, place)
             elif option is not None and value:
-                yield Setting(option.flag, None, place)
+                yield UserSetting(option.flag, None, place)
         elif option.many:
             texts = [
                 self._text_of(title, key, each)
                 for each in (value if isinstance(value, list) else [value])
             ]
             for each in texts if option.many == "each" else [option.many.join(texts)]:
-                yield Setting(option.flag, each, place)
+                yield UserSetting(option.flag, each, place)
         else:
             text = self._text_of(title, key, value)
             if option.kind == "file" and text.startswith("~/"):
                 text = self._home + text[1:]
-            yield Setting(option.flag, text, place)
+            yield UserSetting(option.flag, text, place)
 
     def _text_of(self, title: str, key: str, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":

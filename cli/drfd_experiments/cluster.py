@@ -15,7 +15,7 @@ from random import Random
 
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.model.machine import Vector, minus, plus
-from drfd.core.model.resources import Axes, Node, Resources
+from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.sim.driver import Speeds, simulate
 from drfd.sim.workload import SimJob
 
@@ -126,7 +126,9 @@ def run(
         cores_milli=node.cores_milli * cluster.nodes, memory_bytes=node.memory_bytes * cluster.nodes
     )
     rules = Rules(
-        axes=Axes(nodes=tuple(Node(name=f"n{at}", capacity=node) for at in range(cluster.nodes))),
+        axes=Axes(
+            nodes=tuple(ClusterNode(name=f"n{at}", capacity=node) for at in range(cluster.nodes))
+        ),
         capacity=whole,
         patience=ReservationSettings(patience_s=0, reserves=way.reserves),
         min_hold_s=0,

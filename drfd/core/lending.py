@@ -2,8 +2,8 @@
 
 A job has a floor, which it declares, and an upper end, up to which it may be lent what others leave
 idle. Its ceiling is between; once a second it is decided from measured use (`judge`). What is lent
-is an amount of one kind: cores (`Machine`), or the rate of a disk (`DiskRate`). Amounts are real
-numbers, since they are measured.
+is an amount of one kind: cores (`MachineCores`), or the rate of a disk (`DiskRate`). Amounts are
+real numbers, since they are measured.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Borrower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineCores:
     """The cores of a machine. The kernel's weights, which stand for the floors, give a job that
     wakes up its floor at once. So what a job leaves of its floor is lent to others meanwhile, and
     ceilings together may exceed what there is. Processes outside drfd come first."""
@@ -142,7 +142,7 @@ class DiskRate:
 
 
 #: What is lent, in its unit.
-Source = Machine | DiskRate
+Source = MachineCores | DiskRate
 
 
 # -- division --------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class TreeNode:
     """A node of the fair-share tree with running jobs: a pool, or a user's leaf."""
 
     #: The amount of the resource that it is promised. Above zero if its weights are.
@@ -167,7 +167,7 @@ class Node:
     #: Its satisfaction by the other resources that its jobs hold: 1 is what it is promised.
     held: float
     #: Its children, or the claims of a leaf's own jobs.
-    below: Mapping[str, Node] = field(default_factory=dict)
+    below: Mapping[str, TreeNode] = field(default_factory=dict)
     claims: Sequence[Claim] = ()
 
     @cached_property
@@ -179,7 +179,7 @@ class Node:
         return sum(each.most for each in self._parts)
 
     @property
-    def _parts(self) -> list[Node | Claim]:
+    def _parts(self) -> list[TreeNode | Claim]:
         return [*self.below.values(), *self.claims]
 
     def at(self, level: float, is_after: int) -> float:
@@ -198,7 +198,7 @@ class Node:
             yield max(level, self.held), 1
 
 
-def divide(node: Node, amount: float) -> dict[int, float]:
+def divide(node: TreeNode, amount: float) -> dict[int, float]:
     """Return what each job below the node gets of the amount, by its id. The parts sum to the
     amount, or to less when every job has all that it could use, or to more when what they get in
     any case is more.
@@ -220,7 +220,7 @@ def divide(node: Node, amount: float) -> dict[int, float]:
     return parts
 
 
-def _among(children: Sequence[Node], amount: float) -> list[float]:
+def _among(children: Sequence[TreeNode], amount: float) -> list[float]:
     if amount >= sum(child.most for child in children) - _NOTHING:
         return [child.most for child in children]
     if amount <= sum(child.least for child in children) + _NOTHING:
@@ -256,16 +256,16 @@ def by_weight(amount: float, weights: Sequence[float], room: Sequence[float]) ->
     return parts
 
 
-def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, Node]) -> Node:
+def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, TreeNode]) -> TreeNode:
     """Return the tree of these nodes, with the claims of the jobs of each leaf, by its path.
     `places` are as in `judge`."""
     children: dict[str, list[str]] = {}
     for path in places:
         children.setdefault(parent_of(path), []).append(path)
     # The root has no siblings, so nothing is compared with it.
-    root = Node(entitled=1.0, held=0.0)
+    root = TreeNode(entitled=1.0, held=0.0)
 
-    def node(path: str) -> Node:
+    def node(path: str) -> TreeNode:
         below = {each: node(each) for each in sorted(children.get(path, ()))}
         return replace(places.get(path, root), below=below, claims=claims.get(path, ()))
 
@@ -274,7 +274,7 @@ def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, Node]) -
 
 def places_of(
     shares: FairShare, used: Mapping[str, Vector], axis: int, unit: int = 1
-) -> dict[str, Node]:
+) -> dict[str, TreeNode]:
     """Return all nodes with running jobs, by path, without the root and what is below each, for
     lending the resource of one axis. `used` is what each leaf holds; its amount on the axis is not
     considered, as what is measured takes its place. Amounts of the result are in units of so many
@@ -290,7 +290,7 @@ def places_of(
             for at, (amount, capacity, part) in amounts
             if at != axis and capacity > 0 and amount > 0
         ]
-        found[path] = Node(entitled=float(parts[axis]) * top, held=max(held, default=0.0))
+        found[path] = TreeNode(entitled=float(parts[axis]) * top, held=max(held, default=0.0))
     return found
 
 
@@ -305,7 +305,7 @@ class Judgement:
 
 
 def judge(
-    jobs: Sequence[Borrower], source: Source, places: Mapping[str, Node]
+    jobs: Sequence[Borrower], source: Source, places: Mapping[str, TreeNode]
 ) -> dict[int, Judgement]:
     """Return the ceilings for the next second, by job. `places` are the nodes of the tree in which
     there are jobs, by path, without the root.
@@ -367,7 +367,7 @@ NO_RIVALS = Rivals()
 def find_rivals(
     jobs: Sequence[tuple[str, Borrower]],
     found: Mapping[int, Judgement],
-    places: Mapping[str, Node],
+    places: Mapping[str, TreeNode],
 ) -> dict[tuple[str, str], Rivals]:
     """Return the rivals of users whose jobs could use more, by user and leaf. `jobs` come with
     their users; `found` and `places` are those of `judge`."""

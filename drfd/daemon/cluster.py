@@ -23,7 +23,7 @@ from drfd.common.strict_table import (
     wrong,
 )
 from drfd.common.units import AXES, parse_cores
-from drfd.core.model.resources import NOTHING, Axes, Node, Resources
+from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
 from drfd.launcher.protocol import MAX_INSTANCES
 from drfd.launcher.settings import SlurmSettings
 
@@ -162,9 +162,11 @@ def with_nodes(axes: Axes, own: Resources, nodes: Nodes) -> tuple[Axes, Resource
     others = tuple((name, ()) for name in node_gres(nodes) if name not in axes.gres)
     instances = tuple(sorted((*axes.instances, *others)))
     home, *rest = nodes
-    found = [Node(name=home.name, capacity=own, features=home.features)]
+    found = [ClusterNode(name=home.name, capacity=own, features=home.features)]
     found += [
-        Node(name=node.name, capacity=node.capacity, features=node.features, whole_cores=True)
+        ClusterNode(
+            name=node.name, capacity=node.capacity, features=node.features, whole_cores=True
+        )
         for node in rest
     ]
     gres = tuple(name for name, _ in instances)

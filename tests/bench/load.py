@@ -10,7 +10,7 @@ from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Now, Outcome, Words
-from drfd.core.model.resources import Axes, Node, Resources
+from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes
@@ -49,7 +49,7 @@ class Shape:
         if not self.has_nodes:
             return Axes()
         names = [f"n{number}" for number in range(self.machines)]
-        return Axes(nodes=tuple(Node(name=name, capacity=amount(MACHINE)) for name in names))
+        return Axes(nodes=tuple(ClusterNode(name=name, capacity=amount(MACHINE)) for name in names))
 
 
 def amount(asks: tuple[int, int], times: int = 1) -> Resources:

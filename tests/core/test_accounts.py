@@ -22,7 +22,7 @@ from drfd.core.model.account import Account
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.machine import Vector, plus
-from drfd.core.model.resources import Axes, Node, Resources
+from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.promises import (
     MOST_PAST,
     WHOLE,
@@ -295,7 +295,12 @@ RULES_BY_NAME: dict[str, Rules] = {
     ),
     "nodes": replace(
         PLAIN,
-        axes=Axes(nodes=(Node(name="n1", capacity=demand(3)), Node(name="n2", capacity=demand(6)))),
+        axes=Axes(
+            nodes=(
+                ClusterNode(name="n1", capacity=demand(3)),
+                ClusterNode(name="n2", capacity=demand(6)),
+            )
+        ),
     ),
 }
 

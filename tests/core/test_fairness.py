@@ -53,7 +53,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
 from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.model.machine import fits, minus
-from drfd.core.model.resources import Axes, Node, Resources
+from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.release_times import Certainty, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
@@ -378,8 +378,10 @@ def test_the_text_of_a_machine_with_everything_can_be_read_again():
         gres=("gpu",), disks=("data", "scratch"), lost=("old",), instances=(("gpu", ("0", "1")),),
         shared=("gpu", 16 << 30),
         nodes=(
-            Node(name="n1", capacity=Resources(cores_milli=4000), features=frozenset({"b", "a"})),
-            Node(name="n2", capacity=Resources(disks=(("data", 1, 2),))),
+            ClusterNode(
+                name="n1", capacity=Resources(cores_milli=4000), features=frozenset({"b", "a"})
+            ),
+            ClusterNode(name="n2", capacity=Resources(disks=(("data", 1, 2),))),
         ),
     )  # fmt: skip
     whole = Rules(

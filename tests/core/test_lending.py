@@ -25,8 +25,8 @@ from drfd.core.lending import (
     Claim,
     DiskRate,
     Judgement,
-    Machine,
-    Node,
+    MachineCores,
+    TreeNode,
     divide,
     find_rivals,
     judge,
@@ -42,20 +42,20 @@ from seeds import examples
 # -- division of a resource among running jobs -----------------------------------------------------
 
 
-def leaf(entitled: float, *claims: tuple[int, float, float], held: float = 0.0) -> Node:
+def leaf(entitled: float, *claims: tuple[int, float, float], held: float = 0.0) -> TreeNode:
     """Claims as (job, least, most); their weights are what they get in any case, or 1."""
     made = [
         Claim(job_id=job, least=least, most=most, weight=least or 1.0)
         for job, least, most in claims
     ]
-    return Node(entitled=entitled, held=held, claims=made)
+    return TreeNode(entitled=entitled, held=held, claims=made)
 
 
-def pool(entitled: float, *below: Node, held: float = 0.0) -> Node:
-    return Node(entitled=entitled, held=held, below=dict(zip("abcdefgh", below, strict=False)))
+def pool(entitled: float, *below: TreeNode, held: float = 0.0) -> TreeNode:
+    return TreeNode(entitled=entitled, held=held, below=dict(zip("abcdefgh", below, strict=False)))
 
 
-def parts(node: Node, amount: float) -> list[float]:
+def parts(node: TreeNode, amount: float) -> list[float]:
     return [round(part, 6) for _, part in sorted(divide(node, amount).items())]
 
 
@@ -87,7 +87,7 @@ def claims(draw: some.DrawFn, first: int) -> list[tuple[int, float, float]]:
 
 
 @some.composite
-def trees(draw: some.DrawFn) -> Node:
+def trees(draw: some.DrawFn) -> TreeNode:
     count = draw(some.integers(1, 4))
     nodes = []
     for at in range(count):
@@ -103,7 +103,7 @@ def trees(draw: some.DrawFn) -> Node:
     return pool(1, *nodes)
 
 
-def every_claim(node: Node) -> Iterator[Claim]:
+def every_claim(node: TreeNode) -> Iterator[Claim]:
     yield from node.claims
     for each in node.below.values():
         yield from every_claim(each)
@@ -122,13 +122,13 @@ def test_everything_is_given_out_that_can_be_used(root, amount):
 def test_nobody_has_more_than_a_sibling_that_wants_and_is_served_first(root, amount):
     given_out = divide(root, amount)
 
-    def has(node: Node) -> float:
+    def has(node: TreeNode) -> float:
         return sum(given_out[each.job_id] for each in every_claim(node))
 
-    def level(node: Node) -> float:
+    def level(node: TreeNode) -> float:
         return max(node.held, has(node) / max(node.entitled, 1e-9))
 
-    def check(node: Node) -> None:
+    def check(node: TreeNode) -> None:
         siblings = list(node.below.values())
         for rich in siblings:
             check(rich)
@@ -144,7 +144,7 @@ def test_nobody_has_more_than_a_sibling_that_wants_and_is_served_first(root, amo
 # -- ceilings of cores from measured use -----------------------------------------------------------
 
 
-FULL = Machine(capacity=8.0, outside=0.0, busy=1.0)
+FULL = MachineCores(capacity=8.0, outside=0.0, busy=1.0)
 
 
 def on_cores(
@@ -193,17 +193,17 @@ def borrowers(draw: some.DrawFn) -> list[Borrower]:
 
 
 PLACES = {
-    "root.a": Node(entitled=3, held=0.3),
-    "root.b": Node(entitled=3, held=1.5),
-    "root.lab": Node(entitled=2, held=0.7),
-    "root.lab.c": Node(entitled=1, held=0.1),
-    "root.lab.d": Node(entitled=1, held=1.3),
+    "root.a": TreeNode(entitled=3, held=0.3),
+    "root.b": TreeNode(entitled=3, held=1.5),
+    "root.lab": TreeNode(entitled=2, held=0.7),
+    "root.lab.c": TreeNode(entitled=1, held=0.1),
+    "root.lab.d": TreeNode(entitled=1, held=1.3),
 }
 
 
 @given(borrowers(), cores, some.floats(0, 1))
 def test_nobody_is_below_the_floor_or_above_the_most_and_nothing_is_lent_twice(jobs, outside, busy):
-    machine = Machine(capacity=8.0, outside=outside, busy=busy)
+    machine = MachineCores(capacity=8.0, outside=outside, busy=busy)
     for _ in range(4):
         found = judge(jobs, machine, PLACES)
         assert found.keys() == {each.job_id for each in jobs}
@@ -230,8 +230,8 @@ def test_the_order_of_the_jobs_makes_no_difference(jobs):
 
 MIB = float(1 << 20)
 DISK = DiskRate(rate=100 * MIB, fixed=0.0)
-DISK_ALONE = {"root.a": Node(entitled=100 * MIB, held=0.0)}
-TWO = {name: Node(entitled=50 * MIB, held=0.0) for name in ("root.a", "root.b")}
+DISK_ALONE = {"root.a": TreeNode(entitled=100 * MIB, held=0.0)}
+TWO = {name: TreeNode(entitled=50 * MIB, held=0.0) for name in ("root.a", "root.b")}
 
 
 def on_disk(
@@ -246,7 +246,7 @@ def on_disk(
 
 
 def step(
-    *jobs: Borrower, disk: DiskRate = DISK, places: Mapping[str, Node] = DISK_ALONE
+    *jobs: Borrower, disk: DiskRate = DISK, places: Mapping[str, TreeNode] = DISK_ALONE
 ) -> list[float]:
     found = judge(jobs, disk, places)
     return [round(found[each.job_id].ceiling / MIB, 3) for each in jobs]
@@ -254,7 +254,7 @@ def step(
 
 def after(
     demand: Mapping[int, float], *jobs: Borrower, steps: int = 8, disk: DiskRate = DISK,
-    places: Mapping[str, Node] = TWO,
+    places: Mapping[str, TreeNode] = TWO,
 ) -> list[float]:  # fmt: skip
     """The ceilings after some steps in which each job uses what it may of its demand."""
     for _ in range(steps):
@@ -322,15 +322,15 @@ def test_where_the_floors_alone_are_too_much_nothing_is_lent(used):
 
 
 OF_POOLS = {
-    "root.alice": Node(entitled=2.0, held=0.9),
-    "root.lab": Node(entitled=4.0, held=0.1),
-    "root.lab.bob": Node(entitled=3.0, held=0.1),
-    "root.lab.carol": Node(entitled=1.0, held=0.1),
+    "root.alice": TreeNode(entitled=2.0, held=0.9),
+    "root.lab": TreeNode(entitled=4.0, held=0.1),
+    "root.lab.bob": TreeNode(entitled=3.0, held=0.1),
+    "root.lab.carol": TreeNode(entitled=1.0, held=0.1),
 }
 
 
 def rivals(
-    *jobs: tuple[str, float, bool], places: dict[str, Node] = OF_POOLS
+    *jobs: tuple[str, float, bool], places: dict[str, TreeNode] = OF_POOLS
 ) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Of jobs, each given by its leaf, its ceiling and whether it is hungry: by user, everybody
     who could use more, and those who hold less."""
@@ -408,7 +408,7 @@ def kernel(
         Claim(job_id=job.id, least=0.0, most=min(job.demand, most(job)), weight=job.floor)
         for job in jobs
     ]
-    parts = divide(Node(entitled=1.0, held=0.0, claims=claims), cores)
+    parts = divide(TreeNode(entitled=1.0, held=0.0, claims=claims), cores)
     return [parts[job.id] for job in jobs]
 
 
@@ -502,7 +502,7 @@ class FluidMachine:
         used = sum(job.used for job in self.running)
         users = {job.user for job in self.running}
         places = {
-            f"root.{user}": Node(
+            f"root.{user}": TreeNode(
                 entitled=self.cores / len(users),
                 held=self._held(user)[1] / self.memory * len(users),
             )
@@ -515,7 +515,7 @@ class FluidMachine:
             )
             for job in self.running
         ]  # fmt: skip
-        machine = Machine(capacity=self.cores, outside=0.0, busy=used / self.cores)
+        machine = MachineCores(capacity=self.cores, outside=0.0, busy=used / self.cores)
         found = judge(borrowers, machine, places)
         for job in self.running:
             self.writes += found[job.id].ceiling != job.ceiling

@@ -40,7 +40,7 @@ from drfd.core.model.machine import (
     fits,
     minus,
 )
-from drfd.core.model.resources import NOTHING, Axes, Node, Resources
+from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import SAMPLES, ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.release_times import Certainty
@@ -74,7 +74,7 @@ def with_nodes(
 ) -> Rules:
     """Machines n0, n1 and so on with so many cores and GiB; `features` of some, by name."""
     nodes = tuple(
-        Node(
+        ClusterNode(
             name=f"n{at}",
             capacity=demand(cores, memory),
             features=frozenset((features or {}).get(f"n{at}", "").split()),

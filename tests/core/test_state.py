@@ -30,7 +30,7 @@ from drfd.core.model.machine import (
     total,
 )
 from drfd.core.model.options import most_here, most_of
-from drfd.core.model.resources import Axes, Node, Resources
+from drfd.core.model.resources import Axes, ClusterNode, Resources
 from fakes import BOB, TRANSITIONS, demand, happened, ledger_at, replace, spec, tables
 from seeds import examples
 
@@ -462,8 +462,8 @@ def test_of_many_alike_nodes_the_one_is_taken_that_each_by_itself_would_give(nod
 
 
 def test_a_part_of_a_core_is_for_nodes_that_give_out_parts():
-    own = Node(name="head", capacity=Resources(cores_milli=2500))
-    whole = Node(name="n1", capacity=Resources(cores_milli=4000), whole_cores=True)
+    own = ClusterNode(name="head", capacity=Resources(cores_milli=2500))
+    whole = ClusterNode(name="n1", capacity=Resources(cores_milli=4000), whole_cores=True)
     axes = Axes(nodes=(own, whole))
     free = axes.room(axes.amounts(Resources(cores_milli=6500)))
     assert isinstance(free, Room)

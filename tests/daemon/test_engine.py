@@ -23,7 +23,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.effects import Freeze, Launch, RemoveAttempt
 from drfd.core.model.hours import LimitHours, LimitSteps
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
-from drfd.core.model.resources import Axes, Node
+from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
 from drfd.daemon.engine.engine import Inbox, Work
 from drfd.journal.journal import Journal
@@ -186,7 +186,7 @@ def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell):
 
 
 def test_nodes_that_jobs_name_and_that_are_gone_are_known(make_shell):
-    several = tuple(Node(name=name, capacity=demand(4, 8)) for name in ("atlas", "n1", "n2"))
+    several = tuple(ClusterNode(name=name, capacity=demand(4, 8)) for name in ("atlas", "n1", "n2"))
     by = Rules(axes=Axes(nodes=several), capacity=demand(12, 24))
     shell = make_shell(by=by)
     for name, cores in (("atlas", 1), ("n1", 4), ("n2", 4), ("n2", 4)):

@@ -16,7 +16,7 @@ from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobState
-from drfd.core.model.resources import Axes, Node, Resources
+from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.daemon.cluster import NodeConfig, late_node_changes, slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.engine import engine as engine_module
@@ -156,8 +156,8 @@ def test_the_capacity_is_that_of_all_machines_together(tmp_path):
     )
     rules = site.rules
     assert rules.axes.nodes == (
-        Node(name="head", capacity=own, features=frozenset({"ssd"})),
-        Node(
+        ClusterNode(name="head", capacity=own, features=frozenset({"ssd"})),
+        ClusterNode(
             name="n1",
             capacity=Resources(
                 cores_milli=4000, memory_bytes=8 * GIB, read_bps=500 << 20, write_bps=100 << 20,
@@ -165,7 +165,7 @@ def test_the_capacity_is_that_of_all_machines_together(tmp_path):
             ),
             features=frozenset({"ssd", "avx512"}), whole_cores=True,
         ),
-        Node(
+        ClusterNode(
             name="n2", capacity=Resources(cores_milli=32000, memory_bytes=120 * GIB),
             whole_cores=True,
         ),
@@ -211,7 +211,10 @@ def test_changes_that_take_a_restart_are_said_at_a_reload():
 # -- two launchers of the test's own behind one engine -----------------------------------------
 
 
-NODES = (Node(name="atlas", capacity=demand(4, 8)), Node(name="n1", capacity=demand(4, 8)))
+NODES = (
+    ClusterNode(name="atlas", capacity=demand(4, 8)),
+    ClusterNode(name="n1", capacity=demand(4, 8)),
+)
 RULES = Rules(axes=Axes(nodes=NODES), capacity=demand(8, 16))
 
 
@@ -231,7 +234,7 @@ class Pair(Behind):
     async def submit(self, node: str, cores: float = 1) -> None:
         await self.ask(asked(node, cores))
 
-    async def configure(self, *nodes: Node) -> None:
+    async def configure(self, *nodes: ClusterNode) -> None:
         """Read a configuration with these nodes; the own launcher lists its attempts."""
         lists = self.atlas.orders.count(LIST)
         capacity = demand(4 * max(1, len(nodes)), 8 * max(1, len(nodes)))

@@ -120,7 +120,7 @@ _LONG = {"mix": "mixed", "alloc": "allocated", "drain": "drained", "drng": "drai
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class NodeInfo:
     name: str
     #: Cores that jobs can have, and those that none has.
     cpus: int
@@ -175,7 +175,7 @@ class Machine:
         }  # fmt: skip
 
 
-def read_machine(client: Connection) -> Machine:
+def read_machine(client: Connection) -> NodeInfo:
     """Return what the machine has, how much of it is free, and whether jobs start."""
     shares = client.request("shares")
     status = client.request("status", limit=1)
@@ -192,7 +192,7 @@ def read_machine(client: Connection) -> Machine:
         state = "drain" if state == "idle" else "drng"
     drain = status.get("drain")
     reason = "none" if drain is None else output.clean(drain["reason"] or "none", 200)
-    return Machine(
+    return NodeInfo(
         name=host_name(), cpus=cpus, idle=idle, memory_bytes=capacity["memory"],
         free_memory_bytes=max(0, free["memory"]),
         gres=",".join(f"{name}:{count}" for name, count in counts.items()) or "(null)",

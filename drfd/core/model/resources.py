@@ -117,7 +117,7 @@ def with_gres(demand: Resources, counts: Mapping[str, int], memory: Mapping[str,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ClusterNode:
     """One of several machines."""
 
     name: str
@@ -155,7 +155,7 @@ class Axes:
     shared: tuple[str, int] | None = None
     #: The machines, if there are several; the first one is the controller's own. Instances are of
     #: that one alone.
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
 
     @property
     def home(self) -> str:

@@ -26,7 +26,7 @@ from drfd.common.errors import HostError
 from drfd.core.fairness.rules import Rules, rules_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Now
-from drfd.core.model.resources import NOTHING, Node, Resources
+from drfd.core.model.resources import NOTHING, ClusterNode, Resources
 from drfd.daemon.config import HistorySettings
 from drfd.journal.journal import Journal, digest
 from drfd.journal.pruning import StoredBytes, read_shares
@@ -92,7 +92,7 @@ class AuditRecords:
         kept: Resources,
         capacity: Resources,
         elsewhere: Iterable[tuple[str, Resources]] = (),
-        nodes: Iterable[Node] = (),
+        nodes: Iterable[ClusterNode] = (),
     ) -> bool:
         """Note the resources that are now kept free for external processes on the controller's own
         machine, which has this capacity, and what is given to others' jobs on those other nodes.

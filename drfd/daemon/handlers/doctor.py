@@ -13,7 +13,7 @@ from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
 from drfd.common.units import show_duration, utc_time
 from drfd.core.model.hours import Window
-from drfd.core.model.resources import Axes, Node
+from drfd.core.model.resources import Axes, ClusterNode
 from drfd.daemon.config import Site
 from drfd.daemon.countable import device_warnings
 from drfd.daemon.launcher_link.link import Link, Links
@@ -208,7 +208,7 @@ def node_warnings(axes: Axes, links: Links) -> list[str]:
     return found
 
 
-def _shortages(node: Node, facts: NodeFacts) -> list[str]:
+def _shortages(node: ClusterNode, facts: NodeFacts) -> list[str]:
     """Return of what the configuration gives out more than Slurm does on the node."""
     given_out = GivenOut(
         name=node.name,

@@ -36,7 +36,7 @@ from drfd.core.model.job import (
     output_path,
 )
 from drfd.core.model.machine import Vector, plus
-from drfd.core.model.resources import NOTHING, Axes, Node, Resources
+from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
 from drfd.core.scheduling.debts import Debt, settled, share_hours
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
@@ -628,7 +628,7 @@ def machine_views(
     launcher has been away, for a single machine, or None; `causes` has why nodes are away of which
     more is known than that, and `outside` what Slurm has given to jobs on them that are not drfd's.
     """
-    nodes = ledger.axes.nodes or (Node(name="", capacity=rules.capacity),)
+    nodes = ledger.axes.nodes or (ClusterNode(name="", capacity=rules.capacity),)
     home, held, counts = ledger.axes.home, dict[str, Vector](), dict[str, int]()
     for job in ledger.allocated_jobs():
         name = job.node or home

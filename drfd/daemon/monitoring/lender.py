@@ -60,7 +60,7 @@ CORES, DISKS = "cores", "disks"
 _Judged = tuple[
     Sequence[tuple[str, lending.Borrower]],
     Mapping[int, lending.Judgement],
-    Mapping[str, lending.Node],
+    Mapping[str, lending.TreeNode],
 ]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
@@ -118,7 +118,7 @@ class Lender:
     #: Whether niced processes have used some at the latest step.
     _sees_niced: bool = False
     #: By axis: the nodes with running jobs, computed anew when what jobs hold has changed.
-    _places: dict[str, tuple[object, Mapping[str, lending.Node]]] = field(default_factory=dict)
+    _places: dict[str, tuple[object, Mapping[str, lending.TreeNode]]] = field(default_factory=dict)
     #: By axis: the arguments of `find_rivals` for the latest judgement, and its result once it is
     #: asked for.
     _judged: dict[str, _Judged] = field(default_factory=dict)
@@ -266,7 +266,7 @@ class Lender:
                     is_hungry=judgement.is_hungry,
                 )
 
-    def _places_on(self, axis: str, scale: int) -> Mapping[str, lending.Node]:
+    def _places_on(self, axis: str, scale: int) -> Mapping[str, lending.TreeNode]:
         """Return the places for lending the resource of one axis."""
         ledger, shares = self.engine.ledger, self.engine.rules.shares
         key = ledger, shares, ledger.allocations.version
@@ -314,7 +314,7 @@ class Lender:
         )
         return lending.DiskRate(rate=self.engine.rules.own_capacity.amount(axis), fixed=fixed)
 
-    def _machine(self) -> lending.Machine:
+    def _machine(self) -> lending.MachineCores:
         """Return the cores that there are to lend from."""
         before, after = self._readings[-2], self._readings[-1]
         span_s = after.mono_s - before.mono_s
@@ -335,7 +335,7 @@ class Lender:
         if rules.beside is not None:
             seen = max(0.0, all_of_it - by_jobs - rules.beside.cores_milli / 1000)
             outside, self._outside = min(seen, self._outside), seen
-        return lending.Machine(
+        return lending.MachineCores(
             capacity=rules.own_capacity.cores_milli / 1000,
             outside=outside,
             # What is stolen from a machine that is full, nobody can use.

@@ -23,7 +23,7 @@ from typing import TypeVar
 from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_key
-from drfd.launcher.confinement.interface import Counted, LimitFailed, Setting
+from drfd.launcher.confinement.interface import CgroupSetting, Counted, LimitFailed
 from drfd.launcher.system.files import Plain, exchange
 from drfd.linux.kernel_files import get_record, mounts
 
@@ -82,9 +82,9 @@ class Freezer(Plain):
     state = BaseFileInterface("freezer.state")
 
 
-def setting(directory: str, name: str, value: object, line: str | None = None) -> Setting:
+def setting(directory: str, name: str, value: object, line: str | None = None) -> CgroupSetting:
     """Return that a file of a cgroup gets this value; its line is the same if none is given."""
-    return Setting(f"{directory}/{name}", str(value), str(value) if line is None else line)
+    return CgroupSetting(f"{directory}/{name}", str(value), str(value) if line is None else line)
 
 
 def whole_pages(size_bytes: int) -> int:
@@ -93,7 +93,7 @@ def whole_pages(size_bytes: int) -> int:
     return size_bytes // page * page
 
 
-def carry_out(settings: Iterable[Setting]) -> None:
+def carry_out(settings: Iterable[CgroupSetting]) -> None:
     """Set limits of a running job, as start.h does those of a new one. Raises LimitFailed, and
     FileNotFoundError if its cgroup is gone."""
     for path, text, line in settings:

@@ -23,11 +23,11 @@ from drfd.launcher.confinement.cgroups import Cgroups
 from drfd.launcher.confinement.cores import PERIOD_US, open_v1, quota_us
 from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
+    CgroupSetting,
     Counted,
     Entrance,
     Killing,
     LimitFailed,
-    Setting,
 )
 from drfd.launcher.confinement.processes import MembersV1, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
@@ -154,7 +154,7 @@ class CgroupV1(Cgroups):
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
         self._devices.hide(key, hidden)
 
-    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         if limits.disks and "blkio" not in self._mounts:
             raise LimitFailed("disk limits need the blkio controller, which this kernel lacks")
         memory, size = self._directory("memory", key), whole_pages(limits.memory_bytes)
@@ -164,7 +164,7 @@ class CgroupV1(Cgroups):
             setting(self._directory("pids", key), "pids.max", limits.pids),
         ]
 
-    def _quota(self, key: Key, quota_us: int) -> list[Setting]:
+    def _quota(self, key: Key, quota_us: int) -> list[CgroupSetting]:
         cpu = self._directory("cpu", key)
         return [
             setting(cpu, "cpu.cfs_period_us", PERIOD_US),
@@ -184,7 +184,7 @@ class CgroupV1(Cgroups):
             return int(get(f"{self._directory('memory', key)}/memory.limit_in_bytes"))
         return 0
 
-    def _disk(self, key: Key, disk: DiskLimit) -> list[Setting]:
+    def _disk(self, key: Key, disk: DiskLimit) -> list[CgroupSetting]:
         block = self._directory("blkio", key)
         rates = {"read": disk.read_bps, "write": disk.write_bps}
         return [

@@ -22,10 +22,10 @@ from drfd.launcher.confinement.cgroups import Cgroups
 from drfd.launcher.confinement.cores import PERIOD_US, quota_us
 from drfd.launcher.confinement.device_hiding import HiddenByBpf
 from drfd.launcher.confinement.interface import (
+    CgroupSetting,
     Counted,
     Entrance,
     Killing,
-    Setting,
 )
 from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
@@ -114,7 +114,7 @@ class CgroupV2(Cgroups):
             return
         self._release()
 
-    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         group = self._directory_of(key)
         found = {"memory.max": whole_pages(limits.memory_bytes), "pids.max": limits.pids}
         # The file is absent without swap accounting.
@@ -132,7 +132,7 @@ class CgroupV2(Cgroups):
             if pci in regions
         ]
 
-    def _quota(self, key: Key, quota_us: int) -> list[Setting]:
+    def _quota(self, key: Key, quota_us: int) -> list[CgroupSetting]:
         return [setting(self._directory_of(key), "cpu.max", f"{quota_us} {PERIOD_US}")]
 
     def _lacks(self, controller: str) -> str:
@@ -154,7 +154,7 @@ class CgroupV2(Cgroups):
             return sys.maxsize if text == "max" else int(text)
         return 0
 
-    def _disk(self, key: Key, disk: DiskLimit) -> list[Setting]:
+    def _disk(self, key: Key, disk: DiskLimit) -> list[CgroupSetting]:
         text = f"{disk.device} rbps={disk.read_bps or 'max'} wbps={disk.write_bps or 'max'}"
         return [setting(self._directory_of(key), "io.max", text, f"{text} riops=max wiops=max")]
 

@@ -1,7 +1,7 @@
 """Job cgroups on either version: a directory per attempt in each hierarchy of the kernel.
 
-Limits are data (`Setting`): a runner sets those of a new job. Only CPUs and devices that a job has
-to itself are set by the launcher, because those of other jobs depend on them.
+Limits are data (`CgroupSetting`): a runner sets those of a new job. Only CPUs and devices that a
+job has to itself are set by the launcher, because those of other jobs depend on them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from drfd.launcher.confinement.cores import Affinity, Cores, Cpusets, Pins, weig
 from drfd.launcher.confinement.interface import (
     LENT_CORES,
     LENT_DISKS,
+    CgroupSetting,
     Confinement,
     JobGroupGone,
     LimitFailed,
-    Setting,
     insist_on_room,
     is_in_job,
 )
@@ -78,7 +78,7 @@ class Cgroups(Confinement):
     def cgroup_path(self, key: Key) -> str | None:
         return f"{self._group}/{cgroup_name(key)}"
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         if "cpu" not in self._mounts:
             self._affinity.choose(key, limits)
         try:
@@ -172,14 +172,14 @@ class Cgroups(Confinement):
     # -- what differs -----------------------------------------------------------------------------
 
     @abstractmethod
-    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+    def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         """Return the limits of a new cgroup but for cores and disks. Raises LimitFailed."""
 
     @abstractmethod
-    def _disk(self, key: Key, disk: DiskLimit) -> list[Setting]: ...
+    def _disk(self, key: Key, disk: DiskLimit) -> list[CgroupSetting]: ...
 
     @abstractmethod
-    def _quota(self, key: Key, quota_us: int) -> list[Setting]:
+    def _quota(self, key: Key, quota_us: int) -> list[CgroupSetting]:
         """Return a quota of cores, per PERIOD_US."""
 
     @abstractmethod

@@ -26,7 +26,7 @@ from cgroupspy.interfaces import CommaDashSetFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import carry_out, keys_of
-from drfd.launcher.confinement.interface import LimitFailed, Setting
+from drfd.launcher.confinement.interface import CgroupSetting, LimitFailed
 from drfd.launcher.protocol import (
     NO_PIN,
     NO_SHARE,
@@ -471,7 +471,7 @@ PERIOD_US = 100_000
 class Cores:
     """Quota or pinned CPUs of each job, in addition to the weight that every job has."""
 
-    def __init__(self, pins: Pins | str, quota: Callable[[Key, int], list[Setting]]) -> None:
+    def __init__(self, pins: Pins | str, quota: Callable[[Key, int], list[CgroupSetting]]) -> None:
         """`pins` may be the reason why pinning is not available. `quota` returns the settings of a
         job's quota, in microseconds per period."""
         self._pins = None if isinstance(pins, str) else pins
@@ -488,7 +488,7 @@ class Cores:
             SHARE: "enforced: at least what a job declares, at most what it is lent beyond that",
         }
 
-    def limit(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> list[Setting]:
+    def limit(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> list[CgroupSetting]:
         """Give a job without processes yet its CPUs, and return its quota. CPUs of its own are of
         the NUMA nodes that are `near`, if possible. Raises LimitFailed, OSError."""
         if self._pins is not None:

@@ -25,7 +25,7 @@ Counted = dict[str, int]
 LENT_CORES, LENT_DISKS = "cores", "disks"
 
 
-class Setting(NamedTuple):
+class CgroupSetting(NamedTuple):
     """A limit as data: a file of a cgroup, what is written to it, and a line that it then has."""
 
     path: str
@@ -134,7 +134,7 @@ class Confinement(ABC):
         return frozenset()
 
     @abstractmethod
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         """Make the attempt's cgroup, and return the limits that its runner sets before the job
         begins. Raises JobGroupGone, and LimitFailed, also if a device cannot be hidden."""
 

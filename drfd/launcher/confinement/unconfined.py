@@ -14,7 +14,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
-from drfd.launcher.confinement.interface import Confinement, Entrance, LimitFailed, Setting
+from drfd.launcher.confinement.interface import CgroupSetting, Confinement, Entrance, LimitFailed
 from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits, Devices
 from drfd.launcher.system import process
@@ -46,7 +46,7 @@ class Unconfined(Confinement):
     def hiding(self) -> tuple[bool, str]:
         return False, f"devices cannot be hidden from jobs: {self._why}"
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[Setting]:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         if devices.hidden:
             raise LimitFailed(self.hiding()[1])
         self._affinity.choose(key, limits)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Setting
+from drfd.launcher.confinement.interface import CgroupSetting
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter
@@ -87,7 +87,7 @@ class Runners:
     def start(
         self,
         job: JobStart,
-        settings: list[Setting],
+        settings: list[CgroupSetting],
         attempt_fd: int,
         created: attempt_files.Record | None = None,
     ) -> None:

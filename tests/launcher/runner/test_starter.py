@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drfd.launcher import main
-from drfd.launcher.confinement.interface import Entrance, Killing, Setting
+from drfd.launcher.confinement.interface import CgroupSetting, Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import failures
@@ -218,10 +218,12 @@ def usual() -> tuple[bytes, bytes]:
 #: 1: a file in memory is not executable unless it is made so; 2: none is.
 NOEXEC = Path("/proc/sys/vm/memfd_noexec")
 #: A limit that any process may have.
-ITS_OWN = Setting("/proc/self/oom_score_adj", "0", "0")
+ITS_OWN = CgroupSetting("/proc/self/oom_score_adj", "0", "0")
 
 
-def plan_of(asked: Asked, flags: int = 0, capabilities: int = 0, limit: Setting = ITS_OWN) -> bytes:
+def plan_of(
+    asked: Asked, flags: int = 0, capabilities: int = 0, limit: CgroupSetting = ITS_OWN
+) -> bytes:
     user = pwd.struct_passwd(("nobody", "", asked.uid, asked.uid, "", "/", "/bin/sh"))
     start = JobStart(Assignment(asked.order, -1), user, [asked.uid], Place("a test"), place=None)
     with pytest.MonkeyPatch.context() as patch:
@@ -305,8 +307,11 @@ def test_an_unchanged_plan_is_carried_out(checked, usual):
 @pytest.mark.parametrize(
     ("limit", "why"),
     [
-        (Setting("/proc/self/comm", "a", "b"), "0\0/proc/self/comm was set to a and reads a\n"),
-        (Setting("/none", "1", "1"), f"{errno.ENOENT}\0/none"),
+        (
+            CgroupSetting("/proc/self/comm", "a", "b"),
+            "0\0/proc/self/comm was set to a and reads a\n",
+        ),
+        (CgroupSetting("/none", "1", "1"), f"{errno.ENOENT}\0/none"),
         (ITS_OWN._replace(text="x"), f"{errno.EINVAL}\0{ITS_OWN.path}"),
     ],
 )

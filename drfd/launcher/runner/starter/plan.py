@@ -19,7 +19,7 @@ from itertools import chain
 from drfd.common import failpoints
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
-from drfd.launcher.confinement.interface import Confinement, Setting
+from drfd.launcher.confinement.interface import CgroupSetting, Confinement
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.system.private_tmp import COVERED
@@ -55,7 +55,7 @@ class JobStart:
         return self.assignment.order.key
 
 
-def encode(job: JobStart, settings: list[Setting], capabilities: int) -> bytes:
+def encode(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> bytes:
     """Encode the plan of an attempt. `settings` are limits to be set first, and `capabilities`
     those of its runner, as bits. Raises LimitFailed, ValueError if a text contains a NUL."""
     order, user, is_notice = job.assignment.order, job.user, job.notice_s is not None
