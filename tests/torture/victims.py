@@ -169,18 +169,27 @@ class Victim(Instance):
     def everything(self) -> list[int]:
         """All processes of this instance: daemons and runners first, then what is left of jobs."""
         rooms = (os.fsencode(self.state), os.fsencode(self.state / "launcher"))
-        ours, jobs = [], []
+        ours, jobs, runners = [], [], self.runners()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
                 continue
             try:
-                if {*rooms} & {*(entry / "cmdline").read_bytes().split(b"\0")}:
+                words = {*(entry / "cmdline").read_bytes().split(b"\0")}
+                if {*rooms} & words or int(entry.name) in runners or self._has_open(entry):
                     ours.append(int(entry.name))
                 elif os.readlink(entry / "cwd") == str(self.work):
                     jobs.append(int(entry.name))
             except OSError:
                 continue
         return ours + jobs
+
+    def _has_open(self, process: Path) -> bool:
+        """Return whether it has files of the state open, as a runner has that is no record yet."""
+        try:
+            files = [os.readlink(each) for each in (process / "fd").iterdir()]
+        except OSError:
+            return False
+        return any(each.startswith(f"{self.state}/") for each in files)
 
     def _kill_everything(self) -> None:
         assert self.process is not None
