@@ -53,9 +53,11 @@ SPACES = "private"
 _LIVE = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})\.[0-9]{1,10}")
 _GONE = re.compile(r"gone-[0-9a-f]+-[0-9]{1,10}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: How many spaces one program removes, and its memory in bytes.
+#: How many spaces one program removes, its memory in bytes, and how many programs try to remove a
+#: space before the rest of it is left to the next launcher.
 _MOST_NAMES = 1000
 _RM_BYTES = 1 << 29
+_MOST_TRIES = 3
 
 
 class Unsafe(Exception):
@@ -98,8 +100,8 @@ class PrivateSpaces:
         self.home: str | None = None
         #: The space of each attempt.
         self._places: dict[Key, str] = {}
-        #: uid → (home, name) of each space that is to be removed, in order.
-        self._waste: dict[int, list[tuple[str, str]]] = {}
+        #: uid → (home, name) of each space that is to be removed, in order → programs that tried.
+        self._waste: dict[int, dict[tuple[str, str], int]] = {}
         #: Users whose spaces a program is removing: however long one takes, others do not wait.
         self._cleaning: set[int] = set()
         if home is not None:
@@ -195,7 +197,7 @@ class PrivateSpaces:
         self._discard(home, gone)
 
     def _discard(self, home: str, name: str) -> None:
-        self._waste.setdefault(_uid_in(name), []).append((home, name))
+        self._waste.setdefault(_uid_in(name), {})[home, name] = 0
         self._clean()
 
     def _clean(self) -> None:
@@ -203,7 +205,7 @@ class PrivateSpaces:
         for uid, waste in self._waste.items():
             if uid in self._cleaning or not waste:
                 continue
-            home = waste[0][0]
+            home, _ = next(iter(waste))
             fd, names = self._homes[home], [name for where, name in waste if where == home]
             turn = names[:_MOST_NAMES]
             work, end = partial(_become_rm, fd, turn), partial(self._cleaned, uid, home, turn)
@@ -215,9 +217,12 @@ class PrivateSpaces:
     def _cleaned(self, uid: int, home: str, names: list[str]) -> None:
         self._cleaning.discard(uid)
         for name in names:
-            self._waste[uid].remove((home, name))
-            if os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False):
-                # Left to the next launcher.
+            tries = self._waste[uid].pop((home, name)) + 1
+            if not os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False):
+                continue
+            if tries < _MOST_TRIES:
+                self._waste[uid][home, name] = tries
+            else:
                 log.error("event=space-not-removed path=%s/%s", home, name)
         self._clean()
 
