@@ -16,7 +16,7 @@ from drfd.core.model.job import Usage
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from drfd.launcher.runner.starter.plan import SWEEP_S
-from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, wait_for
+from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, patient, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -179,7 +179,7 @@ def held_to_its_rate(instance: Instance, command: list[str]) -> dict[str, Any]:
         assert took[0][0] < most_s, took
         return took[0]
 
-    took_s, job = run(9.0, "--io", "10M")
+    took_s, job = run(patient(9.0), "--io", "10M")
     assert took_s > 4.0
     run(took_s / 2)
     return job

@@ -101,7 +101,7 @@ def test_on_a_terminal_it_is_a_shell_of_the_users(instance, users):
         terminal.type(b"id -un; stty size\r")
         terminal.sees(f"{user.pw_name}\n24 80\n")
         terminal.type(b"sleep 1000\r")
-        wait_for("the sleep", lambda: len(pids_in(instance, job)) == 3)
+        wait_for("the sleep", lambda: len(pids_in(instance, job)) == 3, show=terminal.lines)
         terminal.type(b"\x03")
         wait_for("its end", lambda: len(pids_in(instance, job)) == 2)
         terminal.type(b"exit 4\r")
