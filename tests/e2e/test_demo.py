@@ -58,11 +58,6 @@ def tasks_of(name: str) -> list[int]:
     return found
 
 
-takes_long = pytest.mark.skipif(
-    "DRFD_TEST_LONG" not in os.environ, reason="a minute; set DRFD_TEST_LONG"
-)
-
-
 @cache
 def has_cgroups() -> bool:
     """Whether a daemon of ours would have cgroups."""
@@ -122,18 +117,6 @@ def test_a_demo_that_is_interrupted_leaves_nothing(room, name):
             raise
     assert (process.returncode, err.strip()) == (130, "")
     assert tasks_of(place.name) == []
-
-
-@takes_long
-def test_figure_9_drf_is_better_than_slots(room):
-    if not has_cgroups():
-        pytest.skip("no cgroups, so the memory of all tasks cannot be limited here")
-    with demo(room, "fig9", "--seconds", "15", "--json") as process:
-        out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, out + err
-    names = [each["name"] for each in json.loads(out)["tables"][0]["columns"]]
-    rows = {row[0]: row for row in json.loads(out)["tables"][0]["rows"]}
-    assert rows["DRF"][names.index("KILLED")] == 0
 
 
 def test_where_nothing_can_be_lent_the_demo_says_so_and_leaves_nothing(room):

@@ -6,6 +6,7 @@ machine (then the attempt files are of another boot, or are empty).
 """
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -169,27 +170,22 @@ class Victim(Instance):
     def everything(self) -> list[int]:
         """All processes of this instance: daemons and runners first, then what is left of jobs."""
         rooms = (os.fsencode(self.state), os.fsencode(self.state / "launcher"))
-        ours, jobs, runners = [], [], self.runners()
+        ours, jobs, runners, state = [], [], self.runners(), re.compile(f"{self.state}/")
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
                 continue
             try:
                 words = {*(entry / "cmdline").read_bytes().split(b"\0")}
-                if {*rooms} & words or int(entry.name) in runners or self._has_open(entry):
+                # A runner that is in no record yet has files of the state open.
+                opened = map(os.readlink, (entry / "fd").iterdir())
+                is_runner = int(entry.name) in runners or any(map(state.match, opened))
+                if {*rooms} & words or is_runner:
                     ours.append(int(entry.name))
                 elif os.readlink(entry / "cwd") == str(self.work):
                     jobs.append(int(entry.name))
             except OSError:
                 continue
         return ours + jobs
-
-    def _has_open(self, process: Path) -> bool:
-        """Return whether it has files of the state open, as a runner has that is no record yet."""
-        try:
-            files = [os.readlink(each) for each in (process / "fd").iterdir()]
-        except OSError:
-            return False
-        return any(each.startswith(f"{self.state}/") for each in files)
 
     def _kill_everything(self) -> None:
         assert self.process is not None
