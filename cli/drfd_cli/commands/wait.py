@@ -258,17 +258,6 @@ _PAUSE_S, _TIMES = 2.0, 20.0
 _LEAST_ENDS = 3
 
 
-def tally_line(what: str, counts: Mapping[str, int], total: int) -> str:
-    """Return how many of the awaited jobs or tasks are in which state, or "" if all have ended."""
-    running = sum(counts.get(state, 0) for state in output.STARTED)
-    waiting = sum(counts.get(state, 0) for state in output.WAITING)
-    ended = total - running - waiting
-    failed = ended - counts.get("COMPLETED", 0)
-    words = [f"{ended} of {total} ended", *[f"{failed} failed"] * bool(failed)]
-    words += [f"{running} running", f"{waiting} waiting"]
-    return "" if ended == total else f"{what}: {', '.join(words)}"
-
-
 def job_line(job: JobView, now_s: float) -> str:
     """Return the line of one job: its state, and its expected start with the reason of its wait, or
     its end at the latest; "" if it has ended."""
@@ -353,11 +342,19 @@ class ProgressLine:
         return self._tally(f"{len(wanted)} jobs", counts, len(wanted))
 
     def _tally(self, what: str, counts: Mapping[str, int], total: int) -> str:
-        """Return the line of several jobs, with the remaining time by the rate of their ends."""
-        line, now_s = tally_line(what, counts, total), time.monotonic()
-        ended = total - sum(counts.get(state, 0) for state in (*output.STARTED, *output.WAITING))
+        """Return how many of the awaited jobs or tasks are in which state, and the remaining time
+        by the rate of their ends; "" if all have ended."""
+        now_s = time.monotonic()
+        running = sum(counts.get(state, 0) for state in output.STARTED)
+        waiting = sum(counts.get(state, 0) for state in output.WAITING)
+        ended = total - running - waiting
         first_s, first = self._first = self._first or (now_s, ended)
-        if not line or ended - first < _LEAST_ENDS:
-            return line
-        left_s = (total - ended) * (now_s - first_s) / (ended - first)
-        return f"{line}, about {show_duration(left_s)} left"
+        if ended == total:
+            return ""
+        failed = ended - counts.get("COMPLETED", 0)
+        words = [f"{ended} of {total} ended", *[f"{failed} failed"] * bool(failed)]
+        words += [f"{running} running", f"{waiting} waiting"]
+        if ended - first >= _LEAST_ENDS:
+            left_s = (total - ended) * (now_s - first_s) / (ended - first)
+            words.append(f"about {show_duration(left_s)} left")
+        return f"{what}: {', '.join(words)}"
