@@ -9,9 +9,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from drfd.common import failpoints, journald
+from drfd.common import journald
+from drfd.launcher import startup
 from drfd.launcher.attempt_files import read_jobs_stop
 from drfd.launcher.confinement import bounds, detect
 from drfd.launcher.confinement.interface import Confinement, JobGroupGone
@@ -23,15 +25,6 @@ from drfd.launcher.runner.starter.program import Starter, Unusable, open_starter
 from drfd.launcher.server import Launcher
 from drfd.launcher.settings import LauncherSettings
 from drfd.launcher.signatures import SigningKeys
-from drfd.launcher.startup import (
-    Setup,
-    ending_if_wrong,
-    listen,
-    lock_state,
-    parser_of,
-    read_setup,
-    supervise,
-)
 from drfd.launcher.system.private_tmp import SPACES, Unsafe
 from drfd.linux import service
 from drfd.linux.kernel_files import get
@@ -52,21 +45,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.close(fd)
     manager = service.take(os.environ)
     journald.set_up("drfd-launcher", has_journal=manager.has_journal)
-    with ending_if_wrong("drfd-launcher", manager):
-        setup = read_setup(options)
-        if options.failpoints is not None:
-            failpoints.enable(options.failpoints)
+    with startup.ending_if_wrong("drfd-launcher", manager):
+        setup = startup.read_setup(options)
     if setup.settings.use_cgroups and not options.moved:
         detect.move_to_users_manager(get(_MOUNTINFO))
     inheritance.protect(no_new_privileges=setup.settings.no_new_privs)
-    if options.keep_fd is None:
-        _serve(options, setup, manager)
-    else:
-        supervise(options.keep_fd, lambda: _serve(options, setup, Service()))
+    startup.run(partial(_serve, options, setup), options.keep_fd, manager)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of("drfd-launcher", __doc__)
+    parser = startup.parser_of("drfd-launcher", __doc__)
     add = parser.add_argument
     add("--group", default="drfd/system", help="what the cgroup for all jobs is called")
     unit = "delegated systemd unit that all jobs live in (cgroup v2)"
@@ -75,7 +63,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _serve(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
+def _serve(options: argparse.Namespace, setup: startup.Setup, manager: Service) -> None:
     try:
         _run(options, setup, manager)
     except Unsafe as error:
@@ -87,7 +75,7 @@ def _serve(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
         sys.exit("drfd-launcher: out of memory: it ends, jobs run on, and the next one goes on")
 
 
-def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
+def _run(options: argparse.Namespace, setup: startup.Setup, manager: Service) -> None:
     settings = setup.settings
     if settings.private_tmp and os.getuid() != 0:
         sys.exit("drfd-launcher: enforcement.private_tmp: only root can give jobs a /tmp")
@@ -101,9 +89,7 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
     if not starter.is_filtered:
         warnings.append("the parents of jobs run without a filter of system calls (seccomp)")
     state: Path = options.state
-    lock_state(state)
-    attempts_dir = state / "attempts"
-    attempts_dir.mkdir(mode=0o700, exist_ok=True)
+    attempts_fd = startup.open_attempts(state)
     confinement = _confinement(options, settings)
     # A controller with the launcher's own uid has all its rights, so it needs no signatures.
     keys = None if setup.controller_uid == os.getuid() else _keys(state)
@@ -115,8 +101,8 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
         processes=_bound_processes(confinement, settings),
         bounds=bounds.read_launcher_bounds(get(_MOUNTINFO)),
         policy=setup.policy,
-        attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
-        port=Port(listen(state / SOCKET_NAME, setup.controller_uid), setup.controller_uid),
+        attempts_fd=attempts_fd,
+        port=Port(startup.listen(state / SOCKET_NAME, setup.controller_uid), setup.controller_uid),
         keep_fd=options.keep_fd,
         keys=keys,
         keys_dir=state / KEYS_NAME,

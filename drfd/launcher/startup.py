@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from drfd.common import failpoints
 from drfd.common.errors import ConfigError
 from drfd.launcher.port import Policy
 from drfd.launcher.settings import LauncherSettings, account_of, load_settings, system_uids
@@ -55,11 +56,14 @@ class Setup:
 
 
 def read_setup(options: argparse.Namespace) -> Setup:
-    """Return what the configuration and the user database say. Raises ConfigError."""
+    """Return what the configuration and the user database say, and enable failpoints, which only
+    tests name. Raises ConfigError."""
     settings = load_settings(options.config)
     allowed = frozenset((*options.allow_uid, *system_uids(settings)))
     user: str = options.controller
     uid = int(user) if user.isdecimal() else account_of(user, "--controller").pw_uid
+    if options.failpoints is not None:
+        failpoints.enable(options.failpoints)
     return Setup(settings, uid, Policy(min_uid=options.min_uid, allowed_uids=allowed))
 
 
@@ -76,7 +80,16 @@ def ending_if_wrong(program: str, manager: Service) -> Iterator[None]:
         sys.exit(error.exit_code)
 
 
-def supervise(keep_fd: int, serve: Callable[[], None]) -> NoReturn:
+def run(serve: Callable[[Service], None], keep_fd: int | None, manager: Service) -> None:
+    """Run the launcher by `serve`, which notifies its service manager: here, or if there is a
+    `keep_fd` in a child."""
+    if keep_fd is None:
+        serve(manager)
+    else:
+        _supervise(keep_fd, lambda: serve(Service()))
+
+
+def _supervise(keep_fd: int, serve: Callable[[], None]) -> NoReturn:
     """Run the launcher in a child by `serve`, and again whenever it dies, for a controller that has
     dropped its rights and cannot do so. Ends when the controller, which holds the other end of the
     pipe `keep_fd`, is gone."""
@@ -113,8 +126,16 @@ def supervise(keep_fd: int, serve: Callable[[], None]) -> NoReturn:
         time.sleep(pause_s)
 
 
-def lock_state(state: Path) -> None:
-    """Wait until an earlier launcher of this directory is gone, then hold its lock for life."""
+def open_attempts(state: Path) -> int:
+    """Return the directory of attempt files, open. An earlier launcher of the state directory is
+    waited for, and its lock held for life."""
+    _lock(state)
+    attempts = state / "attempts"
+    attempts.mkdir(mode=0o700, exist_ok=True)
+    return os.open(attempts, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _lock(state: Path) -> None:
     try:
         fd = os.open(state / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

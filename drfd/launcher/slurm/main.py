@@ -10,9 +10,11 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from drfd.common import failpoints, journald
+from drfd.common import journald
+from drfd.launcher import startup
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import SECRET_NAME, SOCKET_NAME
 from drfd.launcher.runner import inheritance
@@ -21,15 +23,6 @@ from drfd.launcher.signatures import SigningKeys
 from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.server import SlurmLauncher
 from drfd.launcher.slurm.submitting.preparation import is_there
-from drfd.launcher.startup import (
-    Setup,
-    ending_if_wrong,
-    listen,
-    lock_state,
-    parser_of,
-    read_setup,
-    supervise,
-)
 from drfd.linux import service
 from drfd.linux.service import Service
 
@@ -45,30 +38,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
     manager = service.take(os.environ)
     journald.set_up("drfd-slurm-launcher", has_journal=manager.has_journal)
-    with ending_if_wrong("drfd-slurm-launcher", manager):
-        setup = read_setup(options)
-        if options.failpoints is not None:
-            failpoints.enable(options.failpoints)
+    with startup.ending_if_wrong("drfd-slurm-launcher", manager):
+        setup = startup.read_setup(options)
         slurm_uid = account_of(setup.settings.slurm.user, "slurm.user").pw_uid
     inheritance.protect(no_new_privileges=False)
     inheritance.allow_many_files()
     os.umask(0o022)
     # SIGINT from a terminal is for the controller, which ends the launcher in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if options.keep_fd is None:
-        _serve(options, setup, slurm_uid, manager)
-    else:
-        supervise(options.keep_fd, lambda: _serve(options, setup, slurm_uid, Service()))
+    startup.run(partial(_serve, options, setup, slurm_uid), options.keep_fd, manager)
 
 
-def _serve(options: argparse.Namespace, setup: Setup, slurm_uid: int, manager: Service) -> None:
+def _serve(
+    options: argparse.Namespace, setup: startup.Setup, slurm_uid: int, manager: Service
+) -> None:
     slurm = setup.settings.slurm
     if not is_there(Path(slurm.programs)):
         sys.exit(f"drfd-slurm-launcher: Slurm's commands are not in {slurm.programs}")
     state: Path = options.state
-    lock_state(state)
-    attempts_dir = state / "attempts"
-    attempts_dir.mkdir(mode=0o700, exist_ok=True)
+    attempts_fd = startup.open_attempts(state)
     starts = StartNotes(state / STARTS_NAME)
     try:
         starts.prepare(slurm_uid)
@@ -77,10 +65,10 @@ def _serve(options: argparse.Namespace, setup: Setup, slurm_uid: int, manager: S
     launcher = SlurmLauncher(
         state=state,
         policy=setup.policy,
-        attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
-        port=Port(listen(state / SOCKET_NAME, setup.controller_uid), setup.controller_uid),
+        attempts_fd=attempts_fd,
+        port=Port(startup.listen(state / SOCKET_NAME, setup.controller_uid), setup.controller_uid),
         # For datagrams of Slurm's scripts.
-        events=listen(state / EVENTS_NAME, slurm_uid, socket.SOCK_DGRAM),
+        events=startup.listen(state / EVENTS_NAME, slurm_uid, socket.SOCK_DGRAM),
         starts=starts,
         programs=Path(slurm.programs),
         conf=None if slurm.conf is None else Path(slurm.conf),
@@ -96,7 +84,7 @@ def _serve(options: argparse.Namespace, setup: Setup, slurm_uid: int, manager: S
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of("drfd-slurm-launcher", __doc__)
+    parser = startup.parser_of("drfd-slurm-launcher", __doc__)
     add = parser.add_argument
     add("--keys", type=Path, metavar="DIR", help="state directory of the local launcher")
     add("--poll", type=float, metavar="S", default=30.0, help="ask Slurm at least so often")
