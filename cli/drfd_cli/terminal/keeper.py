@@ -301,9 +301,9 @@ def _tidy() -> None:
     """Remove the sockets of keepers that were there before the machine was started the last time,
     and those of their jobs with their directories."""
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    for directory in (_place("attach"), lasting_directory()):
-        # Others may be removing the same.
-        with suppress(OSError):
-            for entry in os.scandir(directory):
+    for directory in filter(os.path.isdir, (_place("attach"), lasting_directory())):
+        for entry in os.scandir(directory):
+            # Others may be removing the same.
+            with suppress(OSError):
                 if entry.stat(follow_symlinks=False).st_mtime < booted_s:
                     (shutil.rmtree if entry.is_dir() else os.unlink)(entry.path)
