@@ -108,11 +108,12 @@ class RunTimes:
         known = self._lengths.setdefault(spec.user, {})
         limit_s = spec.time_limit_s
         key = spec.demand, limit_s
-        if key not in known:
+        length_s = known.get(key)
+        if length_s is None:
             guess_s = self._twice_mean_s(spec)
             guess_s = UNKNOWN_S if guess_s is None else max(LEAST_S, guess_s)
-            known[key] = guess_s if limit_s is None else min(guess_s, float(limit_s))
-        return known[key]
+            length_s = known[key] = guess_s if limit_s is None else min(guess_s, float(limit_s))
+        return length_s
 
     def expected_end(self, job: Job, now_s: float) -> ExpectedEnd:
         """Return the end of a job, for people. Unlike `end_s` it does not move while nothing
