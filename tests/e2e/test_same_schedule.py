@@ -1,11 +1,13 @@
 """What the core decides without a machine is what the daemon does on one: the same two hundred jobs
-are launched in the same order, from the same ends.
+are launched in the same order, from the same reports.
 
-The jobs wait until the test lets them go, one at a time, so that each end is a turn of its own;
-then the journal's news is told to an engine on a virtual clock.
+The jobs wait until the test lets them go, one at a time, so that each end is a turn of its own. The
+daemon writes down what each turn was told and when, and an engine on a virtual clock is told the
+same.
 """
 
 import os
+import pickle
 import sys
 import time
 from collections.abc import Iterable
@@ -23,19 +25,29 @@ from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.spawn import Places
 from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
-from fakes import ADMIN, FakeHost
+from fakes import FakeHost
 from instance import CONFIG, Instance, wait_for
 
 JOBS = 200
-#: No job is expected to have ended so soon, so no pass between two ends finds anything new.
-_EXPECTED_S = 55.0
-#: Plays a daemon whose passes never count as long, even if the machine lets it stand in the middle
-#: of one: after a long pass it rests, and two ends before the next one are one turn.
+#: Plays a daemon whose clock stands still during each turn.
 DAEMON = """
-import sys
-from drfd.daemon.engine import engine
+import pickle, sys
+from drfd.daemon.engine.engine import Engine
 from drfd.daemon.main import main
-engine._LONG_PASS_S = float("inf")
+
+turns, turn = open(sys.argv[1], "wb", buffering=0), Engine.turn
+
+def recorded(engine, batch):
+    clock, now = engine.clock, engine.clock()
+    told = [work.stimulus for work in batch]
+    turns.write(pickle.dumps((now, engine.launchers.is_ready(), told)))
+    engine.clock = lambda: now
+    try:
+        turn(engine, batch)
+    finally:
+        engine.clock = clock
+
+Engine.turn = recorded
 main(sys.argv[sys.argv.index("serve") :])
 """
 TREE = (
@@ -57,7 +69,8 @@ reservation_depth = 2
 
 def test_the_daemon_launches_in_the_order_in_which_the_core_alone_does(make_instance):
     instance = make_instance(TREE)
-    instance.before = [sys.executable, "-I", "-c", DAEMON]
+    turns = instance.root / "turns"
+    instance.before = [sys.executable, "-I", "-c", DAEMON, str(turns)]
     instance.start()
     random = Random(5)
     instance.drf("drain")
@@ -75,13 +88,11 @@ def test_the_daemon_launches_in_the_order_in_which_the_core_alone_does(make_inst
     journal = Journal(Places(instance.state).journal)
     happened = list(journal.events())
     journal.close()
-    real, alone = launches(happened), launches(relived(instance, happened))
-    # Later on, jobs outlive what is expected of them, and passes between two ends may see that.
-    surely = [job_id for job_id, at_s in real if at_s < real[0][1] + _EXPECTED_S]
-    assert len(real) == len(alone) == JOBS
-    assert [job_id for job_id, _ in alone][: len(surely)] == surely
+    real, alone = launches(happened), launches(relived(instance, turns))
+    assert alone == real
+    assert len(real) == JOBS
     # It would be a poor test if one were simply launched after the other.
-    assert surely != sorted(surely)
+    assert real != sorted(real)
 
 
 def submit_all(instance: Instance, random: Random) -> dict[int, Path]:
@@ -121,51 +132,19 @@ def settled(asking: Connection, count: int) -> list[int]:
     return sorted(job["id"] for job in jobs if job["state"] == "RUNNING")
 
 
-def launches(events: Iterable[ev.Event]) -> list[tuple[int, float]]:
-    return [(event.job_id, event.at_s) for event in events if isinstance(event, ev.Admitted)]
+def launches(events: Iterable[ev.Event]) -> list[int]:
+    return [event.job_id for event in events if isinstance(event, ev.Admitted)]
 
 
-def relived(instance: Instance, happened: list[ev.Event]) -> list[ev.Event]:
-    """What an engine without a machine makes of the same news, at the same times."""
+def relived(instance: Instance, turns: Path) -> list[ev.Event]:
+    """What an engine without a machine makes of the same turns, at the same times."""
     rules = survey(load(instance.config), read_machine(), instance.state).rules
-    times = [event for event in happened if isinstance(event, ev.Launched)]
-    ahead_s = times[0].at_s - times[0].mono_s
-    now = st.Now(0.0, 0.0)
-    journal = Journal(instance.root / "again.sqlite")
-    host = FakeHost()
+    journal, host, now = Journal(instance.root / "again.sqlite"), FakeHost(), st.Now(0.0, 0.0)
     engine = Engine(journal=journal, rules=rules, launchers=host, clock=lambda: now)
-    for at, event in enumerate(happened):
-        # The pass that an end leads to has the time of its launches, if there are any.
-        decided = next(iter(happened[at + 1 :]), event)
-        at_s = decided.at_s if isinstance(decided, ev.Admitted) else event.at_s
-        now = st.Now(at_s, at_s - ahead_s)
-        news = news_of(event, st.Now(event.at_s, event.at_s - ahead_s))
-        if news is not None:
-            engine.turn([Work(news)])
+    with turns.open("rb") as recorded:
+        while recorded.peek(1):
+            now, host.ready, told = pickle.load(recorded)
+            engine.turn([Work(stimulus) for stimulus in told])
     found = list(journal.events())
     journal.close()
     return found
-
-
-def news_of(event: ev.Event, now: st.Now) -> st.Stimulus | None:
-    """The news that led to it; None: drfd's own decision."""
-    match event:
-        case ev.Submitted():
-            return st.SubmitAsked(now, event.spec, event.held)
-        case ev.Drained():
-            return st.DrainAsked(now, event.on, ADMIN)
-        case ev.IdsRaised():
-            return st.IdsSeen(now, event.next_id - 1)
-        case ev.Launched():
-            return st.AttemptStarted(
-                event.job_id, event.attempt, event.at_s, event.mono_s, event.cgroup
-            )
-        case ev.Exited():
-            return st.AttemptEnded(
-                event.job_id, event.attempt, event.at_s, now.mono_s, event.exit_code, event.signal,
-                False, False, event.usage,
-            )  # fmt: skip
-        case ev.Cleaned():
-            return st.AttemptRemoved(now, event.job_id, event.attempt)
-        case _:
-            return None
