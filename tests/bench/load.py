@@ -13,7 +13,7 @@ from drfd.core.model.job import Job, JobSpec, JobState, Now, Outcome, Words
 from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.policies import Plan
-from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.release_times import Ends, RunTimes
 from drfd.core.scheduling.scheduler import build_wait_index, schedule, start_events
 
 GIB = 1 << 30
@@ -77,6 +77,7 @@ class Load:
         #: The running jobs that may end, in any order.
         self.running: list[int] = []
         self.wait_index = build_wait_index(self.ledger, self.rules, self.history.past_usage, {})
+        self.ends = Ends(self.ledger)
         self.turn()
 
     def step(self) -> None:
@@ -94,6 +95,8 @@ class Load:
         self._apply(ev.Cleaned(job_id=job.id, at_s=self.at_s, attempt=1))
         self.history.add(job.spec.leaf, 0.1, self.at_s - 100, self.at_s)
         self.run_times.add(job.spec.user, self._run_s(job.spec.user), share=0.1)
+        self.ends.note_estimates(job.spec.user)
+        self.wait_index.forget_lengths(job.spec.leaf)
         self._apply(
             ev.Submitted(job_id=self.ledger.next_id, at_s=self.at_s, spec=job.spec, held=False)
         )
@@ -106,6 +109,7 @@ class Load:
             patience=self.patience,
             now_s=self.at_s,
             before=self.last.reservations if self.last is not None else (),
+            known=self.ends,
         )
         self.wait_index.catch_up(self.ledger.queues)
         self.last = schedule(self.ledger, self.rules, self.wait_index, pass_context)
@@ -122,6 +126,7 @@ class Load:
     def _apply(self, event: ev.Event) -> None:
         job = self.ledger.apply(event)
         if job is not None:
+            self.ends.note(job)
             self.wait_index.touch(job.spec.leaf)
 
     def _run_s(self, user: str) -> float:

@@ -281,7 +281,8 @@ class PassContext:
     #: Returns the time since which a waiting job may start (Unix time).
     since_s: Callable[[int], float]
     #: Returns the estimated run time of a waiting job in seconds. When `since_s` or `length_s`
-    #: changes for a job, a wait index that is kept must be told of its leaf (`WaitIndex.touch`).
+    #: changes for a job, a wait index that is kept must be told (`WaitIndex.touch` with its demand,
+    #: or `forget_lengths`).
     length_s: Callable[[int], float]
     #: Returns the entry of a job in its queue, or None if the job no longer waits.
     entry: Callable[[int], Entry | None]
@@ -307,14 +308,12 @@ class PassContext:
         return self.now_s + self.length_s(job_id)
 
     def is_late(self, job_id: int) -> bool:
-        return self.is_late_since(self.since_s(job_id))
-
-    def is_late_since(self, since_s: float) -> bool:
-        """Return whether a job that waits since then has waited long enough for a reservation."""
-        return self.late_s(since_s) <= self.now_s
+        """Return whether the job has waited long enough for a reservation."""
+        return self.late_s(self.since_s(job_id)) <= self.now_s
 
     def late_s(self, since_s: float) -> float:
-        """Return the time from which on it has waited long enough (Unix time), or infinity."""
+        """Return the time from which on a job that waits since then has waited long enough for a
+        reservation (Unix time), or infinity."""
         # After the clock was set back, the wait may have begun in the future.
         begin_s = min(since_s, self.now_s)
         return begin_s + self.patience.patience_s if self.patience.reserves else inf
@@ -470,7 +469,7 @@ class Backfill:
 
     def concerns(self, leaf: str) -> bool:
         """Return whether a reservation counts at a node that the leaf is below."""
-        nodes = (ROOT, *path_up(leaf))
+        nodes = (ROOT, *path_up(leaf)) if self.reservations else ()
         return any(not each.extras.keys().isdisjoint(nodes) for each in self.reservations)
 
     def never_fits(
@@ -500,9 +499,11 @@ class Backfill:
         """Return the first reservation that the job would delay if it started now, or None."""
         if not self.reservations:
             return None
-        nodes = (ROOT, *self.share_tree.limited_nodes(leaf))
-        found = (self._delayed_at(path, demand, job_id, free) for path in nodes)
-        return next((each for each in found if each is not None), None)
+        for path in (ROOT, *self.share_tree.limited_nodes(leaf)):
+            found = self._delayed_at(path, demand, job_id, free)
+            if found is not None:
+                return found
+        return None
 
     def _delayed_at(
         self, path: str, demand: Vector, job_id: int, free: Vector

@@ -20,6 +20,10 @@ def _ms(time_s: float) -> int:
     return round(time_s * 1000)
 
 
+def _billionths(share: Fraction) -> int:
+    return share.numerator * _WHOLE // share.denominator
+
+
 class Debt(NamedTuple):
     """The debt of a leaf after a pass."""
 
@@ -36,8 +40,8 @@ class Debt(NamedTuple):
     ) -> Debt:
         node = share_tree.nodes[leaf]
         pairs = zip(node.entitled, node.entitlement.capacity, strict=True)
-        entitled = max([part for part, top in pairs if top > 0], default=0)
-        return cls(owed, _ms(now_s), int(idle * _WHOLE), int(entitled * _WHOLE))
+        entitled = max([_billionths(part) for part, top in pairs if top > 0], default=0)
+        return cls(owed, _ms(now_s), _billionths(idle), entitled)
 
     def owed_at(self, now_s: float) -> int:
         since_ms = max(0, _ms(now_s) - self.at_ms)

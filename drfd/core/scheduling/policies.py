@@ -23,10 +23,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
-from heapq import heappop, heappush
-from itertools import islice
+from heapq import heappop, heappush, merge
+from itertools import islice, repeat
 from math import inf
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -251,7 +251,8 @@ class _Pass:
             ):
                 self.start(leaf, (entry, demand))
 
-    def plan(self, guard: int | None = None) -> Plan:
+    def plan(self, **more: Any) -> Plan:
+        """Return the decisions; `more` are what only some policies know."""
         return Plan(
             admitted=list(self.admitted),
             held=self.admitted,
@@ -259,10 +260,9 @@ class _Pass:
             free=self.free,
             find_order=self.wait_index.order,
             reservations=tuple(self.backfill.reservations),
-            starvation_guard=guard,
             pass_context=self.pass_context,
             share_tree=self.share_tree,
-            is_cut=self.is_cut,
+            **{"is_cut": self.is_cut} | more,
         )
 
 
@@ -275,10 +275,9 @@ def drf(pass_input: PassInput) -> Plan:
     drf_pass.serve(promise_only=True)
     drf_pass.serve(promise_only=False)
     drf_pass.charge_idle()
-    plan = drf_pass.plan(drf_pass.starvation_guard)
-    return replace(
-        plan,
-        is_cut=plan.is_cut or drf_pass.has_later_reservation,
+    return drf_pass.plan(
+        is_cut=drf_pass.is_cut or drf_pass.has_later_reservation,
+        starvation_guard=drf_pass.starvation_guard,
         debts=drf_pass.debts,
         next_pass_s=drf_pass.next_pass_s(),
     )
@@ -482,13 +481,11 @@ class _DrfPass(_Pass):
         if not self.backfill.reservations:
             return
         index, tree, kept = self.wait_index, self.share_tree, dict[str, Vector]()
+        fitting = [each for each in self.fitting if each in index.leaves and fits(each, self.free)]
         #: What is left of what is free, and of limits.
         left = {ROOT: self.free}
-        fitting = [each for each in self.fitting if each in index.leaves and fits(each, self.free)]
-        heads = [
-            (index.heads[leaf][each], leaf, each) for each in fitting for leaf in index.leaves[each]
-        ]
-        for (_, job_id), leaf, demand in sorted(heads):
+        lines = [zip(index.alike[each], repeat(each)) for each in fitting]
+        for ((_, job_id), leaf), demand in merge(*lines):
             if not fits(demand, left[ROOT]):
                 continue
             delayed = self.backfill.delayed_reservation(demand, job_id, leaf, self.free)

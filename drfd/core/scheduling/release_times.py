@@ -195,6 +195,8 @@ class Ends:
             del kinds[kind][1][job.id]
             if not kinds[kind][1]:
                 del kinds[kind]
+            if not kinds:
+                del self._alike[user]
             self._lines.pop(user, None)
         (self._unread.add if job.is_allocated else self._unread.discard)(job.id)
 

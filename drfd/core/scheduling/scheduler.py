@@ -264,8 +264,8 @@ class Scheduler:
             self.week_use.note(job, at_s)
 
     def _touch(self, leaf: str) -> None:
-        """Mark the leaf as changed in anything but its queue, whose changes the ledger lists: what
-        one of its jobs holds, or the estimates for all."""
+        """Mark the leaf as changed in what one of its jobs holds. The ledger lists changes of its
+        queue."""
         if self._wait_index is not None:
             self._wait_index.touch(leaf)
 
@@ -326,7 +326,8 @@ class Scheduler:
             # The estimates of the user's other jobs have changed, in whichever pool they wait.
             self._ends.note_estimates(job.spec.user)
             for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
-                self._touch(leaf_path(pool, job.spec.user))
+                if self._wait_index is not None:
+                    self._wait_index.forget_lengths(leaf_path(pool, job.spec.user))
 
     def count_as_held(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
         """Count the resources of ended jobs that were very short as held for a moment."""

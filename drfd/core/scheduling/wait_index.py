@@ -11,10 +11,11 @@ vector that does not fit is skipped, however many leaves wait for it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
 from drfd.core.fairness.service_order import Choose, Rank, ServiceOrder, Turns
@@ -58,8 +59,9 @@ class WaitIndex:
         #: Only demands that are touched are read again.
         self.heads: dict[str, dict[Vector, Entry]] = {}
         self.heads_in_order: dict[str, list[Head]] = {}
-        #: The leaves that wait for each demand vector.
+        #: The leaves that wait for each demand vector, and their first jobs of it in order.
         self.leaves: dict[Vector, set[str]] = {}
+        self.alike: dict[Vector, list[tuple[Entry, str]]] = {}
         #: The first waiting job of each leaf. Jobs that can never start (which a change of the
         #: configuration leaves behind) count only if the leaf has no others.
         self.first: dict[str, Head] = {}
@@ -98,6 +100,11 @@ class WaitIndex:
         demands, or the resources that it or its pools hold or have used."""
         self._touched.setdefault(leaf, set()).update(demands)
 
+    def forget_lengths(self, leaf: str) -> None:
+        """Ask again for the estimated run times of all jobs of the leaf."""
+        for demand in self.heads.get(leaf, ()):
+            self._forget_length(leaf, demand)
+
     def shut(self, leaves: frozenset[str]) -> None:
         """Treat these leaves, and no others, as if their queues were empty."""
         for leaf in leaves ^ self._shut:
@@ -135,8 +142,8 @@ class WaitIndex:
             if leaf in self._held or self._is_active(leaf)
         }
         self._touched.clear()
-        for leaf in touched:
-            for demand in self.heads.get(leaf, ()):
+        for leaf, demands in touched.items():
+            for demand in demands:
                 self._forget_length(leaf, demand)
             self._weigh(leaf)
         remeasured = self.share_tree.redivide()
@@ -219,8 +226,9 @@ class WaitIndex:
         if deadline_s == inf:
             return leaves
         lengths, now_s = self._lengths.setdefault(demand, {}), pass_context.now_s
-        for leaf in leaves - lengths.keys():
-            lengths[leaf] = pass_context.length_s(self.heads[leaf][demand][1])
+        if len(lengths) < len(leaves):
+            for leaf in leaves - lengths.keys():
+                lengths[leaf] = pass_context.length_s(self.heads[leaf][demand][1])
         found = {leaf for leaf, length_s in lengths.items() if now_s + length_s <= deadline_s}
         for leaf, _ in pass_context.suspended.values():
             # What is left of a suspended job changes with time.
@@ -230,16 +238,18 @@ class WaitIndex:
     def late_leaves(self, pass_context: PassContext) -> Iterator[str]:
         """Yield the leaves whose first job has waited long enough for a reservation, the one that
         has waited longest first."""
-        for since_s, leaf in self._longest_waiting:
-            if not pass_context.is_late_since(since_s):
-                return
-            yield leaf
+        return (leaf for _, leaf in islice(self._longest_waiting, self._count_late(pass_context)))
 
     def next_late_s(self, pass_context: PassContext) -> float:
         """Return the time at which the next of these leaves is late, or infinity (Unix time)."""
-        line = self._longest_waiting
-        at = bisect_left(line, True, key=lambda each: not pass_context.is_late_since(each[0]))
+        line, at = self._longest_waiting, self._count_late(pass_context)
         return pass_context.late_s(line[at][0]) if at < len(line) else inf
+
+    def _count_late(self, pass_context: PassContext) -> int:
+        line, now_s = self._longest_waiting, pass_context.now_s
+        if not line or pass_context.late_s(line[0][0]) > now_s:
+            return 0
+        return bisect_right(line, now_s, key=lambda each: pass_context.late_s(each[0]))
 
     def leads(self, leaf: str) -> Head | None:
         """Return the job that counts as the next one of the leaf in the order of service."""
@@ -317,14 +327,17 @@ class WaitIndex:
         before = heads.pop(demand, None)
         if before is not None:
             del line[bisect_left(line, (before, demand))]
+            alike = self.alike[demand]
+            del alike[bisect_left(alike, (before, leaf))]
         if entry is not None:
             heads[demand] = entry
             insort(line, (entry, demand))
+            insort(self.alike.setdefault(demand, []), (entry, leaf))
             self.leaves.setdefault(demand, set()).add(leaf)
             return
         self.leaves[demand].discard(leaf)
         if not self.leaves[demand]:
-            del self.leaves[demand]
+            del self.leaves[demand], self.alike[demand]
             self._lengths.pop(demand, None)
 
     def _forget_length(self, leaf: str, demand: Vector) -> None:
