@@ -21,7 +21,7 @@ def printed(command: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "COLUMNS": "100"},
+        env={**os.environ, "COLUMNS": "100", "PYTHONPATH": str(RESULTS.parent.parent)},
     )
     return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
 

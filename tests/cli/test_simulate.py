@@ -463,8 +463,9 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path):
         "from drfd_cli.main import main; main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path
-    )
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "cli")},
+    )  # fmt: skip
     said = "drf: --plot needs matplotlib, which is not installed (pip install 'drfd[plot]')\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 

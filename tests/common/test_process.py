@@ -100,7 +100,7 @@ def reached() -> list[str]:
                 found.append(str(argument.value))
     starter = ROOT / "drfd" / "launcher" / "runner" / "starter"
     for path in (*starter.glob("*.h"), *starter.glob("*.c")):
-        for call in re.findall(r"reach\(([^;]*)\);", path.read_text()):
+        for call in re.findall(r"reach\((.+)\);", path.read_text()):
             found += re.findall('"(.+?)"', call)
     return found
 

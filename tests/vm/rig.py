@@ -28,7 +28,9 @@ IS_FULL = bool(os.environ.get("DRFD_VM_FULL"))
 #: The Python there that has the project, as a wheel, and what its tests need.
 PYTHON = "/opt/drfd/bin/python"
 #: The tests alone: what they test is the package that was installed.
-COPY = {ROOT / "tests": "/srv/drfd/tests", ROOT / "pyproject.toml": "/srv/drfd/pyproject.toml"}
+COPY = {
+    ROOT / part: f"/srv/drfd/{part}" for part in ("tests", "cli/drfd_experiments", "pyproject.toml")
+}
 #: How much longer than elsewhere tests wait for something.
 PATIENCE = 10
 #: Where each lot of tests leaves what pytest has said of it; kept over reboots.
