@@ -44,7 +44,7 @@ from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users import quotas
 from drfd.daemon.users.accounts import Accounts, directory_slow
 from drfd.daemon.users.loop_time import CooperativeYield
-from drfd.daemon.users.quotas import STRANGERS, UNKNOWN
+from drfd.daemon.users.quotas import UNKNOWN, quota_uid
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.protocol import requests as msg
@@ -378,7 +378,7 @@ class Server:
         """Return the uid whose quota is charged as long as no more is known of the user."""
         actor = self._accounts.at_hand(uid)
         if actor is not None:
-            return uid if actor.has_account else STRANGERS
+            return quota_uid(actor)
         return uid if self._accounts.is_known(uid) else UNKNOWN
 
     async def _serve(self, client: _Client) -> None:
@@ -415,12 +415,12 @@ class Server:
                 await asyncio.wait({looking}, timeout=HANGUP_CHECK_LOOKING_S)
                 if not looking.done() and has_hung_up(client.connection):
                     raise ConnectionAbortedError
-            quota_uid = client.uid if looking.result().has_account else STRANGERS
+            charged = quota_uid(looking.result())
         finally:
             looking.cancel()
         with client.place.pop_all():
-            client.place.enter_context(self._quotas.connection(quota_uid))
-            client.quota_uid = quota_uid
+            client.place.enter_context(self._quotas.connection(charged))
+            client.quota_uid = charged
 
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: _Client
@@ -450,7 +450,7 @@ class Server:
                     reply = await self._answer(client, writer, request)
             if reply is None:
                 return
-            await self._send_reply(writer, reply, client.uid)
+            await self._send_reply(writer, reply, client.quota_uid)
             # Their memory is freed now: the next request may never come.
             del line, request, reply
 
@@ -501,7 +501,7 @@ class Server:
         count = quotas.EXEC_CHANGES if isinstance(request, msg.ExecRequest) else 1
         try:
             delay_s = self._quotas.change_delay_s(
-                actor.uid, is_cancel=isinstance(request, msg.CancelRequest), count=count
+                quota_uid(actor), is_cancel=isinstance(request, msg.CancelRequest), count=count
             )
         except Refused as error:
             # The delay bounds the number of lines in the audit log.
@@ -571,7 +571,7 @@ class Server:
         """Carry out a request, and return the reply or the refusal, which the caller logs. A
         request that is cancelled is logged here."""
         try:
-            with self._quotas.awaiting(actor.uid, _count_awaited(request)):
+            with self._quotas.awaiting(quota_uid(actor), _count_awaited(request)):
                 return await self._requests.answer(actor, gid, request)
         except DrfdError as error:
             return error
@@ -585,11 +585,11 @@ class Server:
     ) -> bytes:
         """Send a stream of events as fast as the peer reads it, and return its last line."""
         try:
-            with self._quotas.awaiting(actor.uid, _count_awaited(request)):
+            with self._quotas.awaiting(quota_uid(actor), _count_awaited(request)):
                 async with aclosing(self._feed.stream(actor, request)) as stream:
                     async for views in stream:
                         lines = b"".join(map(encode, views))
-                        await self._send(writer, lines, actor.uid)
+                        await self._send(writer, lines, quota_uid(actor))
         except DrfdError as error:
             return encode_error(error)
         return encode({"done": True})
@@ -606,8 +606,8 @@ class Server:
             watching = self._snapshots.watch(actor, request.every_s, lambda: has_read_all(peer))
             async with aclosing(watching) as stream:
                 async for head, tail in stream:
-                    await self._send(writer, head, actor.uid)
-                    await self._send(writer, tail, actor.uid)
+                    await self._send(writer, head, quota_uid(actor))
+                    await self._send(writer, tail, quota_uid(actor))
         except DrfdError as error:
             return encode_error(error)
         raise AssertionError("the stream of snapshots ended by itself")

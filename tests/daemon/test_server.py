@@ -574,7 +574,7 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(front
 # -- accounts ----------------------------------------------------------------------------------
 
 
-async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front):
+async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front, monkeypatch):
     """Anybody may have 65,536 of them, and would have as many times what one user may have."""
     config = Config(limits=UserLimits(connections=3))
     async with front(admins=frozenset(), look_up=lambda _: None, config=config) as f:
@@ -590,6 +590,18 @@ async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front)
             c = await f.client()
             assert (await c.ask(op="hello"))["user"] == str(os.getuid())
             assert (await (await f.client()).reply())["error"]["code"] == "too-many-connections"
+            # What one of them has not read, waits for or has changed counts for all, too.
+            quotas = f.desk.requests.quotas
+            quotas.change_delay_s(STRANGERS, is_cancel=False, count=1_000_000)
+            monkeypatch.setattr(quotas_module, "MAX_CANCEL_DELAY_S", 0.0)
+            refusal = (await c.ask(op="hold", select={"ids": [1]}))["error"]
+            assert refusal["code"] == "too-many-changes"
+            with quotas.awaiting(STRANGERS, quotas_module.MAX_NAMED):
+                assert (await c.ask(op="wait", ids=[1]))["error"]["code"] == "too-many-ids"
+            monkeypatch.setattr(quotas_module, "SHORT_BYTES", 0)
+            with quotas.unread(STRANGERS, quotas_module.MAX_UNREAD_BYTES):
+                refusal = (await c.ask(op="hello"))["error"]
+            assert refusal["text"].startswith("everybody without an account has not read ")
             await c.close()
         await f.idle()
 

@@ -25,7 +25,7 @@ from drfd.daemon.handlers.submission import dependencies
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of, resolved
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
-from drfd.daemon.users.quotas import STRANGERS, Quotas
+from drfd.daemon.users.quotas import Quotas, quota_uid
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import VERSION
 from drfd.protocol.replies import BatchReply, Failure
@@ -83,7 +83,7 @@ class BatchActions:
     async def ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
         """Submit a stimulus for every selected job; the refusal of one does not stop the others.
         All are submitted even if the client hangs up."""
-        uid = actor.uid if actor.has_account else STRANGERS
+        uid = quota_uid(actor)
         counted = ExitStack()
         counted.enter_context(self.quotas.changing(uid, len(select.ids) or _UNNAMED))
         metered = self.engine.loop_time.metered(uid, self._ask, actor, select, make)
@@ -187,7 +187,7 @@ class BatchActions:
             await self._ask_some(targets, actor, make, result)
             return
         for at in range(0, len(targets), most):
-            async with self._locks[actor.uid]:
+            async with self._locks[quota_uid(actor)]:
                 await self._ask_some(targets[at : at + most], actor, make, result)
 
     async def _ask_some(

@@ -63,7 +63,7 @@ from drfd.daemon.monitoring.lender import CORES, ENTRENCHED, unlent_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
-from drfd.daemon.users.quotas import Quotas
+from drfd.daemon.users.quotas import Quotas, quota_uid
 from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
 from drfd.journal.records import Payload
@@ -198,7 +198,7 @@ class Requests:
         if known.admin and not actor.is_admin:
             raise NotPermitted("not-admin", f"only an administrator may {known.admin}")
         more = (gid,) if isinstance(request, msg.SubmitRequest) else ()
-        async with self._locks[known.lock][actor.uid] if known.lock else nullcontext():
+        async with self._locks[known.lock][quota_uid(actor)] if known.lock else nullcontext():
             found = known.answer(self, actor, request, *more)
             reply: replies.Reply = await found if isawaitable(found) else found
             return reply
@@ -749,7 +749,7 @@ class Requests:
             names = {each.job_id: name_of(each.job_id) for each in after}
             return TrialQuestion(replace(asked, now=now, ended=ended), names)
 
-        async with self._locks[_FORECASTS][actor.uid]:
+        async with self._locks[_FORECASTS][quota_uid(actor)]:
             try:
                 found = await self.forecasts.ask(trial)
             except (Unavailable, HostError) as error:

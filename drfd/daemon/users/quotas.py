@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from drfd.common.errors import Refused
+from drfd.core.model.job import Actor
 from drfd.daemon.config import UserLimits
 
 #: Submissions of one user that a turn of the engine takes: nothing else runs during a turn.
@@ -41,6 +42,15 @@ SHORT_BYTES = 1 << 20
 STRANGERS = -1
 #: The uid for quotas of a user until the directory has said whether there is an account.
 UNKNOWN = -2
+
+
+def quota_uid(actor: Actor) -> int:
+    """Return the uid whose quotas a user's requests are charged to."""
+    return actor.uid if actor.has_account else STRANGERS
+
+
+def _name(uid: int) -> str:
+    return "everybody without an account" if uid == STRANGERS else f"uid {uid}"
 
 
 class Quotas:
@@ -75,7 +85,7 @@ class Quotas:
         if self._connections[uid] >= most:
             raise Refused(
                 "too-many-connections",
-                f"uid {uid} has {most} connections open, the most that is allowed",
+                f"{_name(uid)} has {most} connections open, the most that is allowed",
                 hint="end some of the programs that talk to drfd",
             )
         return _Held(self._connections, uid, 1)
@@ -92,7 +102,7 @@ class Quotas:
             if self._incoming[uid] + size > MAX_INCOMING_BYTES:
                 raise Refused(
                     "too-much-at-once",
-                    f"uid {uid} has long requests under way on other connections",
+                    f"{_name(uid)} has long requests under way on other connections",
                     hint="send them one after the other",
                 )
             self._incoming[uid] += size
@@ -118,7 +128,7 @@ class Quotas:
         if total > MAX_NAMED:
             raise Refused(
                 "too-many-ids",
-                f"requests of uid {uid} would name {total} jobs; {MAX_NAMED} are the most",
+                f"requests of {_name(uid)} would name {total} jobs; {MAX_NAMED} are the most",
                 hint="name the array instead of its tasks, or fewer at a time",
             )
         return _Held(counts, uid, count)
@@ -129,7 +139,7 @@ class Quotas:
         if before and size > SHORT_BYTES and before + size > MAX_UNREAD_BYTES:
             raise Refused(
                 "too-much-unread",
-                f"uid {uid} has not read {before} bytes of replies on other connections",
+                f"{_name(uid)} has not read {before} bytes of replies on other connections",
                 hint="read them, or end the programs that do not",
             )
         return _Held(self._unread, uid, size)
@@ -151,7 +161,7 @@ class Quotas:
             rate = self._limits().changes_per_s
             raise Refused(
                 "too-many-changes",
-                f"uid {uid} has changed jobs more than {rate * BURST_S:.0f} times lately, and "
+                f"{_name(uid)} has changed jobs more than {rate * BURST_S:.0f} times lately, and "
                 f"{rate} a second are allowed",
                 hint=f"try again in {delay_s:.0f} s, or name fewer jobs; cancel works",
             )
