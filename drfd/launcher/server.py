@@ -335,7 +335,9 @@ class Launcher:
             case ExecOrder():
                 self._exec(order)
             case SignalOrder():
-                self._signalling.add(order.key, order.count, order.signals)
+                # However many attempts are named that nobody knows, nothing is kept of them.
+                if order.key in self._known:
+                    self._signalling.add(order.key, order.count, order.signals)
             case LendOrder():
                 self._lending.lend(order)
             case RemoveFilesOrder(attempts):

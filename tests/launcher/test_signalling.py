@@ -26,9 +26,11 @@ from drfd.launcher.protocol import (
     Ceilings,
     DiskLimit,
     LendOrder,
+    SignalOrder,
     ceilings_record,
     message_of,
 )
+from drfd.launcher.server import Launcher
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
 from launcher.rig import order
 
@@ -143,9 +145,11 @@ def signals(directory, sent) -> Signalling:
     return Signalling(place, directory)
 
 
-def test_what_is_told_again_is_not_sent_again(signals, sent):
-    for told in ((1, (10,)), (1, (10,)), (3, (10, 12, 10))):
-        signals.add(A, *told)
+def test_what_is_told_again_is_not_sent_again_and_what_nobody_knows_is_not_kept(signals, sent):
+    launcher: Any = SimpleNamespace(_known={A}, _signalling=signals)
+    for key, count, numbers in ((B, 1, (10,)), (A, 1, (10,)), (A, 1, (10,)), (A, 3, (10, 12, 10))):
+        asked = SignalOrder(id=key[0], attempt=key[1], count=count, signals=numbers)
+        Launcher._handle(launcher, "signal", asked, -1)
         signals.run_due()
     assert sent == [(A, "SIGUSR1"), (A, "SIGUSR2"), (A, "SIGUSR1")]
     assert signals.pause_s() is None

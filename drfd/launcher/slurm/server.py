@@ -204,8 +204,10 @@ class SlurmLauncher:
             case ExecOrder(number=number):
                 self._tell(protocol.EXEC, order.key, number=number, text=_NOT_INSIDE)
             case SignalOrder():
-                self._signals[order.key] = order.count, order.signals
-                self._times.hurry()
+                # However many attempts are named that nobody knows, nothing is kept of them.
+                if order.key in self._attempts:
+                    self._signals[order.key] = order.count, order.signals
+                    self._times.hurry()
             case RemoveFilesOrder(attempts):
                 for each in attempts:
                     self._wish(protocol.REMOVE, each.key)

@@ -170,8 +170,12 @@ def test_a_job_of_an_account_that_is_gone_fails_alone(slurm):
 def test_a_job_gets_the_signals_that_are_ordered(slurm):
     traps = "trap 'echo usr' USR1; trap 'echo term; exit 3' TERM; echo up > up"
     script = f"{traps}; while :; do sleep 0.1; done"
-    controller, asked = begun(slurm, script)
+    controller, asked = slurm.connect(), job(script, slurm.jobs)
     key = (asked.id, 1)
+    # One for an attempt that nobody knows is not kept until there is one.
+    controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [9]})
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
     until("the traps", (slurm.jobs / "up").exists)
     for _ in range(2):
         controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [10]})
