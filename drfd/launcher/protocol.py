@@ -430,7 +430,7 @@ def read_order(message: Message) -> tuple[str, Order]:
     missing, unknown or malformed field: the launcher runs as root and guesses nothing."""
     command = message.get("cmd")
     if not isinstance(command, str) or command not in _KINDS:
-        raise BadMessage(f"unknown command {command!r}")
+        raise BadMessage(f"unknown command {command!r:.99}")
     fields = {name: value for name, value in message.items() if name != "cmd"}
     order: Order = read(_KINDS[command], fields, command)
     return command, order

@@ -444,11 +444,13 @@ def test_a_frozen_job_ends_like_any_other(controller, work, command):
 # -- bad orders -----------------------------------------------------------------------------
 
 
-def test_garbage_ends_the_connection_and_nothing_else(launcher, controller, work):
+@pytest.mark.parametrize("said", [b'{"cmd":"launch","id":1}\n', b'{"cmd":"%b"}\n' % bytes(99_999)])
+def test_garbage_ends_the_connection_and_nothing_else(launcher, controller, work, said):
     begin(controller, work)
     pid_in(work / "pid")
-    controller.send_raw(b'{"cmd":"launch","id":1}\n')
+    controller.send_raw(said.replace(b"\0", b"x"))
     assert controller.is_dropped()
+    assert len(launcher.log()) < 9_999
     again = launcher.connect()
     assert kinds(again.list()) == ["up", "listed"]
     assert again.peer_pid == controller.peer_pid, "it was started again"
