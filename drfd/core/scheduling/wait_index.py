@@ -269,7 +269,7 @@ class WaitIndex:
         self._order.put(path, None if first is None else first[0][1])
 
     def _find_last(self) -> frozenset[str]:
-        """Find the nodes that are served last: those of `beyond` of which a sibling comes first.
+        """Find the nodes that are served last: those of `used_up` of which a sibling comes first.
         Returns the nodes that have become last, or are not any more."""
         waiting = {path for leaf in self.first for path in path_up(leaf)}
         rivals = {parent_of(path) for path in waiting - self.used_up}

@@ -157,7 +157,7 @@ def refuse_beyond_gpus(demand: Demand, largest_bytes: int | None) -> None:
 
 def size_of(request: SubmitRequest) -> int:
     """Estimate how many bytes of a submission the journal keeps after the job's end. The
-    environment and the script are kept apart then, and bounded there (`drfd.journal.past`)."""
+    environment and the script are kept apart then, and bounded there (`drfd.journal.texts`)."""
     notify_argv = [] if request.notify is None else request.notify.argv
     texts = (*request.argv, *notify_argv)
     return sum(map(len, texts)) + len(texts) + DEPENDENCY_BYTES * len(request.after)
