@@ -234,7 +234,8 @@ KINDS = {
     "file": _TEXT,
     "flag": ValueKind(_plain(bool)),
     "names": ValueKind(_plain(lambda text: [name for name in text.split(",") if name])),
-    "whole": ValueKind(_read_whole),
+    # 0 is what it is without the option.
+    "whole": ValueKind(_read_whole, show=lambda value: [str(value)] if value else []),
     "size": ValueKind(_read_size, show=lambda size: [exact_size(size)]),
     "cores": _amount("cores", _plain(parse_cores_range)),
     "memory": _amount("memory", _read_size),
@@ -310,7 +311,7 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
 def words_of(fields: Mapping[str, Any]) -> list[list[str]]:
     """Return the words of the options that make these fields of a submission, those of each option
     apart. What is so without an option is left out."""
-    usual = {"priority": 0, "stderr": fields.get("stdout")}
+    usual = {"stderr": fields.get("stdout")}
     if not fields.get("after"):
         usual["if_never"] = fields.get("if_never")
     found = []
