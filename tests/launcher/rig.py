@@ -20,7 +20,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -28,7 +28,6 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 import drfd
-from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.unconfined import Unconfined
@@ -36,8 +35,6 @@ from drfd.launcher.protocol import (
     LAUNCH,
     NOTIFY,
     AttemptLimits,
-    Ceilings,
-    Devices,
     LaunchOrder,
     Message,
     decode,
@@ -83,32 +80,18 @@ def until(what: str, probe: Callable[[], T], show: Callable[[], object] = str) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Asked(LaunchOrder):
     """An order, and beside it what its user has written, as one row of fields."""
 
     id: int = 1
     attempt: int = 1
-    uid: int
-    user: str
     journal: str = "0" * 32
     submitted_us: int = 5
-    gid: int
     array_id: int = 0
     array_index: int = 0
     name: str = "job"
     threads: int = 0
-    variables: dict[str, str]
     hidden: tuple[str, ...] = ()
-    limits: AttemptLimits
-    proof: str | None = None
-    tells_start: bool = False
-    empties_output: bool = True
-    output_max_bytes: int = 0
-    devices: Devices = field(default_factory=Devices)
-    gres: tuple[tuple[str, int], ...] = ()
-    most: Ceilings | None = None
-    node: str = ""
-    last_resort_s: int = 0
     umask: int = 0o022
     cwd: str
     argv: tuple[str, ...]
@@ -123,10 +106,6 @@ class Asked:
     @property
     def order(self) -> LaunchOrder:
         return LaunchOrder(**{each.name: getattr(self, each.name) for each in fields(LaunchOrder)})
-
-    @property
-    def owner(self) -> Owner:
-        return self.order.owner
 
     @property
     def content(self) -> LaunchPayload:
