@@ -298,7 +298,7 @@ _JOB: Message = {
 }  # fmt: skip
 _SLEEP: Message = {**_JOB, "argv": ["sleep", "1000"]}
 #: Held, so that nothing of it runs: a submission that says all that can be said.
-_WORDY: Message = {
+WORDY: Message = {
     **_JOB,
     "held": True,
     "name": "train",
@@ -346,7 +346,7 @@ ASKED: list[tuple[str, Message]] = [
     ("submit", _JOB),
     ("submit", {**_JOB, "argv": ["sh", "-c", "exit 3"]}),
     ("wait", {"ids": [1, 2], "any": False, "timeout_s": 60.0}),
-    ("submit", _WORDY),
+    ("submit", WORDY),
     ("submit", {**_JOB, "array": "0-3%2"}),
     ("wait", {"ids": [4], "any": True}),
     ("submit", {**_JOB, "dry_run": True}),

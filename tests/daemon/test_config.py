@@ -223,10 +223,7 @@ MISTAKES: dict[str, str] = {
     "respect_external_load = false\n":
         "respect_external_load: unknown key (it belongs in [scheduling])",
     "memory = '1G'\n": "memory: unknown key (it belongs in [capacity] or [defaults])",
-    "[limits]\nzzz = 1\n":
-        "limits.zzz: unknown key (known keys: changes_per_second, command, connections_per_user, "
-        "environment, reserve_disk, reserve_memory, script, stored_bytes_per_user, "
-        "stored_bytes_total, submissions_per_second, waiting_jobs_per_user)",
+    "[history]\nzzz = 1\n": "history.zzz: unknown key (known keys: keep, max_size)",
     # The tree.
     "[pools.a]\nlimit = {coers = 1}\n": "pools.a.limit.coers: unknown key (did you mean cores?)",
     "[pools.a.pools.b]\nweight = 0\n":

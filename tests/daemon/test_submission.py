@@ -27,6 +27,7 @@ from drfd.journal.records import Payload
 from drfd.protocol.requests import NotifyPart as Tell
 from drfd.protocol.requests import SubmitRequest
 from fakes import ADMIN, ALICE, BOB, GIB, replace, rules, spec
+from goldens import WORDY
 from seeds import seeds
 
 DEFAULTS = Defaults(
@@ -212,24 +213,18 @@ def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores():
 # -- what a job was submitted with: every field of it, and for its user alone ------------------
 
 
-#: A value for each field of a request whose default is another.
-ASKED: dict[str, Any] = {
-    "argv": ["sh", "", "ü"], "cwd": "/home/alice",
-    "demand": {"cores_milli": 250, "memory_bytes": 3 << 20, "read_bps": 5, "write_bps": 6,
-               "cores_max_milli": 500, "read_max_bps": 7},
-    "name": "train", "pool": "open", "time_limit_s": 0, "priority": -4, "umask": 0o77,
-    "env": {"A": "1"}, "stdout": "%j", "stderr": "e", "script": "#!/bin/sh\n", "attach": "/a",
-    "notify": {"on": ["fail"], "argv": ["say", "it"]}, "preemptible": True, "append": True,
-    "output_max_bytes": 1 << 30,
-    "group": "sweep%2",
-    "retry": {"times": 2, "on": ["TIMEOUT"]}, "warn": {"signal": 10, "before_s": 60},
-    "if_never": "cancel",
-    "again": {"of": 4, "indices": [9, 0, 16, 2]},
-    "node": "n1", "features": ["big", "fast"],
-}  # fmt: skip
 #: Fields of a submission that hold for one time, and those that are not of the job.
 ONCE = {"after", "begin_s", "held", "array"}
 APART = {"v", "dry_run", "proof", "key"}
+#: A value for each field of a request whose default is another.
+ASKED: dict[str, Any] = {
+    **{name: value for name, value in WORDY.items() if name not in ONCE | APART},
+    "argv": ["sh", "", "ü"],
+    "demand": {"cores_milli": 250, "memory_bytes": 3 << 20, "read_bps": 5, "write_bps": 6,
+               "cores_max_milli": 500, "read_max_bps": 7},
+    "pool": "open", "time_limit_s": 0, "stdout": "%j", "stderr": "e", "attach": "/a",
+    "again": {"of": 4, "indices": [9, 0, 16, 2]},
+}  # fmt: skip
 
 
 def spec_of(asked: dict[str, Any]) -> JobSpec:
