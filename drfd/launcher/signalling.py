@@ -25,7 +25,7 @@ log = logging.getLogger("drfd.launcher")
 _KILL_S, _KILL_MAX_S = 0.002, 1.0
 #: Seconds after which the launcher looks for what keeps the processes alive.
 _HELD_S = 3.0
-#: Seconds after which the processes are reported as impossible to kill.
+#: Seconds after which the processes are reported as impossible to kill, and the longest pause then.
 _STUCK_S = 10.0
 
 
@@ -96,7 +96,10 @@ class Endings:
         is to be reported as stuck."""
         now = time.monotonic()
         ending.due_mono_s = now + ending.pause_s
-        ending.pause_s = min(ending.pause_s * 2, _KILL_MAX_S)
+        # On cgroup v1 each try at one that is stuck holds up the launcher for 5 ms, and a server of
+        # NFS that does not answer may hold hundreds.
+        most_s = _STUCK_S if ending.is_reported_stuck else _KILL_MAX_S
+        ending.pause_s = min(ending.pause_s * 2, most_s)
         if ending.is_reported_stuck or now - ending.since_mono_s < _STUCK_S:
             return False
         ending.is_reported_stuck = True

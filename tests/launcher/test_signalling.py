@@ -103,6 +103,7 @@ def test_after_ten_seconds_it_is_called_stuck_and_only_once(endings, clock):
         told.append((round(clock.now), endings.put_off(ending)))
         clock.now += 0.5
     assert [at for at, is_stuck in told if is_stuck] == [110]
+    assert ending.pause_s == 10, "no longer each second"
 
 
 def test_all_that_are_due_can_be_finished_while_they_are_walked(endings):
