@@ -23,6 +23,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -413,16 +415,21 @@ def converse(instance: Instance, requests: list[Message]) -> Iterator[Message]:
     """The reply to each request of a conversation with a daemon that has just been born."""
     for request in requests:
         fields = {name: value for name, value in request.items() if name not in ("op", "v")}
-        reply = ask(instance, {"v": 1, "op": request["op"], **fields})[0]
-        while reply.get("usage", {}).get("at") == []:
-            # The job has not been measured yet.
-            time.sleep(0.02)
-            reply = ask(instance, {"v": 1, "op": request["op"], **fields})[0]
+        if request["op"] == "usage" and "user" in fields:
+            fields["user"] = getuser()
+        message = {"v": 1, "op": request["op"], **fields}
+        reply = wait_for(f"a reply to {request['op']}", partial(_answered, instance, message))
         yield reply
         if request["op"] == "shutdown":
             wait_for("its end", instance.is_dead)
         elif reply["ok"]:
             _settle(instance, request)
+
+
+def _answered(instance: Instance, request: Message) -> Message | None:
+    (reply,) = ask(instance, request)
+    # Until the job has been measured, nothing is said of its usage.
+    return None if reply.get("usage", {}).get("at") == [] else reply
 
 
 def ask(instance: Instance, request: Message) -> list[Message]:
