@@ -284,7 +284,9 @@ def has_hung_up(peer: socket.socket) -> bool:
 
 
 def has_read_all(peer: socket.socket) -> bool:
-    """Whether the peer has read all that was written (SIOCOUTQ; see tcp(7))."""
+    """Whether the peer has read all that was written (SIOCOUTQ; see tcp(7)), or has gone."""
+    if peer.fileno() < 0:
+        return True  # the next write says so
     unread = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
     return int.from_bytes(unread, sys.byteorder) == 0
 

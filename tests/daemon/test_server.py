@@ -664,6 +664,7 @@ def test_who_left_without_reading_all_has_hung_up():
         assert not server_module.has_hung_up(here)
         here.close()
         assert server_module.has_hung_up(here)
+        assert server_module.has_read_all(here)
 
 
 async def test_a_peer_has_a_while_to_read_what_is_unsent():
