@@ -130,8 +130,8 @@ def run(
             nodes=tuple(ClusterNode(name=f"n{at}", capacity=node) for at in range(cluster.nodes))
         ),
         capacity=whole,
-        patience=ReservationSettings(patience_s=0, reserves=way.reserves),
-        min_hold_s=0,
+        reserving=ReservationSettings(delay_s=0, reserves=way.reserves),
+        min_charge_s=0,
     )
     found = ClusterRun(batches, cluster, way, step_s, seed)
     simulate(

@@ -370,7 +370,7 @@ class Daemon:
     async def _pass_now_and_then(self) -> None:
         """Ask for passes while jobs wait: delays and estimates expire without any event."""
         while True:
-            await asyncio.sleep(min(_PASS_S, max(1.0, self._engine.rules.patience.patience_s)))
+            await asyncio.sleep(min(_PASS_S, max(1.0, self._engine.rules.reserving.delay_s)))
             if self._engine.ledger.queues:
                 self._engine.want_pass()
                 self._engine.submit(Work(Tick(clock())))

@@ -167,12 +167,12 @@ def simulate(
 
 
 def rules_for(rules: Rules, policy: str, estimates: str) -> Rules:
-    patience = rules.patience
+    reserving = rules.reserving
     if estimates == "none":
         # EASY backfilling without estimates is first come, first served.
         policy = "fifo" if policy == "easy" else policy
-        patience = replace(patience, reserves=False)
-    return replace(rules, policy=policy, patience=patience, preempting=None, beside=None)
+        reserving = replace(reserving, reserves=False)
+    return replace(rules, policy=policy, reserving=reserving, preempting=None, beside=None)
 
 
 class _DeclaredRunTimes(RunTimes):

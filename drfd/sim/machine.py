@@ -142,9 +142,9 @@ def configured(rules: Rules, path: Path) -> Rules:
         rules,
         pools=tree.pools,
         members=tree.members,
-        patience=found.patience,
+        reserving=found.reserving,
         half_life_s=found.half_life_s,
-        min_hold_s=found.min_hold_s,
+        min_charge_s=found.min_charge_s,
         slots=found.slots,
     )
 

@@ -66,8 +66,8 @@ class Load:
 
     def __post_init__(self) -> None:
         self.rules = Rules(axes=self.shape.axes, capacity=self.shape.capacity)
-        patience_s = 30.0 if self.shape.reserved else 1e9
-        self.patience = ReservationSettings(patience_s=patience_s, drain_after_s=1e9)
+        delay_s = 30.0 if self.shape.reserved else 1e9
+        self.reserving = ReservationSettings(delay_s=delay_s, drain_after_s=1e9)
         self.history = DecayedUsage(half_life_s=7 * 86400)
         self.run_times = RunTimes()
         for user in range(self.shape.users):
@@ -106,7 +106,7 @@ class Load:
         pass_context = make_pass_context(
             self.ledger,
             self.run_times,
-            patience=self.patience,
+            reserving=self.reserving,
             now_s=self.at_s,
             before=self.last.reservations if self.last is not None else (),
             known=self.ends,

@@ -146,8 +146,8 @@ class Clock(ABC):
         patience_s, drain_after_s, depth, passes, allowance_s = self._patience
         return PassContext(
             now_s=self.now_s,
-            patience=ReservationSettings(
-                patience_s=patience_s,
+            reserving=ReservationSettings(
+                delay_s=patience_s,
                 drain_after_s=drain_after_s,
                 depth=depth,
                 passes=passes,

@@ -940,7 +940,7 @@ def test_what_is_asked_for_of_a_torn_array_leaves_the_line_of_its_tasks_as_it_is
 # -- groups ----------------------------------------------------------------------------------------
 
 
-PATIENT = replace(rules(), patience=replace(rules().patience, reserves=False))
+PATIENT = replace(rules(), reserving=replace(rules().reserving, reserves=False))
 
 
 def grouped(

@@ -357,7 +357,7 @@ CHANGES: list[dict[str, object]] = [
     {"pools": {"lab": Pool(hours=(HourlyLimit(when=NIGHTS, limit={"cores": 1000}),))}},
     {"capacity": Resources(cores_milli=1, memory_bytes=1)},
     {"policy": "fifo"},
-    {"patience": ReservationSettings(patience_s=31)},
+    {"reserving": ReservationSettings(delay_s=31)},
     {"preempting": Preempting()},
     {"half_life_s": 1},
     {"beside": Resources(cores_milli=500)},
@@ -484,7 +484,7 @@ def with_quotas(
             (name.partition("/")[0], name.partition("/")[2]): NodeSettings(quota=quota)
             for name, quota in (users or {}).items()
         },
-        patience=ReservationSettings(reserves=False),
+        reserving=ReservationSettings(reserves=False),
     )
 
 
@@ -971,8 +971,8 @@ def test_a_guarantee_counts_up_to_the_limit_of_the_hour():
 
 def test_a_drain_for_a_job_ends_at_the_hour_from_which_on_it_may_not_start():
     """What is kept free for it would be idle until its limits let it start."""
-    patience = replace(rules().patience, patience_s=0.0, drain_after_s=0.0)
-    bench = HourBench(replace(with_pools(lab=Pool()), patience=patience))
+    reserving = replace(rules().reserving, delay_s=0.0, drain_after_s=0.0)
+    bench = HourBench(replace(with_pools(lab=Pool()), reserving=reserving))
     bench.ledger.limit_hours = hourly_cores((0, None), (HOUR, 0), (9 * HOUR, None))
     scheduler = Scheduler(7 * 86400)
 
@@ -1050,7 +1050,7 @@ def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed):
         replace(
             with_pools(lab=Pool(), night=Pool(limit={"cores": 3000})),
             policy=random.choice(["drf", "drf", "fifo"]),
-            patience=replace(rules().patience, reserves=False),
+            reserving=replace(rules().reserving, reserves=False),
         )
     )
     paths = ("root.lab", "root.night", "root.lab.alice")

@@ -51,10 +51,10 @@ from seeds import examples, runs
 # -- small worlds, worked out by hand --------------------------------------------------------------
 
 
-def patient(cores: float, memory_gib: float, patience_s: float, *, reserves: bool = True) -> Rules:
+def patient(cores: float, memory_gib: float, delay_s: float, *, reserves: bool = True) -> Rules:
     plain = rules(cores, memory_gib)
-    patience = ReservationSettings(patience_s=patience_s, reserves=reserves)
-    return Rules(capacity=plain.capacity, patience=patience)
+    reserving = ReservationSettings(delay_s=delay_s, reserves=reserves)
+    return Rules(capacity=plain.capacity, reserving=reserving)
 
 
 # -- ends and order --------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_a_shorter_time_passes_before_a_place_that_is_kept():
     bench = Bench(
         rules=Rules(
             capacity=rules().capacity,
-            patience=ReservationSettings(patience_s=0, drain_after_s=9999),
+            reserving=ReservationSettings(delay_s=0, drain_after_s=9999),
         )
     )
     bench.start(of(BOB, 5, limit_s=1800))
@@ -271,7 +271,7 @@ JOBS = some.lists(
 
 def crowd(jobs: list[tuple[st.Actor, int, int, int]]) -> Bench:
     """The jobs are submitted, and those that fit run since the beginning."""
-    plain = replace(rules(), patience=ReservationSettings(reserves=False))
+    plain = replace(rules(), reserving=ReservationSettings(reserves=False))
     bench = Bench(plain)
     for actor, cores, memory_gib, limit_s in jobs:
         bench.submit(of(actor, cores, memory_gib, limit_s=limit_s))
@@ -522,7 +522,7 @@ def test_a_shorter_time_limit_is_found_that_lets_the_job_start_now(bench):
 def test_the_reserved_start_of_a_big_job_is_not_in_a_window_and_keeps_nothing_before_it(bench):
     """Until the window nothing is kept for a job that has no room before it."""
     scheduler = Scheduler(7 * 86400)
-    patient = replace(bench.rules, patience=replace(bench.rules.patience, patience_s=0.0))
+    patient = replace(bench.rules, reserving=replace(bench.rules.reserving, delay_s=0.0))
     bench.start(lasting(HOUR, 8))
     big = bench.submit(lasting(HOUR + 60, 9))
     for event in list(scheduler.run(bench.ledger, patient, now(30))):
@@ -542,7 +542,7 @@ NAMES = (ALICE, BOB)
 def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, steps):
     random = Random(seed)
     bench = Bench(
-        rules=replace(rules(), patience=replace(rules().patience, reserves=random.random() < 0.3))
+        rules=replace(rules(), reserving=replace(rules().reserving, reserves=random.random() < 0.3))
     )
     scheduler = Scheduler(7 * 86400)
     windows: list[Window] = []

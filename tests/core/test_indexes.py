@@ -74,8 +74,8 @@ class Stream:
         self.capacity = tuple(random.choice([0, *range(4, 13)]) for _ in range(axes))
         self.menu = [self._demand() for _ in range(random.randint(1, 6))]
         self.shares = FairShare(self.capacity, self._rules() if self.with_rules else {})
-        self.patience = ReservationSettings(
-            patience_s=random.choice([0, 2, 5]),
+        self.reserving = ReservationSettings(
+            delay_s=random.choice([0, 2, 5]),
             drain_after_s=random.choice([10, 30, 1000]),
             reserves=random.random() < 0.9,
             depth=random.choice([1, 1, 2, 4]),
@@ -166,7 +166,7 @@ class Stream:
     def pass_context(self) -> PassContext:
         return PassContext(
             now_s=self.now_s,
-            patience=self.patience,
+            reserving=self.reserving,
             ends=lambda: sorted(
                 (max(self.now_s, guess_s), number, job.demand)
                 for number, (job, _, guess_s) in self.running.items()

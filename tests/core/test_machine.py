@@ -682,7 +682,7 @@ def test_less_than_a_sixteenth_of_a_small_memory_is_not_noticed_nor_what_was_see
 # -- the pass --------------------------------------------------------------------------------------
 
 
-PATIENT = ReservationSettings(patience_s=30)
+PATIENT = ReservationSettings(delay_s=30)
 
 
 def loaded(cores: float = 0, memory_gib: float = 0, *, until_s: float = inf) -> ExternalLoad:
@@ -695,7 +695,7 @@ def test_under_fifo_too_the_first_job_says_that_it_waits_for_it():
     bench = Bench(replace(rules(9, 18), policy="fifo"))
     bench.submit(spec(asks=demand(9)))
     bench.submit(of(BOB))
-    last = pass_over(bench, external=loaded(2), patience=PATIENT)
+    last = pass_over(bench, external=loaded(2), reserving=PATIENT)
     found = [why(bench, job_id, last) for job_id in (1, 2)]
     assert [each.code for each in found if each is not None] == [
         "EXTERNAL_LOAD",
@@ -719,7 +719,7 @@ def test_what_is_kept_for_others_is_named_only_where_the_holders_are_not_enough(
 def test_for_a_load_without_an_end_in_sight_nothing_is_kept_idle(bench):
     bench.submit(spec(asks=demand(9)))
     bench.submit(of(BOB, limit_s=86400))
-    last = pass_over(bench, 200_000, external=loaded(2), patience=PATIENT)
+    last = pass_over(bench, 200_000, external=loaded(2), reserving=PATIENT)
     assert last.reservations == ()
     assert last.admitted == [2]
 

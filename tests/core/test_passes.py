@@ -85,7 +85,7 @@ def test_suspended_jobs_come_first_in_a_drain_only():
 
 
 def test_a_user_whose_reservation_kept_too_much_idle_gets_the_next_one_later():
-    machine = Machine(replace(rules(), patience=ReservationSettings(allowance_s=0)))
+    machine = Machine(replace(rules(), reserving=ReservationSettings(allowance_s=0)))
     before = machine.start(of(CAROL, 5, limit_s=200), 0)
     first = machine.submit(of(BOB, 9, limit_s=100), 0)
     second = machine.submit(of(BOB, 9), 0)

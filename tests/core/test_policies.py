@@ -68,7 +68,7 @@ def tasks(policy: str, world: World) -> Counter[str]:
 def outlook_of(world: World, lengths: Callable[[int], float] = float) -> PassContext:
     return PassContext(
         now_s=0.0,
-        patience=ReservationSettings(),
+        reserving=ReservationSettings(),
         ends=lambda: [(10.0 * at, 0, held) for at, held in enumerate(world.held.values(), start=1)],
         since_s=lambda job_id: 0.0,
         length_s=lengths,
@@ -291,7 +291,7 @@ def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random):
             "easy", queues=queues, used=used, free=minus((10, 10), total(used.values(), (0, 0))),
             shares=FairShare((10, 10)),
             pass_context=PassContext(
-                now_s=now_s, patience=ReservationSettings(),
+                now_s=now_s, reserving=ReservationSettings(),
                 ends=partial(list, line),
                 since_s=lambda job_id: 0.0, length_s=lambda job_id: jobs[job_id][1],
                 entry=lambda job_id: (0, job_id), leaf=lambda job_id: jobs[job_id][0].leaf,

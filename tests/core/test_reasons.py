@@ -258,9 +258,9 @@ def crowded(bench: Bench, *later: JobSpec, at_s: float = 60) -> Plan:
 def look_and_schedule(bench: Bench, at_s: float, before: Plan | None = None) -> Plan:
     run_times = RunTimes()
     run_times.add("dave", 50_000, share=1)
-    patience = ReservationSettings(patience_s=30, drain_after_s=9999, depth=2)
+    reserving = ReservationSettings(delay_s=30, drain_after_s=9999, depth=2)
     reserved = () if before is None else before.reservations
-    return pass_over(bench, at_s, patience=patience, before=reserved, run_times=run_times)
+    return pass_over(bench, at_s, reserving=reserving, before=reserved, run_times=run_times)
 
 
 FOR_ALICE = KeptFor(

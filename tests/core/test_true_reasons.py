@@ -134,7 +134,7 @@ def rules_of(situation: Situation) -> Rules:
         members={
             ("", user): NodeSettings(weight=weights[user]) for user in USERS if user in weights
         },
-        patience=ReservationSettings(patience_s=30, reserves=situation.reserves),
+        reserving=ReservationSettings(delay_s=30, reserves=situation.reserves),
     )
 
 

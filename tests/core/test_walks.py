@@ -445,15 +445,15 @@ JOBS, USERS = 10_000, [f"u{number:02}" for number in range(50)]
 #: What happens within a step is heard of at its end, together.
 STEP_S = 20
 LONGEST_S = 30 * STEP_S
-PATIENT = ReservationSettings(patience_s=60, drain_after_s=1200)
+PATIENT = ReservationSettings(delay_s=60, drain_after_s=1200)
 #: Jobs that do not fit are passed over for ever.
 NEVER = ReservationSettings(reserves=False)
 
 
-def tree(patience: ReservationSettings) -> Rules:
+def tree(reserving: ReservationSettings) -> Rules:
     """A pool with two groups, a pool that is bounded, and ten users in none."""
     # What a limit keeps back gets no reservation, so it has no bound to be checked.
-    limit = {} if patience.reserves else {"cores": 70_000, "memory": 450 * GIB}
+    limit = {} if reserving.reserves else {"cores": 70_000, "memory": 450 * GIB}
     return Rules(
         capacity=demand(160, 1024, read=1000, write=1000),
         pools={
@@ -463,7 +463,7 @@ def tree(patience: ReservationSettings) -> Rules:
             "school": Pool(weight=Fraction(2), users=frozenset(USERS[25:40]), limit=limit),
         },
         members={("lab.bio", USERS[5]): NodeSettings(weight=Fraction(3))},
-        patience=patience,
+        reserving=reserving,
         half_life_s=6 * 3600,
     )
 
@@ -570,7 +570,7 @@ class Life:
         view = make_pass_context(
             self.ledger,
             self.run_times,
-            patience=self.rules.patience,
+            reserving=self.rules.reserving,
             now_s=now(self.at_s).at_s,
             before=all_reserved(self.last),
         )
@@ -624,7 +624,7 @@ class Watch:
         used_by_school = [job for job in holders if "root.school" in line(job.spec.leaf)]
         for job in firsts.values():
             self.count("a job waits that may start", self.may_start(job, used_by_school, done))
-        if self.life.rules.patience.reserves:
+        if self.life.rules.reserving.reserves:
             self.look_at_big_jobs(done)
 
     def count(self, fault: str, is_so: bool) -> None:
@@ -638,7 +638,7 @@ class Watch:
         return now(self.life.at_s).at_s - job.eligible_at
 
     def may_start(self, job: Job, used_by_school: Sequence[Job], done: Plan) -> bool:
-        limit, patience = self.life.rules.pools["school"].limit, self.life.rules.patience
+        limit, reserving = self.life.rules.pools["school"].limit, self.life.rules.reserving
         if not self.fits(job):
             return False
         if limit and "root.school" in line(job.spec.leaf):
@@ -650,8 +650,8 @@ class Watch:
         kept, head = reserved(done), self.heads[job.spec.leaf]
         if head.id == done.starvation_guard:
             self.closed.add(head.id)
-            late = self.waited_s(head) > patience.drain_after_s and not self.fits(head)
-            return not (late and patience.reserves)
+            late = self.waited_s(head) > reserving.drain_after_s and not self.fits(head)
+            return not (late and reserving.reserves)
         if kept is None:
             return True
         asked = self.life.ledger.demand(job)
@@ -673,7 +673,7 @@ class Watch:
                 del self.bound_s[job_id]
         if kept is not None:
             due_s = self.due_s.setdefault(kept.job_id, kept.start_s) - now(0).at_s
-            bound_s = int(due_s + life.rules.patience.drain_after_s) + LONGEST_S + 2 * STEP_S
+            bound_s = int(due_s + life.rules.reserving.drain_after_s) + LONGEST_S + 2 * STEP_S
             if kept.is_drain:
                 bound_s = max(life.gone_s[each.id] for each in life.ledger.allocated_jobs())
                 self.drained_for.add(kept.job_id)
@@ -682,13 +682,13 @@ class Watch:
             self.kept_for.add(kept.job_id)
             return
         for head in self.heads.values():
-            waits = self.waited_s(head) >= life.rules.patience.patience_s
+            waits = self.waited_s(head) >= life.rules.reserving.delay_s
             self.count("nothing is kept for a big job", waits and not self.fits(head))
 
 
 @cache
-def lived(patience: ReservationSettings, jobs: int = JOBS) -> Watch:
-    watch = Watch(Life(tree(patience), jobs))
+def lived(reserving: ReservationSettings, jobs: int = JOBS) -> Watch:
+    watch = Watch(Life(tree(reserving), jobs))
     for number, done in enumerate(watch.life.passes()):
         watch.look(done)
         if number % 100 == 0:
@@ -722,9 +722,9 @@ def test_without_reservations_whatever_fits_within_its_limits_starts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("patience", [PATIENT, NEVER])
-def test_every_job_comes_to_its_end_and_all_comes_back(patience):
-    life = lived(patience).life
+@pytest.mark.parametrize("reserving", [PATIENT, NEVER])
+def test_every_job_comes_to_its_end_and_all_comes_back(reserving):
+    life = lived(reserving).life
     born = [event.job_id for event in life.events if isinstance(event, ev.Submitted)]
     gone = [event.job_id for event in life.events if isinstance(event, ev.Cleaned | ev.Cancelled)]
     assert born == sorted(gone)
@@ -733,9 +733,9 @@ def test_every_job_comes_to_its_end_and_all_comes_back(patience):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("patience", [PATIENT, NEVER])
-def test_the_log_replays_to_the_books_of_that_moment(patience):
-    life = lived(patience).life
+@pytest.mark.parametrize("reserving", [PATIENT, NEVER])
+def test_the_log_replays_to_the_books_of_that_moment(reserving):
+    life = lived(reserving).life
     many, books = life.middle
     assert tables(Ledger.of_events(life.rules.axes, life.events[:many])) == books
 
@@ -993,7 +993,7 @@ def test_a_hundred_thousand_tasks_are_as_cheap_as_ten():
 @pytest.mark.parametrize(("seed", "steps"), runs(range(40), steps=60, quick=15))
 def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed, steps):
     random = Random(seed)
-    bench = Bench(replace(rules(), patience=NEVER))
+    bench = Bench(replace(rules(), reserving=NEVER))
     scheduler = Scheduler(bench.rules.half_life_s, RunTimes())
 
     def feed(stimulus: st.Stimulus) -> None:

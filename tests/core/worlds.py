@@ -269,7 +269,7 @@ def context(
     bench: Bench,
     at_s: float = 0.0,
     *,
-    patience: ReservationSettings | None = None,
+    reserving: ReservationSettings | None = None,
     before: Sequence[Reservation] = (),
     external: ExternalLoad | None = None,
     run_times: RunTimes | None = None,
@@ -278,7 +278,7 @@ def context(
     return make_pass_context(
         bench.ledger,
         run_times or RunTimes(),
-        patience=patience or bench.rules.patience,
+        reserving=reserving or bench.rules.reserving,
         now_s=now(at_s).at_s,
         before=tuple(before),
         external=external,

@@ -171,9 +171,9 @@ def test_every_documented_key_is_read(path):
             WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=5400),
         ),
         scheduling=Scheduling(
-            policy="drf", slots=6, half_life_s=2 * 86400, min_hold_s=0, preempts=True,
-            patience=ReservationSettings(
-                patience_s=60, drain_after_s=3600, reserves=False, depth=4,
+            policy="drf", slots=6, half_life_s=2 * 86400, min_charge_s=0, preempts=True,
+            reserving=ReservationSettings(
+                delay_s=60, drain_after_s=3600, reserves=False, depth=4,
                 passes=Fraction(1, 4), allowance_s=0,
             ),
             preempting=Preempting(suspends=True, after_s=120, exempt_s=1800),

@@ -293,7 +293,7 @@ def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell):
 def promised(make_shell: MakeShell, clock: Any, **how: Any) -> Shell:
     """A daemon on whose 9 cores alice's job has 6 for ten minutes; bob waits for all 9, which are
     reserved for him, and for 1 core for a day."""
-    by = replace(rules(9, 90), patience=ReservationSettings(patience_s=0))
+    by = replace(rules(9, 90), reserving=ReservationSettings(delay_s=0))
     shell = make_shell(by=by, clock=clock, **how)
     if not shell.engine.ledger.jobs:
         for cores, actor, limit_s in ((6, ALICE, 600), (9, BOB, 600), (1, BOB, 86400)):
@@ -686,8 +686,8 @@ async def test_shares_show_how_much_of_a_quota_is_used(make_desk, clock):
 
 
 async def test_shares_show_what_reservations_have_kept_idle(make_desk, clock):
-    patience = ReservationSettings(allowance_s=3600)
-    desk = make_desk(by=replace(rules(9, 90), patience=patience), clock=clock)
+    reserving = ReservationSettings(allowance_s=3600)
+    desk = make_desk(by=replace(rules(9, 90), reserving=reserving), clock=clock)
     shell = desk.shell
     shell.turn((of_pool(clock, 4.5), Payload()))
     scheduler = shell.engine.scheduler
@@ -699,7 +699,7 @@ async def test_shares_show_what_reservations_have_kept_idle(make_desk, clock):
         assert nodes["root.lab.alice"]["debt"] == {"owed_hours": owed_hours, "allowed_hours": 1}
         # It is repaid also while no pass is made, and is a part of whatever the machine has.
         clock.at_s += HOUR / 4
-        shell.engine.adopt(replace(rules(18, 180), patience=patience))
+        shell.engine.adopt(replace(rules(18, 180), reserving=reserving))
     shell.host.take()
 
 

@@ -681,7 +681,7 @@ async def test_an_asker_who_has_left_does_not_disturb_the_turn(desk):
 
 
 async def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk):
-    by = replace(rules(), patience=ReservationSettings(patience_s=0, drain_after_s=9999, depth=2))
+    by = replace(rules(), reserving=ReservationSettings(delay_s=0, drain_after_s=9999, depth=2))
     desk = make_desk(by=by)
     first = await desk.submit(ALICE, 6, time_limit_s=600)
     for actor in (BOB, ALICE, ADMIN):

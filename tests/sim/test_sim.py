@@ -152,7 +152,7 @@ def test_pools_are_read_from_a_daemons_configuration(tmp_path):
     rules = configured(rules_of(replace(DISK_NODE, gres=(("gpu", 1),))), path)
     assert (rules.pools["lab"].weight, rules.pools["lab"].limit) == (3, {"gpu": 1})
     assert rules.members["", "bob"].weight == Fraction(1, 2)
-    assert (rules.patience.patience_s, rules.patience.drain_after_s) == (600, 2400 + 86400)
+    assert (rules.reserving.delay_s, rules.reserving.drain_after_s) == (600, 2400 + 86400)
     assert (rules.policy, rules.pool_for("ann", None)) == ("drf", "root.lab")
 
 
@@ -546,7 +546,7 @@ def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates(
     big = job(200, 20.5, 10, 4, limit_s=10)
     jobs = sorted([*little, big], key=lambda each: each.submit_s)
     jobs = [replace(each, id=id) for id, each in enumerate(jobs, 1)]
-    rules = small(patience=ReservationSettings(patience_s=0))
+    rules = small(reserving=ReservationSettings(delay_s=0))
 
     def wait_s(estimates: str) -> float:
         run = simulate(jobs, rules, estimates=estimates)

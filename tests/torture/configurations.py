@@ -42,8 +42,8 @@ def _first_rules(seed: int) -> Rules:
         members={(LAB, "ann"): NodeSettings(weight=Fraction(random.choice([1, 2])))},
         grace_s=random.choice([1, 5]),
         max_waiting_per_user=25,
-        patience=ReservationSettings(
-            patience_s=random.choice([0.0, 2.0, 15.0]),
+        reserving=ReservationSettings(
+            delay_s=random.choice([0.0, 2.0, 15.0]),
             drain_after_s=random.choice([5.0, 40.0, 1e6]),
             reserves=random.random() < 0.7,
             depth=random.choice([1, 1, 2, 3]),
@@ -51,7 +51,7 @@ def _first_rules(seed: int) -> Rules:
         policy=policy,
         preempting=how if policy == "drf" else None,
         half_life_s=random.choice([60, 604_800]),
-        min_hold_s=random.choice([0, 0, 10]),
+        min_charge_s=random.choice([0, 0, 10]),
         beside=random.choice([None, Resources(cores_milli=500, memory_bytes=GIB)]),
     )
 

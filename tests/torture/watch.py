@@ -229,7 +229,7 @@ def _is_true(world: World, job: Record, code: Code, text: str) -> None:
             kept = engine.scheduler.reservations
             is_fifo = turn.rules.policy == "fifo"
             # Without room for it, a job with a reservation takes what is given back.
-            keeps_it(is_fifo or kept or (fits and turn.rules.patience.reserves))
+            keeps_it(is_fifo or kept or (fits and turn.rules.reserving.reserves))
 
 
 def _quotas_are_counted(world: World) -> None:

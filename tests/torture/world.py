@@ -361,7 +361,7 @@ class World:
         if self.engine.ledger.queues:
             self.engine.want_pass()
             self.tell(st.Tick(self.now()))
-        pause_s = min(30.0, max(10.0, self.engine.rules.patience.patience_s))
+        pause_s = min(30.0, max(10.0, self.engine.rules.reserving.delay_s))
         self.later(pause_s, lambda: self._nudge(life))
 
     # -- its line to the launcher (an engine's `Host`) ------------------------------------------
@@ -459,7 +459,7 @@ class World:
         if fresh is not None and self.counts["passes"] % 3 == 0:
             had = list(kept.order)
             claim(had == order, "what is kept gives another order", had, order)
-        is_plain = not rules.patience.reserves and not wait_index.tables.recent and not self.kept()
+        is_plain = not rules.reserving.reserves and not wait_index.tables.recent and not self.kept()
         is_plain = is_plain and not kept.shortages and not ledger.draining
         is_plain = is_plain and rules.policy == "drf" and not kept.reservations and not used_up
         if is_plain and kept.admitted and not pass_context.before:

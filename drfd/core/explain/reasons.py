@@ -410,7 +410,7 @@ def too_little(case: Case) -> Wait | None:
     if own is not None:
         certainty = case.plan.certainty_of(own)
         return waits.HasReservation(found.shortfalls, own.start_s, certainty)
-    debt, allowance_s = case.plan.debts.get(case.leaf), case.rules.patience.allowance_s
+    debt, allowance_s = case.plan.debts.get(case.leaf), case.rules.reserving.allowance_s
     if debt is not None and debt.beyond(allowance_s):
         return waits.OwesIdle(found.shortfalls, case.leaf, debt.repaid_s(allowance_s))
     return found

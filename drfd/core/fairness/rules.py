@@ -60,7 +60,7 @@ class ReservationSettings:
         "reservation", read_flag, True,
         "reserve resources for a big job that has waited long enough", shown="true",
     )  # fmt: skip
-    patience_s: float = key(
+    delay_s: float = key(
         "reservation_delay", parse_duration, 30.0,
         "waiting time before a job can get a reservation", shown='"30s"',
     )  # fmt: skip
@@ -140,12 +140,12 @@ class Scheduling:
         "leave resources to other processes that really use them; running jobs are not affected",
         shown="true",
     )  # fmt: skip
-    min_hold_s: int = key(
+    min_charge_s: int = key(
         "min_charge_time", read_duration_or_zero, 10,
         "a job counts in shares for at least this long from its start; 0: only while it runs",
         shown='"10s"',
     )  # fmt: skip
-    patience: ReservationSettings = ReservationSettings()
+    reserving: ReservationSettings = ReservationSettings()
     preempts: bool = key(
         "preemption", read_flag, True,
         '(with policy "drf") stop jobs submitted with --preemptible for users and pools below '
@@ -165,12 +165,12 @@ def read_scheduling(
             where, policy = table.at("preemption"), values["policy"]
             table.error(where, f"is for the policy drf, not for {policy}")
         values["preempts"] = False
-    patience = ReservationSettings(**read_keys(ReservationSettings, table, readers))
+    reserving = ReservationSettings(**read_keys(ReservationSettings, table, readers))
     if "reservation_drain_after" not in table.names():
-        patience = replace(patience, drain_after_s=4 * patience.patience_s + 86400)
+        reserving = replace(reserving, drain_after_s=4 * reserving.delay_s + 86400)
     preempting = Preempting(**read_keys(Preempting, table, readers))
     return Scheduling(
-        **values, patience=patience, preempting=preempting if values["preempts"] else None
+        **values, reserving=reserving, preempting=preempting if values["preempts"] else None
     )
 
 
@@ -258,7 +258,7 @@ class Rules:
     max_kept_bytes_per_user: int = 512 << 20
     max_kept_bytes: int = 4 << 30
     #: When a waiting job gets a reservation.
-    patience: ReservationSettings = field(default_factory=ReservationSettings)
+    reserving: ReservationSettings = field(default_factory=ReservationSettings)
     #: One of CONFIGURABLE.
     policy: str = Scheduling.policy
     #: How many jobs may run at once under the policy "slots"; None for the number of cores.
@@ -269,7 +269,7 @@ class Rules:
     half_life_s: int = Scheduling.half_life_s
     #: The key `min_charge_time`: in fairness, a job counts as held for at least this many seconds
     #: from its start. Stored rules (`rules_text`) contain the field by this name.
-    min_hold_s: int = Scheduling.min_hold_s
+    min_charge_s: int = Scheduling.min_charge_s
     #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
     #: if their use is not considered.
     beside: Resources | None = None

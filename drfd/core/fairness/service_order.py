@@ -184,7 +184,7 @@ def _road(path: str) -> tuple[tuple[str, str], ...]:
 
 @dataclass
 class ShortJobs:
-    """The jobs that ended less than `Rules.min_hold_s` (`min_charge_time`) after their start.
+    """The jobs that ended less than `Rules.min_charge_s` (`min_charge_time`) after their start.
 
     Until that time is over, leaves are compared as if these jobs still ran (as with Armada's short
     job penalty), because a stream of one-second jobs would seem to hold nothing. Their resources

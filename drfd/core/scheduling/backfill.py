@@ -274,7 +274,7 @@ class PassContext:
     """The facts about time that a pass needs in order to reserve and to backfill."""
 
     now_s: float
-    patience: ReservationSettings
+    reserving: ReservationSettings
     #: Returns the estimated ends of the running jobs in order of time. Most passes reserve nothing,
     #: and do not ask for them.
     ends: Callable[[], Sequence[LineEnd]]
@@ -316,19 +316,19 @@ class PassContext:
         reservation (Unix time), or infinity."""
         # After the clock was set back, the wait may have begun in the future.
         begin_s = min(since_s, self.now_s)
-        return begin_s + self.patience.patience_s if self.patience.reserves else inf
+        return begin_s + self.reserving.delay_s if self.reserving.reserves else inf
 
     def has_waited_too_long(self, job_id: int) -> bool:
         """Return whether no later job of its leaf may pass this job, provided that no job has
         waited longer."""
         waited_s = self.now_s - self.since_s(job_id)
-        return self.patience.reserves and waited_s > self.patience.drain_after_s
+        return self.reserving.reserves and waited_s > self.reserving.drain_after_s
 
 
 #: For a pass in which nothing is known of times, and nothing is reserved.
 UNTIMED = PassContext(
     now_s=0.0,
-    patience=ReservationSettings(reserves=False),
+    reserving=ReservationSettings(reserves=False),
     ends=lambda: (),
     since_s=lambda job_id: 0.0,
     length_s=lambda job_id: inf,
@@ -350,7 +350,7 @@ def make_pass_context(
     ledger: Ledger,
     run_times: RunTimes,
     *,
-    patience: ReservationSettings,
+    reserving: ReservationSettings,
     now_s: float,
     before: tuple[Reservation, ...],
     debts: Mapping[str, Debt] = MappingProxyType({}),
@@ -424,7 +424,7 @@ def make_pass_context(
                 suspended[job.id] = job.spec.leaf, wanted
     return PassContext(
         now_s=now_s,
-        patience=patience,
+        reserving=reserving,
         ends=ends,
         since_s=since_s,
         length_s=length_s,
@@ -454,9 +454,9 @@ class Backfill:
 
     def may_add(self, path: str = ROOT) -> bool:
         """Return whether there may be one more reservation at the node."""
-        rules = self.pass_context.patience
+        how = self.pass_context.reserving
         there = (each for each in self.reservations if each.within == path and not each.is_forced)
-        return rules.reserves and sum(1 for _ in there) < rules.depth
+        return how.reserves and sum(1 for _ in there) < how.depth
 
     @property
     def has_drain(self) -> bool:
@@ -568,7 +568,7 @@ class Backfill:
         due_s, is_forced = start_s, False
         if before is not None:
             due_s, is_forced = before.due_s, before.is_forced
-        is_overdue = now_s - due_s > context.patience.drain_after_s
+        is_overdue = now_s - due_s > context.reserving.drain_after_s
         allowed_s = context.when_allowed_s(job_id, start_s)
         if allowed_s > start_s:
             # All jobs that have a time limit end before a window, so nothing is kept till then; nor
@@ -586,7 +586,7 @@ class Backfill:
             is_drain=is_overdue or is_forced,
             is_forced=is_forced,
             within=within,
-            passes=context.patience.passes,
+            passes=context.reserving.passes,
         )
         self.reservations = [
             taken(each, made.held, made.end_s, made.extras)

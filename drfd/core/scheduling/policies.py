@@ -299,7 +299,7 @@ class _DrfPass(_Pass):
         self.debts = settled(context.debts, context.now_s, self.share_tree)
         #: The leaves that get no further reservation.
         self._indebted = frozenset(
-            [leaf for leaf in self.debts if self.debts[leaf].beyond(context.patience.allowance_s)]
+            [leaf for leaf in self.debts if self.debts[leaf].beyond(context.reserving.allowance_s)]
         )
 
     @property
@@ -526,7 +526,7 @@ class _DrfPass(_Pass):
         due_s = self.wait_index.next_late_s(context) if may_add else inf
         reserved_s = max([each.start_s for each in backfill.reservations], default=-inf)
         for leaf in self._indebted if may_add else ():
-            repaid_s = self.debts[leaf].repaid_s(context.patience.allowance_s)
+            repaid_s = self.debts[leaf].repaid_s(context.reserving.allowance_s)
             if repaid_s is not None and leaf in self.wait_index.first:
                 due_s = min(due_s, repaid_s)
         leaves = self.wait_index.leaves

@@ -171,7 +171,7 @@ class Scheduler:
         pass_context = make_pass_context(
             ledger,
             self.run_times,
-            patience=rules.patience,
+            reserving=rules.reserving,
             now_s=now.at_s,
             before=self.reservations,
             debts=self._debts_at(now),
@@ -334,7 +334,7 @@ class Scheduler:
         for job in jobs:
             if job.started_at is not None and job.outcome is not None:
                 # After the clock was set back, the start may be in the future.
-                left_s = min(job.started_at + rules.min_hold_s - now.at_s, rules.min_hold_s)
+                left_s = min(job.started_at + rules.min_charge_s - now.at_s, rules.min_charge_s)
                 if left_s > 0:
                     demand = rules.axes.vector(job.spec.demand)
                     self._short_jobs.add(job.spec.leaf, demand, now.mono_s + left_s)

@@ -307,7 +307,7 @@ class Engine:
         self.scheduler.recall(runs)
         self.scheduler.remember(later, self.rules, now)
         known = {job.id for job in later}
-        lately = self.journal.ended_since(now.at_s - self.rules.min_hold_s)
+        lately = self.journal.ended_since(now.at_s - self.rules.min_charge_s)
         self.scheduler.count_as_held(
             (job for job in lately if job.id not in known), self.rules, now
         )

@@ -761,7 +761,7 @@ def shares_view(
         if path in nodes:
             nodes[path]["debt"] = {
                 "owed_hours": share_hours(debt.owed),
-                "allowed_hours": share_hours(debt.allowed(rules.patience.allowance_s)),
+                "allowed_hours": share_hours(debt.allowed(rules.reserving.allowance_s)),
             }
     view: replies.SharesReply = {
         "capacity": resources_view(rules.axes.resources(rules.shares.capacity)),
