@@ -1,4 +1,5 @@
-"""Notification of a job's owner: a command of the owner's that runs after the job's end.
+"""Notification of a job's owner: a command of the owner's that runs after the job's end, or tells
+that it never starts. That of its start is begun by its runner (`tell_start` in start.h).
 
 It runs as the job's user, in a new cgroup with the job's name and limits, and for at most
 `NOTICE_S`. A record in the attempt file is written first: no end is notified twice, and if a

@@ -49,8 +49,6 @@ from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 #: The search for starving nodes reads all waiting leaves. With more leaves than this it runs at
 #: most once in this many seconds, far less than a node must starve before anything happens.
 _FEW_LEAVES, _SEARCH_S = 100, 1.0
-
-
 #: The outcomes of jobs that ran as long as they do. How long a job ran that was cancelled or lost
 #: says nothing about others.
 _OWN_ENDS = frozenset(

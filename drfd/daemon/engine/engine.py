@@ -1,4 +1,4 @@
-"""The engine: stimulus → decide → apply → append → commit → answer and act.
+"""The engine: stimulus → decide → apply → append → pass → commit → act and answer.
 
 Stimuli that arrive together are one turn and share one commit. Neither a client nor the launcher
 hears of an event before the commit that holds it has returned. If a turn fails by then, because of

@@ -62,8 +62,8 @@ class Runners:
     capabilities: int
     #: The pipe through which runners say that their jobs have started.
     notify_fd: int = -1
-    #: Attempts adopted before their jobs were released: the notify pipe of their runners leads to
-    #: the previous launcher, so their files are polled.
+    #: Attempts whose start is to be reported. Of those adopted before their jobs were released the
+    #: notify pipe leads to the previous launcher, so their files are polled.
     unreported: set[Key] = field(default_factory=set)
     #: Attempts adopted by their locks alone, until the pids of their runners are known.
     _nameless: set[Key] = field(default_factory=set)

@@ -28,7 +28,7 @@ class Starter:
     is_filtered: bool = True
 
     def spawn(self, attempt_fd: int, notify_fd: int, plan: bytes, payload_fd: int) -> int:
-        """Start the parent of an attempt, and return its pid. It gets the attempt's file, the pipe
+        """Start the runner of an attempt, and return its pid. It gets the attempt's file, the pipe
         to the launcher, and the payload. Raises OSError."""
         plan_fd = os.memfd_create("plan", os.MFD_CLOEXEC)
         try:
