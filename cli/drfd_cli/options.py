@@ -527,7 +527,7 @@ _preset_option = click.option(
 )
 _no_warnings_option = click.option(
     # Eager, because it silences what is said of the values of others.
-    "--no-warnings", is_flag=True, is_eager=True, help="Do not say what may go wrong.",
+    "--no-warnings", is_flag=True, is_eager=True, help="Print no warnings.",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 #: Headings of the help.
-RESOURCES, CONDITIONS, OTHERS = "What it asks for", "When it runs", "Options"
+RESOURCES, CONDITIONS, OTHERS = "Resources", "When it runs", "Options"
 _ALL, _BOTH, _SUBMIT = ("submit", "run", "profile"), ("submit", "run"), ("submit",)
 #: The help of `drf set` for an option that it has, if that is the same.
 SAME = "same"
@@ -83,7 +83,7 @@ OPTIONS = (
     ),
     Option(
         "--node", "node", "text", "node", "NAME",
-        "Of several machines, this one only.", RESOURCES, _ALL, is_common=True,
+        "Run on this machine only, of several.", RESOURCES, _ALL, is_common=True,
     ),
     Option(
         "--constraint", "constraint", "features", "features", "FEATURE,...",
@@ -109,7 +109,7 @@ OPTIONS = (
     ),
     Option(
         "--export", "export", "names", "", "NAMES",
-        "Pass on these secret variables, too.", OTHERS, _ALL,
+        "Also pass on these secret variables.", OTHERS, _ALL,
         is_default=True, many="each", is_common=True,
     ),
     Option(
@@ -119,7 +119,7 @@ OPTIONS = (
     ),
     Option(
         "--if-never", "if_never", "if_never", "if_never", "WHAT",
-        "If --after cannot be met: cancel it, or keep it.", CONDITIONS, _BOTH,
+        "If --after can never be met: cancel, or keep.", CONDITIONS, _BOTH,
     ),
     Option(
         "--begin", "begin", "begin", "begin_s", "TIME",
@@ -128,7 +128,7 @@ OPTIONS = (
     ),
     Option(
         "-g --group", "group", "group", "group", "NAME[%N]",
-        "A group of your jobs; %2: two of it at once.", CONDITIONS, _BOTH,
+        "A group of your jobs; %2: two at a time.", CONDITIONS, _BOTH,
         in_set="Another group of yours; '' for none.", is_common=True,
     ),
     Option(
@@ -141,24 +141,24 @@ OPTIONS = (
     ),
     Option(
         "--warn", "warn", "warning", "warn", "SIGNAL@TIME",
-        "A signal before the time limit, as USR1@60.", CONDITIONS, _BOTH,
+        "Send a signal before the time limit: USR1@60.", CONDITIONS, _BOTH,
     ),
     Option(
         "--array", "array", "array", "array", "INDICES",
-        "A task for each: 0-99 or 1,3,7-20; %5: 5 at once.", CONDITIONS, _SUBMIT,
+        "A task per index: 0-99, 1,3,7-20; %5: 5 at a time.", CONDITIONS, _SUBMIT,
     ),
-    Option("--hold", "hold", "flag", "held", "", "Held until `drf release`.", CONDITIONS, _SUBMIT),
+    Option("--hold", "hold", "flag", "held", "", "Hold until `drf release`.", CONDITIONS, _SUBMIT),
     Option(
         "--preemptible", "preemptible", "flag", "preemptible", "",
-        "It may be stopped for others, and run again.", CONDITIONS, _SUBMIT,
+        "May be stopped for other users, and run again.", CONDITIONS, _SUBMIT,
     ),
     Option(
         "--notify", "notify", "events", "notify", "WHEN",
-        "Notify you of its start,end,fail by mail.", OTHERS, _SUBMIT, is_default=True, many=",",
+        "Send mail at: start,end,fail.", OTHERS, _SUBMIT, is_default=True, many=",",
     ),
     Option(
         "--notify-command", "notify_command", "command", "notify", "CMD",
-        "… by this shell command.", OTHERS, _SUBMIT, is_default=True,
+        "Run this shell command instead of sending mail.", OTHERS, _SUBMIT, is_default=True,
     ),
     Option(
         "-o --output", "stdout", "file", "stdout", "FILE",
@@ -167,7 +167,7 @@ OPTIONS = (
     ),
     Option(
         "-e --error", "stderr", "file", "stderr", "FILE",
-        "A separate file for errors.", OTHERS, _SUBMIT, setting="error", is_common=True,
+        "Separate file for errors.", OTHERS, _SUBMIT, setting="error", is_common=True,
     ),
     Option(
         "--append", "append", "flag", "append", "",

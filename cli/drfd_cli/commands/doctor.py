@@ -59,7 +59,7 @@ _DISK_RATES = {
 )  # fmt: skip
 @prints_result()
 def command(stray: str | None, tries_nodes: bool) -> Result | int:
-    """What is enforced on this machine, what is only measured, and how to mend that."""
+    """What is enforced on this machine, what is only measured, and how to change that."""
     if stray is not None:
         _end(stray)
         return 0

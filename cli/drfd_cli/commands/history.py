@@ -44,12 +44,12 @@ _ALL_RUNS = ("wall_seconds", "suspended_seconds", "cpu_seconds")
 @past_options
 @click.option(
     "-n", "--number", type=click.IntRange(0), default=_MANY, show_default=True,
-    help="The last so many; 0 for all.",
+    help="The last N jobs; 0 for all.",
 )  # fmt: skip
 @prints_result(csv="Print a line of values for each job.")
 def command(number: int, **choice: Any) -> Result:
-    """Jobs that have ended, the latest last: when, how, and what they used of what they declared.
-    Yours, unless ids, --user or --all say otherwise; administrators see everybody's."""
+    """Ended jobs, the latest last: when and how they ended, and what they used and declared. Yours,
+    unless ids, --user or --all say otherwise; administrators see everybody's."""
     client = connect()
     asked = past_selection(client, **choice)
     # One more shows whether there are more.
@@ -195,17 +195,16 @@ _PLAIN = (
 @past_options
 @click.option(
     "--by", type=click.Choice(list(_KEYS)), default="name",
-    help="What a line stands for (name: of one user).",
+    help="One line for each of these (name: per user).",
 )  # fmt: skip
 @click.option(
     "-n", "--number", type=LINES, default=_ROWS,
-    help=f"So many lines ({_ROWS}); the rest is summed up in one.",
+    help=f"At most N lines ({_ROWS}); one more sums up the rest.",
 )  # fmt: skip
 @prints_result(csv="Print a line of values for each line.")
 def report(by: str, number: int, **choice: Any) -> Result:
-    """What ended jobs declared and what they used of it, and what to ask for next time; of the last
-    30 days, unless --since says otherwise. Yours, unless ids, --user or --all say otherwise;
-    administrators see everybody's."""
+    """What ended jobs of the last 30 days (see --since) declared and used, and what to ask for next
+    time. Yours, unless ids, --user or --all say otherwise; administrators see everybody's."""
     if choice["since"] is None and choice["until"] is None and not choice["ids"]:
         choice["since"] = time.time() - parse_duration(_DEFAULT_SINCE)
     client = connect()

@@ -283,7 +283,7 @@ node_option = click.option("--node", metavar="NAME", help="Of several machines, 
 def drain(reason: str | None, node: str | None) -> None:
     """Stop launching jobs; running ones go on, new ones are queued. For administrators.
 
-    Once more with another reason, it changes the reason; with '' it removes it.
+    Repeated with another --reason, it replaces the reason; '' removes it.
     """
     said = {} if reason is None else {"reason": reason}
     connect().request("drain", on=True, **said, **_about(node))
@@ -298,7 +298,7 @@ def drain(reason: str | None, node: str | None) -> None:
 def undrain(node: str | None) -> None:
     """Launch jobs again. For administrators.
 
-    What was drained with --node is launched on again only with --node.
+    A node that was drained with --node needs --node here, too.
     """
     reply = connect().request("drain", on=False, **_about(node))
     if node is None:

@@ -51,7 +51,7 @@ _NAME = 24
 @click.option("-u", "--user", help="Only this user (administrators).")
 @click.option("--since", type=MOMENT, help="From then on, in whole hours: 2026-03-01, 14:30, 7d.")
 @click.option("--until", type=MOMENT, help="Before then.")
-@click.option("--why", is_flag=True, help="Also because of whom, and which jobs started first.")
+@click.option("--why", is_flag=True, help="Also who held it, and which jobs started first.")
 @click.option(
     "--verify", is_flag=True, help="Compute it again from the journal and compare (administrators)."
 )
@@ -59,11 +59,11 @@ _NAME = 24
 def command(
     user: str | None, since: float | None, until: float | None, why: bool, verify: bool
 ) -> Result:
-    """What was promised to you while your jobs waited, what you held of it, and why you lacked the
-    rest; of the last 30 days, unless --since says otherwise. Administrators see everybody's.
+    """How much of your entitlement you held while your jobs waited, and why you lacked the rest, in
+    the last 30 days (see --since). Administrators see everybody's.
 
-    A promise is the entitlement of `drf shares`. It counts while a job of yours could start. What
-    was missing is shown as time of the whole machine: half of it for an hour is 30m."""
+    The entitlement is that of `drf shares` (column PROMISED). It counts while a job of yours could
+    start. The missing part is shown as time of the whole machine: half of it for an hour is 30m."""
     if verify:
         if user is not None or since is not None or until is not None or why:
             raise click.UsageError("--verify checks all of it: it goes with --json alone")

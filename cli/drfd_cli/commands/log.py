@@ -46,14 +46,14 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
     f"Yours of this group that have started: live, and the last {_RECENT} ended; with -f the live."
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended.")
-@click.option("--err", is_flag=True, help="Their errors, where they have a file of their own.")
+@click.option("--err", is_flag=True, help="The errors of jobs with --error.")
 @click.option(
     "-n",
     "--lines",
     "--tail",
     metavar="LINES",
     type=click.IntRange(0),
-    help="Begin with the last LINES only.",
+    help="Begin with the last LINES lines.",
 )
 @colour_option
 def command(
@@ -61,8 +61,8 @@ def command(
 ) -> int:
     """The output of a job; of several, with the job's id before each line.
 
-    While it is followed, an output may begin late, grow, be emptied or replaced; the job may be
-    queued again. How a job ended that did not complete is said on stderr.
+    With -f, the output may begin late, be emptied or replaced, and the job may be queued again. For
+    a job that did not complete, stderr says how it ended.
     """
     client = connect()
     if group is not None:

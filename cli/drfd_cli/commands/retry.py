@@ -66,16 +66,18 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
 @click.command("retry")
 @job_ids(required=True, only_read=True)
 @group_option("Your ended jobs of this group (submit --group).")
-@click.option("--failed", is_flag=True, help="Only what did not complete; of an array, such tasks.")
+@click.option(
+    "--failed", is_flag=True, help="Only jobs, and tasks of arrays, that did not complete."
+)
 @click.option(
     "--with",
     "changes",
     metavar="OPTIONS",
     multiple=True,
     callback=_parse_with,
-    help="Change it by options of drf submit, in quotes; '-- CMD' changes the command.",
+    help="Options of drf submit to change, in quotes; '-- CMD' changes the command.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print the ids alone.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the ids.")
 @prints_result()  # fmt: skip
 def command(
     ids: tuple[Ref, ...], group: str | None, failed: bool, changes: Edits, quiet: bool

@@ -195,7 +195,7 @@ def changes(given: Mapping[str, Any]) -> dict[str, Any]:
 def command(**given: Any) -> Result:
     """Change waiting jobs; of running ones the upper ends of ranges and the time limit, which only
     administrators lengthen. `--after ''` takes conditions away.
-    `--group NAME%N` alone is for all waiting jobs of that group."""
+    `--group NAME%N` without jobs changes all waiting jobs of that group."""
     asked, time = changes(given), given["time"]
     own = {_NAMES.get(each.key, (each.key,))[-1] for each in OPTIONS if each.in_set}
     chosen = {name: value for name, value in given.items() if name not in own}

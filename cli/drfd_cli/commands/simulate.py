@@ -102,7 +102,7 @@ def _weight(text: str) -> tuple[str, Fraction]:
 @click.option("--ranges", "factor", metavar="N", type=click.FloatRange(1, 1000, min_open=True),
               help="… if jobs could use N times what they declare.")  # fmt: skip
 @click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
-              help="Only the first so many.")  # fmt: skip
+              help="Only the first JOBS jobs.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
 @click.option("--plot", "plot_path", metavar="FILE",
               help="Draw shares, waits and use: FILE.svg, FILE.png, or - for here.")  # fmt: skip

@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print one screen and leave; so without a terminal.")
-@click.option("--svg", metavar="FILE", help="Save one screen as a picture; COLUMNS and LINES hold.")
+@click.option(
+    "--once", is_flag=True, help="Print one screen and exit (the default without a terminal)."
+)
+@click.option(
+    "--svg", metavar="FILE", help="Save one screen as a picture, sized by COLUMNS and LINES."
+)
 @prints_result()
 @colour_option
 def command(once: bool, svg: str | None) -> Result:
     """The machine, its users and their jobs, live: who has how much, what runs, why others wait.
 
-    On the screen `?` lists the keys: arrows or j and k move, Tab goes to another panel, Enter opens
+    `?` lists the keys: arrows or j and k move, Tab goes to another panel, Enter opens
     a job's page, l its output, / finds, s sorts, Space marks, c cancels, h holds, q quits.
     """
     if asked_form().as_json and svg is not None:

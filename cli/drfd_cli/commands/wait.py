@@ -57,10 +57,9 @@ _WORTH_TELLING_S = 10.0
 def command(ids: tuple[Ref, ...], any_one: bool, group: str | None, timeout: int | None) -> Result:
     """Wait until jobs have ended.
 
-    For one job, exit as it did. For several, or an array, with 0 if all completed, else as the
-    first one, in the order given or by index, that did not. With --any, only those count that
-    have ended by then. A job that can never start, because of how others ended, is not waited for:
-    125. ^C leaves the jobs alone.
+    The exit code is that of the job; of several, or an array, 0 if all completed, else that of the
+    first one (as given, or by index) that did not. With --any, only jobs that have ended count. A
+    job that can never start, because of how others ended, gives 125. ^C does not stop the jobs.
     """
     client = connect()
     if group is not None:

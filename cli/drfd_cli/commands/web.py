@@ -47,10 +47,10 @@ def own_hosts(port: int) -> list[str]:
 )  # fmt: skip
 @colour_option
 def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
-    """A page that shows the machine, shares, queue, jobs with their output, and history, live.
+    """A live page of the machine, shares, queue, jobs with their output, and history.
 
-    It is on this machine's loopback alone, changes nothing, and shows what you may see to those who
-    have the link, until ^C. From elsewhere, forward the port: ssh -L 8000:127.0.0.1:8000 HOST.
+    Until ^C, everybody who has the link sees what you may see, and can change nothing. It is only
+    on this machine's loopback: from elsewhere, ssh -L 8000:127.0.0.1:8000 HOST forwards the port.
     """
     if path is not None and port:
         raise click.UsageError("--port and --socket exclude each other")
