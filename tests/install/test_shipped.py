@@ -85,6 +85,7 @@ SAID: dict[str, dict[str, str]] = {
         "RestartPreventExitStatus": "78",
         "StartLimitIntervalSec": "0",
         "StateDirectory": "drfd/slurm-launcher",
+        "MemoryMax": "25%",
     },
 }
 
