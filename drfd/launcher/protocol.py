@@ -118,6 +118,8 @@ def _may_hold(name: str, text: str) -> bool:
 
 #: A higher number than `Number` allows gives results that do not fit into 64 bits.
 Number: TypeAlias = Annotated[int, Must(range(1 << 63).__contains__, "is not from 0 to 2**63 - 1")]
+#: A higher one is an OverflowError of Python's, and no error of a call.
+Pid: TypeAlias = Annotated[int, Must(range(1, 1 << 31).__contains__, "is no pid")]
 Ordinal: TypeAlias = Annotated[
     int, Must(range(1, MAX_ORDINAL + 1).__contains__, f"is not between 1 and {MAX_ORDINAL}")
 ]
@@ -325,7 +327,7 @@ class ExecOrder(AttemptOrder):
     #: The controller's number of this order, which the answer repeats.
     number: Number
     #: The process, by its pid and its start in clock ticks since boot (proc_pid_stat(5)).
-    pid: Number
+    pid: Pid
     start_ticks: Number
     #: The user's signature (`drfd.payload.signature.exec_digest`), or None.
     proof: Proof | None = None

@@ -283,7 +283,7 @@ WRONG: dict[str, list[Message]] = {
     ],
     "exec": [
         *({"number": -1}, {"number": True}, {"id": 0}, {"attempt": "1"}, {"pid": -9}),
-        *({"pid": None}, {"start_ticks": 1 << 63}, {"proof": "0"}, {"proof": 1}),
+        *({"pid": 1 << 31}, {"pid": None}, {"start_ticks": 1 << 63}, {"proof": "0"}, {"proof": 1}),
     ],
 }
 
