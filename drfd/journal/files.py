@@ -83,6 +83,8 @@ def _refuse_unreadable(path: Path) -> None:
     closed."""
     log = path.with_name(f"{path.name}-wal")
     with reported(path, "open"):
+        if path.exists() and not path.is_file():
+            raise _damaged(path)
         size = path.stat().st_size if path.exists() else 0
         has_log = path.exists() and log.exists() and log.stat().st_size > 0
         if not size and not has_log:

@@ -90,11 +90,11 @@ def test_somebody_elses_database_is_refused(path, version):
     refused(path, "is not a drfd journal")
 
 
-def test_a_directory_in_its_place_is_refused(path):
-    path.mkdir()
-    with pytest.raises(HostError, match=str(path)):
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_in_its_place_is_refused(path, make):
+    make(path)
+    with pytest.raises(HostError, match=f"{path} is not a drfd journal"):
         Journal(path)
-    assert list(path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
