@@ -6,11 +6,10 @@
         job = client.submit(["python3", "train.py"], cores=4, memory="16G", time="2h")
         [ended] = client.wait(job)
 
-It needs the standard library alone. Errors are `DrfdError`: `Refused`, `NotPermitted` or
+It needs only the standard library. Errors are `DrfdError`: `Refused`, `NotPermitted` or
 `Unavailable`.
 
-The modules are imported at the first use of a name, because `drf` needs only some of them, and
-every command waits for those.
+A module is imported at the first use of one of its names, so that `drf` loads only what it needs.
 """
 
 TYPE_CHECKING = False

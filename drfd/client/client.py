@@ -1,7 +1,7 @@
 """The Python client: the verbs of `drf` as methods, which return values.
 
-Arguments are Python's own types or the texts of the command line. What cannot be read raises
-Refused, with what to write instead.
+Arguments are Python values or texts as on the command line. A malformed one raises Refused, with
+a hint.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def connect(socket: str | os.PathLike[str] | None = None, *, may_start: bool = T
 class Client:
     """A connection to the daemon, for one thread at a time.
 
-    Every call may raise Refused, NotPermitted or Unavailable of `drfd.common.errors`. Jobs are
+    Every call may raise Refused, NotPermitted or Unavailable of `drfd.client`. Jobs are
     named by id (42), task ("42_7"), range ("3-7,9"), `JobInfo`, or a sequence of these.
     """
 
@@ -129,11 +129,11 @@ class Client:
         return [JobInfo.of(view) for view in found]
 
     def shares(self) -> Shares:
-        """Return the fair-share table: what each pool and user is promised, and uses."""
+        """Return the fair-share table: what each pool and user is entitled to, and holds."""
         return Shares.of(self._connection.request("shares"))
 
     def snapshots(self, every: float = 1.0) -> Iterator[Snapshot]:
-        """Yield the state of the service now, and then every so many seconds (at least 1).
+        """Yield the state of the service now, and then every `every` seconds (at least 1).
 
         A slow reader gets the newest snapshot. The stream outlives restarts of the daemon, and uses
         a connection of its own.
@@ -173,8 +173,8 @@ class Client:
         *,
         everybody: bool = False,
     ) -> Iterator[JobInfo]:
-        """Yield a job whenever one has changed: one of `ids`, until all of these have ended, or
-        else one of the caller's, or of all users if `everybody`, without end.
+        """Yield each job that changes: of `ids`, until all of these have ended; without `ids`, of
+        the caller's jobs, or of all users' if `everybody`, without end.
 
         The jobs as they stand come first (without `ids`, those that have not ended). States that
         follow each other quickly may be reported as the last of them. No end is missed. A state may
@@ -188,8 +188,8 @@ class Client:
     def listen(
         self, take: Callable[[JobInfo], object], lost: Callable[[Exception], object]
     ) -> None:
-        """Have a thread call `take` with each of `events()` until it returns true, or `lost` with
-        the exception that has ended the stream. Every change after the return is in it."""
+        """Start a thread that calls `take` with each job of `events()` until `take` returns true,
+        and `lost` with an exception that ends the stream. It misses no change after the return."""
         began = threading.Event()
 
         def run() -> None:
