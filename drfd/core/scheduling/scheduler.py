@@ -323,8 +323,8 @@ class Scheduler:
             self.count_as_held([job], rules, now)
             # The estimates of the user's other jobs have changed, in whichever pool they wait.
             self._ends.note_estimates(job.spec.user)
-            for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
-                if self._wait_index is not None:
+            if self._wait_index is not None:
+                for pool in (f"{ROOT}.{job.spec.user}", *self._pools):
                     self._wait_index.forget_lengths(leaf_path(pool, job.spec.user))
 
     def count_as_held(self, jobs: Iterable[Job], rules: Rules, now: Now) -> None:
