@@ -70,6 +70,8 @@ class PassInput:
     #: hold a slot.
     slots: int | None = None
     running: Mapping[str, int] = field(default_factory=dict)
+    #: The shortages because of which launches pause.
+    shortages: Shortages = field(default_factory=Shortages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +101,6 @@ class Plan:
     debts: Mapping[str, Debt] = field(default_factory=dict, compare=False)
     #: The job that no later one of its leaf may pass.
     starvation_guard: int | None = None
-    #: The load from outside drfd for which the pass kept resources free, or None.
-    external: ExternalLoad | None = None
     #: The shortages because of which launches pause.
     shortages: Shortages = field(default_factory=Shortages)
     pass_context: PassContext | None = field(default=None, compare=False)
@@ -114,6 +114,11 @@ class Plan:
             self._cache[key] = find()
         found: T = self._cache[key]
         return found
+
+    @property
+    def external(self) -> ExternalLoad | None:
+        """The load from outside drfd for which the pass kept resources free, or None."""
+        return None if self.pass_context is None else self.pass_context.external
 
     @property
     def order(self) -> Sequence[str]:
@@ -168,7 +173,7 @@ class _Pass:
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
-        self._max_starts = pass_input.max_starts
+        self._max_starts, self._shortages = pass_input.max_starts, pass_input.shortages
         #: The demands that fit, and of these the ones that delay no reservation; see
         #: `find_startable` and `has_startable`.
         self.fitting: list[Vector] = list(self.wait_index.leaves)
@@ -260,6 +265,7 @@ class _Pass:
             free=self.free,
             find_order=self.wait_index.order,
             reservations=tuple(self.backfill.reservations),
+            shortages=self._shortages,
             pass_context=self.pass_context,
             share_tree=self.share_tree,
             **{"is_cut": self.is_cut} | more,

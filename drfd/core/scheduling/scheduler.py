@@ -370,9 +370,9 @@ def schedule(
         max_starts=max_starts,
         slots=rules.slot_count if is_of_slots else None,
         running=ledger.slots_taken() if is_of_slots else {},
+        shortages=shortages,
     )
-    plan = POLICIES[rules.policy](pass_input)
-    return replace(plan, external=pass_context.external, shortages=shortages)
+    return POLICIES[rules.policy](pass_input)
 
 
 def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted | ev.Resumed]:
