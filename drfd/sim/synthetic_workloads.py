@@ -259,7 +259,7 @@ def _drawn_rates(job: SimJob, profiles: list[Profile], bounds: list[int]) -> Res
     text = f"{job.user} {demand.cores_milli} {demand.memory_bytes}"
     point = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % bounds[-1]
     _, read_bps, write_bps = profiles[bisect_right(bounds, point)]
-    return replace(demand, read_bps=read_bps, write_bps=write_bps)
+    return demand.with_amounts(demand.amounts | {"read": read_bps, "write": write_bps})
 
 
 def _profiles(rows: csv.DictReader[str]) -> Iterator[Profile]:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
+from msgspec import structs
+
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.model.resources import Axes, Resources
@@ -86,7 +88,7 @@ def later_rules(first: Rules, random: Random) -> Rules:
     capacity, axes = first.capacity, first.axes
     if random.random() < 0.5:
         part = random.choice([1, 2, 3])
-        capacity = replace(
+        capacity = structs.replace(
             capacity,
             cores_milli=capacity.cores_milli * part // 3,
             memory_bytes=capacity.memory_bytes * random.choice([2, 3]) // 3,
@@ -96,7 +98,7 @@ def later_rules(first: Rules, random: Random) -> Rules:
         kept = tuple(each for each in names if random.random() < 0.6)
         gres = (("gpu", len(kept)),) if kept else ()
         axes = _axes(kept, axes.shared is not None)
-        capacity = replace(capacity, gres=gres)
+        capacity = structs.replace(capacity, gres=gres)
     if capacity.gres and Random(f"shared {capacity} {first.grace_s}").random() < 0.3:
         axes = replace(axes, shared=None if axes.shared else ("gpu", GPU_BYTES))
     later = replace(

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
+
+from msgspec.structs import replace
 
 from drfd.common.units import DISK_AXES, exact_duration, show_cores, show_gres_word
 from drfd.core.decisions.outcome import more_gpu_memory, more_memory, round_size, within_gpu

@@ -7,10 +7,13 @@ arithmetic. Fairness uses only vectors, so it works for any number of axes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from drfd.common.units import AXES, DISK_AXES, PLAIN_AXES
 from drfd.core.model.machine import (
@@ -34,8 +37,7 @@ _RATES = frozenset(name for name, axis in AXES.items() if axis.is_rate)
 CORE_MILLI = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(Struct, frozen=True, kw_only=True, cache_hash=True):
     """A demand, a limit or a capacity. A rate of zero means that none was declared."""
 
     cores_milli: int = 0

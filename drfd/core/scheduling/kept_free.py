@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from msgspec import structs
+
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.machine import (
@@ -119,8 +121,8 @@ def beside_jobs(load: ExternalLoad | None, ledger: Ledger) -> ExternalLoad | Non
         return None
     return replace(
         load,
-        used=replace(load.used, gres=gres),
-        kept=replace(load.kept, gres=gres),
+        used=structs.replace(load.used, gres=gres),
+        kept=structs.replace(load.kept, gres=gres),
         instances=left,
     )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import read_group

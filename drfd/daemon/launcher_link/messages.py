@@ -134,7 +134,7 @@ def order_for(
     ceilings = None
     if most is not None:
         if settings.cores_by != protocol.SHARE:
-            most = replace(most, cores_milli=0)
+            most = structs.replace(most, cores_milli=0)
         ceilings = ceilings_of(demand, most, settings.disks)
     most_cores_milli = demand.cores_milli if ceilings is None else ceilings.cores_milli
     return protocol.LaunchOrder(
