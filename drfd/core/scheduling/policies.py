@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from heapq import heappop, heappush, merge
 from itertools import islice, repeat
 from math import inf
@@ -432,7 +433,9 @@ class _DrfPass(_Pass):
         nodes below hold; where none does, children whose key is above the node's promise for all
         of them can keep none of their own."""
         tree, waiting, heads = self.share_tree, self.wait_index.first, self.wait_index.heads
-        able, demands = self._waiting_for(self.startable) - finished, frozenset(self.startable)
+        demands = frozenset(self.startable)
+        # Most passes end at the root, where no promise can be kept, and do not ask for them.
+        find_able = cache(lambda: self._waiting_for(self.startable) - finished)
         #: For each inner node that was reached the demands with which it, or a node above it, keeps
         #: its promise.
         kept: dict[str, frozenset[Vector]] = {}
@@ -441,7 +444,7 @@ class _DrfPass(_Pass):
             node, outer, found = tree.nodes[above], kept.get(above, frozenset()), []
             if not keys or not (outer or tree.may_keep_below(node, demands)):
                 return []
-            most = over(tree.promised(node), node.total)
+            most, able = over(tree.promised(node), node.total), find_able()
             for key in keys:
                 path, own = key.path, demands
                 if path in waiting:
