@@ -455,8 +455,8 @@ class Backfill:
     def may_add(self, path: str = ROOT) -> bool:
         """Return whether there may be one more reservation at the node."""
         how = self.pass_context.reserving
-        there = (each for each in self.reservations if each.within == path and not each.is_forced)
-        return how.reserves and sum(1 for _ in there) < how.depth
+        there = [each for each in self.reservations if each.within == path and not each.is_forced]
+        return how.reserves and len(there) < how.depth
 
     @property
     def has_drain(self) -> bool:

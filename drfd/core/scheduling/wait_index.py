@@ -102,7 +102,7 @@ class WaitIndex:
 
     def forget_lengths(self, leaf: str) -> None:
         """Ask again for the estimated run times of all jobs of the leaf."""
-        for demand in self.heads.get(leaf, ()):
+        for demand in self._lengths.keys() & self.heads.get(leaf, {}).keys():
             self._forget_length(leaf, demand)
 
     def shut(self, leaves: frozenset[str]) -> None:
@@ -294,7 +294,8 @@ class WaitIndex:
             tables = self.tables
             now = tables.used.get(leaf, self._nothing), tables.recent.get(leaf, self._nothing)
             self._held[leaf] = now
-        self.share_tree.hold(leaf, minus(now[0], held))
+        if now[0] != held:
+            self.share_tree.hold(leaf, minus(now[0], held))
         if now[1] != recent:
             self.share_tree.hold_recent(leaf, minus(now[1], recent))
         if not is_active:
@@ -364,13 +365,16 @@ class WaitIndex:
         return min(found, default=None)
 
     def _set_since(self, leaf: str, pass_context: PassContext) -> None:
-        before = self._since_s.pop(leaf, None)
+        before, first = self._since_s.pop(leaf, None), self.first.get(leaf)
+        now = None if first is None else pass_context.since_s(first[0][1])
+        if now is not None:
+            self._since_s[leaf] = now
+        if now == before:
+            return
         if before is not None:
             del self._longest_waiting[bisect_left(self._longest_waiting, (before, leaf))]
-        if leaf in self.first:
-            (_, job_id), _ = self.first[leaf]
-            since_s = self._since_s[leaf] = pass_context.since_s(job_id)
-            insort(self._longest_waiting, (since_s, leaf))
+        if now is not None:
+            insort(self._longest_waiting, (now, leaf))
 
 
 def _leaves(node: ShareNode) -> Iterator[str]:
