@@ -286,6 +286,10 @@ class Requested(Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in Requested.__struct_fields__}
 
 
+#: Of equal demands, the one that was seen first. These are enough for the users of a machine.
+_first_equal = lru_cache(maxsize=1024)(lambda demand: demand)
+
+
 class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
     """The specification of a job as its submitter gave it; only `drf set` changes it."""
 
@@ -322,6 +326,7 @@ class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
         # What the jobs of a user have in common takes memory once.
         for name in ("user", "pool", "cwd", "stdout", "stderr"):
             structs.force_setattr(self, name, intern(getattr(self, name)))
+        structs.force_setattr(self, "demand", _first_equal(self.demand))
 
     @property
     def group_key(self) -> GroupKey | None:
