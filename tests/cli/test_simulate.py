@@ -632,7 +632,7 @@ def recorded(mode: str, awake: dict[str, float], asleep: dict[str, float]) -> Re
     """Four turns of ten seconds, in which the pools use so many cores."""
     found, used = Recording(mode), dict.fromkeys("ABC", 0.0)
     for tenth in range(401):
-        found.samples.append(CpuSample(tenth / 10, dict(used), 0.5 * tenth / 10))
+        found.samples.append(CpuSample(tenth / 10, dict(used)))
         uses = asleep if tenth // 100 % 2 else awake
         used = {pool: amount + uses[pool] / 10 for pool, amount in used.items()}
     found.turns = [(10.0 * turn, 10.0 * turn + 10, turn % 2 == 1) for turn in range(4)]
@@ -652,7 +652,6 @@ def test_uses_are_means_over_the_times_in_which_all_has_settled():
         means = {pool: GOOD.mean(pool, asleep=asleep) for pool in "ABC"}
         assert means == pytest.approx(wanted, abs=1e-6)
     assert GOOD.after_waking() == pytest.approx(0.375)
-    assert GOOD.busiest() == pytest.approx(0.5)
     assert GOOD.rates("C")[9:11] == [(9.5, pytest.approx(0.375)), (10.5, pytest.approx(0))]
 
 

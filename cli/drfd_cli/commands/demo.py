@@ -11,6 +11,8 @@ import os
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,6 +29,8 @@ from drfd_cli.output import Column, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
+
+    Show = Callable[[SharesReply, list[JobView], float], None]
 
 #: Seconds between two drawings.
 _FRAME_S = 0.25
@@ -92,7 +96,7 @@ def _play(client: Connection, directory: Path) -> int:
     for task in _FIRST_WAVE:
         names[_submit(client, task, directory, scale)] = task
     client.request("drain", on=False)
-    with private_daemon.live_view(_table, _Lines().show, transient=False) as show:
+    with _screen() as show:
         started = time.monotonic()
         later = _SECOND_WAVE
         peak: dict[str, float] = {}
@@ -110,6 +114,20 @@ def _play(client: Connection, directory: Path) -> int:
     jobs = client.request("status", ended=100)["jobs"]
     _tell(closing(jobs, peak))
     return 0 if went_as_planned(jobs, names) else 1
+
+
+@contextmanager
+def _screen() -> Iterator[Show]:
+    """Yield a function that draws a table on a terminal, over the one before, or else prints what
+    is new as lines."""
+    if not output.is_terminal():
+        yield _Lines().show
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False) as live:
+        yield lambda *now: live.update(Text.from_ansi(_table(*now)), refresh=True)
 
 
 def _tell(lines: list[str]) -> None:

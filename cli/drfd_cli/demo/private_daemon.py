@@ -21,7 +21,6 @@ from drfd.client.autostart import await_daemon, spawn_daemon
 from drfd.client.connection import Connection
 from drfd.common.errors import Refused, Unavailable
 from drfd.common.units import exact_size, show_size
-from drfd_cli import output
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply, SubmitReply
@@ -129,27 +128,6 @@ def _end_jobs(socket_path: Path) -> None:
 
 
 # -- what goes on, as it goes on ---------------------------------------------------------------
-
-
-@contextmanager
-def live_view(
-    draw: Callable[P, str], tell: Callable[P, None], *, draw_s: float = 0.0, tell_s: float = 0.0,
-    quiet: bool = False, transient: bool = True,
-) -> Iterator[Callable[P, None]]:  # fmt: skip
-    """Yield a function that draws a text on a terminal, over the one before, or else prints lines;
-    each at most once in so many seconds."""
-    if quiet or not output.is_terminal():
-        yield every(inf if quiet else tell_s, tell)
-        return
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(auto_refresh=False, transient=transient) as live:
-
-        def update(*args: P.args, **kwargs: P.kwargs) -> None:
-            live.update(Text.from_ansi(draw(*args, **kwargs)), refresh=True)
-
-        yield every(draw_s, update)
 
 
 def every(period_s: float, show: Callable[P, None]) -> Callable[P, None]:

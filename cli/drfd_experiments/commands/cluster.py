@@ -72,8 +72,7 @@ def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
             )  # fmt: skip
             if not quiet:
                 click.echo(opening(scale))
-            with fig8.screen(quiet=quiet) as show:
-                play.play(show)
+            play.play(fig8.levels_every_two_seconds(quiet=quiet))
             tally.add(client)
         for way in ways():
             with daemon(place, figure9_config(place, scale, way)) as client:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from drfd.client.connection import Connection
-from drfd_cli import charts, output
+from drfd_cli import output
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
 from drfd_experiments.figures import Figure, Header, Table, live_figure
@@ -160,8 +160,7 @@ def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
             play = Scenario(client, place, scale, phase_s)
             if not quiet:
                 opening(play.doctor, scale, f"{cpus} CPUs and {gb} GB: {_NODES} of its 48 nodes.")
-            with screen(quiet=quiet) as show:
-                play.play(show)
+            play.play(levels_every_two_seconds(quiet=quiet))
             return _figure(play, phase_s)
 
 
@@ -182,12 +181,9 @@ def _print_levels(play: Scenario, at_s: float) -> None:
     click.echo(f"{at_s:5.1f} s  dominant shares: {levels}")
 
 
-def screen(*, quiet: bool) -> AbstractContextManager[Show]:
-    """Return a context with a function that shows the dominant shares."""
-    return private_daemon.live_view(
-        lambda play, at_s: charts.draw(panels(play.shares)[-1]), _print_levels, draw_s=1, tell_s=2,
-        quiet=quiet,
-    )  # fmt: skip
+def levels_every_two_seconds(*, quiet: bool) -> Show:
+    """Return a function that prints the dominant shares, or nothing if `quiet`."""
+    return private_daemon.every(inf if quiet else 2.0, _print_levels)
 
 
 def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:

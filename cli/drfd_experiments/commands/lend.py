@@ -8,12 +8,11 @@ lending.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ from drfd.sim.driver import LendingSpeeds, work_s
 from drfd.sim.figures import Panel
 from drfd.sim.machine import rules_of
 from drfd.sim.workload import SimJob
-from drfd_cli import output
 from drfd_cli.demo import private_daemon
 from drfd_experiments.commands import fig9
 from drfd_experiments.figures import Cell, Figure, Header, Table, live_figure
@@ -55,8 +53,6 @@ _WAKE_S = 0.5
 #: Largest difference between a mean use and the theory, in cores, and the least part of its floor
 #: that a job must have.
 _TOLERANCE, _OF_FLOOR = 0.08, 0.8
-#: The part of all CPUs above which other programs are in the way of what was expected.
-_CROWDED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +62,6 @@ class CpuSample:
     at_s: float
     #: By pool.
     used: dict[str, float]
-    #: Of all programs on this machine.
-    busy: float
 
 
 @dataclass
@@ -92,17 +86,6 @@ class Recording:
             for start, _, asleep in self.turns[1:]
             if not asleep
         )
-
-    def busiest(self) -> float:
-        """Return the CPUs that all programs on this machine used in the turn with the most."""
-        found = []
-        for start_s, end_s, _ in self.turns:
-            inside = [each for each in self.samples if start_s <= each.at_s <= end_s]
-            # A machine that is all too busy may leave no time for two.
-            if len(inside) > 1:
-                first, last = inside[0], inside[-1]
-                found.append((last.busy - first.busy) / (last.at_s - first.at_s))
-        return max(found, default=0.0)
 
     def rates(self, pool: str) -> list[tuple[float, float]]:
         """Return the cores used in each second: (middle of the second, cores)."""
@@ -141,10 +124,8 @@ def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
             check_lending(private_daemon.controls_of(client), mode)
             if not found and not quiet:
                 _open()
-            with private_daemon.live_view(
-                _bars, _print_uses, draw_s=0.5, tell_s=2, quiet=quiet
-            ) as show:
-                found.append(_play(client, place, mode, seconds / 2, show))
+            show = private_daemon.every(inf if quiet else 2.0, _print_uses)
+            found.append(_play(client, place, mode, seconds / 2, show))
     return figure_of(found)
 
 
@@ -193,7 +174,7 @@ def _play(client: Connection, place: Path, mode: str, seconds: float, show: Show
             asleep.unlink(missing_ok=True)
         while (at_s := time.monotonic() - started) < begun_s + length_s:
             used = {pool: _cpu_s(cgroup) - first[pool] for pool, cgroup in cgroups.items()}
-            found.samples.append(CpuSample(at_s, used, _busy_s()))
+            found.samples.append(CpuSample(at_s, used))
             show(found, is_asleep=is_asleep)
             time.sleep(_FRAME_S)
         found.turns.append((begun_s, at_s, is_asleep))
@@ -239,14 +220,6 @@ def _cpu_s(cgroup: str) -> float:
     return found
 
 
-def _busy_s() -> float:
-    """Return the processor time of all programs since this machine was started."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    # All but idle, iowait, and guests, which count as user and nice already (proc_stat(5)).
-    ticks = sum(int(word) for at, word in enumerate(words[:8]) if at not in (3, 4))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def theory(*, asleep: bool) -> dict[str, float]:
     """Return the cores that each pool uses under lending."""
     rules = rules_of(Resources(cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES))
@@ -287,8 +260,6 @@ def figure_of(found: list[Recording]) -> tuple[Figure, list[str]]:
     add(f"its first {_WAKE_S:g} s awake", _SLEEPER, woken, floor)
     if woken[-1] < _OF_FLOOR * floor:
         wrong.append(f"{_SLEEPER} had {woken[-1]:.2f} cores after it was woken up")
-    cpus = os.cpu_count() or 1
-    busy = max(each.busiest() for each in found)
     notes = [
         f"Expected when lent: the theory, give or take {_TOLERANCE:g} cores, and for {_SLEEPER} at "
         f"least the floor of {floor:g} as soon as it wakes up: "
@@ -297,11 +268,6 @@ def figure_of(found: list[Recording]) -> tuple[Figure, list[str]]:
         f"A's is {_HELD_BYTES['A'] / _MEMORY_BYTES:.0%}, of memory, so the others are lent cores "
         "until they use as large a part of them, and A what is left then.",
     ]
-    if wrong and busy > _CROWDED * cpus:
-        notes.append(
-            f"Other programs were in the way: for a while {busy:.1f} of {cpus} CPUs were in use. "
-            "Try again when this machine is quiet."
-        )
     columns = [
         Header("WHILE"), Header("POOL"), Header("WITH QUOTAS"), Header("LENT"), Header("THEORY"),
     ]  # fmt: skip
@@ -335,27 +301,8 @@ def _now(found: Recording) -> dict[str, float]:
     return {pool: (used - first.used[pool]) / span_s for pool, used in last.used.items()}
 
 
-def _time(found: Recording) -> str:
-    return f"{_WORDS[found.mode]:<11} {found.samples[-1].at_s:4.0f} s"
-
-
 def _print_uses(found: Recording, *, is_asleep: bool) -> None:
     uses = "  ".join(f"{pool} {cores:.2f}" for pool, cores in _now(found).items())
     note = f"  {_SLEEPER} is asleep" if is_asleep else ""
-    click.echo(f"{_time(found)}  cores used: {uses}{note}")
-
-
-def _bars(found: Recording, *, is_asleep: bool) -> str:
-    rows = []
-    columns = max(10, min(40, output.width() - 40))
-    for pool, cores in _now(found).items():
-        bar = ("█" * round(min(1.0, cores) * columns)).ljust(columns, "·")
-        memory = f"{_HELD_BYTES[pool] / _MEMORY_BYTES:.0%}"
-        rows.append([pool, memory, f"{cores:.2f}", bar])
-    headings = [
-        output.Column("POOL"), output.Column("MEMORY"), output.right("CORES"),
-        output.Column("OF THE CORE", is_fixed=True),
-    ]  # fmt: skip
-    head, lines = output.table_lines(headings, rows)
-    caption = f" {_time(found)}{f', {_SLEEPER} is asleep' if is_asleep else ''}"
-    return "\n".join([*head, *chain(*lines), "", caption])
+    at_s = found.samples[-1].at_s
+    click.echo(f"{_WORDS[found.mode]:<11} {at_s:4.0f} s  cores used: {uses}{note}")
