@@ -40,8 +40,8 @@ from drfd.core.usage import Curve, GpuTally, LentTally  # noqa: E402
 from drfd.journal.journal import Journal, digest  # noqa: E402
 from drfd.journal.records import Payload  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
-from drfd.launcher.lending import LENDS, floor_of  # noqa: E402
-from drfd.launcher.protocol import AttemptLimits, Ceilings, DiskLimit, LaunchOrder, LendOrder  # noqa: E402
+from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder, LendOrder  # noqa: E402
+from drfd.launcher.server import LENDS  # noqa: E402
 from drfd.linux.device_nodes import DeviceNode  # noqa: E402
 from fakes import apply_and_append, replace, spec  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
@@ -230,9 +230,9 @@ ORDER = LaunchOrder(
         disks=(DiskLimit(device="8:0", read_bps=1000, write_bps=2000),),
     ),
 )  # fmt: skip
-#: What it may be lent.
-MOST = Ceilings(cores_milli=8000, disks=(DiskLimit(device="8:0", read_bps=9000, write_bps=2000),))
-LENT_ORDER = replace(ORDER, limits=replace(ORDER.limits, cores_by=protocol.SHARE), most=MOST)
+LENT_ORDER = replace(
+    ORDER, limits=replace(ORDER.limits, cores_by=protocol.SHARE), may_be_lent_cores=True
+)
 _ONE = {"id": 5, "attempt": 1}
 ORDERS: list[Message] = [
     protocol.message_of(protocol.LAUNCH, ORDER),
@@ -244,11 +244,11 @@ ORDERS: list[Message] = [
     ),
     protocol.message_of(protocol.LAUNCH, LENT_ORDER),
     protocol.message_of(
-        protocol.LAUNCH, replace(ORDER, node="n1", last_resort_s=3720, gres=(("gpu", 1),)),
+        protocol.LAUNCH, replace(ORDER, node="n1", gres=(("gpu", 1),)),
     ),
     protocol.message_of(protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=2500)),
     protocol.message_of(
-        protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks),
+        protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, disks=ORDER.limits.disks),
     ),
     protocol.message_of(protocol.NOTIFY, ORDER),
     protocol.message_of(
@@ -269,7 +269,7 @@ REPORTS: list[Message] = [
     {"report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": None, "runner_pid": 10},
     {
         "report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": "drfd/5.1", "runner_pid": 10,
-        "lends": protocol.ceilings_record(MOST),
+        "lends": True,
     },
     {"report": "broke", **_ONE, "text": "there is no command x in the job's PATH"},
     {
@@ -514,10 +514,10 @@ def _write_journal(path: Path) -> None:
 
 
 def created_of(job_id: int) -> dict[str, Any]:
-    """The first record of the job's attempt: LENT has the floor of LENT_ORDER, AWAY a node."""
-    floor = floor_of(LENT_ORDER)
-    assert floor is not None
-    more = {LENT: {LENDS: protocol.ceilings_record(floor)}, AWAY: {"cgroup": None, "node": "n1"}}
+    """The first record of the job's attempt: LENT can be lent cores, AWAY has a node."""
+    more: dict[int, dict[str, Any]] = {
+        LENT: {LENDS: True}, AWAY: {"cgroup": None, "node": "n1"},
+    }  # fmt: skip
     return {**CREATED, **more.get(job_id, {})}
 
 

@@ -104,14 +104,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "port": {"protocol"},
         "signatures": {"protocol", "attempt_files", "system"},
         "signalling": {"protocol", "attempt_files", "confinement"},
-        "lending": {"protocol", "system", "attempt_files", "confinement"},
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
         },
         "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "lending", "notices", "gpu_meter"),
+            *("signatures", "signalling", "notices", "gpu_meter"),
         },
         "startup": {"port", "settings"},
         "main": {

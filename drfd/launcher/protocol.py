@@ -192,14 +192,6 @@ class AttemptLimits:
     cores_by: CoresMode = QUOTA
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceilings:
-    """The most that a running attempt may use of what can be taken back from it."""
-
-    cores_milli: Number
-    disks: tuple[DiskLimit, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Devices:
     """What the controller has decided of the machine's devices for an attempt. It takes away from
@@ -262,14 +254,10 @@ class LaunchOrder(AttemptOrder):
     #: Countable resources, each with the number of its instances, of a node that chooses the
     #: instances itself.
     gres: Gres = ()
-    #: The most that it may be lent while it runs, cores only with the mode SHARE; None for nothing.
-    #: Its floor is in `limits`.
-    most: Ceilings | None = None
+    #: Whether its number of threads may exceed the cores that it has at a time.
+    may_be_lent_cores: bool = False
     #: The node that it is launched on, by a launcher that has several; "" for the launcher's own.
     node: Node = ""
-    #: Seconds after which the node itself ends the attempt, should no controller do so before;
-    #: 0 for never. Only a launcher that has several nodes looks at it.
-    last_resort_s: Number = 0
 
     @property
     def owner(self) -> Owner:
@@ -289,13 +277,6 @@ class LaunchOrder(AttemptOrder):
             name=self.name,
             user=self.user,
         )
-
-    @property
-    def may_be_lent_cores(self) -> bool:
-        """Return whether its number of threads may exceed the cores that it has at a time."""
-        if self.most is None or self.limits.cores_by != SHARE:
-            return False
-        return self.most.cores_milli > self.limits.cores_milli
 
     @property
     def floor_threads(self) -> int:
@@ -436,17 +417,6 @@ def read_order(message: Message) -> tuple[str, Order]:
     fields = {name: value for name, value in message.items() if name != "cmd"}
     order: Order = read(_KINDS[command], fields, command)
     return command, order
-
-
-def ceilings_record(ceilings: Ceilings) -> Message:
-    """Return ceilings as JSON, which `read_ceilings` reads."""
-    return decode(_encode(ceilings).encode())
-
-
-def read_ceilings(value: object) -> Ceilings:
-    """Raises BadMessage."""
-    found: Ceilings = read(Ceilings, value, "ceilings")
-    return found
 
 
 # -- reading by annotations ---------------------------------------------------------------------

@@ -27,7 +27,6 @@ from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.gpu_meter.supervision import GpuMeters
-from drfd.launcher.lending import LENDS, Lending, floor_of, read_floor
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
@@ -42,7 +41,6 @@ from drfd.launcher.protocol import (
     Order,
     RemoveFilesOrder,
     SignalOrder,
-    ceilings_record,
 )
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.failures import failure_of
@@ -67,6 +65,7 @@ from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_c
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
+from drfd.launcher.system.files import VANISHED
 from drfd.launcher.system.fuse import abort_unanswered
 from drfd.launcher.system.private_tmp import PrivateSpaces
 from drfd.linux import syscalls
@@ -75,6 +74,9 @@ from drfd.linux import syscalls
 #: otherwise; the unit of all jobs was stopped, but not the machine; or only the runner is gone.
 SHUTDOWN, CRASH = "MACHINE_SHUTDOWN", "MACHINE_CRASH"
 STOPPED, RUNNER_GONE = "JOBS_STOPPED", "RUNNER_KILLED"
+#: Key in the first record of an attempt that can be lent something: whether cores, too, or disk
+#: rates alone.
+LENDS = "lends"
 
 
 def reports_from(
@@ -102,9 +104,8 @@ def reports_from(
             "cgroup": created["cgroup"],
             "runner_pid": (attempt.runner or {}).get("pid", 0),
         }
-        floor = read_floor(attempt)
-        if floor is not None:
-            up["lends"] = ceilings_record(floor)
+        if LENDS in created:
+            up[LENDS] = created[LENDS]
         reports.append(("up", up))
     short = None if attempt.failed is None else read_failure(attempt.failed)
     if short is not None:
@@ -212,6 +213,8 @@ class Launcher:
     _without_cgroup: set[Key] = field(default_factory=set)
     #: Attempts whose users are looked up before they are launched.
     _looking_up: dict[Key, Assignment] = field(default_factory=dict)
+    #: Attempts of which it was logged that what they may use cannot be set.
+    _not_lent: set[Key] = field(default_factory=set)
     #: Number of runners of an attempt that have died before they released the job.
     _lost_runners: dict[Key, int] = field(default_factory=dict)
 
@@ -227,7 +230,6 @@ class Launcher:
             self.confinement, self.attempts_fd, self._tell, self._endings.__contains__
         )
         self._signalling = Signalling(self.confinement, self.attempts_fd)
-        self._lending = Lending(self.confinement)
         self._background = background = BackgroundWork(self._selector)
         self._directory = Directory(background)
         self._notices = Notices(
@@ -339,7 +341,7 @@ class Launcher:
                 if order.key in self._known:
                     self._signalling.add(order.key, order.count, order.signals)
             case LendOrder():
-                self._lending.lend(order)
+                self._lend(order)
             case RemoveFilesOrder(attempts):
                 for each in attempts:
                     self._remove_file(each.key)
@@ -438,6 +440,18 @@ class Launcher:
             reach("exec.after-join")
             return "the process has ended" if process.is_readable(pidfd, 0) else None
 
+    def _lend(self, order: LendOrder) -> None:
+        """Set what a running attempt may use. Only the kernel remembers it. What cannot be done is
+        logged once for each attempt: there may be an order every second."""
+        try:
+            self.confinement.lend(order.key, order.cores_milli or None, order.disks)
+        except (LimitFailed, OSError) as error:
+            is_over = isinstance(error, OSError) and error.errno in VANISHED
+            if order.key in self._known and order.key not in self._not_lent and not is_over:
+                self._not_lent.add(order.key)
+                words = "event=not-lent job=%d attempt=%d error=%s"
+                log.error(words, *order.key, error, extra=about(job=order.id))
+
     def _launch_or_close(self, assignment: Assignment) -> None:
         if not self._try_launch(assignment):
             assignment.close()
@@ -496,9 +510,10 @@ class Launcher:
         space = self._spaces.place_for(key, order.uid)
         cgroup = self.confinement.cgroup_path(key)
         created = attempt_files.created_record(order.owner, self._boot_id, cgroup, space)
-        floor = floor_of(order)
-        if floor is not None:
-            created[LENDS] = ceilings_record(floor)
+        # One without ranges can be lent something, too: its owner may declare them while it runs.
+        lends_cores = order.limits.cores_by == protocol.SHARE
+        if lends_cores or order.limits.disks:
+            created[LENDS] = lends_cores
         reach("launch.before-attempt-file")
         try:
             self._start(JobStart(assignment, *found, self.confinement, space), created)
@@ -818,6 +833,7 @@ class Launcher:
         attempt_files.remove(self.attempts_fd, key)
         reach("remove.after-unlink")
         self._known.discard(key)
+        self._not_lent.discard(key)
         self._without_cgroup.discard(key)
         self._sweeps.gone(key)
         return True

@@ -63,7 +63,7 @@ from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
-from drfd.launcher.protocol import QUOTA, Ceilings, DiskLimit
+from drfd.launcher.protocol import QUOTA
 from drfd.linux.device_nodes import DeviceNode
 from fakes import ALICE, demand, now, of_gpus, replace, rules, spec, with_gpus
 
@@ -103,31 +103,28 @@ def test_an_output_that_is_another_running_jobs_is_not_emptied(changes, other, e
 
 
 @pytest.mark.parametrize(
-    ("most", "found"),
+    ("cores_by", "most", "cores_milli"),
     [
-        (demand(8, 0, read=50, write=700), (8000, 100, 700)),
-        (demand(1, 0, read=0, write=700), (2500, 100, 700)),
-        (demand(4, 0), (4000, 100, 200)),
-        (demand(2.5, 0, read=1), None),
+        (protocol.SHARE, demand(8, 0, read=50, write=700), 8000),
+        (protocol.SHARE, demand(1, 0, read=0, write=700), 2500),
+        (protocol.SHARE, demand(2.5, 0, read=1), 2500),
+        (protocol.QUOTA, demand(8, 0), 2500),
     ],
 )
-def test_what_a_job_may_be_lent_is_never_below_its_demand(most, found):
-    settings = LaunchSettings([DISK], 512, protocol.SHARE)
+def test_a_job_that_may_be_lent_cores_knows_it(cores_by, most, cores_milli):
+    settings = LaunchSettings([DISK], 512, cores_by)
     plain = order_for(JOB, JOURNAL_ID, settings)
     order = order_for(JOB, JOURNAL_ID, settings, most=most)
-    if found is None:
-        assert order == plain
-        return
-    cores_milli, read_bps, write_bps = found
-    disk = DiskLimit(device="8:0", read_bps=read_bps, write_bps=write_bps)
+    is_lent = cores_milli > 2500
     assert order == replace(
-        plain, most=Ceilings(cores_milli=cores_milli, disks=(disk,)),
-        threads=max(2, cores_milli // 1000), variables=order.variables,
+        plain, may_be_lent_cores=is_lent, threads=max(2, cores_milli // 1000),
+        variables=order.variables,
     )  # fmt: skip
     broken = Broken(40, Outcome.FAILED)
-    shown = {"DRF_CORES_MAX": show_cores(cores_milli)} if cores_milli > 2500 else {}
+    shown = {"DRF_CORES_MAX": show_cores(cores_milli)} if is_lent else {}
     assert order.variables == plain.variables | {"DRF_CORES": "2.5"} | shown
-    assert never_notice_for(structs.replace(JOB, broken=broken), order, 42, "x").most is None
+    never = never_notice_for(structs.replace(JOB, broken=broken), order, 42, "x")
+    assert not never.may_be_lent_cores
 
 
 # -- reports -----------------------------------------------------------------------------------
@@ -391,11 +388,7 @@ UP_1 = st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)
 LENDS = {**HELLO, "lendable": ["cores", "disks"]}
 
 
-def ceilings(cores_milli: int) -> Message:
-    return {"cores_milli": cores_milli, "disks": []}
-
-
-async def test_nothing_is_lent_below_the_floor(bench):
+async def test_cores_are_lent_to_attempts_that_began_in_that_mode(bench):
     async with bench() as b:
         b.launcher.hello = LENDS
         b.link.settings = replace(b.link.settings, cores_by=protocol.SHARE)
@@ -404,18 +397,17 @@ async def test_nothing_is_lent_below_the_floor(bench):
         await b.ask(asks())
         await b.quiet()
         launches = [each for each in b.taken() if each["cmd"] == "launch"]
-        assert [each.get("most") for each in launches] == [ceilings(4000), None]
-        b.launcher.send({**up(1), "lends": ceilings(1000)}, {**up(2), "lends": ceilings(0)})
+        assert [each["may_be_lent_cores"] for each in launches] == [True, False]
+        b.launcher.send({**up(1), "lends": True}, {**up(2), "lends": False})
         await until(lambda: len(b.link.borrowers) == 2, lambda: str(b.link.borrowers))
         send = b.link.lending()
         assert send is not None and send == b.link.lending()
-        for key, cores_milli in (((1, 1), 2000), ((1, 1), 900), ((2, 1), 2000), ((3, 1), 2000)):
+        for key, cores_milli in (((1, 1), 2000), ((2, 1), 2000), ((3, 1), 2000)):
             send(key, cores_milli, NOTHING)
         await b.quiet()
         usual = {"cmd": "lend", "attempt": 1, "disks": []}
         assert b.taken() == [
-            {**usual, "id": 1, "cores_milli": 2000}, {**usual, "id": 1, "cores_milli": 1000},
-            {**usual, "id": 2, "cores_milli": 0},
+            {**usual, "id": 1, "cores_milli": 2000}, {**usual, "id": 2, "cores_milli": 0},
         ]  # fmt: skip
         b.launcher.send(ended(1), about("removed", 1))
         await until(lambda: set(b.link.borrowers) == {(2, 1)}, lambda: str(b.link.borrowers))
@@ -431,15 +423,9 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench):
         asked = spec(asks=demand(1, read=10, write=20), most=demand(4, read=50))
         await b.ask(st.SubmitAsked(now(), asked))
         await b.quiet()
-
-        def most(read: int, cores_milli: int = 1000) -> Message:
-            limit = {"device": "8:0", "read_bps": read, "write_bps": 20}
-            return {"cores_milli": cores_milli, "disks": [limit]}
-
-        (launch,) = (each for each in b.taken() if each["cmd"] == "launch")
-        assert launch["most"] == most(50)
+        b.taken()
         assert not b.link.can_lend((1, 1), DISKS)
-        b.launcher.send({**up(1), "lends": most(10, 0)})
+        b.launcher.send({**up(1), "lends": False})
         await until(lambda: b.link.can_lend((1, 1), DISKS), lambda: str(b.link.borrowers))
         assert not b.link.can_lend((1, 1))
         send = b.link.lending()
@@ -447,14 +433,10 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench):
         send((1, 1), 1000, Resources(read_bps=40, write_bps=20))
         await b.quiet()
         (order,) = b.taken()
-        assert order["disks"] == most(40)["disks"]
-        # The disk is on another device, or has another name: on the old one it has its floor.
-        b.link.settings = replace(b.link.settings, disks=[replace(disk, devices=("8:16",))])
-        send((1, 1), 1000, Resources(read_bps=10, write_bps=20))
+        assert order["disks"] == [{"device": "8:0", "read_bps": 40, "write_bps": 20}]
         send((1, 1), 1000, NOTHING)
         await b.quiet()
-        with_rates, without = b.taken()
-        assert with_rates["disks"] == most(10)["disks"] and without["disks"] == []
+        assert [each["disks"] for each in b.taken()] == [[]]
 
 
 @pytest.mark.parametrize(

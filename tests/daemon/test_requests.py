@@ -49,7 +49,6 @@ from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
 from drfd.journal import history
-from drfd.launcher.protocol import Ceilings
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
 from fakes import (
@@ -328,7 +327,7 @@ async def test_a_job_that_began_before_cores_were_lent_is_lent_none(make_desk):
         "it keeps the limits with which it began"
     )
     assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == [text]
-    desk.link.borrowers[job_id, 1] = Ceilings(cores_milli=1000)
+    desk.link.borrowers[job_id, 1] = True
     assert await unlent() is None
 
 

@@ -13,7 +13,6 @@ from drfd.launcher.protocol import (
     AttemptLimits,
     AttemptOrder,
     BadMessage,
-    Ceilings,
     Devices,
     DiskLimit,
     ExecOrder,
@@ -99,7 +98,7 @@ ORDERS: dict[str, Order] = {
             (("0000:01:00.0", 20 << 30),),
         ),
         gres=(("gpu", 2),),
-        most=Ceilings(cores_milli=9000, disks=(DISK,)),
+        may_be_lent_cores=True,
     ),
     "exec": EXEC,
     "signal": SignalOrder(**ONE, count=7, signals=(10, 12)),
@@ -261,16 +260,9 @@ def test_no_value_anywhere_raises_anything_but_bad_message(place, value):
     assert decode(encode(message_of(*taken))) == sent
 
 
-_MOST = {"cores_milli": 1, "disks": []}
 #: Command → what may not stand in its order.
 WRONG: dict[str, list[Message]] = {
-    "launch": [
-        {"most": value}
-        for value in (
-            *(8000, [], {}, {"cores_milli": 1}, {"disks": []}, {**_MOST, "cores_milli": -1}),
-            *({**_MOST, "disks": [{}]}, {**_MOST, "memory_bytes": 1}),
-        )
-    ],
+    "launch": [{"may_be_lent_cores": value} for value in (None, 1, "yes", [])],
     "lend": [
         *({name: value} for name in ("id", "attempt", "cores_milli") for value in ("1", -1, 1.5)),
         *({"disks": value} for value in (None, {}, "8:0", [{}], [{"device": "8:0"}])),

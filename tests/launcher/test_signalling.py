@@ -5,7 +5,7 @@ import errno
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,19 +15,12 @@ import pytest
 from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
-from drfd.launcher.lending import LENDS, floor_of, read_floor
 from drfd.launcher.protocol import (
     LEND,
-    PIN,
-    QUOTA,
     SHARE,
-    WEIGHT,
     AttemptLimits,
-    Ceilings,
-    DiskLimit,
     LendOrder,
     SignalOrder,
-    ceilings_record,
     message_of,
 )
 from drfd.launcher.server import Launcher
@@ -263,37 +256,16 @@ def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory):
     assert freezing.pause_s() is None
 
 
-def test_the_floor_is_in_the_attempt_file(tmp_path):
-    disks = (DiskLimit(device="8:0", read_bps=10, write_bps=0),)
-    limits = AttemptLimits(cores_milli=500, memory_bytes=1, pids=1, cores_by=SHARE, disks=disks)
-    asked = order(cwd=tmp_path, limits=limits).order
-    floor = Ceilings(cores_milli=500, disks=disks)
-    assert floor_of(asked) == floor
-    for mode in (QUOTA, WEIGHT, PIN):
-        other = replace(limits, cores_by=mode)
-        assert floor_of(replace(asked, limits=other)) == Ceilings(cores_milli=0, disks=disks)
-        assert floor_of(replace(asked, limits=replace(other, disks=()))) is None
-    directory = os.open(tmp_path, os.O_RDONLY)
-    try:
-        record = {"uid": 0, LENDS: ceilings_record(floor)}
-        os.close(attempt_files.create(directory, (1, 1), record))
-        kept = attempt_files.read(directory, (1, 1))
-    finally:
-        os.close(directory)
-    assert kept is not None and read_floor(kept) == floor
-
-
 @pytest.mark.slow
 def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(launcher, work):
     controller = launcher.connect()
     limits = AttemptLimits(cores_milli=500, memory_bytes=64 << 20, pids=1000, cores_by=SHARE)
-    most = Ceilings(cores_milli=2000)
-    controller.launch(order("sleep", "1000", cwd=work, limits=limits, most=most))
+    controller.launch(order("sleep", "1000", cwd=work, limits=limits))
     controller.take("up", id=1, attempt=1)
     for _ in range(3):
         controller.send(message_of(LEND, LendOrder(id=1, attempt=1, cores_milli=1000)))
     up, listed = controller.list()
-    assert (up["report"], up["lends"]) == ("up", {"cores_milli": 500, "disks": []})
+    assert (up["report"], up["lends"]) == ("up", True)
     assert listed["report"] == "listed"
     said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
     assert len(said) == 1 and "nothing can be lent" in said[0]

@@ -33,7 +33,7 @@ from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from drfd.journal.promises import AccountFile
 from drfd.launcher import attempt_files
-from drfd.launcher.lending import read_floor
+from drfd.launcher.server import LENDS
 from fakes import tables
 from instance import CONFIG, patient, wait_for
 from kernel import Kernel
@@ -108,10 +108,9 @@ class Loans:
                     continue
                 cgroup = attempt.created.get("cgroup")
                 if cgroup is not None:
-                    floor = read_floor(attempt)
                     top = Path(kernel.v2 or kernel.v1["cpu"], str(cgroup))
                     ceiling = _ceiling(top, is_v2=kernel.v2 is not None)
-                    may_be_lent = floor is not None and floor.cores_milli > 0
+                    may_be_lent = attempt.created.get(LENDS, False)
                     job_id = int(path.name.partition(".")[0])
                     found.append(Attempt(job_id, ceiling, may_be_lent))
         return found

@@ -32,7 +32,6 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.journal.journal import Journal
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt
-from drfd.launcher.lending import floor_of, read_floor
 from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import HERE, ask, converse
@@ -92,8 +91,6 @@ def test_the_attempt_files_load():
         found = attempt_files.parse((HERE / "attempts" / f"{job_id}.1").read_bytes())
         marks = {"signalled": {"count": 2}} if job_id == goldens.SIGNALLED else {}
         assert found == Attempt(goldens.created_of(job_id), **records, **marks)
-        lent = floor_of(goldens.LENT_ORDER) if job_id == goldens.LENT else None
-        assert read_floor(found) == lent
 
 
 def test_every_kind_of_record_is_in_an_attempt_file():

@@ -38,7 +38,7 @@ from drfd.core.decisions.reconciliation import AttemptKey, leftovers, loss_by_bo
 from drfd.core.model import effects
 from drfd.core.model.job import Job, JobState, Whose, owner_of
 from drfd.core.model.options import most_here
-from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.model.resources import Resources
 from drfd.daemon.engine.engine import ALL_NODES, NO_NODES, Engine, Nodes, Work
 from drfd.daemon.launcher_link import messages
 from drfd.daemon.launcher_link.device_table import (
@@ -140,9 +140,8 @@ class Link:
         self.strays: dict[AttemptKey, Owner] = {}
         #: Bytes of memory that ended attempts have left in use, until they are removed.
         self.left_bytes: dict[AttemptKey, int] = {}
-        #: Running attempts that can be lent something, with their floors; with 0 cores if these are
-        #: not lent to it.
-        self.borrowers: dict[AttemptKey, protocol.Ceilings] = {}
+        #: Running attempts that can be lent something, and whether that is cores, too.
+        self.borrowers: dict[AttemptKey, bool] = {}
 
     def is_ready(self) -> bool:
         return self._connection is not None and self._connection.is_ready
@@ -180,8 +179,8 @@ class Link:
 
     def can_lend(self, key: AttemptKey, kind: str = CORES) -> bool:
         """Return whether a running attempt can be lent what is lent of CORES, or of DISKS."""
-        found = self.borrowers.get(key)
-        return found is not None and (kind == DISKS or found.cores_milli > 0)
+        lends_cores = self.borrowers.get(key)
+        return lends_cores is not None and (kind == DISKS or lends_cores)
 
     def lending(self) -> Send | None:
         """Return what sends a running attempt's ceilings; None while no order reaches a launcher
@@ -653,26 +652,16 @@ class LauncherConnection:
             del self._execs[number]
 
     def lend(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
-        """Order what a running attempt may use from now on, and never less than its floor. Without
-        `rates` those of its disks stay; with some, on disks that are not configured any more it has
-        its floor."""
-        floor = self._link.borrowers.get(key)
-        if floor is None:
+        """Order what a running attempt may use from now on. The rates of disks that `rates` does
+        not name stay."""
+        lends_cores = self._link.borrowers.get(key)
+        if lends_cores is None:
             return
-        limits: tuple[protocol.DiskLimit, ...] = ()
-        if rates != NOTHING:
-            wanted = {
-                limit.device: limit
-                for limit in messages.disk_limits(rates, self._link.settings.disks)
-            }
-            limits = tuple(
-                messages.higher(each, wanted.get(each.device, each)) for each in floor.disks
-            )
         order = protocol.LendOrder(
             id=key[0],
             attempt=key[1],
-            cores_milli=floor.cores_milli and max(floor.cores_milli, cores_milli),
-            disks=limits,
+            cores_milli=cores_milli if lends_cores else 0,
+            disks=messages.disk_limits(rates, self._link.settings.disks),
         )
         self._order(protocol.LEND, order)
 

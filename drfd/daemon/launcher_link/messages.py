@@ -131,12 +131,9 @@ def order_for(
         cores_by=settings.cores_by,
         disks=limits_everywhere(demand) if is_away else disk_limits(demand, settings.disks),
     )
-    ceilings = None
-    if most is not None:
-        if settings.cores_by != protocol.SHARE:
-            most = structs.replace(most, cores_milli=0)
-        ceilings = ceilings_of(demand, most, settings.disks)
-    most_cores_milli = demand.cores_milli if ceilings is None else ceilings.cores_milli
+    most_cores_milli = demand.cores_milli
+    if most is not None and settings.cores_by == protocol.SHARE:
+        most_cores_milli = max(most_cores_milli, most.cores_milli)
     return protocol.LaunchOrder(
         id=job.id,
         attempt=job.attempt,
@@ -174,7 +171,7 @@ def order_for(
         output_max_bytes=spec.output_max_bytes or 0,
         devices=found.devices,
         gres=demand.gres if is_away else (),
-        most=ceilings,
+        may_be_lent_cores=most_cores_milli > demand.cores_milli,
         node=job.node if is_away else "",
     )
 
@@ -268,7 +265,7 @@ def never_notice_for(
         output_max_bytes=0,
         variables=variables,
         limits=limits,
-        most=None,
+        may_be_lent_cores=False,
     )
 
 
@@ -346,30 +343,6 @@ def limits_everywhere(demand: Resources) -> tuple[protocol.DiskLimit, ...]:
     return (limit,) if limit.read_bps or limit.write_bps else ()
 
 
-def ceilings_of(
-    demand: Resources, most: Resources, disks: Sequence[Disk]
-) -> protocol.Ceilings | None:
-    """Return the most that a job may be lent, as limits, or None if that is nothing beyond its
-    demand. A rate of `most` that is 0, or below the demand's, means the demand's."""
-    floors = disk_limits(demand, disks)
-    wanted = {limit.device: limit for limit in disk_limits(most, disks)}
-    found = protocol.Ceilings(
-        cores_milli=max(demand.cores_milli, most.cores_milli),
-        disks=tuple(higher(floor, wanted.get(floor.device, floor)) for floor in floors),
-    )
-    floor = protocol.Ceilings(cores_milli=demand.cores_milli, disks=floors)
-    return None if found == floor else found
-
-
-def higher(floor: protocol.DiskLimit, most: protocol.DiskLimit) -> protocol.DiskLimit:
-    """Return the higher rates; one that is not limited stays so."""
-    return replace(
-        floor,
-        read_bps=floor.read_bps and max(floor.read_bps, most.read_bps),
-        write_bps=floor.write_bps and max(floor.write_bps, most.write_bps),
-    )
-
-
 class ListedReport(Struct, tag_field="report", tag="listed", frozen=True):
     """The end of the answer to `list`: every attempt that the launcher knows."""
 
@@ -412,8 +385,8 @@ class StartedReport(_AttemptReport, tag="up", frozen=True, kw_only=True):
     runner_pid: int
     #: None if the attempt has no cgroup.
     cgroup: str | None
-    #: Its floor, with 0 cores if these are not lent to it; None if it can be lent nothing.
-    lends: protocol.Ceilings | None = None
+    #: Whether cores are lent to it, or disk rates alone; None if it can be lent nothing.
+    lends: bool | None = None
 
 
 class LaunchAbortedReport(_AttemptReport, tag="broke", frozen=True, kw_only=True):

@@ -420,8 +420,6 @@ def submit_words(
     words.append(f"--export-file={env_fd}")
     if gid is not None:
         words += [f"--uid={order.uid}", f"--gid={gid}"]
-    if order.last_resort_s:
-        words.append(f"--time={max(1, -(-order.last_resort_s // 60))}")
     gres = [f"{name}:{count}" for name, count in order.gres if count]
     if gres:
         words.append(f"--gres={','.join(gres)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.protocol import SHARE, AttemptLimits, Ceilings
+from drfd.launcher.protocol import SHARE, AttemptLimits
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.identity import Denied
 from drfd.launcher.system.background import BackgroundWork
@@ -308,14 +308,14 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("most", "count"), [(2000, 3), (1000, 0)])
-def test_who_may_be_lent_cores_waits_without_spinning(most, count):
+@pytest.mark.parametrize(("is_lent", "count"), [(True, 3), (False, 0)])
+def test_who_may_be_lent_cores_waits_without_spinning(is_lent, count):
     limits = AttemptLimits(cores_milli=1000, memory_bytes=1, pids=1, cores_by=SHARE)
-    asked = order(cwd=Path("/"), limits=limits, most=Ceilings(cores_milli=most), threads=2)
+    asked = order(cwd=Path("/"), limits=limits, may_be_lent_cores=is_lent, threads=2)
     found = surroundings(asked)
     assert len({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(found)) == count
     assert found["OMP_NUM_THREADS"] == "2"
-    assert found["OPENBLAS_NUM_THREADS"] == ("1" if most > 1000 else "2")
+    assert found["OPENBLAS_NUM_THREADS"] == ("1" if is_lent else "2")
     found = surroundings(replace(asked, env={"OMP_WAIT_POLICY": "active"}))
     assert found["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in found
 

@@ -189,7 +189,6 @@ def test_an_order_in_sbatchs_words():
     asked = replace(
         order(cwd=Path("/w"), id=7, attempt=2, journal=JOURNAL, empties_output=False),
         node="n1",
-        last_resort_s=61,
         gres=(("gpu", 2), ("tape", 0)),
     )
     limits = replace(asked.limits, cores_milli=1500, memory_bytes=(1 << 20) + 1)
@@ -199,7 +198,7 @@ def test_an_order_in_sbatchs_words():
     )  # fmt: skip
     assert words[0] == "sbatch"
     assert set(words) >= {
-        *(f"--comment={NAME}", "--nodelist=n1", "--cpus-per-task=2", "--mem=2M", "--time=2"),
+        *(f"--comment={NAME}", "--nodelist=n1", "--cpus-per-task=2", "--mem=2M"),
         *("--gres=gpu:2", "--partition=p", "--open-mode=append"),
         *("--no-requeue", "--parsable", "--export-file=9", "--gid=5"),
     }
