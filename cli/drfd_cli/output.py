@@ -275,10 +275,10 @@ def table_lines(
         return (" " + (" " * apart).join(padded)).rstrip()
 
     def row(cells: Sequence[str], styles: Sequence[str]) -> list[str]:
-        cut = [_cut(cell, own) for cell, own in zip(cells, widths, strict=True)]
-        first, *more = wrapped(cells[-1], widths[-1]) if is_broken else [cut[-1]]
-        blanks = [""] * (len(cells) - 1)
-        return [line([*cut[:-1], first], styles), *(line([*blanks, each], styles) for each in more)]
+        cut, last = [*map(_cut, cells[:-1], widths)], (cells[-1], widths[-1])
+        first, *more = wrapped(*last) if is_broken else [_cut(*last)]
+        blanks = [""] * len(cut)
+        return [line([*cut, first], styles), *(line([*blanks, each], styles) for each in more)]
 
     rule = "─" * (sum(widths) + apart * (len(widths) - 1))
     heads = [_cut(name, own) for name, own in zip(names, widths, strict=True)]
