@@ -35,9 +35,9 @@ _USUALLY_ON = (b"7", b"25")
 _CSI = b"\x1b[?"
 #: Keypad for programs, and for numbers (DECKPAM, DECKPNM).
 _KEYPAD_ON, _KEYPAD_OFF = b"\x1b=", b"\x1b>"
-#: The longest sequence that is looked for, in bytes: `CSI ?` with several modes at once.
-_LONGEST = 64
-_PARAMETERS = frozenset(b"0123456789;")
+#: A sequence that changes modes, perhaps several, or the keypad; and the begin of one at the end.
+_SEQUENCE = rb"\x1b(?:\[\?([0-9;]{1,60})([hl])|([=>]))"
+_BEGUN = rb"\x1b(?:\[(?:\?[0-9;]{0,60})?)?\Z"
 
 
 class ScreenModes:
@@ -65,38 +65,16 @@ class ScreenModes:
         """Note the modes that a piece of output changes."""
         if not self._rest and b"\x1b" not in piece:
             return
-        data = self._rest + piece
-        self._rest = b""
-        at = data.find(b"\x1b")
-        while at >= 0:
-            end = self._take(data, at)
-            if end is None:
-                self._rest = data[at:]
-                return
-            at = data.find(b"\x1b", end)
+        # Imported here: it is slow to load, and a job in a pipe needs none of it.
+        import re
 
-    def _take(self, data: bytes, at: int) -> int | None:
-        """Note the sequence at `at`, and return where to go on, or None if its end is missing."""
-        keypad = data[at : at + 2]
-        if keypad in (_KEYPAD_ON, _KEYPAD_OFF):
-            self._has_keypad = keypad == _KEYPAD_ON
-            return at + 2
-        begin = data[at : at + len(_CSI)]
-        if begin != _CSI:
-            return None if _CSI.startswith(begin) else at + 1
-        end = at + len(_CSI)
-        last = at + _LONGEST
-        while end < min(len(data), last) and data[end] in _PARAMETERS:
-            end += 1
-        if end == last:
-            return end
-        if end == len(data):
-            return None
-        final = data[end : end + 1]
-        if final in (b"h", b"l"):
-            for mode in data[at + len(_CSI) : end].split(b";"):
+        data = self._rest + piece
+        for modes, final, keypad in re.findall(_SEQUENCE, data):
+            for mode in modes.split(b";"):
                 self._set(mode, is_on=final == b"h")
-        return end + 1
+            self._has_keypad = keypad == b"=" if keypad else self._has_keypad
+        begun = re.search(_BEGUN, data)
+        self._rest = begun[0] if begun else b""
 
     def _set(self, mode: bytes, *, is_on: bool) -> None:
         if mode in _ALTERNATE and not is_on:
