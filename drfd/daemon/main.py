@@ -27,10 +27,10 @@ from drfd.daemon.countable import with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.metrics.publication import METRICS_FILES, open_outlets
 from drfd.daemon.pool_warnings import user_warnings
-from drfd.daemon.server import ListeningSocket
 from drfd.host.measurements import read_machine
 from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service
+from drfd.linux.listening import ListeningSocket
 from drfd.payload.environment import user_socket
 from drfd.protocol.requests import REQUESTS
 from drfd.slurm.files import NAMES
@@ -77,7 +77,8 @@ def serve(options: argparse.Namespace) -> None:
     own = [] if is_system else [owner]
     allow = [*system_uids(config.launcher), *own]
     listening = ListeningSocket(
-        options.socket or _usual_socket(options, is_system), is_open=is_system or not owner
+        options.socket or _usual_socket(options, is_system),
+        0o666 if is_system or not owner else 0o600,
     )
     outlets = open_outlets(config.metrics)
     site = replace(site, warnings=(*site.warnings, *outlets.warnings))

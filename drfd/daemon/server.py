@@ -15,18 +15,15 @@ import asyncio
 import fcntl
 import json
 import logging
-import os
 import re
 import select
 import socket
-import stat
 import sys
 import termios
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -46,7 +43,7 @@ from drfd.daemon.users.accounts import Accounts, directory_slow
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.daemon.users.quotas import UNKNOWN, quota_uid
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
-from drfd.linux.unix_sockets import at_socket, peer_of
+from drfd.linux.unix_sockets import peer_of
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from drfd.protocol.replies import EventLine, Reply, SnapshotLine, SubmitListReply
@@ -74,76 +71,6 @@ HANGUP_CHECK_S = 5.0
 HANGUP_CHECK_LOOKING_S = 0.25
 
 _encoder = msgspec.json.Encoder()
-
-
-class ListeningSocket:
-    """A Unix socket of the daemon's own. It never replaces a file that is not a dead socket."""
-
-    def __init__(self, path: Path, *, is_open: bool) -> None:
-        """Listen at `path`; open to every user of the machine if `is_open`. Raises HostError when
-        another program listens there, or when it is not a socket."""
-        self.path = path.absolute()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._remove_dead_socket()
-            self.listener = self._bind(0o111 if is_open else 0o177)
-            self._inode = self.path.lstat().st_ino
-        except OSError as error:
-            raise HostError("socket", f"cannot listen at {path}: {error.strerror}") from error
-
-    def listen(self) -> None:
-        """Tell clients of this process's present uid, after it has been changed: they see the one
-        with which it has listened (SO_PEERCRED, unix(7))."""
-        self.listener.listen()
-
-    def close(self) -> None:
-        """Close the socket and remove its file, unless another file is there by now."""
-        self.listener.close()
-        try:
-            if self.path.lstat().st_ino == self._inode:
-                self.path.unlink()
-        except OSError:
-            # Without root's rights the file may stay; the next start removes it.
-            return
-
-    def _remove_dead_socket(self) -> None:
-        try:
-            mode = self.path.lstat().st_mode
-        except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(mode):
-            raise HostError("socket", f"cannot listen at {self.path}: it is not a socket")
-        if self._is_answered():
-            raise HostError(
-                "running",
-                f"cannot listen at {self.path}: another program listens there",
-                hint="name another with --socket",
-            )
-        self.path.unlink()
-
-    def _is_answered(self) -> bool:
-        try:
-            with at_socket(self.path) as address, socket.socket(socket.AF_UNIX) as probe:
-                # A blocking connect(2) would wait for a place in a full backlog.
-                probe.setblocking(False)
-                probe.connect(address)
-        except ConnectionRefusedError:
-            return False
-        except BlockingIOError:
-            return True
-        return True
-
-    def _bind(self, mask: int) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX)
-        before = os.umask(mask)
-        try:
-            with at_socket(self.path) as address:
-                listener.bind(address)
-        finally:
-            os.umask(before)
-        listener.listen()
-        listener.setblocking(False)
-        return listener
 
 
 class Acceptor:

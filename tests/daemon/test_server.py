@@ -28,13 +28,14 @@ from drfd.daemon.lookup import follow as follow_module
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
-from drfd.daemon.server import MAX_ACCEPTS, Acceptor, ListeningSocket, Server
+from drfd.daemon.server import MAX_ACCEPTS, Acceptor, Server
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import LoopTime
 from drfd.daemon.users.quotas import AT_ONCE, MAX_INCOMING_BYTES, STRANGERS, UNKNOWN
 from drfd.linux import descriptor_guard
 from drfd.linux.descriptor_guard import guarded
+from drfd.linux.listening import ListeningSocket
 from drfd.linux.user_database import look_up_name
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from drfd.protocol.requests import SubmitRequest
@@ -804,7 +805,7 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
     path = tmp_path / "precious"
     path.write_text("data")
     with pytest.raises(HostError, match="it is not a socket"):
-        ListeningSocket(path, is_open=False)
+        ListeningSocket(path, 0o600)
     assert path.read_text() == "data"
 
 
@@ -844,9 +845,9 @@ def fails_after(seconds: float) -> Iterator[None]:
 
 
 def test_a_socket_that_is_answered_is_left_to_its_owner(tmp_path):
-    first = ListeningSocket(tmp_path / "s", is_open=False)
+    first = ListeningSocket(tmp_path / "s", 0o600)
     with pytest.raises(HostError, match="another program listens"):
-        ListeningSocket(tmp_path / "s", is_open=False)
+        ListeningSocket(tmp_path / "s", 0o600)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / "s"))
     first.close()
@@ -858,22 +859,22 @@ def test_a_socket_with_a_full_backlog_is_left_to_its_owner_at_once(tmp_path):
     path = tmp_path / "s"
     refused = pytest.raises(HostError, match="another program listens")
     with full_listener(path), fails_after(10.0), refused:
-        ListeningSocket(path, is_open=False)
+        ListeningSocket(path, 0o600)
     assert path.is_socket()
 
 
 def test_a_dead_daemons_socket_is_taken_over(tmp_path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "s"))
-    door = ListeningSocket(tmp_path / "s", is_open=True)
+    door = ListeningSocket(tmp_path / "s", 0o666)
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o666
     door.close()
 
 
 def test_at_the_end_another_ones_socket_stays(tmp_path):
-    first = ListeningSocket(tmp_path / "s", is_open=False)
+    first = ListeningSocket(tmp_path / "s", 0o600)
     (tmp_path / "s").rename(tmp_path / "old")
-    second = ListeningSocket(tmp_path / "s", is_open=False)
+    second = ListeningSocket(tmp_path / "s", 0o600)
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
     first.close()
     assert (tmp_path / "s").is_socket()

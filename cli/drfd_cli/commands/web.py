@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
 
@@ -64,19 +64,19 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
     client.request("hello")
     client.close()
 
-    from drfd_cli.web.serving import Pass, listen_at_path, listen_on_port, remove_own, serve
+    from drfd.linux.listening import ListeningSocket
+    from drfd_cli.web.serving import Pass, listen_on_port, serve
 
-    shown = Pass()
+    shown, place = Pass(), None
     if path is None:
         listener = listen_on_port(port)
         port = listener.getsockname()[1]
         own = own_hosts(port)
         link = f"http://{own[0]}{shown.link}"
     else:
-        path = os.path.abspath(path)
-        listener, file = listen_at_path(path)
-        own = ["localhost"]
-        link = f"{path}, and there {shown.link}"
+        place = ListeningSocket(Path(path), 0o660)
+        listener, own = place.listener, ["localhost"]
+        link = f"{place.path}, and there {shown.link}"
     allowed = [*own, *hosts]
 
     def tell() -> None:
@@ -86,7 +86,5 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
     try:
         serve(listener, client, shown, allowed, tell)
     finally:
-        if path is not None:
-            remove_own(path, file)
-        listener.close()
+        (place or listener).close()
     return 0

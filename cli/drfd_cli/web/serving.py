@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import secrets
 import signal
 import socket
-import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -29,8 +27,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from drfd.common.errors import HostError, Refused
-from drfd.linux.unix_sockets import at_socket
+from drfd.common.errors import HostError
 from drfd_cli.top.feed import SnapshotReader, first_snapshot
 from drfd_cli.web.pages import Feed, application
 
@@ -176,55 +173,6 @@ def listen_on_port(port: int) -> socket.socket:
             hint="another one: --port NUMBER",
         ) from None  # fmt: skip
     return listener
-
-
-def listen_at_path(path: str) -> tuple[socket.socket, os.stat_result]:
-    """Return a socket that listens at a path, for the user and the group of the file, and what the
-    file is. A socket that an ended process has left there is replaced. Raises HostError or
-    Refused."""
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        _remove_left(path)
-        before = os.umask(0o117)
-        try:
-            with at_socket(path) as address:
-                listener.bind(address)
-        finally:
-            os.umask(before)
-        listener.listen(_BACKLOG)
-        file = os.lstat(path)
-    except OSError as error:
-        listener.close()
-        text = f"cannot listen at {path}: {error.strerror or error}"
-        raise HostError("no-socket", text, hint="another path: --socket PATH") from None
-    except Refused:
-        listener.close()
-        raise
-    return listener, file
-
-
-def remove_own(path: str, file: os.stat_result) -> None:
-    """Remove the socket at the path, unless it is gone or another one by now. Until the listening
-    socket is closed, no other file can be taken for it."""
-    with suppress(FileNotFoundError):
-        if os.path.samestat(os.lstat(path), file):
-            os.unlink(path)
-
-
-def _remove_left(path: str) -> None:
-    """Remove a socket at which nobody listens. Raises Refused if there is something else."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
-        with socket.socket(socket.AF_UNIX) as asking, at_socket(path) as address:
-            try:
-                asking.connect(address)
-            except ConnectionRefusedError:
-                os.unlink(path)
-                return
-    raise Refused("is-there", f"{path} is there already", hint="another path: --socket PATH")
 
 
 def serve(

@@ -10,15 +10,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from canned_snapshots import AT_S, three_jobs
 from cli.web.conftest import Site
-from drfd.common.errors import HostError, Refused
 from drfd_cli.commands import web
-from drfd_cli.web.serving import listen_at_path, listen_on_port, remove_own, server_of
+from drfd_cli.web.serving import listen_on_port, server_of
 
 PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
 
@@ -281,36 +279,13 @@ async def test_a_head_without_end_is_refused(site):
         writer.close()
 
 
-def test_a_socket_that_was_left_is_replaced_and_nothing_else(lab, drf, tmp_path):
-    path, file = tmp_path / "web.sock", tmp_path / "file"
-    with listen_at_path(str(path))[0]:
-        assert path.stat().st_mode & 0o777 == 0o660
-        with pytest.raises(Refused, match="is there already"):
-            listen_at_path(str(path))
-    listen_at_path(str(path))[0].close()
+def test_a_file_at_the_path_is_kept(lab, drf, tmp_path):
+    file = tmp_path / "file"
     file.write_text("kept")
-    with pytest.raises(Refused, match="is there already"):
-        listen_at_path(str(file))
     result = drf("web", "--socket", file)
     assert (result.code, result.out) == (1, "")
-    assert "is there already" in result.err
+    assert "it is not a socket" in result.err
     assert file.read_text() == "kept"
-    with pytest.raises(HostError, match="cannot listen at"):
-        listen_at_path(str(tmp_path / "none" / "web.sock"))
-
-
-def test_only_the_own_socket_is_removed_at_the_end(tmp_path):
-    path = str(tmp_path / "web.sock")
-    first, own = listen_at_path(path)
-    Path(path).unlink()
-    remove_own(path, own)
-    second, other = listen_at_path(path)
-    remove_own(path, own)
-    assert Path(path).is_socket()
-    remove_own(path, other)
-    assert not Path(path).exists()
-    first.close()
-    second.close()
 
 
 def test_a_port_in_use_is_told_with_the_cure(lab, drf):
