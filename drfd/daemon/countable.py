@@ -98,19 +98,6 @@ def names_with_nodes(countables: Countables) -> frozenset[str]:
     return frozenset(each.name for each in countables if each.name == GPU or each.devices)
 
 
-def with_devices_of(start: Countables, now: Countables) -> Countables:
-    """Return the resources of `now`, but those with named nodes as they were at the start: jobs
-    that run have theirs by number. One that is new has no instances yet."""
-    before = {each.name: each for each in start}
-    found = {each.name: each for each in now} | {
-        name: each for name, each in before.items() if each.devices
-    }
-    for name, each in found.items():
-        if each.devices and not before.get(name, CountableResource(name=name)).devices:
-            found[name] = before.get(name, CountableResource(name=name))
-    return tuple(found[name] for name in sorted(found))
-
-
 def late_gpus(before: Countables, given_before: Instances, given: Instances) -> tuple[str, ...]:
     """Return the GPUs that are given out now and were not before, so that jobs of that time can
     open them; none if all that is not given out was hidden as well."""

@@ -23,7 +23,6 @@ from drfd.daemon import spawn, tools
 from drfd.daemon.cluster import has_slurm, late_node_changes
 from drfd.daemon.config import Config, Site, survey
 from drfd.daemon.controller import Daemon, Surroundings
-from drfd.daemon.countable import with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.metrics.publication import METRICS_FILES, open_outlets
 from drfd.daemon.pool_warnings import user_warnings
@@ -117,7 +116,6 @@ def serve(options: argparse.Namespace) -> None:
             *user_warnings(fresh.pools, fresh.members, tools.DIRECTORY_S),
         )
         spawn.refuse_slurm_without_root(fresh, is_roots=is_roots)
-        fresh = replace(fresh, countables=with_devices_of(config.countables, fresh.countables))
         numbers = spawn.gpu_numbers(places.controller)
         found = survey(fresh, read_machine(), places.state, numbers)
         return fresh, replace(found, warnings=(*found.warnings, *late, *outlets.warnings))
@@ -172,17 +170,6 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
             is_of_both = key == "daemon.system_users" and has_slurm(now.nodes)
             launchers = "launchers" if is_of_both else "launcher"
             yield f"{key} has changed: that takes a restart of drfd and its {launchers}"
-    known, wanted = (
-        {each.name: each.devices for each in config.countables if each.devices}
-        for config in (before, now)
-    )
-    for name in sorted({*known, *wanted}):
-        if known.get(name) != wanted.get(name):
-            yield (
-                f"gres.{name}.devices has changed: that takes a restart of drfd; until then "
-                f"{'they are' if name in known else 'none is'} given out"
-                f"{' as before' if name in known else ''}"
-            )
     yield from late_node_changes((before.nodes, old.slurm), (now.nodes, new.slurm))
 
 

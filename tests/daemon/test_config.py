@@ -864,13 +864,6 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path):
     assert list(late_changes(before, config("[metrics]\nport = 9477\n"))) == [
         "[metrics] has changed: that takes a restart of drfd"
     ]
-    before = config("[gres]\ngpu = [0]\n[gres.fpga]\ndevices = ['/dev/a']\n")
-    now = config("[gres.card]\ndevices = ['/dev/b']\n[gres.gpu]\ninstances = [0]\nhide = 'all'\n")
-    takes = "has changed: that takes a restart of drfd"
-    assert list(late_changes(before, now)) == [
-        f"gres.card.devices {takes}; until then none is given out",
-        f"gres.fpga.devices {takes}; until then they are given out as before",
-    ]
 
 
 def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypatch):

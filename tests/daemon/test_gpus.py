@@ -16,7 +16,7 @@ from drfd.core.model.job import Job, JobState, Usage
 from drfd.core.model.machine import Instances
 from drfd.daemon import tools
 from drfd.daemon.config import load
-from drfd.daemon.countable import CountableResource, instances_of, late_gpus, with_devices_of
+from drfd.daemon.countable import CountableResource, instances_of, late_gpus
 from drfd.daemon.launcher_link.device_table import Grant
 from drfd.daemon.launcher_link.messages import LaunchSettings, grants_for, order_for, payload_for
 from drfd.daemon.lookup.views import gpu_view
@@ -135,20 +135,10 @@ def test_programs_get_all_that_is_known(root, capsys):
 # -- when the configuration changes ------------------------------------------------------------
 
 
-NOW = (("/dev/b",), ("/dev/a",), ("/dev/c",))
-
-
 def resource(
     name: str, *instances: str, devices: tuple[tuple[str, ...], ...] = ()
 ) -> CountableResource:
     return CountableResource(name=name, instances=instances, devices=devices)
-
-
-def test_nothing_is_given_out_of_nodes_that_the_launcher_does_not_know():
-    other = resource("card", "0", "1", "2", devices=NOW)
-    assert with_devices_of((), (other,)) == (resource("card"),)
-    plain = resource("card", "left")
-    assert with_devices_of((plain,), (other,)) == (plain,)
 
 
 def test_gpus_are_late_that_were_open_to_jobs_before_they_were_given_out():

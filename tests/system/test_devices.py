@@ -136,22 +136,20 @@ def test_each_job_reaches_the_devices_that_it_was_given_and_no_others_whatever_d
 
 
 @pytest.mark.anew
-def test_a_reload_changes_no_device_under_jobs_that_run(granting, nodes):
-    """They have theirs by number: other devices take a restart."""
-    words = ("-m", "64M", "-c", "1")
-    new = nodes / OTHER
+def test_a_reload_gives_out_and_hides_what_is_listed_then(granting, nodes):
+    words, new = ("-m", "64M", "-c", "1"), nodes / OTHER
     more = f"[gres.card]\ndevices = [{json.dumps(str(new))}]\n"
     less = CONFIG + f"[gres.fpga]\ndevices = [{json.dumps(str(nodes / HIDDEN))}]\n"
     granting.config.write_text(less + more)
-    said = granting.drf("reload").stderr
-    assert "gres.card.devices has changed: that takes a restart of drfd" in said
-    assert "gres.fpga.devices has changed" in said
-    script = f"exec 3< {nodes / HIDDEN}"
-    assert granting.ended(*words, "--", "sh", "-c", script)["state"] == "FAILED"
-    assert granting.drf("submit", "--gres", "card", "--", "true", check=False).returncode != 0
-    script += f"; exec 3< {new}"
-    given = granting.ended(*words, "--gres", "fpga=2", "--", "sh", "-c", script)
-    assert given["state"] == "COMPLETED"
+    granting.drf("reload")
+
+    def state(path: Path, *gres: str) -> str:
+        ended = granting.ended(*words, *gres, "--", "sh", "-c", f"exec 3< {path}")
+        return str(ended["state"])
+
+    assert (state(new, "--gres", "card"), state(new)) == ("COMPLETED", "FAILED")
+    assert state(nodes / HIDDEN, "--gres", "card") == "FAILED"
+    assert granting.drf("submit", "--gres", "fpga=2", "--", "true", check=False).returncode != 0
 
 
 # -- GPUs that are found ----------------------------------------------------------------------
