@@ -294,7 +294,6 @@ class Launcher:
 
     def _adopt(self, key: Key, attempt: Attempt | None) -> None:
         """Take over an attempt of an earlier launcher."""
-        self.confinement.adopt(key)
         if attempt is None:
             return
         self._spaces.adopt(key, attempt.created.get("space"))

@@ -96,9 +96,6 @@ class CgroupV1(Cgroups):
     def mounts(self) -> dict[str, str]:
         return dict(self._mounts)
 
-    def adopt(self, key: Key) -> None:
-        self._devices.adopt(key, self._members(key).pids)
-
     def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 
@@ -133,10 +130,7 @@ class CgroupV1(Cgroups):
         )
 
     def remove(self, key: Key) -> bool:
-        if not (super().remove(key) and all(map(remove_all, self._devices.directories(key)))):
-            return False
-        self._devices.gone(key)
-        return True
+        return super().remove(key) and all(map(remove_all, self._devices.directories(key)))
 
     def leftovers(self) -> list[Key]:
         return sorted({*super().leftovers(), *self._devices.leftovers()})

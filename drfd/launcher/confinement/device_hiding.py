@@ -24,7 +24,7 @@ from drfd.launcher.confinement.processes import remove_all
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 from drfd.linux.device_nodes import CHARACTER, DeviceNode, show_node
-from drfd.linux.kernel_files import get, get_record
+from drfd.linux.kernel_files import get_record
 
 #: A device (/dev/full) that is hidden in a cgroup without processes, to see whether that can be
 #: done, and the name of that cgroup, beside those of jobs.
@@ -98,12 +98,10 @@ class HiddenByController:
         is refused there. `memberships` is the text of /proc/self/cgroup. `shared_with` is "" or,
         where the devices controller shares its hierarchy with others, its mount point: there each
         job has a cgroup anyway."""
-        self._mountinfo, self._shares = mountinfo, shared_with != ""
+        self._shares = shared_with != ""
         own = shared_with or find_own(mountinfo, memberships, _CONTROLLER)
         #: Directory of the cgroups of jobs, which is made for the first; None if there can be none.
         self.parent = None if own is None else f"{own}/{group}"
-        #: Directories of attempts that an earlier launcher has begun in another cgroup.
-        self._elsewhere: dict[Key, str] = {}
 
     def hiding(self) -> tuple[bool, str]:
         """Return what `Confinement.hiding` does."""
@@ -115,18 +113,6 @@ class HiddenByController:
         finally:
             # Most machines need it for nothing else.
             self.close()
-
-    def adopt(self, key: Key, pids: Callable[[], Collection[int]]) -> None:
-        """Note where an earlier launcher, in another cgroup than this one, has hidden devices from
-        an attempt. `pids` returns the attempt's processes."""
-        if self.parent is None or self._shares or self._exists(key):
-            return
-        for pid in pids():
-            with suppress(OSError):
-                found = find_own(self._mountinfo, get(f"/proc/{pid}/cgroup"), _CONTROLLER)
-                if found is not None and os.path.basename(found) == cgroup_name(key):
-                    self._elsewhere[key] = found
-                return
 
     def directories(self, key: Key) -> list[str]:
         """Return the attempt's directories, besides those of other controllers: none or one, which
@@ -146,15 +132,11 @@ class HiddenByController:
             os.mkdir(self._directory(key))
         _deny(self._directory(key), hidden)
 
-    def gone(self, key: Key) -> None:
-        """Forget an attempt whose cgroup has been removed."""
-        self._elsewhere.pop(key, None)
-
     def leftovers(self) -> list[Key]:
         """Return the attempts that have a directory, but for those that share their hierarchy."""
         if self.parent is None or self._shares:
             return []
-        return sorted({*keys_of(self.parent), *self._elsewhere})
+        return keys_of(self.parent)
 
     def close(self) -> None:
         """Remove the directory of all jobs, unless it is in use."""
@@ -163,7 +145,7 @@ class HiddenByController:
                 os.rmdir(self.parent)
 
     def _directory(self, key: Key) -> str:
-        return self._elsewhere.get(key, f"{self.parent}/{cgroup_name(key)}")
+        return f"{self.parent}/{cgroup_name(key)}"
 
     def _exists(self, key: Key) -> bool:
         return os.path.isdir(self._directory(key))

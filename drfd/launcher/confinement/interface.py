@@ -121,9 +121,6 @@ class Confinement(ABC):
         """Return the attempt's cgroup, relative to each mount point, or None without cgroups."""
         return None
 
-    def adopt(self, key: Key) -> None:  # noqa: B027  # most have nothing to take over
-        """Take over an attempt of an earlier launcher; called for each at the start."""
-
     @abstractmethod
     def hiding(self) -> tuple[bool, str]:
         """Return whether device nodes can be hidden from jobs, and in a sentence how or why not."""

@@ -294,38 +294,6 @@ def test_on_version_1_hiding_is_tried_and_leaves_nothing(by_controller):
     assert not Path(by_controller.parent or "").exists()
 
 
-@pytest.mark.slow
-@has_devices
-def test_a_launcher_in_another_cgroup_finds_where_the_last_one_has_hidden_devices(by_controller):
-    """A command that the user runs inside the job must not see them either."""
-    by_controller.hide(KEY, {FULL})
-    (directory,) = by_controller.entrance(KEY)
-    reads, writes = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            Path(directory, "tasks").write_text("0")
-            os.close(writes)
-            os.read(reads, 1)
-        finally:
-            os._exit(0)
-    while (
-        f"devices:{directory.removeprefix(OWN or '')}\n"
-        not in Path(f"/proc/{pid}/cgroup").read_text()
-    ):
-        os.sched_yield()
-    moved = MEMBERSHIPS.replace(":devices:/", ":devices:/elsewhere/")
-    later = HiddenByController(MOUNTINFO, moved, "drfd-test-hiding", "")
-    later.adopt(KEY, lambda: [pid])
-    later.adopt(OTHER_KEY, lambda: [pid])
-    assert (later.entrance(KEY), later.leftovers()) == ([directory], [KEY])
-    assert later.entrance(OTHER_KEY) == []
-    later.gone(KEY)
-    assert later.leftovers() == []
-    os.close(writes)
-    os.waitpid(pid, 0)
-
-
 def make_denying(directory: Path, listed: str) -> None:
     directory.mkdir(parents=True)
     (directory / "devices.deny").touch()
