@@ -318,18 +318,6 @@ def peak_memory(mounts: Mapping[str, str], cgroup: str) -> int | None:
     return _read(mounts, "memory", cgroup, name, _count)
 
 
-def refusal(mounts: Mapping[str, str], cgroup: str) -> PermissionError | None:
-    """Return the error that keeps this process from reading an existing cgroup, or None."""
-    for mount in mounts.values():
-        try:
-            os.scandir(os.path.join(mount, cgroup)).close()
-        except PermissionError as error:
-            return error
-        except OSError:
-            continue
-    return None
-
-
 def pinned_cpus(mounts: Mapping[str, str], cgroup: str) -> str | None:
     """Return the CPUs that an attempt is pinned to, as "0-3,8", or None if it is not pinned. The
     cgroup of a pinned attempt has memory nodes of its own and, on version 1, migrates memory to

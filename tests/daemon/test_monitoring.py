@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
@@ -124,25 +123,6 @@ def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(me
     assert meter.finish(LENDING, 30.0, None) is None
     undated = structs.replace(LENDING, started_mono_s=None)
     assert meter.finish(undated, 30.0, 1000.0) == Usage(lent_us=0)
-
-
-def test_that_it_may_not_look_is_in_the_log_once(meter, tmp_path, caplog):
-    """All jobs seemed to use nothing, and what they used counted as a load from outside drfd."""
-    write(tmp_path, 0, 1, 1)
-    for number in (1, 2):
-        meter.watch((number, 1), 99, "drfd/1.1")
-    (tmp_path / "drfd/1.1").chmod(0)
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(65534)
-    try:
-        for number in (1, 1, 2):
-            meter.sample(structs.replace(JOB, id=number))
-    finally:
-        if is_root:
-            os.seteuid(0)
-        (tmp_path / "drfd/1.1").chmod(0o700)
-    assert [each.split(" error=")[0] for each in caplog.messages] == ["event=not-measured job=1"]
 
 
 @pytest.fixture

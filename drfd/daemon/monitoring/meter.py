@@ -23,7 +23,6 @@ from itertools import islice
 from msgspec import structs
 
 from drfd.common.errors import HostError
-from drfd.common.journald import about
 from drfd.core.decisions.outcome import (
     GPU_READINGS,
     IO_WINDOW_S,
@@ -206,8 +205,6 @@ class Meter:
     #: Processor time of all removed attempts.
     _removed_cpu_s: float = 0.0
     _removed_niced_s: float = 0.0
-    #: Whether it has been logged that usage may not be read.
-    _logged_refusal: bool = False
 
     def configure(self, hello: Message) -> None:
         """Note where the launcher has cgroups mounted, and whether disk rates have to be judged
@@ -281,7 +278,6 @@ class Meter:
         before = watched.samples[-1] if is_partial else None
         sample = measurements.sample_cgroup(self.mounts, watched.cgroup, self.mono(), before)
         watched.sampled += 1
-        self._log_refusal(job, watched.cgroup, sample)
         if self.judges_io:
             seen = measurements.sample_processes(watched.runner_pid, sample.mono_s)
             sample = replace(sample, read_bytes=seen.read_bytes, written_bytes=seen.written_bytes)
@@ -311,15 +307,6 @@ class Meter:
         tally = before.plus(job.spec.demand.cores_milli, cpu_us, mono_ms)
         self.lent_tallies[key] = tally
         return tally.lent_us - before.lent_us
-
-    def _log_refusal(self, job: Job, cgroup: str, sample: Sample) -> None:
-        """Log, once, that this process may not read the counters of jobs."""
-        if self._logged_refusal or (sample.cpu_s, sample.memory_bytes) != (None, None):
-            return
-        error = measurements.refusal(self.mounts, cgroup)
-        if error is not None:
-            self._logged_refusal = True
-            log.error("event=not-measured job=%d error=%s", job.id, error, extra=about(job=job.id))
 
     def usage(self, job: Job) -> Usage | None:
         """Return the latest reading, or None before the first. After a restart, the earlier use of
