@@ -40,7 +40,6 @@ from drfd.daemon.lookup.snapshots import SnapshotFeed
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users import quotas
 from drfd.daemon.users.accounts import Accounts, directory_slow
-from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.daemon.users.quotas import UNKNOWN, quota_uid
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import peer_of
@@ -59,8 +58,6 @@ RETRY_S = 1.0
 FRAME_S = 30.0
 #: Bytes of a request read at a time. A request with more is a long one.
 PIECE_BYTES = 64 << 10
-#: Rows of a long list that are encoded before other tasks run.
-_ROWS_AT_ONCE = 20
 #: Bytes of a reply written at a time.
 _SEND_BYTES = 1 << 15
 #: Seconds that the daemon waits at its end for a client to read its last reply.
@@ -164,20 +161,6 @@ class Frames:
 def encode(view: Mapping[str, object]) -> bytes:
     """Return a reply as a line."""
     return _encoder.encode({"ok": True, **view}) + b"\n"
-
-
-async def encode_in_parts(view: Mapping[str, object]) -> bytes:
-    """Return a reply as a line. Other tasks run while the rows of a long list are encoded."""
-    for name, rows in view.items():
-        if isinstance(rows, list) and len(rows) > _ROWS_AT_ONCE:
-            encoded: list[msgspec.Raw] = []
-            yielding = CooperativeYield()
-            for first in range(0, len(rows), _ROWS_AT_ONCE):
-                part = rows[first : first + _ROWS_AT_ONCE]
-                encoded += map(msgspec.Raw, map(_encoder.encode, part))
-                await yielding.maybe_yield()
-            view = {**view, name: encoded}
-    return encode(view)
 
 
 def encode_error(error: DrfdError) -> bytes:
@@ -403,7 +386,7 @@ class Server:
             result = await self._carry_out(actor, client.gid, request)
         # In the next round of the loop, so that the client need not wait for it.
         asyncio.get_running_loop().call_soon(log_audit, actor, request, result)
-        return await _encode_result(result)
+        return _encode_result(result)
 
     @verb(msg.SubmitListRequest)
     async def _submit_list(
@@ -464,7 +447,7 @@ class Server:
         `wait` may take days)."""
         actor, known = client.actor, VERBS[type(request)]
         if isinstance(request, msg.SubmitListRequest):
-            return await encode_in_parts(await self._submit_list(client, request))
+            return encode(await self._submit_list(client, request))
         refused = None if actor.is_admin else await self._delay_change(actor, known, request)
         if refused is not None:
             return encode_error(refused)
@@ -494,7 +477,7 @@ class Server:
     async def _reply(self, actor: Actor, gid: int, request: msg.Request) -> bytes:
         result = await self._carry_out(actor, gid, request)
         log_audit(actor, request, result)
-        return await _encode_result(result)
+        return _encode_result(result)
 
     async def _carry_out(self, actor: Actor, gid: int, request: msg.Request) -> Reply | DrfdError:
         """Carry out a request, and return the reply or the refusal, which the caller logs. A
@@ -555,10 +538,8 @@ def _report_dropped(error: MemoryError) -> None:
     asyncio.get_running_loop().call_exception_handler(trouble)
 
 
-async def _encode_result(result: Reply | DrfdError) -> bytes:
-    if isinstance(result, DrfdError):
-        return encode_error(result)
-    return await encode_in_parts(result)
+def _encode_result(result: Reply | DrfdError) -> bytes:
+    return encode_error(result) if isinstance(result, DrfdError) else encode(result)
 
 
 def _decode(line: bytes) -> msg.Request | DrfdError:

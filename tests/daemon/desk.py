@@ -113,12 +113,13 @@ class Desk:
         """The reply to a request of this actor. Raises what refuses it."""
         line = json.dumps({"v": 1, **fields}).encode()
         reply = cast(View, await self.requests.answer(actor, actor.uid, decode_request(line)))
-        if isinstance(reply.get("jobs"), list):
-            # The rows of a long list are kept as they are sent.
-            reply["jobs"] = [
-                msgspec.json.decode(row) if isinstance(row, msgspec.Raw) else row
-                for row in reply["jobs"]
-            ]
+        for name in ("jobs", "ended", "never"):
+            if isinstance(reply.get(name), list):
+                # The rows of a long list are kept as they are sent.
+                reply[name] = [
+                    msgspec.json.decode(row) if isinstance(row, msgspec.Raw) else row
+                    for row in reply[name]
+                ]
         assert misfits(reply, REPLIES.get(fields["op"], BatchReply)) == []
         return reply
 

@@ -23,7 +23,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import Actor, Job, JobState
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
-from drfd.daemon.lookup.views import exit_status, reason_view
+from drfd.daemon.lookup.views import exit_status, packed, reason_view
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.loop_time import PART_S, CooperativeYield, in_parts
 from drfd.protocol import replies
@@ -202,14 +202,14 @@ class WaitHandler:
         ended: list[replies.JobView | replies.EndedArrayView] = []
         never: list[replies.JobView] = []
         for job_id in found:
-            ended.append(await self._ended_view(job_id, actor))
+            ended.append(packed(await self._ended_view(job_id, actor), len(ended)))
             await yielding.maybe_yield()
         for job_id in () if done else ids:
             stuck = self.waiting.stuck(job_id)
             if stuck is not None:
                 view = self.lookup.view(stuck, actor)
                 view["reason"] = self.waiting.in_vain(stuck) or view["reason"]
-                never.append(view)
+                never.append(packed(view, len(never)))
             await yielding.maybe_yield()
         return {"done": done, "ended": ended, "never": never}
 
