@@ -155,7 +155,7 @@ static int reap(struct wait *wait)
 		/* A job that has itself traced (PTRACE_TRACEME) is traced by this process, until it is killed. */
 		if (WIFSTOPPED(found))
 			continue;
-		if (pid == wait->pid)
+		if (pid == wait->pid && !wait->is_over)
 			wait->status = found, wait->is_over = 1;
 		wait->cpu_us += (unsigned long)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000;
 		wait->cpu_us += (unsigned long)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
