@@ -16,21 +16,15 @@ from typing import TypeVar
 
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
+from drfd.common.units import parse_duration, parse_size
 from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.grammar import SBATCH, Given, Options, refusal
 from drfd_cli.submit_warnings import option_lines
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE | re.ASCII)
-_TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+))?(?::(?P<s>\d+))?)|"
-    r"(?:(?P<h3>\d+):(?P<m3>\d+):(?P<s3>\d+))|(?:(?P<m2>\d+)(?::(?P<s2>\d+))?)",
-    re.ASCII,
-)
 _AFTER = re.compile(
     r"(after|afterok|afterany|afternotok|aftercorr):(\d+(?:_\d+)?(?::\d+(?:_\d+)?)*)",
     re.ASCII | re.IGNORECASE,
 )
-_HOW = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
 _DISTRIBUTION = re.compile(
     r"(\*|block|cyclic|arbitrary|plane(=\d+)?)(:(\*|block|cyclic|fcyclic)){0,2}(,(no)?pack)?",
     re.ASCII | re.IGNORECASE,
@@ -140,26 +134,27 @@ def read_count(text: str, limit: int = 999_999) -> int:
 
 def read_size(text: str) -> int:
     """Return the bytes of an amount of memory, in mebibytes without a unit."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise Unfit("is not a size", "write 4000 (MiB), 4G or 512M")
-    return int(
-        float(match[1]) * (1 << {"K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper() or "M"])
-    )
+    try:
+        return 0 if text == "0" else parse_size(f"{text}M" if text.isdecimal() else text)
+    except Refused:
+        raise Unfit("is not a size", "write 4000 (MiB), 4G or 512M") from None
 
 
 def read_limit(text: str) -> int:
     """Return the seconds of a time limit, or 0 for no limit."""
-    if text.lower() in ("0", "unlimited", "infinite", "-1"):
+    fault = Unfit("is not a time of Slurm", "write 90 (minutes) or 1-12:00:00")
+    if text.lower() in ("unlimited", "infinite", "-1"):
         return 0
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise Unfit("is not a time of Slurm", "write 90 (minutes) or 1-12:00:00")
-    part = {name: int(value or 0) for name, value in match.groupdict().items()}
-    seconds = part["days"] * 86400 + (part["h"] + part["h3"]) * 3600
-    seconds += (part["m"] + part["m3"] + part["m2"]) * 60
-    seconds += part["s"] + part["s3"] + part["s2"]
-    # A limit has whole minutes in Slurm, and nothing, however it is written, is no limit.
+    if not re.fullmatch("[0-9][0-9:-]*", text):
+        raise fault
+    if not text.strip("0:-"):
+        # Nothing, however it is written, is no limit.
+        return 0
+    try:
+        seconds = parse_duration(f"{text}m" if text.isdecimal() else text)
+    except Refused:
+        raise fault from None
+    # A limit has whole minutes in Slurm.
     return -(-seconds // 60) * 60
 
 
@@ -398,8 +393,8 @@ def _dependency(text: str, made: Translation) -> None:
             continue
         if kind == "aftercorr":
             made.unsupported.append(f"{part}, in place of it the whole array is awaited")
-        how = _HOW.get(kind, "ok")
-        made.words += ["--after", ",".join(f"{each}:{how}" for each in ids)]
+            kind = "afterok"
+        made.words += ["--after", f"{kind}:{match[2]}"]
 
 
 def _mail(asked: Asked, made: Translation) -> None:

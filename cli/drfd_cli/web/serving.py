@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import secrets
 import signal
 import socket
@@ -161,18 +162,14 @@ _BACKLOG = 64
 def listen_on_port(port: int) -> socket.socket:
     """Return a socket that listens on a loopback port, any free one if it is 0. Raises
     HostError."""
-    listener = socket.socket(socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", port))
-        listener.listen(_BACKLOG)
+        return socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
     except OSError as error:
-        listener.close()
+        why = os.strerror(error.errno or 0)
         raise HostError(
-            "no-port", f"cannot listen on port {port}: {error.strerror}",
+            "no-port", f"cannot listen on port {port}: {why}",
             hint="another one: --port NUMBER",
         ) from None  # fmt: skip
-    return listener
 
 
 def serve(

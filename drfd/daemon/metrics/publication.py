@@ -181,27 +181,15 @@ def open_outlets(settings: MetricsSettings) -> Outlets:
     if outlets.warnings or settings.port is None:
         return outlets
     try:
-        outlets.tcp = _listen(settings.port)
+        outlets.tcp = socket.create_server((LOOPBACK, settings.port))
     except OSError as error:
         cure = "choose another port and restart drfd"
         if error.errno == errno.EAFNOSUPPORT:
             cure = "the unit drfd.service keeps it from the network: see administration.md"
         place = f"{LOOPBACK}:{settings.port}"
-        text = f"metrics.port: cannot listen at {place}: {error.strerror}; {cure}"
+        text = f"metrics.port: cannot listen at {place}: {os.strerror(error.errno or 0)}; {cure}"
         outlets.warnings = (text,)
     return outlets
-
-
-def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, port))
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 async def _write_regularly(path: Path, interval_s: int, source: MetricsSource) -> None:
