@@ -207,7 +207,7 @@ FATES: dict[int, dict[str, Message]] = {
     1: {},
     2: {"runner": RUNNER},
     3: {"runner": RUNNER, "running": RUNNING},
-    4: {"runner": RUNNER, "failed": {"by_root": 0, "report": b"program\0002\0x".hex()}},
+    4: {"runner": RUNNER, "launch_failed": {"by_root": 0, "report": b"program\0002\0x".hex()}},
     5: {"runner": RUNNER, "running": RUNNING, "ended": ENDED},
     6: {
         "runner": RUNNER, "running": RUNNING,
@@ -271,9 +271,9 @@ REPORTS: list[Message] = [
         "report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": "drfd/5.1", "runner_pid": 10,
         "lends": True,
     },
-    {"report": "broke", **_ONE, "text": "there is no command x in the job's PATH"},
+    {"report": "launch_failed", **_ONE, "text": "there is no command x in the job's PATH"},
     {
-        "report": "shortage", **_ONE, "text": "it has no process: EAGAIN", "whose": "machine",
+        "report": "launch_failed", **_ONE, "text": "it has no process: EAGAIN", "whose": "machine",
         "resource": "EAGAIN",
     },
     {"report": "ended", **_ONE, **ENDED},

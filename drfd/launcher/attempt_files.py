@@ -4,16 +4,17 @@ One file per attempt, `ID.ATTEMPT`, to which JSON lines are only ever appended; 
 flock on it as long as it runs, so the kernel knows whether a runner is alive. The records, in
 order:
 
-    created   the launcher is about to start a runner: when, for whom, in which cgroup
-    runner    the runner has started: its pid and start time
-    submitted Slurm has the job, under this number of its own; in place of `runner`, where the
-              attempt is on a node of Slurm's
-    running   the job's program is about to be released; from here on it is never launched again
-    failed    its program could not be run, and why
-    ended     its first process is gone, and how
-    counted   what the kernel has counted until then; it becomes a part of `ended`
-    notifying the owner's command that reports the end is about to run; it runs only once
-    notified  how that command ended
+    created        the launcher is about to start a runner: when, for whom, in which cgroup
+    runner         the runner has started: its pid and start time
+    submitted      Slurm has the job, under this number of its own; in place of `runner`, where the
+                   attempt is on a node of Slurm's
+    running        the job's program is about to be released; from here on it is never launched
+                   again
+    launch_failed  its program could not be run, and why
+    ended          its first process is gone, and how
+    counted        what the kernel has counted until then; it becomes a part of `ended`
+    notifying      the owner's command that reports the end is about to run; it runs only once
+    notified       how that command ended
 
 A line that cannot be read, as after a power cut, may have been any record: the attempt counts as
 "may have run", because a program must never be released a second time. Only a partial last line
@@ -85,7 +86,7 @@ class Attempt:
     runner: Record | None = None
     submitted: Record | None = None
     running: Record | None = None
-    failed: Record | None = None
+    launch_failed: Record | None = None
     ended: Record | None = None
     signalled: Record | None = None
     notifying: Record | None = None
@@ -100,7 +101,7 @@ class Attempt:
 
     @property
     def is_over(self) -> bool:
-        return self.failed is not None or self.ended is not None
+        return self.launch_failed is not None or self.ended is not None
 
     @property
     def may_have_run(self) -> bool:
@@ -110,7 +111,7 @@ class Attempt:
 
 _PIECE_BYTES = 1 << 16
 _KINDS = [
-    *("created", "runner", "submitted", "running", "failed", "ended", "counted"),
+    *("created", "runner", "submitted", "running", "launch_failed", "ended", "counted"),
     *("signalled", "notifying", "notified"),
 ]
 #: Stands for a first record that cannot be read: no uid, and any boot.

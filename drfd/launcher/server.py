@@ -52,10 +52,10 @@ from drfd.launcher.runner.shortage import (
     MACHINE,
     MEMORY,
     USER,
+    Shortage,
     failure,
     is_shortage,
     machine_text,
-    read_failure,
     shortage_of,
 )
 from drfd.launcher.runner.starter.plan import JobStart
@@ -97,7 +97,7 @@ def reports_from(
     running = attempt.running
     created = attempt.created
     is_dated = None not in (created["at_s"], created["mono_s"])
-    if running is not None and attempt.failed is None and is_dated:
+    if running is not None and attempt.launch_failed is None and is_dated:
         up = {
             "at_s": created["at_s"],
             "mono_s": created["mono_s"],
@@ -107,11 +107,8 @@ def reports_from(
         if LENDS in created:
             up[LENDS] = created[LENDS]
         reports.append(("up", up))
-    short = None if attempt.failed is None else read_failure(attempt.failed)
-    if short is not None:
-        reports.append(("shortage", short))
-    elif attempt.failed is not None:
-        reports.append(("broke", {"text": attempt.failed["text"]}))
+    if attempt.launch_failed is not None:
+        reports.append(("launch_failed", attempt.launch_failed))
     elif attempt.ended is not None and jobs_stop is not None and jobs_stop.affected(attempt):
         end = _unknown_end((False, False), attempt.ended["at_s"])
         reports.append(("ended", end | _loss(attempt, jobs_stop, boot_id)))
@@ -161,13 +158,9 @@ _PRIVATE_TMP = (
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
 #: Number of runners of an attempt that may die before they release the job.
 _MAX_LOST_RUNNERS = 3
-_RUNNERS_LOST = {
-    "text": f"its runner was killed {_MAX_LOST_RUNNERS} times before it could start the job",
-    "whose": MACHINE,
-    "resource": LAUNCHER,
-}
-#: Facts of the answer to a launch that is beyond the launcher's own bounds.
-_FULL = {"whose": MACHINE, "resource": LAUNCHER}
+_RUNNERS_LOST = f"its runner was killed {_MAX_LOST_RUNNERS} times before it could start the job"
+#: The launcher can take care of no more attempts, or not of this one.
+_LAUNCHER_SHORT = Shortage(MACHINE, LAUNCHER)
 
 
 @dataclass
@@ -359,6 +352,10 @@ class Launcher:
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})
 
+    def _fail(self, key: Key, text: str, short: Shortage | None = None) -> None:
+        """Report that an attempt is not launched."""
+        self._tell("launch_failed", key, **failure(text, short))
+
     def _add_notice(self, assignment: Assignment) -> None:
         order = assignment.order
         # The command will have a cgroup again.
@@ -466,7 +463,7 @@ class Launcher:
             short = shortage_of(error, MACHINE)
             if short is None:
                 raise
-            self._tell("shortage", key, text=machine_text(short, error), **asdict(short))
+            self._fail(key, machine_text(short, error), short)
             return False
 
     def _launch(self, assignment: Assignment) -> bool:
@@ -480,7 +477,7 @@ class Launcher:
         known = attempt_files.read(self.attempts_fd, key) if key in self._known else None
         if known is not None and not known.owner.may_be(order.owner):
             # The other job's end, usage and signals must never be taken for this job's.
-            self._tell("broke", key, text=_TAKEN)
+            self._fail(key, _TAKEN)
             return False
         if key in self._runners or (known is not None and known.may_have_run):
             assert known is not None
@@ -492,14 +489,14 @@ class Launcher:
             assignment = with_check(assignment, self.keys)
             refusal = None if assignment.is_signed else _NOT_SIGNED
         if refusal is not None:
-            self._tell("broke", key, text=refusal)
+            self._fail(key, refusal)
             return False
         if key in self._known and not self._remove(key):
             # A runner died before it released its job; the job's process is about to exit.
             self._endings.add(key, remove=True, relaunch=assignment)
             return True
         if full is not None:
-            self._tell("shortage", key, text=full, **_FULL)
+            self._fail(key, full, _LAUNCHER_SHORT)
             return False
         found = self._directory.known(order)
         if found is None:
@@ -544,12 +541,9 @@ class Launcher:
             self._launch_or_close(assignment)
             return
         self._stop_looking_up(key)
-        if isinstance(problem, Denied):
-            self._tell("broke", key, text=str(problem))
-            return
         # The shortage is this user's alone: other users may be in local files, which answer.
-        said = {"whose": USER, "resource": DIRECTORY}
-        self._tell("shortage", key, text=str(problem), **said)
+        short = None if isinstance(problem, Denied) else Shortage(USER, DIRECTORY)
+        self._fail(key, str(problem), short)
 
     def _start(self, job: JobStart, created: attempt_files.Record) -> None:
         order, key = job.assignment.order, job.key
@@ -589,14 +583,14 @@ class Launcher:
             if short is None or not is_shortage(next_error):
                 raise
         if short is None:
-            self._tell("broke", key, text=f"it could not be set up: {error}")
+            self._fail(key, f"it could not be set up: {error}")
             return
         log.warning(
             "event=launch-postponed job=%d attempt=%d resource=%s error=%s",
             *(*key, short.resource, error),
             extra=about(job=key[0]),
         )
-        self._tell("shortage", key, text=machine_text(short, error), **asdict(short))
+        self._fail(key, machine_text(short, error), short)
 
     def _list(self) -> None:
         known = attempt_files.keys(self.attempts_fd)
@@ -705,8 +699,9 @@ class Launcher:
             attempt = self._counted(key, attempt)
         if attempt.is_damaged and not alive:
             log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
-        if attempt.failed is not None:
-            attempt = replace(attempt, failed=self._failure(key, attempt.failed, attempt.created))
+        if attempt.launch_failed is not None:
+            failed = self._failure(key, attempt.launch_failed, attempt.created)
+            attempt = replace(attempt, launch_failed=failed)
         is_lost = not alive and attempt.ended is None
         oom = self.confinement.oom_kills(key) if is_lost else (False, False)
         reports = reports_from(
@@ -722,8 +717,7 @@ class Launcher:
             if kind == but:
                 continue
             if kind == "missing" and self._has_lost_too_many_runners(key):
-                self._tell("shortage", key, of=owner, **_RUNNERS_LOST)
-                continue
+                kind, facts = "launch_failed", failure(_RUNNERS_LOST, _LAUNCHER_SHORT)
             if kind == "ended" and "counted" not in facts:  # The runner was killed.
                 facts = {"counted": self.confinement.counted(key), **facts}
             if kind == "ended" and key in self._without_cgroup:
@@ -736,9 +730,7 @@ class Launcher:
         """Return a failure in words. A shortage of memory is a final one if the job has hit its own
         limit, because it would hit it again."""
         found = failure_of(failed, created)
-        short = read_failure(found)
-        is_own = short is not None and short["resource"] == MEMORY
-        if is_own and self.confinement.counted(key).get("limit_hits"):
+        if found.get("resource") == MEMORY and self.confinement.counted(key).get("limit_hits"):
             return failure(found["text"], None)
         return found
 

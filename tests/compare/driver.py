@@ -16,6 +16,7 @@ same requests have the same effects at the same times, whatever the machine does
 
 import asyncio
 import gc
+import importlib.util
 import json
 import os
 import pwd
@@ -41,6 +42,8 @@ Message = dict[str, Any]
 Key = tuple[int, int]
 
 USERS = {"root": 0, "ann": 1001, "ben": 1002, "cyd": 1003, "dan": 1004}
+#: Whether the tree is older than this file, so that its launcher's reports have other names.
+IS_OLD = importlib.util.find_spec("drfd.core.decisions.decide") is not None
 #: Begin of the names of sockets of clients that are made up.
 _CLIENT = "\0drfd-compare-"
 #: Seconds of real time after which a history hangs.
@@ -342,6 +345,8 @@ class Launcher:
             self._obey(order["cmd"], key)
 
     def _send(self, report: Message) -> None:
+        if IS_OLD and report["report"] == "launch_failed":
+            report = {**report, "report": "shortage" if "whose" in report else "broke"}
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(json.dumps(report).encode() + b"\n")
 
@@ -416,11 +421,11 @@ class Launcher:
         fate = 1.0 if is_sure else random.random()
         left_s = random.choice([0.0, 0.5, 2.0, 5.0, 11.0, 20.0, 45.0, 1e6]) + random.random()
         if fate < 0.05:
-            self._tell("broke", key, text="it could not be set up")
+            self._tell("launch_failed", key, text="it could not be set up")
         elif fate < 0.1:
             # After one of a user or of the machine the baseline tries a single job first.
             facts = {"whose": "job", "resource": "processes"}
-            self._tell("shortage", key, text="there was no process to spare", **facts)
+            self._tell("launch_failed", key, text="there was no process to spare", **facts)
         else:
             left_s = self.fates[key[0]][0] if key[0] in self.fates else left_s
             self._attempts[key] = _Attempt(min(left_s, 2.0) if self._is_kind else left_s)

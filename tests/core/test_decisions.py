@@ -638,7 +638,9 @@ def short(
 ) -> list[ev.Event]:
     """The launch of the job was not to be, and nothing is left of it."""
     attempt = bench.job(job_id).attempt
-    found = bench.feed(st.LaunchShort(now(at_s), job_id, attempt, "no process", whose, "processes"))
+    found = bench.feed(
+        st.LaunchFailed(now(at_s), job_id, attempt, "no process", whose, "processes")
+    )
     return found + bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
 
 

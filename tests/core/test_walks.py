@@ -233,10 +233,10 @@ class Walk:
         job, attempt = self._news()
         chance = self.random.random()
         if chance < 0.2:
-            return st.LaunchAborted(self.now, job.id, attempt, "no such file")
+            return st.LaunchFailed(self.now, job.id, attempt, "no such file")
         if chance < 0.4:
             whose = self.random.choice(list(Whose))
-            return st.LaunchShort(self.now, job.id, attempt, "no room", whose, "processes")
+            return st.LaunchFailed(self.now, job.id, attempt, "no room", whose, "processes")
         return st.AttemptStarted(job.id, attempt, self.now.at_s, self.now.mono_s, None)
 
     def end_news(self) -> st.Stimulus:
@@ -580,7 +580,7 @@ class Life:
             self._record(event)
             broken = self.random.random() < 0.01
             up = attempt_started(job_id, at_s=self.at_s)
-            self._feed(st.LaunchAborted(now(self.at_s), job_id, 1, "gone") if broken else up)
+            self._feed(st.LaunchFailed(now(self.at_s), job_id, 1, "gone") if broken else up)
         return self.last
 
 

@@ -154,8 +154,8 @@ ENDED: dict[str, Any] = {
             st.AttemptStarted(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup=None),
         ),
         (
-            {"report": "broke", **ATTEMPT, "text": "no such file"},
-            st.LaunchAborted(now(), job_id=7, attempt=2, text="no such file"),
+            {"report": "launch_failed", **ATTEMPT, "text": "no such file"},
+            st.LaunchFailed(now(), job_id=7, attempt=2, text="no such file"),
         ),
         ({"report": "frozen", **ATTEMPT}, st.Frozen(now(), job_id=7, attempt=2)),
         ({"report": "missing", **ATTEMPT}, st.AttemptMissing(now(), job_id=7, attempt=2)),
@@ -185,7 +185,10 @@ ENDED: dict[str, Any] = {
             ),
         ),
     ],
-    ids=["up", "up unconfined", "broke", "frozen", "missing", "removed", "told", "ended", "unseen"],
+    ids=[
+        "up", "up unconfined", "launch failed", "frozen", "missing", "removed", "told", "ended",
+        "unseen",
+    ],
 )  # fmt: skip
 def test_a_report_becomes_a_stimulus(report, stimulus):
     assert stimulus_for(read_report(protocol.encode(report)), now(), None) == stimulus
@@ -542,7 +545,7 @@ async def test_one_that_began_before_the_boot_went_down_with_the_machine(
 async def test_strays_are_removed_but_nothing_that_was_never_ours(bench):
     """An id beyond our last one may mean that the journal is an old copy: hands off."""
     gone = [asks(), st.CancelAsked(now(), 1, ALICE)]
-    history = [*gone, st.LaunchAborted(now(), 1, 1, "x"), st.AttemptRemoved(now(), 1, 1)]
+    history = [*gone, st.LaunchFailed(now(), 1, 1, "x"), st.AttemptRemoved(now(), 1, 1)]
     async with bench(history=history, known=[(1, 1), (1, 2), (77, 1)]) as b:
         await b.ready()
         await b.quiet()

@@ -261,7 +261,7 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
         case 6 | 7 | 8:
             return attempt_started(job_id, attempt, step * 60.0)
         case 9 if chance.random() < 0.3:
-            return st.LaunchAborted(when, job_id, attempt, "no such file")
+            return st.LaunchFailed(when, job_id, attempt, "no such file")
         case 10:
             return ended(job_id, attempt, step * 60.0, exit_code=chance.choice((0, 1)))
         case 11:

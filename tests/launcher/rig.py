@@ -258,8 +258,10 @@ class AttemptFiles:
         """What is on record, a failure in words as the launcher tells it."""
         attempt = attempt_files.read(self.fd, key)
         assert attempt is not None, f"no attempt {key}"
-        if attempt.failed is not None:
-            attempt = replace(attempt, failed=failure_of(attempt.failed, attempt.created))
+        if attempt.launch_failed is not None:
+            attempt = replace(
+                attempt, launch_failed=failure_of(attempt.launch_failed, attempt.created)
+            )
         return attempt
 
     def over(self, key: Key = (1, 1)) -> Attempt:

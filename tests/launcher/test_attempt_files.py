@@ -29,7 +29,7 @@ RECORDS: list[tuple[str, Record]] = [
     ("created", CREATED),
     ("runner", {"pid": 10, "start_ticks": 99}),
     ("running", {"pid": 11}),
-    ("failed", {"text": "no \n such } program"}),
+    ("launch_failed", {"text": "no \n such } program"}),
     ("ended", {"exit_code": 7, "signal": None, "cpu_s": 0.25}),
 ]
 
@@ -123,7 +123,7 @@ def test_a_record_that_does_not_fit_on_the_disk_is_an_error():
     out, into = os.pipe()
     os.set_blocking(into, False)
     with pytest.raises(OSError, match=r"of .* bytes written") as raised:
-        attempt_files.append(into, "failed", {"text": "x" * (1 << 21)})
+        attempt_files.append(into, "launch_failed", {"text": "x" * (1 << 21)})
     assert raised.value.errno != errno.EAGAIN
     os.close(out)
     os.close(into)
@@ -162,7 +162,7 @@ FAILED: Record = {"text": "there is no command x"}
 ENDED: Record = {"at_s": 7.0, "mono_s": 8.0, "exit_code": 3, "signal": None, "cpu_s": 0.5}
 
 UP = ("up", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
-BROKE = ("broke", FAILED)
+NOT_LAUNCHED = ("launch_failed", FAILED)
 DONE = ("ended", ENDED)
 MISSING: tuple[str, Message] = ("missing", {})
 
@@ -183,9 +183,9 @@ STARTED = Attempt(BORN, runner=RUNNER, running=RUNNING)
 #: Attempt → its reports while the runner lives.
 SAID = [
     (STARTING, []),
-    (Attempt(BORN, runner=RUNNER, failed=FAILED), [BROKE]),
+    (Attempt(BORN, runner=RUNNER, launch_failed=FAILED), [NOT_LAUNCHED]),
     (STARTED, [UP]),
-    (Attempt(BORN, runner=RUNNER, running=RUNNING, failed=FAILED), [BROKE]),
+    (Attempt(BORN, runner=RUNNER, running=RUNNING, launch_failed=FAILED), [NOT_LAUNCHED]),
     # The kernel's counters are read when the runner is gone.
     (Attempt(BORN, runner=RUNNER, running=RUNNING, ended=ENDED), [UP]),
 ]

@@ -52,7 +52,7 @@ def test_it_is_said_what_became_of_it(controller, work, script, notice):
 
 def test_a_failed_launch_is_notified_too_and_a_command_that_is_not_there_named(controller, work):
     controller.launch(order("no-such-thing", cwd=work))
-    controller.take("broke")
+    controller.take("launch_failed")
     absent = "failed: there is no command nosuchcommand in the job's PATH"
     assert notify(controller, shell("", cwd=work, argv=("nosuchcommand",))) == absent
 

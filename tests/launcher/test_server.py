@@ -102,7 +102,7 @@ def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(launcher, controll
     begin(controller, work)
     pid = pid_in(work / "pid")
     controller.launch(shell("touch ran", cwd=work, **other))
-    assert "another job's attempt" in controller.take("broke", id=1, attempt=1)["text"]
+    assert "another job's attempt" in controller.take("launch_failed", id=1, attempt=1)["text"]
     listed = controller.list()[-1]
     assert listed == {"report": "listed", "known": [[1, 1]]}
     assert controller.owners == {"1.1": shell("", cwd=work).owner.facts()}
@@ -122,13 +122,13 @@ def test_what_cannot_be_run_is_reported_and_leaves_no_trace(launcher, controller
         ({"name": "\ud800"}, "surrogates not allowed"),
     ):
         controller.launch(order("touch", "ran", cwd=work, **changes))
-        assert text in controller.take("broke", id=1, attempt=1)["text"]
+        assert text in controller.take("launch_failed", id=1, attempt=1)["text"]
         assert controller.list() == NOTHING_KNOWN
         assert os.listdir(launcher.files.path) == os.listdir(work) == []
     controller.launch(order("no-such-thing", cwd=work))
     text = "there is no command no-such-thing in the job's PATH"
-    controller.take("broke", id=1, attempt=1, text=text)
-    assert kinds(controller.list()) == ["broke", "listed"]
+    controller.take("launch_failed", id=1, attempt=1, text=text)
+    assert kinds(controller.list()) == ["launch_failed", "listed"]
     remove(controller)
     assert controller.list() == NOTHING_KNOWN
 
@@ -206,7 +206,7 @@ def test_why_a_program_could_not_be_run_is_told_when_the_disk_has_room_again(
     time.sleep(0.3)
     assert lives(runner)
     resource.prlimit(runner, resource.RLIMIT_FSIZE, before)
-    assert "/none" in controller.take("broke", id=1, attempt=1)["text"]
+    assert "/none" in controller.take("launch_failed", id=1, attempt=1)["text"]
 
 
 # -- stopping -------------------------------------------------------------------------------
@@ -573,9 +573,9 @@ def test_uids_are_refused_and_allowed_by_options(make_launcher, work):
     assert ended(controller) == (3, None)
     controller.launch(shell("exit 3", cwd=work, id=2, uid=2_999_999_999))
     refusal = "jobs of uid 2999999999 are not allowed: it is root's or a system account's"
-    controller.take("broke", id=2, text=refusal)
+    controller.take("launch_failed", id=2, text=refusal)
     controller.launch(shell("exit 3", cwd=work, id=3, uid=3_000_000_000))
-    controller.take("broke", id=3, text="there is no user with uid 3000000000 any more")
+    controller.take("launch_failed", id=3, text="there is no user with uid 3000000000 any more")
 
 
 # -- one at a time --------------------------------------------------------------------------

@@ -226,9 +226,9 @@ say(order(94, None, {}), sealed=False)
     finally:
         os.close(ours)
         _, log = launcher.communicate(timeout=60)
-    broke = [json.loads(line) for line in said.split("\n") if '"broke"' in line]
-    assert [each["id"] for each in broke] == [91, 92]
-    assert all("not signed by its user" in each["text"] for each in broke)
+    failed = [json.loads(line) for line in said.split("\n") if '"launch_failed"' in line]
+    assert [each["id"] for each in failed] == [91, 92]
+    assert all("not signed by its user" in each["text"] for each in failed)
     assert b"no variable of drfd's" in log
     assert b"can still be changed" in log
     assert not (home / "ran").exists()

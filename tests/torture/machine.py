@@ -144,12 +144,12 @@ class Machine:
         odds = self.odds(key, f"launch {self.tries[key]}")
         fate = 1.0 if self.is_kind else odds.random()
         if fate < 0.05:
-            self._tell(st.LaunchAborted(self.time.now(), *key, text="it could not be set up"))
+            self._tell(st.LaunchFailed(self.time.now(), *key, text="it could not be set up"))
             return
         if 0.14 <= fate < 0.2:
             whose = Whose.JOB if fate < 0.17 else Whose.USER if fate < 0.19 else Whose.MACHINE
             text = "there was no process to spare"
-            self._tell(st.LaunchShort(self.time.now(), *key, text, whose, "processes"))
+            self._tell(st.LaunchFailed(self.time.now(), *key, text, whose, "processes"))
             return
         attempt = self.attempts[key] = Attempt(key, self.time.now())
         if fate < 0.09:
@@ -293,7 +293,7 @@ class Machine:
             born = attempt.created
             self._tell(st.AttemptStarted(*key, born.at_s, born.mono_s, f"drfd/{key[0]}.{key[1]}"))
         if attempt.broke is not None:
-            self._tell(st.LaunchAborted(self.time.now(), *key, text=attempt.broke))
+            self._tell(st.LaunchFailed(self.time.now(), *key, text=attempt.broke))
         elif attempt.end is not None:
             self._tell(attempt.end)
         elif attempt.has_run and not attempt.runner_lives:

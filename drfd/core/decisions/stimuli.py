@@ -398,41 +398,31 @@ class AttemptReport(Report):
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchAborted(AttemptReport):
+class LaunchFailed(AttemptReport):
     """The attempt's program could not be started."""
 
     text: str
+    #: Of a temporary shortage: whose and what it is, as in `Postponed`.
+    whose: Whose | None = None
+    resource: str = ""
     event = ev.LaunchFailed
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
-        outcome, text = Outcome.LAUNCH_FAILED, self.text
+        at_s, attempt, text = self.now.at_s, self.attempt, self.text
         if job.stop is not None and job.stop.outcome is not None:
+            # The job is to stop, so its launch is not tried again after a shortage either.
             outcome, text = job.stop.outcome, job.stop.text
-        at_s, attempt = self.now.at_s, self.attempt
-        return [ev.LaunchFailed(job.id, at_s, attempt=attempt, text=text, outcome=outcome)]
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchShort(LaunchAborted):
-    """The attempt's program has not run, because of a temporary shortage."""
-
-    whose: Whose
-    #: As in `Postponed`.
-    resource: str
-
-    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
-        if job.stop is not None and job.stop.outcome is not None:
-            # The job is to stop, so its launch is not tried again.
-            return LaunchAborted.judge(self, job, ledger)
-        at_s, resource = self.now.at_s, self.resource
-        why = next_try(
-            ledger.shortages, job, self.whose, text=self.text, resource=resource, at_s=at_s
-        )
-        return [
-            ev.LaunchPostponed(
-                job.id, at_s, attempt=self.attempt, why=why, not_before_s=alone_until_s(why)
+        elif self.whose is None:
+            outcome = Outcome.LAUNCH_FAILED
+        else:
+            why = next_try(
+                ledger.shortages, job, self.whose, text=text, resource=self.resource, at_s=at_s
             )
-        ]
+            until_s = alone_until_s(why)
+            return [
+                ev.LaunchPostponed(job.id, at_s, attempt=attempt, why=why, not_before_s=until_s)
+            ]
+        return [ev.LaunchFailed(job.id, at_s, attempt=attempt, text=text, outcome=outcome)]
 
 
 @dataclass(frozen=True, slots=True)

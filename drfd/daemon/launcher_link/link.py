@@ -547,7 +547,7 @@ class LauncherConnection:
         if job is None or effects.owed(job) != effect or not self._link.is_ready():
             return
         if fault and isinstance(effect, effects.Launch):
-            self._submit(st.LaunchAborted(self._engine.clock(), job.id, job.attempt, _unset(fault)))
+            self._submit(st.LaunchFailed(self._engine.clock(), job.id, job.attempt, _unset(fault)))
         else:
             self._perform(effect, job)
 
@@ -558,20 +558,20 @@ class LauncherConnection:
                 return
             text = self._unkept_limit(job)
             if text is not None:
-                self._submit(st.LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
+                self._submit(st.LaunchFailed(self._engine.clock(), job.id, job.attempt, text))
                 return
             try:
                 found = self._devices().look_up(self._grants(job))
             except DevicesTaken as error:
                 now, whose = self._engine.clock(), Whose.JOB
-                short = st.LaunchShort(
+                short = st.LaunchFailed(
                     now, job.id, job.attempt, text=str(error), whose=whose, resource="devices"
                 )
                 self._submit(short)
                 return
             except DevicesFailed as error:
                 text = _unset(str(error))
-                self._submit(st.LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
+                self._submit(st.LaunchFailed(self._engine.clock(), job.id, job.attempt, text))
                 return
             order, payload = self._order_and_payload(job, found)
             self._order(protocol.LAUNCH, order, messages.payload_for(job.spec, payload))
@@ -683,7 +683,7 @@ class LauncherConnection:
         now = self._engine.clock()
         if isinstance(effect, effects.Launch):
             text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
-            return st.LaunchAborted(now, job.id, job.attempt, text)
+            return st.LaunchFailed(now, job.id, job.attempt, text)
         if isinstance(effect, effects.NotifyNever):
             return st.NeverNotified(now, effect.job_id, _TAKEN)
         if isinstance(effect, effects.RemoveAttempt):

@@ -389,18 +389,13 @@ class StartedReport(_AttemptReport, tag="up", frozen=True, kw_only=True):
     lends: bool | None = None
 
 
-class LaunchAbortedReport(_AttemptReport, tag="broke", frozen=True, kw_only=True):
-    """The program could not be started, for a lasting reason."""
+class LaunchFailedReport(_AttemptReport, tag="launch_failed", frozen=True, kw_only=True):
+    """The program could not be started."""
 
     text: str
-
-
-class ShortageReport(_AttemptReport, tag="shortage", frozen=True, kw_only=True):
-    """The program could not be started for want of a resource."""
-
-    text: str
-    whose: Whose
-    resource: str
+    #: Of a temporary shortage: whose and what it is.
+    whose: Whose | None = None
+    resource: str = ""
 
 
 class EndedReport(_AttemptReport, tag="ended", frozen=True, kw_only=True):
@@ -497,8 +492,7 @@ class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=
 
 AttemptReport = (
     StartedReport
-    | LaunchAbortedReport
-    | ShortageReport
+    | LaunchFailedReport
     | EndedReport
     | FrozenReport
     | MissingReport
@@ -529,12 +523,8 @@ def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> 
     match report:
         case StartedReport():
             return st.AttemptStarted(job_id, attempt, report.at_s, report.mono_s, report.cgroup)
-        case LaunchAbortedReport():
-            return st.LaunchAborted(now, job_id, attempt, report.text)
-        case ShortageReport():
-            return st.LaunchShort(
-                now, job_id, attempt, text=report.text, whose=report.whose, resource=report.resource
-            )
+        case LaunchFailedReport():
+            return st.LaunchFailed(now, job_id, attempt, report.text, report.whose, report.resource)
         case EndedReport():
             return st.AttemptEnded(
                 job_id=job_id,

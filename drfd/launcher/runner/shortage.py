@@ -63,8 +63,8 @@ def shortage_of(error: BaseException, whose: str) -> Shortage | None:
 
 
 def failure(text: str, shortage: Shortage | None) -> Record:
-    """Return the `failed` record of an attempt file: why its program could not be run."""
-    return {"text": text} if shortage is None else {"text": text, "shortage": asdict(shortage)}
+    """Return the `launch_failed` record and report: why the program could not be run."""
+    return {"text": text} if shortage is None else {"text": text, **asdict(shortage)}
 
 
 def _is_directory(error: OSError) -> bool:
@@ -77,12 +77,6 @@ def machine_text(short: Shortage, error: BaseException) -> str:
     """Return what the machine is short of, in a sentence that every user may see."""
     why = error if isinstance(error, LimitFailed) else getattr(error, "strerror", None)
     return f"the machine is short of {SHORT_OF[short.resource]}: {why or 'out of memory'}"
-
-
-def read_failure(failed: Record) -> Record | None:
-    """Return the facts for a report of a postponed launch, or None if the record is of another
-    failure."""
-    return {"text": failed["text"], **failed["shortage"]} if "shortage" in failed else None
 
 
 def is_shortage(error: Exception) -> bool:

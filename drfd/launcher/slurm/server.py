@@ -38,7 +38,7 @@ from drfd.launcher.protocol import (
     RemoveFilesOrder,
     SignalOrder,
 )
-from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_failure
+from drfd.launcher.runner.shortage import JOB, LAUNCHER, MACHINE, SPACE, Shortage, failure
 from drfd.launcher.signatures import SigningKeys, with_check
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
@@ -257,12 +257,8 @@ class SlurmLauncher:
         if attempt.running is not None:
             up = {**self._attempts.start(key), "cgroup": None, "runner_pid": 0}
             self._tell("up", key, of=owner, **up)
-        if attempt.failed is not None:
-            short = read_failure(attempt.failed)
-            if short is None:
-                self._tell("broke", key, of=owner, text=attempt.failed["text"])
-            else:
-                self._tell("shortage", key, of=owner, **short)
+        if attempt.launch_failed is not None:
+            self._tell("launch_failed", key, of=owner, **attempt.launch_failed)
         elif attempt.ended is not None:
             self._tell("ended", key, of=owner, gone=True, **attempt.ended)
 
@@ -291,8 +287,7 @@ class SlurmLauncher:
             return
         if len(self._attempts) >= _MOST_ATTEMPTS:
             text = f"{len(self._attempts)} jobs run or wait to be removed, the most that can be"
-            self._tell("shortage", key, text=text, whose=MACHINE, resource="launcher")
-            assignment.close()
+            self._refuse(assignment, text, Shortage(MACHINE, LAUNCHER))
             return
         after_list = self._times.count
         try:
@@ -305,24 +300,22 @@ class SlurmLauncher:
                 self._attempts.create(key, assignment)
         except OSError as error:
             text = f"its attempt file cannot be made: {error.strerror}"
-            self._tell("shortage", key, text=text, whose=MACHINE, resource="space")
-            assignment.close()
+            self._refuse(assignment, text, Shortage(MACHINE, SPACE))
             return
         self._submissions.add(
             key, assignment, after_list=after_list, may_be_there=known is not None
         )
 
-    def _refuse(self, assignment: Assignment, text: str) -> None:
-        order = assignment.order
+    def _refuse(self, assignment: Assignment, text: str, short: Shortage | None = None) -> None:
         assignment.close()
-        self._tell("broke", order.key, text=text)
+        self._tell("launch_failed", assignment.order.key, **failure(text, short))
 
     def _take_submitted(self, key: Key, slurm_id: int) -> None:
         self._attempts.note_submitted(key, slurm_id)
         self._submitted_after[key] = self._times.count
 
     def _fail(self, key: Key, record: Record) -> None:
-        self._attempts.append(key, "failed", record)
+        self._attempts.append(key, "launch_failed", record)
         self._report(key)
 
     # -- lists ----------------------------------------------------------------------------------

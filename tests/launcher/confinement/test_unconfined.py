@@ -377,13 +377,13 @@ def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(ma
         while len(found) < count:
             report = controller._next()
             found.setdefault(report["id"], report["report"])
-            if report["report"] == "shortage":
+            if report["report"] == "launch_failed":
                 assert report["text"] == (
                     f"as many jobs run as the launcher can take care of: {most}"
                 )
                 assert (report["whose"], report["resource"]) == ("machine", "launcher")
         done.result()
-    assert Counter(found.values()) == {"up": most, "shortage": count - most}
+    assert Counter(found.values()) == {"up": most, "launch_failed": count - most}
     assert descriptors(pid) <= 100
     assert len(list(launcher.files.path.iterdir())) == most
     # Orders to tell somebody of jobs that there are not, and to end these, leave nothing either.

@@ -55,7 +55,7 @@ def me() -> str:
 
 
 def succeeded(attempt: Attempt) -> None:
-    assert attempt.failed is None
+    assert attempt.launch_failed is None
     assert attempt.ended is not None
     assert (attempt.ended["exit_code"], attempt.ended["signal"]) == (0, None)
 
@@ -73,7 +73,7 @@ def out(run) -> Callable[..., str]:
 
 def broke(attempt: Attempt, text: str, *, let_go: bool) -> None:
     """It failed with just this text; `let_go`: at exec, the last moment."""
-    assert attempt.failed == {"text": text}
+    assert attempt.launch_failed == {"text": text}
     assert attempt.ended is None
     assert (attempt.running is not None) == let_go
 
@@ -152,7 +152,7 @@ def test_until_exec_a_process_leaves_no_core(runs, work, terminal):
         (pid,) = until("the job's process", lambda: process.children(runner))
         assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, resource.RLIM_INFINITY)
         os.kill(pid, signal.SIGSEGV)
-        assert runs.over(runner).failed == {"text": "the job's process died before exec"}
+        assert runs.over(runner).launch_failed == {"text": "the job's process died before exec"}
     assert [path.name for path in work.iterdir() if path.name.startswith("core")] == []
 
 
@@ -527,9 +527,9 @@ def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(run, work, 
     """Not as /proc/self/fd/7, which the user never wrote; whether or not it is a known one."""
     env = _script_at(work, head)[1] if is_named else {}
     attempt = run(order("train", cwd=work, script=f"{head}\n", env=env))
-    assert attempt.failed is not None
-    assert "/proc/self/fd" not in attempt.failed["text"]
-    assert "interpreter" in attempt.failed["text"]
+    assert attempt.launch_failed is not None
+    assert "/proc/self/fd" not in attempt.launch_failed["text"]
+    assert "interpreter" in attempt.launch_failed["text"]
 
 
 # -- attached -------------------------------------------------------------------------------
@@ -569,8 +569,8 @@ def test_descriptors_of_others_are_not_taken(runs, work, terminal):
 def test_a_terminal_that_has_left_is_gone(run, work, terminal):
     terminal.close()
     attempt = run(order("touch", "ran", cwd=work, attach=str(terminal.path)))
-    assert attempt.failed is not None
-    assert attempt.failed["text"].startswith(GONE)
+    assert attempt.launch_failed is not None
+    assert attempt.launch_failed["text"].startswith(GONE)
     assert list(work.iterdir()) == []
 
 
@@ -695,7 +695,7 @@ def test_nothing_of_the_machines_is_seen(machine):
         attempt = files.over()
         driver.close()
         files.clean_up()
-        assert attempt.failed is None
+        assert attempt.launch_failed is None
         seen = [part.split() for part in (work / "out").read_text().split("\n\n")]
     both = ["first", "second"]
     assert seen == ([both, both] if is_one else [["first"], ["second"]])

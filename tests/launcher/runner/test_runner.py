@@ -53,7 +53,7 @@ def pid_of(attempt: Attempt) -> int:
 def how(runs: Runs) -> tuple[int | None, int | None]:
     """Exit code and signal of the attempt, once it has ended."""
     attempt = runs.files.over()
-    assert attempt.failed is None
+    assert attempt.launch_failed is None
     assert attempt.ended is not None
     return attempt.ended["exit_code"], attempt.ended["signal"]
 
@@ -274,7 +274,7 @@ def test_a_killed_runner_leaves_no_end_and_no_lock(runs):
     os.kill(runner, signal.SIGKILL)
     runs.driver.reap(runner)
     attempt = runs.files.read()
-    assert (attempt.ended, attempt.failed, attempt.may_have_run) == (None, None, True)
+    assert (attempt.ended, attempt.launch_failed, attempt.may_have_run) == (None, None, True)
     assert not attempt_files.is_locked(runs.files.fd, KEY)
     assert lives(job)
     assert lives(child)
@@ -346,7 +346,7 @@ def test_a_process_that_hangs_before_its_program_begins_is_given_up(runs):
     """Its time limit does not count yet: it would keep what is given to it for ever."""
     attempt = runs.over(runs.start("echo up", place="stopped"))
     text = "entering its directory and opening its output files took longer than 1 s"
-    assert (attempt.failed, attempt.running) == ({"text": text}, None)
+    assert (attempt.launch_failed, attempt.running) == ({"text": text}, None)
     assert not (runs.work / "out").exists()
 
 

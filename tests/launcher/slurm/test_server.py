@@ -161,7 +161,7 @@ def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(slurm):
 def test_a_job_of_an_account_that_is_gone_fails_alone(slurm):
     controller, gone = slurm.connect(), job("true", slurm.jobs, uid=54321)
     controller.launch(gone)
-    assert "no user with uid 54321" in controller.take("broke", id=gone.id)["text"]
+    assert "no user with uid 54321" in controller.take("launch_failed", id=gone.id)["text"]
     other = job("true", slurm.jobs)
     controller.launch(other)
     controller.take("up", id=other.id)
@@ -231,7 +231,7 @@ def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_st
     controller = slurm.connect()
     controller.ask(command, (asked.id, 1))
     # A postponed launch of a job that is to stop is its end.
-    controller.take("shortage", id=asked.id)
+    controller.take("launch_failed", id=asked.id)
     remove(controller, (asked.id, 1))
     assert comments(slurm.cluster, (asked.id, 1)) == []
     assert not (slurm.jobs / "runs").exists()
@@ -256,7 +256,7 @@ def test_a_job_that_slurmctld_has_no_room_for_waits_for_some(slurm):
         controller.take("up", id=last.id)
         asked = job("echo once >> runs", slurm.jobs)
         controller.launch(asked)
-        report = controller.take("shortage", id=asked.id)
+        report = controller.take("launch_failed", id=asked.id)
         assert (report["whose"], report["resource"]) == ("job", "slurm")
         assert not (slurm.jobs / "runs").exists()
     finally:
@@ -303,7 +303,7 @@ def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(slurm, t
     controller = slurm.connect()
     asked = job("touch runs", slurm.jobs)
     controller.launch(asked)
-    while controller._next()["report"] != "shortage":
+    while controller._next()["report"] != "launch_failed":
         pass  # what is said of the job before
     late = f"{JOURNAL}.{asked.id}.1"
     script = f"touch {slurm.jobs}/runs"
@@ -423,7 +423,7 @@ def test_a_job_that_slurmctld_forgets_before_its_start_waits_for_another_submiss
         controller.launch(asked)
         until("a job that waits", lambda: comments(slurm.cluster, (asked.id, 1)) == ["PENDING"])
         set_back(slurm.cluster, before)
-        said = controller.take("shortage", id=asked.id)
+        said = controller.take("launch_failed", id=asked.id)
         assert (said["whose"], said["resource"]) == ("job", "slurm")
         assert "slurmctld has forgotten the job" in said["text"]
     finally:
@@ -453,7 +453,7 @@ def test_a_job_that_slurm_lets_wait_is_taken_back_and_starts_no_more(slurm):
     try:
         asked = job("echo once >> runs", slurm.jobs, node="n2")
         controller.launch(asked)
-        said = controller.take("shortage", id=asked.id)
+        said = controller.take("launch_failed", id=asked.id)
         assert (said["whose"], said["resource"]) == ("job", "slurm")
         assert said["text"].startswith("Slurm has let it wait for 1 s; drf doctor tells ")
         until("its end", lambda: comments(slurm.cluster, (asked.id, 1)) == ["CANCELLED"])
@@ -479,7 +479,7 @@ def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(slurm):
     slurm.cluster.kill("slurmctld")
     controller.launch(asked)
     set_back(slurm.cluster, before)
-    wanted = ("shortage", asked.id), ("ended", runs.id)
+    wanted = ("launch_failed", asked.id), ("ended", runs.id)
     short, end = until("both reports", lambda: taken(controller, *wanted), slurm.cluster.log)
     assert "given its id twice" in short["text"]
     assert end["loss"] == "SLURM_FORGOT"
@@ -534,7 +534,7 @@ def test_a_slurm_that_takes_jobs_of_others_is_given_none(slurm):
         gate.write_text(text.replace("uid == 0 and", "uid == 0 or"))
         heard_of_nodes(controller, fault)
         controller.launch(asked)
-        assert fault in controller.take("shortage", id=asked.id)["text"]
+        assert fault in controller.take("launch_failed", id=asked.id)["text"]
     finally:
         gate.write_text(text)
     heard_of_nodes(controller, "")

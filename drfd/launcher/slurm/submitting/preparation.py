@@ -32,8 +32,8 @@ _SCRIPT_FD = 9
 class Prepared:
     """Descriptors of the files in memory that the process writes to, besides those of `Commands`:
     its output are the paths of the job's output and error output, each before a NUL, and its
-    complaint is a `failed` record, which the user can have cut off (RLIMIT_FSIZE). The holder
-    closes them."""
+    complaint is a `launch_failed` record, which the user can have cut off (RLIMIT_FSIZE). The
+    holder closes them."""
 
     #: The gid of the job, written with root's rights.
     gid_fd: int

@@ -189,7 +189,7 @@ class Submissions:
 
 
 def _why(complaint: str) -> Record:
-    """Return the `failed` record that the process has left, if it has left a whole one."""
+    """Return the `launch_failed` record that the process has left, if it has left a whole one."""
     try:
         record: Record = json.loads(complaint)
     except ValueError:
