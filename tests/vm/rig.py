@@ -31,6 +31,8 @@ PYTHON = "/opt/drfd/bin/python"
 COPY = {
     ROOT / part: f"/srv/drfd/{part}" for part in ("tests", "cli/drfd_experiments", "pyproject.toml")
 }
+#: Where the program that begins jobs' processes is in the guest, with failpoints.
+STARTER = "/srv/drfd-starter"
 #: How much longer than elsewhere tests wait for something.
 PATIENCE = 10
 #: Where each lot of tests leaves what pytest has said of it; kept over reboots.

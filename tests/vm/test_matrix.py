@@ -10,8 +10,18 @@ import shlex
 
 import pytest
 
+from starters import VARIABLE, compiled_starter
 from torture.test_crash_matrix import REACHED, cell_id, cells
-from vm.rig import COPY, IS_FULL, PATIENCE, PRINT_RESULTS, RESULTS, pytest_command, read_outcome
+from vm.rig import (
+    COPY,
+    IS_FULL,
+    PATIENCE,
+    PRINT_RESULTS,
+    RESULTS,
+    STARTER,
+    pytest_command,
+    read_outcome,
+)
 
 pytestmark = [
     pytest.mark.vm,
@@ -39,7 +49,7 @@ def script(user: str) -> str:
     commands = "\n".join(
         f"{pytest_command(f'lot-{number}', [f'@{WHERE}/{number}'])} &" for number in range(LOTS)
     )
-    variables = {"DRFD_TEST_PATIENCE": str(PATIENCE), "DRFD_TORTURE": "1"}
+    variables = {"DRFD_TEST_PATIENCE": str(PATIENCE), "DRFD_TORTURE": "1", VARIABLE: STARTER}
     exports = " ".join(f"{name}={value}" for name, value in variables.items())
     lots = f"cd /srv/drfd && export {exports}\n{commands}\nwait"
     return f"""
@@ -58,7 +68,7 @@ def test_every_promise_holds_by_cgroup_v2(drfd_guest, notes, tmp_path, user, pha
     lots = lots_of(phase)
     for number, tests in enumerate(lots):
         (tmp_path / str(number)).write_text("\n".join(tests) + "\n")
-    copy = {**COPY, tmp_path: WHERE}
+    copy = {**COPY, tmp_path: WHERE, compiled_starter(): STARTER}
     done = drfd_guest.run(script(user), timeout_s=7200, copy=copy).check()
     files = json.loads(done.stdout)
     outcomes = [read_outcome(files, f"lot-{number}") for number in range(LOTS)]

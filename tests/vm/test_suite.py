@@ -20,6 +20,7 @@ from vm.rig import (
     PYTHON,
     RESULTS,
     ROOT,
+    STARTER,
     Outcome,
     pytest_command,
     read_outcome,
@@ -113,8 +114,6 @@ SLURM = [
 SYSTEM = sorted({str(file.relative_to(ROOT)) for file in SYSTEM_TESTS} - {*WITH_ROOT})
 SYSTEM += ["tests/launcher/runner/test_child.py", *SLURM]
 
-#: Where the program that begins jobs' processes is in the guest, with failpoints.
-_STARTER = "/srv/drfd-starter"
 
 #: What is only run when asked for.
 LONG = {"tests.e2e.test_demo.test_figure_9_drf_is_better_than_slots"}
@@ -148,7 +147,7 @@ class Suite:
 def suite(drfd_guest, notes) -> Suite:
     """The system tests beside the others: one of them for each of the guest's processors."""
     # The guest has no compiler.
-    copy = {**COPY, compiled_starter(): _STARTER}
+    copy = {**COPY, compiled_starter(): STARTER}
     done = drfd_guest.run(["bash", "-c", script()], timeout_s=7200, copy=copy).check()
     files = json.loads(done.stdout)
     outcomes = {lot: read_outcome(files, lot) for lot in ("system", "root", "alice", "matrix")}
@@ -168,7 +167,7 @@ def script() -> str:
         chmod -R a+rX .
         install -d -m 1777 {RESULTS}
         # With the last, cells can be named that are not in the matrix's short form.
-        export DRFD_TEST_PATIENCE={PATIENCE} DRFD_TORTURE=1 {VARIABLE}={_STARTER}
+        export DRFD_TEST_PATIENCE={PATIENCE} DRFD_TORTURE=1 {VARIABLE}={STARTER}
         {{
             su -l alice -w DRFD_TEST_PATIENCE,DRFD_TORTURE,{VARIABLE} -c {shlex.quote(alices)}
             PYTHONPATH=tests {PYTHON} -c {shlex.quote(DOCTOR)} >{RESULTS}/doctor
