@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
@@ -64,6 +64,8 @@ Reply = TypeVar("Reply")
 _SHORT_S = 9.95
 #: Characters that change the direction of text: they can make one name look like another.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+#: Most combining marks that a character keeps.
+_MOST_MARKS = 2
 #: Width of a table that goes to a file or a pipe.
 _PLAIN_WIDTH = 160
 #: Least columns of a screen on which unnamed jobs have their commands.
@@ -84,8 +86,21 @@ def clean(text: object, most: int = 200) -> str:
     word = in_local_time(str(text))
     if word.isascii() and word.isprintable() and len(word) <= most:
         return word
-    word = "".join(char if char.isprintable() and char not in _BIDI else "?" for char in word)
+    word = "".join(_harmless(word))
     return word if len(word) <= most else word[: most - 1] + "…"
+
+
+def _harmless(text: str) -> Iterator[str]:
+    """Yield characters that act on no terminal, with a bounded number of marks on each: more reach
+    into other lines."""
+    from unicodedata import combining
+
+    marks = 0
+    for char in text:
+        marks = marks + 1 if combining(char) else 0
+        # Terminals disagree on the width that variation selectors give a character.
+        if marks <= _MOST_MARKS and not "\ufe00" <= char <= "\ufe0f":
+            yield char if char.isprintable() and char not in _BIDI else "?"
 
 
 def columns_of(text: str) -> int:
@@ -105,18 +120,19 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 def shorten(text: object, columns: int) -> str:
     """Return the cleaned text, cut to this width on a screen."""
-    return _cut(clean(text), columns)
+    return cut(clean(text), columns)
 
 
-def _cut(word: str, columns: int) -> str:
+def cut(word: str, columns: int) -> str:
+    """Return a cleaned text, cut to this width on a screen."""
     if columns_of(word) <= columns:
         return word
-    kept = ""
-    for char in word:
-        if columns_of(kept + char) >= columns:
-            break
-        kept += char
-    return kept + "…"
+    room = columns - 1
+    for at, char in enumerate(word):
+        room -= columns_of(char)
+        if room < 0:
+            return word[:at] + "…"
+    return word
 
 
 def named(job: JobView, columns: int, *, always: bool = False) -> str:
@@ -275,13 +291,13 @@ def table_lines(
         return (" " + (" " * apart).join(padded)).rstrip()
 
     def row(cells: Sequence[str], styles: Sequence[str]) -> list[str]:
-        cut, last = [*map(_cut, cells[:-1], widths)], (cells[-1], widths[-1])
-        first, *more = wrapped(*last) if is_broken else [_cut(*last)]
-        blanks = [""] * len(cut)
-        return [line([*cut, first], styles), *(line([*blanks, each], styles) for each in more)]
+        kept, last = [*map(cut, cells[:-1], widths)], (cells[-1], widths[-1])
+        first, *more = wrapped(*last) if is_broken else [cut(*last)]
+        blanks = [""] * len(kept)
+        return [line([*kept, first], styles), *(line([*blanks, each], styles) for each in more)]
 
     rule = "─" * (sum(widths) + apart * (len(widths) - 1))
-    heads = [_cut(name, own) for name, own in zip(names, widths, strict=True)]
+    heads = [cut(name, own) for name, own in zip(names, widths, strict=True)]
     head = ["", line(heads, ["bold"] * len(heads)), f" {rule}"]
     styles = [[getattr(cell, "style", "") for cell in cells] for cells in rows]
     return head, [row(cells, each) for cells, each in zip(texts, styles, strict=True)]

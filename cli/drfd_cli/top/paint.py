@@ -6,20 +6,16 @@ nothing that acts on a terminal.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 
-from rich.cells import get_character_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from drfd_cli.output import clean, wrapped
+from drfd_cli.output import clean, columns_of, cut, pad, wrapped
 
 Line = list[Segment]
 
-#: Most combining marks that a character keeps.
-_MOST_MARKS = 2
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _GRAPHIC = frozenset("▏▎▍▌▋▊▉█·│┃■")
 
@@ -83,35 +79,7 @@ def fit(text: str, columns: int) -> str:
         return ""
     if len(text) <= columns and text.isascii() and text.isprintable():
         return text.ljust(columns)
-    chars = _characters(text, columns)
-    used = sum(width for _, width in chars)
-    if used > columns:
-        while chars and used > columns - 1:
-            used -= chars.pop()[1]
-        chars.append(("…", 1))
-        used += 1
-    return "".join(char for char, _ in chars) + " " * (columns - used)
-
-
-def _characters(text: str, columns: int) -> list[tuple[str, int]]:
-    """Return characters with their marks and widths: all of them, or one more than fits."""
-    found: list[tuple[str, int]] = []
-    used, marks = 0, 0
-    for char in unicodedata.normalize("NFC", clean(text, 4 * columns + 16)):
-        if "\ufe00" <= char <= "\ufe0f":
-            # Terminals disagree on the width that variation selectors give a character.
-            continue
-        width = get_character_cell_size(char)
-        if width == 0:
-            marks += 1
-            if found and marks <= _MOST_MARKS:
-                found[-1] = (found[-1][0] + char, found[-1][1])
-            continue
-        if used > columns:
-            break
-        found.append((char, width))
-        used, marks = used + width, 0
-    return found
+    return pad(cut(clean(text, 4 * columns + 16), columns), columns)
 
 
 def fit_right(text: str, columns: int) -> str:
@@ -121,7 +89,7 @@ def fit_right(text: str, columns: int) -> str:
 
 
 def width_of(line: Iterable[Segment]) -> int:
-    return sum(get_character_cell_size(char) for piece in line for char in piece.text)
+    return sum(columns_of(piece.text) for piece in line)
 
 
 def spaces(columns: int, style: Style | None = None) -> Segment:
