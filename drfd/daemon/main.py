@@ -7,7 +7,6 @@ import asyncio
 import faulthandler
 import logging
 import os
-import pwd
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +34,6 @@ from drfd.protocol.requests import REQUESTS
 from drfd.slurm.files import NAMES
 
 log = logging.getLogger("drfd")
-
-#: Directory where logind has a file for each user that lingers.
-_LINGER = Path("/var/lib/systemd/linger")
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -174,16 +170,12 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
 
 
 def install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:
-    try:
-        lingers = _LINGER.joinpath(pwd.getpwuid(uid).pw_name).exists()
-    except KeyError:
-        lingers = False
     return InstallContext(
         uid=uid,
         is_systems=is_system,
         is_service=is_service,
         has_systemd=service.has_systemd(),
-        lingers=lingers,
+        lingers=service.lingers(uid),
     )
 
 

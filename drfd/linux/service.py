@@ -6,10 +6,14 @@ The variables are removed from the environment, so that no process that we start
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 
+#: Directory in which logind has a file for each user that lingers.
+LINGER = "/var/lib/systemd/linger"
 #: Longest time to wait for the service manager to take a message.
 _SAY_S = 1.0
 
@@ -71,6 +75,15 @@ def take(env: MutableMapping[str, str]) -> Service:
 def has_systemd() -> bool:
     """Return whether systemd is the init system: sd_booted(3)."""
     return os.path.isdir("/run/systemd/system")
+
+
+def lingers(uid: int) -> bool:
+    """Return whether the user's manager, and all below it, keeps running without a session of the
+    user. `loginctl` tells this only for users that logind knows at the moment."""
+    try:
+        return Path(LINGER, pwd.getpwuid(uid).pw_name).exists()
+    except KeyError:
+        return False
 
 
 def _device_and_inode(fd: int) -> str | None:

@@ -719,19 +719,11 @@ _TWO = tuple(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("more", "memory"),
-    [
-        ({"limits_gpus": ["0000:01:00.0"]}, [["0000:01:00.0", 1 << 30]]),
-        # The machine's kernel limits the memory of no GPU.
-        ({"limits_gpus": []}, []),
-    ],
-)
-async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
-    bench, monkeypatch, more, memory
+async def test_the_launcher_is_told_which_gpus_a_job_has_and_how_much_of_their_memory(
+    bench, monkeypatch
 ):
+    """It limits that where the kernel can."""
     async with bench(present=False) as b:
-        b.launcher.hello = {**HELLO, **more}
         b.engine.adopt(with_gpus(0, 1))
         b.link.settings = replace(b.link.settings, countables=_GPUS)
         monkeypatch.setattr(Roster, "look_up", lambda roster: _TWO)
@@ -742,6 +734,7 @@ async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
         await b.ask(st.SubmitAsked(now(), asked))
         await b.quiet()
         (order,) = [each for each in b.taken() if each["cmd"] == "launch"]
+        memory = [["0000:01:00.0", 1 << 30]]
         assert order["devices"] == {"hidden": [["c", 195, 1]], "numa_nodes": [], "memory": memory}
         assert order["variables"]["CUDA_VISIBLE_DEVICES"] == "GPU-0"
 

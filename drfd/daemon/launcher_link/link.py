@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import dataclasses
 import errno
 import logging
 import os
@@ -712,13 +711,11 @@ class LauncherConnection:
         axes = self._engine.rules.axes
         if job.node not in ("", axes.home):
             return ()
-        found = messages.grants_for(
-            job, axes.instances, self._engine.ledger.taken, self._link.settings.countables
+        return tuple(
+            messages.grants_for(
+                job, axes.instances, self._engine.ledger.taken, self._link.settings.countables
+            )
         )
-        if self._link.hello["limits_gpus"]:
-            return tuple(found)
-        # No kernel keeps limits of their memory there.
-        return tuple(dataclasses.replace(each, memory_bytes=0) for each in found)
 
     def _devices(self) -> DeviceTable:
         can_hide, _ = self._link.hello["hiding"]

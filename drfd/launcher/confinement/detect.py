@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.system.files import VANISHED
 from drfd.linux.kernel_files import get
-from drfd.linux.service import has_systemd
+from drfd.linux.service import has_systemd, lingers
 
 #: Option that `move_to_users_manager` adds when it starts this program again.
 MOVED = "--moved"
@@ -139,24 +138,12 @@ def _on_v1(mountinfo: str, group: str) -> CgroupV1:
 _ANSWER_S = 20.0
 
 
-#: Directory in which logind has a file for each user that lingers.
-LINGER = "/var/lib/systemd/linger"
-
 #: Where root's commands are.
 PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NoAnswer(Exception):
     """systemd is not there, or refuses; the text is what it said."""
-
-
-def lingers(uid: int) -> bool:
-    """Return whether the user's manager, and all below it, keeps running without a session of the
-    user. `loginctl` tells this only for users that logind knows at the moment."""
-    try:
-        return Path(LINGER, pwd.getpwuid(uid).pw_name).exists()
-    except KeyError:
-        return False
 
 
 _OPTIONS = ("--quiet", "--collect", "--slice=drfd.slice")

@@ -19,7 +19,7 @@ from drfd.devices import amd
 from drfd.devices.gpu import GpuFault
 from drfd.devices.kernel_files import entries, number
 from drfd.launcher.gpu_meter.kinds import INTEL, drm_gpus
-from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, process_reading
+from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, process_reading, uid_of
 from drfd.linux.kernel_files import word_in
 
 #: Units of drm-usage-stats.rst; a number without one is in bytes.
@@ -119,10 +119,10 @@ class DrmGpus:
             self._holders.clear()
             self._is_whole = True
         clients: dict[_Client, dict[int, _Use]] = {}
-        left: dict[int, int] = {}
+        left: dict[int | None, int] = {}
         for pid in (*known, *others):
             directory = self._root / f"proc/{pid}"
-            user = _user(directory)
+            user = uid_of(directory)
             budget = left.get(user, _MOST_LOOKS)
             try:
                 found, looks, is_whole = _clients(directory / "fdinfo", budget)
@@ -189,15 +189,6 @@ def _utilisation(before: _Use, after: _Use, span_ns: int) -> int | None:
         if span > 0:
             shares.append(min(100, max(0, round(100 * (busy - old_busy) / span))))
     return max(shares, default=None)
-
-
-def _user(directory: Path) -> int:
-    """Return the real uid of the process with this directory in /proc, or -1 if it is gone or
-    hidden. The owner of the directory is root where a process forbids that it is inspected."""
-    for line in word_in(f"{directory}/status").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    return -1
 
 
 def _clients(directory: Path, most: int) -> tuple[dict[_Client, _Use], int, bool]:

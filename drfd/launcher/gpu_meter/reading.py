@@ -62,16 +62,17 @@ def names_processes() -> bool:
 def process_reading(pid: int, memory: int | None, utilisation: int | None) -> ProcessReading:
     return {
         "pid": pid,
-        "uid": _uid(pid),
+        "uid": uid_of(f"/proc/{pid}"),
         "cgroups": _cgroups(pid),
         "memory": memory,
         "utilisation": utilisation,
     }
 
 
-def _uid(pid: int) -> int | None:
-    """Return the real uid of a process, or None if it is gone or hidden."""
-    for line in _lines(f"/proc/{pid}/status"):
+def uid_of(directory: str | os.PathLike[str]) -> int | None:
+    """Return the real uid of the process with this directory in /proc, or None if it is gone or
+    hidden. The owner of the directory is root where a process forbids that it is inspected."""
+    for line in _lines(f"{directory}/status"):
         if line.startswith("Uid:"):
             return int(line.split()[1])
     return None

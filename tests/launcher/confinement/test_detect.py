@@ -24,6 +24,7 @@ from drfd.launcher.confinement.detect import (
     in_own_unit,
     in_unit,
 )
+from drfd.linux import service as service_module
 
 # -- by what is mounted and what is allowed -----------------------------------------------
 
@@ -465,7 +466,7 @@ def test_a_machine_without_systemd_does_not_answer(tmp_path, monkeypatch):
 
 
 def test_lingering_is_what_logind_has_written_down(tmp_path, monkeypatch):
-    monkeypatch.setattr(detect, "LINGER", str(tmp_path))
+    monkeypatch.setattr(service_module, "LINGER", str(tmp_path))
     assert not detect.lingers(os.getuid())
     (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
     assert detect.lingers(os.getuid())
