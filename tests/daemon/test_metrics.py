@@ -145,21 +145,6 @@ def test_users_beyond_the_number_are_one_row():
     assert found["drfd_user_satisfaction_ratio"] == {bob: 0.5}
 
 
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("(other)", "((other))"), ("((other))", "(((other)))"), ("(others)", "(others)"),
-        ("(other", "(other"),
-    ],
-)  # fmt: skip
-def test_no_user_has_the_label_of_another_row(name, label):
-    named = node(f"root.{name}", running=1)
-    found = users(2, named)
-    assert {dict(each)["user"] for each in found["drfd_user_running_jobs"]} >= {"(other)"}
-    found = users(9, named)
-    assert frozenset({("pool", "/"), ("user", label)}) in found["drfd_user_running_jobs"]
-
-
 def test_a_gpu_is_named_by_its_number_and_what_is_not_measured_is_left_out():
     gpu: Any = {
         "name": "0", "pci": "0000:01:00.0", "memory_used": 10, "memory_total": 20,

@@ -39,8 +39,7 @@ _WAIT_BOUNDS_S = (0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0
 _STEP_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 #: The pool label of the whole machine, and of users in no pool. No pool can be called so.
 WHOLE = "/"
-#: The user label of the row for all users beyond the configured number. A user of this name gets
-#: another label; see `_user_label`.
+#: The user label of the row for all users beyond the configured number.
 OTHERS = "(other)"
 #: Per node of the tree: the end of the metric's name, the field of the row, and the help.
 _OF_NODES = (
@@ -295,7 +294,7 @@ def node_rows(
         path = node["path"]
         above, _, name = path.rpartition(".")
         if path in leaves:
-            user = _user_label(show_path(f"{ROOT}.{name}"))
+            user = show_path(f"{ROOT}.{name}")
             users.append(_row(node, _pool_label(above), user, is_held_back=path in held_back))
         elif path in above_leaves or path in configured:
             pools.append(_row(node, _pool_label(path), "", is_held_back=None))
@@ -320,15 +319,6 @@ def node_rows(
 
 def _pool_label(path: str) -> str:
     return WHOLE if path in ("", ROOT) else show_path(path)
-
-
-def _user_label(name: str) -> str:
-    """Return the label of a user of this name: the name, but "(other)" gets parentheses, and so do
-    names that are "(other)" in parentheses. Labels differ where names do."""
-    inner = name
-    while inner != OTHERS and inner.startswith("(") and inner.endswith(")"):
-        inner = inner[1:-1]
-    return f"({name})" if inner == OTHERS else name
 
 
 def _row(node: SnapshotNode, pool: str, user: str, *, is_held_back: bool | None) -> NodeRow:
