@@ -26,7 +26,7 @@ class BackgroundWork:
     def start(
         self,
         work: Callable[[], object],
-        on_end: Callable[[], None],
+        on_end: Callable[[], object],
         *keep: int,
         nice: int = _NICE,
     ) -> int:

@@ -62,9 +62,8 @@ class IpcSweeps:
         self._jobs: Counter[int] = Counter()
         #: uid → when its sweep is due (monotonic time), in this order.
         self._due: dict[int, float] = {}
-        #: uid → pid of the sweep that is running, and the uids whose sweep has been killed.
+        #: uid → pid of the sweep that is running.
         self._live: dict[int, int] = {}
-        self._called_off: set[int] = set()
 
     def begun(self, key: Key, uid: int) -> None:
         """Stop any sweep of this user, because an attempt of the user is about to start."""
@@ -72,8 +71,7 @@ class IpcSweeps:
             self._owners[key] = uid
             self._jobs[uid] += 1
         self._due.pop(uid, None)
-        if uid in self._live and uid not in self._called_off:
-            self._called_off.add(uid)
+        if uid in self._live:
             self._background.kill(self._live[uid])
 
     def gone(self, key: Key) -> None:
@@ -102,39 +100,10 @@ class IpcSweeps:
                 # The killed sweep has not ended and may never do so, so there is only one per user.
                 self._due[uid] = self._mono() + _QUIET_S
                 continue
-            if not is_anything_there():
-                continue
-            try:
-                pid = self._background.start(partial(sweep, uid), partial(self._done, uid))
-            except OSError:
-                # The machine is short of processes. The objects stay and count as external load.
-                continue
-            self._live[uid] = pid
-
-    def _done(self, uid: int) -> None:
-        del self._live[uid]
-        self._called_off.discard(uid)
-
-
-def is_anything_there() -> bool:
-    """Return whether any IPC object exists: a quick check before a process is started."""
-    for kind in _KINDS:
-        try:
-            with open(f"{_SYSV}/{kind}") as file:
-                # The first line holds the column names.
-                if file.readline() and file.readline():
-                    return True
-        except OSError:
-            continue
-    return any(_names_in(directory) for directory in _DIRECTORIES)
-
-
-def _names_in(directory: str) -> bool:
-    try:
-        with os.scandir(directory) as entries:
-            return next(entries, None) is not None
-    except OSError:
-        return False
+            # If the machine is short of processes, the objects stay and count as external load.
+            with suppress(OSError):
+                done = partial(self._live.pop, uid)
+                self._live[uid] = self._background.start(partial(sweep, uid), done)
 
 
 def sweep(uid: int) -> None:
