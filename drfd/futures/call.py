@@ -6,8 +6,8 @@ eight bytes each; a pickle of the function; and one of the arguments of each cal
 relative to the end of the first part. Arguments are positional and keyword ones, or a list of
 positional ones for a call that stands for several.
 
-BATCH.NUMBER appears at once, and has two parts as well: the traceback, or None for a call that has
-returned, and the value or the exception, pickled apart because the reader may be unable to load it.
+BATCH.NUMBER appears at once, and has two pickles as well: of the traceback, or None for a call that
+has returned; and of the value or the exception, which the reader may be unable to load.
 
 Each call waits for the imports here, so the part of `pickle` in C must do.
 """
@@ -38,7 +38,7 @@ def main(batch: str, number: str) -> int:
         value = _dumped_error(error)
     try:
         with open(f"{path}.part", "wb") as file:
-            file.write(dumps((text, value), 5))
+            file.writelines((dumps(text, 5), value))
     except OSError:
         os.unlink(f"{path}.part")  # or the disk stays full
         raise

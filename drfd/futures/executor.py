@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, count, islice
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from drfd.client.client import Client, connect, job_fields
 from drfd.client.values import JobInfo
@@ -43,8 +43,8 @@ T = TypeVar("T")
 
 #: Options of a job that the executor itself needs.
 _OWN = ("array", "script")
-#: Lines of a job's output in the exception that says how it ended.
-_LINES = 5
+#: Of a job's error output in the exception that says how it ended.
+_LINES, _BYTES = 5, 2000
 #: A file that an executor has locked, in its directory.
 _LOCK = "lock"
 
@@ -169,6 +169,11 @@ class Executor(concurrent.futures.Executor):
         futures = self._calls.submit(function, chunks, self._options, is_array=True)
         return _values(futures, until_s)
 
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt:
+            self._calls.cancel_all()
+        self.shutdown()
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls. `wait`: until all have ended. `cancel_futures`: cancel those that
         have not started."""
@@ -184,7 +189,9 @@ class _Calls:
     """The calls of an executor, and of those made by its `options`, that have not ended."""
 
     def __init__(self, client: Client, place: Path) -> None:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The user's state, as the daemon would make it: a mode is for the last directory only.
+        for directory in place.parent, place:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_left(place.absolute(), client)
         self._directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place.absolute()))
         # The kernel unlocks the file when this process ends.
@@ -258,11 +265,14 @@ class _Calls:
                 future._end()
         return future.cancelled()
 
-    def cancel_all(self, futures: Iterable[Future[Any]]) -> None:
-        """Cancel the jobs with one request. The futures are cancelled when they have ended."""
+    def cancel_all(self, futures: Iterable[Future[Any]] | None = None) -> None:
+        """Cancel the jobs of these calls, or of all, with one request. The futures are cancelled
+        when they have ended."""
         if self._is_forked():
             return
         with self._lock, suppress(Refused):  # of those that have ended
+            if futures is None:
+                futures = [future for future, _, _ in self._live.values()]
             self._client.cancel([future.job_id for future in futures if not future.done()])
 
     def close(self, *, wait: bool, cancels: bool) -> None:
@@ -349,20 +359,25 @@ class _Batch:
             file.write(pickle.dumps((sys.path, table)))
             file.writelines((first, *pickled))
 
-    def take(self, number: int) -> tuple[str | None, bytes] | None:
-        """Return the traceback and the pickled value of a call, or None if there is no result, and
-        remove what is not needed any more."""
-        result, found = Path(f"{self.path}.{number}"), None
-        with suppress(FileNotFoundError):
-            found = pickle.loads(result.read_bytes())  # noqa: S301  # of the user's own job
+    def take(self, number: int) -> tuple[str | None, Any] | None:
+        """Return the traceback of a call, or None, and its value or exception. Return None if there
+        is no result. Remove what is not needed any more."""
+        result, text, found = Path(f"{self.path}.{number}"), None, None
+        if result.exists():
+            try:
+                with result.open("rb") as file:
+                    text = pickle.load(file)  # noqa: S301  # of the user's own job
+                    found = text, pickle.load(file)  # noqa: S301  # likewise
+            except BaseException as error:  # also SystemExit: this thread completes other calls too
+                found = text or "what the call has returned cannot be loaded here", error
             result.unlink()
         self._left -= 1
         if not self._left:
             self.path.unlink(missing_ok=True)
-        return cast(tuple[str | None, bytes] | None, found)
+        return found
 
 
-def _complete(future: Future[Any], job: JobInfo, found: tuple[str | None, bytes] | None) -> None:
+def _complete(future: Future[Any], job: JobInfo, found: tuple[str | None, Any] | None) -> None:
     """Complete a future with the result of its call, or with how its job ended."""
     assert job.outcome is not None
     state = job.outcome.code
@@ -371,22 +386,31 @@ def _complete(future: Future[Any], job: JobInfo, found: tuple[str | None, bytes]
     if state == "CANCELLED":
         future._end()
     elif found is None or state not in ("COMPLETED", "FAILED"):
-        lines = future.log().splitlines()[-_LINES:]
-        how = "\n".join((job.outcome.text, *(f"  | {line}" for line in lines)))
+        what = "ended before the call had returned: " if state == "COMPLETED" else ""
+        how = "\n".join((what + job.outcome.text, *(f"  | {line}" for line in _last_errors(job))))
         future.set_exception(_FAILURES.get(state, JobFailed)(job.label, state, how))
     else:
-        text, pickled = found
-        value: Any
-        try:
-            value = pickle.loads(pickled)  # noqa: S301  # likewise
-        except BaseException as error:  # also SystemExit: this thread completes other calls too
-            value, text = error, text or "what the call has returned cannot be loaded here"
+        text, value = found
         if text is None:
             future.set_result(value)
         else:
             # Not by an assignment, which a frozen class refuses.
             BaseException.__setattr__(value, "__cause__", RemoteTraceback(text))
             future.set_exception(value)
+
+
+def _last_errors(job: JobInfo) -> list[str]:
+    """Return the last lines of a job's error output, as far as it can be read."""
+    # A job that never started has written nothing: what its path holds is from another one.
+    if job.stderr is not None and job.started_at is not None:
+        # Without O_NONBLOCK, open of a FIFO without a writer would block (fifo(7)).
+        with (
+            suppress(OSError),
+            open(os.open(job.stderr, os.O_RDONLY | os.O_NONBLOCK), "rb") as file,
+        ):
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))
+            return file.read(_BYTES).decode(errors="replace").splitlines()[-_LINES:]
+    return []
 
 
 def _pickled(value: object) -> bytes:

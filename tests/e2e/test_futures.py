@@ -107,7 +107,10 @@ def test_what_a_call_returns_or_raises_comes_back(executor):
 
 def test_how_a_job_ended_is_an_exception_with_the_advice(executor, instance):
     slow = executor.options(time="1s").submit(time.sleep, 600)
-    gone = executor.submit(os._exit, 3)
+    gone, early = executor.submit(os._exit, 3), executor.submit(os._exit, 0)
+    talks = executor.submit(lambda: print("x" * 100_000, flush=True) or os._exit(1))
+    assert "ended before the call had returned" in str(early.exception())
+    assert len(str(talks.exception())) < 5000
     with pytest.raises(OutOfTime, match=r"TIMEOUT: .*ask for more next time: -t 2s"):
         slow.result()
     with pytest.raises(JobFailed, match="FAILED: exit code 3") as failed:
@@ -130,6 +133,17 @@ def test_calls_are_cancelled(executor, instance):
     assert [future.cancelled() for future in done] == [True] * 3
     ended = executor.submit(math.gcd, 1, 2)
     assert (ended.result(), ended.cancel()) == (1, False)
+
+
+def test_a_block_that_is_interrupted_stops_its_calls(instance):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Executor(socket=instance.socket, directory=instance.work, memory="64M") as executor,
+    ):
+        calls = executor.submit(time.sleep, 600), executor.options(hold=True).submit(math.gcd, 1, 2)
+        wait_for("its start", calls[0].running)
+        raise KeyboardInterrupt
+    assert [future.cancelled() for future in calls] == [True, True]
 
 
 def test_a_shutdown_cancels_what_has_not_started(instance):
@@ -169,6 +183,9 @@ def test_a_map_that_fails_cancels_the_rest(executor, instance):
 def test_a_full_disk_is_told_and_left_to_other_calls(executor, instance):
     """The limit of file sizes stands in for the disk."""
 
+    def unreadable() -> None:
+        os.umask(0o777)
+
     def large() -> bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         return bytes(2 << 20)
@@ -176,6 +193,10 @@ def test_a_full_disk_is_told_and_left_to_other_calls(executor, instance):
     with pytest.raises(JobFailed, match="File too large"):
         executor.submit(large).result()
     assert not list((instance.work / "calls").glob("*/*.part"))
+    if os.getuid():
+        with pytest.raises(PermissionError):
+            executor.submit(unreadable).result()
+    assert executor.submit(math.gcd, 4, 6).result() == 2
 
 
 def test_options_are_those_of_a_job(executor, instance):
@@ -207,7 +228,7 @@ def test_files_of_a_killed_executor_go_with_the_next_one_when_its_jobs_have_ende
     program = (
         "import os, time\n"
         "from drfd.futures import Executor\n"
-        "print(Executor(directory='left', memory='64M').submit(time.sleep, 600).job_id)\n"
+        "print(Executor(directory='own/left', memory='64M').submit(time.sleep, 600).job_id)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "PYTHONUNBUFFERED": "1"}
@@ -215,9 +236,10 @@ def test_files_of_a_killed_executor_go_with_the_next_one_when_its_jobs_have_ende
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env,
         cwd=instance.work, timeout=120,
     )  # fmt: skip
-    left = instance.work / "left"
+    left = instance.work / "own" / "left"
     with Executor(socket=instance.socket, directory=left):
         assert len(list(left.iterdir())) == 2
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (left, left.parent)} == {0o700}
     instance.drf("cancel", done.stdout.strip())
     instance.wait_end(int(done.stdout))
     with Executor(socket=instance.socket, directory=left):
