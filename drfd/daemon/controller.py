@@ -158,6 +158,7 @@ class Daemon:
             self._link.lends,
             self._link.can_lend,
             lambda: self._link.settings.disks,
+            lambda: self._sampler.outside.cores_milli / 1000,
         )
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
         self._retention = Retention(

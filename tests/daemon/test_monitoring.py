@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -658,10 +657,7 @@ class World:
     sent: list[tuple[int, int, Resources]] = field(default_factory=list)
     mono_s: float = 100.0
     busy_s: float = 0.0
-    niced_s: float = 0.0
-    stolen_s: float = 0.0
-    #: Of niced processes of jobs, by pid.
-    niced: dict[AttemptKey, dict[int, float]] = field(default_factory=dict)
+    outside: float = 0.0
     counters: dict[AttemptKey, CpuCounters] = field(default_factory=dict)
     moved: dict[AttemptKey, dict[str, tuple[int, int]]] = field(default_factory=dict)
     lender: Lender = field(init=False)
@@ -672,6 +668,7 @@ class World:
         self.lender = Lender(
             engine, Meter(lambda: self.mono_s), lambda: self._send if self.is_connected else None,
             lambda: self.kinds, lambda key, kind: key not in self.fixed, lambda: self.disks,
+            lambda: self.outside,
         )  # fmt: skip
 
     def _send(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
@@ -702,20 +699,17 @@ class World:
         self.mono_s += 1
         self.sent.clear()
         reading = Reading(
-            self.mono_s, dict(self.counters), self.busy_s, 9, self.niced_s,
-            {key: dict(processes) for key, processes in self.niced.items()}, self.stolen_s,
+            self.mono_s, dict(self.counters), self.busy_s, 9,
             {key: dict(self.moved.get(key, {})) for key in self.lender.watched()},
         )  # fmt: skip
         self.lender.take(reading, self._send)
         return self.sent
 
-    def second(
-        self, *use: tuple[Job, float, bool], outside: float = 0.0, niced: float = 0.0
-    ) -> dict[int, int]:
+    def second(self, *use: tuple[Job, float, bool], outside: float = 0.0) -> dict[int, int]:
         """Let a second pass with this use, by job: cores, and whether its ceiling has held it back.
-        So much of all use is that of niced processes. Returns the ceilings that were sent."""
-        self.busy_s += outside + sum(cores for _, cores, _ in use) - niced
-        self.niced_s += niced
+        Returns the ceilings that were sent."""
+        self.outside = outside
+        self.busy_s += outside + sum(cores for _, cores, _ in use)
         for job, cores, throttled in use:
             before = self.counters[job.id, 1]
             self.counters[job.id, 1] = CpuCounters(
@@ -741,30 +735,12 @@ def world() -> World:
     return World()
 
 
-def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some():
-    world = World(Bench(replace(rules(), beside=Resources())))
-    job, other = world.start(2, 9), world.start(1)
-    for _ in range(6):
-        # One of them is hidden, so all that its job uses may be niced.
-        world.niced = {(job.id, 1): {7: 0.25 * world.mono_s}, (other.id, 1): {9: inf}}
-        world.second((job, 3, True), (other, 0.25, False), outside=5, niced=5.5)
-    assert world.ceiling(job) > 8000
-
-
-def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside():
-    world = World(Bench(replace(rules(), beside=Resources())))
+def test_programs_outside_come_before_loans():
+    world = World(Bench(replace(rules(), beside=Resources(cores_milli=1000))))
     job = world.start(2, 9)
-    for _ in range(4):
-        world.second((job, 6, True))
-    assert world.ceiling(job) > 8000
-    short = world.start(1)
-    world.second((job, 8, True), (short, 1, True))
-    world.counters.pop((short.id, 1))
-    world.bench.feed(ended(short.id))
-    world.bench.feed(st.AttemptRemoved(now(), short.id, 1))
-    # Of its last second only the machine tells.
-    world.second((job, 8, True), outside=1)
-    assert world.ceiling(job) == 9000
+    for _ in range(5):
+        world.second((job, 3, True), outside=6)
+    assert 2000 < world.ceiling(job) < 3000
 
 
 def test_loans_are_taken_back_when_nothing_is_lent_any_more(world):

@@ -34,14 +34,12 @@ from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.options import most_here
 from drfd.core.model.resources import NOTHING, Resources, kind_of
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.monitoring.meter import SOME_NICED, Meter
+from drfd.daemon.monitoring.meter import Meter
 from drfd.host.disks import Disk, rates_by_device
 from drfd.host.measurements import (
     CpuCounters,
     cpu_counters,
     disk_counters,
-    niced_between,
-    niced_processes,
     read_cpu_times,
 )
 from drfd.launcher.protocol import SHARE, WEIGHT, Message
@@ -62,8 +60,6 @@ _Judged = tuple[
     Mapping[int, lending.Judgement],
     Mapping[str, lending.TreeNode],
 ]
-#: The counters of an attempt that has not begun.
-_NONE = CpuCounters(0.0, 0)
 #: States in which a job holds its rates and may use them, and in which the launcher has an attempt
 #: whose ceilings can be moved.
 _USES = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
@@ -78,15 +74,10 @@ class Reading(NamedTuple):
 
     mono_s: float
     attempts: Mapping[AttemptKey, CpuCounters]
-    #: Processor time of all processes since boot, without niced ones, on the CPUs that are given
-    #: out, and their number.
+    #: Processor time of all processes since boot on the CPUs that are given out, with what a
+    #: hypervisor has given to other machines; and the number of these CPUs.
     busy_s: float
     cpus: int
-    #: Of all niced processes since boot, on these CPUs, and of those of attempts, by pid.
-    niced_s: float = 0.0
-    niced: Mapping[AttemptKey, Mapping[int, float]] = MappingProxyType({})
-    #: What a hypervisor has given to other machines since boot, of these CPUs.
-    stolen_s: float = 0.0
     #: Bytes read and written, by attempt and device.
     moved: Mapping[AttemptKey, Mapping[str, tuple[int, int]]] = MappingProxyType({})
 
@@ -106,6 +97,8 @@ class Lender:
     can_lend: Callable[[AttemptKey, str], bool]
     #: The disks that are given out.
     disks: Callable[[], Sequence[Disk]]
+    #: The cores that processes outside drfd use.
+    outside: Callable[[], float]
     #: By attempt and axis, which has the disk's name also where there is only one.
     loans: dict[AttemptKey, dict[str, lending.Loan]] = field(default_factory=dict)
     _readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=_READINGS))
@@ -113,10 +106,6 @@ class Lender:
     #: it is not known what the kernel has, none. An attempt that is not named has its floors.
     _latest: Send | None = None
     _sent: dict[AttemptKey, Mapping[str, int]] = field(default_factory=dict)
-    #: The use by processes outside drfd at the latest step, in cores.
-    _outside: float = 0.0
-    #: Whether niced processes have used some at the latest step.
-    _sees_niced: bool = False
     #: By axis: the nodes with running jobs, computed anew when what jobs hold has changed.
     _places: dict[str, tuple[object, Mapping[str, lending.TreeNode]]] = field(default_factory=dict)
     #: By axis: the arguments of `find_rivals` for the latest judgement, and its result once it is
@@ -154,9 +143,8 @@ class Lender:
         reading = None
         if of_cores or of_disks:
             reading = await asyncio.to_thread(
-                read_counters, dict(self.meter.mounts), of_cores, of_disks,
-                finds_niced=self._sees_niced,
-            )  # fmt: skip
+                read_counters, dict(self.meter.mounts), of_cores, of_disks
+            )
         self.take(reading, send)
 
     def watched(self) -> frozenset[AttemptKey]:
@@ -316,30 +304,14 @@ class Lender:
 
     def _machine(self) -> lending.MachineCores:
         """Return the cores that there are to lend from."""
-        before, after = self._readings[-2], self._readings[-1]
-        span_s = after.mono_s - before.mono_s
-        self._sees_niced = (after.niced_s - before.niced_s) / span_s > SOME_NICED
-        # The kernel gives a job's niced processes as much of what others want as all others of the
-        # job, by its weight. So only those outside are no load.
-        niced_s = min(max(0.0, after.niced_s - before.niced_s), _niced_by_jobs_s(before, after))
-        all_of_it = (max(0.0, after.busy_s - before.busy_s) + niced_s) / span_s
-        stolen = max(0.0, after.stolen_s - before.stolen_s) / span_s
-        # What a job has used that has just been started is all its own; of one that has just ended
-        # nothing is known, and counts as outside: hence the smaller of two readings.
-        by_jobs = sum(
-            max(0.0, last.cpu_s - before.attempts.get(key, _NONE).cpu_s) / span_s
-            for key, last in after.attempts.items()
-        )
-        rules = self.engine.rules
-        outside = 0.0
-        if rules.beside is not None:
-            seen = max(0.0, all_of_it - by_jobs - rules.beside.cores_milli / 1000)
-            outside, self._outside = min(seen, self._outside), seen
+        before, after, rules = self._readings[-2], self._readings[-1], self.engine.rules
+        busy = max(0.0, after.busy_s - before.busy_s) / (after.mono_s - before.mono_s)
+        aside = None if rules.beside is None else rules.beside.cores_milli / 1000
         return lending.MachineCores(
             capacity=rules.own_capacity.cores_milli / 1000,
-            outside=outside,
+            outside=0.0 if aside is None else max(0.0, self.outside() - aside),
             # What is stolen from a machine that is full, nobody can use.
-            busy=min(1.0, (all_of_it + stolen) / after.cpus),
+            busy=min(1.0, busy / after.cpus),
         )
 
     # -- ordering ----------------------------------------------------------------------------------
@@ -398,41 +370,21 @@ def _axes_of(disk: Disk) -> tuple[str, ...]:
     return tuple(f"{kind}:{disk.name}" for kind in DISK_AXES)
 
 
-def _niced_by_jobs_s(before: Reading, after: Reading) -> float:
-    """Return the processor time of niced processes of jobs in between, at most."""
-    found = 0.0
-    for key, processes in after.niced.items():
-        last = after.attempts.get(key, _NONE)
-        used_s = max(0.0, last.cpu_s - before.attempts.get(key, _NONE).cpu_s)
-        found += min(used_s, niced_between(before.niced.get(key, {}), processes))
-    return found
-
-
 def read_counters(
     mounts: Mapping[str, str],
     watched: Mapping[AttemptKey, str],
     of_disks: Mapping[AttemptKey, str] = MappingProxyType({}),
-    *,
-    finds_niced: bool = False,
 ) -> Reading:
     """Read what these cgroups have used of processors, what some have moved to and from disks, and
-    the counters of the machine; with `finds_niced` also those of niced processes in the cgroups."""
-    niced = {
-        key: processes
-        for key, cgroup in (watched.items() if finds_niced else ())
-        if (processes := niced_processes(mounts, cgroup))
-    }
+    the counters of the machine."""
     moved = {key: disk_counters(mounts, cgroup) for key, cgroup in of_disks.items()}
     found = {key: cpu_counters(mounts, cgroup) for key, cgroup in watched.items()}
     mono_s, times = time.monotonic(), read_cpu_times()
     return Reading(
         mono_s,
         {key: counters for key, counters in found.items() if counters is not None},
-        times.busy_s,
+        sum(times),
         len(os.sched_getaffinity(0)),
-        times.niced_s,
-        niced,
-        times.stolen_s,
         {key: counters for key, counters in moved.items() if counters is not None},
     )
 

@@ -625,6 +625,8 @@ class Sampler:
         self._meter = meter
         self._curves = curves
         self._external = ExternalUsage(meter)
+        #: The use by processes outside drfd in the latest round.
+        self.outside = Resources()
 
     async def run(self) -> None:
         has_failed = False
@@ -655,8 +657,10 @@ class Sampler:
         self.save_curves(all_of_them=False)
         last = await asyncio.to_thread(read_machine_use)
         use = self._external.update(first, last)
-        if use is not None and self._engine.see_external(use):
-            self._engine.submit(Work(Tick(self._engine.clock())))
+        if use is not None:
+            self.outside = use
+            if self._engine.see_external(use):
+                self._engine.submit(Work(Tick(self._engine.clock())))
 
     def save_curves(self, *, all_of_them: bool) -> None:
         try:
