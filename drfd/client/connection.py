@@ -39,6 +39,8 @@ _ANSWER_S = 120.0
 _KEY_PATIENCE_S, _LEAST_KEY_PATIENCE_S = 30.0, 5.0
 #: Seconds until the key is looked for again, the first time; then twice as long, up to RETRY_S.
 _KEY_RETRY_S = 0.01
+#: Seconds between two calls of what is done during a wait.
+EVERY_S = 1.0
 #: Rows in a page of a long list.
 _PAGE = 1000
 #: Submissions that are sent together, at most.
@@ -195,17 +197,16 @@ class Connection:
         any_one: bool,
         timeout_s: float | None,
         meanwhile: Callable[[], None] | None = None,
-        every_s: float = 1.0,
     ) -> replies.WaitReply:
         """Wait until the jobs have ended, or one of them if `any_one`, also over restarts of the
-        daemon. `meanwhile` is called each `every_s` seconds until then."""
+        daemon. `meanwhile` is called each second until then."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         reconnect = Reconnect(self)
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 self.send("wait", ids=list(ids), any=any_one, timeout_s=left)
-                while meanwhile is not None and not select([self.fileno()], [], [], every_s)[0]:
+                while meanwhile is not None and not select([self.fileno()], [], [], EVERY_S)[0]:
                     meanwhile()
                 reply: replies.WaitReply = self.receive()
                 return reply

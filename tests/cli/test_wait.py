@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+import drfd.client.connection
 from canned import CannedDaemon, Message
 from cli.drf import Result
 from cli.test_show import ARRAY
 from drfd.client.connection import Connection
+from drfd_cli.commands import wait as wait_module
 from drfd_cli.commands.wait import job_line, wait_for
 
 LINE = "drf: job 42 FAILED: exit code 127\n"
@@ -195,7 +197,10 @@ def watched(daemon, plain, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv("TERM", term)
             patch.setattr(sys, "stderr", Terminal(sent, encoding="utf-8"))
-            wait_for(client, list(ids), pace=0.01, **more)
+            for name in ("_SILENT_S", "_LOOK_S", "_PAUSE_S", "_TIMES"):
+                patch.setattr(wait_module, name, getattr(wait_module, name) / 100)
+            patch.setattr(drfd.client.connection, "EVERY_S", 0.01)
+            wait_for(client, list(ids), **more)
             sys.stderr.flush()
         client.close()
         return sent.getvalue().decode()

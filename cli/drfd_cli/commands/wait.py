@@ -87,12 +87,11 @@ def wait_for(
     any_one: bool = False,
     timeout_s: float | None = None,
     is_quiet: bool = False,
-    pace: float = 1.0,
 ) -> WaitReply:
     """Wait until the jobs have ended. Meanwhile print when the launcher is away, and on a terminal,
-    unless `is_quiet`, show how far the jobs are. `pace` multiplies the intervals between looks."""
-    progress = ProgressLine(client, ids, pace=pace)
-    launcher = LauncherWatch(client, before=progress.clear, pace=pace)
+    unless `is_quiet`, show how far the jobs are."""
+    progress = ProgressLine(client, ids)
+    launcher = LauncherWatch(client, before=progress.clear)
 
     def look() -> None:
         launcher.look()
@@ -100,7 +99,7 @@ def wait_for(
             progress.look()
 
     try:
-        return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=look, every_s=pace)
+        return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=look)
     finally:
         progress.close()
 
@@ -140,20 +139,19 @@ class LauncherWatch:
     """Prints one message when the launcher is away, so that no job starts or ends, and one when it
     is back."""
 
-    def __init__(self, client: Connection, *, before: Callable[[], None], pace: float) -> None:
+    def __init__(self, client: Connection, *, before: Callable[[], None]) -> None:
         """`client` gives the path of the daemon's socket; its connection is not used. `before` is
-        called before each message. `pace` multiplies the intervals."""
+        called before each message."""
         self._path = client.path
         self._before = before
-        self._look_s = _LOOK_S * pace
-        self._next = time.monotonic() + _SILENT_S * pace
+        self._next = time.monotonic() + _SILENT_S
         self._is_away = False
 
     def look(self) -> None:
         """Request the launcher's state if that was not done lately."""
         if time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + self._look_s
+        self._next = time.monotonic() + _LOOK_S
         try:
             # It is closed at once, because hundreds of processes of a user may be waiting.
             with closing(Connection(self._path)) as other:
@@ -279,12 +277,11 @@ def job_line(job: JobView, now_s: float) -> str:
 class ProgressLine:
     """Shows the line on stderr, rewrites it, and erases it; nothing if that is no terminal."""
 
-    def __init__(self, client: Connection, ids: Sequence[Ref], *, pace: float) -> None:
-        """`client` names the daemon; its connection is not used. `pace` multiplies the intervals
-        between requests."""
+    def __init__(self, client: Connection, ids: Sequence[Ref]) -> None:
+        """`client` names the daemon; its connection is not used."""
         self._status = output.StatusLine()
         self._client = client.another() if self._status.is_live else client
-        self._ids, self._pace, self._next = ids, pace, 0.0
+        self._ids, self._next = ids, 0.0
         #: When jobs were counted first (monotonic seconds), and how many of them had ended.
         self._first: tuple[float, int] | None = None
 
@@ -299,7 +296,7 @@ class ProgressLine:
             # The daemon is being restarted, or a job was removed. What is shown still stands.
             self._client.close()
         took = time.monotonic() - began
-        self._next = began + took + self._pace * max(_PAUSE_S, _TIMES * took)
+        self._next = began + took + max(_PAUSE_S, _TIMES * took)
 
     def clear(self) -> None:
         """Erase the line, because another message follows, or nothing."""

@@ -27,17 +27,9 @@ from drfd_cli.terminal.pty import Pty, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn, Protocol
+    from typing import Any, NoReturn
 
-    class PtySocket(Protocol):
-        """The socket at which the job asks for its terminal."""
-
-        path: str
-
-        def fileno(self) -> int: ...
-        def serve(self, relay: Pty | None) -> bool: ...
-        def close(self) -> None: ...
-
+    from drfd_cli.terminal.pty import AttachSocket
 
 #: What a visitor says: the job is to be hung up; it leaves, and this is what it has seen.
 HANG_UP, LEAVE = b"h", b"l"
@@ -77,7 +69,7 @@ def _place(name: str) -> str:
     return os.path.join(state, "drfd", name, os.uname().nodename)
 
 
-def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: PtySocket) -> str:
+def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: AttachSocket) -> str:
     """Fork a process that keeps the terminal and the entrance, and return the path that the output
     goes to. Raises OSError if the path cannot be written; nothing has changed then."""
     path, file = _open_output(client, job_id)
@@ -85,7 +77,7 @@ def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: Pt
     return path
 
 
-def keep_from_the_start(client: Connection, entrance: PtySocket, job_id: int) -> None:
+def keep_from_the_start(client: Connection, entrance: AttachSocket, job_id: int) -> None:
     """Fork a process that gives the job a terminal when it starts, and keeps it. Raises OSError."""
     _, file = _open_output(client, job_id)
     watch = Watch(client.another(), job_id, attended=True)
@@ -174,7 +166,9 @@ def _run(keeper: TerminalKeeper) -> NoReturn:
 class TerminalKeeper:
     """Keeps the terminal of a job until the job has ended."""
 
-    def __init__(self, pty: Pty, watch: Watch, file: int, place: str, entrance: PtySocket) -> None:
+    def __init__(
+        self, pty: Pty, watch: Watch, file: int, place: str, entrance: AttachSocket
+    ) -> None:
         """`file` takes the output. `entrance`: where each run of the job asks for its terminal."""
         self._pty = pty
         self._watch = watch

@@ -73,7 +73,8 @@ class Feed:
         self.past = History(_MOMENTS)
         self.streams = self.asked = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: set[asyncio.Event] = set()
+        #: Set when there is a new snapshot, and then replaced by another one.
+        self._is_new = asyncio.Event()
 
     def wake(self) -> None:
         """Tell all streams, from another thread, that there is a new snapshot."""
@@ -87,20 +88,18 @@ class Feed:
                 self._loop = None
 
     def _wake_all(self) -> None:
-        for event in self._waiting:
-            event.set()
+        self._is_new.set()
+        self._is_new = asyncio.Event()
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the newest snapshot whenever there is one, as server-sent events. A reader that is
         slow gets fewer."""
         self._loop = asyncio.get_running_loop()
-        event = asyncio.Event()
-        self._waiting.add(event)
         self.streams += 1
         try:
             last, was_silent, quiet_s = None, False, 0.0
             while not self.is_over():
-                news = self.news()
+                is_new, news = self._is_new, self.news()
                 is_silent = bool(news.trouble(time.monotonic()))
                 if news is not last or is_silent != was_silent:
                     last, was_silent, quiet_s = news, is_silent, 0.0
@@ -113,13 +112,11 @@ class Feed:
                 elif quiet_s >= self.alive_s:
                     quiet_s = 0.0
                     yield b":\n\n"
-                event.clear()
                 try:
-                    await asyncio.wait_for(event.wait(), self.look_s)
+                    await asyncio.wait_for(is_new.wait(), self.look_s)
                 except TimeoutError:
                     quiet_s += self.look_s
         finally:
-            self._waiting.discard(event)
             self.streams -= 1
 
 
