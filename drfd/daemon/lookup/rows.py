@@ -7,7 +7,6 @@ The rows of what waits are those of snapshots and contain nothing that only the 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
@@ -38,8 +37,6 @@ _MOST_ORDERED = 2000
 #: Least characters of a text that is compared with the codes of reasons, which cost some work.
 _LEAST_CODE = 3
 _CODES = tuple(code.casefold() for code in get_args(Code))
-#: Seconds for which reasons for waiting are cached: they contain times of day.
-_REASONS_S = 5.0
 
 
 @dataclass
@@ -53,7 +50,6 @@ class WaitingRows:
         default_factory=dict, init=False
     )
     _reasons_of: tuple[Plan | None, bool] = field(default=(None, True), init=False)
-    _reasons_until_s: float = field(default=0.0, init=False)
 
     def pending(self) -> dict[int, Row]:
         """Return the first rows in the order of their start; those without one come last."""
@@ -123,15 +119,12 @@ class WaitingRows:
 
     def waiting_rows(self, rows: Iterable[Row]) -> list[replies.SnapshotRow]:
         """Return the rows with the reasons for waiting, which are cached until the next scheduling
-        pass, and for a time."""
+        pass: there is one every few seconds while jobs wait."""
         plan, is_ready = self.engine.scheduler.last_plan, self.engine.launchers.is_ready()
         was_plan, was_ready = self._reasons_of
-        now_s = time.monotonic()
-        if plan is not was_plan or is_ready is not was_ready or now_s > self._reasons_until_s:
+        if plan is not was_plan or is_ready is not was_ready:
             self._reasons.clear()
-        if not self._reasons:
             self._reasons_of = plan, is_ready
-            self._reasons_until_s = now_s + _REASONS_S
         return [self._view(row) for row in rows]
 
     def _view(self, row: Row) -> replies.SnapshotRow:

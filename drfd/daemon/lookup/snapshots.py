@@ -61,10 +61,8 @@ class Overview(WaitingRows):
     #: The rows among them that stand for cancelled tasks, by the array's id.
     _cancelled: dict[int, replies.SnapshotRow] = field(default_factory=dict)
 
-    def begin(self) -> None:
-        """Drop the caches: changes since the last watcher left were not reported."""
-        self._ended = None
-        self._reasons.clear()
+    def __post_init__(self) -> None:
+        self.engine.changes.listen(self.job_changed)
 
     def job_changed(self, job: Job) -> None:
         """Drop the cache that contains the job."""
@@ -196,7 +194,6 @@ class SnapshotFeed:
     #: Returns the processor time of this process.
     spent_s: Callable[[], float] = time.process_time
     _common: _Common | None = None
-    watchers: int = 0
     _encoder: msgspec.json.Encoder = field(default_factory=msgspec.json.Encoder)
 
     async def watch(
@@ -204,28 +201,17 @@ class SnapshotFeed:
     ) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """Yield snapshots, each in two pieces: one at once, and then one every `every_s` seconds,
         but not before the client has read the last one (`has_read`)."""
-        changes = self.overview.engine.changes
-        if not self.watchers:
-            self.overview.begin()
-            changes.listen(self.overview.job_changed)
-        self.watchers += 1
-        try:
-            due_s = self.mono()
-            while True:
-                line, shown = self.line(actor), self._common
-                yield line
-                due_s = max(due_s + every_s, self.mono())
-                await asyncio.sleep(due_s - self.mono())
-                while not has_read():
-                    await asyncio.sleep(POLL_S)
-                if shown is not None and shown is self._common:
-                    # The common part takes long to compute: wait for the next one.
-                    await asyncio.sleep(shown.until_s - self.mono())
-        finally:
-            self.watchers -= 1
-            if not self.watchers:
-                changes.ignore(self.overview.job_changed)
-                self._common = None
+        due_s = self.mono()
+        while True:
+            line, shown = self.line(actor), self._common
+            yield line
+            due_s = max(due_s + every_s, self.mono())
+            await asyncio.sleep(due_s - self.mono())
+            while not has_read():
+                await asyncio.sleep(POLL_S)
+            if shown is not None and shown is self._common:
+                # The common part takes long to compute: wait for the next one.
+                await asyncio.sleep(shown.until_s - self.mono())
 
     def line(self, actor: Actor) -> tuple[bytes, bytes]:
         now_s, begin_s, common = self.mono(), self.spent_s(), self._common
