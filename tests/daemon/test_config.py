@@ -6,6 +6,7 @@ import textwrap
 import time
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -889,5 +890,8 @@ def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypat
 @pytest.mark.parametrize(("owner", "told"), [(0, "after a reboot"), (1000, "for you alone")])
 def test_a_daemon_that_root_started_is_roots_whoever_it_runs_as(owner, told):
     install = install_context(owner, is_system=False, is_service=False)
-    found = cures(install, has_launcher=True, enforcement="cgroup-v2", guessed=[], lacks_pins=False)
+    link = SimpleNamespace(
+        is_ready=lambda: True, hello={}, settings=SimpleNamespace(cores_by="quota")
+    )
+    found = cures(install, [], link)
     assert [told in line for line in found if "daemon" in line] == [True]

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +50,7 @@ from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
 from drfd.journal import history
+from drfd.launcher.protocol import NO_PIN, NO_SHARE
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
 from fakes import (
@@ -1055,19 +1057,22 @@ SERVICE = InstallContext(uid=997, is_systems=True, is_service=True, has_systemd=
 OWN = InstallContext(uid=1000, is_systems=False, is_service=False, has_systemd=True, lingers=True)
 
 
-def look(standing: InstallContext, **given: Any) -> list[str]:
-    usual = {
-        "has_launcher": True, "enforcement": "cgroup-v2", "guessed": (), "lacks_pins": False,
-        "lacks_shares": False,
-    }  # fmt: skip
-    return cures(standing, **usual | given)
+def look(
+    standing: InstallContext, *, enforcement="cgroup-v2", lacks="", disks=(), fault=None
+) -> list[str]:
+    """Look at a daemon whose launcher has no fault, or gets no orders because of it."""
+    link: Any = SimpleNamespace(
+        is_ready=lambda: fault is None,
+        fault=fault,
+        hello={"kind": enforcement, "cores": {"quota": lacks}},
+        settings=SimpleNamespace(cores_by="quota"),
+    )
+    return cures(standing, disks, link)
 
 
 def test_of_a_launcher_of_another_version_it_is_said_what_to_restart():
     fault = "drfd-launcher speaks another version: restart it"
-    found = cures(
-        SERVICE, has_launcher=False, fault=fault, enforcement=None, guessed=[], lacks_pins=False
-    )
+    found = look(SERVICE, fault=fault, enforcement=None)
     assert found == [f"no job starts: {fault}"]
     assert away_text(5.0, is_service=True, fault=fault) == f"no job starts or is stopped: {fault}"
 
@@ -1082,14 +1087,15 @@ def test_who_does_not_linger_is_told_what_a_log_out_does():
 @pytest.mark.parametrize(
     ("lacks", "begin", "cure"),
     [
-        ({"lacks_pins": True, "enforcement": "cgroup-v1"}, "CPUs of their own",
+        ({"lacks": NO_PIN, "enforcement": "cgroup-v1"}, "CPUs of their own",
          "mount -t cgroup -o cpuset"),
-        ({"lacks_pins": True}, "CPUs of their own", "Delegate=cpu cpuset io memory pids"),
-        ({"lacks_shares": True}, "running jobs are lent nothing without the cpu controller",
+        ({"lacks": NO_PIN}, "CPUs of their own", "Delegate=cpu cpuset io memory pids"),
+        ({"lacks": NO_SHARE}, "running jobs are lent nothing without the cpu controller",
          "Delegate=cpu cpuset io memory pids"),
-        ({"lacks_shares": True, "enforcement": "none"}, "limits are only measured",
+        ({"lacks": NO_SHARE, "enforcement": "none"}, "limits are only measured",
          "as root on a machine with cgroups"),
-        ({"guessed": ("data",)}, "the speed of disk data is a guess", "drfd calibrate"),
+        ({"disks": [replace(DATA_DISK, is_guess=True)]}, "the speed of disk data is a guess",
+         "drfd calibrate"),
     ],
 )  # fmt: skip
 def test_who_lacks_something_is_told_the_cure(lacks, begin, cure):

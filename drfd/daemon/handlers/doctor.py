@@ -6,7 +6,7 @@ the replies to `status`, `hello` and changes of jobs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from drfd import __version__
@@ -52,47 +52,23 @@ class InstallContext:
     lingers: bool
 
 
-def find_cures(install: InstallContext, site: Site, link: Link) -> list[str]:
-    """Return the remedies for the present problems."""
+def cures(install: InstallContext, disks: Iterable[Disk], link: Link) -> list[str]:
+    """Return a sentence for each problem and its remedy."""
+    enforcement = link.hello.get("kind")
     control = cores_control(link.hello, link.settings.cores_by).get("cores", "")
-    return cures(
-        install,
-        has_launcher=link.is_ready(),
-        fault=link.fault,
-        enforcement=link.hello.get("kind"),
-        guessed=[disk.name for disk in site.disks if disk.is_guess],
-        lacks_pins=NO_PIN in control,
-        lacks_shares=NO_SHARE in control,
-    )
-
-
-def cures(
-    install: InstallContext,
-    *,
-    has_launcher: bool,
-    fault: str | None = None,
-    enforcement: str | None,
-    guessed: Sequence[str],
-    lacks_pins: bool,
-    lacks_shares: bool = False,
-) -> list[str]:
-    """Return a sentence for each problem and its remedy. `fault` says why a launcher that is there
-    gets no orders, `enforcement` is its kind, `guessed` names the disks whose speed is a guess, and
-    `lacks_pins` says that pinned CPUs are configured but impossible, and `lacks_shares` the same of
-    cores that are lent."""
     found = []
-    if not has_launcher:
+    if not link.is_ready():
         where = "systemctl status drfd-launcher" if install.is_service else "the log of drfd"
         away = f"no job starts while the launcher is away: {where} says why"
-        found.append(f"no job starts: {fault}" if fault else away)
+        found.append(f"no job starts: {link.fault}" if link.fault else away)
     if enforcement == "none":
         found.append(
             "limits are only measured: run drfd as root on a machine with cgroups, "
             "and they will be enforced"
         )
-    if lacks_pins:
+    if NO_PIN in control:
         found.append(f"CPUs of their own need the cpuset controller: {_cpuset(enforcement)}")
-    if lacks_shares and enforcement == "cgroup-v2":
+    if NO_SHARE in control and enforcement == "cgroup-v2":
         found.append(f"running jobs are lent nothing without the cpu controller: {_DELEGATE}")
     if install.uid and not install.is_systems and install.has_systemd and not install.lingers:
         found.append(
@@ -104,11 +80,12 @@ def cures(
             if install.uid
             else "nothing starts this daemon again after a reboot: drfd install makes it a service"
         )
-    for name in guessed:
-        found.append(
-            f"the speed of disk {name} is a guess: drfd calibrate measures it, "
-            "or set read and write under [[disk]]"
-        )
+    found += [
+        f"the speed of disk {disk.name} is a guess: drfd calibrate measures it, "
+        "or set read and write under [[disk]]"
+        for disk in disks
+        if disk.is_guess
+    ]
     return found
 
 

@@ -40,8 +40,8 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.batch import BatchActions, stimulus_maker
 from drfd.daemon.handlers.doctor import (
     InstallContext,
+    cures,
     doctor_view,
-    find_cures,
     gpu_keepings,
     notices,
     window_views,
@@ -325,7 +325,7 @@ class Requests:
         return {
             **view,
             "warnings": [*view["warnings"], *self.reserves.warnings()],
-            "cures": find_cures(self.install, self.site, self.link),
+            "cures": cures(self.install, self.site.disks, self.link),
             "external": views.external_view(self.engine.external),
             "draining": self.engine.ledger.draining,
             "windows": window_views(self.engine.windows),
