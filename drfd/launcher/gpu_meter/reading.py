@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from heapq import nlargest
 from typing import TypedDict
 
 from drfd.launcher.gpu_meter.kinds import MAX_LINE_BYTES
 
-#: Processes of each user on each GPU that such a line has one by one, the largest number that fits.
-_SINGLE = (256, 64, 16, 4, 1)
+#: Sums of the processes of each user on a GPU in a line that would be too long with all of them:
+#: the largest number that fits.
+_SUMS = (1024, 64, 4, 1)
 #: The first pid namespace of a machine (PROC_PID_INIT_INO, include/linux/proc_ns.h): drivers count
 #: pids there, which in any other namespace name other processes.
 _FIRST_PIDS = "pid:[4026531836]"
@@ -108,58 +110,43 @@ def lost_reading(pci: str, uuid: str | None) -> GpuReading:
 def encode(gpus: Iterable[GpuReading] = (), why: str | None = None) -> bytes:
     """Return the line, with its end.
 
-    Where it would be too long, users with many processes on a GPU have only those with the most
-    memory there one by one; the others are summed up by their cgroups, each sum with the pid of one
-    of its processes, or, if even that is too long, left out. So a flood by one user hides no use by
-    others."""
+    Where it would be too long, the processes of a user on a GPU that are in the same cgroups are
+    summed up, with the pid of one of them; where even that is too long, of each user only the
+    largest of these sums are left. So a flood by one user hides no use by others."""
     found = list(gpus)
     line = _encode(found, why)
-    for single, rest in ((most, rest) for rest in (_summed, _omitted) for most in _SINGLE):
-        if len(line) <= MAX_LINE_BYTES:
-            return line
-        line = _encode([_condensed(gpu, single, rest) for gpu in found], why)
+    for most in _SUMS:
+        if len(line) > MAX_LINE_BYTES:
+            found = [
+                {**gpu, "processes": gpu["processes"] and _summed(gpu["processes"], most)}
+                for gpu in found
+            ]
+            line = _encode(found, why)
     if len(line) > MAX_LINE_BYTES:
         line = _encode([{**gpu, "processes": None} for gpu in found], why)
     return line
 
 
-_Processes = list[ProcessReading]
-
-
-def _condensed(
-    gpu: GpuReading, single: int, rest: Callable[[_Processes], _Processes]
-) -> GpuReading:
-    """Return the reading with so many processes of each user, and what `rest` makes of the
-    others."""
-    by_user: dict[int | None, _Processes] = {}
-    for each in gpu["processes"] or ():
-        by_user.setdefault(each["uid"], []).append(each)
-    if all(len(own) <= single for own in by_user.values()):
-        return gpu
-    shown: _Processes = []
-    for own in by_user.values():
-        own.sort(key=lambda each: each["memory"] or 0, reverse=True)
-        shown += own[:single] + rest(own[single:])
-    return {**gpu, "processes": shown}
-
-
-def _summed(processes: _Processes) -> _Processes:
-    """Return one process in place of those in the same cgroups."""
-    by_place: dict[tuple[str, ...], _Processes] = {}
+def _summed(processes: list[ProcessReading], most: int) -> list[ProcessReading]:
+    """Return one process in place of those of one user in the same cgroups: of each user the `most`
+    that have the most memory."""
+    places: dict[int | None, dict[tuple[str, ...], list[ProcessReading]]] = {}
     for each in processes:
-        by_place.setdefault(tuple(each["cgroups"]), []).append(each)
+        own = places.setdefault(each["uid"], {})
+        own.setdefault(tuple(each["cgroups"]), []).append(each)
     return [
-        {
-            **same[0],
-            "memory": _total([each["memory"] for each in same]),
-            "utilisation": _total([each["utilisation"] for each in same]),
-        }
-        for same in by_place.values()
+        each
+        for own in places.values()
+        for each in nlargest(most, map(_sum, own.values()), key=lambda each: each["memory"] or 0)
     ]
 
 
-def _omitted(processes: _Processes) -> _Processes:
-    return []
+def _sum(same: list[ProcessReading]) -> ProcessReading:
+    return {
+        **same[0],
+        "memory": _total([each["memory"] for each in same]),
+        "utilisation": _total([each["utilisation"] for each in same]),
+    }
 
 
 def _total(amounts: list[int | None]) -> int | None:

@@ -453,20 +453,24 @@ def used_by(uid: int, pids: range, cgroup: str, **changes: Any) -> list[ProcessR
 
 @pytest.mark.slow
 def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user():
-    """The flood is summed up by its jobs, and its largest processes are named."""
+    """Processes are summed up by their jobs, and then the user with most of them has fewer."""
     flood = used_by(1001, range(1000, 9000), "/job-1-1") + used_by(1001, range(9000, 9999), "/b")
-    big = used_by(1001, range(1, 2), "/job-1-1", memory=5000)
     others = used_by(1002, range(10_000, 10_050), "/job-2-1", memory=7, utilisation=3)
-    line = encode([reading_of(processes=flood + big + others), reading_of(processes=others)])
+    (other,) = used_by(1002, range(10_000, 10_001), "/job-2-1", memory=350, utilisation=150)
+    line = encode([reading_of(processes=flood + others), reading_of(processes=others)])
     assert len(line) <= MAX_LINE_BYTES
     first, second = json.loads(line)["gpus"]
-    assert second == reading_of(processes=others)
-    shown = first["processes"]
-    assert [each for each in shown if each["uid"] == 1002] == others
-    assert big[0] in shown
-    for cgroup, memory in (("/job-1-1", 13_000), ("/b", 999)):
-        own = [each["memory"] for each in shown if each["cgroups"] == [cgroup]]
-        assert (sum(own), len(own) < 260) == (memory, True)
+    assert second == reading_of(processes=[other])
+    assert [(each["cgroups"], each["memory"]) for each in first["processes"]] == [
+        (["/job-1-1"], 8000), (["/b"], 999), (other["cgroups"], 350),
+    ]  # fmt: skip
+    for pid in range(9000):
+        flood += used_by(1001, range(pid, pid + 1), f"/job-1-1/{pid}", memory=pid)
+    line = encode([reading_of(processes=flood + others)])
+    assert len(line) <= MAX_LINE_BYTES
+    (only,) = json.loads(line)["gpus"]
+    assert only["processes"][-1] == other
+    assert [each["memory"] for each in only["processes"][:2]] == [8999, 8998]
 
 
 # -- the launcher and the processes that measure ------------------------------------------
