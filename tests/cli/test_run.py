@@ -277,7 +277,7 @@ def test_a_directory_for_temporary_files_is_no_obstacle(
     deep = tmp_path / ("d" * 120)
     if is_there:
         deep.mkdir()
-    env = {"TMPDIR": str(deep), "XDG_RUNTIME_DIR": ""}
+    env = {"TMPDIR": str(deep)}
     assert finish(run("--", "true", env=env)) == Result(7, "", "")
     assert not os.path.exists(os.path.dirname(daemon.requests[0]["attach"]))
 
@@ -374,19 +374,6 @@ def test_what_is_needed_for_messages_is_loaded_while_the_job_runs(spawn, finish,
     Path(f"/proc/{process.pid}/cwd/gone").touch()
     attached.end("TIMEOUT", 124, text="words")
     assert finish(process) == Result(124, "", "drf: job 42 TIMEOUT: words\n")
-
-
-@pytest.mark.parametrize(("mode", "is_used"), [(0o700, True), (0o755, False), (0o1777, False)])
-def test_the_socket_is_where_nobody_else_can_make_another(
-    spawn, finish, daemon, over, tmp_path, mode, is_used
-):
-    own = tmp_path / "runtime"
-    own.mkdir()
-    own.chmod(mode)
-    env = {"XDG_RUNTIME_DIR": str(own)}
-    assert finish(spawn("run", "--", "true", env=env, program=LIGHT_DRF)) == Result(7, "", "")
-    assert daemon.requests[0]["attach"].startswith(f"{own}/drf-run-") == is_used
-    assert list(own.iterdir()) == []
 
 
 # -- profile -----------------------------------------------------------------------------------

@@ -206,8 +206,6 @@ def write_all(fd: int, data: bytes) -> None:
 #: Signals that ask drf to end, and those that it acts on and goes on.
 _ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 _OTHERS = (_signal.SIGTSTP, _signal.SIGCONT, _signal.SIGWINCH, _signal.SIGUSR1, _signal.SIGUSR2)
-#: `st_mode` of a directory that is open to its owner alone.
-_PRIVATE = 0o040700
 #: Connections that may wait to be accepted.
 _BACKLOG = 4
 
@@ -222,7 +220,11 @@ class AttachSocket:
         """`above`: where to make its directory, if not where it may disappear with the login.
         Raises OSError."""
         self._is_left = False
-        self._directory = _new_directory() if above is None else _directory_in(above)
+        if above is None:
+            self._directory = _new_directory()
+        else:
+            os.makedirs(above, 0o700, exist_ok=True)
+            self._directory = _directory_in(above)
         self.path = os.path.join(self._directory, "attach")
         self._socket = _socket.socket(_socket.AF_UNIX)
         try:
@@ -269,39 +271,21 @@ class AttachSocket:
 
 
 def _new_directory() -> str:
-    """Make a directory for this user alone: where nobody else can make one of the same name when
-    it is gone, else where temporary files are kept."""
-    usual = "/tmp"  # noqa: S108  # a private directory is made in it
-    named = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not _is_own(named):
-        named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), usual)
-    path = os.path.join(os.path.abspath(named), f"drf-run-{os.urandom(6).hex()}")
+    """Make a directory for this user alone where temporary files are kept. Who makes another of its
+    name when it is gone gets nothing: the job's process asks the kernel who listens."""
     try:
-        os.mkdir(path, 0o700)
+        return _directory_in(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  # private in it
     except OSError:
         # Loaded here because it takes long: it knows other places.
         import tempfile
 
         return tempfile.mkdtemp(prefix="drf-run-")
-    return path
 
 
 def _directory_in(above: str) -> str:
-    os.makedirs(above, 0o700, exist_ok=True)
-    path = os.path.join(above, f"drf-run-{os.urandom(6).hex()}")
+    path = os.path.join(os.path.abspath(above), f"drf-run-{os.urandom(6).hex()}")
     os.mkdir(path, 0o700)
     return path
-
-
-def _is_own(directory: str) -> bool:
-    """Return whether this is a directory that only this user can enter."""
-    if not os.path.isabs(directory):
-        return False
-    try:
-        found = os.lstat(directory)
-    except OSError:
-        return False
-    return found.st_uid == os.geteuid() and found.st_mode == _PRIVATE
 
 
 def catch_signals() -> list[int]:
