@@ -160,7 +160,11 @@ def command(
         asked["slurm"] = call.slurm
         named = {**asked, "name": asked["name"] or os.path.basename(command[0])}
         asked = resolve(asked["slurm"], named, client, script)
-    attach_socket = _attach_socket() if pty and not dry_run else None
+    attach_socket = None
+    if pty and not dry_run:
+        from drfd_cli.terminal.pty import AttachSocket
+
+        attach_socket = AttachSocket()
     attach = None if attach_socket is None else attach_socket.path
     request = client.addressed(fields(command, script=script, attach=attach, **asked))
     if attach_socket is not None:
@@ -190,17 +194,6 @@ def command(
         view=lambda: pick(reply, ("id", "tasks")),
         finish=(lambda: _wait(client, job_id, is_quiet=quiet)) if wait else None,
     )
-
-
-def _attach_socket() -> AttachSocket:
-    from drfd_cli.terminal.keeper import lasting_directory
-    from drfd_cli.terminal.pty import AttachSocket
-
-    try:
-        return AttachSocket(lasting_directory())
-    except OSError:
-        # The user's home cannot be written, or takes no sockets.
-        return AttachSocket()
 
 
 def _submitted(

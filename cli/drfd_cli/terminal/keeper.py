@@ -13,7 +13,6 @@ import _signal as signal
 import _socket
 import os
 import select
-import shutil
 import time
 from contextlib import suppress
 from errno import EPERM
@@ -53,20 +52,14 @@ _CAUGHT = (signal.SIGTERM, signal.SIGWINCH, signal.SIGCONT)
 def place_of(attach_path: str) -> str:
     """Return the path at which the keeper of a job listens, by the path of the job's attach socket,
     whose directory has a name that no other has."""
-    return os.path.join(_place("attach"), os.path.basename(os.path.dirname(attach_path)))
+    return os.path.join(_directory(), os.path.basename(os.path.dirname(attach_path)))
 
 
-def lasting_directory() -> str:
-    """Return the directory for the attach socket of a job that may start after its user's login is
-    over."""
-    return _place("start")
-
-
-def _place(name: str) -> str:
+def _directory() -> str:
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(state, "drfd", name, os.uname().nodename)
+    return os.path.join(state, "drfd", "attach", os.uname().nodename)
 
 
 def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: AttachSocket) -> str:
@@ -292,12 +285,11 @@ class TerminalKeeper:
 
 
 def _tidy() -> None:
-    """Remove the sockets of keepers that were there before the machine was started the last time,
-    and those of their jobs with their directories."""
+    """Remove the sockets of keepers that were there before the machine was started the last
+    time."""
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    for directory in filter(os.path.isdir, (_place("attach"), lasting_directory())):
-        for entry in os.scandir(directory):
-            # Others may be removing the same.
-            with suppress(OSError):
-                if entry.stat(follow_symlinks=False).st_mtime < booted_s:
-                    (shutil.rmtree if entry.is_dir() else os.unlink)(entry.path)
+    for entry in os.scandir(_directory()):
+        # Others may be removing the same.
+        with suppress(OSError):
+            if entry.stat(follow_symlinks=False).st_mtime < booted_s:
+                os.unlink(entry.path)

@@ -216,15 +216,10 @@ class AttachSocket:
     Its directory is open to the user alone.
     """
 
-    def __init__(self, above: str | None = None) -> None:
-        """`above`: where to make its directory, if not where it may disappear with the login.
-        Raises OSError."""
+    def __init__(self) -> None:
+        """Raises OSError."""
         self._is_left = False
-        if above is None:
-            self._directory = _new_directory()
-        else:
-            os.makedirs(above, 0o700, exist_ok=True)
-            self._directory = _directory_in(above)
+        self._directory = _new_directory()
         self.path = os.path.join(self._directory, "attach")
         self._socket = _socket.socket(_socket.AF_UNIX)
         try:
@@ -273,18 +268,15 @@ class AttachSocket:
 def _new_directory() -> str:
     """Make a directory for this user alone where temporary files are kept. Who makes another of its
     name when it is gone gets nothing: the job's process asks the kernel who listens."""
+    usual = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  # a private directory is made in it
+    path = os.path.join(os.path.abspath(usual), f"drf-run-{os.urandom(6).hex()}")
     try:
-        return _directory_in(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  # private in it
+        os.mkdir(path, 0o700)
     except OSError:
         # Loaded here because it takes long: it knows other places.
         import tempfile
 
         return tempfile.mkdtemp(prefix="drf-run-")
-
-
-def _directory_in(above: str) -> str:
-    path = os.path.join(os.path.abspath(above), f"drf-run-{os.urandom(6).hex()}")
-    os.mkdir(path, 0o700)
     return path
 
 
