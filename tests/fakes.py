@@ -15,12 +15,12 @@ from msgspec import Struct, structs
 from drfd.core.decisions.dependencies import report_all_ends
 from drfd.core.decisions.stimuli import (
     Actor,
-    AttemptEnded,
-    AttemptRemoved,
-    AttemptStarted,
     CancelAsked,
-    Frozen,
+    ExitedReport,
+    FrozenReport,
+    LaunchedReport,
     Now,
+    RemovedReport,
     Stimulus,
     SubmitAsked,
     SuspendAsked,
@@ -262,7 +262,7 @@ TRANSITIONS: dict[JobState, dict[type[ev.JobEvent], JobState]] = {
 }
 
 
-def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> AttemptEnded:
+def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) -> ExitedReport:
     """The runner reports an exit with code 0; `changes` replace its fields."""
     when = now(at_s)
     usual: dict[str, Any] = {
@@ -274,12 +274,14 @@ def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) 
         "over_limit": False,
         "usage": Usage(cpu_s=1.0),
     }
-    return AttemptEnded(job_id=job_id, attempt=attempt, **(usual | changes))
+    return ExitedReport(job_id=job_id, attempt=attempt, **(usual | changes))
 
 
-def attempt_started(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> AttemptStarted:
+def attempt_started(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> LaunchedReport:
     when = now(at_s)
-    return AttemptStarted(job_id, attempt, when.at_s, when.mono_s, f"drfd/{job_id}.{attempt}")
+    return LaunchedReport(
+        when.at_s, job_id, attempt, mono_s=when.mono_s, cgroup=f"drfd/{job_id}.{attempt}"
+    )
 
 
 def apply_and_append(journal: Journal, event: ev.Event, ledger: Ledger) -> Job | None:
@@ -372,7 +374,7 @@ class Bench:
         if state in (JobState.CLEANING, JobState.ENDED):
             self.feed(ended())
         if state is JobState.ENDED:
-            self.feed(AttemptRemoved(now(), 1, 1))
+            self.feed(RemovedReport(now().at_s, 1, 1))
 
     def suspend(self, job_id: int, *, by: Actor | None = ALICE, at_s: float = 0.0) -> None:
         """The running job is frozen at once. `by` None: for another job, as preemption does it."""
@@ -380,7 +382,9 @@ class Bench:
             self.befall(happened(ev.SuspendRequested, job_id, at_s, by=None, text="for job 9"))
         else:
             self.feed(SuspendAsked(now(at_s), job_id, by))
-        self.feed(Frozen(now(at_s), job_id, self.job(job_id).attempt))
+        self.feed(
+            FrozenReport(now(at_s).at_s, job_id, self.job(job_id).attempt, mono_s=now(at_s).mono_s)
+        )
 
     def preempt(self, job_id: int, *, at_s: float = 0.0) -> None:
         """The running job is to be stopped and queued again."""
@@ -394,7 +398,7 @@ class Bench:
     def finish(self, job_id: int, *, at_s: float = 0.0) -> None:
         """The job exits with code 0, and nothing of it is left."""
         self.feed(ended(job_id, at_s=at_s))
-        self.feed(AttemptRemoved(now(at_s), job_id, 1))
+        self.feed(RemovedReport(now(at_s).at_s, job_id, 1))
 
     def job(self, job_id: int) -> Job:
         return self.ledger.jobs[job_id]

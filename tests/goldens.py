@@ -261,6 +261,7 @@ ORDERS: list[Message] = [
     {"cmd": protocol.MEASURE_GPUS, "on": True},
     *({"cmd": command, **_ONE} for command in ("terminate", "kill", "freeze", "thaw", "remove")),
 ]  # fmt: skip
+_NOW = {"at_s": 7.5, "mono_s": 2.5}
 REPORTS: list[Message] = [
     {
         "report": "hello", "version": protocol.VERSION, "kind": "none",
@@ -271,19 +272,19 @@ REPORTS: list[Message] = [
         "report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": "drfd/5.1", "runner_pid": 10,
         "lends": True,
     },
-    {"report": "launch_failed", **_ONE, "text": "there is no command x in the job's PATH"},
+    {"report": "launch_failed", **_ONE, **_NOW, "text": "there is no command x in the job's PATH"},
     {
-        "report": "launch_failed", **_ONE, "text": "it has no process: EAGAIN", "whose": "machine",
-        "resource": "EAGAIN",
+        "report": "launch_failed", **_ONE, **_NOW, "text": "it has no process: EAGAIN",
+        "whose": "machine", "resource": "EAGAIN",
     },
     {"report": "ended", **_ONE, **ENDED},
-    {"report": "frozen", **_ONE},
-    {"report": "exec", **_ONE, "number": 1, "text": "the job does not run any more"},
-    {"report": "missing", **_ONE},
-    {"report": "removed", **_ONE, "notice": "told"},
-    {"report": "removed", **_ONE},
-    {"report": "told", **_ONE, "notice": "told"},
-    {"report": "stuck", **_ONE},
+    {"report": "frozen", **_ONE, **_NOW},
+    {"report": "exec", **_ONE, **_NOW, "number": 1, "text": "the job does not run any more"},
+    {"report": "missing", **_ONE, **_NOW},
+    {"report": "removed", **_ONE, **_NOW, "notice": "told"},
+    {"report": "removed", **_ONE, **_NOW},
+    {"report": "told", **_ONE, **_NOW, "notice": "told"},
+    {"report": "stuck", **_ONE, **_NOW},
     {"report": "listed", "known": [[5, 1], [6, 2]], "owners": {"5.1": {"uid": 1001}}},
     {
         "report": "nodes", "away": None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
@@ -398,6 +399,13 @@ def decode(line: bytes) -> Message:
     if not isinstance(message, dict):
         raise BadMessage("not an object")
     return message
+
+
+def attempt_report(kind: str, key: tuple[int, int], **facts: object) -> Message:
+    """Return the message that reports on an attempt, of the present time unless the facts have
+    another."""
+    now = {"at_s": time.time(), "mono_s": time.monotonic()}
+    return {"report": kind, "id": key[0], "attempt": key[1], **now, **facts}
 
 
 def message_of(command: str, order: Order) -> Message:

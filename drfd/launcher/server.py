@@ -350,7 +350,7 @@ class Launcher:
                 self._attempt_orders[command](order.key)
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
-        self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})
+        self.port.send(protocol.attempt_report(kind, key, **facts))
 
     def _fail(self, key: Key, text: str, short: Shortage | None = None) -> None:
         """Report that an attempt is not launched."""

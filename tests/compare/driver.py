@@ -351,12 +351,15 @@ class Launcher:
             self._writer.write(json.dumps(report).encode() + b"\n")
 
     def _tell(self, report: str, key: Key, **facts: Any) -> None:
-        self._send({"report": report, "id": key[0], "attempt": key[1], **facts})
+        self._send(self._report(report, key, **facts))
+
+    def _report(self, report: str, key: Key, **facts: Any) -> Message:
+        now = {"at_s": CLOCK.at(), "mono_s": CLOCK.mono()}
+        return {"report": report, "id": key[0], "attempt": key[1], **now, **facts}
 
     def _note(self, report: str, key: Key, **facts: Any) -> None:
         """Tell what is true from now on."""
-        now = {"at_s": CLOCK.at(), "mono_s": CLOCK.mono()}
-        said = {"report": report, "id": key[0], "attempt": key[1], **now, **facts}
+        said = self._report(report, key, **facts)
         self._attempts[key].told.append(said)
         self._send(said)
 

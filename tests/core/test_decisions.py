@@ -112,12 +112,21 @@ def test_an_administrators_hold_binds_an_owner_who_had_held_the_job_himself(benc
 
 
 def attempt_gone(bench: Bench, job_id: int) -> list[ev.Event]:
-    return bench.feed(st.AttemptRemoved(now(9), job_id, bench.job(job_id).attempt))
+    return bench.feed(st.RemovedReport(now(9).at_s, job_id, bench.job(job_id).attempt))
 
 
 def is_timed_out(bench: Bench) -> None:
     bench.bring(S.RUNNING)
-    bench.feed(st.Breached(now(5), 1, 1, Outcome.TIMEOUT, "ran for its whole time limit"))
+    bench.feed(
+        st.Breached(
+            now(5).at_s,
+            1,
+            1,
+            mono_s=now(5).mono_s,
+            outcome=Outcome.TIMEOUT,
+            text="ran for its whole time limit",
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +192,7 @@ def test_resuming_twice_changes_nothing(bench, is_frozen):
     bench.bring(S.RUNNING)
     bench.feed(st.SuspendAsked(now(), 1, ALICE))
     if is_frozen:
-        bench.feed(st.Frozen(now(), 1, 1))
+        bench.feed(st.FrozenReport(now().at_s, 1, 1, mono_s=now().mono_s))
     assert bench.feed(st.ResumeAsked(now(1), 1, ALICE)) == [happened(ev.ResumeRequested, at_s=1)]
     assert bench.feed(st.ResumeAsked(now(2), 1, ALICE)) == []
 
@@ -194,7 +203,7 @@ def test_an_administrators_suspension_outweighs_the_owners_own(bench, is_frozen)
     bench.bring(S.RUNNING)
     bench.feed(st.SuspendAsked(now(), 1, ALICE))
     if is_frozen:
-        bench.feed(st.Frozen(now(), 1, 1))
+        bench.feed(st.FrozenReport(now().at_s, 1, 1, mono_s=now().mono_s))
     assert bench.feed(st.SuspendAsked(now(1), 1, ADMIN)) == [
         happened(ev.SuspendRequested, at_s=1, by="root", text="suspended by root")
     ]
@@ -215,10 +224,10 @@ def test_what_drfd_has_suspended_can_be_kept_so_and_waits_again_when_it_is_resum
     request = happened(ev.SuspendRequested, by=None, text="suspended for job 2")
     bench.befall(request)
     if is_frozen:
-        bench.feed(st.Frozen(now(), 1, 1))
+        bench.feed(st.FrozenReport(now().at_s, 1, 1, mono_s=now().mono_s))
     assert bench.feed(st.ResumeAsked(now(1), 1, actor)) == [], "it goes on as soon as it can anyway"
     assert bench.feed(st.SuspendAsked(now(2), 1, actor)) != []
-    bench.feed(st.Frozen(now(2), 1, 1))
+    bench.feed(st.FrozenReport(now(2).at_s, 1, 1, mono_s=now(2).mono_s))
     assert bench.schedule(3) == []
     assert bench.feed(st.ResumeAsked(now(4), 1, actor)) != []
     assert bench.schedule(5) == [1]
@@ -284,7 +293,7 @@ def test_late_news_of_a_freezing_does_not_freeze_a_job_that_has_gone_on(bench):
     bench.bring(S.SUSPENDED)
     bench.feed(st.ResumeAsked(now(1), 1, ALICE))
     assert bench.schedule(2) == [1]
-    assert bench.feed(st.Frozen(now(3), 1, 1)) == []
+    assert bench.feed(st.FrozenReport(now(3).at_s, 1, 1, mono_s=now(3).mono_s)) == []
     submitted_job = bench.job(1)
     assert (submitted_job.state, submitted_job.suspensions) == (S.RUNNING, 1)
 
@@ -373,7 +382,7 @@ def fail(bench: Bench, job_id: int, at_s: float = 0.0, **how: object) -> ev.Even
     """The running attempt ends badly; what its removal brings about."""
     attempt = bench.job(job_id).attempt
     bench.feed(ended(job_id, attempt, at_s, **({"exit_code": 3} | how)))
-    (event,) = bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
+    (event,) = bench.feed(st.RemovedReport(now(at_s).at_s, job_id, attempt))
     return event
 
 
@@ -639,9 +648,11 @@ def short(
     """The launch of the job was not to be, and nothing is left of it."""
     attempt = bench.job(job_id).attempt
     found = bench.feed(
-        st.LaunchFailed(now(at_s), job_id, attempt, "no process", whose, "processes")
+        st.LaunchFailedReport(
+            now(at_s).at_s, job_id, attempt, text="no process", whose=whose, resource="processes"
+        )
     )
-    return found + bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
+    return found + bench.feed(st.RemovedReport(now(at_s).at_s, job_id, attempt))
 
 
 def reason(bench: Bench, job_id: int, at_s: float) -> Wait:

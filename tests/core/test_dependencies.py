@@ -87,7 +87,7 @@ def end(bench: Bench, job_id: int, *, exit_code: int = 0, at_s: float = 0.0) -> 
     """The running job exits; what the removal of its cgroup brings about."""
     attempt = bench.job(job_id).attempt
     bench.feed(ended(job_id, attempt, at_s, exit_code=exit_code))
-    return bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
+    return bench.feed(st.RemovedReport(now(at_s).at_s, job_id, attempt))
 
 
 def reason(bench: Bench, job_id: int) -> Wait:
@@ -363,7 +363,7 @@ class Parts:
         self.ledger.apply(ev.Admitted(job_id=job_id, at_s=now(at_s).at_s, attempt=1))
         self.feed(attempt_started(job_id))
         self.feed(ended(job_id, 1, at_s, exit_code=exit_code))
-        self.feed(st.AttemptRemoved(now(at_s), job_id, 1))
+        self.feed(st.RemovedReport(now(at_s).at_s, job_id, 1))
 
 
 def results(ledger: Ledger) -> dict[int, Any]:
@@ -605,14 +605,17 @@ def owes(bench: Bench) -> list[NotifyNever]:
 def test_an_array_that_never_starts_is_one_notification(bench):
     never(bench, spec(notify=TELL, cancel_if_never=True), spans=((0, 99, 1),))
     assert owes(bench) == [NotifyNever(3, UNSTARTED)]
-    kinds = [type(each) for each in bench.feed(st.NeverNotified(now(), 3, "told"))]
+    kinds = [
+        type(each)
+        for each in bench.feed(st.NotifiedReport(now().at_s, 3, UNSTARTED, notice="told"))
+    ]
     assert kinds == [ev.OwnerNotified, ev.Cancelled]
     assert bench.ledger.is_empty
 
 
 def test_new_dependencies_that_can_never_be_met_are_another_notification(bench):
     never(bench, spec(notify=TELL))
-    bench.feed(st.NeverNotified(now(), 2, "told"))
+    bench.feed(st.NotifiedReport(now().at_s, 2, UNSTARTED, notice="told"))
     change = st.ChangeAsked(now(), 2, ALICE, st.Change(after=(Dependency(7),)))
     bench.feed(replace(change, ended={7: Outcome.FAILED}))
     assert owes(bench) == [NotifyNever(2, UNSTARTED)]
@@ -622,7 +625,7 @@ def test_the_launchers_file_of_it_stays_until_the_notification_is_recorded(bench
     never(bench, spec(notify=TELL))
     known = {(2, UNSTARTED): owner_of(bench.job(2), "j")}
     assert leftovers(bench.ledger, known, "j", lambda _: None).removals == []
-    bench.feed(st.NeverNotified(now(), 2, "told"))
+    bench.feed(st.NotifiedReport(now().at_s, 2, UNSTARTED, notice="told"))
     found = leftovers(bench.ledger, known, "j", lambda _: None)
     assert (found.removals, found.strays) == ([RemoveAttempt(2, UNSTARTED)], {})
 
@@ -735,7 +738,7 @@ def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed):
             if random.random() < 0.4:
                 code = fates[job.id].exit_codes[job.attempt - 1]
                 bench.feed(ended(job.id, job.attempt, at_s, exit_code=code))
-                bench.feed(st.AttemptRemoved(now(at_s), job.id, job.attempt))
+                bench.feed(st.RemovedReport(now(at_s).at_s, job.id, job.attempt))
                 if job.id not in bench.ledger.jobs:
                     over.add(job.id)
     bench.check()

@@ -15,7 +15,7 @@ from msgspec import structs
 from core.worlds import CAROL, context, forecast, pass_of, pass_over
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
-from drfd.core.decisions.stimuli import AttemptRemoved, CancelAsked, ResumeAsked
+from drfd.core.decisions.stimuli import CancelAsked, RemovedReport, ResumeAsked
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
@@ -639,7 +639,7 @@ def _happen(bench: Bench, random: Random, at_s: float) -> None:
         if kind == "preempt":
             bench.preempt(job.id, at_s=at_s)
         bench.feed(ended(job.id, job.attempt, at_s))
-        bench.feed(AttemptRemoved(now(at_s), job.id, job.attempt))
+        bench.feed(RemovedReport(now(at_s).at_s, job.id, job.attempt))
     for each in bench.schedule(at_s):
         if bench.job(each).state is JobState.STARTING:
             bench.feed(attempt_started(each, bench.job(each).attempt, at_s))

@@ -300,7 +300,7 @@ def truth(bench: Bench, length_s: Callable[[int], float]) -> dict[int, float]:
         for job_id in [each for each, end_s in ends.items() if end_s == at_s]:
             del ends[job_id]
             bench.feed(ended(job_id, at_s=at_s))
-            bench.feed(st.AttemptRemoved(now(at_s), job_id, 1))
+            bench.feed(st.RemovedReport(now(at_s).at_s, job_id, 1))
         for job_id in start_all(bench, at_s):
             starts[job_id] = at_s
             ends[job_id] = at_s + length_s(job_id)

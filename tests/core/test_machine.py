@@ -400,7 +400,7 @@ def test_a_requeued_job_gets_new_ones():
     first = bench.start(of_gpus(1, preemptible=True))
     bench.preempt(first)
     bench.feed(ended(first))
-    bench.feed(st.AttemptRemoved(now(), first, 1))
+    bench.feed(st.RemovedReport(now().at_s, first, 1))
     assert bench.job(first).instances == ()
     other = bench.submit(of_gpus(1, priority=9))
     assert bench.schedule() == [other, first]
@@ -864,11 +864,11 @@ def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec] = some_gpus
                 bench.feed(ended(job.id, job.attempt))
                 yield "end"
             case "gone" if job is not None and job.state is JobState.CLEANING:
-                bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
+                bench.feed(st.RemovedReport(now().at_s, job.id, job.attempt))
                 yield "gone"
             case "freeze" if job is not None and job.state is JobState.RUNNING:
                 bench.feed(st.SuspendAsked(now(), job.id, ADMIN))
-                bench.feed(st.Frozen(now(), job.id, job.attempt))
+                bench.feed(st.FrozenReport(now().at_s, job.id, job.attempt, mono_s=now().mono_s))
                 yield "freeze"
             case "resume" if job is not None and job.state is JobState.SUSPENDED:
                 bench.feed(st.ResumeAsked(now(), job.id, ADMIN))
@@ -899,7 +899,7 @@ def test_no_instance_is_ever_shared_and_all_are_given_back(seed):
         for job in list(bench.ledger.allocated_jobs()):
             bench.feed(st.CancelAsked(now(), job.id, ADMIN))
             bench.feed(ended(job.id, job.attempt))
-            bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
+            bench.feed(st.RemovedReport(now().at_s, job.id, job.attempt))
     assert bench.ledger.taken == {}
     bench.check()
 
@@ -940,7 +940,7 @@ def test_no_gpu_is_ever_given_more_than_it_has_and_nothing_idles(seed):
         for job in list(bench.ledger.allocated_jobs()):
             bench.feed(st.CancelAsked(now(), job.id, ADMIN))
             bench.feed(ended(job.id, job.attempt))
-            bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
+            bench.feed(st.RemovedReport(now().at_s, job.id, job.attempt))
     assert not any(bench.ledger.allocated)
     bench.check()
 

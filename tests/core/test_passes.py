@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from core.worlds import CAROL, DAVE, change, lines_counted, of, pass_of, submit, why
-from drfd.core.decisions.stimuli import AttemptRemoved
+from drfd.core.decisions.stimuli import RemovedReport
 from drfd.core.explain.waits import OwesIdle
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.model.job import JobState, UserGroup
@@ -53,7 +53,7 @@ class Machine:
         self.bench.feed(ended(job_id, self.bench.job(job_id).attempt, at_s=at_s))
         job = self.bench.job(job_id)
         self.scheduler.remember([job], self.rules, now(at_s))
-        self.bench.feed(AttemptRemoved(now(at_s), job_id, job.attempt))
+        self.bench.feed(RemovedReport(now(at_s).at_s, job_id, job.attempt))
         self.scheduler.note(job, 0.0)
 
 

@@ -403,7 +403,7 @@ def test_a_suspended_job_gives_nothing_back_until_somebody_resumes_it(bench):
     waiting = bench.submit(spec(asks=demand(1, 9)))
     assert unknown(bench, waiting) is None
     bench.feed(st.SuspendAsked(now(), holder, ADMIN))
-    bench.feed(st.Frozen(now(), holder, 1))
+    bench.feed(st.FrozenReport(now().at_s, holder, 1, mono_s=now().mono_s))
     assert unknown(bench, waiting) == f"somebody must resume job {holder} first"
 
 

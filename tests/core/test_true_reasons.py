@@ -355,7 +355,7 @@ class Oracle:
         for each in over:
             attempt = bench.job(each).attempt
             bench.feed(ended(each, attempt))
-            bench.feed(st.AttemptRemoved(now(), each, attempt))
+            bench.feed(st.RemovedReport(now().at_s, each, attempt))
         leaves = set(without)
         for job in list(bench.ledger.jobs.values()):
             if job.spec.leaf in leaves and job.state is JobState.PENDING:

@@ -28,6 +28,7 @@ from core.oracle import Vector, line, within
 from core.worlds import all_reserved, lines_counted, reserved
 from drfd.common.errors import Refused
 from drfd.common.indices import Span, count_of
+from drfd.common.owner import UNSTARTED
 from drfd.core.decisions import stimuli as st
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.fairness.service_order import DecayedUsage
@@ -208,7 +209,7 @@ class Walk:
 
     def frozen_news(self) -> st.Stimulus:
         job = self._one(lambda job: job.freezing)
-        return st.Frozen(self.now, job.id, job.attempt)
+        return st.FrozenReport(self.now.at_s, job.id, job.attempt, mono_s=self.now.mono_s)
 
     def preemption(self) -> None:
         """Some running job has to make room for some other."""
@@ -233,16 +234,18 @@ class Walk:
         job, attempt = self._news()
         chance = self.random.random()
         if chance < 0.2:
-            return st.LaunchFailed(self.now, job.id, attempt, "no such file")
+            return st.LaunchFailedReport(self.now.at_s, job.id, attempt, text="no such file")
         if chance < 0.4:
             whose = self.random.choice(list(Whose))
-            return st.LaunchFailed(self.now, job.id, attempt, "no room", whose, "processes")
-        return st.AttemptStarted(job.id, attempt, self.now.at_s, self.now.mono_s, None)
+            return st.LaunchFailedReport(
+                self.now.at_s, job.id, attempt, text="no room", whose=whose, resource="processes"
+            )
+        return st.LaunchedReport(self.now.at_s, job.id, attempt, mono_s=self.now.mono_s)
 
     def end_news(self) -> st.Stimulus:
         job, attempt = self._news()
         if self.random.random() < 0.1:
-            return st.AttemptMissing(self.now, job.id, attempt)
+            return st.MissingReport(self.now.at_s, job.id, attempt)
         exit_code, signal = self.random.choice([(0, None), (3, None), (None, 9), (None, None)])
         oom = self.random.random() < 0.2
         return ended(
@@ -259,18 +262,25 @@ class Walk:
         """The owner of a job that never starts, or of any, has been notified."""
         owed = [*map(effects.owed, self.bench.ledger.jobs_to_notify())]
         if not owed:
-            return st.NeverNotified(self.now, self._pick().id, "told")
+            return st.NotifiedReport(self.now.at_s, self._pick().id, UNSTARTED, notice="told")
         effect = self.random.choice(owed)
         assert isinstance(effect, effects.NotifyNever)
-        return st.NeverNotified(self.now, effect.job_id, "told")
+        return st.NotifiedReport(self.now.at_s, effect.job_id, UNSTARTED, notice="told")
 
     def removal(self) -> st.Stimulus:
         job, attempt = self._news()
-        return st.AttemptRemoved(self.now, job.id, attempt)
+        return st.RemovedReport(self.now.at_s, job.id, attempt)
 
     def breach(self) -> st.Stimulus:
         job, attempt = self._news()
-        return st.Breached(self.now, job.id, attempt, Outcome.LIMIT_EXCEEDED, "measured too much")
+        return st.Breached(
+            self.now.at_s,
+            job.id,
+            attempt,
+            mono_s=self.now.mono_s,
+            outcome=Outcome.LIMIT_EXCEEDED,
+            text="measured too much",
+        )
 
     def ids_news(self) -> st.Stimulus:
         """The launcher knows ids that a restored journal does not, or only older ones."""
@@ -368,7 +378,7 @@ def test_the_books_stay_right_and_everything_comes_to_its_end(seed, steps):
         bench.feed(st.CancelAsked(now(1e6), job_id, ADMIN))
     for job in sorted(bench.ledger.jobs.values(), key=lambda job: job.id):
         bench.feed(ended(job.id, job.attempt, 1e6))
-        bench.feed(st.AttemptRemoved(now(1e6), job.id, job.attempt))
+        bench.feed(st.RemovedReport(now(1e6).at_s, job.id, job.attempt))
     bench.check()
     ledger = bench.ledger
     assert (ledger.jobs, ledger.queues, ledger.job_counts.waiting, ledger.arrays) == (
@@ -553,7 +563,7 @@ class Life:
                 self._end(job, at_s + STEP_S)
             case ev.LaunchFailed():
                 self.gone_s[job.id] = at_s + STEP_S
-                self._later(at_s + STEP_S, st.AttemptRemoved(now(at_s), job.id, 1))
+                self._later(at_s + STEP_S, st.RemovedReport(now(at_s).at_s, job.id, 1))
             case ev.Cleaned() if job.started_at is not None and job.ended_at is not None:
                 share = self.rules.shares.dominant_share(self.ledger.demand(job))
                 self.history.add(job.spec.leaf, float(share), job.started_at, job.ended_at)
@@ -563,7 +573,7 @@ class Life:
         """Exit; and its cgroup is gone at once or a little later."""
         self._later(at_s, ended(job.id, at_s=at_s))
         gone_s = at_s + self.random.choice([0, 0, 0, STEP_S])
-        self._later(gone_s, st.AttemptRemoved(now(gone_s), job.id, 1))
+        self._later(gone_s, st.RemovedReport(now(gone_s).at_s, job.id, 1))
         self.gone_s[job.id] = gone_s
 
     def _pass(self) -> Plan:
@@ -580,7 +590,9 @@ class Life:
             self._record(event)
             broken = self.random.random() < 0.01
             up = attempt_started(job_id, at_s=self.at_s)
-            self._feed(st.LaunchFailed(now(self.at_s), job_id, 1, "gone") if broken else up)
+            self._feed(
+                st.LaunchFailedReport(now(self.at_s).at_s, job_id, 1, text="gone") if broken else up
+            )
         return self.last
 
 
@@ -873,7 +885,7 @@ class Twins:
             exit_code, attempt = self.random.choice([0, 0, 3]), self.together.job(job_id).attempt
             for bench in (self.together, self.singly):
                 bench.feed(ended(job_id, attempt, exit_code=exit_code))
-                bench.feed(st.AttemptRemoved(now(self.at_s), job_id, attempt))
+                bench.feed(st.RemovedReport(now(self.at_s).at_s, job_id, attempt))
 
     def compare(self) -> None:
         here, there = self.together.ledger, self.singly.ledger
@@ -1040,7 +1052,7 @@ def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed, steps):
             if deed == "end" and job.state is JobState.STARTING:
                 feed(attempt_started(job.id))
                 feed(ended(job.id))
-                feed(st.AttemptRemoved(now(), job.id, 1))
+                feed(st.RemovedReport(now().at_s, job.id, 1))
             elif deed == "cancel" and random.random() < 0.3:
                 feed(st.CancelAsked(now(), job.id, ADMIN))
             elif deed == "set":

@@ -11,7 +11,7 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints, is_ty
 import msgspec
 
 from drfd.common.errors import DrfdError, HostError
-from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Stimulus
+from drfd.core.decisions.stimuli import Actor, RemovedReport, Stimulus
 from drfd.core.explain.forecast import Forecast
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
@@ -139,7 +139,7 @@ class Desk:
 
     async def finish(self, job_id: int, **facts: Any) -> None:
         await self.feed(
-            attempt_started(job_id), ended(job_id, **facts), AttemptRemoved(now(), job_id, 1)
+            attempt_started(job_id), ended(job_id, **facts), RemovedReport(now().at_s, job_id, 1)
         )
 
 

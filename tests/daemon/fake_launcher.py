@@ -132,4 +132,5 @@ def ended(job_id: int, attempt: int = 1, code: int | None = 0, **facts: Any) -> 
 
 
 def about(kind: str, job_id: int, attempt: int = 1, **facts: Any) -> Message:
-    return {"report": kind, "id": job_id, "attempt": attempt, **facts}
+    times = {"at_s": now().at_s, "mono_s": now().mono_s}
+    return {"report": kind, "id": job_id, "attempt": attempt, **times, **facts}

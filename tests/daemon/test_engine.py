@@ -83,8 +83,8 @@ def asks(cores: float = 1, *, actor: st.Actor = ALICE, held: bool = False) -> st
     return st.SubmitAsked(now(), spec(f"root.{actor.user}", actor=actor, asks=demand(cores)), held)
 
 
-def gone(job_id: int, attempt: int = 1) -> st.AttemptRemoved:
-    return st.AttemptRemoved(now(), job_id, attempt)
+def gone(job_id: int, attempt: int = 1) -> st.RemovedReport:
+    return st.RemovedReport(now().at_s, job_id, attempt)
 
 
 def states(shell: Shell) -> dict[int, str]:
@@ -283,7 +283,7 @@ def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell):
     shell.engine.want_pass()
     shell.turn(st.Tick(now(71)))
     assert shell.host.take() == [Freeze(2, 1)]
-    shell.turn(st.Frozen(now(72), 2, 1))
+    shell.turn(st.FrozenReport(now(72).at_s, 2, 1, mono_s=now(72).mono_s))
     assert shell.host.take() == [Freeze(2, 1), Launch(4, 1)]
 
 
@@ -572,15 +572,15 @@ def runs(shell: Shell, clock: Clock, job_id: int, length_s: float) -> None:
     """The job, which has been sent to the launcher, runs and ends."""
     shell.turn(begins(clock, job_id))
     clock.at_s += length_s
-    shell.turn(ends(clock, job_id), st.AttemptRemoved(clock(), job_id, 1))
+    shell.turn(ends(clock, job_id), st.RemovedReport(clock().at_s, job_id, 1))
 
 
-def begins(clock: Clock, job_id: int, attempt: int = 1) -> st.AttemptStarted:
+def begins(clock: Clock, job_id: int, attempt: int = 1) -> st.LaunchedReport:
     usual = attempt_started(job_id, attempt)
     return replace(usual, at_s=clock().at_s, mono_s=clock().mono_s)
 
 
-def ends(clock: Clock, job_id: int, attempt: int = 1) -> st.AttemptEnded:
+def ends(clock: Clock, job_id: int, attempt: int = 1) -> st.ExitedReport:
     return replace(ended(job_id, attempt), at_s=clock().at_s, mono_s=clock().mono_s)
 
 
@@ -635,13 +635,16 @@ def test_attempts_and_breaks_count_in_the_next_daemon(make_shell, clock):
     shell.turn(retried)
     shell.turn(begins(clock, 1))
     clock.at_s += HOUR
-    shell.turn(st.SuspendAsked(clock(), 1, ALICE), st.Frozen(clock(), 1, 1))
+    shell.turn(
+        st.SuspendAsked(clock(), 1, ALICE),
+        st.FrozenReport(clock().at_s, 1, 1, mono_s=clock().mono_s),
+    )
     clock.at_s += HOUR
     shell.turn(st.ResumeAsked(clock(), 1, ALICE))
     clock.at_s += HOUR
     assert used_hours(shell) == 2
     shell.host.take()
-    shell.turn(replace(ends(clock, 1), exit_code=1), st.AttemptRemoved(clock(), 1, 1))
+    shell.turn(replace(ends(clock, 1), exit_code=1), st.RemovedReport(clock().at_s, 1, 1))
     clock.at_s += HOUR
     shell.turn(st.Tick(clock()))
     shell.host.take()
@@ -651,7 +654,7 @@ def test_attempts_and_breaks_count_in_the_next_daemon(make_shell, clock):
     clock.at_s += HOUR
     assert used_hours(shell) == 3
     assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3
-    shell.turn(ends(clock, 1, 2), st.AttemptRemoved(clock(), 1, 2))
+    shell.turn(ends(clock, 1, 2), st.RemovedReport(clock().at_s, 1, 2))
     shell.host.take()
     clock.at_s += HOUR
     assert used_hours(shell) == 3

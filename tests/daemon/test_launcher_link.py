@@ -38,6 +38,7 @@ from drfd.core.model.job import (
     Outcome,
     Retry,
     Usage,
+    Whose,
     Words,
 )
 from drfd.core.model.resources import NOTHING, Axes, Resources
@@ -48,11 +49,11 @@ from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
+    final_usage,
     never_notice_for,
     notice_for,
     order_for,
     read_report,
-    stimulus_for,
     with_slurm_variables,
 )
 from drfd.daemon.monitoring.lender import DISKS
@@ -130,68 +131,66 @@ def test_a_job_that_may_be_lent_cores_knows_it(cores_by, most, cores_milli):
 # -- reports -----------------------------------------------------------------------------------
 
 ATTEMPT = {"id": 7, "attempt": 2}
-ENDED: dict[str, Any] = {
-    "report": "ended", **ATTEMPT, "at_s": 5.0, "mono_s": 6.0, "exit_code": None, "signal": 9,
-    "oom_killed": True, "over_limit": True, "cpu_s": 2.0, "peak_bytes": 300, "read_bytes": 10,
-    "written_bytes": 20,
-    "counted": {
-        "throttled_us": 0, "limit_hits": 7, "largest_process_bytes": 300, "cpu_us": 1_000_000,
-    },
-}  # fmt: skip
+AT: dict[str, Any] = {**ATTEMPT, "at_s": 5.0, "mono_s": 6.0}
 
 
 @pytest.mark.parametrize(
     ("report", "stimulus"),
     [
         (
-            {"report": "up", **ATTEMPT, "at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/7.2",
-             "runner_pid": 99},
-            st.AttemptStarted(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup="drfd/7.2"),
-        ),
-        (
-            {"report": "up", **ATTEMPT, "at_s": 5.0, "mono_s": 6.0, "cgroup": None,
-             "runner_pid": 99},
-            st.AttemptStarted(job_id=7, attempt=2, at_s=5.0, mono_s=6.0, cgroup=None),
-        ),
-        (
-            {"report": "launch_failed", **ATTEMPT, "text": "no such file"},
-            st.LaunchFailed(now(), job_id=7, attempt=2, text="no such file"),
-        ),
-        ({"report": "frozen", **ATTEMPT}, st.Frozen(now(), job_id=7, attempt=2)),
-        ({"report": "missing", **ATTEMPT}, st.AttemptMissing(now(), job_id=7, attempt=2)),
-        ({"report": "removed", **ATTEMPT}, st.AttemptRemoved(now(), job_id=7, attempt=2)),
-        (
-            {"report": "removed", **ATTEMPT, "notice": "told"},
-            st.AttemptRemoved(now(), job_id=7, attempt=2, notice="told"),
-        ),
-        (
-            ENDED,
-            st.AttemptEnded(
-                job_id=7, attempt=2, at_s=5.0, mono_s=6.0, exit_code=None, signal=9,
-                oom_killed=True, over_limit=True,
-                usage=Usage(
-                    memory_peak_bytes=300, read_bytes=10, written_bytes=20, cpu_s=2.0,
-                    largest_process_bytes=300, throttled_us=0, limit_hits=7,
-                ),
+            {"report": "up", **AT, "cgroup": "drfd/7.2", "runner_pid": 99, "lends": False},
+            st.LaunchedReport(
+                5.0, 7, 2, mono_s=6.0, runner_pid=99, cgroup="drfd/7.2", lends=False
             ),
         ),
+        ({"report": "up", **AT}, st.LaunchedReport(5.0, 7, 2, mono_s=6.0)),
         (
-            # The runner was killed too: the launcher knows no more than that.
-            {"report": "ended", **ATTEMPT, "at_s": 5.0, "mono_s": None, "exit_code": None,
-             "signal": None, "oom_killed": False, "over_limit": False},
-            st.AttemptEnded(
-                job_id=7, attempt=2, at_s=5.0, mono_s=None, exit_code=None, signal=None,
-                oom_killed=False, over_limit=False, usage=Usage(),
+            {"report": "launch_failed", **AT, "text": "no such file"},
+            st.LaunchFailedReport(5.0, 7, 2, text="no such file"),
+        ),
+        (
+            {"report": "launch_failed", **AT, "text": "x", "whose": "user", "resource": "memory"},
+            st.LaunchFailedReport(5.0, 7, 2, text="x", whose=Whose.USER, resource="memory"),
+        ),
+        ({"report": "frozen", **AT}, st.FrozenReport(5.0, 7, 2, mono_s=6.0)),
+        ({"report": "missing", **AT}, st.MissingReport(5.0, 7, 2)),
+        ({"report": "removed", **AT}, st.RemovedReport(5.0, 7, 2)),
+        (
+            {"report": "removed", **AT, "of": {"uid": 1}, "notice": "told"},
+            st.RemovedReport(5.0, 7, 2, {"uid": 1}, notice="told"),
+        ),
+        ({"report": "told", **AT, "notice": "told"}, st.NotifiedReport(5.0, 7, 2, notice="told")),
+        (
+            {"report": "ended", **AT, "exit_code": None, "signal": 9, "oom_killed": True,
+             "over_limit": True, "cpu_s": 2.0, "counted": {"limit_hits": 7}},
+            st.ExitedReport(
+                5.0, 7, 2, mono_s=6.0, signal=9, oom_killed=True, over_limit=True, cpu_s=2.0,
+                counted={"limit_hits": 7},
             ),
         ),
     ],
     ids=[
-        "up", "up unconfined", "launch failed", "frozen", "missing", "removed", "told", "ended",
-        "unseen",
+        "up", "up unconfined", "launch failed", "shortage", "frozen", "missing", "removed",
+        "removed after a notice", "told", "ended",
     ],
 )  # fmt: skip
-def test_a_report_becomes_a_stimulus(report, stimulus):
-    assert stimulus_for(read_report(protocol.encode(report)), now(), None) == stimulus
+def test_a_report_is_a_stimulus(report, stimulus):
+    assert read_report(protocol.encode(report)) == stimulus
+
+
+def test_the_usage_of_an_ended_job_is_what_its_cgroup_counted_or_else_its_runner():
+    end = st.ExitedReport(
+        5.0, 7, 2, cpu_s=2.0, peak_bytes=300, read_bytes=10, written_bytes=20,
+        counted={
+            "throttled_us": 0, "limit_hits": 7, "largest_process_bytes": 300, "cpu_us": 1_000_000,
+        },
+    )  # fmt: skip
+    assert final_usage(end, None) == Usage(
+        memory_peak_bytes=300, read_bytes=10, written_bytes=20, cpu_s=2.0,
+        largest_process_bytes=300, throttled_us=0, limit_hits=7,
+    )  # fmt: skip
+    # The runner was killed too: the launcher knows no more than that.
+    assert final_usage(st.ExitedReport(5.0, 7, 2), None) == Usage()
 
 
 def test_a_report_that_is_unknown_or_broken_is_an_error():
@@ -385,7 +384,7 @@ def brief(orders: Sequence[Message]) -> list[Message]:
 
 
 #: Reports of a job that runs, which an earlier daemon took.
-UP_1 = st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)
+UP_1 = st.LaunchedReport(now().at_s, 1, 1, mono_s=now().mono_s)
 
 
 LENDS = {**HELLO, "lendable": ["cores", "disks"]}
@@ -545,7 +544,11 @@ async def test_one_that_began_before_the_boot_went_down_with_the_machine(
 async def test_strays_are_removed_but_nothing_that_was_never_ours(bench):
     """An id beyond our last one may mean that the journal is an old copy: hands off."""
     gone = [asks(), st.CancelAsked(now(), 1, ALICE)]
-    history = [*gone, st.LaunchFailed(now(), 1, 1, "x"), st.AttemptRemoved(now(), 1, 1)]
+    history = [
+        *gone,
+        st.LaunchFailedReport(now().at_s, 1, 1, text="x"),
+        st.RemovedReport(now().at_s, 1, 1),
+    ]
     async with bench(history=history, known=[(1, 1), (1, 2), (77, 1)]) as b:
         await b.ready()
         await b.quiet()

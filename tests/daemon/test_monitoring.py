@@ -19,7 +19,7 @@ from msgspec import structs
 from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.reconciliation import AttemptKey
-from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
+from drfd.core.decisions.stimuli import Actor, Now, RemovedReport, SubmitAsked
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.config import UserLimits
@@ -522,7 +522,7 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(machine, make_shell):
     run(machine, curves, desk_job, 100)
     shell.turn(ended(1))
     assert shell.journal.curve(1) is None, "it is not over as yet"
-    shell.turn(AttemptRemoved(now(), 1, 1))
+    shell.turn(RemovedReport(now().at_s, 1, 1))
     kept = shell.journal.curve(1)
     assert kept is not None and ENDED_POINTS // 2 < len(kept) <= ENDED_POINTS
     assert sum(kept.spans_ms) == 99 * 2000
@@ -760,7 +760,7 @@ def test_a_new_launcher_or_controller_orders_all_that_run_what_they_may_use(kind
     jobs = [world.start(2, 8), world.start(1, leaf="root.bob"), world.start(1, 8)]
     world.fixed.add((world.start(1, 8).id, 1))
     world.bench.feed(st.SuspendAsked(now(), jobs[2].id, ALICE))
-    world.bench.feed(st.Frozen(now(), jobs[2].id, 1))
+    world.bench.feed(st.FrozenReport(now().at_s, jobs[2].id, 1, mono_s=now().mono_s))
     sent = {job_id: milli for job_id, milli, _ in world.step()}
     assert sent == {job.id: job.spec.demand.cores_milli for job in jobs}
     assert world.step() == []

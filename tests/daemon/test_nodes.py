@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from daemon.fake_launcher import LIST, Behind, FakeLauncher, Message, ended, live_through, until, up
+from daemon.fake_launcher import (
+    LIST,
+    Behind,
+    FakeLauncher,
+    Message,
+    about,
+    ended,
+    live_through,
+    until,
+    up,
+)
 from drfd.common.errors import ConfigError
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.reasons import explain_wait
@@ -346,7 +356,7 @@ async def test_a_launcher_may_be_away_while_the_other_goes_on(links):
 
 async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(links):
     """As after a journal was restored from an old copy: it is not known whose work it is."""
-    history = [asked("n1"), st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)]
+    history = [asked("n1"), st.LaunchedReport(now().at_s, 1, 1, mono_s=now().mono_s)]
     async with links(history=history, known=[(1, 1)], known_n1=[(1, 1)]) as b:
         assert b.own.strays.keys() == {(1, 1)}
         assert b.other.strays == {}
@@ -374,7 +384,7 @@ async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(li
             return {(each["cmd"], each["id"]) for each in b.atlas.orders if each != LIST}
 
         await until(lambda: len(orders()) >= 2, orders)
-        b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
+        b.atlas.send(about("missing", 1))
         b.atlas.send(up(2))
         await b.state(2, JobState.RUNNING)
         assert b.job(1).state is JobState.STARTING

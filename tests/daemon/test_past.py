@@ -12,7 +12,7 @@ import pytest
 
 from daemon.desk import Desk
 from drfd.common.errors import HostError, NotPermitted
-from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, Tick
+from drfd.core.decisions.stimuli import Actor, Now, RemovedReport, Tick
 from drfd.core.model.job import Usage
 from drfd.core.usage import Curve, Point
 from drfd.daemon.children.children import Children
@@ -106,7 +106,7 @@ async def run_twice(desk: Desk, job_id: int) -> None:
     await desk.feed(
         attempt_started(job_id, 2, 60.0),
         ended(job_id, 2, 60.0, usage=instant),
-        AttemptRemoved(now(60.0), job_id, 2),
+        RemovedReport(now(60.0).at_s, job_id, 2),
     )
 
 

@@ -20,7 +20,7 @@ from drfd import __version__
 from drfd.common.errors import DrfdError, NotPermitted, Refused
 from drfd.common.units import utc_time
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.stimuli import Actor, Frozen
+from drfd.core.decisions.stimuli import Actor, FrozenReport
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.lending import Loan, Rivals
 from drfd.core.model.effects import Freeze, Launch, Thaw
@@ -230,7 +230,7 @@ async def test_suspend_and_resume(desk):
     ]
     assert desk.shell.host.take() == [Freeze(1, 1)]
     assert await seen(desk, "RUNNING", "PENDING") == [None, "RESOURCES"]
-    await desk.feed(Frozen(now(), 1, 1))
+    await desk.feed(FrozenReport(now().at_s, 1, 1, mono_s=now().mono_s))
     assert desk.shell.host.take() == [Freeze(1, 1), Launch(2, 1)]
     assert await seen(desk, "SUSPENDED", "STARTING") == ["HELD", None]
     job = (await desk.ask(ALICE, op="show", id=1))["job"]

@@ -261,15 +261,22 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
         case 6 | 7 | 8:
             return attempt_started(job_id, attempt, step * 60.0)
         case 9 if chance.random() < 0.3:
-            return st.LaunchFailed(when, job_id, attempt, "no such file")
+            return st.LaunchFailedReport(when.at_s, job_id, attempt, text="no such file")
         case 10:
             return ended(job_id, attempt, step * 60.0, exit_code=chance.choice((0, 1)))
         case 11:
-            return st.AttemptMissing(when, job_id, attempt)
+            return st.MissingReport(when.at_s, job_id, attempt)
         case 12:
-            return st.AttemptRemoved(when, job_id, attempt)
+            return st.RemovedReport(when.at_s, job_id, attempt)
         case 13 if chance.random() < 0.5:
-            return st.Breached(when, job_id, attempt, Outcome.LIMIT_EXCEEDED, "read 2G/s")
+            return st.Breached(
+                when.at_s,
+                job_id,
+                attempt,
+                mono_s=when.mono_s,
+                outcome=Outcome.LIMIT_EXCEEDED,
+                text="read 2G/s",
+            )
         case 14 | 28 | 29 | 30:
             return st.Tick(when)
         case 15:
@@ -286,7 +293,7 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
             )
             return st.ChangeAsked(when, job_id, ADMIN, change)
         case 17 | 18 | 19:
-            return st.Frozen(when, job_id, attempt)
+            return st.FrozenReport(when.at_s, job_id, attempt, mono_s=when.mono_s)
         case _:
             return when
 

@@ -591,6 +591,9 @@ class Controller:
         if report["report"] == "nodes":
             self.nodes = report
             return self._next()
+        if report["report"] not in ("up", "ended"):
+            # It is that of the report, which is the same when it is repeated.
+            report.pop("at_s", None), report.pop("mono_s", None)
         # Whose the attempts are is looked at apart from that there are any.
         self.owners: dict[str, Message] = report.pop("owners", {})
         return report

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from drfd.common.indices import count_of
-from drfd.core.decisions.stimuli import AttemptEnded
+from drfd.core.decisions.stimuli import ExitedReport
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, JobSpec, Outcome, RequiredOutcome
@@ -123,7 +123,7 @@ class Turn:
     #: For whom the pass before had kept a place.
     reserved: frozenset[int]
     #: How an attempt has really ended, if its runner has written that down.
-    real_end: Callable[[tuple[int, int]], AttemptEnded | None]
+    real_end: Callable[[tuple[int, int]], ExitedReport | None]
 
 
 @dataclass

@@ -271,7 +271,16 @@ def _late_sample(world: World, random: Random) -> None:
         job = random.choice(started)
         attempt = max(1, job.attempt - random.choice([0, 0, 1]))
         text = "measured more than it declared"
-        world.tell(st.Breached(world.now(), job.id, attempt, Outcome.LIMIT_EXCEEDED, text))
+        world.tell(
+            st.Breached(
+                world.now().at_s,
+                job.id,
+                attempt,
+                mono_s=world.now().mono_s,
+                outcome=Outcome.LIMIT_EXCEEDED,
+                text=text,
+            )
+        )
 
 
 def _said_again(world: World, random: Random) -> None:

@@ -12,6 +12,7 @@ from math import inf
 from random import Random
 from typing import Protocol
 
+from drfd.common.owner import UNSTARTED
 from drfd.core.decisions import stimuli as st
 from drfd.core.model import effects as ef
 from drfd.core.model.job import Job, Usage, Whose
@@ -42,7 +43,7 @@ class Attempt:
     left_s: float = inf
     since_s: float | None = None
     #: How it ended, as its runner wrote it down.
-    end: st.AttemptEnded | None = None
+    end: st.ExitedReport | None = None
     broke: str | None = None
     is_being_removed: bool = False
     signals: int = 0
@@ -116,13 +117,15 @@ class Machine:
             case ef.RemoveAttempt():
                 self._remove(key)
             case ef.NotifyNever():
-                self._tell(st.NeverNotified(self.time.now(), effect.job_id, "told"))
+                self._tell(
+                    st.NotifiedReport(self.time.now().at_s, effect.job_id, UNSTARTED, notice="told")
+                )
             case ef.SendSignals():
                 if attempt is not None and attempt.is_alive and attempt.has_run:
                     claim(effect.count >= attempt.signals, "", key)
                     attempt.signals = effect.count
             case _ if attempt is None:
-                self._tell(st.AttemptMissing(self.time.now(), *key))
+                self._tell(st.MissingReport(self.time.now().at_s, *key))
             case ef.Terminate() if attempt.is_alive:
                 self._terminate(attempt)
             case ef.Kill() if attempt.is_alive:
@@ -144,12 +147,18 @@ class Machine:
         odds = self.odds(key, f"launch {self.tries[key]}")
         fate = 1.0 if self.is_kind else odds.random()
         if fate < 0.05:
-            self._tell(st.LaunchFailed(self.time.now(), *key, text="it could not be set up"))
+            self._tell(
+                st.LaunchFailedReport(self.time.now().at_s, *key, text="it could not be set up")
+            )
             return
         if 0.14 <= fate < 0.2:
             whose = Whose.JOB if fate < 0.17 else Whose.USER if fate < 0.19 else Whose.MACHINE
             text = "there was no process to spare"
-            self._tell(st.LaunchFailed(self.time.now(), *key, text, whose, "processes"))
+            self._tell(
+                st.LaunchFailedReport(
+                    self.time.now().at_s, *key, text=text, whose=whose, resource="processes"
+                )
+            )
             return
         attempt = self.attempts[key] = Attempt(key, self.time.now())
         if fate < 0.09:
@@ -210,7 +219,7 @@ class Machine:
             # Killed while it was being started: it never ran.
             self._report(attempt)
             return
-        attempt.end = st.AttemptEnded(
+        attempt.end = st.ExitedReport(
             *attempt.key, now.at_s, now.mono_s, None if oom else code, 9 if oom else signal,
             oom, oom, Usage(cpu_s=1.0),
         )  # fmt: skip
@@ -241,7 +250,7 @@ class Machine:
             if not attempt.is_frozen:
                 self._pause(attempt)
                 attempt.is_frozen = True
-            self._tell(st.Frozen(self.time.now(), *key))
+            self._tell(st.FrozenReport(self.time.now().at_s, *key, mono_s=self.time.now().mono_s))
 
         if attempt.is_frozen or manner < 0.5:
             stand_still()
@@ -258,7 +267,7 @@ class Machine:
     def _remove(self, key: Key) -> None:
         attempt = self.attempts.get(key)
         if attempt is None:
-            self._tell(st.AttemptRemoved(self.time.now(), *key))
+            self._tell(st.RemovedReport(self.time.now().at_s, *key))
             return
         if attempt.is_being_removed:
             return
@@ -271,7 +280,7 @@ class Machine:
                 return
             self._exit(attempt, None, 9)
             del self.attempts[key]
-            self._tell(st.AttemptRemoved(self.time.now(), *key))
+            self._tell(st.RemovedReport(self.time.now().at_s, *key))
 
         self.time.later(slow_s, remove)
 
@@ -291,23 +300,27 @@ class Machine:
         key = attempt.key
         if attempt.has_run and attempt.broke is None:
             born = attempt.created
-            self._tell(st.AttemptStarted(*key, born.at_s, born.mono_s, f"drfd/{key[0]}.{key[1]}"))
+            self._tell(
+                st.LaunchedReport(
+                    born.at_s, *key, mono_s=born.mono_s, cgroup=f"drfd/{key[0]}.{key[1]}"
+                )
+            )
         if attempt.broke is not None:
-            self._tell(st.LaunchFailed(self.time.now(), *key, text=attempt.broke))
+            self._tell(st.LaunchFailedReport(self.time.now().at_s, *key, text=attempt.broke))
         elif attempt.end is not None:
             self._tell(attempt.end)
         elif attempt.has_run and not attempt.runner_lives:
-            unknown = st.AttemptEnded(
+            unknown = st.ExitedReport(
                 *key, self.time.now().at_s, None, None, None, False, False, None
             )
             self._tell(unknown)
         elif not attempt.runner_lives:
-            self._tell(st.AttemptMissing(self.time.now(), *key))
+            self._tell(st.MissingReport(self.time.now().at_s, *key))
 
     def _tell(self, report: st.Stimulus) -> None:
         if not self.is_up or not self.is_connected:
             return
-        if not isinstance(report, st.AttemptMissing | st.Frozen):
+        if not isinstance(report, st.MissingReport | st.FrozenReport):
             self.said.append(report)
         line = self.line
         self.time.later(WIRE_S, lambda: self.hear(report) if line == self.line else None)

@@ -238,16 +238,16 @@ class World:
         job_id = self.engine.ledger.next_id
         self.feed(st.SubmitAsked(self.now(), asked, False))
         assert Launch(job_id, 1) in self.host.take()
-        self.feed(st.AttemptStarted(job_id, 1, self.at_s, self.mono_s, None))
+        self.feed(st.LaunchedReport(self.at_s, job_id, 1, mono_s=self.mono_s))
         return job_id
 
     def end(self, job_id: int, **facts: object) -> None:
         when = {"at_s": self.at_s, "mono_s": self.mono_s}
         report = ended(job_id)
-        changed = {name: getattr(report, name) for name in st.AttemptEnded.__slots__}
-        self.feed(st.AttemptEnded(**{**changed, **when, **facts}))
+        changed = {name: getattr(report, name) for name in st.ExitedReport.__struct_fields__}
+        self.feed(st.ExitedReport(**{**changed, **when, **facts}))
         assert RemoveAttempt(job_id, 1) in self.host.take()
-        self.feed(st.AttemptRemoved(self.now(), job_id, 1))
+        self.feed(st.RemovedReport(self.now().at_s, job_id, 1))
 
 
 @pytest.fixture

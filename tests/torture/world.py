@@ -322,7 +322,7 @@ class World:
         load = self.engine.external
         return {} if load is None else amounts(load.kept)
 
-    def _real_end(self, key: Key) -> st.AttemptEnded | None:
+    def _real_end(self, key: Key) -> st.ExitedReport | None:
         attempt = self.machine.attempts.get(key)
         return None if attempt is None else attempt.end
 
@@ -401,7 +401,7 @@ class World:
             if job is not None and job.state is JobState.STARTING:
                 self.engine.perform_owed(job)
 
-        frees = isinstance(report, st.AttemptMissing | st.AttemptRemoved)
+        frees = isinstance(report, st.MissingReport | st.RemovedReport)
         self.tell(report, perhaps_launch if frees else None)
 
     def _listed(self, known: set[Key]) -> None:
@@ -411,7 +411,7 @@ class World:
         def settle() -> None:
             assert self.engine is not None
             self.ready = True
-            for missing in missing_attempts(self.engine.ledger, known, self.now()):
+            for missing in missing_attempts(self.engine.ledger, known, self.now().at_s):
                 self.tell(missing)
             # All attempts of this world are of one journal's jobs.
             nobody = dict.fromkeys(known, Owner())

@@ -18,7 +18,7 @@ from drfd.core.model.resources import kind_of
 from drfd.devices.gpu import GPU
 
 if TYPE_CHECKING:
-    from drfd.core.decisions.stimuli import AttemptEnded
+    from drfd.core.decisions.stimuli import ExitedReport
 
 MACHINE_CRASH = "MACHINE_CRASH"
 SLURM_NOT_STARTED = "SLURM_NOT_STARTED"
@@ -47,7 +47,7 @@ LOSSES = {
 UNKNOWN_LOSS = "UNKNOWN"
 
 
-def judge_end(job: Job, end: AttemptEnded) -> tuple[Outcome | None, str]:
+def judge_end(job: Job, end: ExitedReport) -> tuple[Outcome | None, str]:
     """Return the outcome and its sentence; the outcome is None if the job goes back to the queue. A
     SIGKILL proves nothing by itself: the cause is the stop that drfd recorded before the first
     signal, or what the kernel's counters show."""
@@ -86,14 +86,14 @@ def judge_end(job: Job, end: AttemptEnded) -> tuple[Outcome | None, str]:
     return Outcome.FAILED, f"exit code {end.exit_code}"
 
 
-def loss_of(outcome: Outcome | None, end: AttemptEnded) -> str | None:
+def loss_of(outcome: Outcome | None, end: ExitedReport) -> str | None:
     """Return the code of the cause for LOST, or None for any other outcome."""
     if outcome is not Outcome.LOST:
         return None
     return end.loss if end.loss in LOSSES else UNKNOWN_LOSS
 
 
-def _ended_before_stop(job: Job, end: AttemptEnded) -> bool:
+def _ended_before_stop(job: Job, end: ExitedReport) -> bool:
     return job.stop is not None and end.mono_s is not None and end.mono_s < job.stop.mono_s
 
 

@@ -31,13 +31,13 @@ class Leftovers:
 
 
 def missing_attempts(
-    ledger: Ledger, known: Collection[AttemptKey], now: st.Now, booted_at_s: float | None = None
-) -> list[st.AttemptMissing]:
+    ledger: Ledger, known: Collection[AttemptKey], at_s: float, booted_at_s: float | None = None
+) -> list[st.MissingReport]:
     """Return the jobs that should have a runner and of which the launcher has no trace.
     `booted_at_s` is the Unix time of the machine's start. The launch of STARTING jobs is still due,
     and the attempt of CLEANING ones may be removed already."""
     return [
-        st.AttemptMissing(now, job.id, job.attempt, loss_by_boot(job, booted_at_s))
+        st.MissingReport(at_s, job.id, job.attempt, loss=loss_by_boot(job, booted_at_s))
         for job in sorted(ledger.allocated_jobs(), key=lambda job: job.id)
         if job.state in _HAS_RUNNER and (job.id, job.attempt) not in known
     ]

@@ -20,10 +20,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from msgspec import structs
+import msgspec
+from msgspec import Struct, structs
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span
+from drfd.common.owner import Owner, read_owner
 from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions import outcome as ends
 from drfd.core.fairness.rules import Rules
@@ -348,16 +350,26 @@ class DrainAsked(Stimulus):
 # -- reports ------------------------------------------------------------------------------------
 
 
-class Report(Stimulus):
-    """A report on one attempt, by the launcher or from measurements. It matters while the attempt
-    is the present one of its job, and the job's state allows the event."""
+class Report(Stimulus, Struct, tag_field="report", frozen=True):
+    """A report on one attempt, by the launcher or from measurements, with the fields of the
+    launcher's message. It matters while the attempt is the present one of its job, and the job's
+    state allows the event."""
 
-    __slots__ = ()
-
-    job_id: int
+    at_s: float
+    job_id: int = msgspec.field(name="id")
     attempt: int
+    #: The known facts of `Owner`; none if the launcher does not name the owner.
+    owner_facts: dict[str, object] = msgspec.field(default_factory=dict, name="of")
     #: The event that follows from it as a rule.
     event: ClassVar[type[ev.JobEvent]]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.job_id, self.attempt
+
+    @property
+    def owner(self) -> Owner:
+        return read_owner(self.owner_facts)
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
         job = ledger.jobs.get(self.job_id)
@@ -369,15 +381,16 @@ class Report(Stimulus):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptStarted(Report):
+class LaunchedReport(Report, tag="up", frozen=True, kw_only=True):
     """The attempt's program runs. The launcher reports it again after every reconnection."""
 
-    job_id: int
-    attempt: int
-    at_s: float
     mono_s: float
-    cgroup: str | None
+    #: 0 if it is not known.
+    runner_pid: int = 0
+    #: None if the attempt has no cgroup.
+    cgroup: str | None = None
+    #: Whether cores are lent to it, or disk rates alone; None if it can be lent nothing.
+    lends: bool | None = None
     event = ev.Launched
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
@@ -390,15 +403,7 @@ class AttemptStarted(Report):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptReport(Report):
-    now: Now
-    job_id: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFailed(AttemptReport):
+class LaunchFailedReport(Report, tag="launch_failed", frozen=True, kw_only=True):
     """The attempt's program could not be started."""
 
     text: str
@@ -408,7 +413,7 @@ class LaunchFailed(AttemptReport):
     event = ev.LaunchFailed
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
-        at_s, attempt, text = self.now.at_s, self.attempt, self.text
+        at_s, attempt, text = self.at_s, self.attempt, self.text
         if job.stop is not None and job.stop.outcome is not None:
             # The job is to stop, so its launch is not tried again after a shortage either.
             outcome, text = job.stop.outcome, job.stop.text
@@ -425,14 +430,10 @@ class LaunchFailed(AttemptReport):
         return [ev.LaunchFailed(job.id, at_s, attempt=attempt, text=text, outcome=outcome)]
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded(Report):
+class ExitedReport(Report, tag="ended", frozen=True, kw_only=True):
     """The attempt's first process has ended. What is left out is not known, as if its runner was
     gone before the end."""
 
-    job_id: int
-    attempt: int
-    at_s: float
     mono_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -440,11 +441,21 @@ class AttemptEnded(Report):
     oom_killed: bool = False
     #: Whether the job's own memory limit was the cause, not a shortage of the whole machine.
     over_limit: bool = False
-    usage: Usage | None = None
     #: How much it had written to its output files when it was killed for that, or None.
     output_bytes: int | None = None
+    #: Whether its cgroup is gone, too, so that nothing but its file is left.
+    gone: bool = False
     #: For an end that was not observed, its cause: one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
+    #: Usage of the runner's children, as the runner measured it.
+    cpu_s: float = 0.0
+    peak_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    #: The counters of the cgroup, by the names of `launcher.confinement.cgroup_files`.
+    counted: dict[str, int] = {}
+    #: What follows from these and from the controller's own measurements.
+    usage: Usage | None = None
     event = ev.Exited
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
@@ -464,21 +475,20 @@ class AttemptEnded(Report):
         ]
 
 
-class Frozen(AttemptReport):
+class FrozenReport(Report, tag="frozen", frozen=True, kw_only=True):
     """All processes of the attempt are frozen."""
 
+    mono_s: float
     event = ev.Suspended
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
         # Ignore a report that is repeated after a restart, or that a thaw has overtaken.
         if not job.freezing:
             return []
-        at_s, mono_s = self.now.at_s, self.now.mono_s
-        return [ev.Suspended(job.id, at_s, attempt=job.attempt, mono_s=mono_s)]
+        return [ev.Suspended(job.id, self.at_s, attempt=job.attempt, mono_s=self.mono_s)]
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptMissing(AttemptReport):
+class MissingReport(Report, tag="missing", frozen=True, kw_only=True):
     """The launcher has no trace of an attempt that should exist."""
 
     #: The cause if it is known: one of `core.decisions.outcome.LOSSES`.
@@ -489,12 +499,11 @@ class AttemptMissing(AttemptReport):
         # A STARTING job has not been launched yet: the launch is still owed.
         if job.state is JobState.STARTING:
             return []
-        end = AttemptEnded(job.id, self.attempt, self.now.at_s, loss=self.loss)
+        end = ExitedReport(self.at_s, job.id, self.attempt, loss=self.loss)
         return end.judge(job, ledger)
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRemoved(AttemptReport):
+class RemovedReport(Report, tag="removed", frozen=True, kw_only=True):
     """No process and no cgroup of the attempt is left."""
 
     #: Result of the notification command, or None if there was none.
@@ -502,7 +511,7 @@ class AttemptRemoved(AttemptReport):
     event = ev.Cleaned
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
-        job_id, at_s, attempt = job.id, self.now.at_s, self.attempt
+        job_id, at_s, attempt = job.id, self.at_s, self.attempt
         if job.outcome is None:
             holder = None if job.stop is None else job.stop.held_by
             again = ev.Requeued(job_id, at_s, attempt=attempt)
@@ -513,16 +522,20 @@ class AttemptRemoved(AttemptReport):
         return [ev.Cleaned(job_id, at_s, attempt=attempt, notice=self.notice)]
 
 
-@dataclass(frozen=True, slots=True)
-class Breached(AttemptReport):
+class Breached(Report, frozen=True, kw_only=True):
     """The job has exceeded a measured limit for so long that it must be stopped."""
 
+    mono_s: float
     outcome: Outcome
     text: str
     event = ev.StopRequested
 
+    @classmethod
+    def of(cls, job: Job, now: Now, outcome: Outcome, text: str) -> Breached:
+        return cls(now.at_s, job.id, job.attempt, mono_s=now.mono_s, outcome=outcome, text=text)
+
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
-        return stop(job, self.now, self.outcome, self.text)
+        return stop(job, Now(self.at_s, self.mono_s), self.outcome, self.text)
 
 
 def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
@@ -536,21 +549,19 @@ def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
     return [ev.StopRequested(job.id, at_s, mono_s=mono_s, outcome=outcome, text=text)]
 
 
-@dataclass(frozen=True, slots=True)
-class NeverNotified(Stimulus):
+class NotifiedReport(Report, tag="told", frozen=True, kw_only=True):
     """The owner of a job that never starts was notified of that, or cannot be. A job that is to be
     cancelled for that is cancelled now."""
 
-    now: Now
-    job_id: int
     #: Result of the notification command, or why it was not run.
     notice: str
     #: Labels of array tasks that are no longer in the ledger.
-    names: Mapping[int, str] = field(default_factory=dict)
+    names: dict[int, str] = {}
+    event = ev.OwnerNotified
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
         found: list[ev.Event] = []
-        at_s = self.now.at_s
+        at_s = self.at_s
         for job in dependencies.jobs_to_notify(ledger, self.job_id):
             found.append(ev.OwnerNotified(job.id, at_s, notice=self.notice))
             if job.spec.cancel_if_never:
@@ -559,6 +570,18 @@ class NeverNotified(Stimulus):
                 why = dependencies.never_text(job.broken, label, is_cancelled=True)
                 found.append(ev.Cancelled(job.id, at_s, by=dependencies.BY_RULE, why=why))
         return found
+
+
+#: What the launcher reports on an attempt.
+AttemptReport = (
+    LaunchedReport
+    | LaunchFailedReport
+    | ExitedReport
+    | FrozenReport
+    | MissingReport
+    | RemovedReport
+    | NotifiedReport
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class Inbox:
     def add(self, work: Work) -> None:
         self._works.append(work)
         loop = asyncio.get_running_loop()
-        if not isinstance(work.stimulus, st.AttemptStarted):
+        if not isinstance(work.stimulus, st.LaunchedReport):
             if not self._is_soon:
                 if self._next is not None:
                     self._next.cancel()
@@ -773,8 +773,8 @@ class Engine:
                     return stimulus
                 names = self._names((*wanted, *job.spec.after))
                 return replace(stimulus, ended=self.ended(wanted), names=names)
-            case st.NeverNotified():
-                return replace(stimulus, names=self.names_of_broken(stimulus.job_id))
+            case st.NotifiedReport():
+                return structs.replace(stimulus, names=self.names_of_broken(stimulus.job_id))
             case st.Tick():
                 return replace(stimulus, heard=self.heard)
             case _:

@@ -546,7 +546,7 @@ class LauncherConnection:
         if job is None or effects.owed(job) != effect or not self._link.is_ready():
             return
         if fault and isinstance(effect, effects.Launch):
-            self._submit(st.LaunchFailed(self._engine.clock(), job.id, job.attempt, _unset(fault)))
+            self._submit(self._launch_failed(job, _unset(fault)))
         else:
             self._perform(effect, job)
 
@@ -557,20 +557,16 @@ class LauncherConnection:
                 return
             text = self._unkept_limit(job)
             if text is not None:
-                self._submit(st.LaunchFailed(self._engine.clock(), job.id, job.attempt, text))
+                self._submit(self._launch_failed(job, text))
                 return
             try:
                 found = self._devices().look_up(self._grants(job))
             except DevicesTaken as error:
-                now, whose = self._engine.clock(), Whose.JOB
-                short = st.LaunchFailed(
-                    now, job.id, job.attempt, text=str(error), whose=whose, resource="devices"
-                )
-                self._submit(short)
+                short = self._launch_failed(job, str(error))
+                self._submit(replace(short, whose=Whose.JOB, resource="devices"))
                 return
             except DevicesFailed as error:
-                text = _unset(str(error))
-                self._submit(st.LaunchFailed(self._engine.clock(), job.id, job.attempt, text))
+                self._submit(self._launch_failed(job, _unset(str(error))))
                 return
             order, payload = self._order_and_payload(job, found)
             self._order(protocol.LAUNCH, order, messages.payload_for(job.spec, payload))
@@ -608,19 +604,18 @@ class LauncherConnection:
         notice = messages.never_notice_for(job, order, job_id, label)
         self._order(protocol.NOTIFY, notice, messages.payload_for(job.spec, payload))
 
-    def _never_removed(self, key: AttemptKey, report: messages.AttemptReport) -> None:
+    def _never_removed(self, key: AttemptKey, report: st.AttemptReport) -> None:
         """Take the report that the owner of a job that never starts has been notified, and order
         the next notification of this owner."""
-        if isinstance(report, messages.RemovedReport):
+        if isinstance(report, st.RemovedReport):
             self._forget(key)
-        if not isinstance(report, messages.ToldReport):
+        if not isinstance(report, st.NotifiedReport):
             return
-        told = st.NeverNotified(self._engine.clock(), key[0], report.notice)
         # The file tells the next launcher of the notification, until the journal does. Another
         # journal's stays, and the owner's next job must not wait for it.
         is_stray = key in self._link.strays
         self._submit(
-            told, None if is_stray else partial(self._send_attempt, effects.RemoveAttempt(*key))
+            report, None if is_stray else partial(self._send_attempt, effects.RemoveAttempt(*key))
         )
         while (job_id := self._never.next_after(key[0])) is not None:
             jobs = jobs_to_notify(self._engine.ledger, job_id)
@@ -679,15 +674,18 @@ class LauncherConnection:
     def _refused_by_stray(self, effect: effects.Effect, job: Job) -> st.Stimulus:
         """Return the stimulus in place of an effect, if the launcher has an attempt of another job
         under the same id and attempt number."""
-        now = self._engine.clock()
+        at_s = self._engine.clock().at_s
         if isinstance(effect, effects.Launch):
             text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
-            return st.LaunchFailed(now, job.id, job.attempt, text)
+            return self._launch_failed(job, text)
         if isinstance(effect, effects.NotifyNever):
-            return st.NeverNotified(now, effect.job_id, _TAKEN)
+            return st.NotifiedReport(at_s, effect.job_id, UNSTARTED, notice=_TAKEN)
         if isinstance(effect, effects.RemoveAttempt):
-            return st.AttemptRemoved(now, job.id, job.attempt)
-        return st.AttemptMissing(now, job.id, job.attempt)
+            return st.RemovedReport(at_s, job.id, job.attempt)
+        return st.MissingReport(at_s, job.id, job.attempt)
+
+    def _launch_failed(self, job: Job, text: str) -> st.LaunchFailedReport:
+        return st.LaunchFailedReport(self._engine.clock().at_s, job.id, job.attempt, text=text)
 
     def _order_and_payload(self, job: Job, found: Found) -> tuple[protocol.LaunchOrder, Payload]:
         engine = self._engine
@@ -779,9 +777,9 @@ class LauncherConnection:
             if job.spec.demand.gres_memory and job.state is JobState.RUNNING:
                 breach = judge_gpu_memory(job, self._meter.each_gpu(job))
                 if breach is not None:
-                    self._submit(st.Breached(engine.clock(), job.id, job.attempt, *breach))
+                    self._submit(st.Breached.of(job, engine.clock(), *breach))
 
-    def _take_attempt_report(self, report: messages.AttemptReport) -> None:
+    def _take_attempt_report(self, report: st.AttemptReport) -> None:
         key = report.key
         if key[1] == UNSTARTED:
             self._never_removed(key, report)
@@ -793,41 +791,41 @@ class LauncherConnection:
         if job is not None and not self._link.nodes.may_have(job):
             # So is this one: the job runs elsewhere.
             return
-        measured = None
         then: Callable[[], None] | None = None
         is_removed = False
         match report:
-            case messages.StartedReport() if job is not None and self._link.nodes.has_home:
+            case st.LaunchedReport() if job is not None and self._link.nodes.has_home:
                 self._meter.watch(key, report.runner_pid, report.cgroup)
                 if report.lends is not None:
                     self._link.borrowers[key] = report.lends
-            case messages.EndedReport() if job is not None:
-                left_bytes = 0
+            case st.ExitedReport() if job is not None:
+                measured, left_bytes = None, 0
                 if self._link.nodes.has_home:
                     cpu_s = max(report.cpu_s, report.counted.get("cpu_us", 0) / 1e6)
                     measured = self._meter.finish(job, cpu_s, report.mono_s)
                     left_bytes = report.counted.get("left_bytes", 0)
                 if left_bytes:
                     self._link.left_bytes[key] = left_bytes
+                report = replace(report, usage=messages.final_usage(report, measured))
                 # A notification is still to run, and memory that is left is counted first.
                 is_removed = report.gone and job.spec.notify is None and not left_bytes
-            case messages.RemovedReport():
+            case st.RemovedReport():
                 if self._forget(key) or job is None:
                     return
                 then = self._launch_if_owed(key[0])
-            case messages.MissingReport():
+            case st.MissingReport():
                 if job is not None and self._may_run_elsewhere(job):
                     return
                 if job is not None:
                     report = replace(report, loss=loss_by_boot(job, self._booted_at_s()))
                 then = self._launch_if_owed(key[0])
-        self._submit(messages.stimulus_for(report, self._engine.clock(), measured), then)
+        self._submit(report, then)
         if job is not None and is_removed:
             # Whoever sees that the job has ended finds nothing of it stuck.
             self._link.stuck.discard(key)
             self._link.borrowers.pop(key, None)
             # Usually of the same turn, so that the next start waits for one commit, not for two.
-            removed = st.AttemptRemoved(self._engine.clock(), *key)
+            removed = st.RemovedReport(self._engine.clock().at_s, *key)
             # Its file is still to go. If this order is lost, the next reconciliation gives it.
             self._submit(removed, partial(self._remove_file, key))
 
@@ -884,7 +882,7 @@ class LauncherConnection:
             self._note_strays({**left.strays, **elsewhere})
             ours = here.keys() - left.strays.keys()
             booted_at_s = self._booted_at_s()
-            for missing in missing_attempts(engine.ledger, ours, engine.clock(), booted_at_s):
+            for missing in missing_attempts(engine.ledger, ours, engine.clock().at_s, booted_at_s):
                 if nodes.must_have(engine.ledger.jobs[missing.job_id]):
                     self._submit(missing)
             for removal in left.removals:

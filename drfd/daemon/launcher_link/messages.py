@@ -1,7 +1,7 @@
 """Messages of the link: orders made from jobs, and the launcher's reports as typed values.
 
-The classes of reports have the keys of their messages. `stimulus_for` turns a report about one
-attempt into a stimulus for the core.
+The classes of reports have the keys of their messages. A report on one attempt is a stimulus of the
+core.
 
 The variables that name a job's instances of countable resources (GRES):
 
@@ -40,7 +40,6 @@ from drfd.core.model.job import (
     JobSpec,
     Outcome,
     Usage,
-    Whose,
     shares_output,
     submitted_us,
 )
@@ -356,101 +355,23 @@ class ListedReport(Struct, tag_field="report", tag="listed", frozen=True):
         return {(job, n): read_owner(found.get(f"{job}.{n}", {})) for job, n in self.known}
 
 
-class _AttemptReport(Struct, tag_field="report", frozen=True, kw_only=True):
-    """A report about one attempt. Its fields are the keys of the message."""
+class StuckReport(Struct, tag_field="report", tag="stuck", frozen=True):
+    """Processes of the attempt cannot be killed."""
 
     id: int
     attempt: int
-    #: The known facts of `Owner`; none if the launcher does not name the owner.
-    owner_facts: dict[str, object] = msgspec.field(default_factory=dict, name="of")
 
     @property
     def key(self) -> AttemptKey:
         return self.id, self.attempt
 
-    @property
-    def owner(self) -> Owner:
-        return read_owner(self.owner_facts)
 
-
-class StuckReport(_AttemptReport, tag="stuck", frozen=True):
-    """Processes of the attempt cannot be killed."""
-
-
-class StartedReport(_AttemptReport, tag="up", frozen=True, kw_only=True):
-    """The job's program runs."""
-
-    at_s: float
-    mono_s: float
-    runner_pid: int
-    #: None if the attempt has no cgroup.
-    cgroup: str | None
-    #: Whether cores are lent to it, or disk rates alone; None if it can be lent nothing.
-    lends: bool | None = None
-
-
-class LaunchFailedReport(_AttemptReport, tag="launch_failed", frozen=True, kw_only=True):
-    """The program could not be started."""
-
-    text: str
-    #: Of a temporary shortage: whose and what it is.
-    whose: Whose | None = None
-    resource: str = ""
-
-
-class EndedReport(_AttemptReport, tag="ended", frozen=True, kw_only=True):
-    """All processes of the attempt have ended."""
-
-    at_s: float
-    mono_s: float | None
-    exit_code: int | None
-    signal: int | None
-    oom_killed: bool
-    over_limit: bool
-    #: How much it had written to its output files when it was killed for that, or None.
-    output_bytes: int | None = None
-    #: Whether its cgroup is gone, too, so that nothing but its file is left.
-    gone: bool = False
-    #: Why it is not known how the attempt ended, or None.
-    loss: str | None = None
-    #: Usage of the runner's children, as the runner measured it.
-    cpu_s: float = 0.0
-    peak_bytes: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
-    #: The counters of the cgroup, by the names of `launcher.confinement.cgroup_files`.
-    counted: dict[str, int] = {}
-
-
-class ExecReport(_AttemptReport, tag="exec", frozen=True, kw_only=True):
-    """The answer to the order to move a process into the attempt."""
+class ExecReport(Struct, tag_field="report", tag="exec", frozen=True, kw_only=True):
+    """The answer to the order to move a process into an attempt."""
 
     number: int
     #: Why it has not been moved; None if it has.
     text: str | None
-
-
-class FrozenReport(_AttemptReport, tag="frozen", frozen=True):
-    """All processes of the attempt are frozen."""
-
-
-class MissingReport(_AttemptReport, tag="missing", frozen=True, kw_only=True):
-    """The launcher knows no such attempt, or none that ever ran."""
-
-    loss: str | None = None
-
-
-class RemovedReport(_AttemptReport, tag="removed", frozen=True, kw_only=True):
-    """Nothing of the attempt is left: no process, no cgroup, no file."""
-
-    #: The result of notifying the owner, or None.
-    notice: str | None = None
-
-
-class ToldReport(_AttemptReport, tag="told", frozen=True, kw_only=True):
-    """The owner of a job that never starts was notified, or cannot be."""
-
-    notice: str
 
 
 class GpusReport(Struct, tag_field="report", tag="gpus", frozen=True, kw_only=True):
@@ -490,16 +411,7 @@ class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=
         return self.nodes[name].fault if name in self.nodes else "Slurm has no node of this name"
 
 
-AttemptReport = (
-    StartedReport
-    | LaunchFailedReport
-    | EndedReport
-    | FrozenReport
-    | MissingReport
-    | RemovedReport
-    | ToldReport
-)
-Report = ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | AttemptReport
+Report = ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | st.AttemptReport
 
 
 _decode = msgspec.json.Decoder[Report](Report).decode
@@ -516,41 +428,9 @@ def read_report(line: bytes) -> Report:
         raise protocol.BadMessage(text) from None
 
 
-def stimulus_for(report: AttemptReport, now: st.Now, measured: Usage | None) -> st.Stimulus:
-    """Return the stimulus for a report about one attempt. `measured` is the last reading of the
-    attempt's usage, or None."""
-    job_id, attempt = report.key
-    match report:
-        case StartedReport():
-            return st.AttemptStarted(job_id, attempt, report.at_s, report.mono_s, report.cgroup)
-        case LaunchFailedReport():
-            return st.LaunchFailed(now, job_id, attempt, report.text, report.whose, report.resource)
-        case EndedReport():
-            return st.AttemptEnded(
-                job_id=job_id,
-                attempt=attempt,
-                at_s=report.at_s,
-                mono_s=report.mono_s,
-                exit_code=report.exit_code,
-                signal=report.signal,
-                oom_killed=report.oom_killed,
-                over_limit=report.over_limit,
-                output_bytes=report.output_bytes,
-                usage=_final_usage(report, measured),
-                loss=report.loss,
-            )
-        case FrozenReport():
-            return st.Frozen(now, job_id, attempt)
-        case MissingReport():
-            return st.AttemptMissing(now, job_id, attempt, loss=report.loss)
-        case RemovedReport():
-            return st.AttemptRemoved(now, job_id, attempt, notice=report.notice)
-        case ToldReport():
-            return st.NeverNotified(now, job_id, report.notice)
-
-
-def _final_usage(report: EndedReport, measured: Usage | None) -> Usage:
-    """Return the usage as counted by the cgroup or, without one, as the runner measured it."""
+def final_usage(report: st.ExitedReport, measured: Usage | None) -> Usage:
+    """Return the usage as counted by the cgroup or, without one, as the runner measured it.
+    `measured` is the last reading of the attempt's usage, or None."""
     measured, counted = measured or Usage(), report.counted
     peak = max(measured.memory_peak_bytes, counted.get("memory_peak_bytes", 0))
     return structs.replace(

@@ -650,9 +650,7 @@ class Sampler:
                 if job.id in self._engine.ledger.jobs:
                     self._curves.note(job)
                 if breach is not None and job.state is JobState.RUNNING:
-                    self._engine.submit(
-                        Work(Breached(self._engine.clock(), job.id, job.attempt, *breach))
-                    )
+                    self._engine.submit(Work(Breached.of(job, self._engine.clock(), *breach)))
         self._curves.note_users(self._engine.ledger.allocated_jobs())
         self.save_curves(all_of_them=False)
         last = await asyncio.to_thread(read_machine_use)

@@ -220,7 +220,7 @@ class SlurmLauncher:
                 pass
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
-        self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})
+        self.port.send(protocol.attempt_report(kind, key, **facts))
 
     def _not_told(self, key: Key) -> None:
         if key[1] == UNSTARTED:
@@ -255,8 +255,7 @@ class SlurmLauncher:
         attempt = self._attempts[key]
         owner = attempt.owner.facts()
         if attempt.running is not None:
-            up = {**self._attempts.start(key), "cgroup": None, "runner_pid": 0}
-            self._tell("up", key, of=owner, **up)
+            self._tell("up", key, of=owner, **self._attempts.start(key))
         if attempt.launch_failed is not None:
             self._tell("launch_failed", key, of=owner, **attempt.launch_failed)
         elif attempt.ended is not None:
