@@ -206,16 +206,16 @@ ENDED_BY_RUNNER = {name: value for name, value in ENDED.items() if name not in _
 FATES: dict[int, dict[str, Message]] = {
     1: {},
     2: {"runner": RUNNER},
-    3: {"runner": RUNNER, "running": RUNNING},
+    3: {"runner": RUNNER, "launched": RUNNING},
     4: {"runner": RUNNER, "launch_failed": {"by_root": 0, "report": b"program\0002\0x".hex()}},
-    5: {"runner": RUNNER, "running": RUNNING, "ended": ENDED},
+    5: {"runner": RUNNER, "launched": RUNNING, "exited": ENDED},
     6: {
-        "runner": RUNNER, "running": RUNNING,
-        "ended": {**ENDED, "exit_code": None, "signal": 9, "oom_killed": True, "over_limit": True},
+        "runner": RUNNER, "launched": RUNNING,
+        "exited": {**ENDED, "exit_code": None, "signal": 9, "oom_killed": True, "over_limit": True},
         "notifying": {"at_s": 8.5}, "notified": {**ENDED_BY_RUNNER, "exit_code": 0},
     },
-    7: {"runner": RUNNER, "running": RUNNING},
-    8: {"submitted": {"slurm_id": 77, "at_s": 6.0}, "running": RUNNING, "ended": ENDED},
+    7: {"runner": RUNNER, "launched": RUNNING},
+    8: {"submitted": {"slurm_id": 77, "at_s": 6.0}, "launched": RUNNING, "exited": ENDED},
 }  # fmt: skip
 #: The job that has been sent signals, the one that may be lent something, and the one on a node of
 #: Slurm's.
@@ -267,23 +267,23 @@ REPORTS: list[Message] = [
         "report": "hello", "version": protocol.VERSION, "kind": "none",
         "controls": {"memory": "measured"}, "cores": {"quota": "measured"}, "mounts": {},
     },
-    {"report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": None, "runner_pid": 10},
+    {"report": "launched", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": None, "runner_pid": 10},
     {
-        "report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": "drfd/5.1", "runner_pid": 10,
-        "lends": True,
+        "report": "launched", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": "drfd/5.1",
+        "runner_pid": 10, "lends": True,
     },
     {"report": "launch_failed", **_ONE, **_NOW, "text": "there is no command x in the job's PATH"},
     {
         "report": "launch_failed", **_ONE, **_NOW, "text": "it has no process: EAGAIN",
         "whose": "machine", "resource": "EAGAIN",
     },
-    {"report": "ended", **_ONE, **ENDED},
+    {"report": "exited", **_ONE, **ENDED},
     {"report": "frozen", **_ONE, **_NOW},
     {"report": "exec", **_ONE, **_NOW, "number": 1, "text": "the job does not run any more"},
     {"report": "missing", **_ONE, **_NOW},
     {"report": "removed", **_ONE, **_NOW, "notice": "told"},
     {"report": "removed", **_ONE, **_NOW},
-    {"report": "told", **_ONE, **_NOW, "notice": "told"},
+    {"report": "notified", **_ONE, **_NOW, "notice": "told"},
     {"report": "stuck", **_ONE, **_NOW},
     {"report": "listed", "known": [[5, 1], [6, 2]], "owners": {"5.1": {"uid": 1001}}},
     {
@@ -531,7 +531,7 @@ def _write_attempts(place: Path) -> None:
         for kind, record in records.items():
             # A part of the end, but the launcher writes it on a line of its own.
             counted = {}
-            if kind == "ended" and job_id != AWAY:
+            if kind == "exited" and job_id != AWAY:
                 counted = {name: record[name] for name in _COUNTED}
                 record = {name: record[name] for name in record if name not in counted}
             attempt_files.append(fd, kind, record)

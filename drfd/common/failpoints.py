@@ -31,7 +31,7 @@ LAUNCHER = (
     *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
 RUNNER = (
-    *("runner.before-child", "runner.before-running-record", "runner.after-running-record"),
+    *("runner.before-child", "runner.before-launched-record", "runner.after-launched-record"),
     *("runner.after-exec", "runner.before-end-record", "runner.after-end-record"),
 )
 #: The process that notifies the owner of a job.

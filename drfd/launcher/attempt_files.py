@@ -8,11 +8,10 @@ order:
     runner         the runner has started: its pid and start time
     submitted      Slurm has the job, under this number of its own; in place of `runner`, where the
                    attempt is on a node of Slurm's
-    running        the job's program is about to be released; from here on it is never launched
-                   again
+    launched       the job's program is about to be released, once and never again
     launch_failed  its program could not be run, and why
-    ended          its first process is gone, and how
-    counted        what the kernel has counted until then; it becomes a part of `ended`
+    exited         its first process is gone, and how
+    counted        what the kernel has counted until then; it becomes a part of `exited`
     notifying      the owner's command that reports the end is about to run; it runs only once
     notified       how that command ended
 
@@ -58,10 +57,10 @@ class JobsStopRecord:
 
     def affected(self, attempt: Attempt) -> bool:
         """Return whether the attempt was alive when the jobs were stopped."""
-        created, ended = attempt.created, attempt.ended
+        created, exited = attempt.created, attempt.exited
         if created["boot_id"] != self.boot_id or created["at_s"] > self.at_s:
             return False
-        return ended is None or bool(ended["at_s"] >= self.at_s)
+        return exited is None or bool(exited["at_s"] >= self.at_s)
 
 
 def read_jobs_stop(directory: Path) -> JobsStopRecord | None:
@@ -85,9 +84,9 @@ class Attempt:
     created: Record
     runner: Record | None = None
     submitted: Record | None = None
-    running: Record | None = None
+    launched: Record | None = None
     launch_failed: Record | None = None
-    ended: Record | None = None
+    exited: Record | None = None
     signalled: Record | None = None
     notifying: Record | None = None
     notified: Record | None = None
@@ -101,17 +100,17 @@ class Attempt:
 
     @property
     def is_over(self) -> bool:
-        return self.launch_failed is not None or self.ended is not None
+        return self.launch_failed is not None or self.exited is not None
 
     @property
     def may_have_run(self) -> bool:
         """Return whether the job's program may have been released."""
-        return self.is_over or self.running is not None or self.is_damaged
+        return self.is_over or self.launched is not None or self.is_damaged
 
 
 _PIECE_BYTES = 1 << 16
 _KINDS = [
-    *("created", "runner", "submitted", "running", "launch_failed", "ended", "counted"),
+    *("created", "runner", "submitted", "launched", "launch_failed", "exited", "counted"),
     *("signalled", "notifying", "notified"),
 ]
 #: Stands for a first record that cannot be read: no uid, and any boot.
@@ -237,8 +236,8 @@ def parse(data: bytes) -> Attempt | None:
             continue
         records[record.pop("record")] = record
     counted = records.pop("counted", {})
-    if "ended" in records:
-        records["ended"] |= counted
+    if "exited" in records:
+        records["exited"] |= counted
     created = records.pop("created", None)
     if created is None:
         if not is_damaged and not records:

@@ -42,7 +42,7 @@ REMOVE_FILES = "remove-files"
 #: attempt UNSTARTED, which has never been launched, a file is made first.
 NOTIFY = "notify"
 #: Report of the result of the notification for UNSTARTED; its file stays until it is removed.
-TOLD = "told"
+NOTIFIED = "notified"
 #: Move a process of the owner's into a running attempt (`drf exec`).
 EXEC = "exec"
 #: The answer of a launcher without root's rights that may not move a process from where it is.

@@ -45,7 +45,7 @@ from drfd.launcher.protocol import (
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.failures import failure_of
 from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
-from drfd.launcher.runner.runner import Runners, read_notifications
+from drfd.launcher.runner.runner import Runners, read_launched
 from drfd.launcher.runner.shortage import (
     DIRECTORY,
     LAUNCHER,
@@ -94,28 +94,27 @@ def reports_from(
     outside. If the runner died early, `oom` tells whether the kernel killed for memory, and whether
     because of the job's own limit. `boot_id` and `at_s` are the present boot and time."""
     reports: list[tuple[str, Message]] = []
-    running = attempt.running
     created = attempt.created
     is_dated = None not in (created["at_s"], created["mono_s"])
-    if running is not None and attempt.launch_failed is None and is_dated:
-        up = {
+    if attempt.launched is not None and attempt.launch_failed is None and is_dated:
+        launched = {
             "at_s": created["at_s"],
             "mono_s": created["mono_s"],
             "cgroup": created["cgroup"],
             "runner_pid": (attempt.runner or {}).get("pid", 0),
         }
         if LENDS in created:
-            up[LENDS] = created[LENDS]
-        reports.append(("up", up))
+            launched[LENDS] = created[LENDS]
+        reports.append(("launched", launched))
     if attempt.launch_failed is not None:
         reports.append(("launch_failed", attempt.launch_failed))
-    elif attempt.ended is not None and jobs_stop is not None and jobs_stop.affected(attempt):
-        end = _unknown_end((False, False), attempt.ended["at_s"])
-        reports.append(("ended", end | _loss(attempt, jobs_stop, boot_id)))
-    elif attempt.ended is not None and not alive:
-        reports.append(("ended", attempt.ended))
+    elif attempt.exited is not None and jobs_stop is not None and jobs_stop.affected(attempt):
+        end = _unknown_end((False, False), attempt.exited["at_s"])
+        reports.append(("exited", end | _loss(attempt, jobs_stop, boot_id)))
+    elif attempt.exited is not None and not alive:
+        reports.append(("exited", attempt.exited))
     elif attempt.may_have_run and not alive:
-        reports.append(("ended", _unknown_end(oom, at_s) | _loss(attempt, jobs_stop, boot_id)))
+        reports.append(("exited", _unknown_end(oom, at_s) | _loss(attempt, jobs_stop, boot_id)))
     elif not alive:
         # Its runner died before the program was released: this counts as never launched.
         reports.append(("missing", {}))
@@ -200,8 +199,8 @@ class Launcher:
     #: Attempts that have a file, or may have one. The file is made before everything else of an
     #: attempt and removed last.
     _known: set[Key] = field(default_factory=set)
-    #: Attempts whose start this controller has been told.
-    _told_start: set[Key] = field(default_factory=set)
+    #: Attempts whose launch was reported to this controller.
+    _reported: set[Key] = field(default_factory=set)
     #: Ended attempts whose cgroups are gone, so that only their files are left.
     _without_cgroup: set[Key] = field(default_factory=set)
     #: Attempts whose users are looked up before they are launched.
@@ -250,10 +249,10 @@ class Launcher:
 
     def serve(self) -> None:
         """Run until SIGTERM, or until `keep_fd` is readable."""
-        self._notify_out, self._runners.notify_fd = os.pipe()
-        os.set_blocking(self._runners.notify_fd, False)
+        self._launched_out, self._runners.launched_fd = os.pipe()
+        os.set_blocking(self._runners.launched_fd, False)
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
-        self._selector.register(self._notify_out, selectors.EVENT_READ, self._on_notify)
+        self._selector.register(self._launched_out, selectors.EVENT_READ, self._on_launched)
         process.watch_for_end(self._selector, self.keep_fd, self._quit)
         reach("serve.before-adoption")
         for key in attempt_files.keys(self.attempts_fd):
@@ -268,7 +267,7 @@ class Launcher:
                     chosen.data()
             self._runners.run_due()
             for key in list(self._runners.unreported):
-                self._report_start(key)
+                self._report_launch(key)
             for part in self._timed:
                 part.run_due()
             for key, ending in self._endings.due():
@@ -298,7 +297,7 @@ class Launcher:
     # -- orders -----------------------------------------------------------------------------
 
     def _hello(self) -> Message:
-        self._told_start.clear()
+        self._reported.clear()
         # The controller orders it anew.
         self._gpu_meters.turn(False)
         return {
@@ -367,12 +366,12 @@ class Launcher:
                 self._endings.add(self._notices.add(checked), remove=True)
             else:
                 checked.close()
-                self._tell(protocol.TOLD, order.key, notice=f"not told: {refusal}")
+                self._tell(protocol.NOTIFIED, order.key, notice=f"not told: {refusal}")
         else:
             log.error("event=not-signed job=%d attempt=%d", order.id, order.attempt)
             assignment.close()
             if order.attempt == UNSTARTED:
-                self._tell(protocol.TOLD, order.key, notice=f"not told: {_NOT_SIGNED}")
+                self._tell(protocol.NOTIFIED, order.key, notice=f"not told: {_NOT_SIGNED}")
             else:
                 self._endings.add(order.key, remove=True)
 
@@ -412,7 +411,7 @@ class Launcher:
         """Raises LimitFailed, OSError."""
         key, pid = order.key, order.pid
         attempt = attempt_files.read(self.attempts_fd, key) if key in self._known else None
-        if attempt is None or attempt.running is None or attempt.is_over or key in self._endings:
+        if attempt is None or attempt.launched is None or attempt.is_over or key in self._endings:
             return "the job does not run any more"
         if not accepts_exec(order, attempt.owner, self._boot_id, self.keys):
             log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
@@ -631,35 +630,35 @@ class Launcher:
     def _runner_gone(self, key: Key) -> None:
         self._endings.hurry(key)
         self._signalling.forget(key)
-        told = "up" if key in self._told_start else None
-        self._told_start.discard(key)
+        but = "launched" if key in self._reported else None
+        self._reported.discard(key)
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             return
         attempt = self._counted(key, attempt)
         if self._needs_no_cgroup(attempt):
             self._remove_cgroup(key)
-        self._report(key, attempt, but=told)
+        self._report(key, attempt, but=but)
 
     def _counted(self, key: Key, attempt: Attempt) -> Attempt:
         """Return an attempt whose runner is gone with the kernel's counters as a part of its end.
         They are put on record before the cgroup, which has them, may be removed."""
-        if attempt.ended is None or "counted" in attempt.ended:
+        if attempt.exited is None or "counted" in attempt.exited:
             return attempt
         oom_killed, over_limit = self.confinement.oom_kills(key)
         counted = self.confinement.counted(key)
-        if attempt.ended["peak_bytes"]:
-            counted["largest_process_bytes"] = attempt.ended["peak_bytes"]
+        if attempt.exited["peak_bytes"]:
+            counted["largest_process_bytes"] = attempt.exited["peak_bytes"]
         record = {"oom_killed": oom_killed, "over_limit": over_limit, "counted": counted}
         with suppress(OSError):
             # Without this record, the next launcher knows them as long as the cgroup is there.
             attempt_files.add(self.attempts_fd, key, "counted", record)
-        return replace(attempt, ended=attempt.ended | record)
+        return replace(attempt, exited=attempt.exited | record)
 
     def _needs_no_cgroup(self, attempt: Attempt) -> bool:
         """Return whether the file of this ended attempt tells all that its cgroup could tell."""
         was_stopped = self.jobs_stop is not None and self.jobs_stop.affected(attempt)
-        return attempt.ended is not None and "counted" in attempt.ended and not was_stopped
+        return attempt.exited is not None and "counted" in attempt.exited and not was_stopped
 
     def _remove_cgroup(self, key: Key) -> None:
         """Remove the cgroup of an attempt that has just ended, before the end is reported: the
@@ -673,21 +672,21 @@ class Launcher:
                 self._without_cgroup.add(key)
         reach("end.after-rmdir")
 
-    def _on_notify(self) -> None:
-        for key in read_notifications(os.read(self._notify_out, 1 << 16)):
+    def _on_launched(self) -> None:
+        for key in read_launched(os.read(self._launched_out, 1 << 16)):
             if key in self._runners:
                 # Reported in this turn of the loop, unless the attempt turns out to be over.
                 self._runners.unreported.add(key)
 
-    def _report_start(self, key: Key) -> None:
-        """Report the start of a job. Its end is reported when the runner is gone, not before."""
-        attempt = self._runners.started(key) or attempt_files.read(self.attempts_fd, key)
+    def _report_launch(self, key: Key) -> None:
+        """Report the launch of a job. Its end is reported when the runner is gone, not before."""
+        attempt = self._runners.launched(key) or attempt_files.read(self.attempts_fd, key)
         if attempt is None or attempt.may_have_run:
             self._runners.unreported.discard(key)
-        if attempt is not None and attempt.running is not None and not attempt.is_over:
+        if attempt is not None and attempt.launched is not None and not attempt.is_over:
             self._report(key, attempt)
-            self._told_start.add(key)
-            self._signalling.started(key)
+            self._reported.add(key)
+            self._signalling.launched(key)
 
     def _report(self, key: Key, attempt: Attempt, *, but: str | None = None) -> None:
         """Report what the attempt file says, `but` for this kind of report."""
@@ -702,7 +701,7 @@ class Launcher:
         if attempt.launch_failed is not None:
             failed = self._failure(key, attempt.launch_failed, attempt.created)
             attempt = replace(attempt, launch_failed=failed)
-        is_lost = not alive and attempt.ended is None
+        is_lost = not alive and attempt.exited is None
         oom = self.confinement.oom_kills(key) if is_lost else (False, False)
         reports = reports_from(
             attempt,
@@ -718,9 +717,9 @@ class Launcher:
                 continue
             if kind == "missing" and self._has_lost_too_many_runners(key):
                 kind, facts = "launch_failed", failure(_RUNNERS_LOST, _LAUNCHER_SHORT)
-            if kind == "ended" and "counted" not in facts:  # The runner was killed.
+            if kind == "exited" and "counted" not in facts:  # The runner was killed.
                 facts = {"counted": self.confinement.counted(key), **facts}
-            if kind == "ended" and key in self._without_cgroup:
+            if kind == "exited" and key in self._without_cgroup:
                 facts = {**facts, "gone": True}
             self._tell(kind, key, of=owner, **facts)
 
@@ -766,7 +765,7 @@ class Launcher:
                 # The file stays until the controller has recorded the result.
                 self._notices.forget(key)
                 self._endings.finish(key)
-                self._tell(protocol.TOLD, key, **result)
+                self._tell(protocol.NOTIFIED, key, **result)
                 return
             if not self._remove(key):
                 self._endings.put_off(ending)

@@ -206,7 +206,7 @@ class Signalling:
         self.confinement.signal(key, attempt, signal.SIGCONT)
         reach("signal.after-signal")
 
-    def started(self, key: Key) -> None:
+    def launched(self, key: Key) -> None:
         """Send SIGTERM again, if it was sent before the program began and so had no effect."""
         attempt = attempt_files.read(self.attempts_fd, key) if key in self._asked else None
         if attempt is not None and not attempt.is_over:
@@ -244,7 +244,7 @@ class Signalling:
 
     def _send(self, key: Key, count: int, signals: tuple[int, ...]) -> None:
         attempt = attempt_files.read(self.attempts_fd, key)
-        if attempt is None or attempt.is_over or attempt.running is None:
+        if attempt is None or attempt.is_over or attempt.launched is None:
             return
         sent = attempt.signalled["count"] if attempt.signalled is not None else 0
         new = signals[-(count - sent) :] if count > sent else ()

@@ -302,7 +302,7 @@ def runners(instance: Instance) -> list[int]:
     found = []
     for file in (instance.state / "launcher" / "attempts").iterdir():
         attempt = attempt_files.parse(file.read_bytes())
-        if attempt is not None and attempt.running is not None and attempt.runner is not None:
+        if attempt is not None and attempt.launched is not None and attempt.runner is not None:
             found.append(attempt.runner["pid"])
     return found
 

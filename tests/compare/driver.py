@@ -42,8 +42,9 @@ Message = dict[str, Any]
 Key = tuple[int, int]
 
 USERS = {"root": 0, "ann": 1001, "ben": 1002, "cyd": 1003, "dan": 1004}
-#: Whether the tree is older than this file, so that its launcher's reports have other names.
+#: Whether the tree is older than this file, and the names that its launcher's reports have then.
 IS_OLD = importlib.util.find_spec("drfd.core.decisions.decide") is not None
+_OLD_REPORTS = {"launched": "up", "exited": "ended", "notified": "told"}
 #: Begin of the names of sockets of clients that are made up.
 _CLIENT = "\0drfd-compare-"
 #: Seconds of real time after which a history hangs.
@@ -345,8 +346,9 @@ class Launcher:
             self._obey(order["cmd"], key)
 
     def _send(self, report: Message) -> None:
-        if IS_OLD and report["report"] == "launch_failed":
-            report = {**report, "report": "shortage" if "whose" in report else "broke"}
+        if IS_OLD:
+            old = {**_OLD_REPORTS, "launch_failed": "shortage" if "whose" in report else "broke"}
+            report = {**report, "report": old.get(report["report"], report["report"])}
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(json.dumps(report).encode() + b"\n")
 
@@ -376,7 +378,7 @@ class Launcher:
             case "launch":
                 self._launch(key)
             case "notify" if attempt is None:
-                self._tell("told", key, notice="told")
+                self._tell("notified", key, notice="told")
             case "remove" | "notify":
                 if is_alive:
                     self._exit(key, None, 9)
@@ -437,7 +439,7 @@ class Launcher:
     def _run(self, key: Key) -> None:
         attempt = self._attempts[key]
         if not attempt.told:
-            self._note("up", key, runner_pid=1 << 30, cgroup=f"drfd/{key[0]}.{key[1]}")
+            self._note("launched", key, runner_pid=1 << 30, cgroup=f"drfd/{key[0]}.{key[1]}")
         self._soon(key, attempt.left_s, self._finish)
 
     def _finish(self, key: Key) -> None:
@@ -453,7 +455,7 @@ class Launcher:
         attempt.is_alive = False
         facts = {"exit_code": code, "signal": number, "oom_killed": is_oom, "over_limit": is_oom}
         if attempt.told:
-            self._note("ended", key, **facts, cpu_s=1.0, peak_bytes=1 << 20)
+            self._note("exited", key, **facts, cpu_s=1.0, peak_bytes=1 << 20)
         else:
             # It never ran.
             del self._attempts[key]

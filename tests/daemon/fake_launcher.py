@@ -117,14 +117,14 @@ def live_through(engine: Engine, history: Sequence[st.Stimulus]) -> None:
 
 def up(job_id: int, attempt: int = 1, cgroup: str | None = None) -> Message:
     return {
-        "report": "up", "id": job_id, "attempt": attempt, "at_s": now().at_s,
+        "report": "launched", "id": job_id, "attempt": attempt, "at_s": now().at_s,
         "mono_s": now().mono_s, "cgroup": cgroup, "runner_pid": os.getpid(),
     }  # fmt: skip
 
 
 def ended(job_id: int, attempt: int = 1, code: int | None = 0, **facts: Any) -> Message:
     return {
-        "report": "ended", "id": job_id, "attempt": attempt, "at_s": now().at_s + 5,
+        "report": "exited", "id": job_id, "attempt": attempt, "at_s": now().at_s + 5,
         "mono_s": now().mono_s + 5, "exit_code": code, "signal": None, "oom_killed": False,
         "over_limit": False, "cpu_s": 1.5, "peak_bytes": 4096, "read_bytes": 7,
         "written_bytes": 8, **facts,

@@ -138,12 +138,12 @@ AT: dict[str, Any] = {**ATTEMPT, "at_s": 5.0, "mono_s": 6.0}
     ("report", "stimulus"),
     [
         (
-            {"report": "up", **AT, "cgroup": "drfd/7.2", "runner_pid": 99, "lends": False},
+            {"report": "launched", **AT, "cgroup": "drfd/7.2", "runner_pid": 99, "lends": False},
             st.LaunchedReport(
                 5.0, 7, 2, mono_s=6.0, runner_pid=99, cgroup="drfd/7.2", lends=False
             ),
         ),
-        ({"report": "up", **AT}, st.LaunchedReport(5.0, 7, 2, mono_s=6.0)),
+        ({"report": "launched", **AT}, st.LaunchedReport(5.0, 7, 2, mono_s=6.0)),
         (
             {"report": "launch_failed", **AT, "text": "no such file"},
             st.LaunchFailedReport(5.0, 7, 2, text="no such file"),
@@ -159,9 +159,12 @@ AT: dict[str, Any] = {**ATTEMPT, "at_s": 5.0, "mono_s": 6.0}
             {"report": "removed", **AT, "of": {"uid": 1}, "notice": "told"},
             st.RemovedReport(5.0, 7, 2, {"uid": 1}, notice="told"),
         ),
-        ({"report": "told", **AT, "notice": "told"}, st.NotifiedReport(5.0, 7, 2, notice="told")),
         (
-            {"report": "ended", **AT, "exit_code": None, "signal": 9, "oom_killed": True,
+            {"report": "notified", **AT, "notice": "told"},
+            st.NotifiedReport(5.0, 7, 2, notice="told"),
+        ),
+        (
+            {"report": "exited", **AT, "exit_code": None, "signal": 9, "oom_killed": True,
              "over_limit": True, "cpu_s": 2.0, "counted": {"limit_hits": 7}},
             st.ExitedReport(
                 5.0, 7, 2, mono_s=6.0, signal=9, oom_killed=True, over_limit=True, cpu_s=2.0,
@@ -170,8 +173,8 @@ AT: dict[str, Any] = {**ATTEMPT, "at_s": 5.0, "mono_s": 6.0}
         ),
     ],
     ids=[
-        "up", "up unconfined", "launch failed", "shortage", "frozen", "missing", "removed",
-        "removed after a notice", "told", "ended",
+        "launched", "launched unconfined", "launch failed", "shortage", "frozen", "missing",
+        "removed", "removed after a notice", "notified", "exited",
     ],
 )  # fmt: skip
 def test_a_report_is_a_stimulus(report, stimulus):
@@ -622,7 +625,7 @@ async def test_one_notification_of_each_user_is_on_its_way(bench):
         _, first = b.taken()
         assert (first["cmd"], first["id"], first["attempt"]) == ("notify", 1, UNSTARTED)
         assert first["variables"]["DRF_STATE"] == "DEPENDENCY_NEVER"
-        await b.report(about("told", 1, UNSTARTED, notice="told"))
+        await b.report(about("notified", 1, UNSTARTED, notice="told"))
         removal, second = sorted(b.taken(), key=lambda each: each["cmd"], reverse=True)
         assert (removal, second["id"]) == (order("remove", 1, UNSTARTED), 2)
         await b.report(about("removed", 1, UNSTARTED))
@@ -759,7 +762,7 @@ async def test_owners_of_arrays_are_notified_of_those_that_never_start_beside_gp
         await b.quiet()
         (order,) = [each for each in b.taken() if each["cmd"] == "notify"]
         assert (order["id"], order["variables"]["DRF_ARRAY_ID"]) == (2, "1")
-        await b.report(about("told", 2, UNSTARTED, notice="told"))
+        await b.report(about("notified", 2, UNSTARTED, notice="told"))
         assert b.engine.ledger.is_empty
 
 

@@ -275,7 +275,7 @@ class AttemptFiles:
 
     def running(self, key: Key = (1, 1)) -> Attempt:
         """The attempt, once its program is let go."""
-        until(f"a start of attempt {key}", lambda: self.read(key).running, lambda: self.read(key))
+        until(f"a start of attempt {key}", lambda: self.read(key).launched, lambda: self.read(key))
         return self.read(key)
 
     def clean_up(self) -> None:
@@ -591,7 +591,7 @@ class Controller:
         if report["report"] == "nodes":
             self.nodes = report
             return self._next()
-        if report["report"] not in ("up", "ended"):
+        if report["report"] not in ("launched", "exited"):
             # It is that of the report, which is the same when it is repeated.
             report.pop("at_s", None), report.pop("mono_s", None)
         # Whose the attempts are is looked at apart from that there are any.

@@ -28,9 +28,9 @@ CREATED: Record = {"uid": 1001, "boot_id": "b", "cgroup": "drfd/job-41-2"}
 RECORDS: list[tuple[str, Record]] = [
     ("created", CREATED),
     ("runner", {"pid": 10, "start_ticks": 99}),
-    ("running", {"pid": 11}),
+    ("launched", {"pid": 11}),
     ("launch_failed", {"text": "no \n such } program"}),
-    ("ended", {"exit_code": 7, "signal": None, "cpu_s": 0.25}),
+    ("exited", {"exit_code": 7, "signal": None, "cpu_s": 0.25}),
 ]
 
 
@@ -65,13 +65,13 @@ def lines_of(records: list[tuple[str, Record]]) -> bytes:
 def test_many_signals_take_the_room_of_one(directory, attempt_fd, tmp_path):
     """The launcher reads the whole file for each of them, and a user may send very many."""
     attempt_files.note_signals(directory, KEY, 2)
-    attempt_files.append(attempt_fd, "ended", {"exit_code": 0})
+    attempt_files.append(attempt_fd, "exited", {"exit_code": 0})
     size_bytes = (tmp_path / "41.2").stat().st_size
     for count in range(3, 2000):
         attempt_files.note_signals(directory, KEY, count)
     assert (tmp_path / "41.2").stat().st_size == size_bytes
     known = attempt_files.read(directory, KEY)
-    assert known == Attempt(CREATED, signalled={"count": 1999}, ended={"exit_code": 0})
+    assert known == Attempt(CREATED, signalled={"count": 1999}, exited={"exit_code": 0})
 
 
 def test_an_attempt_file_is_made_only_once_and_for_the_launchers_eyes(
@@ -161,9 +161,9 @@ RUNNING: Record = {"pid": 11}
 FAILED: Record = {"text": "there is no command x"}
 ENDED: Record = {"at_s": 7.0, "mono_s": 8.0, "exit_code": 3, "signal": None, "cpu_s": 0.5}
 
-UP = ("up", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
+LAUNCHED = ("launched", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
 NOT_LAUNCHED = ("launch_failed", FAILED)
-DONE = ("ended", ENDED)
+DONE = ("exited", ENDED)
 MISSING: tuple[str, Message] = ("missing", {})
 
 
@@ -175,19 +175,19 @@ def news(attempt: Attempt, *, boot_id: str = "b", **facts: Any) -> list[tuple[st
 def lost(oom: tuple[bool, bool], loss: str | None = RUNNER_GONE) -> tuple[str, Message]:
     facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None}
     facts |= {"oom_killed": oom[0], "over_limit": oom[1]}
-    return "ended", facts if loss is None else facts | {"loss": loss}
+    return "exited", facts if loss is None else facts | {"loss": loss}
 
 
 STARTING = Attempt(BORN, runner=RUNNER)
-STARTED = Attempt(BORN, runner=RUNNER, running=RUNNING)
+STARTED = Attempt(BORN, runner=RUNNER, launched=RUNNING)
 #: Attempt → its reports while the runner lives.
 SAID = [
     (STARTING, []),
     (Attempt(BORN, runner=RUNNER, launch_failed=FAILED), [NOT_LAUNCHED]),
-    (STARTED, [UP]),
-    (Attempt(BORN, runner=RUNNER, running=RUNNING, launch_failed=FAILED), [NOT_LAUNCHED]),
+    (STARTED, [LAUNCHED]),
+    (Attempt(BORN, runner=RUNNER, launched=RUNNING, launch_failed=FAILED), [NOT_LAUNCHED]),
     # The kernel's counters are read when the runner is gone.
-    (Attempt(BORN, runner=RUNNER, running=RUNNING, ended=ENDED), [UP]),
+    (Attempt(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED), [LAUNCHED]),
 ]
 
 
@@ -200,15 +200,15 @@ def test_what_is_on_record_is_said(attempt, reports, oom):
 @pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
 def test_an_end_on_record_stands_when_the_runner_is_gone(attempt, reports):
     found = news(attempt, alive=False, jobs_stop=None, oom=(True, True))
-    assert found == reports + [DONE] * (attempt.ended is not None)
+    assert found == reports + [DONE] * (attempt.exited is not None)
 
 
 def test_what_the_kernel_has_counted_is_a_part_of_the_end(attempt_fd, directory):
-    attempt_files.append(attempt_fd, "ended", {"exit_code": 3})
+    attempt_files.append(attempt_fd, "exited", {"exit_code": 3})
     attempt_files.add(directory, KEY, "counted", {"counted": {"cpu_us": 7}})
     found = attempt_files.read(directory, KEY)
     assert found is not None
-    assert found.ended == {"exit_code": 3, "counted": {"cpu_us": 7}}
+    assert found.exited == {"exit_code": 3, "counted": {"cpu_us": 7}}
 
 
 @pytest.mark.parametrize("created", [BORN, UNKNOWN])
@@ -227,15 +227,15 @@ def test_a_runner_that_died_before_the_start_leaves_nothing(attempt):
 
 @pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
 def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom):
-    assert news(STARTED, alive=False, jobs_stop=None, oom=oom) == [UP, lost(oom)]
+    assert news(STARTED, alive=False, jobs_stop=None, oom=oom) == [LAUNCHED, lost(oom)]
 
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive):
     """It may have caught the SIGTERM and exited 0, half done."""
-    ended = Attempt(BORN, runner=RUNNER, running=RUNNING, ended=ENDED | {"exit_code": 0})
+    ended = Attempt(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"exit_code": 0})
     kind, facts = lost((False, False), STOPPED)
-    reports = [UP, (kind, facts | {"at_s": 7.0})]
+    reports = [LAUNCHED, (kind, facts | {"at_s": 7.0})]
     assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), oom=(True, True)) == reports
 
 
@@ -258,4 +258,4 @@ WHILE, BEFORE = JobsStopRecord("b", 6.5), JobsStopRecord("b", 4.5)
 def test_of_an_unknown_end_it_is_said_why_it_is_unknown(boot_id, jobs_stop, loss):
     """Boot ids and the time of the stop tell shutdown, power cut, stop and killed runner apart."""
     said = news(STARTED, alive=False, jobs_stop=jobs_stop, oom=(False, False), boot_id=boot_id)
-    assert said == [UP, lost((False, False), loss)]
+    assert said == [LAUNCHED, lost((False, False), loss)]

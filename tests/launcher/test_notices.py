@@ -36,8 +36,8 @@ def notify(controller: Controller, order: Asked) -> str | None:
 
 def run(controller: Controller, work: Path) -> None:
     controller.launch(shell("exit 7", cwd=work))
-    controller.take("up")
-    controller.take("ended")
+    controller.take("launched")
+    controller.take("exited")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def notify_never(controller: Controller, order: Asked) -> str:
     """What is reported of it, also if that has been reported before."""
     controller.forget_reports()
     controller.notify(order)
-    return str(controller.take("told", id=order.id, attempt=UNSTARTED)["notice"])
+    return str(controller.take("notified", id=order.id, attempt=UNSTARTED)["notice"])
 
 
 def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(launcher, controller, work):
@@ -223,15 +223,15 @@ def test_what_does_not_run_has_no_inside(controller, work):
     job = order("true", cwd=work)
     assert answer(controller, job) == "the job does not run any more"
     controller.launch(job)
-    controller.take("up")
-    controller.take("ended")
+    controller.take("launched")
+    controller.take("exited")
     assert answer(controller, job, number=2) == "the job does not run any more"
 
 
 def test_without_cgroups_there_is_none(controller, work, start):
     job = shell(UNTIL_GO, cwd=work)
     controller.launch(job)
-    controller.take("up")
+    controller.take("launched")
     pid = start("sleep", "1000").pid
     ticks = process.start_ticks(pid)
     assert ticks is not None
@@ -239,4 +239,4 @@ def test_without_cgroups_there_is_none(controller, work, start):
     foreign = "the process that asks is not one of its user's"
     assert answer(controller, job, (pid, ticks + 1), number=2) == foreign
     go(work)
-    assert controller.take("ended")["exit_code"] == 7
+    assert controller.take("exited")["exit_code"] == 7

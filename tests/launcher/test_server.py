@@ -48,14 +48,14 @@ def controller(launcher) -> Controller:
 
 def ended(controller: Controller, key: Key = KEY) -> tuple[int | None, int | None]:
     """Exit code and signal of the end that is reported next."""
-    report = controller.take("ended", id=key[0], attempt=key[1])
+    report = controller.take("exited", id=key[0], attempt=key[1])
     return report["exit_code"], report["signal"]
 
 
 def begin(controller: Controller, work: Path, script: str = UNTIL_GO, **changes: Any) -> int:
     """Start a job, and wait until it is up; the pid of its runner."""
     controller.launch(shell(script, cwd=work, **changes))
-    return int(controller.take("up", id=changes.get("id", 1))["runner_pid"])
+    return int(controller.take("launched", id=changes.get("id", 1))["runner_pid"])
 
 
 def remove(controller: Controller, key: Key = KEY) -> None:
@@ -73,7 +73,7 @@ def kinds(reports: list[Message]) -> list[str]:
 def test_a_job_is_reported_from_its_start_to_its_removal(launcher, controller, work):
     before = time.time(), time.monotonic()
     controller.launch(shell(UNTIL_GO, cwd=work))
-    up = controller.take("up", id=1, attempt=1)
+    up = controller.take("launched", id=1, attempt=1)
     runner = launcher.files.read().runner
     assert runner is not None
     assert set(up) == {"report", "id", "attempt", "of", "at_s", "mono_s", "cgroup", "runner_pid"}
@@ -83,14 +83,14 @@ def test_a_job_is_reported_from_its_start_to_its_removal(launcher, controller, w
     assert before[1] <= up["mono_s"] <= time.monotonic()
     pid_in(work / "pid")
     go(work)
-    end = controller.take("ended", id=1, attempt=1)
+    end = controller.take("exited", id=1, attempt=1)
     assert set(end) == {
         *("report", "id", "attempt", "of", "at_s", "mono_s", "exit_code", "signal", "oom_killed"),
         *("over_limit", "cpu_s", "peak_bytes", "read_bytes", "written_bytes", "counted"),
     }
     assert (end["exit_code"], end["signal"]) == (7, None)
     assert not attempt_files.is_locked(launcher.files.fd, KEY), "reported while the runner lives"
-    assert kinds(controller.list()) == ["up", "ended", "listed"]
+    assert kinds(controller.list()) == ["launched", "exited", "listed"]
     remove(controller)
     assert controller.list() == NOTHING_KNOWN
     assert os.listdir(launcher.files.path) == []
@@ -138,7 +138,7 @@ def test_an_order_that_is_repeated_starts_one_job(controller, work):
     asked = shell("echo ran >> runs; " + UNTIL_GO, cwd=work)
     for _ in range(3):
         controller.launch(asked)
-    up = controller.take("up")
+    up = controller.take("launched")
     pid_in(work / "pid")
     controller.list()
     controller.launch(asked)
@@ -148,7 +148,7 @@ def test_an_order_that_is_repeated_starts_one_job(controller, work):
     go(work)
     assert ended(controller) == (7, None)
     controller.launch(asked)
-    assert kinds(controller.list()) == ["up", "ended", "up", "ended", "listed"]
+    assert kinds(controller.list()) == ["launched", "exited", "launched", "exited", "listed"]
     assert (work / "runs").read_text() == "ran\n"
 
 
@@ -168,8 +168,8 @@ r.Runners._watch = fail
 def test_a_job_whose_runner_cannot_be_watched_runs_once(make_launcher, work):
     controller = make_launcher().serve(prelude=BLIND.format(path=str(work / "pid")))
     controller.launch(shell("echo ran >> runs; echo $$ > pid; exec sleep 60", cwd=work))
-    controller.take("up", id=1, attempt=1)
-    controller.take("ended", id=1, attempt=1, loss="RUNNER_KILLED")
+    controller.take("launched", id=1, attempt=1)
+    controller.take("exited", id=1, attempt=1, loss="RUNNER_KILLED")
     pid = pid_in(work / "pid")
     remove(controller)
     assert not lives(pid)
@@ -186,7 +186,7 @@ def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(make_launcher, 
         script = "echo $$ > pid$DRF_JOB_ID; ulimit -n; sleep 60"
         env = {"DRF_JOB_ID": str(number)}
         controller.launch(shell(script, cwd=work, id=number, variables=env, **outputs))
-        controller.take("up", id=number)
+        controller.take("launched", id=number)
     assert len(controller.list()) == 31
     assert written(work / "out30") == "1024\n", "a job has the usual limit"
 
@@ -195,9 +195,9 @@ def test_why_a_program_could_not_be_run_is_told_when_the_disk_has_room_again(
     launcher, controller, work
 ):
     """Else its job counts as lost."""
-    (launcher.failpoints / "runner.after-running-record").write_text("stop")
+    (launcher.failpoints / "runner.after-launched-record").write_text("stop")
     controller.launch(order("/none", cwd=work))
-    reached = launcher.failpoints / "runner.after-running-record.reached"
+    reached = launcher.failpoints / "runner.after-launched-record.reached"
     runner = int(until("the runner stops", lambda: reached.exists() and reached.read_text()))
     until("a stop of the runner", lambda: state_of(runner) == "T")
     before = resource.prlimit(runner, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
@@ -226,14 +226,14 @@ def test_terminate_asks_the_whole_job_to_leave(controller, work):
 
 def test_a_job_that_is_told_to_leave_before_its_program_begins_leaves(launcher, controller, work):
     """Until then its process takes no notice of signals."""
-    (launcher.failpoints / "runner.before-running-record").write_text("stop")
+    (launcher.failpoints / "runner.before-launched-record").write_text("stop")
     controller.launch(shell("sleep 300", cwd=work))
-    reached = launcher.failpoints / "runner.before-running-record.reached"
+    reached = launcher.failpoints / "runner.before-launched-record.reached"
     runner = int(until("the runner stops", lambda: reached.exists() and reached.read_text()))
     controller.ask("terminate")
     assert kinds(controller.list()) == ["listed"]
     os.kill(runner, signal.SIGCONT)
-    controller.take("up", id=1, attempt=1)
+    controller.take("launched", id=1, attempt=1)
     assert ended(controller) == (None, signal.SIGTERM)
 
 
@@ -251,7 +251,7 @@ def test_a_program_long_in_coming_counts_as_begun(make_launcher, work):
     fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     try:
         controller.launch(order(str(program), cwd=work))
-        controller.take("up", id=1, attempt=1)
+        controller.take("launched", id=1, attempt=1)
         until("its opening", lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
     finally:
         os.close(lease)
@@ -274,7 +274,7 @@ def test_kill_ends_what_terminate_does_not(controller, work, script, state):
     controller.ask("terminate")
     controller.ask("kill")
     assert ended(controller) == (None, signal.SIGKILL)
-    assert kinds(controller.list()) == ["up", "ended", "listed"], "it is ended, not removed"
+    assert kinds(controller.list()) == ["launched", "exited", "listed"], "it is ended, not removed"
 
 
 def signals(controller: Controller, count: int, *numbers: int) -> None:
@@ -301,7 +301,7 @@ def test_an_attempt_that_is_over_is_not_signalled(controller, work, command):
     controller.ask(command)
     signals(controller, 1, signal.SIGUSR1)
     reports = controller.list()
-    assert kinds(reports) == ["up", "ended", "listed"]
+    assert kinds(reports) == ["launched", "exited", "listed"]
     assert reports[1]["exit_code"] == 3
 
 
@@ -309,7 +309,7 @@ def test_an_order_to_launch_while_the_same_is_removed_waits_for_that(launcher, c
     """A runner that is stopped cannot leave, until it goes on."""
     asked = shell("echo ran >> runs; sleep 60", cwd=work)
     controller.launch(asked)
-    runner = controller.take("up")["runner_pid"]
+    runner = controller.take("launched")["runner_pid"]
     written(work / "runs")
     os.kill(runner, signal.SIGSTOP)
     controller.ask("remove")
@@ -317,7 +317,7 @@ def test_an_order_to_launch_while_the_same_is_removed_waits_for_that(launcher, c
     assert controller.list() == [{"report": "listed", "known": [list(KEY)]}]
     os.kill(runner, signal.SIGCONT)
     assert ended(controller) == (None, signal.SIGKILL)
-    assert controller.take("up")["runner_pid"] != runner
+    assert controller.take("launched")["runner_pid"] != runner
     until("a second run", lambda: (work / "runs").read_text() == "ran\n" * 2)
 
 
@@ -375,11 +375,11 @@ def test_a_frozen_job_stands_still_with_all_it_has_started_until_it_is_thawed(co
     controller.take("frozen", id=1, attempt=1)
     # Each time that it is asked for, the answer is yes.
     controller.ask("freeze")
-    assert kinds(controller.list()) == ["frozen", "up", "listed"]
+    assert kinds(controller.list()) == ["frozen", "launched", "listed"]
     stands_still(work, pids)
     for _ in range(2):
         controller.ask("thaw")
-        assert kinds(controller.list()) == ["up", "listed"]
+        assert kinds(controller.list()) == ["launched", "listed"]
     goes_on(work)
     controller.ask("terminate")
     assert ended(controller) == (9, None)
@@ -403,7 +403,7 @@ def test_a_job_is_reported_frozen_when_it_is_and_not_before(slow, work):
     """Meanwhile others are served."""
     beating(slow, work)
     slow.ask("freeze")
-    assert kinds(slow.list()) == ["up", "listed"]
+    assert kinds(slow.list()) == ["launched", "listed"]
     begin(slow, work, "exit 3", id=2, stdout="out2")
     assert ended(slow, (2, 1)) == (3, None)
     (work / "at-last").touch()
@@ -417,7 +417,7 @@ def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked
 ):
     beating(slow, work)
     slow.ask("freeze")
-    assert kinds(slow.list()) == ["up", "listed"]
+    assert kinds(slow.list()) == ["launched", "listed"]
     slow.ask(command)
     if command == "thaw":
         goes_on(work)
@@ -425,7 +425,7 @@ def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked
         assert ended(slow) == ((9, None) if command == "terminate" else (None, 9))
     (work / "at-last").touch()
     time.sleep(0.2)
-    assert kinds(slow.list()) == ["up", *["ended"] * (command != "thaw"), "listed"]
+    assert kinds(slow.list()) == ["launched", *["exited"] * (command != "thaw"), "listed"]
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "remove"])
@@ -452,7 +452,7 @@ def test_garbage_ends_the_connection_and_nothing_else(launcher, controller, work
     assert controller.is_dropped()
     assert len(launcher.log()) < 9_999
     again = launcher.connect()
-    assert kinds(again.list()) == ["up", "listed"]
+    assert kinds(again.list()) == ["launched", "listed"]
     assert again.peer_pid == controller.peer_pid, "it was started again"
     go(work)
     assert ended(again) == (7, None)
@@ -475,7 +475,7 @@ def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_nex
     terminal.hand_over(connection, null, null, null)
     os.close(null)
     pid_in(work / "pid")
-    again.take("up", id=1, attempt=1)
+    again.take("launched", id=1, attempt=1)
     go(work)
     assert ended(again) == (7, None)
 
@@ -502,9 +502,9 @@ def test_what_was_ended_with_all_jobs_has_an_unknown_end(launcher, controller, w
     until("an end of the runner", lambda: not lives(runner))
     again = launcher.restart()
     up, end, _ = again.list()
-    assert (up["report"], end["report"], unknown(end)) == ("up", "ended", True)
+    assert (up["report"], end["report"], unknown(end)) == ("launched", "exited", True)
     assert end["loss"] == "JOBS_STOPPED"
-    record = launcher.files.read().ended
+    record = launcher.files.read().exited
     assert record is not None and record["exit_code"] == 0
     again.ask("remove")
     again.take("removed", id=1, attempt=1)

@@ -117,7 +117,7 @@ def directory(tmp_path) -> Iterator[int]:
         file = attempt_files.create(
             fd, key, attempt_files.created_record(Owner(uid=0), "this boot", None)
         )
-        attempt_files.append(file, "running", {"pid": 1, "start_ticks": 1})
+        attempt_files.append(file, "launched", {"pid": 1, "start_ticks": 1})
         os.close(file)
     yield fd
     os.close(fd)
@@ -261,11 +261,11 @@ def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(lau
     controller = launcher.connect()
     limits = AttemptLimits(cores_milli=500, memory_bytes=64 << 20, pids=1000, cores_by=SHARE)
     controller.launch(order("sleep", "1000", cwd=work, limits=limits))
-    controller.take("up", id=1, attempt=1)
+    controller.take("launched", id=1, attempt=1)
     for _ in range(3):
         controller.send(message_of(LEND, LendOrder(id=1, attempt=1, cores_milli=1000)))
     up, listed = controller.list()
-    assert (up["report"], up["lends"]) == ("up", True)
+    assert (up["report"], up["lends"]) == ("launched", True)
     assert listed["report"] == "listed"
     said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
     assert len(said) == 1 and "nothing can be lent" in said[0]

@@ -158,7 +158,7 @@ def test_what_a_job_used_while_drfd_was_away_is_on_record(instance):
     instance.kill()
     (instance.work / "go").touch()
     attempt = Path(instance.state, "launcher", "attempts", f"{job_id}.1")
-    wait_for("the end, unseen by drfd", lambda: '"ended"' in attempt.read_text())
+    wait_for("the end, unseen by drfd", lambda: '"exited"' in attempt.read_text())
     instance.start()
     assert instance.wait_end(job_id)["state"] == "COMPLETED"
     usage = used(instance, job_id)

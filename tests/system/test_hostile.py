@@ -422,7 +422,7 @@ for path in sys.argv[1:]:
         attempt(path, lambda: socket.socket(socket.AF_UNIX).connect(path))
     elif os.path.basename(path) == "attempts":
         attempt(path, lambda: open(f"{path}/{os.environ['DRF_JOB_ID']}.1", "a").write(
-            '{"record":"ended","exit_code":0,"signal":null}\n'))
+            '{"record":"exited","exit_code":0,"signal":null}\n'))
     else:
         attempt(path, lambda: open(path, "r+b"))
 print(json.dumps(tried), flush=True)

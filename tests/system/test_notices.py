@@ -83,7 +83,7 @@ def test_an_end_that_drfd_has_not_seen_is_told_when_it_is_back(instance):
     instance.kill()
     (instance.work / "go").touch()
     attempt = Path(instance.state, "launcher", "attempts", f"{job_id}.1")
-    wait_for("the end, unseen by drfd", lambda: '"ended"' in attempt.read_text())
+    wait_for("the end, unseen by drfd", lambda: '"exited"' in attempt.read_text())
     time.sleep(0.2)
     assert not (instance.work / "told").exists(), "nobody has judged it yet"
     instance.start()

@@ -177,15 +177,15 @@ def test_jobs_live_below_the_holder_also_when_its_keeper_takes_its_time(
     assert controller.hello["kind"] == "cgroup-v2"
     assert controller.hello["controls"]["cores"] == "enforced"
     controller.launch(shell("echo $$ > pid; exec sleep 600", cwd=work))
-    cgroup = controller.take("up")["cgroup"]
+    cgroup = controller.take("launched")["cgroup"]
     assert cgroup == f"{show(UNIT, 'ControlGroup').lstrip('/')}/jobs/job-1-1"
     assert Path(f"/proc/{pid_in(work / 'pid')}/cgroup").read_text() == f"0::/{cgroup}\n"
     launcher.kill()
     launcher.start("--holder", UNIT, cgroups=True)
     controller = launcher.connect()
-    assert [report["report"] for report in controller.list()] == ["up", "listed"]
+    assert [report["report"] for report in controller.list()] == ["launched", "listed"]
     controller.ask("kill")
-    controller.take("ended", signal=9)
+    controller.take("exited", signal=9)
     controller.ask("remove")
     controller.take("removed")
     launcher.process.send_signal(signal.SIGTERM)

@@ -141,7 +141,7 @@ def words(data: bytes) -> None:
             assert not isinstance(error, UnicodeError) and str(error)
 
 
-_RUNNING = b'{"record":"running","pid":11,"start_ticks":100}\n'
+_RUNNING = b'{"record":"launched","pid":11,"start_ticks":100}\n'
 
 
 class Files:

@@ -104,7 +104,7 @@ class Loans:
         for path in (self.victim.state / "launcher/attempts").glob("*.*"):
             with suppress(OSError):
                 attempt = attempt_files.parse(path.read_bytes())
-                if attempt is None or attempt.running is None or attempt.is_over:
+                if attempt is None or attempt.launched is None or attempt.is_over:
                     continue
                 cgroup = attempt.created.get("cgroup")
                 if cgroup is not None:

@@ -49,7 +49,7 @@ if IS_FULL:
 #: each phase and each who may die. All of it: test_matrix.py.
 _FOR_BOTH = [
     Cell("submit", "launch.before-cgroup", "launcher"),
-    Cell("submit", "runner.after-running-record", "machine"),
+    Cell("submit", "runner.after-launched-record", "machine"),
     Cell("run", "freeze.before-report", "launcher"),
     Cell("clean", "notifier.after-mark", "itself"),
 ]
@@ -57,7 +57,7 @@ SLICE = [
     *_FOR_BOTH,
     Cell("submit", "launch.before-limits", "itself"),
     Cell("submit", "launch.before-fork", "controller"),
-    Cell("submit", "runner.before-running-record", "runner"),
+    Cell("submit", "runner.before-launched-record", "runner"),
     Cell("launch", "launch.after-fork", "daemons"),
     Cell("run", "thaw.before-thaw", "machine"),
     Cell("run", "runner.before-end-record", "power"),

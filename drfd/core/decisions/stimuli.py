@@ -381,7 +381,7 @@ class Report(Stimulus, Struct, tag_field="report", frozen=True):
         raise NotImplementedError
 
 
-class LaunchedReport(Report, tag="up", frozen=True, kw_only=True):
+class LaunchedReport(Report, tag="launched", frozen=True, kw_only=True):
     """The attempt's program runs. The launcher reports it again after every reconnection."""
 
     mono_s: float
@@ -430,7 +430,7 @@ class LaunchFailedReport(Report, tag="launch_failed", frozen=True, kw_only=True)
         return [ev.LaunchFailed(job.id, at_s, attempt=attempt, text=text, outcome=outcome)]
 
 
-class ExitedReport(Report, tag="ended", frozen=True, kw_only=True):
+class ExitedReport(Report, tag="exited", frozen=True, kw_only=True):
     """The attempt's first process has ended. What is left out is not known, as if its runner was
     gone before the end."""
 
@@ -549,7 +549,7 @@ def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
     return [ev.StopRequested(job.id, at_s, mono_s=mono_s, outcome=outcome, text=text)]
 
 
-class NotifiedReport(Report, tag="told", frozen=True, kw_only=True):
+class NotifiedReport(Report, tag="notified", frozen=True, kw_only=True):
     """The owner of a job that never starts was notified of that, or cannot be. A job that is to be
     cancelled for that is cancelled now."""
 

@@ -251,7 +251,7 @@ class LaunchFailed(JobEvent, frozen=True, kw_only=True):
     text: str
     #: LAUNCH_FAILED, or the outcome of the stop requested while the job was starting.
     outcome: Outcome
-    # RUNNING: the runner reports that it is up before exec has succeeded.
+    # RUNNING: the launch was reported before exec has succeeded.
     moves = _from(S.STARTING, S.RUNNING, S.STOPPING, to=S.CLEANING)
 
     def changed(self, job: Job) -> Job:

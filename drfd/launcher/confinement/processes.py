@@ -184,7 +184,7 @@ class MembersV2(Members):
 
 def first_process(attempt: Attempt | None) -> int | None:
     """Return the pid of the job's first process, or None if it is not known."""
-    return None if attempt is None else (attempt.running or {}).get("pid")
+    return None if attempt is None else (attempt.launched or {}).get("pid")
 
 
 def living_runner(attempt: Attempt | None) -> int | None:

@@ -105,7 +105,7 @@ def _members(attempt: Attempt | None) -> list[int]:
     runner = living_runner(attempt)
     if runner is not None:
         return process.descendants(runner)
-    if attempt is None or attempt.running is None or not is_of_this_boot(attempt):
+    if attempt is None or attempt.launched is None or not is_of_this_boot(attempt):
         return []
-    first, ticks = attempt.running["pid"], attempt.running["start_ticks"]
+    first, ticks = attempt.launched["pid"], attempt.launched["start_ticks"]
     return process.session_members(first) if process.start_ticks(first) == ticks else []

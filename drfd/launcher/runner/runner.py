@@ -6,7 +6,7 @@ job, kills its remaining processes and records the end. It is never inside the j
 memory is not charged to the job.
 
 The launcher knows each runner by its pidfd (`Runners`). One that an earlier launcher started cannot
-notify this one that its job has started, so its attempt file is polled (`unreported`). Before such
+notify this one that its job is launched, so its attempt file is polled (`unreported`). Before such
 a runner has written its pid, however long that takes, it is known by its lock: it counts as alive,
 because it may yet release its job.
 """
@@ -32,8 +32,8 @@ from drfd.launcher.system import process
 _POLL_S = 0.02
 
 
-def read_notifications(lines: bytes) -> Iterator[Key]:
-    """Yield the attempts that their runners have started, in order. Each line is whole, as a short
+def read_launched(lines: bytes) -> Iterator[Key]:
+    """Yield the attempts that their runners have launched, in order. Each line is whole, as a short
     write to a pipe is (pipe(7), PIPE_BUF)."""
     for line in lines.decode().splitlines():
         number, _, count = line.partition(".")
@@ -60,10 +60,10 @@ class Runners:
     starter: Starter
     #: The capabilities that a runner begins with, as bits.
     capabilities: int
-    #: The pipe through which runners say that their jobs have started.
-    notify_fd: int = -1
-    #: Attempts whose start is to be reported. Of those adopted before their jobs were released the
-    #: notify pipe leads to the previous launcher, so their files are polled.
+    #: The pipe through which runners say that their jobs are launched.
+    launched_fd: int = -1
+    #: Attempts whose launch is to be reported. Of those adopted before their jobs were released the
+    #: pipe leads to the previous launcher, so their files are polled.
     unreported: set[Key] = field(default_factory=set)
     #: Attempts adopted by their locks alone, until the pids of their runners are known.
     _nameless: set[Key] = field(default_factory=set)
@@ -94,7 +94,7 @@ class Runners:
         """Start the runner of an attempt, which sets these limits first. Raises LimitFailed,
         OSError."""
         encoded = plan.encode(job, settings, self.capabilities)
-        pid = self.starter.spawn(attempt_fd, self.notify_fd, encoded, job.assignment.payload_fd)
+        pid = self.starter.spawn(attempt_fd, self.launched_fd, encoded, job.assignment.payload_fd)
         try:
             self._watch(job.key, pid, created)
         except BaseException:
@@ -106,13 +106,13 @@ class Runners:
             os.waitpid(pid, 0)
             raise
 
-    def started(self, key: Key) -> Attempt | None:
-        """Return what is known of a running attempt, of which its runner has just said that its
-        job has started; None if its file must be read."""
+    def launched(self, key: Key) -> Attempt | None:
+        """Return what is known of an attempt of which its runner has just said that its job is
+        launched; None if its file must be read."""
         runner = self._all.get(key)
         if runner is None or runner.created is None:
             return None
-        return Attempt(runner.created, runner={"pid": runner.pid}, running={})
+        return Attempt(runner.created, runner={"pid": runner.pid}, launched={})
 
     def adopt(self, key: Key) -> None:
         """Take over the runner of an attempt of an earlier launcher, if it is alive."""

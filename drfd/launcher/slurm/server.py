@@ -200,7 +200,7 @@ class SlurmLauncher:
                 self._launch(Assignment(order, payload_fd))
             case LaunchOrder():
                 os.close(payload_fd)
-                self._not_told(order.key)
+                self._not_notified(order.key)
             case ExecOrder(number=number):
                 self._tell(protocol.EXEC, order.key, number=number, text=_NOT_INSIDE)
             case SignalOrder():
@@ -222,9 +222,9 @@ class SlurmLauncher:
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send(protocol.attempt_report(kind, key, **facts))
 
-    def _not_told(self, key: Key) -> None:
+    def _not_notified(self, key: Key) -> None:
         if key[1] == UNSTARTED:
-            self._tell(protocol.TOLD, key, notice=_NOT_TOLD)
+            self._tell(protocol.NOTIFIED, key, notice=_NOT_TOLD)
         else:
             self._wish(protocol.REMOVE, key)
 
@@ -254,12 +254,12 @@ class SlurmLauncher:
         """Report what the attempt file says."""
         attempt = self._attempts[key]
         owner = attempt.owner.facts()
-        if attempt.running is not None:
-            self._tell("up", key, of=owner, **self._attempts.start(key))
+        if attempt.launched is not None:
+            self._tell("launched", key, of=owner, **self._attempts.start(key))
         if attempt.launch_failed is not None:
             self._tell("launch_failed", key, of=owner, **attempt.launch_failed)
-        elif attempt.ended is not None:
-            self._tell("ended", key, of=owner, gone=True, **attempt.ended)
+        elif attempt.exited is not None:
+            self._tell("exited", key, of=owner, gone=True, **attempt.exited)
 
     # -- launches -------------------------------------------------------------------------------
 
@@ -448,7 +448,7 @@ class SlurmLauncher:
     def _lose(self, key: Key) -> None:
         """Have an attempt that has not begun wait for another submission. Record an unknown end of
         any other, when no node can have a process of it any more."""
-        if self._attempts[key].running is None and self.starts.close(self._attempts.name(key)):
+        if self._attempts[key].launched is None and self.starts.close(self._attempts.name(key)):
             self._missing.forget(key)
             self._fail(key, failure(_FORGOTTEN_BEFORE, Shortage(JOB, "slurm")))
         elif self._missing.is_gone(key):
@@ -483,14 +483,14 @@ class SlurmLauncher:
         elif is_over:
             began_s = self._attempts[key].created["at_s"]
             self._end(key, mapping.end_of(job, time.time(), time.monotonic(), began_s))
-        elif job.has_started and self._attempts[key].running is None:
-            self._attempts.note_running(key)
+        elif job.has_started and self._attempts[key].launched is None:
+            self._attempts.note_launched(key)
             self._report(key)
 
     def _is_taken_back(self, key: Key, job: SlurmJob) -> bool:
         """Return whether Slurm has ended a job because its node has less than it needs, and no node
         has started the attempt or ever will."""
-        if not job.is_unplaced or self._attempts[key].running is not None:
+        if not job.is_unplaced or self._attempts[key].launched is not None:
             return False
         if not self.starts.close(self._attempts.name(key)):
             return False
@@ -506,7 +506,7 @@ class SlurmLauncher:
             return
         name, now = self._attempts.name(key), time.monotonic()
         has_started = self.starts.first_start(name) is not None
-        is_up = self._attempts[key].running is not None
+        is_up = self._attempts[key].launched is not None
         since = self._waits_since.setdefault(key, now)
         due = since + (_WAITS_AGAIN_S if has_started else self.patience_s)
         if now < due:
@@ -524,10 +524,10 @@ class SlurmLauncher:
             self._fail(key, failure(text, Shortage(JOB, "slurm")))
 
     def _end(self, key: Key, record: Record) -> None:
-        if self._attempts[key].running is None:
-            self._attempts.note_running(key)
+        if self._attempts[key].launched is None:
+            self._attempts.note_launched(key)
         reach("slurm.before-end-record")
-        self._attempts.append(key, "ended", record)
+        self._attempts.append(key, "exited", record)
         self._missing.forget(key)
         self._signals.pop(key, None)
         self._report(key)
@@ -557,9 +557,9 @@ class SlurmLauncher:
 
     def _remove(self, key: Key) -> None:
         self._submissions.end(key)
-        ended = self._attempts[key].ended or {}
-        if ended.get("state") in mapping.GONE and "slurm_id" in ended:
-            self.starts.free_id(self._attempts.name(key), ended["slurm_id"])
+        exited = self._attempts[key].exited or {}
+        if exited.get("state") in mapping.GONE and "slurm_id" in exited:
+            self.starts.free_id(self._attempts.name(key), exited["slurm_id"])
         self._attempts.remove(key)
         del self._wishes[key]
         self._missing.forget(key)

@@ -53,7 +53,7 @@ def attempt_of(
     return Attempt(
         created=CREATED | {"at_s": time.time(), "mono_s": time.monotonic()} | created,
         runner={"pid": runner, "start_ticks": ticks},
-        running=running,
+        launched=running,
     )
 
 
@@ -189,7 +189,7 @@ def test_a_session_that_is_younger_than_the_job_is_somebody_elses(start, place):
     attempt = Attempt(
         created=CREATED | long_ago,
         runner={"pid": 999_999_999, "start_ticks": 1},
-        running={"pid": other.pid} | long_ago,
+        launched={"pid": other.pid} | long_ago,
     )
     place.signal(KEY, attempt, signal.SIGTERM)
     assert place.kill_pass(KEY, attempt)
@@ -383,7 +383,7 @@ def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(ma
                 )
                 assert (report["whose"], report["resource"]) == ("machine", "launcher")
         done.result()
-    assert Counter(found.values()) == {"up": most, "launch_failed": count - most}
+    assert Counter(found.values()) == {"launched": most, "launch_failed": count - most}
     assert descriptors(pid) <= 100
     assert len(list(launcher.files.path.iterdir())) == most
     # Orders to tell somebody of jobs that there are not, and to end these, leave nothing either.
@@ -409,7 +409,7 @@ def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(ma
         controller._next()
     controller.launch(order("true", cwd=work, id=5 * count))
     report = controller._next()
-    while (report["report"], report["id"]) != ("ended", 5 * count):
-        assert report["report"] in ("removed", "ended", "up"), report
+    while (report["report"], report["id"]) != ("exited", 5 * count):
+        assert report["report"] in ("removed", "exited", "launched"), report
         report = controller._next()
     assert report["exit_code"] == 0

@@ -56,8 +56,8 @@ def me() -> str:
 
 def succeeded(attempt: Attempt) -> None:
     assert attempt.launch_failed is None
-    assert attempt.ended is not None
-    assert (attempt.ended["exit_code"], attempt.ended["signal"]) == (0, None)
+    assert attempt.exited is not None
+    assert (attempt.exited["exit_code"], attempt.exited["signal"]) == (0, None)
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def out(run) -> Callable[..., str]:
 def broke(attempt: Attempt, text: str, *, let_go: bool) -> None:
     """It failed with just this text; `let_go`: at exec, the last moment."""
     assert attempt.launch_failed == {"text": text}
-    assert attempt.ended is None
-    assert (attempt.running is not None) == let_go
+    assert attempt.exited is None
+    assert (attempt.launched is not None) == let_go
 
 
 # -- what it inherits, and what not ---------------------------------------------------------
@@ -442,7 +442,7 @@ def test_a_script_sees_its_own_path(run, work, kind, said, complaint, is_changed
         path.write_text("#!/bin/sh\necho changed\n")
     asked = order("train", "a b", "c", cwd=work, script=_SCRIPTS[kind], env=variables)
     attempt = run(asked)
-    assert attempt.ended is not None
+    assert attempt.exited is not None
     assert (work / "out").read_text() == said.format(dir=path.parent) + "\n"
     assert re.search(complaint.format(path=re.escape(str(path))), (work / "err").read_text())
 
@@ -461,7 +461,7 @@ def test_the_error_of_a_python_script_is_its_own(run, work):
     text = "#!/usr/bin/env python3\nint('x')\n"
     path, variables = _script_at(work, text)
     attempt = run(order("train", cwd=work, script=text, env=variables))
-    assert attempt.ended is not None and attempt.ended["exit_code"] == 1
+    assert attempt.exited is not None and attempt.exited["exit_code"] == 1
     *_, place, line, error = (work / "err").read_text().splitlines()
     assert (place, line) == (f'  File "{path}", line 2, in <module>', "    int('x')")
     assert error.startswith("ValueError: ")
@@ -480,8 +480,8 @@ def test_a_script_that_asks_for_bash_source_runs_as_stored_and_sees_its_path(run
     if not is_there:
         path.unlink()
     attempt = run(order("train", cwd=work, script=_GUARDED, env=variables))
-    assert attempt.ended is not None
-    assert attempt.ended["exit_code"] == 127, "-e holds"
+    assert attempt.exited is not None
+    assert attempt.exited["exit_code"] == 127, "-e holds"
     assert (work / "out").read_text() == f"{path.parent}\n", "main has run"
     assert f"{path}: line 5: nosuch1: command not found" in (work / "err").read_text()
 
@@ -611,12 +611,12 @@ def test_a_job_begins_in_its_cgroup_below_its_runner(runs, work, cgroup):
     job = runs.pid()
     assert parent_of(job) == runner
     assert process.children(runner) == [job], "what has begun it is gone"
-    assert runs.files.running().running == {"pid": job, "start_ticks": process.start_ticks(job)}
+    assert runs.files.running().launched == {"pid": job, "start_ticks": process.start_ticks(job)}
     assert f"0::/{cgroup.name}" in (work / "out").read_text().splitlines()
     runs.go()
     attempt = runs.over(runner)
-    assert attempt.ended is not None
-    assert attempt.ended["exit_code"] == 7
+    assert attempt.exited is not None
+    assert attempt.exited["exit_code"] == 7
 
 
 @pytest.mark.system

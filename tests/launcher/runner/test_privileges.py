@@ -63,7 +63,7 @@ def test_a_process_that_waits_makes_eleven_system_calls_and_no_other(tmp_path):
 def test_a_runner_drops_its_privileges_once_its_job_runs(runs):
     """It kept root's rights for the life of the job. The rights before: see test_child."""
     runner = runs.start(f"(setsid sleep 60 &); {UNTIL_GO}")
-    job = runs.files.running().running
+    job = runs.files.running().launched
     assert job is not None
     until("a runner without privileges", lambda: status_of(runner)["Seccomp"] == "2")
     status = status_of(runner)
@@ -75,7 +75,7 @@ def test_a_runner_drops_its_privileges_once_its_job_runs(runs):
     theirs, mine = status_of(job["pid"]), status_of(os.getpid())
     assert all(theirs[name] == mine[name] for name in ("NoNewPrivs", "Seccomp"))
     runs.go()
-    ended = runs.over(runner).ended
+    ended = runs.over(runner).exited
     assert ended is not None
     assert (ended["exit_code"], ended["signal"]) == (7, None)
 

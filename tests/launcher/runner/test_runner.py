@@ -46,16 +46,16 @@ class Bell:
 
 
 def pid_of(attempt: Attempt) -> int:
-    assert attempt.running is not None
-    return int(attempt.running["pid"])
+    assert attempt.launched is not None
+    return int(attempt.launched["pid"])
 
 
 def how(runs: Runs) -> tuple[int | None, int | None]:
     """Exit code and signal of the attempt, once it has ended."""
     attempt = runs.files.over()
     assert attempt.launch_failed is None
-    assert attempt.ended is not None
-    return attempt.ended["exit_code"], attempt.ended["signal"]
+    assert attempt.exited is not None
+    return attempt.exited["exit_code"], attempt.exited["signal"]
 
 
 # -- the record -----------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_the_whole_life_is_on_record(runs):
     assert attempt.runner is not None
     assert attempt.runner["pid"] == runner
     assert pid_of(attempt) == int((runs.work / "out").read_text())
-    ended = attempt.ended
+    ended = attempt.exited
     assert ended is not None
     assert before[0] <= ended["at_s"] <= after[0]
     assert before[1] <= ended["mono_s"] <= after[1]
@@ -102,7 +102,7 @@ def test_what_the_job_and_its_children_used_is_on_record(runs):
         f"{python} 'b\"x\" * 50_000_000'; wait"
     )
     runs.start(script)
-    ended = runs.files.over().ended
+    ended = runs.files.over().exited
     assert ended is not None
     assert 0.1 <= ended["cpu_s"] < 60
     assert 50_000_000 < ended["peak_bytes"] < 2_000_000_000
@@ -119,7 +119,7 @@ def test_the_end_waits_until_it_can_be_written_down(runs):
     runs.go()
     until("the end of the job", lambda: not lives(job))
     time.sleep(0.3)
-    assert runs.files.read().ended is None
+    assert runs.files.read().exited is None
     resource.prlimit(runner, resource.RLIMIT_FSIZE, before)
     assert how(runs) == (7, None)
 
@@ -196,7 +196,7 @@ def test_the_bell_rings_at_the_start_alone(runs, tmp_path):
     runner = runs.start(bell=bell.path)
     assert until("the bell", bell.rung) == ["1.1"]
     attempt = runs.files.read()
-    assert attempt.running is not None
+    assert attempt.launched is not None
     assert not attempt.is_over
     runs.go()
     assert runs.driver.reap(runner) == 0, "its exit says the rest"
@@ -223,8 +223,8 @@ def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(runs):
     flood = shell("yes & wait", cwd=runs.work, output_max_bytes=1 << 20)
     attempt = runs.over(runs.start(flood))
     assert how(runs) == (None, signal.SIGKILL)
-    assert attempt.ended is not None
-    assert attempt.ended["output_bytes"] > 1 << 20
+    assert attempt.exited is not None
+    assert attempt.exited["output_bytes"] > 1 << 20
 
 
 def test_root_asks_nothing_of_the_file_system_that_an_output_is_on(runs):
@@ -258,7 +258,7 @@ def test_nothing_of_a_job_outlives_it(runs, escape):
     """The end is on record only when all of it is gone: then its memory is free."""
     runs.start(f"{escape}; until [ -s pid ]; do sleep 0.01; done; exit 8")
     left = runs.pid()
-    until("the end", lambda: runs.files.read().ended)
+    until("the end", lambda: runs.files.read().exited)
     assert state_of(left) is None
     assert how(runs) == (8, None)
 
@@ -274,7 +274,7 @@ def test_a_killed_runner_leaves_no_end_and_no_lock(runs):
     os.kill(runner, signal.SIGKILL)
     runs.driver.reap(runner)
     attempt = runs.files.read()
-    assert (attempt.ended, attempt.launch_failed, attempt.may_have_run) == (None, None, True)
+    assert (attempt.exited, attempt.launch_failed, attempt.may_have_run) == (None, None, True)
     assert not attempt_files.is_locked(runs.files.fd, KEY)
     assert lives(job)
     assert lives(child)
@@ -293,7 +293,7 @@ def test_a_job_is_known_again_where_processes_of_others_are_hidden(files, work):
         runs.start()
         job = runs.pid()
         ticks = process.start_ticks(job)
-        assert files.running().running == {"pid": job, "start_ticks": ticks}
+        assert files.running().launched == {"pid": job, "start_ticks": ticks}
         runs.go()
         assert how(runs) == (7, None)
     finally:
@@ -346,7 +346,7 @@ def test_a_process_that_hangs_before_its_program_begins_is_given_up(runs):
     """Its time limit does not count yet: it would keep what is given to it for ever."""
     attempt = runs.over(runs.start("echo up", place="stopped"))
     text = "entering its directory and opening its output files took longer than 1 s"
-    assert (attempt.launch_failed, attempt.running) == ({"text": text}, None)
+    assert (attempt.launch_failed, attempt.launched) == ({"text": text}, None)
     assert not (runs.work / "out").exists()
 
 

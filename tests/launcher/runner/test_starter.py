@@ -298,7 +298,7 @@ def test_it_is_told_apart_by_its_sources(starter):
 @pytest.mark.slow
 def test_an_unchanged_plan_is_carried_out(checked, usual):
     records = run(checked, *usual)
-    assert [each["record"] for each in records] == ["runner", "running", "ended"]
+    assert [each["record"] for each in records] == ["runner", "launched", "exited"]
     assert (records[-1]["exit_code"], records[-1]["signal"]) == (0, None)
 
 
@@ -382,7 +382,7 @@ def test_rights_that_are_not_dropped_are_noticed(checked, usual, bits, expected)
     before = python(_WITH_SECUREBITS, bits)
     records = run(checked, b"\0".join(words), usual[1], before, by_root=True)
     assert report_in(records).split(b"\0")[0] == expected
-    assert records[-1]["record"] == ("launch_failed" if expected else "ended")
+    assert records[-1]["record"] == ("launch_failed" if expected else "exited")
 
 
 #: Adds so many keys of a user's, or as many as the kernel takes, and executes the rest; another

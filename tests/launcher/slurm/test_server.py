@@ -118,15 +118,15 @@ def begun(slurm: SlurmLauncher, script: str, **changes: object) -> tuple[Control
     """A controller that has launched such a job, which is up."""
     controller, asked = slurm.connect(), job(script, slurm.jobs, **changes)
     controller.launch(asked)
-    controller.take("up", id=asked.id)
+    controller.take("launched", id=asked.id)
     return controller, asked
 
 
 def runs_once(controller: Controller, asked: Asked) -> None:
     """The job, which writes `once` to `runs`, is launched, and has never run before."""
     controller.launch(asked)
-    controller.take("up", id=asked.id, attempt=asked.attempt)
-    assert controller.take("ended", id=asked.id, attempt=asked.attempt)["exit_code"] == 0
+    controller.take("launched", id=asked.id, attempt=asked.attempt)
+    assert controller.take("exited", id=asked.id, attempt=asked.attempt)["exit_code"] == 0
     assert Path(asked.cwd, "runs").read_text() == "once\n"
 
 
@@ -149,8 +149,8 @@ def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(slurm):
         umask=0o027, stdout="100%%n-%j",
     )  # fmt: skip
     controller.launch(asked)
-    controller.take("up", id=asked.id)
-    end = controller.take("ended", id=asked.id)
+    controller.take("launched", id=asked.id)
+    end = controller.take("exited", id=asked.id)
     assert (end["exit_code"], end["signal"], end["oom_killed"]) == (7, None, False)
     out = (slurm.jobs / f"100%n-{asked.id}").read_text().splitlines()
     assert out == [str(NOBODY), str(slurm.jobs), "n2 b c 1", "0027"]
@@ -164,7 +164,7 @@ def test_a_job_of_an_account_that_is_gone_fails_alone(slurm):
     assert "no user with uid 54321" in controller.take("launch_failed", id=gone.id)["text"]
     other = job("true", slurm.jobs)
     controller.launch(other)
-    controller.take("up", id=other.id)
+    controller.take("launched", id=other.id)
 
 
 def test_a_job_gets_the_signals_that_are_ordered(slurm):
@@ -175,13 +175,13 @@ def test_a_job_gets_the_signals_that_are_ordered(slurm):
     # One for an attempt that nobody knows is not kept until there is one.
     controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [9]})
     controller.launch(asked)
-    controller.take("up", id=asked.id)
+    controller.take("launched", id=asked.id)
     until("the traps", (slurm.jobs / "up").exists)
     for _ in range(2):
         controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [10]})
     until("the signal", lambda: "usr" in (slurm.jobs / "out").read_text())
     controller.ask("terminate", key)
-    assert controller.take("ended", id=asked.id)["exit_code"] == 3
+    assert controller.take("exited", id=asked.id)["exit_code"] == 3
     assert (slurm.jobs / "out").read_text() == "usr\nterm\n"
 
 
@@ -189,7 +189,7 @@ def test_kill_ends_a_job_that_ignores_sigterm(slurm):
     controller, asked = begun(slurm, "trap '' TERM; touch trapped; while :; do sleep 0.1; done")
     until("its trap", (slurm.jobs / "trapped").exists)
     controller.ask("kill", (asked.id, 1))
-    assert controller.take("ended", id=asked.id)["signal"] == 9
+    assert controller.take("exited", id=asked.id)["signal"] == 9
 
 
 @pytest.mark.parametrize("point", failpoints.SLURM)
@@ -200,8 +200,8 @@ def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(slurm, point):
     controller.launch(asked)
     is_last = point == "slurm.before-unlink"
     if is_last:
-        controller.take("up", id=asked.id)
-        controller.take("ended", id=asked.id)
+        controller.take("launched", id=asked.id)
+        controller.take("exited", id=asked.id)
         controller.ask("remove", (asked.id, 1))
     slurm.process.wait(WAIT_S)
     slurm.start()
@@ -209,8 +209,8 @@ def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(slurm, point):
     if not is_last:
         # The controller repeats what it has not heard of.
         controller.launch(asked)
-        controller.take("up", id=asked.id)
-        assert controller.take("ended", id=asked.id)["exit_code"] == 0
+        controller.take("launched", id=asked.id)
+        assert controller.take("exited", id=asked.id)["exit_code"] == 0
     remove(controller, (asked.id, 1))
     assert comments(slurm.cluster, (asked.id, 1)) == ["COMPLETED"]
     assert (slurm.jobs / "runs").read_text() == "once\n"
@@ -253,7 +253,7 @@ def test_a_job_that_slurmctld_has_no_room_for_waits_for_some(slurm):
     try:
         last = job("sleep 1000", slurm.jobs)
         controller.launch(last)
-        controller.take("up", id=last.id)
+        controller.take("launched", id=last.id)
         asked = job("echo once >> runs", slurm.jobs)
         controller.launch(asked)
         report = controller.take("launch_failed", id=asked.id)
@@ -264,7 +264,7 @@ def test_a_job_that_slurmctld_has_no_room_for_waits_for_some(slurm):
     runs_once(controller, replace(asked, attempt=2))
     assert comments(slurm.cluster, (asked.id, 1)) == []
     controller.ask("kill", (last.id, 1))
-    controller.take("ended", id=last.id)
+    controller.take("exited", id=last.id)
 
 
 def test_a_submission_that_got_no_answer_is_found_and_not_repeated(slurm):
@@ -280,12 +280,12 @@ def test_a_submission_that_got_no_answer_is_found_and_not_repeated(slurm):
         until("a word of it", lambda: "slurm-away" in slurm.log())
     finally:
         slurm.cluster.continue_controller()
-    controller.take("up", id=asked.id)
+    controller.take("launched", id=asked.id)
     assert comments(slurm.cluster, (asked.id, 1)) == ["RUNNING"]
     # Slurm says that it runs before its first line does.
     until("its first line", (slurm.jobs / "runs").exists)
     controller.ask("kill", (asked.id, 1))
-    controller.take("ended", id=asked.id)
+    controller.take("exited", id=asked.id)
     assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
@@ -324,7 +324,7 @@ def test_a_job_of_another_user_with_an_attempts_name_says_nothing(slurm):
     # The script refuses to start it as a second start of the attempt.
     until("its end", lambda: "CANCELLED" in comments(slurm.cluster, (asked.id, 1)))
     (slurm.jobs / "go").touch()
-    assert controller.take("ended", id=asked.id)["exit_code"] == 5
+    assert controller.take("exited", id=asked.id)["exit_code"] == 5
 
 
 def is_refused(cluster: Cluster, state: Path, name: str) -> bool:
@@ -349,7 +349,7 @@ def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(slurm):
     until("its record", lambda: state.exists() and name.encode() in state.read_bytes())
     waiting = state.read_bytes()
     slurm.cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
-    controller.take("up", id=asked.id)
+    controller.take("launched", id=asked.id)
     until("its first line", (slurm.jobs / "runs").exists)
     slurm.cluster.kill("slurmctld")
     state.write_bytes(waiting)
@@ -357,7 +357,7 @@ def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(slurm):
     slurm.cluster.start_controller()
     # It may take up the node as drained, too.
     until("a second start", lambda: is_refused(slurm.cluster, slurm.state, name), slurm.cluster.log)
-    end = controller.take("ended", id=asked.id)
+    end = controller.take("exited", id=asked.id)
     assert (end["loss"], end["exit_code"], end["signal"]) == ("SLURM_FORGOT", None, None)
     assert (slurm.jobs / "runs").read_text() == "once\n"
     until("idle nodes", slurm.cluster.are_idle, slurm.cluster.log)
@@ -372,10 +372,10 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(slurm):
     for name in ("job_state", "job_state.old"):
         (slurm.cluster.directory / "state" / name).unlink(missing_ok=True)
     slurm.cluster.start_controller()
-    end = controller.take("ended", id=asked.id)
+    end = controller.take("exited", id=asked.id)
     assert end["loss"] in ("SLURM_FORGOT", "NODE_FAILED")
     controller.launch(asked)
-    assert controller.list()[0]["report"] == "up"
+    assert controller.list()[0]["report"] == "launched"
     assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
@@ -408,8 +408,8 @@ def ran(slurm: SlurmLauncher, controller: Controller, **where: str) -> int:
     """The number of a job that has run, so that Slurm is known to note starts."""
     asked = job("true", slurm.jobs, **where)
     controller.launch(asked)
-    controller.take("up", id=asked.id)
-    controller.take("ended", id=asked.id)
+    controller.take("launched", id=asked.id)
+    controller.take("exited", id=asked.id)
     return asked.id
 
 
@@ -473,13 +473,13 @@ def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(slurm):
     before = saved(slurm.cluster, f"{JOURNAL}.{first}.1")
     runs = job("touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 3", slurm.jobs)
     controller.launch(runs)
-    controller.take("up", id=runs.id)
+    controller.take("launched", id=runs.id)
     until("its first line", (slurm.jobs / "begun").exists)
     asked = job("echo once >> runs", slurm.jobs)
     slurm.cluster.kill("slurmctld")
     controller.launch(asked)
     set_back(slurm.cluster, before)
-    wanted = ("launch_failed", asked.id), ("ended", runs.id)
+    wanted = ("launch_failed", asked.id), ("exited", runs.id)
     short, end = until("both reports", lambda: taken(controller, *wanted), slurm.cluster.log)
     assert "given its id twice" in short["text"]
     assert end["loss"] == "SLURM_FORGOT"
@@ -516,8 +516,8 @@ def test_an_end_that_slurmctld_forgets_is_known_from_its_note(slurm):
     )
     slurm.start()
     controller = slurm.connect()
-    controller.take("up", id=asked.id)
-    end = controller.take("ended", id=asked.id)
+    controller.take("launched", id=asked.id)
+    end = controller.take("exited", id=asked.id)
     assert (end["exit_code"], end.get("loss")) == (4, None)
     # What slurmctld believes to run is ended, so that the node has room.
     until("an idle cluster", slurm.cluster.are_idle, slurm.cluster.log)
@@ -540,8 +540,8 @@ def test_a_slurm_that_takes_jobs_of_others_is_given_none(slurm):
     heard_of_nodes(controller, "")
     assert not (slurm.jobs / "ran").exists()
     controller.launch(job("touch ran", slurm.jobs, id=asked.id, attempt=2))
-    controller.take("up", id=asked.id, attempt=2)
-    controller.take("ended", id=asked.id, attempt=2)
+    controller.take("launched", id=asked.id, attempt=2)
+    controller.take("exited", id=asked.id, attempt=2)
 
 
 def heard_of_nodes(controller: Controller, fault: str) -> None:

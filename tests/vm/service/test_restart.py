@@ -328,7 +328,7 @@ def test_an_end_while_both_are_stopped_is_known_afterwards(twenty):
     assert unit("drfd-jobs", "ActiveState") == {"ActiveState": "active"}
     gate.touch()
     record = Path(f"/var/lib/drfd/launcher/attempts/{job_id}.1")
-    wait_for("the record of its end", lambda: '"ended"' in record.read_text())
+    wait_for("the record of its end", lambda: '"exited"' in record.read_text())
     gate.unlink()
     back_s = time.time()
     service.start()

@@ -27,13 +27,13 @@ class Starter:
     #: Whether the program can refuse itself system calls here (`wait.h`).
     is_filtered: bool = True
 
-    def spawn(self, attempt_fd: int, notify_fd: int, plan: bytes, payload_fd: int) -> int:
+    def spawn(self, attempt_fd: int, launched_fd: int, plan: bytes, payload_fd: int) -> int:
         """Start the runner of an attempt, and return its pid. It gets the attempt's file, the pipe
         to the launcher, and the payload. Raises OSError."""
         plan_fd = os.memfd_create("plan", os.MFD_CLOEXEC)
         try:
             os.pwrite(plan_fd, plan, 0)
-            theirs = (attempt_fd, notify_fd, plan_fd, payload_fd)
+            theirs = (attempt_fd, launched_fd, plan_fd, payload_fd)
             argv = ["drfd-starter", *map(str, theirs)]
             # A descriptor that is duplicated onto itself stays open (posix_spawn(3)).
             actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in theirs]

@@ -197,13 +197,13 @@ static size_t read_report(int fd, char *report, size_t have)
 	return have;
 }
 
-/* Tell the launcher that the job has started. If it is gone, or so far behind that its pipe is full, it
+/* Tell the launcher that the job is launched. If it is gone, or so far behind that its pipe is full, it
  * reads the attempt files anyway. */
-static void notify(const struct plan *plan, int notify_fd)
+static void report_launched(const struct plan *plan, int launched_fd)
 {
 	const char *line = joined(plan->name, "\n");
 
-	call(write, notify_fd, line, strlen(line));
+	call(write, launched_fd, line, strlen(line));
 }
 
 /* Take the output files of a job over, and note their sizes. Of those that are no files there is no
@@ -318,33 +318,33 @@ static char await_ready(struct start *start)
 	return said;
 }
 
-/* Put the job on record as running, and let its program begin. */
+/* Put the job on record as launched, and let its program begin. */
 static void release(const struct start *start)
 {
 	char line[MOST_RECORD];
 
 	if (!start->is_notice) {
-		reach("runner.before-running-record");
-		must(write_record(line, append_process(append_kind(line, "running"), start->wait.pid,
+		reach("runner.before-launched-record");
+		must(write_record(line, append_process(append_kind(line, "launched"), start->wait.pid,
 						       start->ticks)), "setting", "");
 		has_released = 1;
-		reach("runner.after-running-record");
+		reach("runner.after-launched-record");
 	}
 	call(write, start->go, "+", 1), call(close, start->go);
 }
 
 /* Wait for the exec, which closes the pipe of reports. Returns NUL then, else the first byte of a report. */
-static char await_exec(struct start *start, int notify_fd)
+static char await_exec(struct start *start, int launched_fd)
 {
 	unsigned long left = start->is_notice ? left_ms(start->wait.deadline_ms) : start->plan->exec_ms;
 	char said = '\0';
 
 	if (!is_readable(start->report, left)) {
-		/* The program is on a mount that hangs, or its user delays it. The job counts as running,
+		/* The program is on a mount that hangs, or its user delays it. The job counts as launched,
 		 * as is on record, and so does its time limit. */
 		if (start->is_notice)
 			await_end(&start->wait);
-		notify(start->plan, notify_fd);
+		report_launched(start->plan, launched_fd);
 	}
 	call(read, start->report, &said, 1);
 	return said;
@@ -368,7 +368,7 @@ _Noreturn static void fail_start(const struct start *start, char first)
 	record_failure(report, length, by_root);
 }
 
-_Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int payload)
+_Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int payload)
 {
 	struct start start;
 	char said;
@@ -379,16 +379,16 @@ _Noreturn static void run_attempt(const struct plan *plan, int notify_fd, int pa
 	if (said != '+')
 		fail_start(&start, said);
 	release(&start);
-	said = await_exec(&start, notify_fd);
+	said = await_exec(&start, launched_fd);
 	if (said != '\0')
 		fail_start(&start, said);
 	call(close, start.report), call(close, start.entry);
 	if (!start.is_notice) {
 		reach("runner.after-exec");
-		notify(plan, notify_fd);
+		report_launched(plan, launched_fd);
 		if (plan->flags & TELLS_START)
 			tell_start(plan, payload);
 	}
-	call(close, payload), call(close, notify_fd);
+	call(close, payload), call(close, launched_fd);
 	await_end(&start.wait);
 }

@@ -1,11 +1,11 @@
 /* The program that runs a job: the parent of the job's process, and that process until its own program.
  *
- *   drfd-starter                              say which sources this was compiled from
- *   drfd-starter ATTEMPT NOTIFY PLAN PAYLOAD  run an attempt; the arguments are descriptors
+ *   drfd-starter                                say which sources this was compiled from
+ *   drfd-starter ATTEMPT LAUNCHED PLAN PAYLOAD  run an attempt; the arguments are descriptors
  *
  * ATTEMPT is the attempt's file, to which this process appends what becomes of the job. It holds the
- * lock of the file as long as it lives, and outlives the launcher, to which it writes a line in NOTIFY
- * when the job has started. PLAN is what root has decided (plan.py). PAYLOAD is what the user has
+ * lock of the file as long as it lives, and outlives the launcher, to which it writes a line in
+ * LAUNCHED when the job is launched. PLAN is what root has decided (plan.py). PAYLOAD is what the user has
  * written, a sealed file in memory (payload/pack.py): nothing of it is read, and no path of the user's
  * is touched, before root's rights are dropped, in the job's process alone.
  *

@@ -295,7 +295,7 @@ _Noreturn static void await_end(struct wait *wait)
 			kill_job(wait);
 		sleep_until_change(wait);
 	}
-	end = append_kind(line, is_notice ? "notified" : "ended");
+	end = append_kind(line, is_notice ? "notified" : "exited");
 	end = append_time(end, "at_s", CLOCK_REALTIME);
 	end = append_time(end, "mono_s", CLOCK_MONOTONIC);
 	sweep(wait);

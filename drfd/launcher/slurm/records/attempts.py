@@ -79,9 +79,9 @@ class Attempts(dict[Key, Attempt]):
         """Record that Slurm has a job of an attempt, under this id."""
         self.append(key, "submitted", {"slurm_id": slurm_id, "at_s": time.time()})
 
-    def note_running(self, key: Key) -> None:
+    def note_launched(self, key: Key) -> None:
         """Record that an attempt has begun."""
-        self.append(key, "running", {"at_s": time.time()})
+        self.append(key, "launched", {"at_s": time.time()})
 
     def note_signals(self, key: Key, count: int) -> None:
         """Record how many signals were sent to an attempt in all."""
