@@ -3,8 +3,7 @@
 It copies what the job writes into the job's output file, lends the terminal to `drf attach`, and
 ends with the job. If it is killed, the job loses its terminal as if drf had hung up.
 
-`drf attach` finds it at a socket in the user's home, because the directory of a login's runtime
-files disappears with the login. Machines may share that home: each has a directory of its own.
+`drf attach` finds it at a socket beside the one that the job connects to.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import _signal as signal
 import _socket
 import os
 import select
-import time
 from contextlib import suppress
 from errno import EPERM
 from pwd import getpwuid
@@ -50,23 +48,15 @@ _CAUGHT = (signal.SIGTERM, signal.SIGWINCH, signal.SIGCONT)
 
 
 def place_of(attach_path: str) -> str:
-    """Return the path at which the keeper of a job listens, by the path of the job's attach socket,
-    whose directory has a name that no other has."""
-    return os.path.join(_directory(), os.path.basename(os.path.dirname(attach_path)))
-
-
-def _directory() -> str:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):
-        state = os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(state, "drfd", "attach", os.uname().nodename)
+    """Return the path at which the keeper of a job listens, by that of the job's attach socket."""
+    return os.path.join(os.path.dirname(attach_path), "keeper")
 
 
 def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: AttachSocket) -> str:
     """Fork a process that keeps the terminal and the entrance, and return the path that the output
     goes to. Raises OSError if the path cannot be written; nothing has changed then."""
     path, file = _open_output(client, job_id)
-    _leave(TerminalKeeper(pty.alone(), watch, file, place_of(entrance.path), entrance))
+    _leave(TerminalKeeper(pty.alone(), watch, file, entrance))
     return path
 
 
@@ -75,7 +65,7 @@ def keep_from_the_start(client: Connection, entrance: AttachSocket, job_id: int)
     _, file = _open_output(client, job_id)
     watch = Watch(client.another(), job_id, attended=True)
     watch.is_patient = True
-    _leave(TerminalKeeper(Pty(), watch, file, place_of(entrance.path), entrance))
+    _leave(TerminalKeeper(Pty(), watch, file, entrance))
 
 
 def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
@@ -109,8 +99,8 @@ def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
 def _leave(keeper: TerminalKeeper) -> None:
     """Leave the terminal to a process in the background. Whoever comes from now on is served by it.
     Raises OSError; nothing has changed then."""
-    keeper.listen()
     try:
+        keeper.listen()
         if _fork_apart():
             _run(keeper)
     except OSError:
@@ -159,34 +149,22 @@ def _run(keeper: TerminalKeeper) -> NoReturn:
 class TerminalKeeper:
     """Keeps the terminal of a job until the job has ended."""
 
-    def __init__(
-        self, pty: Pty, watch: Watch, file: int, place: str, entrance: AttachSocket
-    ) -> None:
+    def __init__(self, pty: Pty, watch: Watch, file: int, entrance: AttachSocket) -> None:
         """`file` takes the output. `entrance`: where each run of the job asks for its terminal."""
         self._pty = pty
         self._watch = watch
         self._file = file
-        self._place = place
         self._entrance = entrance
-        self._listener: _socket.socket | None = None
+        self._place = place_of(entrance.path)
+        self._listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         #: The `drf attach` that has the terminal now.
         self._visitor: _socket.socket | None = None
 
     def listen(self) -> None:
-        """Wait for visitors from now on. Without it, if the user's home cannot be written, the job
-        has its terminal all the same."""
-        directory = os.path.dirname(self._place)
-        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        try:
-            os.makedirs(directory, 0o700, exist_ok=True)
-            _tidy()
-            with at_socket(self._place) as address:
-                listener.bind(address)
-            listener.listen(_BACKLOG)
-        except OSError:
-            listener.close()
-            return
-        self._listener = listener
+        """Wait for visitors from now on. Raises OSError."""
+        with at_socket(self._place) as address:
+            self._listener.bind(address)
+        self._listener.listen(_BACKLOG)
 
     def keep(self) -> None:
         """Serve the job and visitors until the job has ended."""
@@ -199,8 +177,8 @@ class TerminalKeeper:
             reply, ready = self._watch.poll(_POLL_S, self._reads())
             if self._entrance.fileno() in ready:
                 self._serve_job()
-            if self._listener is not None and self._listener.fileno() in ready:
-                self._admit(self._listener)
+            if self._listener.fileno() in ready:
+                self._admit()
             elif self._visitor is not None and self._visitor.fileno() in ready:
                 self._hear(self._visitor)
             if self._visitor is None:
@@ -208,9 +186,8 @@ class TerminalKeeper:
                 self._copy()
 
     def _reads(self) -> list[int]:
-        sources = [each.fileno() for each in (self._listener, self._visitor) if each is not None]
-        outputs = self._pty.outputs() if self._visitor is None else []
-        return [self._entrance.fileno(), *sources, *outputs]
+        others = self._pty.outputs() if self._visitor is None else [self._visitor.fileno()]
+        return [self._entrance.fileno(), self._listener.fileno(), *others]
 
     def _serve_job(self) -> None:
         """Give a run of the job its terminal. It may run again: after a failure, or when it has
@@ -221,9 +198,9 @@ class TerminalKeeper:
             # Its process has just been killed.
             pass
 
-    def _admit(self, listener: _socket.socket) -> None:
+    def _admit(self) -> None:
         """Lend the terminal to a visitor, instead of the one that has it."""
-        visitor = accept_own(listener)
+        visitor = accept_own(self._listener)
         if visitor is None:
             return
         if self._visitor is not None:
@@ -270,26 +247,13 @@ class TerminalKeeper:
         """Close what another process has open, too, and goes on with."""
         os.close(self._file)
         self._pty.release()
-        if self._listener is not None:
-            self._listener.close()
+        self._listener.close()
 
     def stop_listening(self) -> None:
         """Let no visitor find this place any more."""
-        if self._listener is not None:
-            with suppress(OSError):
-                os.unlink(self._place)
+        with suppress(OSError):
+            os.unlink(self._place)
 
     def close(self) -> None:
-        self._entrance.close()
         self.stop_listening()
-
-
-def _tidy() -> None:
-    """Remove the sockets of keepers that were there before the machine was started the last
-    time."""
-    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    for entry in os.scandir(_directory()):
-        # Others may be removing the same.
-        with suppress(OSError):
-            if entry.stat(follow_symlinks=False).st_mtime < booted_s:
-                os.unlink(entry.path)
+        self._entrance.close()
