@@ -13,7 +13,6 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -110,15 +109,14 @@ class SlurmLauncher:
     #: Since when lists show each attempt as waiting.
     _waits_since: dict[Key, float] = field(default_factory=dict)
     _notes_due_mono_s: float = 0.0
-    #: The removal of old notes, of which each list brings a part.
-    _forgetting: Iterator[None] = field(default_factory=lambda: iter(()))
     _is_away: bool = False
 
     def __post_init__(self) -> None:
         self._attempts = Attempts(self.state, self.attempts_fd, process.boot_id())
         self._times = ListTimes(self.poll_s)
+        self._background = BackgroundWork(self._selector)
         self._commands = Commands(
-            BackgroundWork(self._selector),
+            self._background,
             programs=self.programs, conf=self.conf, most_s=self.most_s,
         )  # fmt: skip
         self._control = Control(self._commands, self._times.hurry)
@@ -367,13 +365,14 @@ class SlurmLauncher:
                     self._tell("removed", key)
 
     def _forget_notes(self) -> None:
-        """Go on with the removal of old notes, or begin another if it is time for that."""
-        for _ in self._forgetting:
-            return
+        """Begin to remove old notes, of which there may be very many, if it is time for that."""
         now = time.monotonic()
         if now >= self._notes_due_mono_s:
             self._notes_due_mono_s = now + _FORGET_NOTES_S
-            self._forgetting = self.starts.forget_old(set(map(self._attempts.name, self._attempts)))
+            known = set(map(self._attempts.name, self._attempts))
+            # Without a process for it they are left until the next time.
+            with suppress(OSError):
+                self._background.start(lambda: self.starts.forget_old(known), lambda: None)
 
     def _compare(self, number: int, key: Key, found: dict[Name, list[SlurmJob]]) -> None:
         """Bring an attempt up to date with a list."""

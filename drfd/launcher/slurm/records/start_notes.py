@@ -24,8 +24,6 @@ from drfd.linux.descriptors import opened
 #: Seconds for which the note of an attempt is kept that is not known any more. slurmctld forgets
 #: some seconds of what it did; an old copy of its state may know less.
 _KEEP_S = 24 * 3600.0
-#: Notes that are looked at in one go: a day may leave millions.
-_AT_ONCE = 1000
 _CLOSED, _END_MARK = "closed", ".ended"
 _END = re.compile(r"([A-Z_]+):([0-9]{1,3}:[0-9]{1,3})", re.ASCII)
 
@@ -90,13 +88,10 @@ class StartNotes:
         if self._target(path) == str(name):
             path.unlink(missing_ok=True)
 
-    def forget_old(self, known: set[Name], now_s: float | None = None) -> Iterator[None]:
-        """Remove the notes of attempts that are not known, when they are a day old. Yield from time
-        to time, so that other work need not wait for the end."""
+    def forget_old(self, known: set[Name], now_s: float | None = None) -> None:
+        """Remove the notes of attempts that are not known, when they are a day old."""
         oldest = (time.time() if now_s is None else now_s) - _KEEP_S
-        for number, entry in enumerate(self._entries(), 1):
-            if number % _AT_ONCE == 0:
-                yield
+        for entry in self._entries():
             path = self.directory / entry
             about = (self._target(path) or "") if is_number(entry) else entry
             name = read_name(about) or read_name(about.rpartition(".")[0])
