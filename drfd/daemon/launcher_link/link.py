@@ -80,8 +80,6 @@ RELIST_S = 1.0
 _REMOVE_FILES_S = 0.1
 #: Seconds until a user's key, if it is not there, is ordered again.
 _KEY_PAUSE_S = 0.5
-#: Bytes of one report, at most.
-_MAX_REPORT_BYTES = 64 << 20
 #: Errors for want of descriptors or memory for a sealed file; sending is tried again after
 #: _SEND_RETRY_S seconds.
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
@@ -379,8 +377,6 @@ class Reports(asyncio.Protocol):
             for line in lines:
                 if not self.over.done():
                     self._take(line)
-            if len(self._rest) > _MAX_REPORT_BYTES:
-                raise ConnectionError("an endless report")
         except Exception as error:
             self._end(error)
 
