@@ -55,14 +55,12 @@ class Reconnect:
     """Decides whether and when a request is sent again after its connection failed: for
     `RECONNECT_S` if the daemon was reached before, and otherwise not at all."""
 
-    def __init__(
-        self, connection: Connection, *, was_there: bool = False, is_renewed: bool = True
-    ) -> None:
-        """`was_there`: the daemon has been reached before. `is_renewed`: the time begins again with
-        each lost connection, rather than with the first one since `progress`."""
+    def __init__(self, connection: Connection, *, is_renewed: bool = True) -> None:
+        """`is_renewed`: the time begins again with each lost connection, rather than with the first
+        one since `progress`."""
         self._connection = connection
         self._is_renewed = is_renewed
-        self._until_s = time.monotonic() + RECONNECT_S if was_there else None
+        self._until_s = time.monotonic() + RECONNECT_S if connection.was_there else None
 
     def progress(self) -> None:
         """Note that the daemon has answered."""
@@ -87,9 +85,13 @@ class Reconnect:
 class Connection:
     """A connection to the daemon, made at the first request. For one thread at a time."""
 
-    def __init__(self, path: Path | str, *, start: Start | None = None) -> None:
+    def __init__(
+        self, path: Path | str, *, start: Start | None = None, was_there: bool = False
+    ) -> None:
         """`start`: called when nothing listens at `path`; it listens there afterwards."""
         self.path = path
+        #: Whether the daemon has been reached before.
+        self.was_there = was_there
         self._start = start
         self._socket: _socket.socket | None = None
         self._inbox = b""
@@ -126,7 +128,7 @@ class Connection:
 
     def another(self) -> Connection:
         """Return a second connection to the same daemon."""
-        return Connection(self.path, start=self._start)
+        return Connection(self.path, start=self._start, was_there=self.was_there)
 
     def send(self, op: str, **fields: object) -> None:
         """Send a request without waiting for its reply. Raises Unavailable if nobody listens."""
@@ -398,19 +400,21 @@ class Connection:
 
     def _connect(self) -> _socket.socket:
         try:
-            return _open(self.path)
+            found = _open(self.path)
         except OSError as error:
             is_nobody = isinstance(error, FileNotFoundError | ConnectionRefusedError)
-            if self._start is not None and is_nobody:
-                from pathlib import Path
+            if self._start is None or not is_nobody:
+                raise Unavailable(
+                    "no-daemon",
+                    f"no drfd answers at {self.path}: {error.strerror}",
+                    hint="is it running? DRFD_SOCKET or --socket name another one",
+                ) from None
+            from pathlib import Path
 
-                self._start(Path(self.path))
-                return _open(self.path)
-            raise Unavailable(
-                "no-daemon",
-                f"no drfd answers at {self.path}: {error.strerror}",
-                hint="is it running? DRFD_SOCKET or --socket name another one",
-            ) from None
+            self._start(Path(self.path))
+            found = _open(self.path)
+        self.was_there = True
+        return found
 
     def _read_reply(self) -> Message:
         assert self._socket is not None

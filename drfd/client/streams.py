@@ -87,7 +87,7 @@ class Watch:
         if attended:
             self._request["attended"] = True
         self._is_asked = False
-        self._reconnect = Reconnect(client, was_there=True)
+        self._reconnect = Reconnect(client)
         #: Whether to wait without end for the daemon to come back.
         self.is_patient = False
 

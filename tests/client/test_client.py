@@ -452,10 +452,18 @@ def test_what_is_too_long_for_one_request_is_sent_in_several(client, daemon):
     assert [each["id"] for each in replies] == list(range(6))
 
 
-def test_submissions_to_nobody_are_not_tried_again(clock):
+def test_submissions_wait_for_a_daemon_that_was_there_before(client, daemon, clock):
+    """It is being restarted. Another connection of the program waits for it, too."""
     with pytest.raises(Unavailable, match="no drfd answers"):
         list(Connection(NOBODY).submit_all([{"argv": ["true"]}]))
     assert clock.now_s == 1000
+    daemon.replies = {"hello": {}}
+    client.request("hello")
+    daemon.stop()
+    for until_s, connection in (1060, client), (1120, client.another()):
+        with pytest.raises(Unavailable, match="no drfd answers"):
+            connection.submit(**JOB)
+        assert clock.now_s == pytest.approx(until_s, abs=1)
 
 
 # -- the key for signatures --------------------------------------------------------------------
