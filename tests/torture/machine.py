@@ -220,8 +220,8 @@ class Machine:
             self._report(attempt)
             return
         attempt.end = st.ExitedReport(
-            *attempt.key, now.at_s, now.mono_s, None if oom else code, 9 if oom else signal,
-            oom, oom, Usage(cpu_s=1.0),
+            now.at_s, *attempt.key, mono_s=now.mono_s, exit_code=None if oom else code,
+            signal=9 if oom else signal, oom_killed=oom, over_limit=oom, usage=Usage(cpu_s=1.0),
         )  # fmt: skip
         self._report(attempt)
 
@@ -310,10 +310,7 @@ class Machine:
         elif attempt.end is not None:
             self._tell(attempt.end)
         elif attempt.has_run and not attempt.runner_lives:
-            unknown = st.ExitedReport(
-                *key, self.time.now().at_s, None, None, None, False, False, None
-            )
-            self._tell(unknown)
+            self._tell(st.ExitedReport(self.time.now().at_s, *key))
         elif not attempt.runner_lives:
             self._tell(st.MissingReport(self.time.now().at_s, *key))
 
