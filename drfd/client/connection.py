@@ -95,6 +95,8 @@ class Connection:
         self._start = start
         self._socket: _socket.socket | None = None
         self._inbox = b""
+        #: Whether a request has been sent whose reply has not been read.
+        self._is_asked = False
         #: The user's signing key; empty if submissions are not signed, None if it is not known.
         #: Once known it stays: what is signed again was verified with the same key.
         self._key: bytes | None = None
@@ -142,14 +144,16 @@ class Connection:
             raise Refused("bad-value", text) from None
 
     def _send(self, data: bytes) -> None:
-        if self._has_been_left():
-            # The daemon was restarted since the last request. A new connection is safe: nothing
-            # of this request has been sent.
+        if self._is_asked or self._has_been_left():
+            # The last request was interrupted by ^C, and its reply would be taken for this one's;
+            # or the daemon was restarted since. A new connection is safe: nothing of this request
+            # has been sent.
             self.close()
         if self._socket is None:
             self._socket = self._connect()
         # A `wait` may take days, and an earlier request may have set a timeout.
         self._socket.settimeout(None)
+        self._is_asked = True
         try:
             self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -190,7 +194,7 @@ class Connection:
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        self._socket, self._inbox = None, b""
+        self._socket, self._inbox, self._is_asked = None, b"", False
 
     def wait(
         self,
@@ -436,6 +440,7 @@ class Connection:
                 "lost", "the daemon closed the connection", hint="try again in a moment"
             ) from None
         line, _, self._inbox = b"".join(pieces).partition(b"\n")
+        self._is_asked = False
         try:
             return decode(line)
         except ValueError:

@@ -415,6 +415,13 @@ def test_a_request_after_a_restart_finds_the_new_daemon(client, daemon):
     assert daemon.connections == 2
 
 
+def test_the_reply_to_an_interrupted_request_is_not_taken_for_the_next_ones(client, daemon):
+    """A notebook goes on after ^C."""
+    daemon.replies = {"wait": {"done": True}, "hello": {}}
+    client.send("wait", ids=[1])
+    assert client.request("hello") == {}
+
+
 def test_a_refusal_at_the_door_is_read_though_the_request_could_not_be_sent(monkeypatch):
     """A daemon that refuses the connection hangs up before the request is there. This was taken for
     a lost answer, so that drf asked again for a minute before it said why."""
