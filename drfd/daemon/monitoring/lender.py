@@ -106,8 +106,6 @@ class Lender:
     #: it is not known what the kernel has, none. An attempt that is not named has its floors.
     _latest: Send | None = None
     _sent: dict[AttemptKey, Mapping[str, int]] = field(default_factory=dict)
-    #: By axis: the nodes with running jobs, computed anew when what jobs hold has changed.
-    _places: dict[str, tuple[object, Mapping[str, lending.TreeNode]]] = field(default_factory=dict)
     #: By axis: the arguments of `find_rivals` for the latest judgement, and its result once it is
     #: asked for.
     _judged: dict[str, _Judged] = field(default_factory=dict)
@@ -256,13 +254,9 @@ class Lender:
 
     def _places_on(self, axis: str, scale: int) -> Mapping[str, lending.TreeNode]:
         """Return the places for lending the resource of one axis."""
-        ledger, shares = self.engine.ledger, self.engine.rules.shares
-        key = ledger, shares, ledger.allocations.version
-        if axis not in self._places or self._places[axis][0] != key:
-            names = self.engine.rules.axes.names
-            at = names.index(axis if axis in names else kind_of(axis))
-            self._places[axis] = key, lending.places_of(shares, ledger.used, at, scale)
-        return self._places[axis][1]
+        rules = self.engine.rules
+        at = rules.axes.names.index(axis if axis in rules.axes.names else kind_of(axis))
+        return lending.places_of(rules.shares, self.engine.ledger.used, at, scale)
 
     def _used(self, job: Job, axis: str, disk: Disk | None) -> float | None:
         """Return what the job uses of the axis, or None if it has not been read twice. Of a device
