@@ -200,9 +200,6 @@ def _read_table(name: str, table: TomlTable) -> CountableResource:
         table.fail("hide", "is for GPUs that drfd finds", hint="list each device under devices")
     shared_bytes = _read_shared(name, table, has_devices=bool(devices))
     if "devices" in keys:
-        twice = sorted(_twice([path for paths in devices for path in paths]))
-        if twice:
-            table.fail("devices", f"{twice[0]} is there twice")
         numbers = tuple(map(str, range(len(devices))))
         return CountableResource(name=name, instances=numbers, devices=devices)
     listed = _listed(table, "instances", name)
@@ -261,14 +258,10 @@ def _listed(table: TomlTable, key: str, name: str) -> CountableResource:
     instances: tuple[str, ...] | None = table.take(key, partial(_read_instances, name), None)
     if instances is None:
         return CountableResource(name=name, is_auto=True)
-    twice = _twice(instances)
+    twice = {each for each in instances if instances.count(each) > 1}
     if twice:
         table.fail(key, f"{min(twice)!r} is in the list twice")
     return CountableResource(name=name, instances=instances)
-
-
-def _twice(words: Sequence[str]) -> set[str]:
-    return {each for each in words if words.count(each) > 1}
 
 
 def _read_instances(name: str, value: object) -> tuple[str, ...] | None:
