@@ -277,7 +277,7 @@ def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) 
     return ExitedReport(job_id=job_id, attempt=attempt, **(usual | changes))
 
 
-def attempt_started(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> LaunchedReport:
+def launched(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> LaunchedReport:
     when = now(at_s)
     return LaunchedReport(
         when.at_s, job_id, attempt, mono_s=when.mono_s, cgroup=f"drfd/{job_id}.{attempt}"
@@ -355,7 +355,7 @@ class Bench:
         """A job that was submitted, admitted and launched, all at once."""
         job_id = self.submit(asked, at_s=at_s)
         assert job_id in self.schedule(at_s)
-        self.feed(attempt_started(job_id, at_s=at_s))
+        self.feed(launched(job_id, at_s=at_s))
         return job_id
 
     def bring(self, state: JobState) -> None:
@@ -366,7 +366,7 @@ class Bench:
         self.schedule()
         if state is JobState.STARTING:
             return
-        self.feed(attempt_started())
+        self.feed(launched())
         if state is JobState.SUSPENDED:
             self.suspend(1)
         if state is JobState.STOPPING:

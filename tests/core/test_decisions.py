@@ -53,10 +53,10 @@ from fakes import (
     BOB,
     GIB,
     Bench,
-    attempt_started,
     demand,
     ended,
     happened,
+    launched,
     ledger_at,
     now,
     replace,
@@ -389,7 +389,7 @@ def fail(bench: Bench, job_id: int, at_s: float = 0.0, **how: object) -> ev.Even
 def start_again(bench: Bench, job_id: int, at_s: float) -> None:
     bench.feed(st.Tick(now(at_s)))
     assert bench.schedule(at_s) == [job_id]
-    bench.feed(attempt_started(job_id, bench.job(job_id).attempt, at_s))
+    bench.feed(launched(job_id, bench.job(job_id).attempt, at_s))
 
 
 def test_a_clock_that_is_set_back_does_not_hold_a_retry_for_years(bench):
@@ -674,7 +674,7 @@ def test_each_pause_is_twice_as_long_until_a_job_runs(bench):
         assert bench.schedule(at_s + pause_s - 0.1) == []
         at_s += pause_s
         assert bench.schedule(at_s) == [1, 2, 3]
-    bench.feed(attempt_started(1, 3, at_s))
+    bench.feed(launched(1, 3, at_s))
     short(bench, 2, at_s)
     assert bench.schedule(at_s + 0.9) == []
     assert bench.schedule(at_s + 1) == [2]

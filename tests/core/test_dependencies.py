@@ -64,9 +64,9 @@ from fakes import (
     ALICE,
     BOB,
     Bench,
-    attempt_started,
     demand,
     ended,
+    launched,
     now,
     replace,
     rules,
@@ -361,7 +361,7 @@ class Parts:
     def run(self, job_id: int, exit_code: int, at_s: float) -> None:
         """From its start to its end."""
         self.ledger.apply(ev.Admitted(job_id=job_id, at_s=now(at_s).at_s, attempt=1))
-        self.feed(attempt_started(job_id))
+        self.feed(launched(job_id))
         self.feed(ended(job_id, 1, at_s, exit_code=exit_code))
         self.feed(st.RemovedReport(now(at_s).at_s, job_id, 1))
 
@@ -534,7 +534,7 @@ def test_a_task_that_failed_is_named_by_its_index(bench):
     assert isinstance(array, ev.ArraySubmitted)
     task, *_ = bench.schedule()
     waiting = bench.submit(if_never(task))
-    bench.feed(attempt_started(task))
+    bench.feed(launched(task))
     end(bench, task, exit_code=1)
     assert fate(bench, waiting) == cancelled_for(f"{array.array_id}_7", "FAILED")
 
@@ -730,7 +730,7 @@ def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed):
             assert all(each.job_id in over for each in fate.after), "it started too early"
             assert fate.begin_s is None or fate.begin_s <= at_s
             starts[job_id] = starts.get(job_id, 0) + 1
-            bench.feed(attempt_started(job_id, starts[job_id], at_s))
+            bench.feed(launched(job_id, starts[job_id], at_s))
         waits = [job for job in bench.ledger.jobs.values() if bench.ledger.wanted(job)]
         free = bench.rules.shares.capacity[0] - bench.ledger.allocated[0]
         assert all(bench.ledger.demand(job)[0] > free for job in waits), "it could have started"
@@ -848,7 +848,7 @@ def test_what_one_task_refuses_the_others_take():
     bench = Bench(rules(cores=1))
     array_id = submit_array(bench, (0, 1, 1))
     (running,) = bench.schedule()
-    bench.feed(attempt_started(running))
+    bench.feed(launched(running))
     bench.feed(st.HoldAsked(now(), array_id, ALICE))
     assert states(bench, running, array_id + 2) == ["RUNNING", "HELD"]
     bench.feed(st.SuspendAsked(now(), array_id, ALICE))
@@ -1113,7 +1113,7 @@ def test_a_forecast_waits_for_the_group():
     bench = Bench(PATIENT)
     ids = [bench.submit(grouped(at_once=1, time_limit_s=100)) for _ in range(3)]
     assert bench.schedule() == ids[:1]
-    bench.feed(attempt_started(ids[0]))
+    bench.feed(launched(ids[0]))
 
     def start_s(job_id: int) -> float | None:
         left = Forecast(

@@ -63,11 +63,11 @@ from fakes import (
     BOB,
     GIB,
     Bench,
-    attempt_started,
     demand,
     ended,
     flat,
     happened,
+    launched,
     now,
     replace,
     rules,
@@ -543,11 +543,11 @@ def test_after_the_clock_was_set_back_all_is_to_be_counted_again():
 
 
 def test_a_launch_that_was_put_off_uses_nothing():
-    launched, exited = happened(ev.Launched, at_s=5), happened(ev.Exited, at_s=9)
-    assert list(stretches([launched, exited])) == [RunInterval(now(5).at_s, now(9).at_s)]
-    assert list(stretches([launched])) == [RunInterval(now(5).at_s, None)]
+    start, end = happened(ev.Launched, at_s=5), happened(ev.Exited, at_s=9)
+    assert list(stretches([start, end])) == [RunInterval(now(5).at_s, now(9).at_s)]
+    assert list(stretches([start])) == [RunInterval(now(5).at_s, None)]
     put_off = happened(ev.LaunchPostponed, at_s=6, not_before_s=int(now(7).at_s))
-    assert list(stretches([launched, put_off])) == []
+    assert list(stretches([start, put_off])) == []
     how = with_quotas({}, {"/alice": quota_of(4)})
     bench, week_use = Bench(how), use_of(how)
     _watch(bench, week_use)
@@ -642,7 +642,7 @@ def _happen(bench: Bench, random: Random, at_s: float) -> None:
         bench.feed(RemovedReport(now(at_s).at_s, job.id, job.attempt))
     for each in bench.schedule(at_s):
         if bench.job(each).state is JobState.STARTING:
-            bench.feed(attempt_started(each, bench.job(each).attempt, at_s))
+            bench.feed(launched(each, bench.job(each).attempt, at_s))
 
 
 # -- who waits -------------------------------------------------------------------------------------
@@ -759,7 +759,7 @@ def test_who_has_used_up_a_quota_starts_nothing_before_siblings_that_could(seed)
         each: one for each, one in waiting.items() if bench.job(each).state is JobState.PENDING
     }
     for each in random.sample(sorted(set(specs) - set(waiting)), k=len(specs) - len(waiting)):
-        bench.feed(attempt_started(each))
+        bench.feed(launched(each))
         bench.finish(each)
     nodes = sorted({path for one in waiting.values() for path in path_up(one.leaf)})
     over = {path: full(path)[path] for path in nodes if random.random() < 0.4}
@@ -801,7 +801,7 @@ def test_an_index_that_is_kept_serves_as_a_new_one_does():
             kept.touch(bench.job(event.job_id).spec.leaf)
         for job in [*bench.ledger.allocated_jobs()]:
             if random.random() < 0.4:
-                bench.feed(attempt_started(job.id))
+                bench.feed(launched(job.id))
                 bench.finish(job.id)
                 kept.touch(job.spec.leaf)
 
@@ -1080,7 +1080,7 @@ def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed):
     while bench.ledger.jobs:
         for job_id in bench.schedule(clock):
             began[job_id] = unix(clock)
-            bench.feed(attempt_started(job_id, at_s=clock))
+            bench.feed(launched(job_id, at_s=clock))
             ends[job_id] = clock + (bench.job(job_id).spec.time_limit_s or 0)
         limits = bench.ledger.limit_hours.at(unix(clock))
         for job in bench.ledger.jobs.values():

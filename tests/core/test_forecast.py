@@ -35,10 +35,10 @@ from fakes import (
     BOB,
     GIB,
     Bench,
-    attempt_started,
     demand,
     ended,
     happened,
+    launched,
     now,
     replace,
     rules,
@@ -67,7 +67,7 @@ def test_what_is_starting_or_being_cleared_away_is_counted_too():
     bench.schedule(0)
     bench.submit(of(BOB, 4, limit_s=100))
     bench.schedule(0)
-    bench.feed(attempt_started(2))
+    bench.feed(launched(2))
     bench.befall(happened(ev.Exited, 2, 20))
     bench.submit(of(ALICE, 9, limit_s=60))
     assert bench.job(1).state is JobState.STARTING
@@ -282,7 +282,7 @@ def crowd(jobs: list[tuple[st.Actor, int, int, int]]) -> Bench:
 def start_all(bench: Bench, at_s: float) -> list[int]:
     started = bench.schedule(at_s)
     for job_id in started:
-        bench.feed(attempt_started(job_id, at_s=at_s))
+        bench.feed(launched(job_id, at_s=at_s))
     return started
 
 
@@ -591,7 +591,7 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
                 bench.befall(event)
                 job = bench.ledger.job(event.job_id)
                 scheduler.note(job, 0.0)
-                bench.feed(attempt_started(job.id, job.attempt, at_s=clock))
+                bench.feed(launched(job.id, job.attempt, at_s=clock))
                 scheduler.note(bench.ledger.job(job.id), 0.0)
                 length = job.spec.time_limit_s
                 assert blocking(bench.ledger.windows, length or NO_LIMIT_S, now(clock).at_s) is None

@@ -36,7 +36,7 @@ from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.model.resources import Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.preemption import Starvation, Starving
-from fakes import Bench, attempt_started, demand, ended, happened, now, replace, rules, spec
+from fakes import Bench, demand, ended, happened, launched, now, replace, rules, spec
 from seeds import examples
 
 # -- division of a resource among running jobs -----------------------------------------------------
@@ -617,7 +617,7 @@ class World:
     def start(self, job_id: int) -> None:
         self.clock_s += 1
         self.bench.befall(ev.Admitted(job_id=job_id, at_s=self.clock_s, attempt=1))
-        self.bench.feed(attempt_started(job_id, at_s=self.clock_s))
+        self.bench.feed(launched(job_id, at_s=self.clock_s))
 
     def wait(self, pool: str, cores: float, memory_gib: float = 0.0, **more: Any) -> int:
         asks = demand(cores, memory_gib)

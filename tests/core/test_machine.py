@@ -51,9 +51,9 @@ from fakes import (
     BOB,
     GIB,
     Bench,
-    attempt_started,
     demand,
     ended,
+    launched,
     now,
     of_gpu_memory,
     of_gpus,
@@ -179,7 +179,7 @@ def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd():
     assert not load.see_elsewhere(others)
     large, small = (submit(bench, scheduler, node_job(each, node="n1"), 0) for each in (4, 3))
     assert pass_of(bench, scheduler, 0) == [small]
-    bench.feed(attempt_started(small))
+    bench.feed(launched(small))
     scheduler.note(bench.job(small), 0.0)
     bench.finish(small)
     assert pass_of(bench, scheduler, 1) == []
@@ -210,7 +210,7 @@ def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it():
         for each in (bound, large):
             told = NodesAway((ClosedNode("n0", away_since_s=50.0),))
             assert why(bench, each) == told
-        bench.feed(attempt_started(small, at_s=at_s))
+        bench.feed(launched(small, at_s=at_s))
         scheduler.note(bench.job(small), 0.0)
         bench.finish(small)
         scheduler.forget_derived_state()
@@ -856,7 +856,7 @@ def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec] = some_gpus
                 bench.schedule()
                 yield "pass"
             case "up" if job is not None and job.state is JobState.STARTING:
-                bench.feed(attempt_started(job.id, job.attempt))
+                bench.feed(launched(job.id, job.attempt))
                 yield "up"
             case "end" if job is not None and job.state in (JobState.RUNNING, JobState.SUSPENDED):
                 if random.random() < 0.3 and job.state is JobState.RUNNING and not job.freezing:

@@ -17,7 +17,7 @@ from drfd.core.model.job import JobState, UserGroup
 from drfd.core.model.options import Demand
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
-from fakes import ALICE, BOB, Bench, attempt_started, ended, now, replace, rules
+from fakes import ALICE, BOB, Bench, ended, launched, now, replace, rules
 from seeds import examples
 
 
@@ -46,7 +46,7 @@ class Machine:
         for job_id in found:
             job = self.bench.job(job_id)
             if job.state is JobState.STARTING:
-                self.bench.feed(attempt_started(job_id, job.attempt, at_s=at_s))
+                self.bench.feed(launched(job_id, job.attempt, at_s=at_s))
         return found
 
     def finish(self, job_id, at_s):

@@ -28,7 +28,7 @@ from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import start_events
-from fakes import ADMIN, GIB, Bench, attempt_started, demand, ended, now, replace, spec
+from fakes import ADMIN, GIB, Bench, demand, ended, launched, now, replace, spec
 from seeds import examples
 
 USERS = {
@@ -180,9 +180,7 @@ def start_all(
         for event in start_events(bench.ledger, plan, now(at_s)):
             bench.befall(event)
             if bench.job(event.job_id).state is JobState.STARTING:
-                bench.feed(
-                    attempt_started(event.job_id, bench.job(event.job_id).attempt, at_s=at_s)
-                )
+                bench.feed(launched(event.job_id, bench.job(event.job_id).attempt, at_s=at_s))
         before = plan.reservations
         if not plan.admitted:
             return plan

@@ -64,9 +64,9 @@ from fakes import (
     BOB,
     GIB,
     Bench,
-    attempt_started,
     demand,
     ended,
+    launched,
     now,
     replace,
     rules,
@@ -589,7 +589,7 @@ class Life:
             job_id = event.job_id
             self._record(event)
             broken = self.random.random() < 0.01
-            up = attempt_started(job_id, at_s=self.at_s)
+            up = launched(job_id, at_s=self.at_s)
             self._feed(
                 st.LaunchFailedReport(now(self.at_s).at_s, job_id, 1, text="gone") if broken else up
             )
@@ -910,14 +910,14 @@ def attempt(bench: Bench, stimulus: st.Stimulus) -> None:
 @pytest.mark.parametrize(("seed", "steps"), runs(range(6), steps=80, quick=15))
 def test_an_array_lives_as_its_tasks_would_one_by_one(seed, steps):
     twins = Twins(seed)
-    launched = 0
+    starts = 0
     for step in range(steps):
         twins.random.choice([twins.submit, twins.ask, twins.finish, twins.tick])()
-        launched += len(twins.schedule())
+        starts += len(twins.schedule())
         twins.compare()
         if step % 30 == 0:
             twins.together.check()
-    assert launched > steps / 8
+    assert starts > steps / 8
 
 
 @pytest.mark.slow
@@ -1050,7 +1050,7 @@ def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed, steps):
         elif live:
             job = random.choice(live)
             if deed == "end" and job.state is JobState.STARTING:
-                feed(attempt_started(job.id))
+                feed(launched(job.id))
                 feed(ended(job.id))
                 feed(st.RemovedReport(now().at_s, job.id, 1))
             elif deed == "cancel" and random.random() < 0.3:

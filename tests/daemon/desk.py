@@ -26,7 +26,7 @@ from drfd.journal.records import Payload
 from drfd.protocol import replies
 from drfd.protocol.replies import BatchReply, SubmitReply
 from drfd.protocol.requests import decode_request
-from fakes import FakeHost, attempt_started, ended, now
+from fakes import FakeHost, ended, launched, now
 
 Result = list[ev.Event] | DrfdError
 #: What is declared of the replies to each verb; the others are about several jobs.
@@ -139,7 +139,7 @@ class Desk:
 
     async def finish(self, job_id: int, **facts: Any) -> None:
         await self.feed(
-            attempt_started(job_id), ended(job_id, **facts), RemovedReport(now().at_s, job_id, 1)
+            launched(job_id), ended(job_id, **facts), RemovedReport(now().at_s, job_id, 1)
         )
 
 

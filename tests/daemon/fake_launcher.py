@@ -115,7 +115,7 @@ def live_through(engine: Engine, history: Sequence[st.Stimulus]) -> None:
     engine.launchers = link
 
 
-def up(job_id: int, attempt: int = 1, cgroup: str | None = None) -> Message:
+def launched(job_id: int, attempt: int = 1, cgroup: str | None = None) -> Message:
     return {
         "report": "launched", "id": job_id, "attempt": attempt, "at_s": now().at_s,
         "mono_s": now().mono_s, "cgroup": cgroup, "runner_pid": os.getpid(),

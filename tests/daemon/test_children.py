@@ -21,7 +21,7 @@ from drfd.core.decisions.stimuli import SubmitAsked
 from drfd.daemon.children.children import Children, Work, WorkKind
 from drfd.daemon.children.forecasts import Question, StartQuestion, TrialQuestion, answers
 from drfd.linux import own_process
-from fakes import ALICE, BOB, attempt_started, demand, now, spec
+from fakes import ALICE, BOB, demand, launched, now, spec
 from instance import is_alive, wait_for
 
 KIND = WorkKind("the sum", "no-adder", "sum-failed", "sum-busy", nice=10, cpu_s=1)
@@ -234,7 +234,7 @@ async def dry_run(desk: Desk, cores: float = 1) -> View:
 
 async def waiting_job(desk: Desk) -> int:
     """A job of alice's that starts in 600 seconds."""
-    await desk.feed(attempt_started(await desk.submit(BOB, 8, time_limit_s=600)))
+    await desk.feed(launched(await desk.submit(BOB, 8, time_limit_s=600)))
     return await desk.submit(ALICE, 9)
 
 

@@ -33,9 +33,9 @@ from fakes import (
     ALICE,
     BOB,
     at,
-    attempt_started,
     demand,
     ended,
+    launched,
     now,
     replace,
     rules,
@@ -48,7 +48,7 @@ from journal.book import audit_records
 # -- what shares a turn, and what waits for it -------------------------------------------------
 
 
-TICK, UP = Work(Tick(now())), Work(attempt_started(1))
+TICK, UP = Work(Tick(now())), Work(launched(1))
 #: Of which a turn leaves something undone.
 CUT = Work(Tick(now(1)))
 
@@ -132,7 +132,7 @@ def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(make_she
     shell.engine.adopt_limit_hours(by_hour({"cores": 4000}))
     shell.turn(of_lab(3))
     assert shell.host.take() == [Launch(1, 1)]
-    shell.turn(attempt_started(1))
+    shell.turn(launched(1))
     assert shell.engine.due_s() == 60.0
     times[0] = now(3590)
     assert shell.engine.due_s() == 10.0
@@ -271,7 +271,7 @@ def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell):
     by = replace(rules(3, 18), preempting=how)
     shell = make_shell(by=by, clock=lambda: now(at_s[0]))
     shell.turn(*[preemptible() for _ in range(3)])
-    shell.turn(*[attempt_started(job_id, at_s=job_id - 3) for job_id in (1, 2, 3)])
+    shell.turn(*[launched(job_id, at_s=job_id - 3) for job_id in (1, 2, 3)])
     shell.host.take()
     shell.turn(asks(actor=BOB))
     assert shell.host.take() == [Freeze(3, 1)]
@@ -302,7 +302,7 @@ def promised(make_shell: MakeShell, clock: Any, **how: Any) -> Shell:
             )
             shell.turn(st.SubmitAsked(clock(), asked, False))
             if cores == 6:
-                shell.turn(attempt_started(1))
+                shell.turn(launched(1))
     return shell
 
 
@@ -440,7 +440,7 @@ def with_dependents(shell: Shell, count: int) -> tuple[int, list[int]]:
     shell.engine.turn([Work(asks(9))])
     waiting = st.SubmitAsked(now(), spec(asks=demand(1, 2), after=after))
     shell.engine.turn([Work(waiting, answer=answers.append) for _ in range(count)])
-    shell.engine.turn([Work(attempt_started(1)), Work(ended(1))])
+    shell.engine.turn([Work(launched(1)), Work(ended(1))])
     assert shell.host.take() == [Launch(1, 1), RemoveAttempt(1, 1)]
     return 1, [events[0].job_id for events in answers]
 
@@ -576,7 +576,7 @@ def runs(shell: Shell, clock: Clock, job_id: int, length_s: float) -> None:
 
 
 def begins(clock: Clock, job_id: int, attempt: int = 1) -> st.LaunchedReport:
-    usual = attempt_started(job_id, attempt)
+    usual = launched(job_id, attempt)
     return replace(usual, at_s=clock().at_s, mono_s=clock().mono_s)
 
 
@@ -711,7 +711,7 @@ def run_of(shell: Shell, clock: list[Now], job_id: int, actor: Actor = ALICE) ->
     shell.turn(asks(actor=actor))
     clock[0] = now(100.0 * job_id)
     end = replace(ended(job_id), at_s=clock[0].at_s)
-    shell.turn(replace(attempt_started(job_id), at_s=clock[0].at_s - 50), end, gone(job_id))
+    shell.turn(replace(launched(job_id), at_s=clock[0].at_s - 50), end, gone(job_id))
     shell.host.take()
 
 
@@ -754,7 +754,7 @@ def test_an_end_that_was_not_recorded_at_first_counts_once_after_a_restart(make_
     first = make_shell(clock=lambda: clock[0], journal=FullDisk)
     first.turn(asks(), asks())
     ends = [replace(ended(job_id), at_s=now(50).at_s) for job_id in (1, 2)]
-    first.turn(attempt_started(1), attempt_started(2), *ends)
+    first.turn(launched(1), launched(2), *ends)
     clock[0] = now(700)
     first.journal.is_full = True
     first.turn(gone(1))

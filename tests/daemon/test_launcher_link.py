@@ -19,9 +19,9 @@ from daemon.fake_launcher import (
     Message,
     about,
     ended,
+    launched,
     live_through,
     until,
-    up,
 )
 from drfd.common.errors import HostError
 from drfd.common.owner import UNSTARTED
@@ -403,7 +403,7 @@ async def test_cores_are_lent_to_attempts_that_began_in_that_mode(bench):
         await b.quiet()
         launches = [each for each in b.taken() if each["cmd"] == "launch"]
         assert [each["may_be_lent_cores"] for each in launches] == [True, False]
-        b.launcher.send({**up(1), "lends": True}, {**up(2), "lends": False})
+        b.launcher.send({**launched(1), "lends": True}, {**launched(2), "lends": False})
         await until(lambda: len(b.link.borrowers) == 2, lambda: str(b.link.borrowers))
         send = b.link.lending()
         assert send is not None and send == b.link.lending()
@@ -430,7 +430,7 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench):
         await b.quiet()
         b.taken()
         assert not b.link.can_lend((1, 1), DISKS)
-        b.launcher.send({**up(1), "lends": False})
+        b.launcher.send({**launched(1), "lends": False})
         await until(lambda: b.link.can_lend((1, 1), DISKS), lambda: str(b.link.borrowers))
         assert not b.link.can_lend((1, 1))
         send = b.link.lending()
@@ -474,7 +474,7 @@ async def test_files_of_ended_attempts_are_removed_by_one_order(bench, monkeypat
         await b.ready()
         for _ in range(2):
             await b.ask(asks())
-        await b.report(up(1), up(2))
+        await b.report(launched(1), launched(2))
         b.taken()
         await b.report(ended(1, gone=True), ended(2, gone=True))
         await until(lambda: b.launcher.orders, lambda: b.job(2))
@@ -491,7 +491,7 @@ async def test_resources_are_kept_while_something_of_the_job_is_left(bench, chan
     async with bench() as b:
         await b.ready()
         await b.ask(st.SubmitAsked(now(), replace(spec(asks=demand(1)), **changes)))
-        await b.report(up(1))
+        await b.report(launched(1))
         await b.report(ended(1, gone=True, **facts))
         assert b.job(1).shown_state == "CLEANING"
 
@@ -520,7 +520,7 @@ async def test_processes_that_cannot_be_killed_are_remembered_until_they_are_gon
     async with bench() as b:
         await b.ready()
         await b.ask(asks())
-        await b.report(up(1), about("stuck", 1))
+        await b.report(launched(1), about("stuck", 1))
         assert b.link.stuck == {(1, 1)}
         await b.report(*reports)
         assert (b.job(1).shown_state, b.link.stuck) == ("COMPLETED", set())
@@ -562,7 +562,7 @@ async def test_news_of_a_stray_is_not_kept_for_ever(bench):
     """Every restart would leak a little, and live use would be sampled for nobody."""
     async with bench() as b:
         await b.ready()
-        await b.report(up(9), up(8), ended(8), about("removed", 9), about("removed", 8))
+        await b.report(launched(9), launched(8), ended(8), about("removed", 9), about("removed", 8))
         assert [*b.meter.watched_attempts()] == []
 
 
@@ -575,9 +575,9 @@ async def test_news_that_could_not_be_written_is_not_lost(bench):
     async with bench(kind=FullDisk) as b:
         await b.ready()
         await b.ask(asks())
-        await b.report(up(1))
+        await b.report(launched(1))
         b.engine.journal.is_full = True
-        b.launcher.known, b.launcher.news = [(1, 1)], [up(1), ended(1)]
+        b.launcher.known, b.launcher.news = [(1, 1)], [launched(1), ended(1)]
         await b.report(ended(1))
         assert b.job(1).shown_state == "RUNNING"
         b.engine.journal.is_full = False
@@ -692,7 +692,7 @@ async def test_a_job_over_its_memory_on_a_gpu_is_stopped_by_two_readings(bench):
         two = of_gpus(2)
         asked = replace(two, demand=replace(two.demand, gres_memory=memory))
         await b.ask(st.SubmitAsked(now(), asked))
-        await b.report(up(1, cgroup="drfd/1.1"))
+        await b.report(launched(1, cgroup="drfd/1.1"))
 
         async def read(*amounts: int) -> JobState:
             gpus = [

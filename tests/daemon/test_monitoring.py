@@ -47,9 +47,9 @@ from fakes import (
     BOB,
     GIB,
     Bench,
-    attempt_started,
     demand,
     ended,
+    launched,
     now,
     of_gpus,
     replace,
@@ -517,7 +517,7 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(machine, make_shell):
     shell.engine.curve_of = curves.final_curve
     shell.engine.changes.listen(curves.job_changed)
     shell.turn(SubmitAsked(now(), spec(), False))
-    shell.turn(attempt_started(1))
+    shell.turn(launched(1))
     desk_job = shell.engine.ledger.jobs[1]
     run(machine, curves, desk_job, 100)
     shell.turn(ended(1))

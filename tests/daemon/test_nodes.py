@@ -15,9 +15,9 @@ from daemon.fake_launcher import (
     Message,
     about,
     ended,
+    launched,
     live_through,
     until,
-    up,
 )
 from drfd.common.errors import ConfigError
 from drfd.core.decisions import stimuli as st
@@ -329,7 +329,7 @@ def links(short, tmp_path, monkeypatch):
 async def test_a_launcher_may_be_away_while_the_other_goes_on(links):
     async with links() as b:
         await b.submit("n1")
-        b.n1.send(up(1))
+        b.n1.send(launched(1))
         await b.state(1, JobState.RUNNING)
         await b.orders(b.n1, "launch")
         await b.n1.leave()
@@ -385,7 +385,7 @@ async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(li
 
         await until(lambda: len(orders()) >= 2, orders)
         b.atlas.send(about("missing", 1))
-        b.atlas.send(up(2))
+        b.atlas.send(launched(2))
         await b.state(2, JobState.RUNNING)
         assert b.job(1).state is JobState.STARTING
         assert orders() == {("launch", 2), ("launch", 3)}

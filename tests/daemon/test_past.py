@@ -18,7 +18,7 @@ from drfd.core.usage import Curve, Point
 from drfd.daemon.children.children import Children
 from drfd.daemon.config import Config
 from drfd.journal.promises import NAME
-from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, rules
+from fakes import ADMIN, ALICE, BOB, ended, launched, now, rules
 
 
 async def history(desk: Desk, actor: Any, **fields: Any) -> list[int]:
@@ -104,7 +104,7 @@ async def run_twice(desk: Desk, job_id: int) -> None:
     await desk.feed(Tick(now(60.0)))
     instant = Usage(cpu_s=0.01, memory_peak_bytes=1 << 20)
     await desk.feed(
-        attempt_started(job_id, 2, 60.0),
+        launched(job_id, 2, 60.0),
         ended(job_id, 2, 60.0, usage=instant),
         RemovedReport(now(60.0).at_s, job_id, 2),
     )

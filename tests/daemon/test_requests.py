@@ -58,8 +58,8 @@ from fakes import (
     ALICE,
     BOB,
     GIB,
-    attempt_started,
     demand,
+    launched,
     now,
     rules,
     spec,
@@ -220,7 +220,7 @@ async def test_a_job_is_shown_with_all_its_options_but_to_its_owner_alone(desk):
 async def test_suspend_and_resume(desk):
     await desk.submit(ALICE, 5)
     await desk.submit(BOB, 5)
-    await desk.feed(attempt_started(1))
+    await desk.feed(launched(1))
     desk.shell.host.take()
     suspended = await desk.ask(ALICE, op="suspend", select={"ids": [1, 2, 77]})
     assert suspended["done"] == [1]
@@ -322,7 +322,7 @@ async def test_a_job_that_began_before_cores_were_lent_is_lent_none(make_desk):
 
     assert desk.shell.host.take() == [Launch(job_id, 1)]
     assert await unlent() is None, "it may yet begin"
-    desk.shell.turn(attempt_started(job_id))
+    desk.shell.turn(launched(job_id))
     text = await unlent()
     assert text == (
         "it is lent no cores, because it began before enforcement.cores was share; "
@@ -343,7 +343,7 @@ async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk)
     desk.requests.loans_of = lambda job: [loan]
     assert desk.shell.host.take() == [Launch(job_id, 1)]
     assert "lent_disks" not in (await desk.ask(ALICE, op="show", id=job_id))["job"], "not begun"
-    await desk.feed(attempt_started(job_id))
+    await desk.feed(launched(job_id))
     text = "may read 200/s now, 100/s of that lent: bob wants more too"
     told = {
         "disk": "data", "direction": "read", "floor": 100, "ceiling": 200, "most": 400,
@@ -622,7 +622,7 @@ async def test_what_waits_for_the_launcher_is_said_to_wait_and_nothing_else(desk
     """A cancellation was said to be done, and nothing happened."""
     await desk.submit(ALICE)
     await desk.submit(ALICE, 9)
-    await desk.feed(attempt_started(1))
+    await desk.feed(launched(1))
     monkeypatch.setattr(desk.link, "away_s", lambda: 12.34)
     reply = await desk.ask(ALICE, op=op, select={"ids": [1]})
     assert reply["done"] == [1]
@@ -633,7 +633,7 @@ async def test_what_waits_for_the_launcher_is_said_to_wait_and_nothing_else(desk
 async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing(desk):
     await desk.submit(ALICE, 9)
     await desk.submit(BOB, 9)
-    await desk.feed(attempt_started(1))
+    await desk.feed(launched(1))
     reply = await desk.ask(ADMIN, op="shutdown", kill_jobs=True)
     assert reply == {"done": [1], "failed": [], "running": [1]} | THERE
     assert desk.told_to_end == [True]
@@ -998,7 +998,7 @@ async def test_it_is_told_what_would_start_now(desk, outside, code):
         for _ in range(9):
             engine.see_external(demand(outside, 0))
     else:
-        await desk.feed(attempt_started(await desk.submit(BOB, 4)))
+        await desk.feed(launched(await desk.submit(BOB, 4)))
     waiting = await desk.submit(ALICE, 8)
     reply = await desk.ask(ALICE, op="why", id=waiting)
     assert reply["job"]["reason"]["code"] == code

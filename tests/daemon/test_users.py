@@ -19,7 +19,7 @@ from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import ALONE_S, QUANTUM_S, LoopTime
 from drfd.daemon.users.quotas import BURST_S, Quotas
 from drfd.linux.user_database import LocalAccounts, Subordinates
-from fakes import ALICE, BOB, attempt_started
+from fakes import ALICE, BOB, launched
 
 # -- names of uids: from memory while the directory is slow, never from its silence ------------
 
@@ -333,7 +333,7 @@ async def test_what_waits_is_cancelled_before_what_runs(desk):
     in parts is seen by nobody: the answer is in the order in which it was asked for."""
     ids = [await desk.submit(ALICE, 9) for _ in range(60)]
     other = await desk.submit(BOB, 9)
-    await desk.feed(attempt_started(ids[0]))
+    await desk.feed(launched(ids[0]))
     reply = await desk.ask(ALICE, op="cancel", select={"user": ALICE.user})
     assert reply == {"done": ids, "failed": []}
     asked = [

@@ -44,7 +44,7 @@ from drfd.daemon.lookup.views import (
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
 from drfd.protocol.requests import Selection
-from fakes import ALICE, BOB, GIB, attempt_started, demand, happened, now, replace, rules, spec
+from fakes import ALICE, BOB, GIB, demand, happened, launched, now, replace, rules, spec
 
 # -- the JSON has these keys, and no others ----------------------------------------------------
 
@@ -393,7 +393,7 @@ async def test_nothing_in_it_is_only_for_its_owner(stand):
     asked = {"env": {"SECRET": "secret"}, "script": "#!/bin/sh\nsecret\n", **words}
     for more in ({}, {"held": True}, {"array": "1-3"}, {"cores": 9}):
         await stand.desk.submit(BOB, **asked, **more)
-    await stand.desk.feed(attempt_started(1))
+    await stand.desk.feed(launched(1))
     await stand.desk.finish(1, exit_code=3)
     await stand.desk.submit(BOB, **asked)
     for actor in (ALICE, BOB):

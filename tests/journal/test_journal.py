@@ -39,10 +39,10 @@ from fakes import (
     ALICE,
     BOB,
     apply_and_append,
-    attempt_started,
     demand,
     ended,
     happened,
+    launched,
     now,
     postponed,
     replace,
@@ -259,7 +259,7 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
         case 5:
             return st.DrainAsked(when, chance.random() < 0.2, ADMIN)
         case 6 | 7 | 8:
-            return attempt_started(job_id, attempt, step * 60.0)
+            return launched(job_id, attempt, step * 60.0)
         case 9 if chance.random() < 0.3:
             return st.LaunchFailedReport(when.at_s, job_id, attempt, text="no such file")
         case 10:
