@@ -292,7 +292,9 @@ class _Calls:
         if self._is_closed and not self._live:
             self._client.close()
             self._lock_file.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            with suppress(OSError):
+                # By its name a job could still add to it, whose submission was interrupted.
+                shutil.rmtree(self._directory.rename(f"{self._directory}-gone"))
             atexit.unregister(self._at_exit)
 
     def _is_forked(self) -> bool:

@@ -222,6 +222,11 @@ def test_files_are_the_users_own_and_go_when_they_are_read(executor, instance):
     (directory,) = (instance.work / "calls").iterdir()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert {path.suffix for path in directory.iterdir()} == {".out", ""}
+    script = f"while : > {directory}/more-$i; do i=$((i + 1)); done"
+    instance.drf("submit", "-m", "64M", "-o", "/dev/null", "--", "sh", "-c", script)
+    wait_for("a job that writes there, too", lambda: list(directory.glob("more-*")))
+    for number in range(10_000):  # so that to remove them takes a while
+        (directory / f"{number}.out").touch()
 
 
 def test_files_of_a_killed_executor_go_with_the_next_one_when_its_jobs_have_ended(instance):
