@@ -193,11 +193,11 @@ class _Calls:
         for directory in place.parent, place:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_left(place.absolute(), client)
-        self._directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place.absolute()))
+        new = Path(tempfile.mkdtemp(prefix="new-calls-", dir=place.absolute()))
         # The kernel unlocks the file when this process ends.
-        self._lock_file = (self._directory / "new").open("wb")
+        self._lock_file = (new / _LOCK).open("wb")
         fcntl.flock(self._lock_file, fcntl.LOCK_EX)
-        os.rename(self._lock_file.name, self._directory / _LOCK)
+        self._directory = new.rename(new.with_name(new.name.removeprefix("new-")))
         self._pid = os.getpid()
         # As other executors do, wait for the calls of one that nobody shuts down.
         self._at_exit = atexit.register(self.close, wait=True, cancels=False)
@@ -338,9 +338,10 @@ class _Calls:
 
 
 def _remove_left(place: Path, client: Client) -> None:
-    """Remove the files of executors that were killed, unless jobs of theirs are left."""
+    """Remove the files of executors that were killed, unless jobs of theirs are left. A directory
+    without a lock was made again by a job that started late, for its output."""
     for directory in place.glob("calls-*"):
-        with suppress(OSError), (directory / _LOCK).open("r+b") as file:
+        with suppress(OSError), (directory / _LOCK).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             words = (word for job in client.status() for word in job.raw["argv"] or ())
             if str(directory) not in map(os.path.dirname, words):

@@ -247,6 +247,7 @@ def test_files_of_a_killed_executor_go_with_the_next_one_when_its_jobs_have_ende
         assert {stat.S_IMODE(path.stat().st_mode) for path in (left, left.parent)} == {0o700}
     instance.drf("cancel", done.stdout.strip())
     instance.wait_end(int(done.stdout))
+    (left / "calls-made-again").mkdir()
     with Executor(socket=instance.socket, directory=left):
         assert len(list(left.iterdir())) == 1
     assert list(left.iterdir()) == []
