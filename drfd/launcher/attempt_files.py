@@ -8,7 +8,8 @@ order:
     runner         the runner has started: its pid and start time
     submitted      Slurm has the job, under this number of its own; in place of `runner`, where the
                    attempt is on a node of Slurm's
-    launched       the job's program is about to be released, once and never again
+    launched       the job's program is about to be released; from here on it is never launched
+                   again
     launch_failed  its program could not be run, and why
     exited         its first process is gone, and how
     counted        what the kernel has counted until then; it becomes a part of `exited`
