@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from drfd.client.client import Client, connect, job_fields
+from drfd.client.outputs import last_bytes
 from drfd.client.values import JobInfo
 from drfd.common import paths
 from drfd.common.errors import Refused
@@ -406,13 +407,9 @@ def _last_errors(job: JobInfo) -> list[str]:
     """Return the last lines of a job's error output, as far as it can be read."""
     # A job that never started has written nothing: what its path holds is from another one.
     if job.stderr is not None and job.started_at is not None:
-        # Without O_NONBLOCK, open of a FIFO without a writer would block (fifo(7)).
-        with (
-            suppress(OSError),
-            open(os.open(job.stderr, os.O_RDONLY | os.O_NONBLOCK), "rb") as file,
-        ):
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))
-            return file.read(_BYTES).decode(errors="replace").splitlines()[-_LINES:]
+        with suppress(OSError, Refused):
+            data = last_bytes(job.stderr, _BYTES) or b""
+            return data.decode(errors="replace").splitlines()[-_LINES:]
     return []
 
 

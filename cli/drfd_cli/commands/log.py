@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import click
 
 from drfd.client.connection import Connection
+from drfd.client.outputs import last_bytes, open_file
 from drfd.client.streams import Watch
 from drfd.client.words import Ref
 from drfd.common.errors import NotPermitted, Refused
@@ -365,42 +365,8 @@ def tail_of(path: str, most_bytes: int, most_lines: int) -> tuple[list[str], str
     return last_lines(data)[-most_lines:] if data else [], "" if data else "nothing yet"
 
 
-def last_bytes(path: str, most: int) -> bytes | None:
-    """Return at most the last `most` bytes of a file, from the beginning of a line if one begins
-    among them, or None if there is no such file. Raises Refused."""
-    fd = open_file(path)
-    if fd is None:
-        return None
-    with open(fd, "rb") as file:
-        size = os.fstat(fd).st_size
-        file.seek(max(0, size - most))
-        data = file.read(most)
-    if size > most:
-        data = data.partition(b"\n")[2] or data
-    return data
-
-
 def last_lines(data: bytes) -> list[str]:
     """Return the lines as a terminal shows them: the last text of a line that was overwritten."""
     text = _SEQUENCES.sub("", data.decode(errors="replace"))
     lines = text.removesuffix("\n").split("\n")
     return [line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in lines]
-
-
-def open_file(path: str) -> int | None:
-    """Return a descriptor of a regular file, or None if there is no file. Raises Refused if
-    there is something else, or it cannot be read."""
-    try:
-        # Without O_NONBLOCK, open of a FIFO without a writer would block (fifo(7)).
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Refused("no-output", f"cannot read {path}: {error.strerror}") from None
-    mode = os.fstat(fd).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(fd)
-        if stat.S_ISDIR(mode):
-            raise Refused("no-output", f"cannot read {path}: Is a directory")
-        raise Refused("no-output", f"the output went to {path}, which is no file that keeps it")
-    return fd

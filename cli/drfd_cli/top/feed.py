@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from drfd.client.connection import RETRY_S, Connection
+from drfd.client.outputs import open_file
 from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd.core.model.job import leaf_name
 from drfd_cli.commands.job_actions import refusals
-from drfd_cli.commands.log import open_file, output_of, tail_of
+from drfd_cli.commands.log import output_of, tail_of
 from drfd_cli.commands.retry import read_changes, submit_again
 from drfd_cli.output import clean
 from drfd_cli.top.keys import Act
