@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import loop_time as breath_module
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
-from drfd.daemon.users.loop_time import ALONE_S, QUANTUM_S, LoopTime
+from drfd.daemon.users.loop_time import SLICE_S, LoopTime
 from drfd.daemon.users.quotas import BURST_S, Quotas
 from drfd.linux.user_database import LocalAccounts, Subordinates
 from fakes import ALICE, BOB, launched
@@ -424,33 +423,30 @@ async def test_what_is_done_in_parts_lets_others_go_and_is_done_to_all(monkeypat
     assert doing.cancelled()
 
 
-class Clocks:
-    """Both stand still, but for what the work itself says that it has taken."""
+class WorkClock:
+    """Stands still, but for what the work itself says that it has taken."""
 
-    def __init__(self) -> None:
-        self.now_s = self.cpu_s = 0.0
+    now_s = 0.0
 
     def work(self, cost_s: float) -> None:
         self.now_s += cost_s
-        self.cpu_s += cost_s
 
 
-def shared() -> tuple[LoopTime, Clocks]:
-    clocks = Clocks()
-    return LoopTime(lambda: clocks.now_s, lambda: clocks.cpu_s), clocks
+def shared() -> tuple[LoopTime, WorkClock]:
+    clock = WorkClock()
+    return LoopTime(lambda: clock.now_s), clock
 
 
-def go_by(clocks: Clocks) -> None:
-    """Have the running loop's waits end by these clocks, which a wait moves on, and each round a
-    little: however fast this machine goes through the story, and wherever it stops, the order is
-    the same."""
+def go_by(clock: WorkClock) -> None:
+    """Have the running loop's waits end by this clock, which a wait moves on, and each round a
+    little."""
     loop = asyncio.get_running_loop()
-    loop.time = lambda: clocks.now_s  # type: ignore[method-assign]
+    loop.time = lambda: clock.now_s  # type: ignore[method-assign]
     selector = loop._selector  # type: ignore[attr-defined]
     look = selector.select
 
-    def select(timeout: float | None = None) -> Any:
-        clocks.now_s += max(timeout or 0.0, 1e-7)
+    def select(timeout: float | None = None) -> object:
+        clock.work(max(timeout or 0.0, 1e-7))
         return look(0)
 
     selector.select = select
@@ -458,40 +454,58 @@ def go_by(clocks: Clocks) -> None:
 
 async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood():
     """Sixteen requests of one user were worked on in each round of the loop, whatever they cost."""
-    loop_time, clocks = shared()
-    go_by(clocks)
+    loop_time, clock = shared()
+    go_by(clock)
     done = {ALICE_UID: 0, BOB_UID: 0}
     between: list[float] = []
 
     async def flood() -> None:
         while done[BOB_UID] < 200:
-            clocks.work(0.002)
+            clock.work(0.002)
             done[ALICE_UID] += 1
             await asyncio.sleep(0)
 
     async def other() -> None:
-        last_s = clocks.now_s
+        last_s = clock.now_s
         for _ in range(200):
-            between.append(clocks.now_s - last_s)
-            clocks.work(0.0001)
+            between.append(clock.now_s - last_s)
+            clock.work(0.0001)
             done[BOB_UID] += 1
-            last_s = clocks.now_s
+            last_s = clock.now_s
             await asyncio.sleep(0)
 
     floods = [asyncio.create_task(loop_time.metered(ALICE_UID, flood)) for _ in range(250)]
     await asyncio.gather(loop_time.metered(BOB_UID, other), *floods)
     # 250 × 2 ms without it.
-    assert max(between) <= QUANTUM_S + 2 * 0.002
+    assert max(between) <= SLICE_S + 0.002
+    # Nor does one step after the other wait for a part of it.
+    assert sum(each > 0.001 for each in between) < 50
     assert done[ALICE_UID] > 0
+
+
+async def test_users_get_equal_time_whatever_one_step_costs():
+    loop_time, clock = shared()
+    cost_s = {ALICE_UID: 0.005, BOB_UID: 0.0003}
+    used_s = dict.fromkeys(cost_s, 0.0)
+
+    async def flood(uid: int) -> None:
+        while clock.now_s < 2.0:
+            clock.work(cost_s[uid])
+            used_s[uid] += cost_s[uid]
+            await asyncio.sleep(0)
+
+    each = [loop_time.metered(uid, flood, uid) for uid in cost_s for _ in range(40)]
+    await asyncio.gather(*each)
+    # Up to one step of Bob's fits no longer into each round.
+    assert used_s[ALICE_UID] == pytest.approx(used_s[BOB_UID], rel=cost_s[BOB_UID] / SLICE_S)
 
 
 @pytest.mark.parametrize("rounds", range(8))
 async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(rounds):
-    loop_time, clocks = shared()
-    clocks.now_s = ALONE_S
+    loop_time, clock = shared()
 
     async def step() -> None:
-        clocks.work(QUANTUM_S)
+        clock.work(2 * SLICE_S)
 
     steps = [asyncio.create_task(loop_time.metered(ALICE_UID, step)) for _ in range(20)]
     for _ in range(rounds):
@@ -504,9 +518,13 @@ async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(r
     assert not any(each.cancelled() for each in steps[0::2])
 
 
-def test_what_is_paid_is_forgotten():
-    loop_time, clocks = shared()
-    for uid in range(5000):
-        loop_time.charge(uid, 0.0001)
-        clocks.now_s += 0.001
-    assert len(loop_time.shares) <= 1025
+async def test_what_is_made_up_for_is_forgotten():
+    loop_time, clock = shared()
+
+    async def step() -> None:
+        clock.work(SLICE_S)
+
+    for uid in range(100):
+        loop_time.charge(uid, SLICE_S)
+    await asyncio.gather(loop_time.metered(ALICE_UID, step), loop_time.metered(ALICE_UID, step))
+    assert loop_time.shares.keys() <= {ALICE_UID}

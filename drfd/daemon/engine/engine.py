@@ -238,8 +238,6 @@ class Engine:
     taken_attempts: dict[object, dict[int, int]] = field(default_factory=dict)
     #: Dependents that one turn notifies of the ends of other jobs, at most.
     notified_at_once: int = 64
-    #: Seconds for which the latest turn has notified dependents, which no client has asked for.
-    notifying_s: float = 0.0
     #: The maintenance windows; see `adopt_windows`.
     windows: tuple[Window, ...] = ()
     #: The limits by hour; see `adopt`.
@@ -332,16 +330,17 @@ class Engine:
 
     def _run_turn(self, batch: list[Work]) -> Work | None:
         """Make one turn on the loop, and return a tick if it has left work over."""
-        since_s, begin_mono_s = self.loop_time.begin(), self.clock().mono_s
+        begin_mono_s = self.clock().mono_s
         try:
             self.turn(batch)
         except Exception as error:
             if not isinstance(error, MemoryError):
                 self._log()
             self.on_failure(error)
-        self.on_turn(self.clock().mono_s - begin_mono_s)
+        took_s = self.clock().mono_s - begin_mono_s
+        self.on_turn(took_s)
         asyncio.get_running_loop().call_soon(self._finish_turn, batch)
-        self._charge(batch, max(0.0, self.loop_time.cost_s(since_s) - self.notifying_s))
+        self._charge(batch, took_s)
         return Work(st.Tick(self.clock())) if self.wants_turn else None
 
     def _charge(self, batch: list[Work], cost_s: float) -> None:
@@ -353,10 +352,10 @@ class Engine:
 
     def _finish_turn(self, batch: list[Work]) -> None:
         """Do what no client waits for, after a turn with this batch: clients have their answers."""
-        since_s = self.loop_time.begin()
+        begin_mono_s = self.clock().mono_s
         self._log()
         self._set_timer()
-        self._charge(batch, self.loop_time.cost_s(since_s))
+        self._charge(batch, self.clock().mono_s - begin_mono_s)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -433,7 +432,6 @@ class Engine:
         self, batch: list[Work], touched: dict[int, Job]
     ) -> list[tuple[Work, list[ev.Event] | DrfdError]]:
         """Make the part of a turn before its commit, which can be rolled back."""
-        self.notifying_s = 0.0
         week_use = self.scheduler.week_use
         if week_use is not None and week_use.is_outdated(self.clock().at_s):
             self._drop_week()
@@ -444,10 +442,8 @@ class Engine:
         try:
             answers = [(work, self._process(work, touched)) for work in batch]
             if goes_on and self.ledger.dependents.ended:
-                since_mono_s = self.clock().mono_s
                 for event in report_ends(self.ledger, self.notified_at_once):
                     self._record(event, touched)
-                self.notifying_s = self.clock().mono_s - since_mono_s
             self._schedule(touched)
             self._store_reservations()
             # An end that is counted and not yet recorded would count again after a restart.
