@@ -75,7 +75,8 @@ def as_user(uid: int, program: str, *words: object, **options: Any) -> subproces
 
 
 @contextmanager
-def flood(path: Path, uid: int, request: dict[str, Any], connections: int = 200) -> Iterator[None]:
+def flood(path: Path, uid: int, request: dict[str, Any], connections: int = 120) -> Iterator[None]:
+    """A user may have twice as many connections: those of an earlier flood may still be open."""
     line = json.dumps({"v": 1, **request})
     process = as_user(uid, FLOOD, path, connections, line)
     try:
