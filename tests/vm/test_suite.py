@@ -26,7 +26,11 @@ from vm.rig import (
     read_outcome,
 )
 
-SYSTEM_TESTS = frozenset((ROOT / "tests/system").glob("test_*.py"))
+#: Those of lending measure who has a processor at once, and beside other tests the emulated
+#: processors themselves are taken away for too long.
+SYSTEM_TESTS = {
+    file for file in (ROOT / "tests/system").glob("test_*.py") if file.stem != "test_lending"
+}
 pytestmark = pytest.mark.vm
 
 #: User → end-to-end tests. All of them would take an hour on emulated processors, so the users
@@ -85,8 +89,7 @@ _WITH_ROOT = (
 )  # fmt: skip
 WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
 #: Tests that are not run there. Those of identity need a compiler, which the guest has not; that of
-#: hostile users takes long on an emulated processor; those of lending measure who has a processor
-#: at once, and beside other tests the emulated processors themselves are taken away for too long.
+#: hostile users takes long on an emulated processor.
 _NOT_THERE = {
     "hostile": ["memory_grows_by_no_more_than_three_times_what_is_charged"],
     "identity": [
@@ -94,11 +97,6 @@ _NOT_THERE = {
         "a_directory_that_takes_long_stalls_nobody_but_whom_it_is_asked_about",
         "a_directory_that_does_not_run_means_try_again_and_never_no_account",
         "a_queued_job_waits_for_a_directory_that_does_not_run",
-    ],
-    "lending": [
-        "who_wakes_up_has_the_floor_at_once_with_drfd_and_without",
-        "what_is_idle_goes_to_who_holds_least_and_nobody_has_more_than_the_ceiling",
-        "a_program_outside_has_as_much_beside_what_is_lent_as_without",
     ],
 }
 NOT_THERE = [
