@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drfd.client.words import (
     OUTCOMES,
@@ -37,6 +36,9 @@ from drfd.common.units import (
     show_range,
 )
 from drfd.protocol.job_options import OPTIONS, Option
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
@@ -128,7 +130,7 @@ def _encode_io(rates: Iterable[Rates]) -> dict[str, object]:
 
 def _encode_gres(counted: Iterable[Gres]) -> dict[str, object]:
     counted = list(counted)
-    counts = {each.name: each.count for each in counted if each.count is not None}
+    counts = {each.name: each.number for each in counted if each.number is not None}
     memory = {each.name: each.memory_bytes for each in counted if each.memory_bytes is not None}
     parts = {"gres": counts, "gres_memory": memory}
     return {name: amounts for name, amounts in parts.items() if amounts}
@@ -195,14 +197,14 @@ def _show_begin(begin_s: int) -> list[str]:
 
 def _take_begin(given: float | datetime) -> int:
     """Return the Unix time of a number or a datetime, which is local without a time zone."""
-    at_s = given.timestamp() if isinstance(given, datetime) else given
+    at_s = given if isinstance(given, int | float) else given.timestamp()
     if at_s <= time.time():
         raise Refused("bad-value", f"begin: {given!r} is over already")
     return int(at_s)
 
 
 def _take_limit(given: int | timedelta) -> int:
-    return parse_duration(int(given.total_seconds()) if isinstance(given, timedelta) else given)
+    return parse_duration(given if isinstance(given, int) else int(given.total_seconds()))
 
 
 def _take_array(given: range) -> str:

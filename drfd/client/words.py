@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, replace
 from signal import Signals
+from typing import NamedTuple
 
 from drfd.common.errors import Refused
 from drfd.common.indices import count_of, read_array
@@ -68,13 +68,12 @@ _FEATURE = r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}"
 Ref = int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Gres:
+class Gres(NamedTuple):
     """A countable resource that a job asks for."""
 
     name: str
     #: None for the number of before.
-    count: int | None
+    number: int | None
     #: Bytes on each instance, 0 for no limit; None for what was declared before.
     memory_bytes: int | None = None
 
@@ -138,7 +137,7 @@ def _with_memory(text: str, amount: str, before: list[Gres]) -> Gres:
     if not amount.strip():
         raise Refused("bad-value", f"gres: {text!r}: memory has no size", hint=hint)
     size = 0 if amount.strip() == "0" else parse_memory(amount, what="gres: memory")
-    return replace(before[0], memory_bytes=size)
+    return before[0]._replace(memory_bytes=size)
 
 
 def parse_ids(text: str) -> list[Ref]:

@@ -734,16 +734,17 @@ def test_amounts_are_read_as_everywhere(kind, parse, value):
     assert whole_amount(kind, value) in (None, wanted)
 
 
-def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(start, daemon):
+@pytest.mark.parametrize(("cores", "heavy"), [("4", _HEAVY), ("0.5", {"inspect", "datetime"})])
+def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(start, daemon, cores, heavy):
     """Scripts wait for each start of drf. In the C locale, as under cron, Python sets LC_CTYPE."""
     program = _LIGHT.replace("'long' if 'click' in sys.modules else 'short'", "*sys.modules")
     program = program.replace("import os, sys", "import os, sys; before = {*sys.modules}")
     program = program.replace("*sys.modules,", "*{*sys.modules} - before,")
-    words = ("-c", "4", "-m", "16G", "-t", "12h", "--", "true")
+    words = ("-c", cores, "-m", "16G", "-t", "12h", "--", "true")
     code, _, _, loaded = start("submit", *words, program=program)
     assert code == 0
     assert "drfd_cli.quick" in loaded.split()
-    assert _HEAVY & set(loaded.split()) == set()
+    assert heavy & set(loaded.split()) == set()
     assert daemon.requests[0]["env"] == {"PATH": "/usr/bin", "DRFD_SOCKET": str(daemon.path)}
 
 

@@ -106,7 +106,7 @@ class Step:
             asked["gpus-per-task"] = Given(self.env["SLURM_GPUS_PER_TASK"])
         words = translate({**asked, "ntasks": Given(str(self.tasks))}, host_name()).words
         asked_for = [parse_gres(word) for option, word in pairwise(words) if option == "--gres"]
-        return {each.name: each.count or 0 for some in asked_for for each in some}
+        return {each.name: each.number or 0 for some in asked_for for each in some}
 
     def without_effect(self) -> list[str]:
         """Return the options that change nothing, as they are written."""
