@@ -25,7 +25,6 @@ from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
-from drfd.linux.sealed import read_sealed
 from drfd.linux.user_database import look_up_name
 from drfd.payload.signature import (
     KEY_BYTES,
@@ -62,8 +61,15 @@ class SigningKeys:
 def sealed_digest(fd: int) -> bytes:
     """Return the digest of a file in memory. The file is read and not mapped: a page that is only a
     hole, or huge, would be allocated for the process that touches it, and be charged to root's
-    processes for as long as the file is open anywhere."""
-    return digest_of(read_sealed(fd))
+    processes for as long as the file is open anywhere. Nothing of what a user has written is left
+    in the memory of this process."""
+    content = bytearray(os.fstat(fd).st_size)
+    view, done = memoryview(content), 0
+    while done < len(content):
+        done += os.preadv(fd, [view[done:]], done)
+    digest = digest_of(content)
+    view[:] = bytes(len(content))
+    return digest
 
 
 def with_check(assignment: Assignment, keys: SigningKeys | None) -> Assignment:

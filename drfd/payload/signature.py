@@ -24,7 +24,7 @@ KEY_BYTES = 32
 KEYS_NAME = "keys"
 
 
-def digest_of(payload: bytes) -> bytes:
+def digest_of(payload: bytes | bytearray) -> bytes:
     return bytes(blake2b(payload, digest_size=KEY_BYTES).digest())
 
 
