@@ -197,14 +197,18 @@ def _show_begin(begin_s: int) -> list[str]:
 
 def _take_begin(given: float | datetime) -> int:
     """Return the Unix time of a number or a datetime, which is local without a time zone."""
-    at_s = given if isinstance(given, int | float) else given.timestamp()
+    from datetime import datetime
+
+    at_s = given.timestamp() if isinstance(given, datetime) else given
     if at_s <= time.time():
         raise Refused("bad-value", f"begin: {given!r} is over already")
     return int(at_s)
 
 
 def _take_limit(given: int | timedelta) -> int:
-    return parse_duration(given if isinstance(given, int) else int(given.total_seconds()))
+    from datetime import timedelta
+
+    return parse_duration(int(given.total_seconds()) if isinstance(given, timedelta) else given)
 
 
 def _take_array(given: range) -> str:

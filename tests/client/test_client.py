@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from canned import Message
 from drfd.client import connection as connection_module
 from drfd.client import submission as notice
-from drfd.client.client import connect
+from drfd.client.client import connect, job_fields
 from drfd.client.connection import Connection, choose
 from drfd.client.option_values import taken
 from drfd.client.shell_lines import line_in, name_of
@@ -206,6 +206,12 @@ def test_lists_of_countables_are_read_as_they_are_written(asked):
     words = [show_gres_word(*part) for part in parts]
     assert parse_gres(",".join(words)) == tuple(Gres(*part) for part in parts)
     assert parse_gres(" , ".join(words)) == tuple(Gres(*part) for part in parts)
+
+
+@pytest.mark.parametrize("given_s", [90.5, [1], {}])
+def test_what_is_no_time_is_refused_in_words(given_s):
+    with pytest.raises(Refused, match=r"is not a time \(write 90s, 30m, 12h or 2d\)"):
+        job_fields(["true"], {"time": given_s})
 
 
 # -- notices -----------------------------------------------------------------------------------
