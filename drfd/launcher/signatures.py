@@ -25,6 +25,7 @@ from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
+from drfd.linux.sealed import read_sealed
 from drfd.linux.user_database import look_up_name
 from drfd.payload.signature import (
     KEY_BYTES,
@@ -63,12 +64,9 @@ def sealed_digest(fd: int) -> bytes:
     hole, or huge, would be allocated for the process that touches it, and be charged to root's
     processes for as long as the file is open anywhere. Nothing of what a user has written is left
     in the memory of this process."""
-    content = bytearray(os.fstat(fd).st_size)
-    view, done = memoryview(content), 0
-    while done < len(content):
-        done += os.preadv(fd, [view[done:]], done)
+    content = read_sealed(fd)
     digest = digest_of(content)
-    view[:] = bytes(len(content))
+    content[:] = bytes(len(content))
     return digest
 
 

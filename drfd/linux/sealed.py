@@ -46,14 +46,15 @@ def sealed_size(fd: int, most: int) -> int:
     return size
 
 
-def read_sealed(fd: int) -> bytes:
-    """Return the whole content, whatever the file offset of the shared descriptor is."""
-    size = os.fstat(fd).st_size
-    data = os.pread(fd, size, 0)
-    while len(data) < size:
-        # The call before was cut short by a signal.
-        data += os.pread(fd, size - len(data), len(data))
-    return data
+def read_sealed(fd: int) -> bytearray:
+    """Return the whole content, whatever the file offset of the shared descriptor is. No other copy
+    of it is made."""
+    content = bytearray(os.fstat(fd).st_size)
+    view, done = memoryview(content), 0
+    while done < len(content):
+        # A signal may cut a call short.
+        done += os.preadv(fd, [view[done:]], done)
+    return content
 
 
 def receive(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int], bool]:

@@ -129,7 +129,7 @@ def _write(fd: int, data: bytes) -> None:
 
 def _read(assignment: Assignment) -> LaunchPayload:
     try:
-        return decode(read_sealed(assignment.payload_fd))
+        return decode(bytes(read_sealed(assignment.payload_fd)))
     except ValueError as error:
         raise identity.Denied(unreadable(error)) from None
 
