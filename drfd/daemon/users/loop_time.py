@@ -82,7 +82,7 @@ class LoopTime:
 
     def __init__(self, mono: Callable[[], float] = time.monotonic) -> None:
         self.mono = mono
-        #: Of users who have worked since the last round that began.
+        #: Of users who have used some of their slice since a round last gave them a whole one.
         self.shares: defaultdict[int, _Share] = defaultdict(_Share)
         self._has_next = False
         #: The user of the last step, its time, and the time of the last step of any other user.
