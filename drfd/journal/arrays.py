@@ -47,11 +47,6 @@ class Arrays:
         self._whole = lru_cache(_WHOLE_KEPT)(partial(self._read, reading.array))
         self._heads = lru_cache(_HEADS_KEPT)(partial(self._read, reading.array_head))
 
-    def forget(self) -> None:
-        """Clear the caches after a rollback."""
-        self._whole.cache_clear()
-        self._heads.cache_clear()
-
     def put(self, array: Array, events: EventCount, *, ended_at: float | None) -> None:
         """Store an array; `ended_at` is the Unix time of its last task's end, or None if live."""
         spec, cancelled_at = array.spec, array.common.ended_at

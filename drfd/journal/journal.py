@@ -54,20 +54,24 @@ class Journal:
         self.path = path
         self.reserve = Reserve(path.with_name("journal.reserve"))
         self._db = self._open()
+        self.audit = Audit(self._db)
+        self._take_up()
+        #: Random id, created with the journal. Job ids are unique within one journal only.
+        self.id = self._fact("id") or ""
+
+    def _take_up(self) -> None:
+        """Begin with what the file has: the counts and caches of its parts."""
         self.texts = Texts(self._db)
         self.payloads = Payloads(self._db, self.texts)
         self.commands = CommandLines(self.texts)
         self._records = Records(self.commands.find)
         self.arrays = Arrays(self._db, self._records)
-        self.audit = Audit(self._db)
         self._pruning = Pruning(self._db, self.commands, self.payloads)
         #: Live jobs whose rows the open transaction writes at its end, once for all their events.
         self._unwritten: dict[int, tuple[Job, EventCount]] = {}
         with self._db.reported("read"):
             self._tally = EventTally(self._db)
             self._finished = Finished(self._db)
-        #: Random id, created with the journal. Job ids are unique within one journal only.
-        self.id = self._fact("id") or ""
 
     def _fact(self, name: str) -> str | None:
         row = self._db.row("select value from facts where name = ?", (name,))
@@ -276,15 +280,8 @@ class Journal:
     def rollback(self) -> None:
         if self._db.in_transaction:
             self._db.execute("rollback")
-        self._unwritten.clear()
-        # Count again even if SQLite has rolled back by itself.
-        self.texts.count()
-        self.payloads.count()
-        self.commands.forget()
-        self.arrays.forget()
-        with self._db.reported("read"):
-            self._tally.count()
-            self._finished.count()
+        # Also if SQLite has rolled back by itself.
+        self._take_up()
 
     def load(self, axes: Axes) -> Ledger:
         """Return the ledger as of the last commit, from the job table."""

@@ -66,12 +66,6 @@ class EventTally:
         self._of: dict[int, EventCount] = {}
         #: Bytes that live jobs and arrays take without their texts, by uid.
         self.bytes: Counter[int] = Counter()
-        self.count()
-
-    def count(self) -> None:
-        """Count again, after a rollback."""
-        self._of.clear()
-        self.bytes.clear()
         for table in ("jobs", "arrays"):
             columns = "id, uid, events, event_bytes, events_dropped"
             # Only constants of this module are put into the statement.
@@ -124,12 +118,6 @@ class Finished:
         self._of: Counter[int] = Counter()
         #: Bytes of these records, by uid.
         self.bytes: Counter[int] = Counter()
-        self.count()
-
-    def count(self) -> None:
-        """Count again, after a rollback."""
-        self._of.clear()
-        self.bytes.clear()
         query = (
             "select array_id, uid, sum(length(data) + event_bytes) from jobs where live = 0"
             " and array_id in (select id from arrays where live = 1) group by array_id, uid"

@@ -36,7 +36,7 @@ _WORDS, _PART = 0, 1
 
 class Texts:
     """The table of texts. Each is in use by a number of jobs, arrays and payloads, of which some
-    are live. Methods raise sqlite3.Error, but for `count`."""
+    are live. Methods raise sqlite3.Error."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -44,13 +44,7 @@ class Texts:
         #: are parts of payloads, by uid.
         self.live_bytes: Counter[int] = Counter()
         self.past_bytes: Counter[int] = Counter()
-        self.count()
-
-    def count(self) -> None:
-        """Count again, after a rollback."""
         query = "select uid, live > 0, kind, sum(bytes) from texts group by uid, live > 0, kind"
-        self.live_bytes.clear()
-        self.past_bytes.clear()
         for uid, is_live, kind, size in self._db.rows(query):
             self._count(uid, kind, size if is_live else 0, 0 if is_live else size)
 
@@ -118,10 +112,6 @@ class CommandLines:
         #: Command lines in use in memory, by number.
         self._known: WeakValueDictionary[int, StoredWords] = WeakValueDictionary()
 
-    def forget(self) -> None:
-        """Forget what is in memory, after a rollback."""
-        self._known.clear()
-
     def stored(self, spec: JobSpec) -> JobSpec:
         """Store the long command lines of a new job or array, and return its specification. They
         must be released once, when the job is removed."""
@@ -176,14 +166,9 @@ class Payloads:
 
     def __init__(self, db: Database, texts: Texts) -> None:
         self._db, self._texts = db, texts
-        #: Bytes of the rows of ended jobs and arrays, by uid.
-        self._row_bytes: Counter[int] = Counter()
-        self.count()
-
-    def count(self) -> None:
-        """Count again, after a rollback."""
         query = f"select uid, {ROW_BYTES} * count(*) from payloads where live = 0 group by uid"  # noqa: S608
-        self._row_bytes = Counter(dict(self._db.rows(query)))
+        #: Bytes of the rows of ended jobs and arrays, by uid.
+        self._row_bytes: Counter[int] = Counter(dict(db.rows(query)))
 
     @property
     def past_bytes(self) -> Counter[int]:
