@@ -502,7 +502,7 @@ def _write_journal(path: Path) -> None:
             journal.payloads.put(10, 1001, PAYLOAD)
             journal.put_curve(2, CURVE)
             journal.put_submission(1001, "0123", 7)
-            journal.audit.put_rules(RULES_TEXT)
+            journal.put_rules(RULES_TEXT)
             for audit_event in AUDIT_EVENTS:
                 journal.append_audit(audit_event)
             journal.commit()

@@ -54,7 +54,6 @@ class Journal:
         self.path = path
         self.reserve = Reserve(path.with_name("journal.reserve"))
         self._db = self._open()
-        self.audit = Audit(self._db)
         self._take_up()
         #: Random id, created with the journal. Job ids are unique within one journal only.
         self.id = self._fact("id") or ""
@@ -81,7 +80,7 @@ class Journal:
         """Return the Unix time that a daemon last trusted, else that of the last event. None if the
         journal is new."""
         value = self._fact("trusted_s")
-        return self.audit.last_event_at() if value is None else float(value)
+        return self.last_event_at() if value is None else float(value)
 
     def store_trusted_time(self, at_s: float) -> None:
         """Make durable that a daemon trusts this Unix time. Must not be called within a turn."""
@@ -226,6 +225,30 @@ class Journal:
         with self._db.reported("write"):
             self._append_event(event, None)
 
+    def put_rules(self, text: str) -> None:
+        """Store the text of the rules under its digest, unless it is there already, in the open
+        transaction."""
+        query = "insert or ignore into rules_in_force values (?, ?)"
+        self._db.write(query, (digest(text), text))
+
+    def last_load(self) -> ev.ExternalLoadChanged | None:
+        """Return what was last recorded of the load from outside, or None."""
+        query = (
+            "select data from events where job_id is null and kind = 'ExternalLoadChanged'"
+            " order by seq desc limit 1"
+        )
+        row = self._db.row(query)
+        if row is None:
+            return None
+        event = records.decode_audit_event("ExternalLoadChanged", row[0])
+        assert isinstance(event, ev.ExternalLoadChanged)
+        return event
+
+    def last_event_at(self) -> float | None:
+        """Return the Unix time of the last event of any kind, or None if the journal is new."""
+        row = self._db.row("select at_s from events order by seq desc limit 1")
+        return None if row is None else float(row[0])
+
     def _append_event(self, event: ev.Event | ev.AuditEvent, job_id: int | None) -> int:
         """Append the event and return its length in bytes."""
         self._db.begin()
@@ -333,7 +356,7 @@ class Journal:
             row = self._db.execute(query, {"id": job_id}).fetchone()
             at_s, user = row or (None, "")
             if at_s is None:
-                at_s = self.audit.last_event_at() or 0.0
+                at_s = self.last_event_at() or 0.0
             # A job without a record has been removed from the history meanwhile.
             found[job_id] = End(self.outcome(job_id) or Outcome.LOST, at_s, user)
         return found
@@ -451,38 +474,6 @@ class Journal:
         with self._db.reported("read"):
             for (data,) in self._db.execute(query, (at_s,)):
                 yield self._records.job(data)
-
-
-class Audit:
-    """Records for a later audit besides the jobs' events: rules in force, downtime, external load.
-    They are stored in one sequence with the other events, and belong to no job. Writes belong to
-    the journal's open transaction."""
-
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
-    def put_rules(self, text: str) -> None:
-        """Store the text of the rules under its digest, unless it is there already."""
-        query = "insert or ignore into rules_in_force values (?, ?)"
-        self._db.write(query, (digest(text), text))
-
-    def last_load(self) -> ev.ExternalLoadChanged | None:
-        """Return what was last recorded of the load from outside, or None."""
-        query = (
-            "select data from events where job_id is null and kind = 'ExternalLoadChanged'"
-            " order by seq desc limit 1"
-        )
-        row = self._db.row(query)
-        if row is None:
-            return None
-        event = records.decode_audit_event("ExternalLoadChanged", row[0])
-        assert isinstance(event, ev.ExternalLoadChanged)
-        return event
-
-    def last_event_at(self) -> float | None:
-        """Return the Unix time of the last event of any kind, or None if the journal is new."""
-        row = self._db.row("select at_s from events order by seq desc limit 1")
-        return None if row is None else float(row[0])
 
 
 def digest(text: str) -> str:

@@ -44,7 +44,7 @@ class History:
         return ev.DaemonStarted(at_s=at(hours), version="1", rules=by, away_since_s=since_s)
 
     def record(self, event: ev.AuditEvent) -> None:
-        self.journal.audit.put_rules(rules_text(self.rules))
+        self.journal.put_rules(rules_text(self.rules))
         self.journal.append_audit(event)
         self.journal.commit()
 

@@ -690,7 +690,7 @@ class Engine:
         `seen_alive_s` is when a daemon was last seen alive, in Unix time."""
         self.audit.started(self._configured, seen_alive_s)
         # Until the first measurement the external load is taken to be as before the restart.
-        load, now_s = self.journal.audit.last_load(), self.clock().at_s
+        load, now_s = self.journal.last_load(), self.clock().at_s
         if load is not None:
             self.scheduler.external_load.resume(load.kept, self.rules, now_s, load.elsewhere)
 

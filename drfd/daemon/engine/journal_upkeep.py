@@ -60,9 +60,9 @@ class AuditRecords:
         """Record that the daemon starts. `seen_alive_s` is when a daemon was last seen alive by the
         lock file, in Unix time; the last event of the journal may be later."""
         # A load that has ended meanwhile must be recorded as ended.
-        last = self._journal.audit.last_load()
+        last = self._journal.last_load()
         self._load = {} if last is None else _by_node(last.kept, last.elsewhere)
-        last_s = self._journal.audit.last_event_at()
+        last_s = self._journal.last_event_at()
         self._rules_digest = self._note_text(rules)
         self._pending.append(
             ev.DaemonStarted(
@@ -131,7 +131,7 @@ class AuditRecords:
         """Add the pending records to the journal's open transaction. Raises HostError."""
         for event in self._pending:
             if isinstance(event, ev.Configured | ev.DaemonStarted):
-                self._journal.audit.put_rules(self._texts[event.rules])
+                self._journal.put_rules(self._texts[event.rules])
             self._journal.append_audit(event)
 
     def written(self) -> None:
