@@ -22,14 +22,6 @@ MAX_REQUEST_BYTES = 2 << 20
 Message = dict[str, "Any"]
 
 
-def encode(message: Mapping[str, object]) -> bytes:
-    """Return the message as a line, with text that is not ASCII escaped."""
-    # Loaded here because no command of `drf` needs it.
-    import json
-
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
 def encode_request(message: Mapping[str, object]) -> bytes:
     """Return the message as a line of UTF-8. Raises UnicodeEncodeError for text that cannot be
     encoded: the caller can report it better than the daemon."""
