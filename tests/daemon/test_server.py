@@ -109,7 +109,7 @@ class Front:
     async def idle(self) -> None:
         """Until the server has noticed that everybody has left, and nobody is waited for."""
         async with asyncio.timeout(60):
-            while not self.server.is_idle or self.desk.requests.waits.waiting.waiters:
+            while not self.server.is_idle or self.desk.requests.waits.waiters:
                 await asyncio.sleep(0.005)
 
 
@@ -346,7 +346,7 @@ async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(fro
         await f.ask(**SUBMIT)
         c = await f.client()
         await c.send(encoded(op="wait", ids=[1]) + b"and another thing")
-        while not f.desk.requests.waits.waiting.waiters:
+        while not f.desk.requests.waits.waiters:
             await asyncio.sleep(0.005)
         await c.close()
         await f.idle()

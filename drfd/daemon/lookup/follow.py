@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from drfd.core.decisions.dependencies import first_stuck, stuck_on
 from drfd.core.explain.reasons import awaited_job
 from drfd.core.explain.waits import WaitsFor
-from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import Actor, Job, JobState
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
@@ -36,16 +35,12 @@ PAGE = 500
 _AT_ONCE = 50
 
 
-def has_ended(job_id: int, ledger: Ledger) -> bool:
-    """Whether an existing job or array has ended."""
-    return not ledger.lives(job_id)
-
-
 @dataclass
-class Waiting:
-    """All clients of `drf wait`, by the jobs that they wait for."""
+class WaitHandler:
+    """Answers all clients of `drf wait`."""
 
     engine: Engine
+    lookup: Lookup
     #: What wakes clients, by the id of a job or an array that they wait for; of a task, by the
     #: negated id of its array, any task's end.
     waiters: dict[int, set[asyncio.Event]] = field(default_factory=dict)
@@ -53,6 +48,43 @@ class Waiting:
     everybody: set[asyncio.Event] = field(default_factory=set)
     #: Whether all waiters have been woken and none has checked its jobs since.
     _all_woken: bool = False
+
+    def __post_init__(self) -> None:
+        self.engine.changes.listen(self.job_changed)
+
+    async def wait(self, actor: Actor, request: msg.WaitRequest) -> replies.WaitReply:
+        """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
+        those that can never start."""
+        yielding = CooperativeYield()
+        ids = await ids_of(self.lookup, request.ids)
+        for job_id in ids:
+            if self.lookup.own_array(actor, job_id) is None:
+                self.lookup.own_job(actor, job_id)
+            await yielding.maybe_yield()
+        found = await self.until_ended(ids, any_one=request.any, timeout_s=request.timeout_s)
+        done = len(found) == len(ids) or (request.any and bool(found))
+        ended: list[replies.JobView | replies.EndedArrayView] = []
+        never: list[replies.JobView] = []
+        for job_id in found:
+            ended.append(packed(await self._ended_view(job_id, actor), len(ended)))
+            await yielding.maybe_yield()
+        for job_id in () if done else ids:
+            stuck = self.stuck(job_id)
+            if stuck is not None:
+                view = self.lookup.view(stuck, actor)
+                view["reason"] = self.in_vain(stuck) or view["reason"]
+                never.append(packed(view, len(never)))
+            await yielding.maybe_yield()
+        return {"done": done, "ended": ended, "never": never}
+
+    async def _ended_view(
+        self, job_id: int, actor: Actor
+    ) -> replies.JobView | replies.EndedArrayView:
+        array = self.lookup.any_array(job_id)
+        if array is not None:
+            return await self.lookup.ended_array_view(array)
+        job = self.lookup.any_job(job_id)
+        return {**self.lookup.view(job, actor), "status": exit_status(job)}
 
     def job_changed(self, job: Job) -> None:
         """Wake the waiters of an ended job, or of all tasks of an array without own records."""
@@ -63,7 +95,7 @@ class Waiting:
         keys = [job.id]
         if job.array_id is not None:
             keys.append(-job.array_id)
-            if has_ended(job.array_id, self.engine.ledger):
+            if not self.engine.ledger.lives(job.array_id):
                 keys.append(job.array_id)
         for key in keys:
             for waiter in self.waiters.get(key, ()):
@@ -101,7 +133,7 @@ class Waiting:
         self.everybody.add(waiter)
         try:
             for job_id in ids:
-                if not has_ended(job_id, self.engine.ledger):
+                if self.engine.ledger.lives(job_id):
                     array = self.engine.ledger.arrays.of_task(job_id)
                     key = job_id if array is None else -array.id
                     keys.add(key)
@@ -128,7 +160,7 @@ class Waiting:
         yielding = CooperativeYield()
         ended: list[int] = []
         for job_id in ids:
-            if has_ended(job_id, self.engine.ledger):
+            if not self.engine.ledger.lives(job_id):
                 ended.append(job_id)
                 if len(ended) == most:
                     break
@@ -139,11 +171,11 @@ class Waiting:
         """Whether each has ended or can never start. Only those that must be checked again stay in
         `left`, so that many ends cost no more than there are ids."""
         yielding = CooperativeYield()
-        while left and has_ended(left[-1], self.engine.ledger):
+        while left and not self.engine.ledger.lives(left[-1]):
             left.pop()
             await yielding.maybe_yield()
         for job_id in reversed(left):
-            if not has_ended(job_id, self.engine.ledger) and self.stuck(job_id) is None:
+            if self.engine.ledger.lives(job_id) and self.stuck(job_id) is None:
                 return False
             await yielding.maybe_yield()
         return True
@@ -173,54 +205,6 @@ def _forget(listeners: dict[Key, set[asyncio.Event]], key: Key, listener: asynci
     found.discard(listener)
     if not found:
         listeners.pop(key, None)
-
-
-@dataclass
-class WaitHandler:
-    """Answers `drf wait`."""
-
-    engine: Engine
-    lookup: Lookup
-
-    def __post_init__(self) -> None:
-        self.waiting = Waiting(self.engine)
-        self.engine.changes.listen(self.waiting.job_changed)
-
-    async def wait(self, actor: Actor, request: msg.WaitRequest) -> replies.WaitReply:
-        """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
-        those that can never start."""
-        yielding = CooperativeYield()
-        ids = await ids_of(self.lookup, request.ids)
-        for job_id in ids:
-            if self.lookup.own_array(actor, job_id) is None:
-                self.lookup.own_job(actor, job_id)
-            await yielding.maybe_yield()
-        found = await self.waiting.until_ended(
-            ids, any_one=request.any, timeout_s=request.timeout_s
-        )
-        done = len(found) == len(ids) or (request.any and bool(found))
-        ended: list[replies.JobView | replies.EndedArrayView] = []
-        never: list[replies.JobView] = []
-        for job_id in found:
-            ended.append(packed(await self._ended_view(job_id, actor), len(ended)))
-            await yielding.maybe_yield()
-        for job_id in () if done else ids:
-            stuck = self.waiting.stuck(job_id)
-            if stuck is not None:
-                view = self.lookup.view(stuck, actor)
-                view["reason"] = self.waiting.in_vain(stuck) or view["reason"]
-                never.append(packed(view, len(never)))
-            await yielding.maybe_yield()
-        return {"done": done, "ended": ended, "never": never}
-
-    async def _ended_view(
-        self, job_id: int, actor: Actor
-    ) -> replies.JobView | replies.EndedArrayView:
-        array = self.lookup.any_array(job_id)
-        if array is not None:
-            return await self.lookup.ended_array_view(array)
-        job = self.lookup.any_job(job_id)
-        return {**self.lookup.view(job, actor), "status": exit_status(job)}
 
 
 @dataclass
@@ -288,7 +272,7 @@ class EventFeed:
                 if not is_all or woken.is_set():
                     continue
                 sent.clear()
-                while left and has_ended(left[-1], self.engine.ledger):
+                while left and not self.engine.ledger.lives(left[-1]):
                     left.pop()
                 if ids and not left:
                     return
