@@ -415,15 +415,7 @@ def _one_by_one(row: Row, after_id: int) -> Iterator[Row]:
 
 def _merged(jobs: Iterable[Job | None], others: Iterator[Row]) -> Iterator[Row | None]:
     """Merge two sequences of rows in order; `jobs` may contain None."""
-    other = next(others, None)
-    for job in jobs:
-        while job is not None and other is not None and place_of(other) < place_of(job):
-            yield other
-            other = next(others, None)
-        yield job
-    if other is not None:
-        yield other
-        yield from others
+    return merge(jobs, others, key=lambda row: (0, False) if row is None else place_of(row))
 
 
 def passes(job: Job, select: Selection) -> bool:
