@@ -119,17 +119,15 @@ class Overview(WaitingRows):
 
     def _running(self, job: Job) -> replies.SnapshotRow:
         waits = job.state is JobState.SUSPENDED
-        row = views.row_view(
-            job,
-            reason=views.wait_view(self.lookup.reason(job)) if waits else None,
-            now=self.curves.last(job),
-            peak_bytes=self.curves.meter.peak_bytes(job),
-            gpus=self.curves.meter.gpus(job),
-            each_gpu=self.curves.meter.each_gpu(job),
-        )
-        if row["now"] is not None and not waits:
-            self._add_ceilings(job, row["now"])
-        return row
+        point, meter = self.curves.last(job), self.curves.meter
+        now: replies.NowView | None = None
+        if point is not None:
+            used = meter.peak_bytes(job), meter.gpus(job), meter.each_gpu(job)
+            now = views.now_view(point, job, *used)
+            if not waits:
+                self._add_ceilings(job, now)
+        reason = views.wait_view(self.lookup.reason(job)) if waits else None
+        return views.row_view(job, reason=reason, now=now)
 
     def _add_ceilings(self, job: Job, now: replies.NowView) -> None:
         ceilings = job.spec.demand.sums

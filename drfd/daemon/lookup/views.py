@@ -80,7 +80,7 @@ def demand_view(spec: JobSpec) -> replies.ResourcesView:
     return cast(replies.ResourcesView, view)
 
 
-def usage_view(usage: Usage | None, job: Job | None = None) -> replies.UsageView:
+def usage_view(usage: Usage | None, job: Job) -> replies.UsageView:
     usage = usage or Usage()
     view: replies.UsageView = {
         "cores": usage.cores_milli / 1000,
@@ -92,7 +92,7 @@ def usage_view(usage: Usage | None, job: Job | None = None) -> replies.UsageView
     }
     if usage.lent_us is not None:
         view["lent_cpu_seconds"] = usage.lent_us / 1e6
-    if (job and _gpus_asked(job.spec.demand)) or usage.gpu_memory_peak_bytes:
+    if _gpus_asked(job.spec.demand) or usage.gpu_memory_peak_bytes:
         view["gpu_memory"] = usage.gpu_memory_bytes
         view["gpu_memory_peak"] = usage.gpu_memory_peak_bytes
         view["gpu_utilisation"] = usage.gpu_percent
@@ -353,10 +353,7 @@ def row_view(
     *,
     reason: replies.WaitView | None = None,
     expected_start_s: float | None = None,
-    now: Point | None = None,
-    peak_bytes: int | None = None,
-    gpus: GpuShare | None = None,
-    each_gpu: Sequence[GpuMemory] = (),
+    now: replies.NowView | None = None,
 ) -> replies.SnapshotRow:
     """Return a row of a snapshot: a job, or tasks of an array that are all alike. It contains
     nothing that only the owner may see."""
@@ -370,7 +367,7 @@ def row_view(
         "tasks": 1 if group is None else group.size,
         "reason": reason,
         "outcome": None if outcome is None else outcome.value,
-        "now": None if now is None else now_view(now, job, peak_bytes, gpus, each_gpu),
+        "now": now,
     }
 
 
@@ -383,16 +380,14 @@ def tasks_label(group: Tasks) -> str:
 
 def now_view(
     now: Point,
-    job: Job | None = None,
+    job: Job,
     peak_bytes: int | None = None,
     gpus: GpuShare | None = None,
     each_gpu: Sequence[GpuMemory] = (),
 ) -> replies.NowView:
     """Return the present use; null where it is not known."""
-    cores = now.mean("cores_milli")
-    if job is not None and job.suspended_at is not None:
-        # A suspended job is not sampled.
-        cores = 0
+    # A suspended job is not sampled.
+    cores = now.mean("cores_milli") if job.suspended_at is None else 0
     view: replies.NowView = {
         "cores": None if cores is None else cores / 1000,
         "memory": now.mean("memory_bytes"),
@@ -402,7 +397,7 @@ def now_view(
     }
     if gpus is not None:
         view["gpu_memory"], view["gpu_utilisation"] = gpus.memory_bytes, gpus.percent
-    if each_gpu and job is not None and job.spec.demand.gres_memory:
+    if each_gpu and job.spec.demand.gres_memory:
         view["gpu_memory_single"] = max(each.readings[-1] for each in each_gpu)
     return view
 
