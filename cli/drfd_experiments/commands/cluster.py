@@ -67,9 +67,8 @@ def command(seconds: int, *, quiet: bool) -> tuple[Figure, list[str]]:
     with private_daemon.directory() as place, slurm(place):
         with daemon(place, figure8_config(place, scale)) as client:
             play = fig8.Scenario(
-                client, place, scale, phase_s, nodes=len(NODES), is_busy=False,
-                options=SPREAD_OPTIONS,
-            )  # fmt: skip
+                client, place, scale, phase_s, nodes=len(NODES), idle_options=SPREAD_OPTIONS
+            )
             if not quiet:
                 click.echo(opening(scale))
             play.play(fig8.levels_every_two_seconds(quiet=quiet))

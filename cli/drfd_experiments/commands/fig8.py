@@ -56,13 +56,12 @@ class Scenario:
 
     def __init__(
         self, client: Connection, place: Path, scale: Scale, phase_s: int, *, nodes: int = _NODES,
-        is_busy: bool = True, options: Sequence[str] = (),
+        idle_options: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        """`nodes` are those that the machines of the daemon have the room of. If `is_busy` is not
-        set, tasks keep no core busy. `options` are more options of `demo.workload`."""
+        """`nodes` are those that the machines of the daemon have the room of. With `idle_options`,
+        those of `demo.workload`, tasks keep no core busy."""
         self._client, self._place, self._scale, self._phase_s = client, place, scale, phase_s
-        self._phases = PHASES
-        self._is_busy, self._options = is_busy, options
+        self._idle_options = idle_options
         self._task_s = task_s(phase_s)
         self.doctor = private_daemon.controls_of(client)
         self._greedy = self.doctor["controls"]["cores"] == "enforced"
@@ -75,14 +74,14 @@ class Scenario:
     def play(self, show: Show) -> None:
         """Run all phases, and call `show` after each sample."""
         started = time.monotonic()
-        while (at_s := time.monotonic() - started) < self._phase_s * len(self._phases):
+        while (at_s := time.monotonic() - started) < self._phase_s * len(PHASES):
             phase = int(at_s // self._phase_s)
             if phase != self._phase:
                 self._phase = phase
                 # Without the drain, the first job would have the machine alone for a moment.
                 self._client.request("drain", on=True)
                 self._client.request("cancel", select={"states": ["PENDING"], "everything": True})
-                self._submit(self._phases[phase])
+                self._submit(PHASES[phase])
                 self._client.request("drain", on=False)
             self._sample(int(at_s))
             show(self, at_s)
@@ -95,8 +94,9 @@ class Scenario:
             demand = self._scale.demand(cpus, gb)
             # Where cores are enforced, the tasks try to use a whole one.
             cores = 1.0 if self._greedy else demand["cores_milli"] / 1000
-            options = ["--cores", f"{cores:.3f}"] if self._is_busy else []
-            argv = private_daemon.argv_for(demand, self._task_s, *options, *self._options)
+            busy = ("--cores", f"{cores:.3f}")
+            options = busy if self._idle_options is None else self._idle_options
+            argv = private_daemon.argv_for(demand, self._task_s, *options)
             private_daemon.submit(
                 self._client, self._place, argv, pool, demand, out=str(self._place / f"{pool}.out"),
                 name=f"phase{self._phase + 1}", array=f"0-{most}",
@@ -121,7 +121,7 @@ class Scenario:
         processor time of all, and the largest memory peak."""
         jobs = self._client.request("status", ended=10_000, tasks=True)["jobs"]
         found = []
-        for number in range(len(self._phases)):
+        for number in range(len(PHASES)):
             done = [
                 each for each in jobs
                 if each["name"] == f"phase{number + 1}" and each["state"] == "COMPLETED"
