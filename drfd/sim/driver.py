@@ -60,7 +60,6 @@ class UnfinishedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    policy: str
     estimates: str
     rules: Rules
     #: In the order of their starts; jobs that start at one moment in the order of admission.
@@ -116,7 +115,6 @@ def simulate(
     jobs: Sequence[SimJob],
     rules: Rules,
     *,
-    policy: str = "drf",
     estimates: str = "predicted",
     speeds: Speeds | None = None,
     until_s: float = inf,
@@ -124,7 +122,7 @@ def simulate(
 ) -> Run:
     """Simulate `jobs`, which are in the order of submission, under `rules`, up to a time. The
     result depends on the arguments alone: equal arguments give equal runs."""
-    run = _Simulation(rules_for(rules, policy, estimates), estimates, speeds or Speeds())
+    run = _Simulation(rules_for(rules, estimates), estimates, speeds or Speeds())
     comes, goes = deque(jobs), deque(sorted((job.until_s, job.id) for job in jobs if job.until_s))
     ended_before = -1
     while True:
@@ -145,7 +143,6 @@ def simulate(
             ended_before = len(run.ended)
             progress(ended_before + len(run.refused))
     return Run(
-        policy=policy,
         estimates=estimates,
         rules=rules,
         ran=tuple(
@@ -166,8 +163,8 @@ def simulate(
     )
 
 
-def rules_for(rules: Rules, policy: str, estimates: str) -> Rules:
-    reserving = rules.reserving
+def rules_for(rules: Rules, estimates: str) -> Rules:
+    policy, reserving = rules.policy, rules.reserving
     if estimates == "none":
         # EASY backfilling without estimates is first come, first served.
         policy = "fifo" if policy == "easy" else policy

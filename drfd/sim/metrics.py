@@ -202,7 +202,7 @@ def measure(run: Run) -> View:
     found = over_time(run)
     worst = found.worst
     return {
-        "policy": run.policy,
+        "policy": run.rules.policy,
         "estimates": run.estimates,
         "jobs": len(run.ran),
         "refused": len(run.refused),

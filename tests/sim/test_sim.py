@@ -560,19 +560,19 @@ def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates(
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_runs_all_jobs_within_the_machine(policy, estimates):
     jobs = crowd(7, 120)
-    run = simulate(jobs, small(), policy=policy, estimates=estimates)
+    run = simulate(jobs, small(policy=policy), estimates=estimates)
     assert sorted(starts(run)) == [each.id for each in jobs]
     assert (run.refused, run.unstarted) == ((), ())
     assert most_held(run.ran) <= 4000
     assert all(each.wait_s >= 0 for each in run.ran)
-    assert run == simulate(jobs, small(), policy=policy, estimates=estimates)
+    assert run == simulate(jobs, small(policy=policy), estimates=estimates)
 
 
 # -- what a run is judged by -----------------------------------------------------------------------
 
 
 def fifo(*jobs: SimJob) -> Run:
-    return simulate(jobs, small(4, 8), policy="fifo")
+    return simulate(jobs, small(4, 8, policy="fifo"))
 
 
 # -- waits -----------------------------------------------------------------------------------------
@@ -646,7 +646,7 @@ def test_shares_are_dominant_ones_by_user():
 
 def test_only_those_who_held_most_are_drawn_and_the_others_counted():
     jobs = [job(number, 0, 100 + number, 1, f"u{number}") for number in range(1, 13)]
-    run = simulate(jobs, small(4, 8), policy="drf")
+    run = simulate(jobs, small(4, 8))
     (title,) = [each.title for each in panels_of({"drf": run}) if "shares" in each.title]
     assert title == "Dominant shares by user, drf; 4 others held less"
 
@@ -739,7 +739,7 @@ def test_only_places_that_were_kept_go_to_others_than_those_who_are_short(seed, 
     assert found["starts"]["turn"]["past_fitting"] == 0
     assert sum(counts["all"] for counts in found["starts"].values()) == found["jobs"]
     assert sum(found["promised"].values()) == pytest.approx(1)
-    fifo = measure(simulate(jobs, rules, policy="fifo"))
+    fifo = measure(simulate(jobs, replace(rules, policy="fifo")))
     assert fifo["starts"]["turn"]["past_fitting"] > 100
     assert fifo["promised"]["kept"] < found["promised"]["kept"]
 
@@ -770,7 +770,7 @@ def events_of(run: Run) -> Iterator[ev.Event | ev.AuditEvent]:
 def test_a_journal_of_a_run_gives_the_account_of_the_run(policy):
     recipe = Recipe(jobs=150, users=7, capacity=NODE, seed=5, load=1.3, burst=10)
     jobs = generate(recipe).jobs
-    run = simulate(jobs, Rules(capacity=NODE, pools=POOLS), policy=policy)
+    run = simulate(jobs, Rules(capacity=NODE, pools=POOLS, policy=policy))
     told = over_time(run, has_pairs=True).account
     fold = EventFold(lambda digest: run.rules)
     for event in events_of(run):
@@ -847,7 +847,10 @@ def test_a_reservation_cures_starvation_at_hardly_any_loss_of_use(seed):
 @pytest.mark.slow
 def test_first_come_first_served_makes_all_wait():
     jobs = made_up(1)
-    found = {each: measure(simulate(jobs, rules_of(NODE), policy=each)) for each in ("drf", "fifo")}
+    found = {
+        each: measure(simulate(jobs, replace(rules_of(NODE), policy=each)))
+        for each in ("drf", "fifo")
+    }
     assert found["fifo"]["wait_s"]["mean"] > 2 * found["drf"]["wait_s"]["mean"]
     assert found["fifo"]["envy"] > found["drf"]["envy"]
     assert found["fifo"]["promise_kept"]["mean"] < found["drf"]["promise_kept"]["mean"]
@@ -958,10 +961,9 @@ def crowds(draw: some.DrawFn) -> list[SimJob]:
 def test_no_job_ends_later_where_none_waits_or_all_wait_in_one_line(jobs):
     """Whoever has ranges, and whoever has none. In one line, a job starts as soon as those before
     it have left enough, and these end no later."""
-    roomy = small(50, 400)
-    for rules, policy in ((roomy, "drf"), (small(4, 40), "fifo")):
+    for rules in (small(50, 400), small(4, 40, policy="fifo")):
         plain, lending = (
-            ends(simulate(jobs, rules, policy=policy, estimates="none", speeds=speeds))
+            ends(simulate(jobs, rules, estimates="none", speeds=speeds))
             for speeds in (None, LendingSpeeds(rules.shares))
         )
         assert plain.keys() == lending.keys() == {each.id for each in jobs}

@@ -281,7 +281,7 @@ def _runs(
                 label = " ".join((policy, *filter(None, several)))
                 with _Progress(label, len(work.jobs)) as progress:
                     run = simulate(
-                        work.jobs, rules, policy=policy, estimates=estimate,
+                        work.jobs, replace(rules, policy=policy), estimates=estimate,
                         speeds=LendingSpeeds(rules.shares) if with_loans else None,
                         progress=progress.tell,
                     )  # fmt: skip
