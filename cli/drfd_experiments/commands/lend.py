@@ -76,13 +76,13 @@ class Recording:
     def mean(self, pool: str, *, asleep: bool) -> float:
         """Return the cores that the pool used on average, while the sleeper was asleep or not."""
         spans = [(start + _SETTLE_S, end) for start, end, slept in self.turns if slept == asleep]
-        found = [self._used(pool, *span) for span in spans]
+        found = [self.used(pool, *span) for span in spans]
         return sum(found) / sum(end - start for start, end in spans)
 
     def after_waking(self) -> float:
         """Return the fewest cores that the sleeper had after it was woken up."""
         return min(
-            self._used(_SLEEPER, start, start + _WAKE_S) / _WAKE_S
+            self.used(_SLEEPER, start, start + _WAKE_S) / _WAKE_S
             for start, _, asleep in self.turns[1:]
             if not asleep
         )
@@ -90,9 +90,9 @@ class Recording:
     def rates(self, pool: str) -> list[tuple[float, float]]:
         """Return the cores used in each second: (middle of the second, cores)."""
         ends = range(1, int(self.samples[-1].at_s) + 1)
-        return [(end - 0.5, self._used(pool, end - 1, end)) for end in ends]
+        return [(end - 0.5, self.used(pool, end - 1, end)) for end in ends]
 
-    def _used(self, pool: str, start_s: float, end_s: float) -> float:
+    def used(self, pool: str, start_s: float, end_s: float) -> float:
         """Return the processor time between two moments, in core-seconds."""
         return self._until(pool, end_s) - self._until(pool, start_s)
 
@@ -298,18 +298,9 @@ def figure_of(found: list[Recording]) -> tuple[Figure, list[str]]:
 Show = Callable[..., None]
 
 
-def _now(found: Recording) -> dict[str, float]:
-    """Return the cores that each pool used in the latest second."""
-    last = found.samples[-1]
-    first = next(each for each in found.samples if each.at_s >= last.at_s - 1)
-    span_s = last.at_s - first.at_s
-    if not span_s:
-        return dict.fromkeys(last.used, 0.0)
-    return {pool: (used - first.used[pool]) / span_s for pool, used in last.used.items()}
-
-
 def _print_uses(found: Recording, *, is_asleep: bool) -> None:
-    uses = "  ".join(f"{pool} {cores:.2f}" for pool, cores in _now(found).items())
-    note = f"  {_SLEEPER} is asleep" if is_asleep else ""
     at_s = found.samples[-1].at_s
+    # In the latest second.
+    uses = "  ".join(f"{pool} {found.used(pool, at_s - 1, at_s):.2f}" for pool in _HELD_BYTES)
+    note = f"  {_SLEEPER} is asleep" if is_asleep else ""
     click.echo(f"{_WORDS[found.mode]:<11} {at_s:4.0f} s  cores used: {uses}{note}")
