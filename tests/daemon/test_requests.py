@@ -49,7 +49,7 @@ from drfd.daemon.users import loop_time
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
-from drfd.journal import history
+from drfd.journal import arrays, history
 from drfd.launcher.protocol import NO_PIN, NO_SHARE
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
@@ -872,11 +872,13 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
 
     # As if each step took as long as a part may, and there were more arrays than are kept.
     monkeypatch.setattr(loop_time, "PART_S", 0)
-    journal.arrays._whole._most = journal.arrays._heads._most = 1
+    monkeypatch.setattr(arrays, "_WHOLE_KEPT", 1)
+    monkeypatch.setattr(arrays, "_HEADS_KEPT", 1)
     for name in ("array", "array_head"):
         monkeypatch.setattr(
             journal._records, name, counting(getattr(journal._records, name), decoded)
         )
+    journal.arrays = arrays.Arrays(journal._db, journal._records)
     monkeypatch.setattr(journal._db, "execute", counting(journal._db.execute, queries))
     next_turn()
     request = largest(names, waited)[verb]
