@@ -480,6 +480,7 @@ async def test_files_of_ended_attempts_are_removed_by_one_order(bench, monkeypat
         await until(lambda: b.launcher.orders, lambda: b.job(2))
         both = [{"id": 1, "attempt": 1}, {"id": 2, "attempt": 1}]
         assert b.taken() == [{"cmd": "remove-files", "attempts": both}]
+        assert [*b.meter.watched_attempts()] == [], "no report follows that would end it"
 
 
 @pytest.mark.parametrize(

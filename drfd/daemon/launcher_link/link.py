@@ -839,7 +839,9 @@ class LauncherConnection:
         return True
 
     def _remove_file(self, key: AttemptKey) -> None:
-        """Order the removal of the file of an ended attempt, together with those of others."""
+        """Drop the samples of an ended attempt, and order the removal of its file, together with
+        those of others: the launcher does not answer."""
+        self._meter.forget(key)
         if not self._gone:
             asyncio.get_running_loop().call_later(_REMOVE_FILES_S, self._remove_files)
         self._gone.append(protocol.AttemptOrder(id=key[0], attempt=key[1]))
