@@ -10,7 +10,7 @@ import pwd
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -33,35 +33,20 @@ LOCAL, SLURM = "local", "slurm"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """A node as it is configured."""
-
-    name: str
-    engine: str
-    #: Nothing for the local one. Rates are of each disk; 0 if jobs with such a rate are not to run
-    #: there.
-    capacity: Resources = NOTHING
-    features: frozenset[str] = frozenset()
-
-    @property
-    def is_local(self) -> bool:
-        return self.engine == LOCAL
-
-
-Nodes = tuple[NodeConfig, ...]
+#: Nodes as they are configured. The local one has no capacity yet. Rates are of each disk; 0 if
+#: jobs with such a rate are not to run there.
+Nodes = tuple[ClusterNode, ...]
 
 
 def has_slurm(nodes: Nodes) -> bool:
-    """Return whether there are nodes of Slurm's."""
-    return any(not node.is_local for node in nodes)
+    """Return whether there are nodes of Slurm's, which alone gives out whole cores."""
+    return any(node.whole_cores for node in nodes)
 
 
 def read_nodes(table: TomlTable, shared: str | None) -> Nodes:
     """Read the table, the local node first and the others by name. Raises ConfigError. `shared` is
     the countable resource that jobs share by memory, or None."""
-    found: list[NodeConfig] = []
+    found: list[ClusterNode] = []
     for name in sorted(table.names()):
         if not _NAME.fullmatch(name):
             hint = "use letters, digits, '.', - and _, beginning with a letter or digit"
@@ -69,7 +54,7 @@ def read_nodes(table: TomlTable, shared: str | None) -> Nodes:
         below = table.table(name)
         node = below.attempt(partial(_read_node, name, below, shared), None)
         found += [] if node is None else [node]
-    locals_ = [node for node in found if node.is_local]
+    locals_ = [node for node in found if not node.whole_cores]
     if len(locals_) > 1:
         names = " and ".join(node.name for node in locals_)
         text = f'{names} have engine = "local"'
@@ -77,10 +62,10 @@ def read_nodes(table: TomlTable, shared: str | None) -> Nodes:
     if found and not locals_ and len(found) == len(table.names()):
         hint = f'add [{table.at("NAME")}] with engine = "local"'
         table.fail(found[0].name, "no node is this machine", hint=hint)
-    return tuple(sorted(found, key=lambda node: (not node.is_local, node.name)))
+    return tuple(sorted(found, key=lambda node: (node.whole_cores, node.name)))
 
 
-def _read_node(name: str, table: TomlTable, shared: str | None) -> NodeConfig:
+def _read_node(name: str, table: TomlTable, shared: str | None) -> ClusterNode:
     engine = table.take("engine", one_of(LOCAL, SLURM), None)
     if engine is None:
         hint = 'write engine = "slurm", or engine = "local" for this machine'
@@ -91,7 +76,7 @@ def _read_node(name: str, table: TomlTable, shared: str | None) -> NodeConfig:
             if key not in ("engine", "features"):
                 hint = "[capacity], [[disk]] and [gres] say what this machine has"
                 table.fail(key, "is not set for the local node", hint=hint)
-        return NodeConfig(name=name, engine=engine, features=features)
+        return ClusterNode(name=name, capacity=NOTHING, features=features)
     gres = tuple(sorted(table.take("gres", _read_gres, {}).items()))
     for key, _ in gres:
         if key == shared:
@@ -104,7 +89,7 @@ def _read_node(name: str, table: TomlTable, shared: str | None) -> NodeConfig:
             hint = f"write {key} = {example}: what jobs may have of the node"
             table.fail(key, "is missing", hint=hint)
     capacity = Resources(gres=gres).with_amounts(amounts)
-    return NodeConfig(name=name, engine=engine, capacity=capacity, features=features)
+    return ClusterNode(name=name, capacity=capacity, features=features, whole_cores=True)
 
 
 def _read_whole_cores(value: object) -> int:
@@ -162,15 +147,9 @@ def with_nodes(axes: Axes, own: Resources, nodes: Nodes) -> tuple[Axes, Resource
     others = tuple((name, ()) for name in node_gres(nodes) if name not in axes.gres)
     instances = tuple(sorted((*axes.instances, *others)))
     home, *rest = nodes
-    found = [ClusterNode(name=home.name, capacity=own, features=home.features)]
-    found += [
-        ClusterNode(
-            name=node.name, capacity=node.capacity, features=node.features, whole_cores=True
-        )
-        for node in rest
-    ]
+    found = (replace(home, capacity=own), *rest)
     gres = tuple(name for name, _ in instances)
-    axes = replace(axes, gres=gres, instances=instances, nodes=tuple(found))
+    axes = replace(axes, gres=gres, instances=instances, nodes=found)
     return axes, _sum([node.capacity for node in found])
 
 

@@ -235,8 +235,7 @@ def _slurms_nodes(config_file: Path | None) -> _SlurmsNodes:
             gres=node.capacity.gres,
             partition=config.launcher.slurm.partition,
         )
-        for node in config.nodes
-        if not node.is_local
+        for node in config.nodes[1:]
     ]
     named = {} if config.launcher.slurm.conf is None else {"SLURM_CONF": config.launcher.slurm.conf}
     env = {**named, **os.environ}

@@ -22,8 +22,7 @@ import click
 import pytest
 
 from cli.drf import DRF, ROOT, Result
-from drfd.core.model.resources import Resources
-from drfd.daemon.cluster import NodeConfig
+from drfd.core.model.resources import NOTHING, ClusterNode, Resources
 from drfd.daemon.config import parse
 from drfd_cli.demo import private_daemon
 from drfd_cli.demo.private_daemon import Scale
@@ -580,9 +579,9 @@ def test_the_nodes_of_each_run_are_equal(tmp_path, way, cores, gb, policy):
     capacity = Resources(cores_milli=1000 * cores, memory_bytes=gb * scale.gb_bytes)
     assert config.capacity == capacity
     assert config.nodes == (
-        NodeConfig(name="head", engine="local"),
-        NodeConfig(name="n1", engine="slurm", capacity=capacity),
-        NodeConfig(name="n2", engine="slurm", capacity=capacity),
+        ClusterNode(name="head", capacity=NOTHING),
+        ClusterNode(name="n1", capacity=capacity, whole_cores=True),
+        ClusterNode(name="n2", capacity=capacity, whole_cores=True),
     )
     slots = 3 * cores if policy == "slots" else None
     assert (config.scheduling.policy, config.scheduling.slots) == (policy, slots)

@@ -26,8 +26,8 @@ from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobState
-from drfd.core.model.resources import Axes, ClusterNode, Resources
-from drfd.daemon.cluster import NodeConfig, late_node_changes, slurm_warnings
+from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
+from drfd.daemon.cluster import late_node_changes, slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, home_and_others
@@ -67,18 +67,18 @@ config = "/etc/slurm.conf"
 commands = "/opt/slurm/bin"
 user = "root"
 """
-HEAD = NodeConfig(name="head", engine="local", features=frozenset({"ssd"}))
-N1 = NodeConfig(
+HEAD = ClusterNode(name="head", capacity=NOTHING, features=frozenset({"ssd"}))
+N1 = ClusterNode(
     name="n1",
-    engine="slurm",
     capacity=Resources(
         cores_milli=4000, memory_bytes=8 * GIB, read_bps=500 << 20, write_bps=100 << 20,
         gres=(("gpu", 2), ("tape", 1)),
     ),
     features=frozenset({"ssd", "avx512"}),
+    whole_cores=True,
 )  # fmt: skip
-N2 = NodeConfig(
-    name="n2", engine="slurm", capacity=Resources(cores_milli=32000, memory_bytes=120 * GIB)
+N2 = ClusterNode(
+    name="n2", capacity=Resources(cores_milli=32000, memory_bytes=120 * GIB), whole_cores=True
 )
 SLURM = SlurmSettings(
     partition="drfd", conf="/etc/slurm.conf", programs="/opt/slurm/bin", user="root"
