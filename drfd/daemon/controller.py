@@ -147,7 +147,7 @@ class Daemon:
         )
         self._adopt_windows(config)
         self._engine.adopt_limit_hours(_limit_hours(site.rules))
-        self._engine.changes.listen(self._curves.job_changed)
+        self._engine.listeners.append(self._curves.job_changed)
         self._outlets = surroundings.outlets
         self._curves.resume(self._engine.ledger.allocated_jobs())
         self._sampler = Sampler(self._engine, self._meter, self._curves)
@@ -216,7 +216,7 @@ class Daemon:
         registry = CollectorRegistry()
         tally = Tally(registry)
         tally.resume(self._engine.ledger.jobs.values())
-        self._engine.changes.listen(tally.job_changed)
+        self._engine.listeners.append(tally.job_changed)
         self._engine.on_turn = tally.turn.observe
         self._engine.on_commit = tally.commit.observe
         return MetricsSource(

@@ -40,7 +40,7 @@ def make_shell(tmp_path):
         host = FakeHost(ready=ready)
         changed: list[Job] = []
         engine = Engine(journal=book, rules=by or rules(), launchers=host, clock=clock)
-        engine.changes.listen(changed.append)
+        engine.listeners.append(changed.append)
         opened.append(Shell(engine, book, host, changed))
         return opened[-1]
 

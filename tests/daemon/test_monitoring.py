@@ -515,7 +515,7 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(machine, make_shell):
     shell = make_shell(clock=machine.clock)
     curves = replace(machine.curves(), journal=shell.journal)
     shell.engine.curve_of = curves.final_curve
-    shell.engine.changes.listen(curves.job_changed)
+    shell.engine.listeners.append(curves.job_changed)
     shell.turn(SubmitAsked(now(), spec(), False))
     shell.turn(launched(1))
     desk_job = shell.engine.ledger.jobs[1]

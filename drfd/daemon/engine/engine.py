@@ -188,22 +188,6 @@ class Inbox:
             self.add(more)
 
 
-class ChangeHub:
-    """Passes each job that a turn has changed to all listeners, after the turn's commit. A job with
-    the id of an array stands for all tasks that have no record of their own."""
-
-    def __init__(self) -> None:
-        self._listeners: list[Callable[[Job], None]] = []
-
-    def listen(self, listener: Callable[[Job], None]) -> None:
-        """Call `listener` with every job that changes from now on. It must not block or raise."""
-        self._listeners.append(listener)
-
-    def notify(self, job: Job) -> None:
-        for listener in self._listeners:
-            listener(job)
-
-
 def _raise(error: Exception) -> NoReturn:
     raise error
 
@@ -220,7 +204,9 @@ class Engine:
     curve_of: Callable[[Job], Curve | None] = lambda job: None
     #: Called with an unexpected exception of a turn, after which the state may be inconsistent.
     on_failure: Callable[[Exception], None] = _raise
-    changes: ChangeHub = field(default_factory=ChangeHub)
+    #: Called with each job that a turn has changed, after its commit; they must not block or raise.
+    #: A job with the id of an array stands for all tasks that have no record of their own.
+    listeners: list[Callable[[Job], None]] = field(default_factory=list)
     #: Called with the seconds that each turn, and each commit, has taken.
     on_turn: Callable[[float], None] = lambda seconds: None
     on_commit: Callable[[float], None] = lambda seconds: None
@@ -423,7 +409,8 @@ class Engine:
         for job in touched.values():
             self.perform_owed(job)
         for job in touched.values():
-            self.changes.notify(job)
+            for listener in self.listeners:
+                listener(job)
         for work, result in answers:
             if work.answer is not None:
                 work.answer(result)

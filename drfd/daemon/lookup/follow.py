@@ -50,7 +50,7 @@ class WaitHandler:
     _all_woken: bool = False
 
     def __post_init__(self) -> None:
-        self.engine.changes.listen(self.job_changed)
+        self.engine.listeners.append(self.job_changed)
 
     async def wait(self, actor: Actor, request: msg.WaitRequest) -> replies.WaitReply:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
@@ -218,7 +218,7 @@ class EventFeed:
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
-        self.engine.changes.listen(self.job_changed)
+        self.engine.listeners.append(self.job_changed)
 
     def job_changed(self, job: Job) -> None:
         for key in (job.spec.user, ""):

@@ -62,7 +62,7 @@ class Overview(WaitingRows):
     _cancelled: dict[int, replies.SnapshotRow] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.engine.changes.listen(self.job_changed)
+        self.engine.listeners.append(self.job_changed)
 
     def job_changed(self, job: Job) -> None:
         """Drop the cache that contains the job."""
