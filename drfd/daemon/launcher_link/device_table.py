@@ -15,6 +15,7 @@ from pathlib import Path
 from drfd.common.errors import HostError
 from drfd.daemon.countable import Countables
 from drfd.devices.gpus import GPU, Gpu, gpus_named
+from drfd.devices.kernel_files import numa_node
 from drfd.devices.roster import Roster
 from drfd.devices.roster_file import RosterFile
 from drfd.devices.variables import variables_for
@@ -100,7 +101,9 @@ class DeviceTable:
         for grant in (*grants, *(Grant(name=name, given=(), others=()) for name in untold)):
             if grant.name in paths:
                 given, others = _named(grant, paths[grant.name])
-                numa_nodes.update(_numa_nodes(given))
+                places = (f"{_DEVICES[node.kind]}/{node.major}:{node.minor}" for node in given)
+                known = (numa_node(f"{place}/device") for place in places)
+                numa_nodes.update(each for each in known if each is not None)
             elif grant.name == GPU:
                 mine, rest, left = self._gpus(grant)
                 if self.can_hide:
@@ -242,19 +245,6 @@ def _unknown(grant: Grant, known: Iterable[str] = ()) -> DevicesTaken:
 
 def _nodes(gpus: Iterable[Gpu]) -> set[DeviceNode]:
     return {node for gpu in gpus for node in gpu.nodes}
-
-
-def _numa_nodes(nodes: Iterable[DeviceNode]) -> set[int]:
-    found = set()
-    for node in nodes:
-        try:
-            place = Path(_DEVICES[node.kind], f"{node.major}:{node.minor}", "device/numa_node")
-            number = int(place.read_text())
-        except (OSError, ValueError):
-            continue
-        if number >= 0:
-            found.add(number)
-    return found
 
 
 def _why(path: str, error: OSError | ValueError) -> str:
