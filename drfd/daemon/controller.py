@@ -381,11 +381,11 @@ class Daemon:
         ones come into sight, and the clock or the time zone may have been set."""
         while True:
             await asyncio.sleep(_WINDOWS_S)
-            before = self._engine.windows
+            before = self._engine.ledger.windows
             self._adopt_windows(self._requests.config)
             hours = _limit_hours(self._requests.site.rules)
             self._engine.adopt_limit_hours(hours)
-            if self._engine.windows != before or hours:
+            if self._engine.ledger.windows != before or hours:
                 self._engine.submit(Work(Tick(clock())))
 
     def _adopt_windows(self, config: Config) -> None:

@@ -224,10 +224,6 @@ class Engine:
     taken_attempts: dict[object, dict[int, int]] = field(default_factory=dict)
     #: Dependents that one turn notifies of the ends of other jobs, at most.
     notified_at_once: int = 64
-    #: The maintenance windows; see `adopt_windows`.
-    windows: tuple[Window, ...] = ()
-    #: The limits by hour; see `adopt`.
-    limit_hours: LimitHours = NO_HOURS
     #: From when until when the limits in `rules` are those of the hour, in Unix time.
     _limits_hold_s: tuple[float, float] = (0.0, 0.0)
     _wants_pass: bool = True
@@ -251,11 +247,11 @@ class Engine:
     #: When launches that were put off are tried again, a maintenance window is over, or quotas are
     #: restored, in Unix time.
     _retry_s: float | None = None
-    #: Log lines of this turn, one for each job with the kinds of all its events, and those of
-    #: durable turns, which are written in the next round of the loop: clients get their answers
+    #: The jobs that this turn has changed, each with the kinds of all its events, and those of
+    #: durable turns, which are logged in the next round of the loop: clients get their answers
     #: first.
-    _log_entries: dict[int, tuple[Job, str]] = field(default_factory=dict)
-    _durable_entries: list[tuple[Job, str]] = field(default_factory=list)
+    _touched: dict[int, tuple[Job, str]] = field(default_factory=dict)
+    _to_log: list[tuple[Job, str]] = field(default_factory=list)
     #: What is kept for big jobs, as the journal has it.
     _kept: tuple[KeptReservation, ...] = ()
     #: When what is known of ended runs is stored again, on the monotonic clock.
@@ -373,51 +369,47 @@ class Engine:
             # It may have come while this turn was made.
             least_s = 0.001 if self.launchers.is_ready() else _OVERDUE_S
             delays.append(min(_CLOCK_S, max(least_s, self._retry_s - now.at_s)))
-        if self.limit_hours:
-            delays.append(min(_CLOCK_S, self.limit_hours.hold_s(now.at_s)[1] - now.at_s))
+        if self.ledger.limit_hours:
+            delays.append(min(_CLOCK_S, self.ledger.limit_hours.hold_s(now.at_s)[1] - now.at_s))
         return min(delays) if delays else None
 
     def turn(self, batch: list[Work]) -> None:
         """Process all of `batch`, then make one scheduling pass if anything asks for it."""
         answers: list[tuple[Work, list[ev.Event] | DrfdError]]
-        touched: dict[int, Job] = {}
         self._follow_limit_hours()
         self._follow_nodes()
         while True:
             try:
                 self.audit.write()
-                answers = self._prepare(batch, touched)
+                answers = self._prepare(batch)
                 begin_mono_s = self.clock().mono_s
                 self.journal.commit()
                 self.on_commit(self.clock().mono_s - begin_mono_s)
                 self.audit.written()
                 self._remembered = set(filter(self._is_cleaning, self._remembered))
-                self._durable_entries += self._log_entries.values()
-                self._log_entries.clear()
             except HostError as error:
                 self._reload_ledger()
-                touched.clear()
                 if self.journal.release_reserve(error):
                     continue
                 log.error("event=%s-failed error=%s", error.code, error.text)
                 self.leftovers_due_mono_s = self.clock().mono_s + _AGAIN_S
                 answers = [(work, error) for work in batch]
             break
+        touched, self._touched = self._touched, {}
+        self._to_log += touched.values()
         if self.ledger.dependents.ended:
             reach("engine.some-untold")
         # Orders first: a user's next job waits for them.
-        for job in touched.values():
+        for job, _ in touched.values():
             self.perform_owed(job)
-        for job in touched.values():
+        for job, _ in touched.values():
             for listener in self.listeners:
                 listener(job)
         for work, result in answers:
             if work.answer is not None:
                 work.answer(result)
 
-    def _prepare(
-        self, batch: list[Work], touched: dict[int, Job]
-    ) -> list[tuple[Work, list[ev.Event] | DrfdError]]:
+    def _prepare(self, batch: list[Work]) -> list[tuple[Work, list[ev.Event] | DrfdError]]:
         """Make the part of a turn before its commit, which can be rolled back."""
         week_use = self.scheduler.week_use
         if week_use is not None and week_use.is_outdated(self.clock().at_s):
@@ -427,11 +419,11 @@ class Engine:
         begin_mono_s = self.clock().mono_s
         goes_on = begin_mono_s >= self.leftovers_due_mono_s
         try:
-            answers = [(work, self._process(work, touched)) for work in batch]
+            answers = [(work, self._process(work)) for work in batch]
             if goes_on and self.ledger.dependents.ended:
                 for event in report_ends(self.ledger, self.notified_at_once):
-                    self._record(event, touched)
-            self._schedule(touched)
+                    self._record(event)
+            self._schedule()
             self._store_reservations()
             # An end that is counted and not yet recorded would count again after a restart.
             if (
@@ -591,7 +583,7 @@ class Engine:
         the kinds of resources have changed, the ledger is rebuilt; a job with a resource that is no
         longer configured waits, or runs on."""
         self._ordinary = rules
-        self.limit_hours = self.ledger.limit_hours = limit_hours
+        self.ledger.limit_hours = limit_hours
         now_s = self.clock().at_s
         self.scheduler.adopt_half_life(rules.half_life_s, now_s)
         self._limits_hold_s = limit_hours.hold_s(now_s)
@@ -599,18 +591,18 @@ class Engine:
 
     def adopt_limit_hours(self, limit_hours: LimitHours) -> None:
         """Let these limits by hour count from now on, with the rules as they are configured."""
-        if limit_hours != self.limit_hours:
-            self.limit_hours = self.ledger.limit_hours = limit_hours
+        if limit_hours != self.ledger.limit_hours:
+            self.ledger.limit_hours = limit_hours
             self._limits_hold_s = (0.0, 0.0)
             self._follow_limit_hours()
 
     def _follow_limit_hours(self) -> None:
         """Put the limits of the present hour in force."""
-        now_s = self.clock().at_s
+        now_s, hours = self.clock().at_s, self.ledger.limit_hours
         from_s, until_s = self._limits_hold_s
-        if self.limit_hours and not from_s <= now_s < until_s:
-            self._limits_hold_s = self.limit_hours.hold_s(now_s)
-            limits = self.limit_hours.at(now_s)
+        if hours and not from_s <= now_s < until_s:
+            self._limits_hold_s = hours.hold_s(now_s)
+            limits = hours.at(now_s)
             if limits != self._configured.limits_now:
                 self._put_in_force(limits)
 
@@ -624,7 +616,7 @@ class Engine:
         self.rules = rules.also_for(self.ledger.demands())
         self._wants_pass = True
         if self.rules.axes != self.ledger.axes:
-            self._use_ledger(self.ledger.with_axes(self.rules.axes))
+            self.ledger = self.ledger.with_axes(self.rules.axes)
             self.scheduler.forget_axes()
             self.scheduler.restore(self._kept, self.ledger, self.clock().at_s)
         week_use = self.scheduler.week_use
@@ -668,8 +660,8 @@ class Engine:
 
     def adopt_windows(self, windows: tuple[Window, ...]) -> None:
         """Let these maintenance windows count from now on."""
-        if windows != self.windows:
-            self.windows = self.ledger.windows = windows
+        if windows != self.ledger.windows:
+            self.ledger.windows = windows
             self._wants_pass = True
 
     def started(self, seen_alive_s: float) -> None:
@@ -711,7 +703,7 @@ class Engine:
     def want_pass(self) -> None:
         self._wants_pass = True
 
-    def _process(self, work: Work, touched: dict[int, Job]) -> list[ev.Event] | DrfdError:
+    def _process(self, work: Work) -> list[ev.Event] | DrfdError:
         """Decide a stimulus, and record its events."""
         repeated = self._repeated(work)
         if repeated is not None:
@@ -722,7 +714,7 @@ class Engine:
         except Refused as refusal:
             return refusal
         for event in events:
-            self._record(event, touched)
+            self._record(event)
             if isinstance(event, ev.Submitted):
                 self._store_submission(event.job_id, event.spec.uid, work)
             elif isinstance(event, ev.ArraySubmitted):
@@ -820,7 +812,7 @@ class Engine:
         if work.key is not None:
             self.journal.put_submission(uid, work.key, job_id)
 
-    def _schedule(self, touched: dict[int, Job]) -> None:
+    def _schedule(self) -> None:
         if self._retry_s is not None and self.clock().at_s >= self._retry_s:
             self._wants_pass = True
         begin_mono_s = self.clock().mono_s
@@ -836,7 +828,7 @@ class Engine:
                     if event.job_id in taken:
                         above = taken[event.job_id] + 1
                         event = structs.replace(event, attempt=max(event.attempt, above))
-            self._record(event, touched)
+            self._record(event)
         end_mono_s = self.clock().mono_s
         if is_idle and end_mono_s - begin_mono_s > _LONG_PASS_S:
             self._pass_due_mono_s = end_mono_s + min(_MOST_REST_S, end_mono_s - begin_mono_s)
@@ -844,7 +836,7 @@ class Engine:
         self._wants_pass = self.scheduler.is_cut
         now_s = self.clock().at_s
         retries = [self.scheduler.next_pass_s]
-        if self.windows:
+        if self.ledger.windows:
             retries.append(self.ledger.window_end_s(now_s))
         if self.ledger.shortages:
             retries.append(self.ledger.shortages.next_s(now_s))
@@ -870,7 +862,7 @@ class Engine:
         self._has_new_runs, self._runs_due_mono_s = False, self.clock().mono_s + _RUNS_S
         self.journal.put_past_runs(digest(rules_text(self._ordinary)), self.scheduler.past_runs)
 
-    def _record(self, event: ev.Event, touched: dict[int, Job]) -> None:
+    def _record(self, event: ev.Event) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
             # The usage is read before a requeueing resets it.
             ended = self.ledger.jobs[event.job_id]
@@ -886,10 +878,9 @@ class Engine:
         self._wants_pass = True
         if job is not None:
             self.scheduler.note(job, event.at_s)
-            touched[job.id] = job
             self._store_curve(event, job)
-            kind, before = type(event).__name__, self._log_entries.get(job.id)
-            self._log_entries[job.id] = job, kind if before is None else f"{before[1]},{kind}"
+            kind, before = type(event).__name__, self._touched.get(job.id)
+            self._touched[job.id] = job, kind if before is None else f"{before[1]},{kind}"
 
     def _store_curve(self, event: ev.Event, job: Job) -> None:
         curve = self.curve_of(job) if isinstance(event, ev.Cleaned) else None
@@ -901,25 +892,22 @@ class Engine:
         return job is not None and job.state is JobState.CLEANING and job.attempt == key[1]
 
     def _log(self) -> None:
-        entries, self._durable_entries = self._durable_entries, []
+        entries, self._to_log = self._to_log, []
         for job, kinds in entries:
             user, state = job.spec.user, job.shown_state
             words = "job=%d user=%s event=%s state=%s"
             log.info(words, job.id, user, kinds, state, extra=about(job=job.id, user=user))
 
-    def _use_ledger(self, ledger: Ledger) -> None:
-        """Replace the ledger."""
-        ledger.nodes_away, self.ledger = self.ledger.nodes_away, ledger
-        ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
-
     def _reload_ledger(self) -> None:
         """Read the ledger from the journal again after a turn that could not be recorded."""
         self.journal.rollback()
-        self._use_ledger(self.journal.load(self.rules.axes))
+        before, self.ledger = self.ledger, self.journal.load(self.rules.axes)
+        self.ledger.nodes_away, self.ledger.windows = before.nodes_away, before.windows
+        self.ledger.limit_hours = before.limit_hours
         self.scheduler.forget_derived_state()
         self._restore_reservations()
         self._drop_week()
-        self._log_entries.clear()
+        self._touched.clear()
         self._wants_pass = True
 
 
