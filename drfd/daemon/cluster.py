@@ -179,19 +179,3 @@ def slurm_warnings(nodes: Nodes, slurm: SlurmSettings) -> list[str]:
     except KeyError:
         found.append(f"slurm.user: there is no user {slurm.user}: name Slurm's own (SlurmUser)")
     return found
-
-
-def late_node_changes(
-    before: tuple[Nodes, SlurmSettings], now: tuple[Nodes, SlurmSettings]
-) -> list[str]:
-    """Return a warning for each change that a reload does not bring into effect."""
-    (old_nodes, old_slurm), (nodes, slurm) = before, now
-    found = []
-    if has_slurm(nodes) and not has_slurm(old_nodes):
-        found.append(
-            "nodes: these are the first ones of Slurm's: their launcher starts with a restart of "
-            "drfd; until then they count as away"
-        )
-    elif slurm != old_slurm:
-        found.append("slurm has changed: that takes a restart of drfd and its launchers")
-    return found

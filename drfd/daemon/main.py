@@ -19,7 +19,7 @@ from drfd import __version__
 from drfd.common import failpoints, journald, paths
 from drfd.common.errors import ConfigError, DrfdError
 from drfd.daemon import spawn, tools
-from drfd.daemon.cluster import has_slurm, late_node_changes
+from drfd.daemon.cluster import has_slurm
 from drfd.daemon.config import Config, Site, survey
 from drfd.daemon.controller import Daemon, Surroundings
 from drfd.daemon.handlers.doctor import InstallContext
@@ -166,7 +166,13 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
             is_of_both = key == "daemon.system_users" and has_slurm(now.nodes)
             launchers = "launchers" if is_of_both else "launcher"
             yield f"{key} has changed: that takes a restart of drfd and its {launchers}"
-    yield from late_node_changes((before.nodes, old.slurm), (now.nodes, new.slurm))
+    if has_slurm(now.nodes) and not has_slurm(before.nodes):
+        yield (
+            "nodes: these are the first ones of Slurm's: their launcher starts with a restart of "
+            "drfd; until then they count as away"
+        )
+    elif old.slurm != new.slurm:
+        yield "slurm has changed: that takes a restart of drfd and its launchers"
 
 
 def install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:

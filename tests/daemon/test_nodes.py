@@ -27,7 +27,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobState
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
-from drfd.daemon.cluster import late_node_changes, slurm_warnings
+from drfd.daemon.cluster import slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, home_and_others
@@ -35,10 +35,11 @@ from drfd.daemon.handlers.doctor import node_warnings
 from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.main import late_changes
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host.measurements import Machine
 from drfd.journal.journal import Journal
-from drfd.launcher.settings import SlurmSettings
+from drfd.launcher.settings import LauncherSettings, SlurmSettings
 from fakes import ALICE, GIB, demand, now, replace, spec
 from journal.book import audit_records
 
@@ -209,13 +210,14 @@ def test_what_slurms_launcher_would_not_find_is_warned_of(tmp_path):
 
 
 def test_changes_that_take_a_restart_are_said_at_a_reload():
-    plain = SlurmSettings()
-    (first,) = late_node_changes(((HEAD,), plain), ((HEAD, N1), plain))
+    slurms = LauncherSettings(slurm=SLURM)
+    one = Config(nodes=(HEAD, N1), launcher=slurms)
+    (first,) = late_changes(Config(nodes=(HEAD,)), Config(nodes=(HEAD, N1)))
     assert first.startswith("nodes: these are the first ones of Slurm's")
-    (other,) = late_node_changes(((HEAD, N1), plain), ((HEAD, N1), SLURM))
+    (other,) = late_changes(Config(nodes=(HEAD, N1)), one)
     assert other.startswith("slurm has changed")
-    assert late_node_changes(((HEAD, N1), SLURM), ((HEAD, N1, N2), SLURM)) == []
-    assert late_node_changes(((HEAD, N1), SLURM), ((HEAD,), plain)) != []
+    assert list(late_changes(one, replace(one, nodes=(HEAD, N1, N2)))) == []
+    assert list(late_changes(one, Config(nodes=(HEAD,)))) != []
 
 
 # -- two launchers of the test's own behind one engine -----------------------------------------
