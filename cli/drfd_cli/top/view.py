@@ -199,65 +199,42 @@ def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
     return lines
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a panel is on the main page, below the lines of the machine."""
-
-    panel: TopPanel
-    table: PanelTable
-    column: int
-    line: int
-    columns: int
-    height: int
-    #: The number of lines below it that the history has.
-    below: int = 0
-
-
-def _places(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Place]:
+def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
+    """Return the panels, and the history in lines that they leave free, as `room` lines."""
+    state, snapshot = scene.state, scene.snapshot
     is_beside = size.columns >= _WIDE
     left = _TREE_COLUMNS if is_beside else size.columns
     right = size.columns - _TREE_COLUMNS - 1 if is_beside else size.columns
     tables = _tables(scene, listed, left, right, theme, has_sentences=True)
-    found = []
-    if is_beside:
-        found.append(Place(TopPanel.TREE, tables.pop(TopPanel.TREE), 0, 0, left, room))
+    tree = tables.pop(TopPanel.TREE) if is_beside else None
     # What the history has even if the panels could fill it.
-    drawn = 0 if scene.history is None else height_of(scene.history, scene.snapshot)
-    kept = min(drawn, room // 3) if scene.state.keeps_history else 0
-    heights = _divide(tables, room - kept, scene.state.panel, right)
+    drawn = 0 if scene.history is None else height_of(scene.history, snapshot)
+    kept = min(drawn, room // 3) if state.keeps_history else 0
+    heights = _divide(tables, room - kept, state.panel, right)
     # The last panel has all lines that no other one needs: leave it one of them.
     last = list(tables)[-1]
     free = heights[last] - tables[last].height - 1
     if drawn and kept + free >= _LEAST_HISTORY:
         heights[last], kept = heights[last] - max(0, free), kept + max(0, free)
-    line = 0
-    for panel, table in tables.items():
-        column, below = size.columns - right, kept if panel is last else 0
-        found.append(Place(panel, table, column, line, right, heights[panel], below))
-        line += heights[panel]
-    return found
 
-
-def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
-    state, snapshot = scene.state, scene.snapshot
-
-    def lines(place: Place) -> list[Line]:
-        rows, has_marks = place.table.rows, state.marked and place.panel is not TopPanel.TREE
-        drawn = draw(
-            place.table, theme, place.columns, place.height,
-            cursor=cursor(state, place.panel, rows) if rows else None,
-            is_focus=place.panel is state.panel,
+    def lines(panel: TopPanel, table: PanelTable, columns: int, height: int) -> list[Line]:
+        rows, has_marks = table.rows, state.marked and panel is not TopPanel.TREE
+        return draw(
+            table, theme, columns, height,
+            cursor=cursor(state, panel, rows) if rows else None,
+            is_focus=panel is state.panel,
             is_marked=(lambda row: mark_of(row) in state.marked) if has_marks else None,
         )  # fmt: skip
-        if place.below and scene.history is not None:
-            drawn += history_lines(scene.history, snapshot, theme, place.columns, place.below)
-        return drawn
 
-    first, *others = _places(scene, listed, size, room, theme)
-    below = [line for place in others for line in lines(place)]
-    if others[0].column == 0:
-        return [*lines(first), *below]
-    return [[*a, Segment(" "), *b] for a, b in zip(lines(first), below, strict=True)]
+    body: list[Line] = []
+    for panel, table in tables.items():
+        body += lines(panel, table, right, heights[panel])
+    if kept and scene.history is not None:
+        body += history_lines(scene.history, snapshot, theme, right, kept)
+    if tree is None:
+        return body
+    beside = lines(TopPanel.TREE, tree, left, room)
+    return [[*a, Segment(" "), *b] for a, b in zip(beside, body, strict=True)]
 
 
 def _divide(
