@@ -733,11 +733,10 @@ def _gpu_words(row: SnapshotRow) -> str:
 
 
 def waiting_table(
-    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str, more: str,
-    has_sentences: bool,
-) -> PanelTable:  # fmt: skip
-    """Return the panel of waiting jobs, with the evidence of their reasons in columns. With
-    `has_sentences`, the whole reasons stand below the rows if there is room."""
+    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str, more: str
+) -> PanelTable:
+    """Return the panel of waiting jobs, with the evidence of their reasons in columns. The whole
+    reasons stand below the rows if there is room."""
     found = [_evidence(row) for row in rows]
     demands = [row["demand"] for row in rows]
 
@@ -779,9 +778,10 @@ def waiting_table(
         right("UNTIL", 6, until, rank=4, is_shown=has("until")),
         PanelColumn("REASON", 16, code, theme["dim"], rank=7, is_shown=columns >= _WITH_CODES),
     ]  # fmt: skip
-    about = (lambda row: code_line(row["reason"])) if has_sentences else None
-    laid_out = _laid_out(shown, columns, title)
-    return PanelTable(title, laid_out, rows, "nothing waits", more, about)
+    return PanelTable(
+        title, _laid_out(shown, columns, title), rows, "nothing waits", more,
+        about=lambda row: code_line(row["reason"]),
+    )  # fmt: skip
 
 
 def _evidence(row: SnapshotRow) -> Mapping[str, Any]:

@@ -205,7 +205,7 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     is_beside = size.columns >= _WIDE
     left = _TREE_COLUMNS if is_beside else size.columns
     right = size.columns - _TREE_COLUMNS - 1 if is_beside else size.columns
-    tables = _tables(scene, listed, left, right, theme, has_sentences=True)
+    tables = _tables(scene, listed, left, right, theme)
     tree = tables.pop(TopPanel.TREE) if is_beside else None
     # What the history has even if the panels could fill it.
     drawn = 0 if scene.history is None else height_of(scene.history, snapshot)
@@ -262,7 +262,7 @@ def _divide(
 
 
 def _tables(
-    scene: Scene, rows: Lists, left: int, right: int, theme: Theme, *, has_sentences: bool = False
+    scene: Scene, rows: Lists, left: int, right: int, theme: Theme
 ) -> dict[TopPanel, PanelTable]:
     snapshot, state = scene.snapshot, scene.state
     at_s, counts = scene.now_s, snapshot["counts"]
@@ -294,7 +294,7 @@ def _tables(
             ),
         ),
         waiting_table(
-            rows[TopPanel.WAITING], theme, right, at_s=at_s, has_sentences=has_sentences,
+            rows[TopPanel.WAITING], theme, right, at_s=at_s,
             title=title(TopPanel.WAITING, f"WAITING {waiting:,}{held}"),
             more=more,
         ),
