@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from drfd.client.connection import Connection
 
 
-#: The key of a request's scope with the function that is called once it has shown the token.
-KNOWN = "drfd.known"
+#: The key of a connection's state, which its requests have in their scope, with the function that
+#: is called once one has shown the token.
+_KNOWN = "drfd.known"
 _COOKIE = "drfd-web"
 #: Sent with every reply. Only files of the page are loaded, and it is in no other site's frame.
 _HEADERS = {
@@ -140,7 +141,7 @@ def _cookie_tokens(headers: Headers) -> Iterable[str]:
 
 
 def _tell_known(scope: Scope) -> None:
-    known: Callable[[], None] | None = scope.get(KNOWN)
+    known: Callable[[], None] | None = scope.get("state", {}).get(_KNOWN)
     if known is not None:
         known()
 
@@ -236,7 +237,7 @@ def _bounded(stranger_s: float) -> type[H11Protocol]:
             super().connection_made(transport)
             self._end = self.loop.call_later(stranger_s, transport.abort)
             strangers[self] = None
-            self.app = _Telling(self.app, self._known)
+            self.app_state = {**self.app_state, _KNOWN: self._known}
             if len(strangers) > _MOST_STRANGERS:
                 oldest = next(iter(strangers))
                 oldest._known()
@@ -251,14 +252,3 @@ def _bounded(stranger_s: float) -> type[H11Protocol]:
             self._end.cancel()
 
     return Bounded
-
-
-class _Telling:
-    """The application, which learns with each request whom to tell that it has shown the token."""
-
-    def __init__(self, app: ASGIApp, known: Callable[[], None]) -> None:
-        self._app = app
-        self._known = known
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, KNOWN: self._known}, receive, send)
