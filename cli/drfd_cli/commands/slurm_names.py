@@ -266,10 +266,7 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
     if not {"S", "E"}.isdisjoint(fields.signs_of(text)):
         jobs = lookup.with_starts(client, jobs)
     order = found.get("sort", ["S" if "start" in found else ""])[-1]
-    try:
-        jobs = fields.sorted_by(order, jobs)
-    except ValueError as error:
-        raise click.UsageError(f"there is no field {error} to sort by") from None
+    jobs = fields.sorted_by(order, jobs)
     _warn_of_fields(fields.unknown_signs(text))
     for line in fields.rows_by_signs(text, jobs, heads="noheader" not in found):
         click.echo(line)
@@ -342,13 +339,17 @@ def _wanted(
 
 
 def _states(values: list[str]) -> list[str]:
+    """Return the states that Slurm's words mean, long or short; none for all of them."""
     words = parts(values)
     if any(word.lower() == "all" for word in words):
         return []
-    try:
-        return fields.native_states(words)
-    except ValueError as error:
-        raise click.UsageError(f"there is no state {error}") from None
+    found: dict[str, None] = {}
+    for word in words:
+        known = [name for name, names in fields.STATES.items() if word.upper() in names]
+        if not known:
+            raise click.UsageError(f"there is no state {word}")
+        found |= dict.fromkeys(known)
+    return list(found)
 
 
 _LONG = (
@@ -399,13 +400,10 @@ def sacct(words: list[str]) -> int:
 
     text = ",".join(found.get("format", [usual]))
     _warn_of_fields(fields.unknown_names(text))
-    try:
-        lines = fields.rows_by_names(
-            text, jobs, heads="noheader" not in found, delimiter=delimiter,
-            ends="parsable" in found, unit=unit,
-        )  # fmt: skip
-    except ValueError as error:
-        raise click.UsageError(f"{error} is not a field and its width") from None
+    lines = fields.rows_by_names(
+        text, jobs, heads="noheader" not in found, delimiter=delimiter, ends="parsable" in found,
+        unit=unit,
+    )  # fmt: skip
     for line in lines:
         click.echo(line)
     return 0

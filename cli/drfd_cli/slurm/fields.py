@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import click
+
 from drfd_cli import output
 from drfd_cli.slurm.batch_script import PARTITION, host_name
 
@@ -59,17 +61,6 @@ _CANCELLED = re.compile(r"cancelled by (\S+)")
 _SIGN = re.compile(r"%(\.?)(\d*)([A-Za-z]|\{[\w-]+\})", re.ASCII)
 #: A field of `-O` with its width and what follows it: `Comment:.20/`.
 _FIELD = re.compile(r"([^:,]+)(?::(\.?)(\d*)([^,]*))?")
-
-
-def native_states(words: Iterable[str]) -> list[str]:
-    """Return the states that Slurm's words mean, long or short. Raises ValueError."""
-    found: dict[str, None] = {}
-    for word in words:
-        known = [name for name, names in STATES.items() if word.upper() in names]
-        if not known:
-            raise ValueError(word)
-        found |= dict.fromkeys(known)
-    return list(found)
 
 
 def span(seconds: float | None, *, whole: bool = False) -> str:
@@ -333,12 +324,12 @@ def unknown_signs(text: str, known: Container[str] = frozenset(SIGNS)) -> list[s
 
 
 def sorted_by(text: str, jobs: Iterable[View]) -> list[View]:
-    """Return the jobs in the order of `squeue -S`, such as `-p,i`. Raises ValueError."""
+    """Return the jobs in the order of `squeue -S`, such as `-p,i`. Raises UsageError."""
     found = list(jobs)
     for word in reversed([word for word in text.split(",") if word]):
         letter = word.lstrip("+-")
         if letter not in SIGNS:
-            raise ValueError(word)
+            raise click.UsageError(f"there is no field {word} to sort by")
         found.sort(key=lambda job: _order(letter, job), reverse=word.startswith("-"))
     return found
 
@@ -423,14 +414,15 @@ def rows_by_names(
     names: str, jobs: Sequence[View], *, heads: bool, delimiter: str | None, ends: bool, unit: str
 ) -> list[str]:
     """Return the lines of `sacct`: in columns, or with a delimiter, also at the end if it `ends` a
-    line. `all` names all fields; columns of unknown names are empty. `unit`: that of memory."""
+    line. `all` names all fields; columns of unknown names are empty. `unit`: that of memory. Raises
+    UsageError."""
     columns = []
     if names.strip().lower() == "all":
         names = ",".join(NAMES)
     for word in filter(None, names.split(",")):
         name, _, width = word.strip().partition("%")
-        if width and not width.lstrip("-").isdecimal():
-            raise ValueError(word)
+        if width and not re.fullmatch("-?[0-9]{1,9}", width):
+            raise click.UsageError(f"{word} is not a field and its width")
         head, usual, _ = NAMES.get(name.lower(), (name, 10, str))
         columns.append((head, int(width or usual), name.lower()))
     table = [[head for head, _, _ in columns]] if heads else []
