@@ -26,9 +26,8 @@ from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import call_of, connect
-from drfd_cli.quick import SCRIPT_MAX_BYTES
 from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, lookup
-from drfd_cli.slurm.batch_script import host_name, read_standard_input, resolve
+from drfd_cli.slurm.batch_script import host_name, resolve
 from drfd_cli.slurm.grammar import (
     SACCT,
     SALLOC,
@@ -58,8 +57,7 @@ def sbatch(words: list[str]) -> int:
     elif rest and rest[0] != "-":
         script, name = _script(rest[0]), os.path.basename(rest[0])
     else:
-        text = read_standard_input(SCRIPT_MAX_BYTES)
-        script, name = submit.script_text(text, submit.STANDARD_INPUT), "sbatch"
+        script, name = submit.read_standard_input(), "sbatch"
         if not script:
             raise Refused("no-script", "standard input has no script")
     lines: dict[str, Given] = {}

@@ -56,6 +56,13 @@ def read_script(name: str) -> str:
     return script_text(data, name)
 
 
+def read_standard_input() -> str:
+    data = b""
+    while len(data) <= SCRIPT_MAX_BYTES and (piece := os.read(0, 1 << 16)):
+        data += piece
+    return script_text(data, STANDARD_INPUT)
+
+
 def script_text(data: bytes, name: str) -> str:
     """Return the text of a script, with a surrogate for each byte that is not UTF-8. Raises Refused
     for one that cannot be run."""
@@ -232,10 +239,8 @@ def program(ctx: click.Context, args: list[str]) -> tuple[tuple[str, ...], str |
         return command, None
     if command and command[0] != "-":
         return command, read_script(command[0])
-    from drfd_cli.slurm.batch_script import is_typed, read_standard_input
-
-    has_input = command or (args[-1:] != ["--"] and not is_typed())
-    text = script_text(read_standard_input(SCRIPT_MAX_BYTES), STANDARD_INPUT) if has_input else ""
+    is_typed = sys.stdin is None or os.isatty(0)
+    text = read_standard_input() if command or not (is_typed or args[-1:] == ["--"]) else ""
     if not text and not command:
         raise click.UsageError("Missing argument 'COMMAND...'.", ctx)
     if not text:

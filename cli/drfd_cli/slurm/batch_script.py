@@ -252,19 +252,3 @@ def _namesakes(name: str | None, client: Connection) -> list[tuple[int, str]]:
         if job["name"] == name
     }
     return [(each, "any") for each in sorted(ids)]
-
-
-def read_standard_input(most_bytes: int) -> bytes:
-    """Return what standard input holds, up to one byte more than `most_bytes`."""
-    data = b""
-    while len(data) <= most_bytes:
-        piece = os.read(0, most_bytes + 1 - len(data))
-        if not piece:
-            break
-        data += piece
-    return data
-
-
-def is_typed() -> bool:
-    """Return whether standard input is a terminal, or missing."""
-    return sys.stdin is None or os.isatty(0)
