@@ -417,6 +417,8 @@ class PanelTable:
     #: Returns the sentence that stands below a row if there is room for those of all rows; the
     #: same one is told once for neighbours.
     about: Callable[[Any], str] | None = None
+    #: Returns whether a row has a mark before it.
+    is_marked: Callable[[Any], bool] = lambda row: False
 
     @property
     def height(self) -> int:
@@ -446,7 +448,7 @@ _SENTENCE_INDENT, _MOST_WHY = 13, 2
 
 def draw(
     table: PanelTable, theme: Theme, columns: int, height: int, *, cursor: int | None,
-    is_focus: bool, is_marked: Callable[[Any], bool] | None = None,
+    is_focus: bool,
 ) -> list[Line]:  # fmt: skip
     """Return the panel as `height` lines, with the row at `cursor`, highlighted if it has the
     focus."""
@@ -464,8 +466,7 @@ def draw(
     has_room = table.extra_height(columns, height - table.height)
     sentences = table.sentences(columns) if has_room else {}
     for at, row in enumerate(table.rows[first : first + room], first):
-        has_mark = is_marked is not None and is_marked(row)
-        line: Line = [Segment("*", theme["mark"]) if has_mark else Segment(" ")]
+        line: Line = [Segment("*", theme["mark"]) if table.is_marked(row) else Segment(" ")]
         for column in table.columns:
             line += [*column.cell(row), Segment(" ")]
         line = joined(line, columns)

@@ -218,13 +218,10 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
         heights[last], kept = heights[last] - max(0, free), kept + max(0, free)
 
     def lines(panel: TopPanel, table: PanelTable, columns: int, height: int) -> list[Line]:
-        rows, has_marks = table.rows, state.marked and panel is not TopPanel.TREE
-        return draw(
-            table, theme, columns, height,
-            cursor=cursor(state, panel, rows) if rows else None,
-            is_focus=panel is state.panel,
-            is_marked=(lambda row: mark_of(row) in state.marked) if has_marks else None,
-        )  # fmt: skip
+        if state.marked and panel is not TopPanel.TREE:
+            table = replace(table, is_marked=lambda row: mark_of(row) in state.marked)
+        at, is_focus = cursor(state, panel, table.rows), panel is state.panel
+        return draw(table, theme, columns, height, cursor=at, is_focus=is_focus)
 
     body: list[Line] = []
     for panel, table in tables.items():
