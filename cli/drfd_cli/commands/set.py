@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time as clock
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -251,14 +251,6 @@ _IN_PLACE = {each.field for each in OPTIONS if each.in_set}
 _NONE: dict[str, object] = {"group": "", "after": [], "begin_s": 0, "priority": 0}
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """What a file says: its option words, the changes that they make, and the command."""
-
-    changes: Edits
-    argv: list[str]
-
-
 @click.command("edit")
 @job_id
 def edit(job_id: Ref) -> None:
@@ -279,21 +271,19 @@ def edit(job_id: Ref) -> None:
         output.say(f"nothing was changed; job {reply['label']} {then}")
         return
     changed = {
-        name: value
-        for name, value in found.changes.fields.items()
-        if before.changes.fields.get(name) != value
+        name: value for name, value in found.fields.items() if before.fields.get(name) != value
     }
-    if "demand" in changed or "demand" not in found.changes.fields:
-        changed["demand"] = _demand(before.changes.fields["demand"], found.changes.fields)
-    gone = set(before.changes.fields) - set(found.changes.fields)
-    for name in changed.keys() & before.changes.fields.keys() - {"demand"}:
+    if "demand" in changed or "demand" not in found.fields:
+        changed["demand"] = _demand(before.fields["demand"], found.fields)
+    gone = set(before.fields) - set(found.fields)
+    for name in changed.keys() & before.fields.keys() - {"demand"}:
         if isinstance(changed[name], dict):
-            changed[name] = {**dict.fromkeys(before.changes.fields[name]), **changed[name]}
-    changes = Edits(changed, found.changes.export, frozenset(gone), tuple(found.argv))
+            changed[name] = {**dict.fromkeys(before.fields[name]), **changed[name]}
+    changes = replace(found, fields=changed, gone=frozenset(gone))
     is_in_place = set(changed) <= _IN_PLACE and gone <= set(_NONE)
     if not reply["live"]:
         _retry(client, job_id, changes)
-    elif found.argv == before.argv and not changes.export and is_in_place:
+    elif found.words == before.words and not changes.export and is_in_place:
         _set(client, job_id, {**changed, **{name: _NONE[name] for name in gone}})
     else:
         _replace(client, reply, changes)
@@ -358,8 +348,9 @@ def _conditions(reply: SubmissionReply) -> dict[str, Any]:
     return {name: told[name] for name in _CONDITIONS if name in told}
 
 
-def _read(text: str) -> _Text:
-    """Read an edited file. Raises Refused with the line of an error."""
+def _read(text: str) -> Edits:
+    """Read an edited file: all its options as changes, and its command as the words. Raises Refused
+    with the line of an error."""
     words: list[str] = []
     command: list[str] = []
     first = 0
@@ -388,7 +379,7 @@ def _read(text: str) -> _Text:
     if not argv:
         raise Refused("no-command", "there is no command")
     try:
-        return _Text(read_changes(words), argv)
+        return replace(read_changes(words), words=tuple(argv))
     except click.ClickException as error:
         raise Refused("bad-value", error.format_message()) from None
 
@@ -402,7 +393,7 @@ def _ends_in_quotes(command: list[str]) -> bool:
     return False
 
 
-def _edited(text: str, label: str) -> _Text | None:
+def _edited(text: str, label: str) -> Edits | None:
     """Have the user edit the text until it can be read. Returns None if it is unchanged."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="drf-edit-") as place:
