@@ -147,11 +147,8 @@ _LIST_ITEM = re.compile(r"[-*] ")
 
 def sections(markdown: str) -> dict[str, str]:
     """Return the text below each heading of the second level, by heading."""
-    parts = re.split(r"^## (.+)$", _outside_fences(markdown), flags=re.MULTILINE)
-    return {
-        title: body.replace("\0", "#").strip("\n")
-        for title, body in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    parts = re.split(r"^## (.+)$", markdown, flags=re.MULTILINE)
+    return {title: body.strip("\n") for title, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def plain(text: str) -> str:
@@ -169,13 +166,6 @@ def styled(text: str) -> str:
         end = match.end()
     rest = plain(text[end:])
     return "".join(found) + (rest.removeprefix("\\&") if found else rest)
-
-
-def _outside_fences(markdown: str) -> str:
-    """Replace each `#` that begins a line of code by NUL, because it is no heading."""
-    pieces = markdown.split("```")
-    pieces[1::2] = [re.sub(r"^#", "\0", piece, flags=re.MULTILINE) for piece in pieces[1::2]]
-    return "```".join(pieces)
 
 
 def from_markdown(text: str) -> Iterator[str]:
