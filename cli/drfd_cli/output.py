@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -332,7 +332,8 @@ def print_explained_rows(
         print_rows(columns, rows, last_width=last_width)
         return
     told = [clean(cells[-1], 400) for cells in rows]
-    runs = _runs(told)
+    # The indices of neighbours with the same text.
+    runs = [[*run] for _, run in groupby(range(len(told)), key=lambda at: told[at])]
     names = [column.title for column in columns]
     others = [
         max(columns_of(clean(cell)) for cell in cells)
@@ -341,30 +342,20 @@ def print_explained_rows(
     room = max(last_width, width() - sum(others) - _APART * len(others) - 2)
     if all(columns_of(text) <= _MOST_BROKEN * room * 3 // 4 for text in told):
         folded = [list(cells) for cells in rows]
-        for first, last in runs:
-            for at in range(first + 1, last + 1 if columns_of(told[first]) > room else first + 1):
+        for first, *same in runs:
+            for at in same if columns_of(told[first]) > room else ():
                 folded[at][-1] = f"as {clean(rows[first][0])}"
         print_rows(columns, folded, last_width=last_width)
         return
     bare = [[*cells[:-1], ""] for cells in rows]
     head, lines = table_lines([*columns[:-1], Column("")], bare)
-    for first, last in runs:
+    for run in runs:
+        first, last = run[0], run[-1]
         if told[first]:
             ids = f"{clean(rows[first][0])} to {clean(rows[last][0])}: " if first < last else ""
             below = wrapped(ids + told[first], width() - _INDENT - 1)
             lines[last] += [" " * _INDENT + part for part in below]
     click.echo("\n".join([*head, *chain(*lines), ""]), color=has_colour())
-
-
-def _runs(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the first and the last index of each run of equal texts."""
-    found: list[tuple[int, int]] = []
-    for at, text in enumerate(texts):
-        if found and text and texts[found[-1][0]] == text:
-            found[-1] = found[-1][0], at
-        else:
-            found.append((at, at))
-    return found
 
 
 def wrapped(text: str, columns: int) -> list[str]:
