@@ -26,10 +26,10 @@ from drfd.linux.unix_sockets import connect_in_line, peer_of, without_limits
 from drfd_cli import output
 from drfd_cli.commands.submit import fields, warn
 from drfd_cli.options import GroupedHelp, JobCommand, connect, escape_option, job_id, job_options
-from drfd_cli.terminal.attached import Attendance, attend, is_interactive, own_terminal, relay_of
+from drfd_cli.terminal.attached import Attendance, attend, is_interactive
 from drfd_cli.terminal.keeper import HANG_UP, LEAVE, MESSAGE_BYTES, TAKEN, place_of
 from drfd_cli.terminal.pty import AttachSocket, catch_signals
-from drfd_cli.terminal.relay import PtyRelay
+from drfd_cli.terminal.relay import PtyRelay, Terminal
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
@@ -205,9 +205,9 @@ def attach(job_id: Ref, escape: str) -> int:
     if view["state"] in output.WAITING:
         output.say(f"job {job} waits: {output.why_line(view)}")
     signals = catch_signals()
-    terminal = own_terminal()
+    terminal = Terminal(0)
     try:
-        relay = relay_of(terminal, escape, master)
+        relay = PtyRelay(terminal, escape, master)
         relay.remember(seen)
         terminal.go_raw(discard_input=False)
         relay.show_again()

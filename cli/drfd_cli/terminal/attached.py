@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
     from drfd_cli.output import StatusLine
     from drfd_cli.terminal.pty import AttachSocket
-    from drfd_cli.terminal.relay import EscapeCommand, PtyRelay, Terminal
+    from drfd_cli.terminal.relay import EscapeCommand, PtyRelay
 
 #: Seconds between two checks whether drf is in the foreground and the job's terminal is open.
 _POLL_S = 0.5
@@ -69,30 +69,20 @@ def attend(
     terminal = None
     try:
         if is_interactive():
-            terminal = own_terminal()
+            from drfd_cli.terminal.relay import PtyRelay, Terminal
+
+            terminal = Terminal(0)
         job_id = submit()
         relay = None
         if terminal is not None:
             terminal.disable_echo()
-            relay = relay_of(terminal, escape)
+            relay = PtyRelay(terminal, escape)
         attached_run = AttachedRun(client, job_id, attach_socket, relay, signals, is_quiet=is_quiet)
         return attached_run.attend()
     finally:
         if terminal is not None:
             terminal.restore()
         attach_socket.close()
-
-
-def own_terminal() -> Terminal:
-    from drfd_cli.terminal.relay import Terminal
-
-    return Terminal(0)
-
-
-def relay_of(terminal: Terminal, escape: str, master: int | None = None) -> PtyRelay:
-    from drfd_cli.terminal.relay import PtyRelay
-
-    return PtyRelay(terminal, escape.encode() if escape != "none" else None, master)
 
 
 class Attendance(ABC):

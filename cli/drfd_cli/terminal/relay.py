@@ -179,13 +179,14 @@ _SUSPEND_KEY, _SUSPEND_S = b"\x1a", 1.5
 class PtyRelay(Pty):
     """Relays bytes between the terminal of drf and the pty of an attached job."""
 
-    def __init__(self, terminal: Terminal, escape: bytes | None, master: int | None = None) -> None:
-        """`master`: our side of a pty that another process has opened, instead of a new one."""
+    def __init__(self, terminal: Terminal, escape: str, master: int | None = None) -> None:
+        """`escape`: the escape character, or `none`. `master`: our side of a pty that another
+        process has opened, instead of a new one."""
         super().__init__(master)
         self.terminal = terminal
         #: The escape character, or None if there are no escapes.
-        self.escape = escape
-        self._keys = EscapeFilter(escape)
+        self.escape = None if escape == "none" else escape.encode()
+        self._keys = EscapeFilter(self.escape)
         self._to_job = b""
         self._stopped_group: int | None = None
         #: Whether the group has stopped by itself, so that it draws its screen when it goes on.
