@@ -15,9 +15,10 @@ from click.core import ParameterSource
 from drfd.client.connection import Connection
 from drfd.client.option_values import fields_of
 from drfd.client.submission import completed
-from drfd.client.words import Ref
+from drfd.client.words import Ref, parse_id
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.indices import read_array, show_numbers
+from drfd.common.units import AXES
 from drfd.payload.pack import output_fields
 from drfd.protocol.job_options import BY_KEY, OPTIONS, of_field
 from drfd_cli import output
@@ -321,9 +322,9 @@ class Resubmission:
             if new and (not index or (all(indices) and int(index) in _numbers(indices))):
                 found.append({"id": f"{new}_{index}" if index else new, "want": want})
             elif each["live"]:
-                found.append({"id": _ref(awaited), "want": want})
+                found.append({"id": parse_id(awaited), "want": want})
             elif repeat is not None and repeat["live"]:
-                found.append({"id": _ref(repeat["label"]), "want": want})
+                found.append({"id": parse_id(repeat["label"]), "want": want})
                 self._say(
                     f"job {label} waited for job {awaited}; now for job {repeat['label']}, "
                     "which is that again"
@@ -349,10 +350,6 @@ class Resubmission:
 def _state_of(repeat: RepeatView) -> str:
     what = "array" if "array" in repeat else "job"
     return f"{what} {repeat['label']} ({repeat['state']})"
-
-
-def _ref(label: str) -> Ref:
-    return label if "_" in label else int(label)
 
 
 def _numbers(indices: Iterable[str]) -> set[int]:
@@ -418,20 +415,14 @@ class Edits:
 
 #: Fields of which each of several options sets a part.
 _PARTS = {each.field for each in OPTIONS if len(of_field(each.field)) > 1} - {"demand"}
-#: Fields of a demand for the lower ends of ranges, and for the upper ones.
-_ENDS = (
-    ("cores_milli", "cores_max_milli"),
-    ("read_bps", "read_max_bps"),
-    ("write_bps", "write_max_bps"),
-)
 
 
 def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any]:
     found = {**before, **wish}
-    for least, most in _ENDS:
-        if least in wish and most not in wish:
+    for row in AXES.values():
+        if row.field in wish and row.end_field not in wish:
             # A new figure without an upper end is no range.
-            found.pop(most, None)
+            found.pop(row.end_field, None)
     for key in ("gres", "gres_memory", "disks"):
         if key in wish:
             found[key] = {**before.get(key, {}), **wish[key]}
