@@ -248,11 +248,12 @@ _Noreturn static void give_up(const struct plan *plan, long pid)
 static void tell_start(const struct plan *plan, int payload)
 {
 	struct plan notice = *plan;
+	char *state[] = {"DRF_STATE=RUNNING", NULL};
 	int go[2], is_outside;
 	long null = call(openat, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC, 0), null2 = call(dup, null);
 
 	notice.flags |= NOTIFIES;
-	notice.own = with_state(plan->own);
+	notice.own = add_missing(state, plan->own);
 	if (null2 < 0 || call(pipe2, go, O_CLOEXEC) < 0) {
 		call(close, null), call(close, null2);
 		return;

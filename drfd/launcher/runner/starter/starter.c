@@ -94,7 +94,13 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 
 	call(umask, umask & 0777);
 	if (is_notice) {
-		env = with_outputs(env, plan, cwd, out, err);
+		char *outputs[] = {
+			joined("DRF_STDOUT=", output_path(out, cwd, plan->signs)),
+			joined("DRF_STDERR=", output_path(err, cwd, plan->signs)),
+			NULL,
+		};
+
+		env = add_missing(outputs, env);
 		/* The job may have removed its directory; the owner is notified in any case. */
 		if (call(chdir, cwd) < 0)
 			must(call(chdir, "/"), "directory", "/");

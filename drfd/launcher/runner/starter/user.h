@@ -272,30 +272,25 @@ static size_t count_of(char **list)
 	return count;
 }
 
-/* Add those of `defaults` that are neither given nor the job's own. Returns the end of the list. */
-static char **add_missing(char **at, char **defaults, char **given, char **own)
+/* The given variables, and after them those of the others that have other names. */
+static char **add_missing(char **given, char **others)
 {
-	for (; *defaults; defaults++)
-		if (!has_name(given, *defaults) && !has_name(own, *defaults))
-			*at++ = *defaults;
-	return at;
+	size_t count = count_of(given);
+	char **all = take((count + count_of(others) + 1) * sizeof *all), **at = all + count;
+
+	memcpy(all, given, count * sizeof *all);
+	for (; *others; others++)
+		if (!has_name(given, *others))
+			*at++ = *others;
+	*at = NULL;
+	return all;
 }
 
 /* The job's variables, as identity.environment. The list `given` is changed. */
 static char **environment(const struct plan *plan, char **given, const char *cwd)
 {
-	size_t defaults = count_of(plan->defaults) + count_of(plan->openmp_defaults) +
-			  count_of(plan->wait_defaults);
-	size_t most = count_of(given) + defaults + count_of(plan->own);
-	char **env = take((most + 2) * sizeof *env), **at = env, **kept = given;
-	char *pwd = take(strlen(cwd) + 5);
+	char *pwd[] = {joined("PWD=", cwd), NULL}, **kept = given, **env;
 
-	memcpy(pwd, "PWD=", 4);
-	memcpy(pwd + 4, cwd, strlen(cwd) + 1);
-	for (char **each = plan->own; *each; each++)
-		*at++ = *each;
-	if (!has_name(plan->own, pwd))
-		*at++ = pwd;
 	for (char **each = given; *each; each++) {
 		int is_hidden = 0;
 
@@ -305,45 +300,12 @@ static char **environment(const struct plan *plan, char **given, const char *cwd
 			*kept++ = *each;
 	}
 	*kept = NULL;
-	for (char **each = given; *each; each++)
-		if (!has_name(plan->own, *each) && !begins(*each, "PWD="))
-			*at++ = *each;
-	at = add_missing(at, plan->defaults, given, plan->own);
+	env = add_missing(add_missing(add_missing(plan->own, pwd), given), plan->defaults);
 	if (!has_name(given, "OMP_NUM_THREADS="))
-		at = add_missing(at, plan->openmp_defaults, given, plan->own);
+		env = add_missing(env, plan->openmp_defaults);
 	if (!has_name(given, "OMP_WAIT_POLICY="))
-		at = add_missing(at, plan->wait_defaults, given, plan->own);
-	*at = NULL;
+		env = add_missing(env, plan->wait_defaults);
 	return env;
-}
-
-/* The variables that drfd sets, for a command that is told of the start. */
-static char **with_state(char **own)
-{
-	char **more = take((count_of(own) + 2) * sizeof *more), **at = more;
-
-	for (; *own; own++)
-		if (!begins(*own, "DRF_STATE="))
-			*at++ = *own;
-	*at++ = "DRF_STATE=RUNNING";
-	*at = NULL;
-	return more;
-}
-
-/* The variables of a notification: those of the job, and where its outputs are. */
-static char **with_outputs(char **env, const struct plan *plan, const char *cwd, const char *out,
-			   const char *err)
-{
-	size_t count = count_of(env);
-	char **more = take((count + 3) * sizeof *more), **at = more;
-
-	for (; *env; env++)
-		if (!begins(*env, "DRF_STDOUT=") && !begins(*env, "DRF_STDERR="))
-			*at++ = *env;
-	*at++ = joined("DRF_STDOUT=", output_path(out, cwd, plan->signs));
-	*at++ = joined("DRF_STDERR=", output_path(err, cwd, plan->signs));
-	*at = NULL;
-	return more;
 }
 
 /* As os.execvpe. */
