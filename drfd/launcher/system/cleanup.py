@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import partial
 
 from drfd.launcher.attempt_files import Key
+from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork, become_bare
 from drfd.linux import syscalls
 from drfd.linux.kernel_files import get
@@ -127,19 +128,8 @@ def sweep(uid: int) -> None:
 
 def has_processes(uid: int) -> bool:
     """Return whether any living process has this real, effective, saved or file system uid."""
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        try:
-            text = get(f"/proc/{name}/status")
-        except OSError:
-            # The process is gone.
-            continue
-        # The program's name comes first; line feeds in it are escaped.
-        fields = dict(line.partition(":\t")[::2] for line in text.split("\n"))
-        if str(uid) in fields["Uid"].split() and not fields["State"].startswith(("Z", "X")):
-            return True
-    return False
+    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return any(uid in process.uids(pid) and process.start_ticks(pid) is not None for pid in pids)
 
 
 def table(kind: str) -> Iterator[dict[str, int]]:

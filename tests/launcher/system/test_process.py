@@ -12,6 +12,7 @@ import pytest
 
 import kernel_calls
 from drfd.launcher.system import fuse, process
+from drfd.launcher.system.cleanup import has_processes
 from drfd.launcher.system.files import exchange, put
 from drfd.linux.kernel_files import get
 from instance import stat_of
@@ -46,7 +47,7 @@ def test_a_pid_that_comes_round_again_soon_is_not_that_of_a_new_process(
     assert process.is_new(pid) is is_new
 
 
-def test_a_process_lives_when_only_its_main_thread_has_left(start, tmp_path):
+def test_a_process_lives_when_only_its_main_thread_has_left(start, tmp_path, monkeypatch):
     """pthread_exit(3) in main: the kernel shows a zombie, and the other threads run on."""
     code = (
         "import ctypes, os, threading, time\n"
@@ -65,6 +66,9 @@ def test_a_process_lives_when_only_its_main_thread_has_left(start, tmp_path):
     try:
         assert sorted(process.session_members(headless.pid)) == [headless.pid, child]
         assert {headless.pid, child} <= set(process.descendants(os.getpid()))
+        with monkeypatch.context() as alone:
+            alone.setattr(os, "listdir", lambda path: [str(headless.pid)])
+            assert has_processes(os.getuid()), "its user's IPC objects may be in use"
     finally:
         os.kill(child, signal.SIGKILL)
 
