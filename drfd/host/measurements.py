@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -232,16 +232,15 @@ def sample_cgroup(
         cpu_s = None if cpu_ns is None else cpu_ns / 1e9
     if before is not None and cpu_s is not None and cpu_s == before.cpu_s:
         return replace(before, mono_s=mono_s)
-    if UNIFIED in mounts:
-        moved = _read(mounts, "io", cgroup, "io.stat", _io_stat)
-    else:
-        moved = _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", _io_service_bytes)
-    read_bytes, written_bytes = moved or (None, None)
+    moved = disk_counters(mounts, cgroup)
+    if moved is not None and UNIFIED in mounts:
+        # The disks below those made of others (LVM, LUKS, md) count the same bytes.
+        moved = {device: pair for device, pair in moved.items() if not _is_stacked(device)}
     return Sample(
         mono_s=mono_s,
         memory_bytes=_read(mounts, "memory", cgroup, "memory.stat", _kept_memory),
-        read_bytes=read_bytes,
-        written_bytes=written_bytes,
+        read_bytes=None if moved is None else sum(read for read, _ in moved.values()),
+        written_bytes=None if moved is None else sum(written for _, written in moved.values()),
         cpu_s=cpu_s,
     )
 
@@ -270,8 +269,8 @@ def disk_counters(mounts: Mapping[str, str], cgroup: str) -> dict[str, tuple[int
     """Return the bytes that one attempt has read and written by device, "major:minor", or None if
     they cannot be read. A device that it has not used may be missing."""
     if UNIFIED in mounts:
-        return _read(mounts, "io", cgroup, "io.stat", _each_io_stat)
-    return _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", _each_io_service)
+        return _read(mounts, "io", cgroup, "io.stat", _io_stat)
+    return _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", _io_service_bytes)
 
 
 def read_cpu_times() -> CpuTimes:
@@ -407,12 +406,7 @@ def _own_memory(member: psutil.Process) -> int:
         return int(member.memory_info().rss)
 
 
-def _io_service_bytes(text: str) -> tuple[int, int]:
-    """Return the bytes read and written on all disks, on version 1."""
-    return _summed(_each_io_service(text).values())
-
-
-def _each_io_service(text: str) -> dict[str, tuple[int, int]]:
+def _io_service_bytes(text: str) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for line in text.splitlines():
         match line.split():
@@ -423,14 +417,7 @@ def _each_io_service(text: str) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _io_stat(text: str) -> tuple[int, int]:
-    """Return the bytes read and written on all disks. Disks made of others (LVM, LUKS, md) are left
-    out, because the disks below count the same bytes."""
-    each = _each_io_stat(text)
-    return _summed(moved for device, moved in each.items() if not _is_stacked(device))
-
-
-def _each_io_stat(text: str) -> dict[str, tuple[int, int]]:
+def _io_stat(text: str) -> dict[str, tuple[int, int]]:
     found = {}
     for line in text.splitlines():
         device, *pairs = line.split()
@@ -438,11 +425,6 @@ def _each_io_stat(text: str) -> dict[str, tuple[int, int]]:
         if {"rbytes", "wbytes"} <= values.keys():
             found[device] = _count(values["rbytes"]), _count(values["wbytes"])
     return found
-
-
-def _summed(moved: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    pairs = list(moved)
-    return sum(read for read, _ in pairs), sum(written for _, written in pairs)
 
 
 def _is_stacked(device: str) -> bool:
