@@ -448,22 +448,18 @@ class Launcher:
                 log.error(words, *order.key, error, extra=about(job=order.id))
 
     def _launch_or_close(self, assignment: Assignment) -> None:
-        if not self._try_launch(assignment):
-            assignment.close()
-
-    def _try_launch(self, assignment: Assignment) -> bool:
-        """Launch, and report a shortage. Returns whether the payload is still needed."""
-        order = assignment.order
-        key = order.key
+        """Launch, or report a shortage, and close the payload if it is not needed any more."""
         try:
-            return self._launch(assignment)
+            is_needed = self._launch(assignment)
         except OSError as error:
             # The attempt could not even be looked up, so nothing of it has been started.
             short = shortage_of(error, MACHINE)
             if short is None:
                 raise
-            self._fail(key, machine_text(short, error), short)
-            return False
+            self._fail(assignment.order.key, machine_text(short, error), short)
+            is_needed = False
+        if not is_needed:
+            assignment.close()
 
     def _launch(self, assignment: Assignment) -> bool:
         """Launch an attempt, unless it is known, refused or must wait. Returns whether the
@@ -499,7 +495,9 @@ class Launcher:
             return False
         found = self._directory.known(order)
         if found is None:
-            self._look_up(assignment)
+            self._directory.ask(order, partial(self._looked_up, key, assignment))
+            self._stop_looking_up(key)
+            self._looking_up[key] = assignment
             return True
         # The start time that users see is taken here, so that it follows the order of launches.
         space = self._spaces.place_for(key, order.uid)
@@ -518,13 +516,6 @@ class Launcher:
             return False
         reach("launch.after-fork")
         return False
-
-    def _look_up(self, assignment: Assignment) -> None:
-        """Launch an attempt when its user is looked up. Raises OSError."""
-        key = assignment.order.key
-        self._directory.ask(assignment.order, partial(self._looked_up, key, assignment))
-        self._stop_looking_up(key)
-        self._looking_up[key] = assignment
 
     def _stop_looking_up(self, key: Key) -> None:
         if key in self._looking_up:
