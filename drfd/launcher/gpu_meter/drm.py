@@ -211,7 +211,8 @@ def _clients(directory: Path, most: int) -> tuple[dict[_Client, _Use], int, bool
                 continue
             if "drm-driver:" not in text:
                 continue
-            facts = dict(_facts(text))
+            pairs = (line.partition(":") for line in text.splitlines())
+            facts = {name.strip(): value.strip() for name, _, value in pairs}
             pci = facts.get("drm-pdev")
             client = facts.get("drm-client-id")
             if pci is not None and client is not None and (pci, client) not in found:
@@ -219,30 +220,18 @@ def _clients(directory: Path, most: int) -> tuple[dict[_Client, _Use], int, bool
     return found, looks, True
 
 
-def _facts(text: str) -> list[tuple[str, str]]:
-    pairs = (line.partition(":") for line in text.splitlines())
-    return [(name.strip(), value.strip()) for name, _, value in pairs]
-
-
 def _use(facts: dict[str, str]) -> _Use:
     use = _Use(_on_gpu(facts))
     for name, value in facts.items():
-        for prefix, total_prefix in (
-            ("drm-engine-", None),
-            ("drm-cycles-", "drm-total-cycles-"),
-        ):
-            if not name.startswith(prefix) or name.startswith("drm-engine-capacity-"):
-                continue
-            engine = name.removeprefix("drm-")
-            total = None
-            if total_prefix is not None:
-                word = facts.get(total_prefix + name.removeprefix(prefix))
-                total = None if word is None else _amount(word)
-                if total is None:
-                    continue
-            busy = _amount(value)
-            if busy is not None:
-                use.engines[engine] = busy, total
+        busy = _amount(value)
+        total: int | None = None
+        if name.startswith("drm-cycles-"):
+            total = _amount(facts.get(name.replace("drm-", "drm-total-", 1), ""))
+            is_use = total is not None
+        else:
+            is_use = name.startswith("drm-engine-") and not name.startswith("drm-engine-capacity-")
+        if busy is not None and is_use:
+            use.engines[name.removeprefix("drm-")] = busy, total
     return use
 
 
