@@ -39,9 +39,16 @@ class Members(ABC):
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
-    @abstractmethod
     def pids(self) -> list[int]:
         """Return the living processes, those of cgroups further in included."""
+        found: list[int] = []
+        for directory in [self._directory, *inner_groups(self._directory)]:
+            # A threaded cgroup (EOPNOTSUPP) lists its processes in the cgroup around it.
+            with unless_gone(errno.EOPNOTSUPP):
+                words = get(f"{directory}/cgroup.procs").split()
+                # 0 stands for a process outside this pid namespace, which has no pid here.
+                found += [pid for word in words if (pid := int(word))]
+        return found
 
     @abstractmethod
     def is_populated(self) -> bool:
@@ -134,13 +141,6 @@ def _remove(directory: str) -> bool:
 class MembersV1(Members):
     """The processes of a cgroup on version 1, by its directory of the freezer controller."""
 
-    def pids(self) -> list[int]:
-        found: list[int] = []
-        for directory in [self._directory, *inner_groups(self._directory)]:
-            with unless_gone():
-                found += _listed(directory)
-        return found
-
     def is_populated(self) -> bool:
         return bool(self.pids())
 
@@ -153,14 +153,6 @@ class MembersV1(Members):
 
 class MembersV2(Members):
     """The processes of a cgroup on version 2."""
-
-    def pids(self) -> list[int]:
-        found: list[int] = []
-        for inner, _, _ in os.walk(self._directory):
-            # A threaded cgroup (EOPNOTSUPP) lists its processes in the cgroup around it.
-            with unless_gone(errno.EOPNOTSUPP):
-                found += _listed(inner)
-        return found
 
     def is_populated(self) -> bool:
         with unless_gone():
@@ -199,11 +191,6 @@ def is_of_this_boot(attempt: Attempt) -> bool:
     """Return whether the attempt is of this boot, or its record is damaged: then the start times of
     its processes tell."""
     return attempt.created["boot_id"] in (None, process.boot_id())
-
-
-def _listed(directory: str) -> list[int]:
-    # 0 stands for a process outside this pid namespace, which has no pid here.
-    return [pid for word in get(f"{directory}/cgroup.procs").split() if (pid := int(word))]
 
 
 _SUBORDINATES = Subordinates()
