@@ -22,7 +22,7 @@ import psutil
 from drfd.core.decisions.outcome import Sample
 from drfd.core.model.job import Usage
 from drfd.host.disks import SYS_DEV_BLOCK
-from drfd.linux.kernel_files import get
+from drfd.linux.kernel_files import get, word_in
 
 _NO_LIMIT = 1 << 60
 _ARC = Path("/proc/spl/kstat/zfs/arcstats")
@@ -188,17 +188,9 @@ Pressure = dict[str, dict[str, float | None]]
 
 def read_pressure(directory: Path = PRESSURE) -> Pressure | None:
     """Return the pressure by resource, or None if the kernel keeps no such figures."""
-    found = {name: _read_pressure(directory / name) for name in _RESOURCES}
-    known = {name: each for name, each in found.items() if each is not None}
-    return {name: known.get(name, _figures("")) for name in _RESOURCES} if known else None
-
-
-def _read_pressure(path: Path) -> dict[str, float | None] | None:
-    try:
-        return _figures(path.read_text())
-    except OSError:
-        # PSI is not built in, or switched off (EOPNOTSUPP).
-        return None
+    # None can be read where PSI is not built in, or switched off (EOPNOTSUPP).
+    texts = {name: word_in(f"{directory}/{name}") for name in _RESOURCES}
+    return {name: _figures(text) for name, text in texts.items()} if any(texts.values()) else None
 
 
 def _figures(text: str) -> dict[str, float | None]:
