@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from drfd.devices.gpu import AMD, INTEL, NVIDIA
 from drfd.devices.kernel_files import driver, entries
-from drfd.linux.kernel_files import get_record
+from drfd.linux.kernel_files import word_in
 
 #: Vendors by their numbers on a PCI bus, and the driver with which programs can compute.
 _VENDORS = {
@@ -38,11 +38,8 @@ def other_displays(found: Collection[str], root: Path = Path("/")) -> tuple[Disp
     displays = []
     for address in sorted(entries(above)):
         device = f"{above}/{address}"
-        try:
-            vendor = get_record(f"{device}/vendor").strip()
-            is_display = get_record(f"{device}/class").startswith(_DISPLAY)
-        except OSError:
-            continue
+        vendor = word_in(f"{device}/vendor")
+        is_display = word_in(f"{device}/class").startswith(_DISPLAY)
         if is_display and vendor in _VENDORS and address not in found:
             displays.append(
                 Display(address, _VENDORS[vendor][0], driver(device), _VENDORS[vendor][1])

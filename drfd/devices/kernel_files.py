@@ -6,7 +6,7 @@ import os
 
 from drfd.devices.gpu import GpuFault
 from drfd.linux.device_nodes import CHARACTER, DeviceNode
-from drfd.linux.kernel_files import get_record
+from drfd.linux.kernel_files import get_record, word_in
 
 #: The major number of graphics nodes (Documentation/admin-guide/devices.txt of Linux).
 GRAPHICS_MAJOR = 226
@@ -30,10 +30,7 @@ def number(text: str) -> int | None:
 def numa_node(device: str) -> int | None:
     """Return the memory node of the PCI device in this directory of sysfs, or None if the kernel
     does not know one."""
-    try:
-        return number(get_record(f"{device}/numa_node"))
-    except OSError:
-        return None
+    return number(word_in(f"{device}/numa_node"))
 
 
 def driver(device: str) -> str:

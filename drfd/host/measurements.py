@@ -159,11 +159,9 @@ def _limits_above(mount: str, path: str, name: str) -> Iterator[tuple[Path, int]
     """Yield the limits of a cgroup and of its ancestors, all of which hold, with directories."""
     here = Path(mount + path)
     for directory in (here, *here.parents):
-        try:
-            yield directory, int((directory / name).read_text())
-        except (OSError, ValueError):
-            # The file is missing, or contains "max".
-            continue
+        # The file is missing, or contains "max".
+        if (text := word_in(f"{directory}/{name}")).isdecimal():
+            yield directory, int(text)
 
 
 def default_reserve(memory_bytes: int) -> int:

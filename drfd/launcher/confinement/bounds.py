@@ -10,10 +10,9 @@ import os
 import resource
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from drfd.launcher.confinement.cgroup_files import ancestors, find_mounts, find_unified
-from drfd.linux.kernel_files import get
+from drfd.linux.kernel_files import get, word_in
 
 #: Share of the kernel's processes that is kept for the system and drfd itself (one in
 #: `_RESERVE_PART`), and its least number.
@@ -100,9 +99,6 @@ def _own_cgroups(mountinfo: str) -> Collection[str]:
 
 
 def _limit_in(cgroup: str) -> int | None:
-    try:
-        text = Path(cgroup, "pids.max").read_text().strip()
-    except OSError:
-        # The root cgroup has no limit, and a container does not see all of them.
-        return None
-    return None if text == "max" else int(text)
+    # The root cgroup has no limit, and a container does not see all of them.
+    text = word_in(f"{cgroup}/pids.max")
+    return None if text in ("", "max") else int(text)

@@ -24,6 +24,7 @@ from heapq import nlargest
 from typing import TypedDict
 
 from drfd.launcher.gpu_meter.kinds import MAX_LINE_BYTES
+from drfd.linux.kernel_files import word_in
 
 #: Sums of the processes of each user on a GPU in a line that would be too long with all of them:
 #: the largest number that fits.
@@ -74,7 +75,7 @@ def process_reading(pid: int, memory: int | None, utilisation: int | None) -> Pr
 def uid_of(directory: str | os.PathLike[str]) -> int | None:
     """Return the real uid of the process with this directory in /proc, or None if it is gone or
     hidden. The owner of the directory is root where a process forbids that it is inspected."""
-    for line in _lines(f"{directory}/status"):
+    for line in word_in(f"{directory}/status").splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])
     return None
@@ -82,15 +83,8 @@ def uid_of(directory: str | os.PathLike[str]) -> int | None:
 
 def _cgroups(pid: int) -> list[str]:
     """Return the different paths of a process in the hierarchies of cgroups."""
-    return sorted({line.split(":", 2)[2] for line in _lines(f"/proc/{pid}/cgroup") if ":/" in line})
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    lines = word_in(f"/proc/{pid}/cgroup").splitlines()
+    return sorted({line.split(":", 2)[2] for line in lines if ":/" in line})
 
 
 def lost_reading(pci: str, uuid: str | None) -> GpuReading:
