@@ -441,13 +441,17 @@ def make_pass_context(
 
 @dataclass
 class Backfill:
-    """The reservations as they stand while a pass runs."""
+    """What is free and what is reserved while a pass runs."""
 
     pass_context: PassContext
     #: What nodes hold now, and their limits.
     share_tree: ShareTree
+    #: The resources that are left on the machine.
+    free: Vector
     #: The reservations in order: no later one may delay an earlier one.
     reservations: list[Reservation] = field(default_factory=list)
+    #: The jobs that the pass has admitted with what they hold, in order.
+    admitted: dict[int, Vector] = field(default_factory=dict)
 
     def may_renew(self, before: Reservation) -> bool:
         return before.is_forced or self.may_add(before.within)
@@ -472,75 +476,66 @@ class Backfill:
         nodes = (ROOT, *path_up(leaf)) if self.reservations else ()
         return any(not each.extras.keys().isdisjoint(nodes) for each in self.reservations)
 
-    def never_fits(
-        self, job_id: int, leaf: str, demand: Vector, free: Vector, admitted: Mapping[int, Vector]
-    ) -> bool:
-        """Return whether the job would not fit even when all jobs have ended. `admitted` as for
-        `reserve`."""
-        return self._shadows(job_id, leaf, demand, ROOT, free, admitted) is None
+    def never_fits(self, job_id: int, leaf: str, demand: Vector) -> bool:
+        """Return whether the job would not fit even when all jobs have ended."""
+        return self._shadows(job_id, leaf, demand, ROOT) is None
 
-    def deadline_s(self, demand: Vector, free: Vector) -> float | None:
-        """Return the time by which a job of this demand that starts in `free` now must have
-        ended, so that it delays no reservation of the machine; infinity if it may run on, or None
-        if no job of this demand may start, however short."""
-        there = at_node(self.reservations, ROOT)
+    def deadline_s(self, demand: Vector) -> float | None:
+        """Return the time by which a job of this demand that starts now must have ended, so that it
+        delays no reservation of the machine; infinity if it may run on, or None if no job of this
+        demand may start, however short."""
+        there, free = at_node(self.reservations, ROOT), self.free
         starts = sorted([each.start_s for each in there], reverse=True)
         allowed = (
             until_s for until_s in (inf, *starts) if _delayed(there, demand, until_s, free) is None
         )
         return next(allowed, None)
 
-    def allows(self, demand: Vector, job_id: int, leaf: str, free: Vector) -> bool:
-        return self.delayed_reservation(demand, job_id, leaf, free) is None
+    def allows(self, demand: Vector, job_id: int, leaf: str) -> bool:
+        return self.delayed_reservation(demand, job_id, leaf) is None
 
-    def delayed_reservation(
-        self, demand: Vector, job_id: int, leaf: str, free: Vector
-    ) -> Reservation | None:
+    def delayed_reservation(self, demand: Vector, job_id: int, leaf: str) -> Reservation | None:
         """Return the first reservation that the job would delay if it started now, or None."""
         if not self.reservations:
             return None
         for path in (ROOT, *self.share_tree.limited_nodes(leaf)):
-            found = self._delayed_at(path, demand, job_id, free)
+            found = self._delayed_at(path, demand, job_id)
             if found is not None:
                 return found
         return None
 
-    def _delayed_at(
-        self, path: str, demand: Vector, job_id: int, free: Vector
-    ) -> Reservation | None:
+    def _delayed_at(self, path: str, demand: Vector, job_id: int) -> Reservation | None:
         end_s = self.pass_context.end_s(job_id)
         others = [each for each in at_node(self.reservations, path) if each.job_id != job_id]
         if job_id in self.pass_context.suspended:
             # A drain may be waiting for the memory of this job, which must run and end to free it.
             others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
-        return _delayed(others, demand, end_s, self._room(path, free)) if others else None
+        return _delayed(others, demand, end_s, self._room(path)) if others else None
 
-    def _room(self, path: str, free: Vector) -> Vector:
-        return free if path == ROOT else self.share_tree.room_below(path)
+    def _room(self, path: str) -> Vector:
+        return self.free if path == ROOT else self.share_tree.room_below(path)
 
     def obstacle(
-        self, demand: Vector, job_id: int, leaf: str, free: Vector, *, beside: bool = True
+        self, demand: Vector, job_id: int, leaf: str, *, beside: bool = True
     ) -> str | None:
         """Return the innermost node that keeps the job from starting now: by its limit, which of
         the root is what is free, or if `beside` by a reservation there. None if it may start."""
         for path in (*self.share_tree.limited_nodes(leaf), ROOT):
-            if not fits(demand, self._room(path, free)):
+            if not fits(demand, self._room(path)):
                 return path
-            if beside and self._delayed_at(path, demand, job_id, free) is not None:
+            if beside and self._delayed_at(path, demand, job_id) is not None:
                 return path
         return None
 
-    def placed(self, demand: Vector, job_id: int, free: Vector) -> Vector:
-        """Return what a job that starts now in `free` holds, which leaves the reserved jobs their
-        instances if it can."""
-        if not (isinstance(free, Room) and self.reservations):
-            return placed(demand, free)
-        there = at_node(self.reservations, ROOT)
-        left = left_by(there, self.pass_context.end_s(job_id), free)
-        return place(demand, left) or placed(demand, free)
-
-    def admit(self, held: Vector, job_id: int, leaf: str) -> None:
-        """Take a job that starts now out of the extras of the reservations."""
+    def admit(self, demand: Vector, job_id: int, leaf: str) -> None:
+        """Take what a job that starts now holds out of what is free, and out of the extras of the
+        reservations. It leaves the reserved jobs their instances if it can."""
+        held = None
+        if isinstance(self.free, Room) and self.reservations:
+            there = at_node(self.reservations, ROOT)
+            held = place(demand, left_by(there, self.pass_context.end_s(job_id), self.free))
+        self.admitted[job_id] = held = held or placed(demand, self.free)
+        self.free = minus(self.free, held)
         if self.reservations:
             end_s, nodes = self.pass_context.end_s(job_id), (ROOT, *path_up(leaf))
             self.reservations = [taken(each, held, end_s, nodes) for each in self.reservations]
@@ -551,16 +546,12 @@ class Backfill:
         leaf: str,
         demand: Vector,
         within: str = ROOT,
-        *,
-        free: Vector,
-        admitted: Mapping[int, Vector],
         before: Reservation | None = None,
     ) -> bool:
-        """Reserve for the job at the node `within`, in place of a reservation further in;
-        `admitted` is what the jobs hold that this pass has admitted. Returns whether the job would
-        fit there at any time."""
+        """Reserve for the job at the node `within`, in place of a reservation further in. Returns
+        whether the job would fit there at any time."""
         others = [each for each in self.reservations if each.job_id != job_id]
-        found = self._shadows(job_id, leaf, demand, within, free, admitted, others)
+        found = self._shadows(job_id, leaf, demand, within, others)
         if found is None:
             return False
         context, now_s = self.pass_context, self.pass_context.now_s
@@ -603,8 +594,6 @@ class Backfill:
         leaf: str,
         demand: Vector,
         within: str,
-        free: Vector,
-        admitted: Mapping[int, Vector],
         reservations: Sequence[Reservation] = (),
     ) -> dict[str, Shadow] | None:
         """Return the shadow at each node that counts; all have the same time. None if the job
@@ -623,9 +612,9 @@ class Backfill:
                 at = shadow(
                     demand,
                     context.length_s(job_id),
-                    free=self._room(path, free),
+                    free=self._room(path),
                     now_s=start_s,
-                    ends=self._ends_at(path, admitted),
+                    ends=self._ends_at(path),
                     reservations=at_node(reservations, path),
                 )
                 if at is None:
@@ -634,13 +623,13 @@ class Backfill:
             if all(each.start_s == start_s for each in found.values()):
                 return found
 
-    def _ends_at(self, path: str, admitted: Mapping[int, Vector]) -> Sequence[LineEnd]:
+    def _ends_at(self, path: str) -> Sequence[LineEnd]:
         """Return the ends of the jobs below the node, with those that this pass has admitted."""
         context, is_root = self.pass_context, path == ROOT
         ends = context.ends() if is_root else self._ends_below[path]
         started = [
             (context.end_s(each), each, held if is_root else tuple(held))
-            for each, held in admitted.items()
+            for each, held in self.admitted.items()
             if is_root or path in path_up(context.leaf(each))
         ]
         return sorted([*ends, *started], key=_time) if started else ends

@@ -149,8 +149,8 @@ class Plan:
         has its leaf, which may be newer than the pass."""
         if self.pass_context is None:
             return None
-        backfill = Backfill(self.pass_context, share_tree, list(self.reservations))
-        return backfill.delayed_reservation(demand, job_id, leaf, self.free)
+        backfill = Backfill(self.pass_context, share_tree, self.free, list(self.reservations))
+        return backfill.delayed_reservation(demand, job_id, leaf)
 
 
 #: A policy changes no table, and gives out no more of a resource than is free.
@@ -168,10 +168,7 @@ class _Pass:
         self.pass_context = pass_input.pass_context or UNTIMED
         self.wait_index.begin(self.pass_context, make_rank, lead_room)
         self.share_tree = self.wait_index.share_tree
-        self.free = pass_input.free
-        self.backfill = Backfill(self.pass_context, self.share_tree)
-        #: The admitted jobs with what they hold, in order.
-        self.admitted: dict[int, Vector] = {}
+        self.backfill = Backfill(self.pass_context, self.share_tree, pass_input.free)
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
         self._max_starts, self._shortages = pass_input.max_starts, pass_input.shortages
@@ -185,7 +182,7 @@ class _Pass:
     def find_startable(self) -> None:
         # Thousands may wait for unlike demands: the sums first, which are compared at once, and
         # what limits leave.
-        index, sums = self.wait_index, tuple(self.free)
+        index, sums = self.wait_index, tuple(self.backfill.free)
         self.fitting = [demand for demand in self.fitting if fits(demand, sums)]
         if index.shares.has_limits and len(self.fitting) > len(index.first):
             room = {leaf: self.share_tree.headroom(leaf, sums) for leaf in index.first}
@@ -204,16 +201,16 @@ class _Pass:
         delays no reservation; None if there is no room for it, however short it is."""
         if demand not in self._deadlines:
             deadline_s: float | None = inf
-            if not fits(demand, self.free):
+            if not fits(demand, self.backfill.free):
                 deadline_s = None
             elif self.backfill.reservations:
-                deadline_s = self.backfill.deadline_s(demand, self.free)
+                deadline_s = self.backfill.deadline_s(demand)
             self._deadlines[demand] = deadline_s
         return self._deadlines[demand]
 
     @property
     def is_cut(self) -> bool:
-        return len(self.admitted) >= self._max_starts
+        return len(self.backfill.admitted) >= self._max_starts
 
     def first_start(
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
@@ -230,7 +227,7 @@ class _Pass:
                 self._deadline_s(demand) is not None
                 and share_tree.is_within_limits(leaf, demand)
                 and (not promise_only or share_tree.keeps_promise(leaf, demand))
-                and self.backfill.allows(demand, entry[1], leaf, self.free)
+                and self.backfill.allows(demand, entry[1], leaf)
             ):
                 return entry, demand
         return None
@@ -239,36 +236,34 @@ class _Pass:
         """Start a job. Returns whether jobs of other leaves may not start any more because of it,
         so that the order must be asked for again."""
         (_, job_id), demand = head
-        held = self.backfill.placed(demand, job_id, self.free)
         if self.backfill.concerns(leaf):
             self.reasons[job_id] = StartReason.BACKFILL
-        self.backfill.admit(held, job_id, leaf)
-        self.admitted[job_id] = held
-        self.free = minus(self.free, held)
+        self.backfill.admit(demand, job_id, leaf)
         self._deadlines.clear()
         return self.wait_index.take(leaf, head, self.pass_context)
 
     def resume_suspended(self) -> None:
         """Resume suspended jobs: others may wait for the memory that these keep until they have
         ended."""
+        backfill = self.backfill
         for job_id, (leaf, demand) in sorted(self.pass_context.suspended.items()):
             entry = self.pass_context.entry(job_id)
             if (
                 entry is not None
-                and job_id not in self.admitted
-                and fits(demand, self.free)
+                and job_id not in backfill.admitted
+                and fits(demand, backfill.free)
                 and self.share_tree.is_within_limits(leaf, demand)
-                and self.backfill.allows(demand, job_id, leaf, self.free)
+                and backfill.allows(demand, job_id, leaf)
             ):
                 self.start(leaf, (entry, demand))
 
     def plan(self, **more: Any) -> Plan:
         """Return the decisions; `more` are what only some policies know."""
         return Plan(
-            admitted=list(self.admitted),
-            held=self.admitted,
+            admitted=list(self.backfill.admitted),
+            held=self.backfill.admitted,
             reasons=self.reasons,
-            free=self.free,
+            free=self.backfill.free,
             find_order=self.wait_index.order,
             reservations=tuple(self.backfill.reservations),
             shortages=self._shortages,
@@ -327,7 +322,7 @@ class _DrfPass(_Pass):
         """Return whether no job of the leaf may start now, because the guard is its first."""
         (_, job_id), demand = self.wait_index.first[leaf]
         while job_id == self.starvation_guard:
-            if not self.backfill.never_fits(job_id, leaf, demand, self.free, self.admitted):
+            if not self.backfill.never_fits(job_id, leaf, demand):
                 return True
             # No job need wait behind one that would not fit even after the end of all jobs.
             self._never_fitting.add((self._scope(leaf), demand))
@@ -343,7 +338,7 @@ class _DrfPass(_Pass):
             (_, job_id), demand = self.wait_index.first[leaf]
             if not self.pass_context.has_waited_too_long(job_id):
                 return None
-            path = self.backfill.obstacle(demand, job_id, leaf, self.free, beside=False)
+            path = self.backfill.obstacle(demand, job_id, leaf, beside=False)
             if (
                 path is not None
                 and fits(demand, self.wait_index.shares.most(leaf))
@@ -371,7 +366,7 @@ class _DrfPass(_Pass):
             if self.share_tree.is_last(leaf) and not before.is_forced:
                 # Nothing is kept from leaves that come first.
                 continue
-            if self.backfill.obstacle(demand, job_id, leaf, self.free) is None:
+            if self.backfill.obstacle(demand, job_id, leaf) is None:
                 self.start(leaf, (entry, demand))
                 self.reasons[job_id] = StartReason.RESERVATION
             else:
@@ -495,14 +490,15 @@ class _DrfPass(_Pass):
         if not self.backfill.reservations:
             return
         index, tree, kept = self.wait_index, self.share_tree, dict[str, Vector]()
-        fitting = [each for each in self.fitting if each in index.leaves and fits(each, self.free)]
+        free = self.backfill.free
+        fitting = [each for each in self.fitting if each in index.leaves and fits(each, free)]
         #: What is left of what is free, and of limits.
-        left = {ROOT: self.free}
+        left = {ROOT: free}
         lines = [zip(index.alike[each], repeat(each)) for each in fitting]
         for ((_, job_id), leaf), demand in merge(*lines):
             if not fits(demand, left[ROOT]):
                 continue
-            delayed = self.backfill.delayed_reservation(demand, job_id, leaf, self.free)
+            delayed = self.backfill.delayed_reservation(demand, job_id, leaf)
             if delayed is None:
                 continue
             nodes = (ROOT, *tree.limited_nodes(leaf))
@@ -526,7 +522,7 @@ class _DrfPass(_Pass):
         """Return whether a reserved job may be expected to start later than when others were held
         back for it: it waits for the machine now, or a job has passed that delays it."""
         extras = (extra for each in self.backfill.reservations for extra in each.extras.values())
-        has_delayed = bool(self.admitted) and any(min(extra) < 0 for extra in extras)
+        has_delayed = bool(self.backfill.admitted) and any(min(extra) < 0 for extra in extras)
         return self._has_moved_reservation or has_delayed
 
     def next_pass_s(self) -> float | None:
@@ -545,12 +541,12 @@ class _DrfPass(_Pass):
                 due_s = min(due_s, repaid_s)
         leaves = self.wait_index.leaves
         if reserved_s > context.now_s and any(
-            fits(demand, self.free) for demand in self.fitting if demand in leaves
+            fits(demand, backfill.free) for demand in self.fitting if demand in leaves
         ):
             ends = context.ends()
             at = bisect_right(ends, context.now_s, key=itemgetter(0))
             ends_s = [end_s for end_s, *_ in ends[at : at + 1]]
-            ends_s += map(context.end_s, self.admitted)
+            ends_s += map(context.end_s, backfill.admitted)
             due_s = min([due_s, *[each for each in ends_s if context.now_s < each <= reserved_s]])
         return due_s if due_s < inf else None
 
@@ -574,7 +570,7 @@ class _DrfPass(_Pass):
         """Reserve for the leaf's first job if it cannot start and has waited long enough. Returns
         whether anything was reserved."""
         (_, job_id), demand = self.wait_index.first[leaf]
-        path = self.backfill.obstacle(demand, job_id, leaf, self.free)
+        path = self.backfill.obstacle(demand, job_id, leaf)
         was_limited = limited.pop(leaf, None) is not None
         if (
             path is not None
@@ -602,10 +598,8 @@ class _DrfPass(_Pass):
         within: str,
         before: Reservation | None = None,
     ) -> bool:
-        free, admitted, count = self.free, self.admitted, len(self.backfill.reservations)
-        if not self.backfill.reserve(
-            job_id, leaf, demand, within, free=free, admitted=admitted, before=before
-        ):
+        count = len(self.backfill.reservations)
+        if not self.backfill.reserve(job_id, leaf, demand, within, before):
             self._hopeless.add((within, self._scope(leaf), demand))
             return False
         self._has_moved_reservation |= len(self.backfill.reservations) == count
@@ -688,13 +682,13 @@ class _BaselinePass(_Pass):
         while (
             not self.is_cut
             and (is_strict or self.has_startable)
-            and (max_starts is None or len(self.admitted) < max_starts)
+            and (max_starts is None or len(self.backfill.admitted) < max_starts)
             and (leaf := turns.first()) is not None
         ):
             head = self.wait_index.leads(leaf) if is_strict else self.first_start(leaf)
             if head is None or not fits(head[1], self.wait_index.shares.most(leaf)):
                 turns.drop(leaf)
-            elif not fits(head[1], self.free):
+            elif not fits(head[1], self.backfill.free):
                 return leaf, head
             elif not self.share_tree.is_within_limits(leaf, head[1]):
                 turns.drop(leaf)
@@ -707,8 +701,7 @@ class _BaselinePass(_Pass):
     def backfill_behind(self, leaf: str, head: Head) -> None:
         """Start jobs that do not delay the one that nobody may pass, in the order of submission."""
         (_, job_id), demand = head
-        backfill, free, admitted = self.backfill, self.free, self.admitted
-        if not backfill.reserve(job_id, leaf, demand, free=free, admitted=admitted):
+        if not self.backfill.reserve(job_id, leaf, demand):
             return
         self._deadlines.clear()
         line: list[tuple[bool, int, str]] = []
