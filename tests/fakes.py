@@ -413,8 +413,7 @@ class Bench:
             self.ledger.jobs.values(),
             arrays=self.ledger.arrays.live(),
             next_id=self.ledger.next_id,
-            drained=self.ledger.drained,
-            node_drains=self.ledger.node_drains,
+            drains=self.ledger.drains,
         )
         assert tables(rebuilt) == tables(self.ledger), "the live jobs give other books"
         pairs = zip(self.ledger.allocated, self.rules.shares.capacity, strict=True)

@@ -523,7 +523,7 @@ class EventFold:
         away = self._rules.capacity if self._is_away else NOTHING
         amounts = {
             Obstacle.AWAY: self._sum([away, *self._of_nodes(self._nodes_away)]),
-            Obstacle.DRAINED: self._sum([drained, *self._of_nodes(self._ledger.node_drains)]),
+            Obstacle.DRAINED: self._sum([drained, *self._of_nodes(self._ledger.drains)]),
             Obstacle.OUTSIDE: self._sum([self._load.kept, *self._of_others_jobs()]),
         }
         for obstacle, kept in amounts.items():
@@ -532,7 +532,7 @@ class EventFold:
     def _of_others_jobs(self) -> list[Resources]:
         """Return what others' jobs have of the nodes that are open, of each at most what it has."""
         assert self._rules is not None
-        closed = {*self._nodes_away, *self._ledger.node_drains}
+        closed = {*self._nodes_away, *self._ledger.drains}
         used = {name: each for name, each in self._load.elsewhere if name not in closed}
         return [
             NOTHING.with_amounts(

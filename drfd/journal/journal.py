@@ -321,8 +321,7 @@ class Journal:
                     next_id=max(
                         last_id + 1, self.arrays.last_id() + 1, int(self._fact("next_id") or 1)
                     ),
-                    drained=drains.pop("", None),
-                    node_drains=drains,
+                    drains=drains,
                     ended=self._ended,
                 )
             except (TypeError, LookupError, AssertionError) as error:

@@ -161,8 +161,7 @@ def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(bo
     left = [each for each in journal.events() if isinstance(each, ev.Drained)]
     assert left == [of_n1, of_n2, *others[-2:]]
     loaded = open_journal().load(Axes())
-    assert loaded.node_drains == {"n1": of_n1, "n2": of_n2}
-    assert loaded.drained is None
+    assert loaded.drains == {"n1": of_n1, "n2": of_n2}
 
 
 def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(book):

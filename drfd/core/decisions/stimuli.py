@@ -325,12 +325,10 @@ class DrainAsked(Stimulus):
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
         if not self.actor.is_admin:
             raise NotPermitted("not-admin", "only an administrator may drain or undrain")
-        node, before = self.node, ledger.drained
-        if node:
-            before = ledger.node_drains.get(node)
-            # A node that was removed from the configuration may still be undrained.
-            if before is None:
-                job_requests.refuse_unknown_node(node, ledger.axes)
+        node, before = self.node, ledger.drains.get(self.node)
+        # A node that was removed from the configuration may still be undrained.
+        if node and before is None:
+            job_requests.refuse_unknown_node(node, ledger.axes)
         if before is None and not self.on:
             return []
         if before is not None and self.on and self.reason in (None, before.reason):

@@ -120,7 +120,8 @@ def _task_states(array_state: ArrayState, ledger: Ledger) -> tuple[tuple[JobStat
 
 
 def drained(case: Case) -> Wait | None:
-    return None if case.ledger.drained is None else _draining(case.ledger.drained)
+    stop = case.ledger.drains.get("")
+    return None if stop is None else _draining(stop)
 
 
 def _draining(stop: ev.Drained) -> waits.Draining:
@@ -165,7 +166,7 @@ def nodes_closed(case: Case) -> Wait | None:
     ledger, names = case.ledger, _closed_nodes(case.demand, case.ledger, case.rules)
     found = []
     for name in names:
-        stop = ledger.node_drains.get(name)
+        stop = ledger.drains.get(name)
         away_s, told = ledger.nodes_away.get(name), None if stop is None else _draining(stop)
         found.append(waits.ClosedNode(name, away_s, told))
     if not found:

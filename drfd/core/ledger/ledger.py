@@ -192,10 +192,8 @@ class Ledger:
         #: (Unix time, job id) of jobs with an earliest start time.
         self.begins = Begins()
         self.next_id = 1
-        #: The event that stopped launching, or None while jobs are launched.
-        self.drained: ev.Drained | None = None
-        #: The nodes on which launching is stopped, each with the event that did it.
-        self.node_drains: dict[str, ev.Drained] = {}
+        #: The nodes on which launching is stopped, each with the event that did it; "" for all.
+        self.drains: dict[str, ev.Drained] = {}
         #: The nodes whose launcher is away, each since when (Unix time); the owner of the ledger
         #: may replace them.
         self.nodes_away: Mapping[str, float] = {}
@@ -219,8 +217,7 @@ class Ledger:
         *,
         arrays: Iterable[LiveArray] = (),
         next_id: int = 1,
-        drained: ev.Drained | None = None,
-        node_drains: Mapping[str, ev.Drained] = MappingProxyType({}),
+        drains: Mapping[str, ev.Drained] = MappingProxyType({}),
         shortages: Shortages | None = None,
         ended: Callable[[Sequence[int]], Mapping[int, End]] | None = None,
     ) -> Ledger:
@@ -233,7 +230,7 @@ class Ledger:
         for job in jobs:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
-        ledger.drained, ledger.node_drains = drained, dict(node_drains)
+        ledger.drains = dict(drains)
         ledger.shortages = (
             Shortages.of_jobs(ledger.jobs.values()) if shortages is None else shortages
         )
@@ -256,8 +253,7 @@ class Ledger:
             self.jobs.values(),
             arrays=self.arrays.live(),
             next_id=self.next_id,
-            drained=self.drained,
-            node_drains=self.node_drains,
+            drains=self.drains,
             shortages=Shortages(self.shortages),
             ended=lambda ids: self.dependents.ended,
         )
@@ -277,11 +273,11 @@ class Ledger:
     @property
     def closed_nodes(self) -> frozenset[str]:
         """The nodes on which nothing starts now."""
-        return frozenset((*self.node_drains, *self.nodes_away))
+        return frozenset((*self.drains, *self.nodes_away)) - {""}
 
     @property
     def draining(self) -> bool:
-        return self.drained is not None
+        return "" in self.drains
 
     @property
     def is_empty(self) -> bool:
@@ -387,20 +383,14 @@ class Ledger:
             for leaf, ids in self.allocations.items()
         }
 
-    def _note_drain(self, event: ev.Drained) -> None:
-        if not event.node:
-            self.drained = event if event.on else None
-        elif event.on:
-            self.node_drains[event.node] = event
-        else:
-            self.node_drains.pop(event.node, None)
-
     def apply(self, event: ev.Event) -> Job | None:
         """Apply the event, and return the job after it, or None if it is not about a job. Raises
         InvalidTransition, and changes nothing, when the state of the job does not allow it."""
         self.latest_array = None
         if isinstance(event, ev.Drained):
-            self._note_drain(event)
+            self.drains.pop(event.node, None)
+            if event.on:
+                self.drains[event.node] = event
             return None
         if isinstance(event, ev.IdsRaised):
             self.next_id = max(self.next_id, event.next_id)

@@ -346,8 +346,8 @@ class Requests:
             )
         )
         reply: replies.DrainReply = {"draining": self.engine.ledger.draining}
-        if self.engine.ledger.node_drains:
-            reply["nodes"] = sorted(self.engine.ledger.node_drains)
+        if nodes := sorted(filter(None, self.engine.ledger.drains)):
+            reply["nodes"] = nodes
         return reply
 
     @verb(msg.NodesRequest)

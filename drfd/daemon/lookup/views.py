@@ -633,9 +633,9 @@ def machine_views(
     found: list[replies.MachineView] = []
     for node in nodes:
         since_s = ledger.nodes_away.get(node.name) if ledger.axes.nodes else away_since_s
-        own = ledger.node_drains.get(node.name) if node.name else None
+        own = ledger.drains.get(node.name) if node.name else None
         state, since_s, text = _standing(
-            since_s, own or ledger.drained, causes.get(node.name) or _NO_LAUNCHER
+            since_s, own or ledger.drains.get(""), causes.get(node.name) or _NO_LAUNCHER
         )
         view: replies.MachineView = {
             "name": node.name,
@@ -687,7 +687,7 @@ def external_view(external: ExternalLoad | None) -> replies.ExternalView | None:
 
 def drain_part(ledger: Ledger) -> replies.DrainPart:
     """Return what is added to a reply while launching is stopped."""
-    return {} if ledger.drained is None else {"drain": _drain_view(ledger.drained)}
+    return {"drain": _drain_view(ledger.drains[""])} if ledger.draining else {}
 
 
 def _drain_view(stop: ev.Drained) -> replies.DrainView:
