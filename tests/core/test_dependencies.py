@@ -205,7 +205,7 @@ def unix(at_s: int) -> int:
 def test_a_job_starts_at_its_begin_time_and_not_before(bench):
     job_id = bench.submit(spec(begin_s=unix(60)))
     assert bench.schedule() == []
-    assert reason(bench, job_id) == StartsFrom(unix(60), None)
+    assert reason(bench, job_id) == StartsFrom(unix(60))
     assert bench.feed(st.Tick(now(59.9))) == []
     bench.feed(st.Tick(now(60.5)))
     assert bench.job(job_id).eligible_at == now(60.5).at_s

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from core.worlds import CAROL, DAVE, ERIN, of, pass_over, why
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.outcome import AttemptCount
 from drfd.core.explain import waits
 from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import (
@@ -517,8 +516,8 @@ SENTENCES: list[tuple[Wait, str]] = [
     (WaitsFor(awaited_array((RUNNING, 1), (STARTING, 8), (JobState.HELD, 1), (PENDING, 2))),
      "waits for array 1 (bob), which is RUNNING (1 task), STARTING (8), HELD (1) "
      "and PENDING (2)"),
-    (StartsFrom(60, None), "it may start from T+60s on"),
-    (StartsFrom(60, AttemptCount(2, 4, "attempt 1 ended FAILED (exit code 3)")),
+    (StartsFrom(60), "it may start from T+60s on"),
+    (StartsFrom(60, "attempt 2 of 4; attempt 1 ended FAILED (exit code 3)"),
      "attempt 2 of 4; attempt 1 ended FAILED (exit code 3); it may start from T+60s on"),
     # Launches for which something was short.
     (MachineShort(POSTPONED), "no process; a launch is tried again at T+1s"),
@@ -727,7 +726,7 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (DependenciesEnded(), Columns("next pass")),
     (WaitsFor(awaited_job((RUNNING, 1), until_s=70)), Columns("job 1", "bob", until_s=70)),
     (WaitsFor(awaited_array((PENDING, 10)), 3), Columns("array 1 +3", "bob")),
-    (StartsFrom(60, None), Columns("T+60s", until_s=60)),
+    (StartsFrom(60), Columns("T+60s", until_s=60)),
     (MachineShort(POSTPONED), Columns("processes", "own limit", until_s=1)),
     (MachineShort(altered(POSTPONED, whose=Whose.MACHINE, resource="memory")),
      Columns("memory", "machine", until_s=1)),

@@ -125,30 +125,17 @@ def not_before_s(job: Job, at_s: float) -> int:
     return ceil(at_s) + min(FIRST_RETRY_PAUSE_S << min(job.retries, 10), MAX_RETRY_PAUSE_S)
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptCount:
-    #: The number of the present or next attempt, and of all that the job may have.
-    present: int
-    most: int
-    #: A sentence about the end of the attempt before, or "".
-    last_end: str
-
-    @property
-    def text(self) -> str:
-        """Return the text "attempt 2 of 4; attempt 1 ended FAILED (exit code 3)"."""
-        before = f"; {self.last_end}" if self.last_end else ""
-        return f"attempt {self.present} of {self.most}{before}"
-
-
-def attempts_of(job: Job) -> AttemptCount | None:
-    """Return the attempts of a job with retries that has begun the first one, or None."""
+def attempts_text(job: Job) -> str:
+    """Return which attempt it is of a job with retries that has begun the first one, or "": for
+    example "attempt 2 of 4; attempt 1 ended FAILED (exit code 3)"."""
     retry = job.spec.retry
     if retry is None or not job.attempt:
-        return None
+        return ""
     present = job.attempt + (job.state in WAITING_STATES)
     # Attempts that were preempted do not count as retries.
     most = present + max(0, retry.times - job.retries)
-    return AttemptCount(present, most, job.last_end)
+    before = f"; {job.last_end}" if job.last_end else ""
+    return f"attempt {present} of {most}{before}"
 
 
 #: Factor by which the measured I/O rate must exceed the declared one before a job is stopped.

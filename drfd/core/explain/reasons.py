@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from drfd.core.decisions.dependencies import awaited, is_met
-from drfd.core.decisions.outcome import attempts_of
+from drfd.core.decisions.outcome import attempts_text
 from drfd.core.explain import holders, waits
 from drfd.core.explain.holders import Case
 from drfd.core.explain.waits import ResourceShortage, Wait
@@ -86,7 +86,7 @@ def unmet(case: Case) -> Wait | None:
         return None
     if job.postponed is not None:
         return waits.MachineShort(job.postponed)
-    return waits.StartsFrom(job.not_before_s, attempts_of(job))
+    return waits.StartsFrom(job.not_before_s, attempts_text(job))
 
 
 def awaited_job(job: Job, ledger: Ledger) -> waits.AwaitedJob:

@@ -21,7 +21,6 @@ from drfd.common.units import (
     show_share_hours,
     utc_time,
 )
-from drfd.core.decisions.outcome import AttemptCount
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import (
     JobState,
@@ -373,10 +372,11 @@ class StartsFrom(Wait, frozen=True):
 
     code = "BEGIN_TIME"
     at_s: float
-    attempts: AttemptCount | None
+    #: See `attempts_text`.
+    attempts: str = ""
 
     def text(self) -> str:
-        about = "" if self.attempts is None else f"{self.attempts.text}; "
+        about = f"{self.attempts}; " if self.attempts else ""
         return f"{about}it may start from {utc_time(self.at_s)} on"
 
     def columns(self) -> Columns:

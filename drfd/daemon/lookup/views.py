@@ -15,7 +15,7 @@ from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, merged, show_spans
 from drfd.common.signals import show_signal
 from drfd.common.units import AXES, utc_time
-from drfd.core.decisions.outcome import GpuMemory, attempts_of
+from drfd.core.decisions.outcome import GpuMemory, attempts_text
 from drfd.core.explain.ended_jobs import account_of
 from drfd.core.explain.waits import Wait
 from drfd.core.fairness.rules import Rules
@@ -296,7 +296,7 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> replies.Co
         "warn": None
         if warn is None
         else {"signal": show_signal(warn.signal), "before_s": warn.before_s},
-        "attempts": "" if (attempts := attempts_of(job)) is None else attempts.text,
+        "attempts": attempts_text(job),
         "if_never": "cancel" if spec.cancel_if_never else "keep",
     }
 
