@@ -478,7 +478,7 @@ class EventFold:
         self._tell_obstacles()
 
     def _adopt(self, digest: str) -> None:
-        rules = self.rules_of(digest).also_for(self._ledger.demands())
+        rules = self.rules_of(digest).also_for(spec.demand for spec in self._ledger.specs())
         if rules.axes != self._ledger.axes:
             self._ledger = self._ledger.with_axes(rules.axes)
         self._rules = rules

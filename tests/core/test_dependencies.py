@@ -915,8 +915,8 @@ def test_the_books_of_a_machine_with_other_disks_have_the_same_arrays():
     assert len(bench.schedule()) == 2
     again = bench.ledger.with_axes(Axes(disks=("data", "gone")))
     again.check()
-    assert {each.used_disks for each in again.demands()} == {frozenset({"data", "gone"})}
-    assert len(list(again.demands())) == 3
+    assert {each.demand.used_disks for each in again.specs()} == {frozenset({"data", "gone"})}
+    assert len(list(again.specs())) == 3
     assert again.arrays[array_id].ids() == bench.ledger.arrays[array_id].ids()
     assert again.next_id == bench.ledger.next_id
     assert set(again.jobs) == set(bench.ledger.jobs)

@@ -446,7 +446,7 @@ def test_a_smaller_demand_that_would_start_keeps_its_gpus():
 
 def reload(bench: Bench, rules: Rules) -> None:
     """As the engine does it."""
-    bench.rules = rules.also_for(bench.ledger.demands())
+    bench.rules = rules.also_for(spec.demand for spec in bench.ledger.specs())
     bench.ledger = bench.ledger.with_axes(bench.rules.axes)
 
 

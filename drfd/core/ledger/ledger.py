@@ -31,6 +31,7 @@ from drfd.core.model.events import InvalidTransition
 from drfd.core.model.hours import NO_HOURS, LimitHours, Window, longest_s, next_end_s
 from drfd.core.model.job import (
     ALLOCATED_STATES,
+    ROOT,
     WAITING_STATES,
     Array,
     Dependency,
@@ -48,7 +49,7 @@ from drfd.core.model.machine import (
     minus,
     plus,
 )
-from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.resources import Axes
 
 
 class Allocations(dict[str, dict[int, Vector]]):
@@ -261,14 +262,15 @@ class Ledger:
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         return ledger
 
-    def demands(self) -> Iterator[Resources]:
-        """Yield the demand of each live job, and of each live array for its tasks."""
-        yield from (spec.demand for spec in self.specs())
-
     def specs(self) -> Iterator[JobSpec]:
         """Yield the specification of each live job, and of each live array for its tasks."""
         yield from (job.spec for job in self.jobs.values())
         yield from (array.spec for array, *_ in self.arrays.live())
+
+    def pools(self) -> set[str]:
+        """Return the paths of the pools that live jobs are in; a user without a pool has none."""
+        homes = {(spec.pool, spec.user) for spec in self.specs()}
+        return {pool for pool, user in homes if pool != f"{ROOT}.{user}"}
 
     @property
     def closed_nodes(self) -> frozenset[str]:

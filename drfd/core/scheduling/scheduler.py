@@ -201,11 +201,7 @@ class Scheduler:
             )
             self.run_times.measure_by(rules)
             self._ends = Ends(ledger)
-            specs = [job.spec for job in ledger.jobs.values()]
-            specs += [array.spec for array, *_ in ledger.arrays.live()]
-            homes = {(spec.pool, spec.user) for spec in specs}
-            self._pools = {pool for pool, user in homes if pool != f"{ROOT}.{user}"}
-            self._pools.update(f"{ROOT}.{name}" for name in rules.pools)
+            self._pools = ledger.pools().union(f"{ROOT}.{name}" for name in rules.pools)
         self._wait_index.catch_up(ledger.queues)
         return self._wait_index
 

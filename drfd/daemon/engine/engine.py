@@ -613,7 +613,7 @@ class Engine:
             log.info("event=limits path=%s %s", show_path(path), words or "none")
         self._configured = rules = replace(self._ordinary, limits_now=limits)
         self.audit.adopted(rules)
-        self.rules = rules.also_for(self.ledger.demands())
+        self.rules = rules.also_for(spec.demand for spec in self.ledger.specs())
         self._wants_pass = True
         if self.rules.axes != self.ledger.axes:
             self.ledger = self.ledger.with_axes(self.rules.axes)
@@ -643,14 +643,7 @@ class Engine:
 
     def lost_pools(self) -> list[str]:
         """Return the paths of the pools that live jobs are in and that are not configured."""
-        return sorted(
-            {
-                spec.pool
-                for spec in self.ledger.specs()
-                if spec.pool != f"{ROOT}.{spec.user}"
-                and spec.pool.removeprefix(f"{ROOT}.") not in self.rules.pools
-            }
-        )
+        return sorted(self.ledger.pools().difference(f"{ROOT}.{name}" for name in self.rules.pools))
 
     def lost_nodes(self) -> list[str]:
         """Return the nodes that live jobs are on, or ask for, and that are not configured."""
