@@ -124,7 +124,7 @@ class KeptReservation(NamedTuple):
 
     def restored(self, leaf: str, demand: Vector, now_s: float) -> Reservation:
         """Return the reservation, which the next pass renews before it starts anything. Until then
-        its times are not known any more."""
+        its times are not known."""
         start_s = max(self.due_s, now_s)
         return Reservation(
             job_id=self.job_id,
@@ -135,18 +135,13 @@ class KeptReservation(NamedTuple):
             end_s=start_s,
             extras={self.within: minus(demand, demand)},
             due_s=self.due_s,
+            is_drain=self.is_forced,
             is_forced=self.is_forced,
             within=self.within,
         )
 
 
 _time, _held = itemgetter(0), itemgetter(2)
-
-
-def forced_reservation(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
-    """Return the reservation of a job for which others are preempted, without times yet."""
-    kept = KeptReservation(job_id, now_s, is_forced=True)
-    return replace(kept.restored(leaf, demand, now_s), is_drain=True)
 
 
 class Shadow(NamedTuple):

@@ -90,8 +90,8 @@ class Plan:
     #: Returns the leaves that still have waiting jobs, in the order in which they would be served
     #: next; until the next pass.
     find_order: Callable[[], Sequence[str]] = field(default=list, compare=False)
-    #: Whether more jobs may be able to start: the pass reached its `max_starts`, or leaves were
-    #: dropped before a reservation became later.
+    #: Whether more jobs may be able to start: the pass reached its `max_starts`, leaves were
+    #: dropped before a reservation became later, or a forced reservation was given up after it.
     is_cut: bool = False
     #: The time at which the next pass may decide otherwise even if nothing happens before (Unix
     #: time), or None.

@@ -36,7 +36,6 @@ from drfd.core.scheduling.backfill import (
     KeptReservation,
     PassContext,
     Reservation,
-    forced_reservation,
     make_pass_context,
 )
 from drfd.core.scheduling.debts import Debt, settled
@@ -109,9 +108,6 @@ class Scheduler:
         self._restored, self._debts = reservations, debts
         #: The Unix time at which the monotonic clock read 0, at the latest pass.
         self._unix_s: float | None = None
-        #: Whether the room that the latest pass kept for a starving job was given up after it, so
-        #: that other jobs may start there.
-        self._has_dropped_reservation = False
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
@@ -144,9 +140,7 @@ class Scheduler:
     @property
     def is_cut(self) -> bool:
         """Return whether more jobs may be able to start than the latest pass considered."""
-        return self._has_dropped_reservation or (
-            self.last_plan is not None and self.last_plan.is_cut
-        )
+        return self.last_plan is not None and self.last_plan.is_cut
 
     @property
     def next_pass_s(self) -> float | None:
@@ -176,7 +170,6 @@ class Scheduler:
             external=external,
             known=self._ends,
         )
-        self._has_dropped_reservation = False
         for leaf in self._short_jobs.forget(now.mono_s):
             wait_index.touch(leaf)
         self.last_plan = schedule(
@@ -230,8 +223,7 @@ class Scheduler:
             if leaving:
                 return
             left = tuple(each for each in last.reservations if not each.is_forced)
-            self.last_plan = replace(last, reservations=left)
-            self._has_dropped_reservation = True
+            self.last_plan = replace(last, reservations=left, is_cut=True)
         supply = Supply(leaving, external)
         for starving in due:
             if last.shortages.delaying(ledger.job(starving.job_id)):
@@ -241,9 +233,10 @@ class Scheduler:
                 job = ledger.job(starving.job_id)
                 demand = ledger.wanted(job)
                 assert demand is not None
-                place = forced_reservation(job.id, job.spec.leaf, demand, now.at_s)
+                made = KeptReservation(job.id, now.at_s, is_forced=True)
+                place = made.restored(job.spec.leaf, demand, now.at_s)
                 others = tuple(each for each in self.reservations if each.job_id != job.id)
-                self.last_plan = replace(last, reservations=(place, *others))
+                self.last_plan = replace(last, reservations=(place, *others), is_cut=is_awaited)
                 yield from requests
                 # The grace time of the victims begins now.
                 self._departures.update(ledger, now.mono_s, rules.grace_s)
