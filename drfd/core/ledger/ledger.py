@@ -219,12 +219,10 @@ class Ledger:
         arrays: Iterable[LiveArray] = (),
         next_id: int = 1,
         drains: Mapping[str, ev.Drained] = MappingProxyType({}),
-        shortages: Shortages | None = None,
         ended: Callable[[Sequence[int]], Mapping[int, End]] | None = None,
     ) -> Ledger:
         """Return the ledger that the events behind `jobs` and live `arrays` would have made.
-        `shortages` are the present ones, or None to take them from the jobs' records. `ended`
-        returns the ends of those of the given ids that have ended."""
+        `ended` returns the ends of those of the given ids that have ended."""
         ledger = cls(axes)
         for left in arrays:
             ledger._enrol(ArrayState.of(*left))
@@ -232,9 +230,7 @@ class Ledger:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
         ledger.drains = dict(drains)
-        ledger.shortages = (
-            Shortages.of_jobs(ledger.jobs.values()) if shortages is None else shortages
-        )
+        ledger.shortages = Shortages.of_jobs(ledger.jobs.values())
         if ended is not None:
             gone = [each for each in ledger.dependents if not ledger.lives(each)]
             ledger.dependents.ended = dict(ended(gone)) if gone else {}
@@ -255,10 +251,9 @@ class Ledger:
             arrays=self.arrays.live(),
             next_id=self.next_id,
             drains=self.drains,
-            shortages=Shortages(self.shortages),
             ended=lambda ids: self.dependents.ended,
         )
-        ledger.nodes_away = self.nodes_away
+        ledger.shortages, ledger.nodes_away = Shortages(self.shortages), self.nodes_away
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         return ledger
 
