@@ -22,7 +22,7 @@ from drfd.devices.driver_files import read_each
 from drfd.devices.gpu import NVIDIA, Gpu, GpuFault, faulty
 from drfd.devices.kernel_files import entries, graphics_nodes, link_inode, numa_node, number
 from drfd.linux.device_nodes import CHARACTER, DeviceNode
-from drfd.linux.kernel_files import get_record, word_in
+from drfd.linux.kernel_files import get, get_record
 
 #: Names of the driver's major number in /proc/devices: of drivers from 550 on, and of older ones.
 _DRIVER_NAMES = ("nvidia", "nvidia-frontend")
@@ -73,7 +73,11 @@ def find(root: str, memory: Memory) -> list[tuple[Gpu, ...]]:
 def _majors(root: str) -> dict[str, int]:
     """Return the major numbers of character devices by driver, or none if nothing can be read."""
     found = {}
-    for line in word_in(f"{root}/proc/devices").partition("Block devices")[0].splitlines():
+    try:
+        text = get(f"{root}/proc/devices")
+    except OSError:
+        return {}
+    for line in text.partition("Block devices")[0].splitlines():
         major, _, name = line.strip().partition(" ")
         if major.isdigit():
             found[name] = int(major)

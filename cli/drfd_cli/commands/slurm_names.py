@@ -361,7 +361,7 @@ def sacct(words: list[str]) -> int:
     found = SACCT.read_options(words)
     _refuse_json(found, "sacct", "drf history --json")
     unit = found.get("units", [""])[-1].upper()
-    if unit and unit not in "KMGTP":
+    if unit and unit not in (*"KMGTP",):
         raise click.UsageError(f"--units={unit}: there are K, M, G, T and P")
     if "helpformat" in found:
         click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
