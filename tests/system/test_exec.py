@@ -101,9 +101,11 @@ def test_on_a_terminal_it_is_a_shell_of_the_users(instance, users):
         terminal.type(b"id -un; stty size\r")
         terminal.sees(f"{user.pw_name}\n24 80\n")
         terminal.type(b"sleep 1000\r")
-        wait_for("the sleep", lambda: len(pids_in(instance, job)) == 3, show=terminal.lines)
+        # A child that is still the shell has not got the terminal yet, so that ^C would pass it by.
+        both = ["sh", "sleep", "sleep"]
+        wait_for("it", lambda: sorted(programs_in(instance, job)) == both, show=terminal.lines)
         terminal.type(b"\x03")
-        wait_for("its end", lambda: len(pids_in(instance, job)) == 2)
+        wait_for("its end", lambda: sorted(programs_in(instance, job)) == both[:2])
         terminal.type(b"exit 4\r")
         assert terminal.ends() == 4
     finally:
@@ -112,12 +114,13 @@ def test_on_a_terminal_it_is_a_shell_of_the_users(instance, users):
     assert (usual.returncode, usual.stdout) == (3, f"{user.pw_name}\n")
 
 
-def pids_in(instance: Instance, job: int) -> list[str]:
-    """The processes of the job's cgroup."""
+def programs_in(instance: Instance, job: int) -> list[str]:
+    """What the processes of the job's cgroup run."""
     found = []
     for each in Path("/proc").glob("[0-9]*/cgroup"):
         with suppress(OSError):
-            found += [each.parent.name] if f"/job-{job}-1\n" in each.read_text() else []
+            if f"/job-{job}-1\n" in each.read_text():
+                found.append(each.with_name("comm").read_text().strip())
     return found
 
 
