@@ -298,12 +298,14 @@ class LinkBench(Behind):
 
     async def quiet(self) -> None:
         """All reports are taken, and all orders that follow from them have arrived."""
+        connection = self.link._connection
+        assert connection is not None
         # Several times: one alone may pass while the machine stands still.
         for _ in range(4):
             await asyncio.sleep(0.002)
+            await until(lambda: not connection._looking, lambda: "a thread looks GPUs up")
         self.launcher.marker.clear()
-        assert self.link._connection is not None
-        self.link._connection.send({"cmd": "marker"})
+        connection.send({"cmd": "marker"})
         async with asyncio.timeout(60):
             await self.launcher.marker.wait()
 
