@@ -511,15 +511,6 @@ def test_a_pass_looks_once_at_each_running_job_however_many_users_are_at_their_l
     assert machine.looks == dict.fromkeys(machine.running, 1)
 
 
-@examples(100, quick=4)
-@given(tree_streams(bounds=True))
-def test_the_same_stream_gives_the_same_schedule_and_all_comes_back(stream):
-    first, again = TreeMachine(stream), TreeMachine(stream)
-    assert [each.admitted for each in first.passes()] == [each.admitted for each in again.passes()]
-    assert first.started_s == again.started_s
-    assert first.state().free == stream.tree.capacity
-
-
 # -- on machines of other kinds --------------------------------------------------------------------
 
 NOTHING = (0, 0)

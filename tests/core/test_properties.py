@@ -39,10 +39,7 @@ from core.worlds import (
     after,
     carry_on,
     entitled,
-    fair_share,
     fits_now,
-    plan,
-    queues_of,
     rules,
     run,
     start,
@@ -103,56 +100,6 @@ def test_each_launch_is_of_the_least_satisfied_at_every_level(world):
             least = min(satisfaction(state, sibling, rivals) for sibling in siblings)
             assert satisfaction(state, path, rivals) == least
         carry_on(state, job_id)
-
-
-@examples(150, quick=3)
-@given(worlds())
-def test_inside_a_leaf_no_job_passes_an_earlier_one_that_could_start(world):
-    state = start(world)
-    for job_id in run(world).admitted:
-        own = state.jobs(state.waiting[job_id].leaf)
-        for other in own[: own.index(job_id)]:
-            keeping = keeps_a_promise(state, job_id)
-            assert not fits_now(state, other) or (keeping and not keeps_a_promise(state, other))
-        carry_on(state, job_id)
-
-
-@examples(150, quick=4)
-@given(worlds())
-def test_after_a_pass_nothing_that_waits_fits_within_its_limits(world):
-    state = after(world)
-    assert [job_id for job_id in state.waiting if fits_now(state, job_id)] == []
-
-
-@examples(150, quick=4)
-@given(worlds())
-def test_a_pass_gives_no_more_than_there_is_and_no_node_more_than_its_limit(world):
-    done, before, now = run(world), start(world), after(world)
-    assert len(set(done.admitted)) == len(done.admitted)
-    assert done.free == now.free
-    assert all(amount >= 0 for amount in now.free)
-    for path, rule in world.tree.rules.items():
-        have, had = now.usage(path), before.usage(path)
-        for axis, most in enumerate(rule.limit or ()):
-            assert most is None or have[axis] <= max(most, had[axis])
-
-
-@examples(150, quick=6)
-@given(worlds(), some.randoms(use_true_random=False))
-def test_the_order_of_tables_decides_nothing_in_a_tree(world, random):
-    """The same jobs give the same pass, whatever order a restart has put them in."""
-    jobs, held, lately = list(world.waiting.items()), list(world.held.items()), [*world.past_usage]
-    for table in (jobs, held, lately):
-        random.shuffle(table)
-    again = plan(
-        queues=queues_of(dict(jobs)),
-        used=dict(held),
-        free=start(world).free,
-        shares=fair_share(world.tree),
-        past_usage={path: world.past_usage[path] for path in lately},
-    )
-    first = run(world)
-    assert (again.admitted, again.free) == (first.admitted, first.free)
 
 
 @examples(100, quick=5)
