@@ -72,7 +72,6 @@ from fakes import (
     rules,
     schedule,
     spec,
-    tables,
 )
 from seeds import runs
 
@@ -329,10 +328,6 @@ class Walk:
 @cache
 def walked(seed: int, steps: int = STEPS) -> Bench:
     """For several tests; not to be changed."""
-    return walk(seed, steps)
-
-
-def walk(seed: int, steps: int = STEPS) -> Bench:
     random = Random(seed)
     bench = Bench(
         rules(
@@ -432,11 +427,6 @@ def gone_in(bench: Bench) -> set[int]:
 
 
 @pytest.mark.slow
-def test_a_walk_gives_the_same_events_every_time():
-    assert walk(1).events == walked(1).events
-
-
-@pytest.mark.slow
 def test_the_walks_meet_every_kind_of_event_and_every_outcome():
     """Else they would prove less than they seem to."""
     met: Counter[object] = Counter()
@@ -491,8 +481,6 @@ class Life:
     run_times: RunTimes = field(default_factory=RunTimes)
     #: When each job's last process is gone, at the latest.
     gone_s: dict[int, int] = field(default_factory=dict)
-    #: After so many events, the books were these.
-    middle: tuple[int, dict[str, Any]] = (0, {})
     #: What will be reported or asked: when, in which order, what.
     _news: list[tuple[int, int, st.Stimulus]] = field(default_factory=list)
     _number: Iterator[int] = field(default_factory=count)
@@ -705,8 +693,6 @@ def lived(reserving: ReservationSettings, jobs: int = JOBS) -> Watch:
         watch.look(done)
         if number % 100 == 0:
             watch.life.ledger.check()
-        if number == 1000:
-            watch.life.middle = len(watch.life.events), tables(watch.life.ledger)
     return watch
 
 
@@ -742,14 +728,6 @@ def test_every_job_comes_to_its_end_and_all_comes_back(reserving):
     assert born == sorted(gone)
     assert (life.ledger.jobs, life.ledger.used) == ({}, {})
     assert life.ledger.allocated == life.ledger.nothing
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reserving", [PATIENT, NEVER])
-def test_the_log_replays_to_the_books_of_that_moment(reserving):
-    life = lived(reserving).life
-    many, books = life.middle
-    assert tables(Ledger.of_events(life.rules.axes, life.events[:many])) == books
 
 
 @pytest.mark.slow
