@@ -36,7 +36,6 @@ from drfd.core.model.machine import (
     InstancePlace,
     Placed,
     choose_instances,
-    each_instance,
     fits,
     minus,
 )
@@ -61,7 +60,6 @@ from fakes import (
     rules,
     schedule,
     spec,
-    tables,
     with_gpus,
     with_shared_gpus,
 )
@@ -841,7 +839,7 @@ def some_gpus(random: Random, **changes: Any) -> JobSpec:
     return of_gpus(count, **changes) if count else spec(**changes)
 
 
-def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec] = some_gpus) -> Iterator[str]:
+def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec]) -> Iterator[str]:
     """One random thing after the other that may happen to a job; its name."""
     for _ in range(300):
         # In order of ids, so that a seed means the same always.
@@ -875,35 +873,6 @@ def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec] = some_gpus
                 yield "resume"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_no_instance_is_ever_shared_and_all_are_given_back(seed):
-    bench, random = Bench(with_gpus(4)), Random(seed)
-    seen = set()
-    for step in steps(bench, random):
-        seen.add(step)
-        holders = list(bench.ledger.allocated_jobs())
-        held = [each for job in holders for each in each_instance(job.instances)]
-        assert len(held) == len(set(held))
-        assert set(held) == set(bench.ledger.taken)
-        assert all(len(gpus_of(job)) == sum(n for _, n in job.spec.demand.gres) for job in holders)
-        assert bench.ledger.allocated[4] == len(held)
-        if random.random() < 0.1:
-            # Killed, and started again: the books are what the events make of them.
-            bench.check()
-            before = tables(bench.ledger)
-            bench.ledger = Ledger.of_events(bench.rules.axes, bench.events)
-            assert tables(bench.ledger) == before
-    assert seen == {"submit", "pass", "up", "end", "gone", "freeze", "resume"}
-    while bench.ledger.allocations:
-        for job in list(bench.ledger.allocated_jobs()):
-            bench.feed(st.CancelAsked(now(), job.id, ADMIN))
-            bench.feed(ended(job.id, job.attempt))
-            bench.feed(st.RemovedReport(now().at_s, job.id, job.attempt))
-    assert bench.ledger.taken == {}
-    bench.check()
-
-
 def some_memory(random: Random, **changes: Any) -> JobSpec:
     part = of_gpu_memory(random.randint(1, 24), **changes)
     others = of_gpus(1, **changes), of_gpus(2, **changes), of_gpu_memory(3, 2, **changes)
@@ -911,37 +880,42 @@ def some_memory(random: Random, **changes: Any) -> JobSpec:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
-def test_no_gpu_is_ever_given_more_than_it_has_and_nothing_idles(seed):
-    bench, random = Bench(with_shared_gpus(4)), Random(seed)
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(
+    ("how", "asks", "unit"),
+    [(with_gpus, some_gpus, 24 * GIB), (with_shared_gpus, some_memory, 1)],
+    ids=["whole", "shared"],
+)
+def test_no_gpu_is_ever_given_more_than_it_has_and_nothing_idles(how, asks, unit, seed):
+    """And all are given back."""
+    bench, random = Bench(how(4)), Random(seed)
     seen = set()
-    for step in steps(bench, random, some_memory):
+    for step in steps(bench, random, asks):
         seen.add(step)
         of_each: dict[str, int] = {}
         for job in bench.ledger.allocated_jobs():
             own = gpus_of(job)
-            part = part_of(job)
+            assert len(own) == sum(count for _, count in job.spec.demand.gres)
             for each in own:
-                of_each[each] = of_each.get(each, 0) + part
+                of_each[each] = of_each.get(each, 0) + part_of(job)
         assert all(each <= 24 * GIB for each in of_each.values())
-        assert sum(of_each.values()) == bench.ledger.allocated[4]
+        assert sum(of_each.values()) == bench.ledger.allocated[4] * unit
         if step == "pass":
             axes, shares = bench.ledger.axes, bench.rules.shares
             free = minus(axes.room(shares.capacity), bench.ledger.allocated)
             waiting = [bench.ledger.wanted(job) for job in bench.ledger.jobs.values()]
             assert not any(each is not None and fits(each, free) for each in waiting)
         if random.random() < 0.1:
+            # Killed, and started again: the books are what the events make of them.
             bench.check()
-            before = tables(bench.ledger)
             bench.ledger = Ledger.of_events(bench.rules.axes, bench.events)
-            assert tables(bench.ledger) == before
     assert seen >= {"submit", "pass", "up", "end", "gone", "freeze"}
     while bench.ledger.allocations:
         for job in list(bench.ledger.allocated_jobs()):
             bench.feed(st.CancelAsked(now(), job.id, ADMIN))
             bench.feed(ended(job.id, job.attempt))
             bench.feed(st.RemovedReport(now().at_s, job.id, job.attempt))
-    assert not any(bench.ledger.allocated)
+    assert bench.ledger.taken == {}
     bench.check()
 
 
