@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from drfd.common.errors import HostError, Refused
-from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.dependencies import report_ends
+from core.test_walks import walked
+from drfd.common.errors import HostError
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
     Actor,
     Dependency,
-    JobState,
     Notify,
     Outcome,
     RequiredOutcome,
@@ -27,30 +25,12 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.scheduling.scheduler import start_events
 from drfd.core.usage import Curve
 from drfd.journal import texts
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
-from drfd.journal.journal import Journal
 from drfd.journal.pruning import JOB_BYTES
 from drfd.journal.records import Payload
-from fakes import (
-    ADMIN,
-    ALICE,
-    BOB,
-    apply_and_append,
-    demand,
-    ended,
-    happened,
-    launched,
-    now,
-    postponed,
-    replace,
-    rules,
-    schedule,
-    spec,
-    tables,
-)
+from fakes import ALICE, BOB, apply_and_append, happened, postponed, spec, tables
 from journal.book import Book
 
 SPEC = spec(
@@ -104,43 +84,25 @@ def test_events_of_every_kind_come_back_as_they_were_appended(journal):
 @pytest.mark.slow
 def test_the_books_read_are_the_books_that_replaying_the_events_gives(open_journal, tmp_path):
     """After random histories, in which some turns fail and are rolled back."""
-    kinds: set[type] = set()
     for seed in range(12):
-        path = tmp_path / f"journal-{seed}.sqlite"
-        ledger = live_through(random.Random(seed), open_journal(path))
+        path, chance = tmp_path / f"journal-{seed}.sqlite", random.Random(seed)
+        journal, ledger, events = open_journal(path), Ledger(Axes()), walked(seed).events
+        entered = 0
+        while entered < len(events):
+            before, turn = tables(ledger), events[entered : entered + chance.randrange(1, 4)]
+            for event in turn:
+                apply_and_append(journal, event, ledger)
+            if chance.random() < 0.1:
+                journal.rollback()
+                ledger = journal.load(Axes())
+                assert (seed, tables(ledger)) == (seed, before)
+            else:
+                journal.commit()
+                entered += len(turn)
         reopened = open_journal(path)
-        events = list(reopened.events())
-        replayed = tables(Ledger.of_events(Axes(), events))
+        replayed = tables(Ledger.of_events(Axes(), list(reopened.events())))
         assert (seed, tables(reopened.load(Axes()))) == (seed, replayed)
         assert (seed, tables(ledger)) == (seed, replayed)
-        kinds |= {type(event) for event in events}
-    # The launcher's reports cause these.
-    absent = {ev.IdsRaised, ev.LaunchPostponed, ev.OwnerNotified}
-    assert kinds == set(ev.KINDS.values()) - absent, (
-        "these histories are too poor to prove anything"
-    )
-
-
-def live_through(chance: random.Random, journal: Journal) -> Ledger:
-    ledger = Ledger(Axes())
-    for step in range(200):
-        before = tables(ledger)
-        for _ in range(chance.randrange(1, 4)):
-            stimulus = random_stimulus(ledger, chance, step)
-            take(ledger, journal, stimulus)
-            # Others are told of an end in parts, and perhaps after a restart.
-            if chance.random() < 0.7:
-                for told in report_ends(ledger, most=2):
-                    apply_and_append(journal, told, ledger)
-        if chance.random() < 0.2:
-            preempt_somebody(ledger, journal, chance, step)
-        if chance.random() < 0.1:
-            journal.rollback()
-            ledger = journal.load(Axes())
-            assert tables(ledger) == before
-        else:
-            journal.commit()
-    return ledger
 
 
 def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(book, open_journal):
@@ -180,121 +142,6 @@ def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(book):
     assert ended_ids(user="alice") == [1, 3]
     assert ended_ids(user="nobody") == ended_ids(states=("COMPLETED",)) == []
     assert ended_ids(states=("x' or 1=1 --", '"', "[]")) == []
-
-
-PAYLOAD = Payload(env={"PATH": "/bin", "API_KEY": "s3cret"}, script="#!/bin/sh\n")
-
-
-def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus | st.Now) -> None:
-    if isinstance(stimulus, st.Now):
-        for started in start_events(ledger, schedule(ledger, rules()), stimulus):
-            apply_and_append(journal, started, ledger)
-        return
-    try:
-        found = stimulus.decide(ledger, rules())
-    except Refused:
-        return
-    for event in found:
-        apply_and_append(journal, event, ledger)
-        if isinstance(event, ev.Submitted | ev.ArraySubmitted):
-            is_one = isinstance(event, ev.Submitted)
-            journal.payloads.put(
-                event.job_id if is_one else event.array_id, event.spec.uid, PAYLOAD
-            )
-
-
-def preempt_somebody(ledger: Ledger, journal: Journal, chance: random.Random, step: int) -> None:
-    """A running job makes room for another, as a pass decides it."""
-    running = [
-        job.id for job in ledger.jobs.values() if job.state is JobState.RUNNING and not job.freezing
-    ]
-    if not running:
-        return
-    kind, changes = chance.choice(((ev.PreemptRequested, {}), (ev.SuspendRequested, {"by": None})))
-    event = happened(kind, chance.choice(running), step * 60.0, **changes)
-    apply_and_append(journal, event, ledger)
-
-
-def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stimulus | st.Now:
-    """Something that may happen now, or may have been overtaken by what did; a time: a pass."""
-    when = now(step * 60.0)
-    actor = chance.choice((ALICE, BOB, ADMIN))
-    # Most of what happens happens to jobs that have started.
-    started = sorted(job.id for job in ledger.allocated_jobs())
-    waiting = [*ledger.arrays, *(group.first_id for group in ledger.arrays.tasks())]
-    job_id = chance.choice([*ledger.jobs, *waiting, *started * 9, ledger.next_id])
-    known = sorted({*ledger.jobs, *waiting})
-    job = ledger.jobs.get(job_id)
-    attempt = job.attempt if job else 1
-    match chance.randrange(31):
-        case 0 | 1:
-            user = chance.choice((ALICE, BOB))
-            asks = demand(chance.randrange(1, 6), chance.randrange(1, 9))
-            asked = spec(
-                f"root.{user.user}", actor=user, asks=asks, priority=chance.randrange(3),
-                time_limit_s=chance.choice((None, 3600)),
-                begin_s=chance.choice((None, None, None, int(when.at_s) + chance.randrange(300))),
-                after=tuple(
-                    Dependency(on, chance.choice(list(RequiredOutcome)))
-                    for on in chance.sample(known, min(len(known), 2))
-                    if chance.random() < 0.3
-                ),
-                retry=chance.choice((None, Retry(2, (Outcome.FAILED, Outcome.LOST)))),
-            )  # fmt: skip
-            if asked.time_limit_s is not None:
-                asked = replace(asked, warn=Warn(10, 3599))
-            held = chance.random() < 0.2
-            if chance.random() < 0.3:
-                spans = chance.choice((((0, 4, 2),), ((1, 1, 1), (5, 8, 1))))
-                at_once = chance.choice((None, 2))
-                return st.SubmitAsked(when, asked, held, spans=spans, at_once=at_once)
-            return st.SubmitAsked(when, asked, held)
-        case 2:
-            return st.CancelAsked(when, job_id, actor)
-        case 3:
-            return st.HoldAsked(when, job_id, actor)
-        case 4:
-            return st.ReleaseAsked(when, job_id, actor)
-        case 5:
-            return st.DrainAsked(when, chance.random() < 0.2, ADMIN)
-        case 6 | 7 | 8:
-            return launched(job_id, attempt, step * 60.0)
-        case 9 if chance.random() < 0.3:
-            return st.LaunchFailedReport(when.at_s, job_id, attempt, text="no such file")
-        case 10:
-            return ended(job_id, attempt, step * 60.0, exit_code=chance.choice((0, 1)))
-        case 11:
-            return st.MissingReport(when.at_s, job_id, attempt)
-        case 12:
-            return st.RemovedReport(when.at_s, job_id, attempt)
-        case 13 if chance.random() < 0.5:
-            return st.Breached(
-                when.at_s,
-                job_id,
-                attempt,
-                mono_s=when.mono_s,
-                outcome=Outcome.LIMIT_EXCEEDED,
-                text="read 2G/s",
-            )
-        case 14 | 28 | 29 | 30:
-            return st.Tick(when)
-        case 15:
-            return st.SuspendAsked(when, job_id, actor)
-        case 16 | 20:
-            return st.ResumeAsked(when, job_id, ADMIN)
-        case 26:
-            return st.SignalAsked(when, job_id, actor, 10)
-        case 27:
-            change = st.Change(
-                priority=chance.choice((None, 5)),
-                after=chance.choice((None, (), (Dependency(chance.choice([*ledger.jobs, 1])),))),
-                begin_s=chance.choice((None, 0, int(when.at_s) + 60)),
-            )
-            return st.ChangeAsked(when, job_id, ADMIN, change)
-        case 17 | 18 | 19:
-            return st.FrozenReport(when.at_s, job_id, attempt, mono_s=when.mono_s)
-        case _:
-            return when
 
 
 # -- the story of one job is told in a bounded part --------------------------------------------
