@@ -13,8 +13,7 @@ from drfd.slurm.files import MORE_CONF, Layout, files
 from drfd.slurm.settings import SLURM_CONF
 from drfd_experiments.private_slurm import PrivateNode, PrivateSlurm
 from instance import Instance, wait_for
-from launcher.slurm.cluster import CONFIG, Cluster, slurm_table
-from slurm_cluster import missing
+from slurm_cluster import CONFIG, PlainCluster, missing, slurm_table
 
 _CGROUPS = Path("/sys/fs/cgroup")
 has_slurm = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -40,14 +39,14 @@ def why(instance: Instance, job_id: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[tuple[Instance, Cluster]]:
+def service() -> Iterator[tuple[Instance, PlainCluster]]:
     """A daemon with a Slurm of its own, both of which all tests of the module have."""
     instance = Instance(CONFIG)
     directory = instance.root / "cluster"
     directory.mkdir()
     instance.config.write_text(CONFIG + slurm_table(directory))
     state = instance.state / "slurm-launcher"
-    cluster = Cluster(directory, state / "events.sock", state / "started")
+    cluster = PlainCluster(directory, state / "events.sock", state / "started")
     try:
         cluster.start(cluster.files)
         instance.start()
@@ -62,7 +61,7 @@ def service() -> Iterator[tuple[Instance, Cluster]]:
 
 
 @pytest.fixture
-def cluster(service) -> Cluster:
+def cluster(service) -> PlainCluster:
     return service[1]
 
 

@@ -34,8 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from drfd.common.errors import Unavailable
 from instance import ALONE, wait_for
-from launcher.slurm.cluster import CONFIG, NODES, Cluster, slurm_table
-from slurm_cluster import missing
+from slurm_cluster import CONFIG, NODES, PlainCluster, missing, slurm_table
 from torture.victims import Victim
 
 #: The daemon's own machine takes none of the jobs: they need a feature that it has not.
@@ -120,7 +119,7 @@ def _some(ids: list[int]) -> str:
 @dataclass
 class Torture:
     victim: Victim
-    cluster: Cluster
+    cluster: PlainCluster
     chance: Random
     report: Report = field(default_factory=Report)
     jobs: dict[int, Told] = field(default_factory=dict)
@@ -332,7 +331,7 @@ def torture(kills: int, seed: int) -> Report:
     directory.mkdir()
     victim.config.write_text(SETTINGS + slurm_table(directory))
     state = victim.state / "slurm-launcher"
-    cluster = Cluster(directory, state / "events.sock", state / "started")
+    cluster = PlainCluster(directory, state / "events.sock", state / "started")
     made = Torture(victim, cluster, Random(seed))
     try:
         cluster.start(cluster.files)

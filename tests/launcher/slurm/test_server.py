@@ -18,8 +18,7 @@ from drfd.launcher.protocol import Message
 from drfd.slurm.files import MORE_CONF
 from drfd.slurm.settings import GATE_FILE
 from launcher.rig import ROOT, WAIT_S, Asked, Controller, LauncherProcess, shell, until
-from launcher.slurm.cluster import Cluster
-from slurm_cluster import missing
+from slurm_cluster import PlainCluster, missing
 
 pytestmark = [
     pytest.mark.system,
@@ -34,7 +33,7 @@ JOURNAL = "a" * 32
 class SlurmLauncher(LauncherProcess):
     """`python -m drfd.launcher.slurm`, of this tree, with a directory for jobs of nobody's."""
 
-    def __init__(self, state: Path, cluster: Cluster) -> None:
+    def __init__(self, state: Path, cluster: PlainCluster) -> None:
         super().__init__(state)
         self.cluster = cluster
         self.jobs = state.parent / "jobs"
@@ -85,11 +84,11 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cluster(place) -> Iterator[Cluster]:
+def cluster(place) -> Iterator[PlainCluster]:
     # All launchers of this module have the same state, and so the same socket for events.
     (place / "cluster").mkdir()
     state = place / "state"
-    cluster = Cluster(place / "cluster", state / "events.sock", state / "started")
+    cluster = PlainCluster(place / "cluster", state / "events.sock", state / "started")
     try:
         cluster.start(cluster.files)
         yield cluster
@@ -130,7 +129,7 @@ def runs_once(controller: Controller, asked: Asked) -> None:
     assert Path(asked.cwd, "runs").read_text() == "once\n"
 
 
-def comments(cluster: Cluster, key: tuple[int, int]) -> list[str]:
+def comments(cluster: PlainCluster, key: tuple[int, int]) -> list[str]:
     """The states of all jobs of Slurm's for an attempt."""
     name = f"{JOURNAL}.{key[0]}.{key[1]}"
     return [state for _, state, comment in cluster.jobs() if comment == name]
@@ -237,7 +236,7 @@ def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_st
     assert not (slurm.jobs / "runs").exists()
 
 
-def restart_with(cluster: Cluster, line: str) -> None:
+def restart_with(cluster: PlainCluster, line: str) -> None:
     """Start slurmctld anew with this line more, and none of an earlier call."""
     conf = cluster.directory / MORE_CONF
     conf.write_text(cluster.files[MORE_CONF] + line)
@@ -327,7 +326,7 @@ def test_a_job_of_another_user_with_an_attempts_name_says_nothing(slurm):
     assert controller.take("exited", id=asked.id)["exit_code"] == 5
 
 
-def is_refused(cluster: Cluster, state: Path, name: str) -> bool:
+def is_refused(cluster: PlainCluster, state: Path, name: str) -> bool:
     """Whether a further start was refused on the second node, which is opened for that."""
     try:
         if "DRAIN" in cluster.ask("scontrol", "show", "node", "n2"):
@@ -379,7 +378,7 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(slurm):
     assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
-def saved(cluster: Cluster, said: str, since_ns: int = 0, file: str = "job_state") -> bytes:
+def saved(cluster: PlainCluster, said: str, since_ns: int = 0, file: str = "job_state") -> bytes:
     """slurmctld's file of jobs, or another, written after `since_ns` and with this word in it."""
     path = cluster.directory / "state" / file
 
@@ -394,7 +393,7 @@ def saved(cluster: Cluster, said: str, since_ns: int = 0, file: str = "job_state
     return bytes(until("a state of slurmctld's", is_there, cluster.log))
 
 
-def set_back(cluster: Cluster, jobs: bytes, nodes: bytes | None = None) -> None:
+def set_back(cluster: PlainCluster, jobs: bytes, nodes: bytes | None = None) -> None:
     """Kill slurmctld, and start another that knows of jobs, and nodes, what was saved before."""
     cluster.kill("slurmctld")
     for name, data in (("job_state", jobs), ("node_state", nodes)):
@@ -432,7 +431,7 @@ def test_a_job_that_slurmctld_forgets_before_its_start_waits_for_another_submiss
     runs_once(controller, replace(asked, attempt=2))
 
 
-def is_open(cluster: Cluster, node: str) -> bool:
+def is_open(cluster: PlainCluster, node: str) -> bool:
     """Open a node, also for a slurmctld that is just starting."""
     try:
         if "DRAIN" in cluster.ask("scontrol", "show", "node", node):
@@ -556,7 +555,7 @@ def heard_of_nodes(controller: Controller, fault: str) -> None:
     until("what it says of nodes", is_said, lambda: controller.nodes)
 
 
-def is_shown(cluster: Cluster, key: tuple[int, int], state: str) -> bool:
+def is_shown(cluster: PlainCluster, key: tuple[int, int], state: str) -> bool:
     try:
         return comments(cluster, key) == [state]
     except subprocess.CalledProcessError:
