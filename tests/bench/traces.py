@@ -2,7 +2,8 @@
 from the repository's root, with the folder of the traces.
 
 Prints a table of processor seconds and peak memory for each trace under each policy. With
-`--results` it runs the commands of drfd/sim/RESULTS.md instead, and puts in what they print.
+`--results` it runs the commands of drfd/sim/RESULTS.md instead, and puts in what they print; with
+`--paper` those of cli/drfd_experiments/RESULTS.md, which need no traces.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "drfd" / "sim" / "RESULTS.md"
+#: The paper's evaluation: nothing in it depends on the machine. Its lines are longer.
+PAPER, PAPER_ENV = ROOT / "cli/drfd_experiments/RESULTS.md", {"COLUMNS": "100"}
 
 #: The traces, and a machine for each.
 MACHINES = {
@@ -55,7 +58,7 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def run(block: Block, folder: Path) -> str:
+def run(block: Block, folder: Path, **env: str) -> str:
     """What the commands print, in a folder where their files are, or will be. The blanks that
     tables end their lines with are not among it."""
     printed = ""
@@ -69,7 +72,7 @@ def run(block: Block, folder: Path) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "drfd_cli", *words[1:]],
             cwd=folder, stdout=subprocess.PIPE, check=True, text=True, timeout=3600,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'cli'}"},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'cli'}", **env},
         )  # fmt: skip
         if target is not None:
             (folder / target).write_text(done.stdout)
@@ -78,15 +81,15 @@ def run(block: Block, folder: Path) -> str:
     return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 
 
-def refresh(traces: Path) -> None:
-    text = RESULTS.read_text()
+def refresh(page: Path, traces: Path, **env: str) -> None:
+    text = page.read_text()
     for block in blocks(text):
         began_s = time.monotonic()
         with tempfile.TemporaryDirectory() as made:
-            printed = run(block, traces if block.trace else Path(made))
+            printed = run(block, traces if block.trace else Path(made), **env)
         shown = "".join(f"$ {command}\n" for command in block.commands)
         text = text.replace(f"{shown}{block.printed}```", f"{shown}{printed}```")
-        RESULTS.write_text(text)
+        page.write_text(text)
         print(f"{time.monotonic() - began_s:6.0f} s  {block.commands[-1]}", flush=True)
 
 
@@ -128,11 +131,14 @@ def cost(trace: Path, capacity: str, policy: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.traces", description=__doc__)
-    parser.add_argument("traces", type=Path, metavar="DIR")
+    parser.add_argument("traces", type=Path, metavar="DIR", nargs="?", default=Path())
     parser.add_argument("--results", action="store_true", help="write drfd/sim/RESULTS.md anew")
+    parser.add_argument("--paper", action="store_true", help="write that of the paper anew")
     chosen = parser.parse_args()
-    if chosen.results:
-        refresh(chosen.traces)
+    if chosen.paper:
+        refresh(PAPER, chosen.traces, **PAPER_ENV)
+    elif chosen.results:
+        refresh(RESULTS, chosen.traces)
     else:
         table(chosen.traces)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from bench.paper import BLOCK, RESULTS, printed
+from bench import traces
 from drfd.common.errors import Refused
 from drfd.sim.workload import read_lines
 from drfd_experiments import facebook, macro, sharing
@@ -352,21 +352,22 @@ def test_a_bad_sample_is_refused_by_line(text, words):
 
 #: What takes longer than a moment is only compared when asked for.
 FAST = ("table1", "fig4", "fig8")
-BLOCKS = BLOCK.findall(RESULTS.read_text())
+FOUND = traces.blocks(traces.PAPER.read_text())
+BLOCKS = {block.commands[0].split()[-1]: block for block in FOUND}
 
 
 @pytest.mark.slow
 def test_there_is_a_block_of_each_kind():
-    names = [command.split()[-1] for command, _ in BLOCKS]
-    assert names == ["table1", "fig4", "fig8", "fig9", "fig12", "fig13", "fig14"]
+    assert [*BLOCKS] == ["table1", "fig4", "fig8", "fig9", "fig12", "fig13", "fig14"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "shown"), BLOCKS, ids=lambda text: text.split()[-1])
-def test_the_results_are_what_is_printed(command, shown):
-    if not command.endswith(FAST) and "DRFD_TEST_LONG" not in os.environ:
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_results_are_what_is_printed(tmp_path, name):
+    if name not in FAST and "DRFD_TEST_LONG" not in os.environ:
         pytest.skip("takes a while; set DRFD_TEST_LONG")
-    assert printed(command) == shown
+    printed = traces.run(BLOCKS[name], tmp_path, **traces.PAPER_ENV)
+    assert printed == BLOCKS[name].printed
 
 
 # -- a cluster in virtual time ---------------------------------------------------------------------
