@@ -238,13 +238,11 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
     return kind(**({"job_id": job_id, "at_s": when.at_s} | usual[kind] | changes))
 
 
-def ledger_at(
-    state: JobState, job_id: int = 1, axes: Axes | None = None, **submitted: Any
-) -> Ledger:
+def ledger_at(state: JobState, job_id: int = 1, **submitted: Any) -> Ledger:
     """Books with one job, in this state; `submitted` replaces fields of its submission."""
     first, *rest = ROADS[state]
     events = [happened(first, job_id, **submitted), *(happened(kind, job_id) for kind in rest)]
-    return Ledger.of_events(axes or Axes(), events)
+    return Ledger.of_events(Axes(), events)
 
 
 def tables(ledger: Ledger) -> dict[str, Any]:

@@ -291,12 +291,6 @@ def test_what_is_not_kept_of_the_demand_is_said(drf, attached, daemon):
 
 # -- the light way -----------------------------------------------------------------------------
 
-#: Loaded by the whole command line alone, or with messages.
-_WHOLE = {"click", "rich"}
-#: What loads slowly, and no run needs that has nothing to say and no terminal.
-_NEEDLESS = _WHOLE | {"asyncio", "threading", "tempfile", "inspect", "typing", "pathlib", "tty"}
-_NEEDLESS |= {"re", "enum", "collections", "socket", "json", "signal", "contextlib", "functools"}
-_NEEDLESS |= {"drfd.client.client", "drfd_cli.terminal.relay"}
 #: No module of drfd can be loaded any more once there is a file `gone` in the directory.
 _UPGRADED = f"""\
 import os, sys

@@ -35,7 +35,6 @@ from drfd.core.model.job import (
     RETRIED_BY_DEFAULT,
     Dependency,
     Job,
-    JobSpec,
     JobState,
     Outcome,
     Postponed,
@@ -374,10 +373,6 @@ def test_an_end_before_the_stop_is_the_jobs_own(seen, cause):
 THRICE = Retry(3, RETRIED_BY_DEFAULT)
 
 
-def trying(retry: Retry = THRICE) -> JobSpec:
-    return spec(retry=retry)
-
-
 def fail(bench: Bench, job_id: int, at_s: float = 0.0, **how: object) -> ev.Event:
     """The running attempt ends badly; what its removal brings about."""
     attempt = bench.job(job_id).attempt
@@ -397,7 +392,7 @@ def test_a_clock_that_is_set_back_does_not_hold_a_retry_for_years(bench):
     left as it is."""
     years_s = 1e8
     bench.submit(spec(begin_s=int(now(years_s).at_s)))
-    job_id = bench.start(trying())
+    job_id = bench.start(spec(retry=THRICE))
     assert isinstance(fail(bench, job_id, years_s), ev.Retried)
     bench.ledger.check()
     # A second or two set the clock back, too, and the pause remains one.
@@ -408,7 +403,7 @@ def test_a_clock_that_is_set_back_does_not_hold_a_retry_for_years(bench):
 
 
 def test_the_pause_before_a_retry_can_be_cut_short(bench):
-    job_id = bench.start(trying())
+    job_id = bench.start(spec(retry=THRICE))
     fail(bench, job_id)
     (event,) = bench.feed(st.ChangeAsked(now(1), job_id, ALICE, st.Change(begin_s=0)))
     assert isinstance(event, ev.Altered)

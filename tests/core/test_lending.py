@@ -245,23 +245,18 @@ def on_disk(
     )  # fmt: skip
 
 
-def step(
-    *jobs: Borrower, disk: DiskRate = DISK, places: Mapping[str, TreeNode] = DISK_ALONE
-) -> list[float]:
-    found = judge(jobs, disk, places)
+def step(*jobs: Borrower, places: Mapping[str, TreeNode] = DISK_ALONE) -> list[float]:
+    found = judge(jobs, DISK, places)
     return [round(found[each.job_id].ceiling / MIB, 3) for each in jobs]
 
 
-def after(
-    demand: Mapping[int, float], *jobs: Borrower, steps: int = 8, disk: DiskRate = DISK,
-    places: Mapping[str, TreeNode] = TWO,
-) -> list[float]:  # fmt: skip
+def after(demand: Mapping[int, float], *jobs: Borrower) -> list[float]:
     """The ceilings after some steps in which each job uses what it may of its demand."""
-    for _ in range(steps):
+    for _ in range(8):
         jobs = tuple(
             replace(each, used=min(each.ceiling, demand[each.job_id] * MIB)) for each in jobs
         )
-        found = judge(jobs, disk, places)
+        found = judge(jobs, DISK, TWO)
         jobs = tuple(replace(each, ceiling=found[each.job_id].ceiling) for each in jobs)
     return [round(each.ceiling / MIB, 3) for each in jobs]
 
@@ -753,7 +748,6 @@ def test_frozen_victims_give_time_but_no_memory():
 class Held:
     leaf: str
     vector: Vector
-    is_preemptible: bool
 
 
 def entitled(weights: Mapping[str, int], leaves: set[str]) -> dict[str, Fraction]:
@@ -810,7 +804,7 @@ def test_a_preemption_is_never_in_vain_and_breaks_no_kept_promise(seed):
     parts = entitled(weights, {job.spec.leaf for job in ledger.jobs.values()})
 
     def holder(job: Job) -> Held:
-        return Held(job.spec.leaf, ledger.demand(job)[:2], job.spec.preemptible)
+        return Held(job.spec.leaf, ledger.demand(job)[:2])
 
     for mine in waiting:
         for path in line(mine.spec.leaf):

@@ -67,16 +67,10 @@ from fakes import (
 # -- nodes -----------------------------------------------------------------------------------------
 
 
-def with_nodes(
-    *sizes: tuple[float, float], features: dict[str, str] | None = None, **changes: Any
-) -> Rules:
-    """Machines n0, n1 and so on with so many cores and GiB; `features` of some, by name."""
+def with_nodes(*sizes: tuple[float, float], **changes: Any) -> Rules:
+    """Machines n0, n1 and so on with so many cores and GiB."""
     nodes = tuple(
-        ClusterNode(
-            name=f"n{at}",
-            capacity=demand(cores, memory),
-            features=frozenset((features or {}).get(f"n{at}", "").split()),
-        )
+        ClusterNode(name=f"n{at}", capacity=demand(cores, memory))
         for at, (cores, memory) in enumerate(sizes)
     )
     capacity = demand(sum(cores for cores, _ in sizes), sum(memory for _, memory in sizes))
@@ -607,33 +601,24 @@ def test_a_gpu_that_is_held_beyond_its_new_size_takes_nothing_from_the_others():
 
 
 #: 16 cores and 32 GiB for jobs: a load of 1 core, or of 1 GiB, is noticed.
-CAPACITY = demand(16, 32)
+MACHINE = Rules(capacity=demand(16, 32), beside=NOTHING)
 
 
 def use(cores: float = 0, memory_gib: float = 0) -> Resources:
     return demand(cores, memory_gib)
 
 
-def show(
-    gauge: ExternalLoadEstimator,
-    *samples: Resources,
-    beside: Resources = NOTHING,
-    at_s: float = 0.0,
-) -> int:
+def show(gauge: ExternalLoadEstimator, *samples: Resources) -> int:
     """How many of the samples, two seconds apart, have changed what is kept."""
-    machine = Rules(capacity=CAPACITY, beside=beside)
-    return sum(
-        gauge.see(each, machine, now(at_s + 2 * number).at_s) for number, each in enumerate(samples)
-    )
+    return sum(gauge.see(each, MACHINE, now(2 * at).at_s) for at, each in enumerate(samples))
 
 
 # -- the gauge -------------------------------------------------------------------------------------
 
 
-def leave(gauge: ExternalLoadEstimator, memory_gib: float, *, beside: Resources = NOTHING) -> bool:
+def leave(gauge: ExternalLoadEstimator, memory_gib: float) -> bool:
     """A job has ended and left so much memory in use."""
-    machine = Rules(capacity=CAPACITY, beside=beside)
-    return gauge.leave(use(0, memory_gib).memory_bytes, machine, now(0).at_s)
+    return gauge.leave(use(0, memory_gib).memory_bytes, MACHINE, now(0).at_s)
 
 
 def test_what_a_job_leaves_in_memory_is_seen_at_once():
@@ -683,10 +668,8 @@ def test_less_than_a_sixteenth_of_a_small_memory_is_not_noticed_nor_what_was_see
 PATIENT = ReservationSettings(delay_s=30)
 
 
-def loaded(cores: float = 0, memory_gib: float = 0, *, until_s: float = inf) -> ExternalLoad:
-    return ExternalLoad(
-        used=use(cores, memory_gib), kept=use(cores, memory_gib), until_s=now(until_s).at_s
-    )
+def loaded(cores: float, *, until_s: float = inf) -> ExternalLoad:
+    return ExternalLoad(used=use(cores), kept=use(cores), until_s=now(until_s).at_s)
 
 
 def test_under_fifo_too_the_first_job_says_that_it_waits_for_it():

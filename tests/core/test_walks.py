@@ -597,7 +597,6 @@ class Watch:
     bound_s: dict[int, int] = field(default_factory=dict)
     #: What became of the big jobs.
     kept_for: set[int] = field(default_factory=set)
-    drained_for: set[int] = field(default_factory=set)
     #: When they should have started by what they were told first, Unix time.
     due_s: dict[int, float] = field(default_factory=dict)
     #: Those that let nobody of their leaf pass.
@@ -676,7 +675,6 @@ class Watch:
             bound_s = int(due_s + life.rules.reserving.drain_after_s) + LONGEST_S + 2 * STEP_S
             if kept.is_drain:
                 bound_s = max(life.gone_s[each.id] for each in life.ledger.allocated_jobs())
-                self.drained_for.add(kept.job_id)
             # The first time is the strictest, and so is the first of the drain.
             self.bound_s[kept.job_id] = min(bound_s, self.bound_s.get(kept.job_id, bound_s))
             self.kept_for.add(kept.job_id)

@@ -190,9 +190,9 @@ def trees(draw: some.DrawFn, *, bounds: bool = True, axes: int = 5, open_axes: b
 
 
 @some.composite
-def worlds(draw: some.DrawFn, *, axes: int = 5) -> World:
+def worlds(draw: some.DrawFn) -> World:
     """Jobs of few different demands, some of them zero; some room is held already."""
-    tree = draw(trees(axes=axes))
+    tree = draw(trees())
     vector = some.tuples(*(some.integers(0, top // 3 + 1 if top else 0) for top in tree.capacity))
     menu = draw(some.lists(vector, min_size=1, max_size=5))
     leaves = draw(some.lists(some.sampled_from(LEAVES), min_size=1, max_size=6, unique=True))

@@ -10,12 +10,11 @@ import pytest
 
 from daemon.desk import Desk
 from drfd.common.errors import NotPermitted, Refused
-from drfd.core.decisions import stimuli as st
 from drfd.core.model.job import Outcome
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, with_slurm_variables
 from drfd.daemon.lookup import lookup
 from drfd.payload.environment import may_set
-from fakes import ADMIN, ALICE, BOB, now, replace, rules, spec
+from fakes import ADMIN, ALICE, BOB, replace, rules
 
 JOURNAL = "0" * 32
 
@@ -234,13 +233,6 @@ async def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk):
     assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
     await desk.ask(ADMIN, op="cancel", select={"everything": True})
     assert {state for _, _, state in await listed(desk)} == {"STOPPING"}
-
-
-# -- the journal -------------------------------------------------------------------------------
-
-
-def asked(size: int = 100, at_once: int | None = None) -> st.SubmitAsked:
-    return st.SubmitAsked(now(), spec(), spans=((0, size - 1, 1),), at_once=at_once)
 
 
 async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk):

@@ -233,11 +233,10 @@ class Terminal:
     def accept(self) -> socket.socket:
         return self._listener.accept()[0]
 
-    def hand_over(self, connection: socket.socket, *fds: int, kind: bytes = b"+") -> None:
-        """`kind`: what drf says about them; `t` is a terminal for the job alone."""
+    def hand_over(self, connection: socket.socket, *fds: int) -> None:
         with connection:
             if fds:
-                socket.send_fds(connection, [kind], list(fds))
+                socket.send_fds(connection, [b"+"], list(fds))
 
     def close(self) -> None:
         self._listener.close()

@@ -33,8 +33,6 @@ from starters import compiled_starter
 
 pytestmark = pytest.mark.slow
 
-Run = Callable[..., Attempt]
-
 not_root = pytest.mark.skipif(os.getuid() == 0, reason="root may enter and write everything")
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become anybody")
 

@@ -378,9 +378,9 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(slurm):
     assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
-def saved(cluster: PlainCluster, said: str, since_ns: int = 0, file: str = "job_state") -> bytes:
-    """slurmctld's file of jobs, or another, written after `since_ns` and with this word in it."""
-    path = cluster.directory / "state" / file
+def saved(cluster: PlainCluster, said: str, since_ns: int = 0) -> bytes:
+    """slurmctld's file of jobs, written after `since_ns` and with this word in it."""
+    path = cluster.directory / "state" / "job_state"
 
     def is_there() -> bytes | None:
         try:
@@ -393,13 +393,11 @@ def saved(cluster: PlainCluster, said: str, since_ns: int = 0, file: str = "job_
     return bytes(until("a state of slurmctld's", is_there, cluster.log))
 
 
-def set_back(cluster: PlainCluster, jobs: bytes, nodes: bytes | None = None) -> None:
-    """Kill slurmctld, and start another that knows of jobs, and nodes, what was saved before."""
+def set_back(cluster: PlainCluster, jobs: bytes) -> None:
+    """Kill slurmctld, and start another that knows of jobs what was saved before."""
     cluster.kill("slurmctld")
-    for name, data in (("job_state", jobs), ("node_state", nodes)):
-        if data is not None:
-            (cluster.directory / "state" / name).write_bytes(data)
-            (cluster.directory / "state" / f"{name}.old").unlink(missing_ok=True)
+    (cluster.directory / "state" / "job_state").write_bytes(jobs)
+    (cluster.directory / "state" / "job_state.old").unlink(missing_ok=True)
     cluster.start_controller()
 
 
