@@ -17,7 +17,7 @@ from kernel import Kernel
 from seeds import FULL_EXAMPLES, QUICK_EXAMPLES
 
 if TYPE_CHECKING:
-    from fakes import Bench
+    from fakes import Bench, Clock
 
 pytest_plugins = ["quick"]
 
@@ -97,6 +97,13 @@ def make_instance() -> Iterator[Callable[..., Instance]]:
 @pytest.fixture
 def instance(make_instance) -> Instance:
     return make_instance().start()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    from fakes import Clock
+
+    return Clock()
 
 
 @pytest.fixture

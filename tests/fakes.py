@@ -275,6 +275,20 @@ def ended(job_id: int = 1, attempt: int = 1, at_s: float = 0.0, **changes: Any) 
     return ExitedReport(job_id=job_id, attempt=attempt, **(usual | changes))
 
 
+class Clock:
+    """Time that passes when a test says so, or somebody sleeps; also in place of `time`."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    monotonic = __call__
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 def launched(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> LaunchedReport:
     when = now(at_s)
     return LaunchedReport(

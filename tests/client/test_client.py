@@ -26,6 +26,7 @@ from drfd.common.errors import ConfigError, DrfdError, HostError, NotPermitted, 
 from drfd.common.units import show_gres_word
 from drfd.payload.signature import KEY_BYTES
 from drfd.protocol.job_options import BY_KEY
+from fakes import Clock
 from seeds import examples
 
 # -- what is sent ------------------------------------------------------------------------------
@@ -297,22 +298,8 @@ NOBODY = Path("/nowhere/drfd.sock")
 JOB: Message = {"argv": ["true"], "cwd": "/", "env": {}}
 
 
-class Clock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
+def clock(clock, monkeypatch) -> Clock:
     monkeypatch.setattr(connection_module, "time", clock)
     return clock
 

@@ -211,19 +211,6 @@ OTHER = structs.replace(JOB, id=2)
 JOBS = {job.id: job for job in (JOB, OTHER)}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest.fixture
 def meter(clock, tmp_path) -> Meter:
     """Both jobs are watched; the cgroup of one is the beginning of the other's name."""

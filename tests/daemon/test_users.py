@@ -19,7 +19,7 @@ from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.loop_time import SLICE_S, LoopTime
 from drfd.daemon.users.quotas import BURST_S, Quotas
 from drfd.linux.user_database import LocalAccounts, Subordinates
-from fakes import ALICE, BOB, launched
+from fakes import ALICE, BOB, Clock, launched
 
 # -- names of uids: from memory while the directory is slow, never from its silence ------------
 
@@ -271,20 +271,11 @@ def test_subordinate_uids_are_those_of_the_file_as_it_is_now(tmp_path):
 ALICE_UID, BOB_UID = 1001, 1002
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def quotas(clock: Clock | None = None, **limits: int) -> Quotas:
     return Quotas(lambda: UserLimits(**limits), clock or Clock())
 
 
-def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is():
-    clock = Clock()
+def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is(clock):
     q = quotas(clock, submissions_per_s=10)
     burst = round(10 * BURST_S)
     assert [q.submission_delay_s(ALICE_UID) for _ in range(burst + 1)] == [0.0] * (burst + 1)
@@ -307,8 +298,7 @@ def test_a_submission_counts_for_what_it_brings():
     assert q.submission_delay_s(ALICE_UID) == pytest.approx(0.1)
 
 
-def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same():
-    clock = Clock()
+def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same(clock):
     q = quotas(clock, changes_per_s=10)
     q.changed(ALICE_UID, round(10 * (BURST_S + quotas_module.MAX_DELAY_S)) + 1)
     for _ in range(1000):

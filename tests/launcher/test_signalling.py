@@ -5,7 +5,6 @@ import errno
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.server import Launcher
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
+from fakes import Clock
 from launcher.rig import order
 
 # -- a cgroup may need several tries until it is gone -------------------------------------
@@ -33,19 +33,8 @@ from launcher.rig import order
 A, B = (1, 1), (2, 1)
 
 
-@dataclass
-class Clock:
-    """In place of the module `time`; it has nothing but the monotonic clock."""
-
-    now: float = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
+def clock(clock, monkeypatch) -> Clock:
     monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -93,9 +82,9 @@ def test_after_ten_seconds_it_is_called_stuck_and_only_once(endings, clock):
     (ending,) = (ending for _, ending in endings.due())
     told = []
     for _ in range(40):
-        told.append((round(clock.now), endings.put_off(ending)))
-        clock.now += 0.5
-    assert [at for at, is_stuck in told if is_stuck] == [110]
+        told.append((round(clock.now_s), endings.put_off(ending)))
+        clock.now_s += 0.5
+    assert [at for at, is_stuck in told if is_stuck] == [1010]
     assert ending.pause_s == 10, "no longer each second"
 
 
@@ -156,7 +145,7 @@ def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
     signal_slowly = signals.confinement.signal
 
     def slow(key: attempt_files.Key, attempt: attempt_files.Attempt | None, number: int) -> None:
-        clock.now += module._TURN_S
+        clock.now_s += module._TURN_S
         signal_slowly(key, attempt, number)
 
     monkeypatch.setattr(signals.confinement, "signal", slow)
@@ -198,17 +187,17 @@ def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
     signals.add(B, 1, (15,))
     signals.run_due()
     assert (sent, signals.pause_s()) == ([], pytest.approx(1.0))
-    clock.now += 0.5
+    clock.now_s += 0.5
     signals.run_due()
     assert (sent, signals.pause_s()) == ([], pytest.approx(0.5))
-    clock.now += 0.5
+    clock.now_s += 0.5
     signals.run_due()
     assert (sent, signals.pause_s()) == ([], pytest.approx(1.0)), "it is still full"
     monkeypatch.setattr(attempt_files, "note_signals", note)
-    clock.now += 1.0
+    clock.now_s += 1.0
     signals.run_due()
     assert sent == [(A, "SIGUSR1"), (A, "SIGUSR2"), (B, "SIGTERM")]
-    clock.now += 5.0
+    clock.now_s += 5.0
     signals.run_due()
     assert (len(sent), signals.pause_s()) == (3, None)
 
@@ -233,16 +222,16 @@ def test_pauses_double_up_to_a_second_until_all_stands_still(directory, clock):
         pause_s = freezing.pause_s()
         assert pause_s is not None
         pauses.append(round(pause_s, 6))
-        clock.now += pause_s / 2
+        clock.now_s += pause_s / 2
         freezing.run_due()
         assert freezing.pause_s() == pytest.approx(pause_s / 2), "not before it is due"
-        clock.now += pause_s
+        clock.now_s += pause_s
         freezing.run_due()
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
     freezing.freeze(B)
     freezing.forget(B)
     still.update((A, B))
-    clock.now += 1.0
+    clock.now_s += 1.0
     freezing.run_due()
     assert told == [("frozen", A)]
     assert freezing.pause_s() is None

@@ -23,37 +23,27 @@ from drfd.launcher.slurm.submitting.submissions import Submissions
 from drfd.launcher.slurm.wishes import Wish
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.sealed import seal
+from fakes import Clock
 from launcher.rig import order
 
 # -- when the list is asked for -----------------------------------------------------------
 
 
-class Clock:
-    """The monotonic clock, which stands still between two calls of `pass_s`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def pass_s(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "monotonic", lambda: made.now)
-    return made
+def clock(clock, monkeypatch) -> Clock:
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
 
 
 def asked(times: ListTimes, clock: Clock, *, seconds: float) -> list[float]:
     """Answer each list at once, and return when they were asked for, in seconds from now on."""
-    began, found = clock.now, []
-    while (pause_s := times.pause_s()) is not None and clock.now + pause_s <= began + seconds:
-        clock.pass_s(pause_s)
+    began, found = clock.now_s, []
+    while (pause_s := times.pause_s()) is not None and clock.now_s + pause_s <= began + seconds:
+        clock.sleep(pause_s)
         assert times.begin() is not None
         times.end()
-        found.append(round(clock.now - began, 6))
-    clock.now = began + seconds
+        found.append(round(clock.now_s - began, 6))
+    clock.now_s = began + seconds
     return found
 
 
@@ -67,7 +57,7 @@ def test_a_list_is_asked_for_at_times_after_events_and_at_moments_of_its_own(clo
     assert asked(times, clock, seconds=20) == [0, 0.05, 0.2, 1, 3, 7]
     times = ListTimes(poll_s=30.0)
     asked(times, clock, seconds=1)
-    times.add(clock.now + 5)
+    times.add(clock.now_s + 5)
     assert asked(times, clock, seconds=20) == [5]
 
 
@@ -138,11 +128,11 @@ def test_each_order_has_its_command(clock, name, state, done):
 def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock):
     wish = wish_for(protocol.KILL)
     assert pursue(wish, "RUNNING") == [KILL]
-    clock.pass_s(1)
+    clock.sleep(1)
     assert pursue(wish, "RUNNING") == []
-    clock.pass_s(1)
+    clock.sleep(1)
     assert pursue(wish, "RUNNING") == [CANCEL]
-    clock.pass_s(2)
+    clock.sleep(2)
     assert pursue(wish, "RUNNING") == [KILL]
     assert not wish.is_fulfilled
 
@@ -184,21 +174,21 @@ def rig(clock) -> Rig:
 def test_one_that_was_found_again_has_all_its_time_when_it_is_missing_again(rig, clock):
     rig.missing.is_gone(KEY)
     rig.orders.pop()(GOOD)
-    clock.pass_s(9)
+    clock.sleep(9)
     rig.missing.forget(KEY)
     rig.next_list()
     assert not rig.missing.is_gone(KEY)
     rig.orders.pop()(GOOD)
-    clock.pass_s(9)
+    clock.sleep(9)
     assert not rig.missing.is_gone(KEY)
-    clock.pass_s(1)
+    clock.sleep(1)
     assert rig.missing.is_gone(KEY)
 
 
 def test_an_order_that_slurm_refuses_does_not_count(rig, clock):
     rig.missing.is_gone(KEY)
     rig.orders.pop()(BAD)
-    clock.pass_s(10)
+    clock.sleep(10)
     rig.next_list()
     assert not rig.missing.is_gone(KEY)
     assert len(rig.orders) == 1, "they are told again"

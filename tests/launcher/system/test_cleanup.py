@@ -147,21 +147,9 @@ class RecordedWork:
         self._ends[pid]()
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def background() -> RecordedWork:
     return RecordedWork()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
