@@ -99,7 +99,7 @@ class Behind:
         await until(is_so, lambda: self.job(job_id))
 
 
-async def until(is_so: Callable[[], object], show: Callable[[], object]) -> None:
+async def until(is_so: Callable[[], object], show: Callable[[], object] = str) -> None:
     deadline = asyncio.get_running_loop().time() + 60
     while not is_so():
         if asyncio.get_running_loop().time() > deadline:

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from daemon.fake_launcher import until
 from drfd.common.errors import ConfigError, HostError
 from drfd.core.decisions.stimuli import DrainAsked
 from drfd.daemon import controller, tools
@@ -184,12 +185,6 @@ async def beat_until(pulse: ServiceNotifier, is_so: Callable[[], Any]) -> None:
     await until(is_so)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(is_so: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0.005)
 
 
 def heard(ear: socket.socket) -> list[bytes]:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk
+from daemon.fake_launcher import until
 from drfd import __version__
 from drfd.common.errors import HostError
 from drfd.core.model.job import Actor
@@ -108,9 +109,8 @@ class Front:
 
     async def idle(self) -> None:
         """Until the server has noticed that everybody has left, and nobody is waited for."""
-        async with asyncio.timeout(60):
-            while not self.server.is_idle or self.desk.requests.waits.waiters:
-                await asyncio.sleep(0.005)
+        waits = self.desk.requests.waits
+        await until(lambda: self.server.is_idle and not waits.waiters)
 
 
 @dataclass
@@ -346,8 +346,7 @@ async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(fro
         await f.ask(**SUBMIT)
         c = await f.client()
         await c.send(encoded(op="wait", ids=[1]) + b"and another thing")
-        while not f.desk.requests.waits.waiters:
-            await asyncio.sleep(0.005)
+        await until(lambda: f.desk.requests.waits.waiters)
         await c.close()
         await f.idle()
 
@@ -532,8 +531,7 @@ async def test_one_user_waits_for_a_bounded_number_of_ids(front, monkeypatch):
         waiter, listener, other = [await f.client() for _ in range(3)]
         await waiter.send(b'{"v":1,"op":"wait","ids":[1,2]}\n')
         await listener.send(b'{"v":1,"op":"events","select":{"ids":[1]},"after":0}\n')
-        while f.desk.requests.quotas._awaited[os.getuid()] < 3:
-            await asyncio.sleep(0.005)
+        await until(lambda: f.desk.requests.quotas._awaited[os.getuid()] >= 3)
         reply = await other.ask(op="wait", ids=[1])
         assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-ids")
         await f.ask(op="cancel", select={"ids": [1, 2]})
@@ -555,8 +553,7 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(front
         stuck, other, stream = [await f.client() for _ in range(3)]
         stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await stuck.send(b'{"v":1,"op":"status"}\n')
-        while not f.desk.requests.quotas._unread[os.getuid()]:
-            await asyncio.sleep(0.005)
+        await until(lambda: f.desk.requests.quotas._unread[os.getuid()])
         # As long as nothing else is unread, a list of any length is sent.
         reply = await other.ask(op="status")
         assert (reply["ok"], reply["error"]["code"]) == (False, "too-much-unread")
@@ -646,8 +643,7 @@ async def test_who_has_hung_up_is_not_looked_up_any_more(front, come_as, monkeyp
         for uid in range(7000, 7050):
             come_as(uid)
             c = await f.client()
-            while not f.desk.requests.quotas._connections[UNKNOWN]:
-                await asyncio.sleep(0.001)
+            await until(lambda: f.desk.requests.quotas._connections[UNKNOWN])
             await c.close()
         await f.idle()
         asked = len(directory.asked)
@@ -759,9 +755,7 @@ async def test_who_brings_descriptors_first_is_not_taken(short, monkeypatch):
     brings = knock(path)
     socket.send_fds(brings, [b"with"], [0])
     silent = knock(path)
-    async with asyncio.timeout(30):
-        while not taken:
-            await asyncio.sleep(0)
+    await until(lambda: taken)
     brings.settimeout(30)
     with suppress(ConnectionError):
         assert brings.recv(1) == b""
@@ -792,9 +786,7 @@ async def test_a_shortage_of_descriptors_is_told_once_and_who_knocks_waits(short
     client = knock(path)
     taken: list[socket.socket] = []
     entrance = Acceptor(listener, taken.append)
-    async with asyncio.timeout(30):
-        while not taken:
-            await asyncio.sleep(0.005)
+    await until(lambda: taken)
     assert told == [errno.EMFILE] * 3
     entrance.close()
     for each in (client, *taken):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.fake_launcher import until
 from drfd.common.errors import Refused, Unavailable
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, JobState
@@ -76,8 +77,7 @@ async def test_refreshes_that_hang_keep_no_unknown_user_waiting(rig):
         assert await rig.user(uid) == f"user{uid}"
     rig.add_local(carol=1500)
     asking = asyncio.create_task(rig.user(1500))
-    while 1500 not in rig.asked:
-        await asyncio.sleep(0.01)
+    await until(lambda: 1500 in rig.asked)
     assert len(rig.asked) == 4 + 1 + 1, "of the refreshes only the first one is under way"
     rig.is_open.set()
     assert await asking == "carol"
@@ -136,9 +136,7 @@ async def test_an_answer_from_before_a_change_of_the_file_is_asked_for_again(rig
     rig.add_local(grace=7)
     rig.is_open.clear()
     asking = asyncio.create_task(rig.user(7))
-    async with asyncio.timeout(10):
-        while not rig.asked:
-            await asyncio.sleep(0.005)
+    await until(lambda: rig.asked)
     rig.add_local(hopper=7)
     rig.is_open.set()
     assert await asking == "hopper"
@@ -191,9 +189,7 @@ async def test_silence_is_not_the_word_that_there_is_no_account(rig, monkeypatch
         assert caught.value.code == "directory-slow"
     rig.names[uid] = "late"
     rig.is_open.set()
-    async with asyncio.timeout(5):
-        while not rig.accounts.is_known(uid):
-            await asyncio.sleep(0.005)
+    await until(lambda: rig.accounts.is_known(uid))
     assert await rig.user(uid) == "late"
 
 

@@ -15,7 +15,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -51,6 +50,7 @@ from drfd.payload.unpack import LaunchPayload
 from instance import parent_of as parent_of
 from instance import patient
 from instance import state_of as state_of
+from instance import wait_for
 from starters import VARIABLE, compiled_starter
 
 #: The tree under test, also where another one is installed.
@@ -69,10 +69,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 def until(what: str, probe: Callable[[], T], show: Callable[[], object] = str) -> T:
     """The first true answer of `probe`; fails when there is none for `WAIT_S`."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := probe()):
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s in vain: {what}; {show()}"
-        time.sleep(0.003)
+    found: T = wait_for(what, probe, seconds=60.0, pause_s=0.003, show=show)
     return found
 
 

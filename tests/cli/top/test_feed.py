@@ -4,7 +4,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -38,13 +38,7 @@ from drfd_cli.top.keys import Act
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.state import Look, State
 from drfd_cli.top.view import Scene, Size, screen
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+from instance import wait_for
 
 
 @pytest.fixture
@@ -240,11 +234,11 @@ def test_snapshots_are_asked_for_again_when_the_daemon_is_back(feed, daemon, mon
     feed.start()
     assert (feed.news.snapshot["at"], feed.news.away_since_s) == (1.0, None)
     daemon.stop()
-    until(lambda: feed.news.away_since_s is not None)
+    wait_for("its absence", lambda: feed.news.away_since_s is not None)
     assert feed.news.snapshot["at"] == 1.0
     daemon.replies = {"snapshots": [None, {"snapshot": snapshot(at=2.0)}]}
     daemon.start()
-    until(lambda: feed.news.snapshot["at"] == 2.0)
+    wait_for("the next one", lambda: feed.news.snapshot["at"] == 2.0)
     assert feed.news.away_since_s is None
     assert daemon.asked("snapshots") == [{"op": "snapshots", "every_s": 1.0}] * 3
 
@@ -257,7 +251,7 @@ def test_its_thread_ends_when_it_is_told_to(feed, daemon, is_away):
     (thread,) = set(threading.enumerate()) - before
     if is_away:
         daemon.stop()
-        until(lambda: feed.news.away_since_s is not None)
+        wait_for("its absence", lambda: feed.news.away_since_s is not None)
     feed.stop()
     assert not thread.is_alive()
     assert (feed.news.away_since_s is not None, feed.problem) == (is_away, None)
@@ -267,7 +261,7 @@ def test_a_daemon_that_knows_no_snapshots_is_a_problem_and_not_away(feed, daemon
     daemon.replies = {"snapshots": refuse(text="older")}
     feed.start()
     daemon.hang_up()
-    until(lambda: feed.problem is not None)
+    wait_for("a problem", lambda: feed.problem is not None)
     assert isinstance(feed.problem, DrfdError)
     assert feed.problem.text == "older"
 
@@ -281,7 +275,7 @@ def test_answers_come_in_the_order_of_the_questions_and_errors_are_answers(
     for verb in ("shares", "doctor", "shares"):
         asker.ask(lambda to, verb=verb: to.request(verb))
     answers: list[Any] = []
-    until(lambda: answers.extend(asker.answers()) or len(answers) == 3)
+    wait_for("answers", lambda: answers.extend(asker.answers()) or len(answers) == 3)
     assert [getattr(each, "text", None) or each["n"] for each in answers] == [1, "no", 1]
     assert asker.open_count == 0
     asker.stop()

@@ -7,8 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from canned_snapshots import AT_S, HOSTILE, hostile, node, row, snapshot, three_jobs
 from cli.test_history import ledger
 from cli.web.conftest import Page
+from instance import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -39,14 +39,6 @@ def missing() -> str:
     names = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     packages = "Debian's chromium and chromium-driver"
     return f"{' and '.join(names)} not found ({packages})" if names else ""
-
-
-def wait_for(what: str, is_so: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := is_so()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
-    return found
 
 
 class Browser:
