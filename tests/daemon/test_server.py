@@ -154,9 +154,7 @@ def front(make_desk, short):
         **options: Any,
     ) -> AsyncIterator[Front]:
         path = short / "drfd.sock"
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(path))
-        listener.listen(64)
+        listener = listening(path)
         listener.setblocking(False)
         if pauses is not None:
             options["mono"] = lambda: 0.0
@@ -604,54 +602,29 @@ async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front,
         await f.idle()
 
 
-CAROL, DAVE = 5000, 6000
-
-
-class Directory:
-    """A user directory that knows two users, and that can be made to hang or to fail."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.is_open = threading.Event()
-        self.is_open.set()
-        self.error: Exception | None = None
-
-    def look_up(self, uid: int) -> str | None:
-        self.asked.append(uid)
-        self.is_open.wait(20)
-        if self.error is not None:
-            raise self.error
-        return {CAROL: "carol", DAVE: "dave"}.get(uid)
-
-
-@pytest.fixture
-def come_as(monkeypatch) -> Callable[[int], None]:
-    """Who connects from now on has this uid, whoever runs the test."""
-
-    def come(uid: int) -> None:
-        monkeypatch.setattr(server_module, "peer_of", lambda _: (uid, uid))
-
-    return come
-
-
-async def test_who_has_hung_up_is_not_looked_up_any_more(front, come_as, monkeypatch):
+async def test_who_has_hung_up_is_not_looked_up_any_more(front, monkeypatch):
     """Thousands of connections that were gone kept the directory busy for minutes."""
     monkeypatch.setattr(server_module, "HANGUP_CHECK_LOOKING_S", 0.01)
-    directory = Directory()
-    directory.is_open.clear()
-    async with front(look_up=directory.look_up) as f:
+    asked, is_open, carol = list[int](), threading.Event(), 5000
+
+    def look_up(uid: int) -> str | None:
+        asked.append(uid)
+        is_open.wait(20)
+        return "carol" if uid == carol else None
+
+    async with front(look_up=look_up) as f:
         for uid in range(7000, 7050):
-            come_as(uid)
+            monkeypatch.setattr(server_module, "peer_of", lambda _, uid=uid: (uid, uid))
             c = await f.client()
             await until(lambda: f.desk.requests.quotas._connections[UNKNOWN])
             await c.close()
         await f.idle()
-        asked = len(directory.asked)
-        assert asked < 10
-        directory.is_open.set()
-        come_as(CAROL)
+        count = len(asked)
+        assert count < 10
+        is_open.set()
+        monkeypatch.setattr(server_module, "peer_of", lambda _: (carol, carol))
         assert (await f.ask(op="hello"))["user"] == "carol"
-        assert len(directory.asked) == asked + 1
+        assert len(asked) == count + 1
 
 
 def test_who_left_without_reading_all_has_hung_up():
@@ -708,8 +681,8 @@ def knock(path: Path) -> socket.socket:
     return made
 
 
-def listening(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
+def listening(path: Path, kind: type[socket.socket] = socket.socket) -> socket.socket:
+    listener = kind(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(512)
     return listener
@@ -780,12 +753,9 @@ async def test_a_shortage_of_descriptors_is_told_once_and_who_knocks_waits(short
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: told.append(context["exception"].errno))
     path = short / "door.sock"
-    listener = Short(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen(5)
-    client = knock(path)
     taken: list[socket.socket] = []
-    entrance = Acceptor(listener, taken.append)
+    entrance = Acceptor(listening(path, Short), taken.append)
+    client = knock(path)
     await until(lambda: taken)
     assert told == [errno.EMFILE] * 3
     entrance.close()

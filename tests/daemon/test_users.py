@@ -417,30 +417,23 @@ async def test_what_is_done_in_parts_lets_others_go_and_is_done_to_all(monkeypat
     assert doing.cancelled()
 
 
-class WorkClock:
-    """Stands still, but for what the work itself says that it has taken."""
-
-    now_s = 0.0
-
-    def work(self, cost_s: float) -> None:
-        self.now_s += cost_s
+def shared() -> tuple[LoopTime, Clock]:
+    """By a clock that stands still, but for what the work itself says that it has taken."""
+    clock = Clock()
+    clock.now_s = 0.0
+    return LoopTime(clock), clock
 
 
-def shared() -> tuple[LoopTime, WorkClock]:
-    clock = WorkClock()
-    return LoopTime(lambda: clock.now_s), clock
-
-
-def go_by(clock: WorkClock) -> None:
+def go_by(clock: Clock) -> None:
     """Have the running loop's waits end by this clock, which a wait moves on, and each round a
     little."""
     loop = asyncio.get_running_loop()
-    loop.time = lambda: clock.now_s  # type: ignore[method-assign]
+    loop.time = clock  # type: ignore[method-assign]
     selector = loop._selector  # type: ignore[attr-defined]
     look = selector.select
 
     def select(timeout: float | None = None) -> object:
-        clock.work(max(timeout or 0.0, 1e-7))
+        clock.now_s += max(timeout or 0.0, 1e-7)
         return look(0)
 
     selector.select = select
@@ -455,7 +448,7 @@ async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood():
 
     async def flood() -> None:
         while done[BOB_UID] < 200:
-            clock.work(0.002)
+            clock.now_s += 0.002
             done[ALICE_UID] += 1
             await asyncio.sleep(0)
 
@@ -463,7 +456,7 @@ async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood():
         last_s = clock.now_s
         for _ in range(200):
             between.append(clock.now_s - last_s)
-            clock.work(0.0001)
+            clock.now_s += 0.0001
             done[BOB_UID] += 1
             last_s = clock.now_s
             await asyncio.sleep(0)
@@ -484,7 +477,7 @@ async def test_users_get_equal_time_whatever_one_step_costs():
 
     async def flood(uid: int) -> None:
         while clock.now_s < 2.0:
-            clock.work(cost_s[uid])
+            clock.now_s += cost_s[uid]
             used_s[uid] += cost_s[uid]
             await asyncio.sleep(0)
 
@@ -499,7 +492,7 @@ async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(r
     loop_time, clock = shared()
 
     async def step() -> None:
-        clock.work(2 * SLICE_S)
+        clock.now_s += 2 * SLICE_S
 
     steps = [asyncio.create_task(loop_time.metered(ALICE_UID, step)) for _ in range(20)]
     for _ in range(rounds):
@@ -516,7 +509,7 @@ async def test_what_is_made_up_for_is_forgotten():
     loop_time, clock = shared()
 
     async def step() -> None:
-        clock.work(SLICE_S)
+        clock.now_s += SLICE_S
 
     for uid in range(100):
         loop_time.charge(uid, SLICE_S)
