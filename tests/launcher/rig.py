@@ -48,9 +48,8 @@ from drfd.payload import pack as payload
 from drfd.payload import unpack
 from drfd.payload.unpack import LaunchPayload
 from instance import parent_of as parent_of
-from instance import patient
+from instance import patient, wait_for
 from instance import state_of as state_of
-from instance import wait_for
 from starters import VARIABLE, compiled_starter
 
 #: The tree under test, also where another one is installed.
