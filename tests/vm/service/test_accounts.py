@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from vm.service.installed import UNITS, left, unit
+from vm.service.installed import UNITS, journal, left, unit
 
 #: By boot: why the jobs that ran are lost, and what they could say.
 LOST = {"2": ("MACHINE_SHUTDOWN", ["ready", "term", "end"]), "3": ("MACHINE_CRASH", ["ready"])}
@@ -14,7 +14,8 @@ REASON, SAID = LOST[os.environ["DRFD_VM_BOOT"]]
 
 def test_the_services_have_come_up_by_themselves(installed):
     installed.await_units()
-    assert [unit(name, "NRestarts") for name in UNITS] == [{"NRestarts": "0"}] * 3
+    found = [unit(name, "NRestarts") for name in UNITS]
+    assert found == [{"NRestarts": "0"}] * 3, journal("drfd*")
 
 
 def test_every_job_is_accounted_for(installed):
