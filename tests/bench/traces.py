@@ -131,12 +131,14 @@ def cost(trace: Path, capacity: str, policy: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.traces", description=__doc__)
-    parser.add_argument("traces", type=Path, metavar="DIR", nargs="?", default=Path())
+    parser.add_argument("traces", type=Path, metavar="DIR", nargs="?")
     parser.add_argument("--results", action="store_true", help="write drfd/sim/RESULTS.md anew")
     parser.add_argument("--paper", action="store_true", help="write that of the paper anew")
     chosen = parser.parse_args()
     if chosen.paper:
-        refresh(PAPER, chosen.traces, **PAPER_ENV)
+        refresh(PAPER, Path(), **PAPER_ENV)
+    elif chosen.traces is None:
+        parser.error("name the DIR of the traces")
     elif chosen.results:
         refresh(RESULTS, chosen.traces)
     else:

@@ -359,6 +359,7 @@ BLOCKS = {block.commands[0].split()[-1]: block for block in FOUND}
 @pytest.mark.slow
 def test_there_is_a_block_of_each_kind():
     assert [*BLOCKS] == ["table1", "fig4", "fig8", "fig9", "fig12", "fig13", "fig14"]
+    assert len(FOUND) == len(BLOCKS)
 
 
 @pytest.mark.slow
