@@ -75,7 +75,7 @@ def process_reading(pid: int, memory: int | None, utilisation: int | None) -> Pr
 def uid_of(directory: str | os.PathLike[str]) -> int | None:
     """Return the real uid of the process with this directory in /proc, or None if it is gone or
     hidden. The owner of the directory is root where a process forbids that it is inspected."""
-    for line in word_in(f"{directory}/status").splitlines():
+    for line in word_in(f"{directory}/status").split("\n"):
         if line.startswith("Uid:"):
             return int(line.split()[1])
     return None
@@ -83,7 +83,7 @@ def uid_of(directory: str | os.PathLike[str]) -> int | None:
 
 def _cgroups(pid: int) -> list[str]:
     """Return the different paths of a process in the hierarchies of cgroups."""
-    lines = word_in(f"/proc/{pid}/cgroup").splitlines()
+    lines = word_in(f"/proc/{pid}/cgroup").split("\n")
     return sorted({line.split(":", 2)[2] for line in lines if ":/" in line})
 
 

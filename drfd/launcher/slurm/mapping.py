@@ -255,7 +255,7 @@ def with_others_jobs(
     found = {
         name: replace(node, outside_cores=0, outside_memory_bytes=0) for name, node in nodes.items()
     }
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = line.split("|", len(_ALLOCATED_FIELDS) - 1)
         if len(fields) != len(_ALLOCATED_FIELDS):
             continue

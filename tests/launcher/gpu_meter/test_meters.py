@@ -22,7 +22,7 @@ import pytest
 from drfd.launcher.gpu_meter import drm, supervision
 from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.kinds import MAX_LINE_BYTES, NVIDIA
-from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, encode
+from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, encode, process_reading
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
@@ -471,6 +471,18 @@ def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user():
     (only,) = json.loads(line)["gpus"]
     assert only["processes"][-1] == other
     assert [each["memory"] for each in only["processes"][:2]] == [8999, 8998]
+
+
+def test_what_a_user_calls_a_process_or_a_cgroup_is_no_line_of_the_kernels(monkeypatch):
+    """Python takes more characters for the end of a line than the kernel escapes."""
+    path = "/user.slice/x\x0b0::/drfd.slice/drfd-jobs.service/job-5-1"
+    texts = {
+        "/proc/9/status": "Name:\tx\x0bUid:\t4242\nUid:\t1001\t1001\t1001\t1001",
+        "/proc/9/cgroup": f"0::{path}",
+    }
+    monkeypatch.setattr("drfd.launcher.gpu_meter.reading.word_in", texts.__getitem__)
+    found = process_reading(9, None, None)
+    assert (found["uid"], found["cgroups"]) == (1001, [path])
 
 
 # -- the launcher and the processes that measure ------------------------------------------

@@ -284,6 +284,7 @@ def test_what_others_have_on_nodes_is_counted_without_the_own_jobs():
             "cpu=3,mem=1.50G,node=2,billing=3|n[1-2]|a comment|with this||",
             "cpu=2,node=1,gres/gpu=1|n2||",
             "cpu=2,mem=1G|n3||",
+            "cpu=1,mem=1G|n3|a comment\x0bcpu=8,mem=8G|n1||",
             "|||",
             "no answer",
         ]
