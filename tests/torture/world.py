@@ -508,10 +508,8 @@ def brief(thing: object) -> str:
 
 
 def compare_books(kept: Ledger, fresh: Ledger, what: str) -> None:
-    names = (
-        "jobs arrays queues used allocations allocated taken job_counts dependents begins next_id"
-    )
-    for name in (*names.split(), "drained"):
+    names = "jobs arrays queues used allocations allocated taken job_counts dependents begins"
+    for name in (*names.split(), "next_id", "drains"):
         mine, other = getattr(kept, name), getattr(fresh, name)
         claim(mine == other, "", what, name, mine, other)
     ends = [
