@@ -337,6 +337,8 @@ class Server:
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: _Client
     ) -> None:
+        """Answer a client's requests one after the other. A submission passes `_submit`, all else
+        `_answer`; both call the verb's handler, mostly in `Requests`, by `_carry_out`."""
         frames = Frames(reader)
         while True:
             with self._quotas.incoming(client.quota_uid) as count:

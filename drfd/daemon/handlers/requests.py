@@ -375,6 +375,7 @@ class Requests:
     async def _submit(
         self, actor: st.Actor, request: msg.SubmitRequest, gid: int
     ) -> replies.SubmitReply | replies.DryRunReply:
+        """Check a submission and queue it; of one that was sent before, return the job."""
         if request.key is not None:
             known = self.engine.journal.submission(actor.uid, request.key)
             if known is not None and self._lookup.user_of(known) == actor.user:
