@@ -817,9 +817,6 @@ class LauncherConnection:
                 then = self._launch_if_owed(key[0])
         self._submit(report, then)
         if job is not None and is_removed:
-            # Whoever sees that the job has ended finds nothing of it stuck.
-            self._link.stuck.discard(key)
-            self._link.borrowers.pop(key, None)
             # Usually of the same turn, so that the next start waits for one commit, not for two.
             removed = st.RemovedReport(self._engine.clock().at_s, *key)
             # Its file is still to go. If this order is lost, the next reconciliation gives it.
@@ -839,9 +836,9 @@ class LauncherConnection:
         return True
 
     def _remove_file(self, key: AttemptKey) -> None:
-        """Drop the samples of an ended attempt, and order the removal of its file, together with
-        those of others: the launcher does not answer."""
-        self._meter.forget(key)
+        """Drop the state of an ended attempt, before anybody sees the end, and order the removal of
+        its file, together with those of others: the launcher does not answer."""
+        self._forget(key)
         if not self._gone:
             asyncio.get_running_loop().call_later(_REMOVE_FILES_S, self._remove_files)
         self._gone.append(protocol.AttemptOrder(id=key[0], attempt=key[1]))
