@@ -322,8 +322,9 @@ def test_nobody_is_looked_at_when_nothing_fits():
     assert lines(2_000) == lines(10)
 
 
-def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for():
-    """Somebody may submit thousands of jobs of which no two ask for the same."""
+def test_a_change_elsewhere_costs_nothing_for_vectors_that_do_not_fit():
+    """Somebody may submit thousands of jobs of which no two ask for the same: each pass of all took
+    6 ms beside 4,000."""
 
     def lines(vectors: int) -> int:
         waiting: LeafQueue = {(9, each): line_of(each) for each in range(vectors)}
@@ -338,7 +339,7 @@ def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for
             assert run_pass(wait_index, free=(7, 0), pass_context=None).admitted == []
         return found[0]
 
-    assert lines(600) - lines(100) < 500 * 40
+    assert lines(600) < lines(100) + 50
 
 
 # -- the queue of a leaf ---------------------------------------------------------------------------

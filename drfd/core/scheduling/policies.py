@@ -180,14 +180,17 @@ class _Pass:
         self._deadlines: dict[Vector, float | None] = {}
 
     def find_startable(self) -> None:
-        # Thousands may wait for unlike demands: the sums first, which are compared at once, and
-        # what limits leave.
         index, sums = self.wait_index, tuple(self.backfill.free)
-        self.fitting = [demand for demand in self.fitting if fits(demand, sums)]
-        if index.shares.has_limits and len(self.fitting) > len(index.first):
-            room = {leaf: self.share_tree.headroom(leaf, sums) for leaf in index.first}
-            able = {each for leaf in room for each in index.heads[leaf] if fits(each, room[leaf])}
-            self.fitting = [demand for demand in self.fitting if demand in able]
+        if len(self.fitting) > len(index.heads):
+            # Thousands may wait for unlike demands: most leaves have none that fits.
+            fitting = set[Vector]()
+            for leaf, heads in index.heads.items():
+                room = self.share_tree.headroom(leaf, sums)
+                if fits(index.least_needed(leaf), room):
+                    fitting.update(each for each in heads if fits(each, room))
+            self.fitting = list(fitting)
+        else:
+            self.fitting = [demand for demand in self.fitting if fits(demand, sums)]
         self.startable = [demand for demand in self.fitting if self._deadline_s(demand) is not None]
 
     @property

@@ -59,6 +59,8 @@ class WaitIndex:
         #: Only demands that are touched are read again.
         self.heads: dict[str, dict[Vector, Entry]] = {}
         self.heads_in_order: dict[str, list[Head]] = {}
+        #: See `least_needed`.
+        self._least: dict[str, Vector] = {}
         #: The leaves that wait for each demand vector, and their first jobs of it in order.
         self.leaves: dict[Vector, set[str]] = {}
         self.alike: dict[Vector, list[tuple[Entry, str]]] = {}
@@ -217,6 +219,12 @@ class WaitIndex:
             found += max(0, min([len(alike) - self._taken[leaf, demand, cls], *open_for]))
         return found
 
+    def least_needed(self, leaf: str) -> Vector:
+        """Return the least that any of the leaf's first jobs needs, of each resource by itself."""
+        if leaf not in self._least:
+            self._least[leaf] = tuple(map(min, zip(*self.heads[leaf], strict=True)))
+        return self._least[leaf]
+
     def leaves_in_time(
         self, demand: Vector, deadline_s: float, pass_context: PassContext
     ) -> Collection[str]:
@@ -326,6 +334,8 @@ class WaitIndex:
         heads, line = self.heads[leaf], self.heads_in_order[leaf]
         self._forget_length(leaf, demand)
         before = heads.pop(demand, None)
+        if before is None or entry is None:
+            self._least.pop(leaf, None)
         if before is not None:
             del line[bisect_left(line, (before, demand))]
             alike = self.alike[demand]
