@@ -144,7 +144,7 @@ def test_a_job_starts_in_the_future_at_its_begin_time_if_there_is_room():
 
 
 def suggested(bench: Bench, job_id: int, at_s: float = 0.0, **more: Any) -> JobSpec | None:
-    return smaller_demand(lambda: forecast(bench, at_s, **more), bench.job(job_id))
+    return smaller_demand(forecast(bench, at_s, **more), bench.job(job_id))
 
 
 def smaller(job: Job, limit_s: int | None = None, **amounts: Any) -> JobSpec:

@@ -314,7 +314,7 @@ def test_a_smaller_demand_is_proposed_that_one_node_has_free():
     bench.start(node_job(2, node="n0"))
     bench.start(node_job(1, node="n1"))
     waiting = bench.submit(node_job(4, pool="root.bob", actor=BOB))
-    less = smaller_demand(lambda: forecast(bench), bench.job(waiting))
+    less = smaller_demand(forecast(bench), bench.job(waiting))
     assert less is not None
     assert less.demand.cores_milli == 3000
     fits_now = bench.submit(replace(less, pool="root.bob"))
@@ -430,7 +430,7 @@ def test_a_smaller_demand_that_would_start_keeps_its_gpus():
     waiting = bench.job(bench.submit(spec(asks=asks)))
 
     smaller = replace(waiting.spec, demand=replace(asks, cores_milli=3000))
-    assert smaller_demand(lambda: forecast(bench), waiting) == smaller
+    assert smaller_demand(forecast(bench), waiting) == smaller
 
 
 # -- another configuration -------------------------------------------------------------------------
@@ -573,7 +573,7 @@ def test_a_smaller_demand_keeps_its_part():
     asked = of_gpu_memory(8)
     waiting = bench.job(bench.submit(_with_cores(asked, 8)))
 
-    smaller = smaller_demand(lambda: forecast(bench), waiting)
+    smaller = smaller_demand(forecast(bench), waiting)
     assert smaller is not None
     assert smaller.demand == _with_cores(asked, 3).demand
 

@@ -155,7 +155,7 @@ class OwnPrograms(Children):
 
 def look_ahead(engine: Engine) -> Forecast:
     """What a look ahead would begin with now."""
-    return engine.forecast_builder()()
+    return engine.forecast.copy()
 
 
 # -- what is read of GPUs ----------------------------------------------------------------------

@@ -271,7 +271,7 @@ async def test_answers_are_those_of_a_look_ahead_in_one_process(desk, seed):
         ]
         for question in questions:
             found = await desk.requests.forecasts.ask(lambda asked=question: asked)
-            assert found == [*answers(question, lambda: look_ahead(desk.shell.engine))][-1]
+            assert found == [*answers(question, look_ahead(desk.shell.engine))][-1]
             assert found.missing is None
             starts.add(found.start_s)
     assert len(starts) > 2
@@ -280,7 +280,7 @@ async def test_answers_are_those_of_a_look_ahead_in_one_process(desk, seed):
 async def test_why_a_submission_would_wait_is_known_before_when_it_would_start(desk):
     await waiting_job(desk)
     question = TrialQuestion(SubmitAsked(now(), spec("root.bob", actor=BOB, asks=demand(9))), {})
-    found = [*answers(question, lambda: look_ahead(desk.shell.engine))]
+    found = [*answers(question, look_ahead(desk.shell.engine))]
     known = [(each.missing is None, each.reason is None, each.start_s is None) for each in found]
     assert known == [(False, True, True), (False, False, True), (True, False, False)]
     assert found[0].missing is not None and found[0].missing.code == "forecast-too-long"

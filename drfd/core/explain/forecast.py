@@ -1,14 +1,14 @@
 """When waiting jobs would start: in which order, at what time, and with which smaller demand now.
 
 `upcoming` returns the order in which leaves are served, without regard to which jobs fit, and to
-reservations. `Forecast` runs a copy of the ledger ahead on a virtual clock, with the daemon's own
-passes, as if running jobs ended when estimated and nobody submitted more.
+reservations. `Forecast` runs the ledger ahead on a virtual clock, with the daemon's own passes, as
+if running jobs ended when estimated and nobody submitted more.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, merge
 from itertools import starmap
@@ -46,11 +46,10 @@ _EXTERNAL = 0
 
 @dataclass
 class Forecast:
-    """A ledger that is run ahead of time; it belongs to the forecast, which changes it."""
+    """A ledger and a scheduler that are run ahead of time, and are of no other use then."""
 
     ledger: Ledger
     rules: Rules
-    #: With the present estimates, usage and reservations; it belongs to the forecast, too.
     scheduler: Scheduler
     #: The virtual time; both clocks advance together.
     now: Now
@@ -61,27 +60,18 @@ class Forecast:
     #: The nodes that the external load has left; "" where there is one machine.
     _freed: frozenset[str] = frozenset()
 
-    @classmethod
-    def of(
-        cls,
-        ledger: Ledger,
-        rules: Rules,
-        scheduler: Scheduler,
-        now: Now,
-        external: ExternalLoad | None,
-    ) -> Forecast:
-        """Return a forecast from the present state, with a ledger of its own."""
-        own = ledger.with_axes(rules.axes)
-        report_all_ends(own)
+    def copy(self) -> Forecast:
+        """Return a forecast from the same state, which the one of the copy leaves as it is."""
+        now = self.scheduler
         ahead = Scheduler(
-            rules.half_life_s,
-            scheduler.run_times,
-            past_usage=scheduler.past_usage,
-            reservations=scheduler.reservations,
-            debts=scheduler.debts,
+            self.rules.half_life_s,
+            now.run_times,
+            past_usage=now.past_usage,
+            reservations=now.reservations,
+            debts=now.debts,
         )
-        ahead.week_use = None if scheduler.week_use is None else scheduler.week_use.copy()
-        return cls(own, rules, ahead, now, external)
+        ahead.week_use = None if now.week_use is None else now.week_use.copy()
+        return replace(self, ledger=self.ledger.with_axes(self.rules.axes), scheduler=ahead)
 
     def add(self, asked: SubmitAsked) -> Job:
         """Submit a job or array to the forecast; return the job, or the array's first task. Raises
@@ -169,6 +159,7 @@ class Forecast:
 
     def pass_now(self) -> Plan:
         """Make one pass and apply the launches that it decides."""
+        report_all_ends(self.ledger)
         plan = self.scheduler.plan(self.ledger, self.rules, self.now, self.external)
         for event in start_events(self.ledger, plan, self.now):
             self.ledger.apply(event)
@@ -192,7 +183,6 @@ class Forecast:
             self.ledger.apply(ev.Exited.completed(job_id, job.attempt, now_s))
         cleaned = ev.Cleaned(job_id, now_s, attempt=job.attempt)
         self.scheduler.note(self.ledger.apply(cleaned) or job, now_s)
-        report_all_ends(self.ledger)
 
     def _wait_until(self, at_s: float) -> None:
         self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)
@@ -208,38 +198,36 @@ _LEAST_PART = 4
 _MIB = 1 << 20
 
 
-def smaller_demand(build: Callable[[], Forecast], job: Job) -> JobSpec | None:
+def smaller_demand(present: Forecast, job: Job) -> JobSpec | None:
     """Return the specification, with a smaller demand or time limit, with which the job would start
-    now, or None, tried with the daemon's own pass. `build` returns a new forecast of the present
-    state."""
+    now, or None, tried with the daemon's own pass on copies of the present state."""
     if job.state is not JobState.PENDING:
         return None
-    future = build()
-    changes = _changes(future, job)
-    return next((spec for spec in changes if _starts(build(), job, spec)), None)
+    changes = _changes(present, job)
+    return next((spec for spec in changes if _starts(present.copy(), job, spec)), None)
 
 
-def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
+def _changes(present: Forecast, job: Job) -> Iterator[JobSpec]:
     """Yield the specifications to try, the smallest change first."""
     spec, demand = job.spec, job.spec.demand
-    ledger, shares = future.ledger, future.rules.shares
+    ledger, shares = present.ledger, present.rules.shares
     share_tree = shares.share_tree(ledger.used, [spec.leaf])
-    free: Vector | None = free_of(ledger, future.rules, future.external)
+    free: Vector | None = free_of(ledger, present.rules, present.external)
     if isinstance(free, Room):
-        free = free.nearest(future.rules.axes.vector(demand))
+        free = free.nearest(present.rules.axes.vector(demand))
     if free is None:
         return
     headroom = share_tree.headroom(spec.leaf, free)
-    shrunk = _within(demand, headroom, future.rules.axes)
+    shrunk = _within(demand, headroom, present.rules.axes)
     if shrunk is not None and shrunk != demand:
         yield structs.replace(spec, demand=shrunk)
     # Times until the reservations of other jobs, or a maintenance window, begin.
     kept_s = [
-        each.start_s - future.now.at_s
-        for each in future.scheduler.reservations
+        each.start_s - present.now.at_s
+        for each in present.scheduler.reservations
         if each.job_id != job.id
     ]
-    longest = longest_s(ledger.windows, future.now.at_s)
+    longest = longest_s(ledger.windows, present.now.at_s)
     kept_s += [] if longest == inf else [longest]
     if shrunk is not None and kept_s:
         most_s = int(min(kept_s)) // 60 * 60

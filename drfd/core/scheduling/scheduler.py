@@ -150,11 +150,19 @@ class Scheduler:
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
         """Make a pass and yield its events; each must be applied and noted before the next."""
         external = beside_jobs(self.external_load.load(now.at_s), ledger)
-        yield from start_events(ledger, self.plan(ledger, rules, now, external), now)
+        plan = self.plan(ledger, rules, now, external, self.max_starts)
+        yield from start_events(ledger, plan, now)
         if not self.is_cut:
             yield from self._preempt(ledger, rules, now, external)
 
-    def plan(self, ledger: Ledger, rules: Rules, now: Now, external: ExternalLoad | None) -> Plan:
+    def plan(
+        self,
+        ledger: Ledger,
+        rules: Rules,
+        now: Now,
+        external: ExternalLoad | None,
+        max_starts: float = inf,
+    ) -> Plan:
         """Return the plan of a pass, whose events must be applied and noted."""
         if self._history.clamp(now.at_s):
             self._wait_index = None
@@ -173,7 +181,7 @@ class Scheduler:
         for leaf in self._short_jobs.forget(now.mono_s):
             wait_index.touch(leaf)
         self.last_plan = schedule(
-            ledger, rules, wait_index, pass_context, self.max_starts, self.used_up(now.at_s)
+            ledger, rules, wait_index, pass_context, max_starts, self.used_up(now.at_s)
         )
         return self.last_plan
 

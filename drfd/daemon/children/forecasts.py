@@ -80,26 +80,29 @@ class Forecasts:
         Unavailable or HostError if there is no answer."""
 
         def prepare() -> Work:
-            asked, build = question(), self._engine.forecast_builder()
-            return lambda: answers(asked, build)
+            asked, present = question(), self._engine.forecast
+            return lambda: answers(asked, present)
 
         reply: ForecastReply = await self.children.ask(prepare, ForecastReply)
         return reply
 
 
-def answers(question: Question, build: Callable[[], Forecast]) -> Iterator[ForecastReply]:
-    """Yield what is known so far, more each time. `build` returns a new forecast of the present
-    state. Raises Refused as a submission does."""
+def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
+    """Yield what is known so far, more each time; `present` is run ahead. Raises Refused as a
+    submission does."""
     yield ForecastReply(missing=_too_long())
-    future = build()
+    future = present
     if isinstance(question, StartQuestion):
+        if question.smaller:
+            # The present state is needed for these, too.
+            future = present.copy()
         waiting = future.ledger.find(question.job_id)
         # The job may have ended since the question was asked.
         start_s, certainty = (None, None) if waiting is None else future.expected_start(waiting.id)
         unknown = _outside(future, certainty)
         yield ForecastReply(start_s=start_s, certainty=certainty, unknown=unknown)
         if waiting is not None and question.smaller:
-            smaller = smaller_demand(build, waiting)
+            smaller = smaller_demand(present, waiting)
             options = [] if smaller is None else changed_options(waiting.spec, smaller)
             yield ForecastReply(
                 start_s=start_s, certainty=certainty, unknown=unknown, smaller=options

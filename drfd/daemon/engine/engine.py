@@ -491,10 +491,10 @@ class Engine:
             self._wants_pass = True
         self.audit.see_away(everywhere=not self.launchers.is_ready(), nodes=away)
 
-    def forecast_builder(self) -> Callable[[], Forecast]:
-        """Return a function that makes a forecast from the present state, before the next turn."""
-        now, external = self.clock(), self.external
-        return partial(Forecast.of, self.ledger, self.rules, self.scheduler, now, external)
+    @property
+    def forecast(self) -> Forecast:
+        """The present state, which only a copy or a forked process may run ahead."""
+        return Forecast(self.ledger, self.rules, self.scheduler, self.clock(), self.external)
 
     def used_up(self) -> Mapping[str, QuotaUse]:
         """Return the nodes that have used up their quota of the week by now."""
