@@ -207,9 +207,11 @@ class Stream:
     def _dequeue(self, job_id: int) -> None:
         job = self.waiting.pop(job_id)
         queue = self.queues[job.leaf]
-        (alike,) = queue[job.demand].values()
+        ((cls, alike),) = queue[job.demand].items()
         alike.remove(job.entry(job_id))
-        if not alike:
+        if alike:
+            queue[job.demand].put(cls, alike)
+        else:
             del queue[job.demand]
         if not queue:
             del self.queues[job.leaf]

@@ -14,19 +14,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from heapq import merge
-from itertools import repeat
+from heapq import heappop, heappush, merge
+from itertools import chain, repeat
 from math import inf
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from drfd.common.indices import Ids
 from drfd.core.model.hours import length_s
 from drfd.core.model.job import Array, GroupKey, Job, JobSpec, JobState, Outcome, Tasks
 from drfd.core.model.machine import Vector
 
+K, T = TypeVar("K"), TypeVar("T")
 #: (-priority, job id); ids grow with the time of submission.
 Entry = tuple[int, int]
 #: Entries of one priority with all ids from the first to the last: (-priority, first, last).
@@ -92,16 +94,21 @@ class TaskIds:
 class JobsOfClass:
     """The waiting jobs of one class in a line, in order."""
 
-    __slots__ = ("_arrays", "_jobs")
+    __slots__ = ("_arrays", "_jobs", "_states")
 
     def __init__(self) -> None:
         #: Jobs with a record of their own.
         self._jobs: list[Entry] = []
-        #: The arrays whose tasks without a record are here.
-        self._arrays: dict[int, ArrayState] = {}
+        #: The arrays whose tasks without a record are here, in order, as the ids of an array and of
+        #: its tasks are between those of any others.
+        self._arrays: list[Entry] = []
+        self._states: dict[Entry, ArrayState] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs or self._arrays)
 
     def __len__(self) -> int:
-        tasks = sum([len(each.unmaterialized) for each in self._arrays.values()])
+        tasks = sum([len(each.unmaterialized) for each in self._states.values()])
         return len(self._jobs) + tasks
 
     def __iter__(self) -> Iterator[Entry]:
@@ -117,51 +124,79 @@ class JobsOfClass:
 
     def add(self, source: Entry | ArrayState) -> None:
         if isinstance(source, ArrayState):
-            self._arrays[source.array.id] = source
+            self._states[source.entry] = source
+            insort(self._arrays, source.entry)
         else:
             insort(self._jobs, source)
 
     def remove(self, source: Entry | ArrayState) -> None:
         """Raises KeyError."""
+        entries, entry = self._jobs, source
         if isinstance(source, ArrayState):
-            del self._arrays[source.array.id]
-            return
-        at = bisect_left(self._jobs, source)
-        if self._jobs[at : at + 1] != [source]:
-            raise KeyError(source)
-        del self._jobs[at]
+            entries, entry = self._arrays, source.entry
+            del self._states[entry]
+        at = bisect_left(entries, entry)
+        if entries[at : at + 1] != [entry]:
+            raise KeyError(entry)
+        del entries[at]
 
     @property
     def first(self) -> Entry:
-        if not self._arrays:
-            return self._jobs[0]
-        return min([*self._jobs[:1], *[each.first for each in self._arrays.values()]])
+        first_tasks = [self._states[each].first for each in self._arrays[:1]]
+        return min([*self._jobs[:1], *first_tasks])
 
     def after(self, entry: Entry) -> Entry | None:
         """Return the next entry, or None."""
         at = bisect_right(self._jobs, entry)
         found = self._jobs[at : at + 1]
-        found += [task for each in self._arrays.values() if (task := each.after(entry)) is not None]
+        at = bisect_right(self._arrays, entry)
+        # It may be within the array before it.
+        for each in self._arrays[max(0, at - 1) : at + 1]:
+            task = self._states[each].after(entry)
+            found += [] if task is None else [task]
         return min(found, default=None)
 
     def runs(self) -> Iterator[Run]:
         jobs = ((priority, job_id, job_id) for priority, job_id in self._jobs)
-        return merge(jobs, *[each.runs() for each in self._arrays.values()])
+        tasks = chain.from_iterable(self._states[each].runs() for each in self._arrays)
+        return merge(jobs, tasks) if self._arrays else jobs
 
 
 class Line(dict[JobClass, JobsOfClass]):
     """The waiting jobs of a leaf with one demand vector, by class."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: The first job of each class, in order.
+        self.heads: list[tuple[Entry, JobClass]] = []
+        self._first: dict[JobClass, Entry] = {}
+
     def add(self, entry: Entry) -> None:
         """Add a job for which no gate is ever closed."""
-        self.setdefault(JobClass(), JobsOfClass()).add(entry)
+        alike = self.get(JobClass(), JobsOfClass())
+        alike.add(entry)
+        self.put(JobClass(), alike)
+
+    def put(self, cls: JobClass, alike: JobsOfClass) -> None:
+        """Add a class, or take account of a change of its jobs."""
+        self.drop(cls)
+        self[cls], self._first[cls] = alike, alike.first
+        insort(self.heads, (alike.first, cls))
+
+    def drop(self, cls: JobClass) -> None:
+        if cls in self:
+            del self[cls]
+            del self.heads[bisect_left(self.heads, (self._first.pop(cls), cls))]
 
     @property
     def first(self) -> Entry:
-        return min([alike.first for alike in self.values()])
+        return self.heads[0][0]
 
     def class_of(self, entry: Entry) -> JobClass:
         """Return the class of a job; without limits if it is not in the line."""
+        for first, cls in self.heads[bisect_left(self.heads, (entry,)) :][:1]:
+            if first == entry:
+                return cls
         return next((cls for cls, alike in self.items() if entry in alike), JobClass())
 
 
@@ -276,10 +311,11 @@ class Queues(dict[str, LeafQueue]):
             self.changed.setdefault(leaf, set()).add(demand)
             alike = self.all.get((leaf, demand, cls))
             if alike is not None and self.is_open(cls):
-                self.setdefault(leaf, {}).setdefault(demand, Line())[cls] = alike
+                self.setdefault(leaf, {}).setdefault(demand, Line()).put(cls, alike)
                 continue
             queue = self.get(leaf, {})
-            if demand in queue and queue[demand].pop(cls, None) is not None:
+            if demand in queue:
+                queue[demand].drop(cls)
                 if not queue[demand]:
                     del queue[demand]
                 if not queue:
@@ -309,11 +345,17 @@ class Queues(dict[str, LeafQueue]):
 
     def startable(self, leaf: str) -> Iterator[tuple[Run, Vector]]:
         """Yield the jobs of a leaf for which no gate is closed, with their demands, in order."""
-        lines = self._lines(leaf).items()
-        return merge(*[zip(self._within(places), repeat(demand)) for demand, places in lines])
+        queue = self.get(leaf, {})
+
+        def begin(demand: Vector) -> Iterator[tuple[Run, Vector]]:
+            places = [(leaf, demand, cls) for cls in queue[demand]]
+            return zip(self._within(places), repeat(demand))
+
+        return _merged([(line.first, demand) for demand, line in queue.items()], begin)
 
     def count_startable(self, leaf: str) -> int:
-        return sum(map(self._count, self._lines(leaf).values()))
+        lines = self.get(leaf, {}).items()
+        return sum([self._count([(leaf, at, cls) for cls in line]) for at, line in lines])
 
     def beyond_limits(self) -> Iterator[Run]:
         """Yield the pending jobs that only a limit on the running jobs of their array or group
@@ -323,8 +365,7 @@ class Queues(dict[str, LeafQueue]):
             for place in places if isinstance(key, tuple) else ():
                 if self._is_short(place):
                     lines[place[:2]].add(place)
-        walks = map(self._walk, lines.values())
-        return merge(*[[run for run, limit in walk if limit is not None] for walk in walks])
+        yield from merge(*map(self._beyond, lines.values()))
 
     def held_back(self) -> Counter[str]:
         """Return the number of jobs of each leaf that are held back for a maintenance window."""
@@ -338,13 +379,11 @@ class Queues(dict[str, LeafQueue]):
     def _is_short(self, place: Place) -> bool:
         return place[2].length_s <= self.longest_s
 
-    def _lines(self, leaf: str) -> dict[Vector, list[Place]]:
-        """Return the classes in the queue of a leaf by demand."""
-        queue = self.get(leaf, {})
-        return {demand: [(leaf, demand, cls) for cls in queue[demand]] for demand in queue}
-
     def _within(self, places: Iterable[Place]) -> Iterator[Run]:
         return (run for run, limit in self._walk(places) if limit is None)
+
+    def _beyond(self, places: Iterable[Place]) -> Iterator[Run]:
+        return (run for run, limit in self._walk(places) if limit is not None)
 
     def _count(self, places: Iterable[Place]) -> int:
         unlimited = [place for place in places if not place[2].limits]
@@ -357,8 +396,11 @@ class Queues(dict[str, LeafQueue]):
         """Yield the jobs of these classes of one line in order, each run with the limit for which
         it does not start, or None."""
         left: dict[AtOnce, int] = {}
-        lines = [zip(self.all[place].runs(), repeat(place[2].limits)) for place in places]
-        for run, limits in merge(*lines):
+
+        def begin(place: Place) -> Iterator[tuple[Run, tuple[AtOnce, ...]]]:
+            return zip(self.all[place].runs(), repeat(place[2].limits))
+
+        for run, limits in _merged([(self.all[place].first, place) for place in places], begin):
             priority, first, last = run
             for limit in limits:
                 if limit not in left:
@@ -372,6 +414,24 @@ class Queues(dict[str, LeafQueue]):
                 yield (priority, first + count, last), reached
             for limit in limits:
                 left[limit] -= count
+
+
+def _merged(
+    parts: list[tuple[Entry, K]], begin: Callable[[K], Iterator[tuple[Run, T]]]
+) -> Iterator[tuple[Run, T]]:
+    """Merge parts of a queue, each with its first job. A part begins when it is the turn of that:
+    thousands may wait of which a list shows a few."""
+    parts.sort(key=itemgetter(0), reverse=True)
+    begun: list[tuple[Run, int, T, Iterator[tuple[Run, T]]]] = []
+    while parts or begun:
+        if parts and (not begun or parts[-1][0] < begun[0][0][:2]):
+            number, rest = len(parts), begin(parts.pop()[1])
+        else:
+            run, number, value, rest = heappop(begun)
+            yield run, value
+        for run, value in rest:
+            heappush(begun, (run, number, value, rest))
+            break
 
 
 def _gates(place: Place) -> list[Limited | int]:
@@ -464,6 +524,11 @@ class ArrayState:
     def tasks(self) -> Tasks | None:
         """The tasks that have no record of their own, or None if there are none."""
         return Tasks(self.array, self.ids()) if self.unmaterialized else None
+
+    @property
+    def entry(self) -> Entry:
+        """The place of the array among others."""
+        return -self.array.spec.priority, self.array.id
 
     @property
     def first(self) -> Entry:

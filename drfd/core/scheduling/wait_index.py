@@ -92,10 +92,12 @@ class WaitIndex:
         #: See `begin`.
         self._lead_room: Vector | None = None
         #: The jobs that the present pass has admitted, how many of each array and group with a
-        #: limit and of each class, and the first job of each class behind those admitted.
+        #: limit and of each class, and the first job of each class behind those admitted, with the
+        #: classes of such jobs.
         self._admitted: set[int] = set()
         self._started, self._taken = Counter[Limited](), Counter[Place]()
         self._firsts: dict[Place, Entry] = {}
+        self._classes: dict[Entry, JobClass] = {}
 
     def touch(self, leaf: str, demands: Iterable[Vector] = ()) -> None:
         """Read the leaf again before the next pass, because its queue has changed for these
@@ -138,6 +140,7 @@ class WaitIndex:
         self._started.clear()
         self._taken.clear()
         self._firsts.clear()
+        self._classes.clear()
         touched = {
             leaf: demands
             for leaf, demands in self._touched.items()
@@ -203,6 +206,8 @@ class WaitIndex:
 
     def _class_of(self, leaf: str, head: Head) -> JobClass:
         entry, demand = head
+        if entry in self._classes:
+            return self._classes[entry]
         line = self.tables.queues.get(leaf, {}).get(demand)
         # A reserved job may be in a part of the queues that this pass does not see.
         return JobClass() if line is None else line.class_of(entry)
@@ -363,16 +368,20 @@ class WaitIndex:
             return None
         if not self._admitted:
             return line.first
-        found = []
-        for cls, alike in line.items():
+        found: Entry | None = None
+        for head, cls in line.heads:
+            if found is not None and found < head:
+                break
             place = leaf, demand, cls
-            first: Entry | None = self._firsts.get(place, alike.first)
+            first: Entry | None = self._firsts.get(place, head)
             while first is not None and first[1] in self._admitted:
-                first = alike.after(first)
-            if first is not None:
-                self._firsts[place] = first
-                found += [first] if self.tables.gates.is_open(cls, self._started) else []
-        return min(found, default=None)
+                first = line[cls].after(first)
+            if first is None:
+                continue
+            self._firsts[place] = first
+            if self.tables.gates.is_open(cls, self._started) and (found is None or first < found):
+                found, self._classes[first] = first, cls
+        return found
 
     def _set_since(self, leaf: str, pass_context: PassContext) -> None:
         before, first = self._since_s.pop(leaf, None), self.first.get(leaf)
