@@ -1088,7 +1088,7 @@ def running_of_groups(bench: Bench) -> Counter[tuple[str, str]]:
 def _assert_that_none_waits_wrongly(bench: Bench) -> None:
     ledger = bench.ledger
     free, count = free_of(ledger, bench.rules, None), running_of_groups(bench)
-    tasks = [each.job for each in ledger.arrays.tasks()]
+    tasks = [each.tasks.job for each in ledger.arrays.values() if each.tasks is not None]
     for job in [*ledger.jobs.values(), *tasks]:
         group, wanted = job.spec.group, ledger.wanted(job)
         if wanted is None or not fits(wanted, free):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Container, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from core.worlds import lines_counted
 from daemon.desk import Desk
+from drfd.core.decisions import stimuli as st
 from drfd.core.explain.waits import HeldBy, Holder, ResourceShortage, Shortfall, TooLittleFree
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -29,7 +31,7 @@ from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.daemon.lookup import rows as rows_module
 from drfd.daemon.lookup import snapshots as snapshots_module
 from drfd.daemon.lookup.follow import EventFeed
-from drfd.daemon.lookup.lookup import Lookup, Row
+from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.lookup.views import (
     conditions_view,
@@ -41,6 +43,7 @@ from drfd.daemon.lookup.views import (
     shares_view,
     wait_view,
 )
+from drfd.daemon.users import loop_time
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
 from drfd.protocol.requests import Selection
@@ -313,13 +316,13 @@ class Counting(Overview):
     looks: int = 0
     owns: list[str] = field(default_factory=list)
 
-    def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
+    async def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
         self.looks += 1
-        return super().common_part()
+        return await super().common_part()
 
-    def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
+    async def own(self, user: str, shown: Collection[int]) -> list[int]:
         self.owns.append(user)
-        return super().own(user, shown)
+        return await super().own(user, shown)
 
 
 @dataclass
@@ -441,6 +444,39 @@ async def test_each_sees_own_jobs_that_are_too_far_back_for_all(stand, monkeypat
     assert (await stand.look(Actor("carol", 1003, False)))["mine"] == []
 
 
+async def test_an_overview_is_made_in_parts_and_once_for_all_who_wait_for_it(stand, monkeypatch):
+    """One of 2,000 jobs of unlike demands was made in one step of ten seconds."""
+    monkeypatch.setattr(loop_time, "PART_S", 0.0)
+    for cores in range(10):
+        await stand.desk.submit(ALICE, cores=8 + cores / 100)
+    looks = [asyncio.ensure_future(stand.look(actor)) for actor in (ALICE, BOB)]
+    rounds = 0
+    while not all(each.done() for each in looks):
+        await asyncio.sleep(0)
+        rounds += 1
+    assert rounds > 10
+    assert [len((await each)["pending"]) for each in looks] == [9, 9]
+    assert stand.overview.looks == 1
+
+
+async def test_a_reason_looks_at_few_of_thousands_of_unlike_jobs(make_desk):
+    def lines(count: int) -> int:
+        desk = make_desk(by=rules(memory_gib=99))
+        first = demand(9, 1)
+        asks = [replace(first, memory_bytes=first.memory_bytes + at) for at in range(count)]
+        desk.shell.turn(*[st.SubmitAsked(now(), spec(asks=each)) for each in asks])
+        desk.shell.turn(st.SubmitAsked(now(), spec(actor=BOB, pool="root.bob", asks=first)))
+        engine = desk.shell.engine
+        desk.shell.host.take()
+        lookup = Lookup(engine, desk.requests.meter)
+        with lines_counted() as found:
+            assert lookup.reason(engine.ledger.jobs[engine.ledger.next_id - 1]) is not None
+        return found[0]
+
+    few, many = lines(210), lines(420)
+    assert many < few + 100
+
+
 async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(stand, monkeypatch):
     monkeypatch.setattr(snapshots_module, "POLL_S", 0.005)
     asked = 0
@@ -473,10 +509,10 @@ class Slow(Counting):
     clock: Clock = field(default_factory=Clock)
     takes_s: float = 0.2
 
-    def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
+    async def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
         self.clock.spent_s += self.takes_s
-        return super().common_part()
+        return await super().common_part()
 
-    def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
+    async def own(self, user: str, shown: Collection[int]) -> list[int]:
         self.clock.spent_s += 0.1
-        return super().own(user, shown)
+        return await super().own(user, shown)

@@ -31,8 +31,8 @@ T = TypeVar("T")
 #: The number of holders of one resource, and of leaves, that an explanation names.
 _NAMED = 3
 #: Bounds on the search for leaves that are served first: of leaves, of the demands that one of
-#: them waits for, and of jobs.
-_MOST_LEAVES, _MOST_DEMANDS, _MOST_STEPS = 32, 32, 100
+#: them waits for, of those that are looked at, and of jobs.
+_MOST_LEAVES, _MOST_DEMANDS, _MOST_LOOKS, _MOST_STEPS = 32, 32, 200, 100
 
 
 @dataclass(frozen=True)
@@ -282,12 +282,12 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
     queues = {}
     for path in dict.fromkeys([*order, *[each.leaf for each in before]]):
         if path in ledger.queues and path in share_tree.nodes:
-            lines = ledger.queues[path]
-            most, heads = shares.most(path), sorted([(lines[at].first, at) for at in lines])
-            able = [demand for _, demand in heads if fits(demand, blame.free)][:_MOST_DEMANDS]
+            lines, most = ledger.queues[path], shares.most(path)
+            heads = [each for _, each in plan.heads(path)[:_MOST_LOOKS] if each in lines]
+            able = islice((each for each in heads if fits(each, blame.free)), _MOST_DEMANDS)
             # Ties are decided by the first job of a leaf, whether it fits or not.
-            able += [demand for _, demand in heads if fits(demand, most)][:1]
-            queues[path] = {demand: lines[demand] for demand in able}
+            first = islice((each for each in heads if fits(each, most)), 1)
+            queues[path] = {demand: lines[demand] for demand in chain(able, first)}
     others = {path for each in queues for path in path_up(each)} - {*path_up(case.leaf)}
     past_usage = dict.fromkeys(others, 0.0)
     tables = LeafTables(

@@ -28,7 +28,8 @@ from drfd.core.model.hours import length_s
 from drfd.core.model.job import Array, GroupKey, Job, JobSpec, JobState, Outcome, Tasks
 from drfd.core.model.machine import Vector
 
-K, T = TypeVar("K"), TypeVar("T")
+K = TypeVar("K")
+T = TypeVar("T")
 #: (-priority, job id); ids grow with the time of submission.
 Entry = tuple[int, int]
 #: Entries of one priority with all ids from the first to the last: (-priority, first, last).
@@ -131,14 +132,15 @@ class JobsOfClass:
 
     def remove(self, source: Entry | ArrayState) -> None:
         """Raises KeyError."""
-        entries, entry = self._jobs, source
         if isinstance(source, ArrayState):
             entries, entry = self._arrays, source.entry
-            del self._states[entry]
+        else:
+            entries, entry = self._jobs, source
         at = bisect_left(entries, entry)
         if entries[at : at + 1] != [entry]:
             raise KeyError(entry)
         del entries[at]
+        self._states.pop(entry, None)
 
     @property
     def first(self) -> Entry:
@@ -355,7 +357,7 @@ class Queues(dict[str, LeafQueue]):
 
     def count_startable(self, leaf: str) -> int:
         lines = self.get(leaf, {}).items()
-        return sum([self._count([(leaf, at, cls) for cls in line]) for at, line in lines])
+        return sum([self._count([(leaf, demand, cls) for cls in line]) for demand, line in lines])
 
     def beyond_limits(self) -> Iterator[Run]:
         """Yield the pending jobs that only a limit on the running jobs of their array or group
@@ -386,11 +388,18 @@ class Queues(dict[str, LeafQueue]):
         return (run for run, limit in self._walk(places) if limit is not None)
 
     def _count(self, places: Iterable[Place]) -> int:
-        unlimited = [place for place in places if not place[2].limits]
-        limited = self._within(place for place in places if place[2].limits)
-        return sum([len(self.all[place]) for place in unlimited]) + sum(
-            last - first + 1 for _, first, last in limited
-        )
+        """Return how many jobs of these classes of one line may start."""
+        counts, by_several = Counter[tuple[AtOnce, ...]](), list[Place]()
+        for place in places:
+            counts[place[2].limits] += len(self.all[place])
+            by_several += [place] if len(place[2].limits) > 1 else []
+        if by_several:
+            # Who comes first decides what is left of each limit.
+            return sum([last - first + 1 for _, first, last in self._within(places)])
+        for limits in counts:
+            for key, at_once in limits:
+                counts[limits] = min(counts[limits], max(0, at_once - self.running[key]))
+        return counts.total()
 
     def _walk(self, places: Iterable[Place]) -> Iterator[tuple[Run, AtOnce | None]]:
         """Yield the jobs of these classes of one line in order, each run with the limit for which
@@ -575,9 +584,9 @@ class ArrayStates(dict[int, ArrayState]):
             return None
         return array
 
-    def tasks(self) -> list[Tasks]:
-        """Return the tasks without a record of their own, array by array."""
-        return [tasks for each in self.values() if (tasks := each.tasks) is not None]
+    def waiting(self) -> list[int]:
+        """Return the ids of arrays with tasks without a record of their own."""
+        return [array_id for array_id, each in self.items() if each.unmaterialized.ranges]
 
     def live(self) -> list[LiveArray]:
         return [(each.array, each.ids(), each.failed) for each in self.values()]

@@ -90,6 +90,8 @@ class Plan:
     #: Returns the leaves that still have waiting jobs, in the order in which they would be served
     #: next; until the next pass.
     find_order: Callable[[], Sequence[str]] = field(default=list, compare=False)
+    #: Returns the first waiting job of each demand of a leaf, in order; until the next pass.
+    heads: Callable[[str], Sequence[Head]] = field(default=lambda leaf: (), compare=False)
     #: Whether more jobs may be able to start: the pass reached its `max_starts`, leaves were
     #: dropped before a reservation became later, or a forced reservation was given up after it.
     is_cut: bool = False
@@ -268,6 +270,7 @@ class _Pass:
             reasons=self.reasons,
             free=self.backfill.free,
             find_order=self.wait_index.order,
+            heads=lambda leaf: self.wait_index.heads_in_order.get(leaf, []),
             reservations=tuple(self.backfill.reservations),
             shortages=self._shortages,
             pass_context=self.pass_context,

@@ -140,18 +140,29 @@ class Lookup:
             return self._named_rows(request, await self._tasks_of(request, every_end=every_end))
         ledger = self.engine.ledger
         # Ids of jobs, and negated ones of arrays with tasks without records.
-        live = {*ledger.jobs, *(-group.array.id for group in ledger.arrays.tasks())}
+        live = {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
         ended: list[Row] = []
         if request.ended:
             rows = await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
-            live |= {*ledger.jobs, *(-group.array.id for group in ledger.arrays.tasks())}
+            live |= {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
             ended = [row for row in rows if _key(row) not in live]
         by_id = self.known if request.ended else ledger.jobs.get
         found = (by_id(job_id) for job_id in sorted(live) if job_id > after[0])
         jobs = (job if job is not None and passes(job, select) else None for job in found)
-        groups = filter(None, (self.group_of(-each) for each in live if each < 0))
-        others = [*(group for group in groups if passes(group.job, select)), *ended]
-        return _merged(jobs, _in_order(others, request.tasks, after))
+        groups = self._groups(sorted(-each for each in live if each < 0), request, after)
+        return _merged(jobs, groups, _in_order(ended, request.tasks, after))
+
+    def _groups(
+        self, ids: Iterable[int], request: msg.StatusRequest, after: Place
+    ) -> Iterator[Row | None]:
+        """Yield the rows of these arrays that are behind a place. The ids of an array's tasks are
+        between it and the next array."""
+        for array_id in ids:
+            group = self.group_of(array_id)
+            if group is None or not passes(group.job, request.select):
+                yield None
+            else:
+                yield from _in_order([group], request.tasks, after)
 
     async def _tasks_of(
         self, request: msg.StatusRequest, *, every_end: bool
@@ -413,9 +424,9 @@ def _one_by_one(row: Row, after_id: int) -> Iterator[Row]:
         yield row
 
 
-def _merged(jobs: Iterable[Job | None], others: Iterator[Row]) -> Iterator[Row | None]:
-    """Merge two sequences of rows in order; `jobs` may contain None."""
-    return merge(jobs, others, key=lambda row: (0, False) if row is None else place_of(row))
+def _merged(*rows: Iterable[Row | None]) -> Iterator[Row | None]:
+    """Merge sequences of rows in order, which may contain None."""
+    return merge(*rows, key=lambda row: (0, False) if row is None else place_of(row))
 
 
 def passes(job: Job, select: Selection) -> bool:

@@ -7,9 +7,9 @@ The rows of what waits are those of snapshots and contain nothing that only the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from heapq import merge
+from heapq import merge, nsmallest
 from itertools import chain, islice
 from typing import get_args
 
@@ -28,12 +28,9 @@ from drfd.protocol import replies
 from drfd.protocol.requests import RecentRequest, WaitingRequest
 
 MOST_PENDING = 300
-#: The most queue entries that are read for the pending rows. An array of which single tasks have
-#: started has many entries and one row.
+#: The most queue entries that are read for the order of rows, because the queues may not change
+#: meanwhile. An array of which single tasks have started has many entries and one row.
 _MOST_PIECES = 4 * MOST_PENDING
-#: The most queue entries that found rows are ordered by, because the queues may not change
-#: meanwhile. Rows behind them follow in the order of ids.
-_MOST_ORDERED = 2000
 #: Least characters of a text that is compared with the codes of reasons, which cost some work.
 _LEAST_CODE = 3
 _CODES = tuple(code.casefold() for code in get_args(Code))
@@ -51,13 +48,12 @@ class WaitingRows:
     )
     _reasons_of: tuple[Plan | None, bool] = field(default=(None, True), init=False)
 
-    def pending(self) -> dict[int, Row]:
-        """Return the first rows in the order of their start; those without one come last."""
-        rows = self._rows(islice(self._in_turn(), _MOST_PIECES), MOST_PENDING)
-        if len(rows) < MOST_PENDING and len(rows) < self.count_pending():
-            rest = islice(self._unqueued(rows), MOST_PENDING - len(rows))
-            rows.update({_id_of(row): row for row in rest})
-        return rows
+    async def pending(self) -> list[int]:
+        """Return the ids of the first rows in the order of their start; those without one come
+        last."""
+        rows = [*self._rows(islice(self._in_turn(), _MOST_PIECES), MOST_PENDING)]
+        most = min(MOST_PENDING, self.count_pending()) - len(rows)
+        return rows + await self._unqueued({*rows}, most)
 
     def count_pending(self) -> int:
         ledger = self.engine.ledger
@@ -66,11 +62,11 @@ class WaitingRows:
         sizes = (len(array_state.unmaterialized) for array_state in ledger.arrays.values())
         return waiting - sum(max(0, size - 1) for size in sizes)
 
-    def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
-        """Return the user's rows that are not `shown`, by id."""
+    async def own(self, user: str, shown: Collection[int]) -> list[int]:
+        """Return the ids of the user's rows that are not `shown`."""
         ledger = self.engine.ledger
         left = ledger.job_counts.waiting.get(user, 0)
-        found: dict[int, Row] = {}
+        found: list[int] = []
         if not left:
             return found
         name = leaf_path("", user)[1:]
@@ -80,34 +76,40 @@ class WaitingRows:
         for row_id, row in seen.items():
             left -= row.size if isinstance(row, Tasks) else 1
             if row_id not in shown and len(found) < MOST_PENDING:
-                found[row_id] = row
-        if left and len(found) < MOST_PENDING:
-            rest = (row for row in self._unqueued(seen) if job_of(row).spec.user == user)
-            fresh = ((_id_of(row), row) for row in rest if _id_of(row) not in shown)
-            found.update(islice(fresh, MOST_PENDING - len(found)))
-        return found
+                found.append(row_id)
+        most = MOST_PENDING - len(found) if left else 0
+        return found + await self._unqueued({*seen, *shown}, most, user)
+
+    async def waiting_rows(self, ids: Iterable[int]) -> list[replies.SnapshotRow]:
+        """Return the rows that still wait, with their reasons."""
+        rows, yielding = list[replies.SnapshotRow](), CooperativeYield()
+        for row_id in ids:
+            # It may have started or ended in a pause.
+            row = self.find(row_id)
+            rows += [] if row is None else [self._view(row)]
+            await yielding.maybe_yield()
+        return rows
 
     async def search(self, request: WaitingRequest) -> replies.WaitingReply:
         """Return the first rows that pass the filter. All waiting jobs are searched, with pauses
         for other requests."""
         yielding = CooperativeYield()
         self._reasons.clear()
-        found: dict[int, Row] = {}
+        found: dict[int, None] = {}
+        held: list[int] = []
         passes = self._filter(request)
         ledger = self.engine.ledger
         for row_id in [*ledger.jobs, *ledger.arrays]:
             row = self.find(row_id)
             if row is not None and passes(row):
-                found[row_id] = row
+                if job_of(row).state is JobState.HELD:
+                    held.append(row_id)
+                else:
+                    found[row_id] = None
             await yielding.maybe_yield()
-        rows = []
-        for row_id in self._by_start(found)[:MOST_PENDING]:
-            # It may have started or ended in a pause.
-            row = self.find(row_id)
-            if row is not None:
-                rows += self.waiting_rows([row])
-            await yielding.maybe_yield()
-        return {"rows": rows, "total": len(found)}
+        first = chain(self._by_start(found), nsmallest(MOST_PENDING, held))
+        rows = await self.waiting_rows(islice(first, MOST_PENDING))
+        return {"rows": rows, "total": len(found) + len(held)}
 
     def find(self, row_id: int) -> Row | None:
         """Return the job, or the array's tasks without a record, if it waits now, or None."""
@@ -117,17 +119,14 @@ class WaitingRows:
         array_state = self.engine.ledger.arrays.get(row_id)
         return None if array_state is None else array_state.tasks
 
-    def waiting_rows(self, rows: Iterable[Row]) -> list[replies.SnapshotRow]:
-        """Return the rows with the reasons for waiting, which are cached until the next scheduling
+    def _view(self, row: Row) -> replies.SnapshotRow:
+        """Return the row with the reason for waiting, which is cached until the next scheduling
         pass: there is one every few seconds while jobs wait."""
         plan, is_ready = self.engine.scheduler.last_plan, self.engine.launchers.is_ready()
         was_plan, was_ready = self._reasons_of
         if plan is not was_plan or is_ready is not was_ready:
             self._reasons.clear()
             self._reasons_of = plan, is_ready
-        return [self._view(row) for row in rows]
-
-    def _view(self, row: Row) -> replies.SnapshotRow:
         job = job_of(row)
         known = self._reasons.get(job.id)
         if known is None or known[0] is not job:
@@ -161,25 +160,32 @@ class WaitingRows:
                 rows[task.array_id] = Tasks(array_state.array, array_state.ids())
         return rows
 
-    def _unqueued(self, known: Container[int]) -> Iterator[Row]:
-        """Yield pending rows that are not `known`: those that only the limit of their group or
-        array keeps out of the queue, in the order in which they enter it, then the others, then
-        held ones."""
-        ledger = self.engine.ledger
-        first = self._rows(islice(shut_out(ledger), _MOST_PIECES), 2 * MOST_PENDING)
-        seen = {row_id: row for row_id, row in first.items() if row_id not in known}
-        yield from seen.values()
-        groups = [
-            group
-            for group in ledger.arrays.tasks()
-            if group.array.id not in known and group.array.id not in seen
-        ]
+    async def _unqueued(
+        self, known: Collection[int], most: int, user: str | None = None
+    ) -> list[int]:
+        """Return the ids of pending rows that are not `known`: those that only the limit of their
+        group or array keeps out of the queue, in the order in which they enter it, then the others,
+        then held ones."""
+        ledger, yielding = self.engine.ledger, CooperativeYield()
+        found: dict[int, None] = {}
+
+        def enter(row_id: int, row: Row) -> None:
+            if row_id not in known and user in (None, job_of(row).spec.user):
+                found[row_id] = None
+
+        if most > 0:
+            entries = islice(shut_out(ledger), _MOST_PIECES)
+            for row_id, row in self._rows(entries, 2 * MOST_PENDING).items():
+                enter(row_id, row)
         for state in WAITING_STATES:
-            if ledger.job_counts.states[state]:
-                yield from (group for group in groups if group.array.common.state is state)
-                for job in ledger.jobs.values():
-                    if job.state is state and job.id not in known and job.id not in seen:
-                        yield job
+            for row_id in [*ledger.arrays, *ledger.jobs] if ledger.job_counts.states[state] else ():
+                if len(found) >= most:
+                    break
+                waiting = self.find(row_id)
+                if waiting is not None and job_of(waiting).state is state:
+                    enter(row_id, waiting)
+                await yielding.maybe_yield()
+        return [*found][: max(0, most)]
 
     def _filter(self, request: WaitingRequest) -> Callable[[Row], bool]:
         text = request.text.casefold()
@@ -212,22 +218,12 @@ class WaitingRows:
 
         return passes
 
-    def _by_start(self, found: dict[int, Row]) -> list[int]:
-        """Return the ids of the rows in the order of their start; held ones come last."""
-        if not found:
-            return []
-        entries = islice(chain(self._in_turn(), shut_out(self.engine.ledger)), _MOST_ORDERED)
-        ranks = {row_id: at for at, row_id in enumerate(self._rows(entries, _MOST_ORDERED))}
-
-        def rank(row_id: int) -> tuple[bool, int, int]:
-            is_held = job_of(found[row_id]).state is JobState.HELD
-            return is_held, ranks.get(row_id, _MOST_ORDERED), row_id
-
-        return sorted(found, key=rank)
-
-
-def _id_of(row: Row) -> int:
-    return row.array.id if isinstance(row, Tasks) else row.id
+    def _by_start(self, found: Collection[int]) -> Iterator[int]:
+        """Yield the ids of the first rows in the order of their start, and then of their ids."""
+        entries = islice(chain(self._in_turn(), shut_out(self.engine.ledger)), _MOST_PIECES)
+        ranked = self._rows(entries, _MOST_PIECES) if found else {}
+        yield from (each for each in ranked if each in found)
+        yield from nsmallest(MOST_PENDING, (each for each in found if each not in ranked))
 
 
 # -- the latest jobs of a user, and words that command lines may contain ---------------------------

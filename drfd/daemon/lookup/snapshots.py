@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import cast
 
 import msgspec
@@ -27,6 +26,7 @@ from drfd.daemon.lookup import views
 from drfd.daemon.lookup.rows import WaitingRows
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import Curves
+from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.host.measurements import read_pressure
 from drfd.protocol import replies
 
@@ -70,19 +70,28 @@ class Overview(WaitingRows):
         if job.state is JobState.ENDED:
             self._ended = None
 
-    def common_part(self) -> tuple[replies.CommonSnapshot, frozenset[int]]:
-        """Return the part that is the same for all users, and the ids of its pending rows."""
-        running = [self._running(job) for job in islice(self._holders(), MOST_RUNNING)]
-        pending = self.pending()
+    async def common_part(self) -> tuple[replies.CommonSnapshot, frozenset[int]]:
+        """Return the part that is the same for all users, and the ids of its pending rows. Jobs may
+        have started or ended meanwhile."""
+        ledger, yielding = self.engine.ledger, CooperativeYield()
+        running = list[replies.SnapshotRow]()
+        for job_id in sorted(job.id for job in ledger.allocated_jobs())[:MOST_RUNNING]:
+            job = ledger.jobs.get(job_id)
+            if job is not None and job.is_allocated:
+                running.append(self._running(job))
+            await yielding.maybe_yield()
+        pending = await self.pending()
+        more = self.count_pending() - len(pending)
+        rows = await self.waiting_rows(pending)
         shown = {
             "at": self.engine.clock().at_s,
             "host": os.uname().nodename,
-            **views.drain_part(self.engine.ledger),
+            **views.drain_part(ledger),
             "notices": self.notices(),
             **self.machine_part(),
             "running": running,
-            "pending": self.waiting_rows(pending.values()),
-            "pending_more": self.count_pending() - len(pending),
+            "pending": rows,
+            "pending_more": more,
             "ended": self._ended_rows(),
         }
         if machines := self.machines():
@@ -113,9 +122,6 @@ class Overview(WaitingRows):
         return view
 
     # -- parts ------------------------------------------------------------------------------
-
-    def _holders(self) -> list[Job]:
-        return sorted(self.engine.ledger.allocated_jobs(), key=lambda job: job.id)
 
     def _running(self, job: Job) -> replies.SnapshotRow:
         waits = job.state is JobState.SUSPENDED
@@ -192,6 +198,8 @@ class SnapshotFeed:
     #: Returns the processor time of this process.
     spent_s: Callable[[], float] = time.process_time
     _common: _Common | None = None
+    #: Makes the next one, on nobody's account.
+    _making: asyncio.Task[None] | None = None
     _encoder: msgspec.json.Encoder = field(default_factory=msgspec.json.Encoder)
 
     async def watch(
@@ -201,29 +209,43 @@ class SnapshotFeed:
         but not before the client has read the last one (`has_read`)."""
         due_s = self.mono()
         while True:
-            line, shown = self.line(actor), self._common
-            yield line
+            common = await self._newest()
+            yield await self._head(actor, common), common.tail
             due_s = max(due_s + every_s, self.mono())
             await asyncio.sleep(due_s - self.mono())
             while not has_read():
                 await asyncio.sleep(POLL_S)
-            if shown is not None and shown is self._common:
+            if common is self._common:
                 # The common part takes long to compute: wait for the next one.
-                await asyncio.sleep(shown.until_s - self.mono())
+                await asyncio.sleep(common.until_s - self.mono())
 
-    def line(self, actor: Actor) -> tuple[bytes, bytes]:
-        now_s, begin_s, common = self.mono(), self.spent_s(), self._common
-        if common is None or now_s >= common.until_s:
-            view, shown = self.overview.common_part()
+    async def _newest(self) -> _Common:
+        while (common := self._common) is None or self.mono() >= common.until_s:
+            self._making = self._making or asyncio.create_task(self._make())
+            await asyncio.shield(self._making)
+        return common
+
+    async def _make(self) -> None:
+        try:
+            now_s, begin_s = self.mono(), self.spent_s()
+            view, shown = await self.overview.common_part()
             tail = self._encoder.encode(view)[1:] + b"}\n"
-            common = self._common = _Common(now_s, now_s + _FRESH_S, tail, shown)
+            self._common = _Common(now_s, now_s + _FRESH_S, tail, shown)
+            self._charge(self._common, begin_s)
+        finally:
+            self._making = None
+
+    async def _head(self, actor: Actor, common: _Common) -> bytes:
         head = common.heads.get(actor.user)
         if head is None:
-            rows = self.overview.own(actor.user, common.shown)
-            mine = self._encoder.encode(self.overview.waiting_rows(rows.values()))
+            begin_s = self.spent_s()
+            rows = await self.overview.own(actor.user, common.shown)
+            mine = self._encoder.encode(await self.overview.waiting_rows(rows))
             head = b'"user":%b,"mine":%b,' % (self._encoder.encode(actor.user), mine)
             common.heads[actor.user] = head
-            common.spent_s += self.spent_s() - begin_s
-            common.until_s = max(common.until_s, common.at_s + _PART * common.spent_s)
-        admin = _TRUTH[actor.is_admin]
-        return b'{"ok":true,"snapshot":{"admin":%b,%b' % (admin, head), common.tail
+            self._charge(common, begin_s)
+        return b'{"ok":true,"snapshot":{"admin":%b,%b' % (_TRUTH[actor.is_admin], head)
+
+    def _charge(self, common: _Common, begin_s: float) -> None:
+        common.spent_s += self.spent_s() - begin_s
+        common.until_s = max(common.until_s, common.at_s + _PART * common.spent_s)
