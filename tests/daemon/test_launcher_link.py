@@ -46,6 +46,7 @@ from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module
+from drfd.daemon.launcher_link import messages
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
@@ -303,7 +304,7 @@ class LinkBench(Behind):
         # Several times: one alone may pass while the machine stands still.
         for _ in range(4):
             await asyncio.sleep(0.002)
-            await until(lambda: not connection._looking, lambda: "a thread looks GPUs up")
+            await until(lambda: not connection._tasks, lambda: "a thread looks GPUs up")
         self.launcher.marker.clear()
         connection.send({"cmd": "marker"})
         async with asyncio.timeout(60):
@@ -788,6 +789,34 @@ async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
         may_answer.set()
         await b.quiet()
         assert "launch" not in [each["cmd"] for each in b.taken()]
+
+
+async def test_orders_that_take_long_to_make_are_made_one_at_a_time(bench, monkeypatch):
+    """64 tasks with half a megabyte of arguments that started in one turn held the loop for four
+    seconds."""
+    monkeypatch.setattr(link_module, "SLICE_S", -1.0)
+    make, rounds, made = messages.payload_for, [0], []
+
+    def note(*given: Any) -> bytes:
+        made.append(rounds[0])
+        return make(*given)
+
+    async def count() -> None:
+        while True:
+            rounds[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(messages, "payload_for", note)
+    async with bench() as b:
+        await b.ready()
+        counting = asyncio.create_task(count())
+        await asyncio.gather(*(b.ask(asks()) for _ in range(4)))
+        await b.ask(st.CancelAsked(now(), 3, ALICE))
+        await b.quiet()
+        counting.cancel()
+        launches = [each["id"] for each in b.taken() if each["cmd"] == "launch"]
+        assert [each for each in launches if each != 3] == [1, 2, 4]
+        assert len(set(made)) == len(made) == len(launches)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,7 @@ from drfd.daemon.launcher_link.device_table import (
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.lender import CORES, DISKS, Send, lends
 from drfd.daemon.monitoring.meter import Meter
+from drfd.daemon.users.loop_time import SLICE_S
 from drfd.devices.gpus import GPU
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
@@ -84,6 +85,8 @@ _KEY_PAUSE_S = 0.5
 #: _SEND_RETRY_S seconds.
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
 _SEND_RETRY_S = 0.05
+#: The most orders that wait to be sent before others are made that may be long.
+_MOST_QUEUED = 64
 
 #: A process of a user's: its pid, and its start in clock ticks since boot.
 Process: TypeAlias = tuple[int, int]
@@ -462,8 +465,11 @@ class LauncherConnection:
         self._exec_count = 0
         #: Ended attempts of which only the file is left, whose removal is to be ordered.
         self._gone: list[protocol.AttemptOrder] = []
-        #: What waits for a look at the machine's GPUs.
-        self._looking: set[asyncio.Task[None]] = set()
+        #: What waits for a look at the machine's GPUs, or for its turn to make an order.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Lock()
+        #: Seconds that orders have taken in this round of the loop.
+        self._spent_s = 0.0
         # A transport cannot send files.
         own = os.dup(transport.get_extra_info("socket").fileno())
         self._outbox = Outbox(socket.socket(fileno=own))
@@ -472,7 +478,7 @@ class LauncherConnection:
         self._is_closed = True
         if self._relist is not None:
             self._relist.cancel()
-        for task in self._looking:
+        for task in self._tasks:
             task.cancel()
         for answer in self._execs.values():
             if not answer.done():
@@ -524,27 +530,41 @@ class LauncherConnection:
         begins = begins or (
             isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None
         )
-        if begins and any(grant.name == GPU for grant in self._grants(job)):
-            task = asyncio.create_task(self._perform_after_look(effect, job.id))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
-        else:
-            self._perform(effect, job)
+        looks = begins and any(grant.name == GPU for grant in self._grants(job))
+        if looks or (begins and self._spent_s > SLICE_S):
+            self._do_later(self._perform_later(effect, job.id, looks=looks))
+            return
+        if not self._spent_s:
+            asyncio.get_running_loop().call_soon(setattr, self, "_spent_s", 0.0)
+        begin_s = time.monotonic()
+        self._perform(effect, job)
+        self._spent_s += time.monotonic() - begin_s
 
-    async def _perform_after_look(self, effect: effects.Effect, job_id: int) -> None:
-        """Look at the machine's GPUs, and then send the order for an effect if it is still due."""
+    async def _perform_later(self, effect: effects.Effect, job_id: int, *, looks: bool) -> None:
+        """Look at the machine's GPUs if need be, and then send the order for an effect if it is
+        still due. Such orders may be long: one is made at a time, and few lie in the outbox."""
         fault = ""
         try:
-            await self._link.gpus.look_up()
+            if looks:
+                await self._link.gpus.look_up()
         except HostError as error:
             fault = str(error)
-        job = self._engine.ledger.find_common(job_id)
-        if job is None or effects.owed(job) != effect or not self._link.is_ready():
-            return
-        if fault and isinstance(effect, effects.Launch):
-            self._submit(self._launch_failed(job, _unset(fault)))
-        else:
-            self._perform(effect, job)
+        async with self._turns:
+            await asyncio.sleep(0)
+            while self._outbox.is_full:
+                await asyncio.sleep(_SEND_RETRY_S)
+            job = self._engine.ledger.find_common(job_id)
+            if job is None or effects.owed(job) != effect or not self._link.is_ready():
+                return
+            if fault and isinstance(effect, effects.Launch):
+                self._submit(self._launch_failed(job, _unset(fault)))
+            else:
+                self._perform(effect, job)
+
+    def _do_later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _perform(self, effect: effects.Effect, job: Job) -> None:
         if isinstance(effect, effects.Launch):
@@ -727,9 +747,7 @@ class LauncherConnection:
     def take(self, report: messages.Report) -> None:
         match report:
             case messages.GpusReport():
-                task = asyncio.create_task(self._take_gpus(report))
-                self._looking.add(task)
-                task.add_done_callback(self._looking.discard)
+                self._do_later(self._take_gpus(report))
             case messages.ListedReport():
                 self._reconcile(report.owners)
             case messages.ExecReport():
@@ -951,6 +969,10 @@ class Outbox:
         self._queue: deque[tuple[memoryview, bytes | None]] = deque()
         self._is_waiting = False
         self._is_closed = False
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._queue) > _MOST_QUEUED
 
     def send(self, line: bytes, payload: bytes | None = None) -> None:
         if self._is_closed:
