@@ -18,6 +18,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ Work = Callable[[], Iterable[object]]
 #: The part (1/n) of the machine's memory that a child may use more than the controller, and the
 #: least such limit in bytes.
 _MEMORY_PART, _LEAST_MEMORY_BYTES = 10, 512 << 20
+#: How many times as long as a fork has held the loop no other child begins.
+_RESTS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Children:
         self.kind = kind
         self.patience_s = patience_s
         self._turns = asyncio.Semaphore(kind.limit)
+        #: When the next child may begin, by the loop's clock.
+        self._rested_s = 0.0
         #: Process ids of the children that have not ended.
         self.pids: set[int] = set()
         self._is_closed = False
@@ -126,16 +131,20 @@ class Children:
 
     async def _run(self, prepare: Callable[[], Work]) -> tuple[int, bytes]:
         """Return the status of a child and what it has written."""
+        loop = asyncio.get_running_loop()
         await self._turns.acquire()
         try:
+            while (left_s := self._rested_s - loop.time()) > 0:
+                await asyncio.sleep(left_s)
             if self._is_closed:
                 raise Unavailable("ending", "the daemon ends", hint="try again in a moment")
+            begin_s = time.thread_time()
             pid, pipe = self._start(prepare())
+            self._rested_s = loop.time() + _RESTS * (time.thread_time() - begin_s)
         except BaseException:
             self._turns.release()
             raise
         self.pids.add(pid)
-        loop = asyncio.get_running_loop()
         ended: asyncio.Future[tuple[int, bytes]] = loop.create_future()
         lines = bytearray()
 
