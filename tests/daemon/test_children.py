@@ -18,6 +18,7 @@ import pytest
 from daemon.desk import Desk, View, look_ahead
 from drfd.common.errors import HostError, Refused, Unavailable
 from drfd.core.decisions.stimuli import SubmitAsked
+from drfd.daemon.children import children as children_module
 from drfd.daemon.children.children import Children, Work, WorkKind
 from drfd.daemon.children.forecasts import Question, StartQuestion, TrialQuestion, answers
 from drfd.linux import own_process
@@ -218,6 +219,21 @@ async def test_where_there_can_be_no_process_the_estimate_is_missing_alone(
     assert (await why(desk, job_id))["job"]["expected_start_at"] == now(600).at_s
     with pytest.raises(Refused, match="99 cores"):
         await dry_run(desk, cores=99)
+
+
+async def test_the_loop_rests_between_two_forks(desk, monkeypatch):
+    """Who asks one question after the other held it a fifth of the time."""
+    monkeypatch.setattr(children_module, "_RESTS", 1e6)
+    job_id = await waiting_job(desk)
+    parts = desk.requests.forecasts
+    assert (await parts.ask(lambda: StartQuestion(job_id, smaller=False))).start_s is not None
+    again = asyncio.ensure_future(parts.ask(lambda: StartQuestion(job_id, smaller=False)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not parts.children.pids
+    again.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await again
 
 
 # -- forecasts ---------------------------------------------------------------------------------
