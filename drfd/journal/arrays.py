@@ -5,6 +5,7 @@ No query reads more than the index entries of one array.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -20,6 +21,18 @@ from drfd.journal.records import Records
 #: Number of tasks with one outcome that are listed by id.
 _NAMED = 10_000
 _BAD = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.COMPLETED)
+#: Asks for these arrays, and the first task with each of these outcomes. Only constants are put
+#: into the statement.
+_FIRST = "(select min(id) from jobs where array_id = arrays.id and state = '{}')"
+_ENDS_QUERY = (
+    f"select id, cancelled_at, {', '.join(map(_FIRST.format, _BAD))} from arrays"  # noqa: S608
+    " where id in (select value from json_each(?))"
+)
+#: Asks which of these jobs without a record are tasks that were cancelled.
+_CANCELLED_QUERY = (
+    "select value from json_each(?) where (select value <= last_id and cancelled_at is not null"
+    " from arrays where id < value order by id desc limit 1)"
+)
 
 
 #: Number of ended arrays in the caches: complete ones, and ones without their cancelled tasks,
@@ -97,12 +110,6 @@ class Arrays:
                 found[job_id] = array.task(job_id).label
         return found
 
-    def is_cancelled(self, job_id: int) -> bool:
-        """Return whether a job without a record is a task that was cancelled."""
-        query = "select last_id, cancelled_at from arrays where id < ? order by id desc limit 1"
-        row = self._db.row(query, (job_id,))
-        return row is not None and job_id <= row[0] and row[1] is not None
-
     def live(self) -> list[LiveArray]:
         """Return the live arrays with their remaining tasks."""
         query = "select data from arrays where live = 1 order by id"
@@ -130,23 +137,30 @@ class Arrays:
             }
         return TaskCounts(counts, bad)
 
-    def outcome(self, array_id: int) -> Outcome | None:
-        """Return the outcome of an ended array: COMPLETED, or that of its first task, by index, of
-        which it is not. None if there is no such array. Few arrays are decoded for this."""
-        query = "select cancelled_at from arrays where id = ?"
-        bad = "select id, state from jobs where array_id = ? and state = ? order by id limit 1"
-        with self._db.reported("read"):
-            row = self._db.execute(query, (array_id,)).fetchone()
-            if row is None:
-                return None
-            found = [self._db.execute(bad, (array_id, state)).fetchone() for state in _BAD]
-        first = min((each for each in found if each is not None), default=None)
-        if row[0] is None:
-            return Outcome.COMPLETED if first is None else Outcome(first[1])
-        if first is not None and first[1] != Outcome.CANCELLED.value:
+    def outcomes(self, ids: list[int]) -> dict[int, Outcome]:
+        """Return the outcomes of those that are ended arrays, or tasks that were cancelled before
+        they had a record. That of an array is COMPLETED, or that of its first task, by index, of
+        which it is not. Few arrays are decoded for this."""
+        rows = self._db.rows(_ENDS_QUERY, (json.dumps(ids),))
+        found = {
+            array_id: self._outcome(array_id, cancelled_at, firsts)
+            for array_id, cancelled_at, *firsts in rows
+        }
+        others = json.dumps([each for each in ids if each not in found])
+        cancelled = self._db.rows(_CANCELLED_QUERY, (others,))
+        return found | {job_id: Outcome.CANCELLED for (job_id,) in cancelled}
+
+    def _outcome(
+        self, array_id: int, cancelled_at: float | None, firsts: list[int | None]
+    ) -> Outcome:
+        ends = zip(firsts, _BAD, strict=True)
+        first, state = min((each for each in ends if each[0] is not None), default=(None, ""))
+        if cancelled_at is None:
+            return Outcome.COMPLETED if first is None else Outcome(state)
+        if first is not None and state != Outcome.CANCELLED.value:
             array = self.get(array_id)
-            if array is not None and first[0] < array.cancelled[0][0]:
-                return Outcome(first[1])
+            if array is not None and first < array.cancelled[0][0]:
+                return Outcome(state)
         return Outcome.CANCELLED
 
     def first_bad(self, array: Array) -> Job | None:

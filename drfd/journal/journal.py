@@ -448,18 +448,19 @@ class Journal:
         return None if array is None else array.task(job_id)
 
     def outcome(self, job_id: int) -> Outcome | None:
-        """Return the outcome of a job, task or array, or None if it is live or not known. The
-        outcome of an array is COMPLETED if that of all its tasks is, else that of the first task
-        that is not."""
-        query = "select live, state from jobs where id = ?"
-        with self._db.reported("read"):
-            row = self._db.execute(query, (job_id,)).fetchone()
-            if row is not None:
-                return None if row[0] else Outcome(row[1])
-        found = self.arrays.outcome(job_id)
-        if found is None and self.arrays.is_cancelled(job_id):
-            return Outcome.CANCELLED
-        return found
+        """Return the outcome of a job, task or array, or None if it is live or not known."""
+        return self.outcomes([job_id]).get(job_id)
+
+    def outcomes(self, ids: list[int]) -> dict[int, Outcome]:
+        """Return the outcomes of those of the jobs, tasks and arrays that have ended, in few
+        queries, because a turn may ask for many thousands. The outcome of an array is COMPLETED if
+        that of all its tasks is, else that of the first task that is not."""
+        query = "select id, live, state from jobs where id in (select value from json_each(?))"
+        rows = {job_id: row for job_id, *row in self._db.rows(query, (json.dumps(ids),))}
+        found = self.arrays.outcomes([each for each in ids if each not in rows])
+        return found | {
+            job_id: Outcome(state) for job_id, (is_live, state) in rows.items() if not is_live
+        }
 
     def ended(self, *, limit: int) -> list[Job]:
         """Return the jobs that ended last, newest first."""

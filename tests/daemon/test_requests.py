@@ -898,6 +898,21 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
     assert sum(decoded.values()) <= 5 * len(ids)
 
 
+async def test_dependencies_on_tasks_of_many_ended_arrays_are_cheap(desk):
+    """They are looked up in one turn: each in a few queries, and only those are named, for which
+    an array is decoded, that the text of the change has."""
+    ids = [await desk.submit(ALICE, array="0-1", held=True) for _ in range(15)]
+    await desk.ask(ALICE, op="cancel", select={"ids": ids})
+    job_id, queries = await desk.submit(ALICE, held=True), list[str]()
+    desk.shell.journal._db.set_trace_callback(queries.append)
+    for more, named in ((0, 0), (1, 10)):
+        queries.clear()
+        after = [{"id": each + more, "want": "any"} for each in ids]
+        await desk.ask(ALICE, op="set", select={"ids": [job_id]}, after=after)
+        assert sum(query.startswith("select data from arrays") for query in queries) == named
+        assert sum(query.startswith("select") for query in queries) < 4 * len(ids)
+
+
 async def test_a_name_that_is_no_task_s_is_refused_wherever_it_is_looked_up(desk):
     job_id = await desk.submit(ALICE, held=True)
     for name in ("1", "1_x", "1_2_3", "_", "1_2\n", "١_٢"):

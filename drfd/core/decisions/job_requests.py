@@ -271,7 +271,7 @@ def refuse_if_kept(job: Job, actor: Actor) -> None:
 
 
 #: Number of dependencies named in the text of a change; there may be a thousand.
-_NAMED = 10
+NAMED_DEPENDENCIES = 10
 
 
 def refuse_unfit_change(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: float) -> None:
@@ -425,6 +425,6 @@ def _after(after: tuple[Dependency, ...], ledger: Ledger, names: Mapping[int, st
         job = ledger.find(job_id)
         return names.get(job_id, str(job_id)) if job is None else job.label
 
-    named = ",".join(f"{name(each.job_id)}:{each.want}" for each in after[:_NAMED])
-    more = f" and {len(after) - _NAMED} more" if len(after) > _NAMED else ""
+    named = ",".join(f"{name(each.job_id)}:{each.want}" for each in after[:NAMED_DEPENDENCIES])
+    more = f" and {len(after) - NAMED_DEPENDENCIES} more" if len(after) > NAMED_DEPENDENCIES else ""
     return f"{named}{more}" or "nothing"

@@ -261,7 +261,7 @@ class ChangeAsked(JobAsked):
     change: Change
     #: As in `SubmitAsked`.
     ended: Mapping[int, Outcome] = field(default_factory=dict)
-    #: Labels of the tasks among its old and new dependencies that have left the ledger, by id.
+    #: Labels of the tasks that have left the ledger, among its first old and new dependencies.
     names: Mapping[int, str] = field(default_factory=dict)
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:

@@ -25,6 +25,7 @@ from drfd.common.journald import about
 from drfd.common.units import show_amount, show_size
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import is_any_due, jobs_to_notify, report_ends
+from drfd.core.decisions.job_requests import NAMED_DEPENDENCIES
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules, rules_text
@@ -507,13 +508,9 @@ class Engine:
 
     def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
         """Return the outcomes of those of the jobs and arrays that are no longer in the ledger."""
-        found = {}
-        for job_id in {each.job_id for each in after}:
-            if self.ledger.find(job_id) is None and job_id not in self.ledger.arrays:
-                outcome = self.journal.outcome(job_id)
-                if outcome is not None:
-                    found[job_id] = outcome
-        return found
+        ids = {each.job_id for each in after}
+        gone = [each for each in ids if not (self.ledger.find(each) or each in self.ledger.arrays)]
+        return self.journal.outcomes(gone) if gone else {}
 
     @property
     def external(self) -> ExternalLoad | None:
@@ -739,7 +736,9 @@ class Engine:
                 if job is None:
                     # It is refused without a look at what it is to wait for.
                     return stimulus
-                names = self._names((*wanted, *job.spec.after))
+                # Only these are named: each may be a task of another array, which is decoded.
+                named = (*wanted[:NAMED_DEPENDENCIES], *job.spec.after[:NAMED_DEPENDENCIES])
+                names = self._labels({each.job_id for each in named})
                 return replace(stimulus, ended=self.ended(wanted), names=names)
             case st.NotifiedReport():
                 return structs.replace(stimulus, names=self.names_of_broken(stimulus.job_id))
@@ -791,11 +790,8 @@ class Engine:
         jobs = jobs_to_notify(self.ledger, job_id)
         return self._labels({job.broken.job_id for job in jobs if job.broken is not None})
 
-    def _names(self, after: Sequence[Dependency]) -> dict[int, str]:
-        """Return the labels of array tasks that are no longer in the ledger."""
-        return self._labels({each.job_id for each in after})
-
     def _labels(self, ids: set[int]) -> dict[int, str]:
+        """Return the labels of array tasks that are no longer in the ledger."""
         return self.journal.arrays.labels(each for each in ids if self.ledger.find(each) is None)
 
     def _store_submission(self, job_id: int, uid: int, work: Work) -> None:
