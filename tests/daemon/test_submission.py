@@ -1,5 +1,6 @@
 """Submissions: from a request and who sent it to a job, once more, and found again."""
 
+import asyncio
 import random
 from typing import Any
 
@@ -22,6 +23,7 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.users import loop_time
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
 from drfd.protocol.requests import NotifyPart as Tell
@@ -253,11 +255,43 @@ async def test_the_search_for_repeats_of_repeats_comes_to_an_end(desk, monkeypat
         ids.append(await desk.submit(ALICE, **asked))
     engine = desk.shell.engine
     lookup = Lookup(engine, desk.requests.meter)
-    assert RepeatSearch(engine, lookup).last(ids[0]) == ids[-1]
+    assert await RepeatSearch(engine, lookup).last(ids[0]) == ids[-1]
     # Each reading of an array costs 1, and 1 for its tasks.
     monkeypatch.setattr(resubmission, "MOST_WORK", 8)
     one = RepeatSearch(engine, lookup)
-    assert (one.last(ids[0]), one.last(ids[0])) == (ids[2], None)
+    assert (await one.last(ids[0]), await one.last(ids[0])) == (ids[2], None)
+
+
+async def test_repeats_with_many_dependencies_are_read_in_parts(desk, monkeypatch):
+    """Hundreds of arrays that repeat one were read in one step, each with many dependencies."""
+    on = [{"id": await desk.submit(ALICE, held=True), "want": "any"} for _ in range(20)]
+    first = await desk.submit(ALICE, held=True, array="0-1")
+    again = {"held": True, "again": {"of": first}}
+    ids = [first, *[await desk.submit(ALICE, array="1", after=on, **again) for _ in range(8)]]
+    await desk.ask(ALICE, op="cancel", select={"ids": ids})
+    waits = [{"id": first + 1, "want": "ok"}]
+    job_id = await desk.submit(ALICE, held=True, after=waits)
+    monkeypatch.setattr(loop_time, "PART_S", 0)
+    monkeypatch.setattr(resubmission, "MOST_WORK", 14)
+    clock, read = asyncio.get_running_loop(), [0]
+
+    def next_round() -> None:
+        read.append(0)
+        clock.call_soon(next_round)
+
+    def count(query: str) -> None:
+        read[-1] += query.startswith("select data from arrays")
+
+    next_round()
+    desk.shell.journal._db.set_trace_callback(count)
+    for op, about, most in (
+        ("submission", first, 10),
+        ("submission", job_id, 9),
+        ("why", job_id, 9),
+    ):
+        read[:] = [0]
+        await desk.ask(ALICE, op=op, id=about)
+        assert max(read) <= 2 and sum(read) <= most, op
 
 
 @pytest.mark.parametrize("seed", seeds(range(20)))

@@ -681,7 +681,7 @@ class Requests:
         if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
         if is_own and job.broken is not None:
-            reply["notes"] += [*repeat_note(self.engine, self._lookup, job)]
+            reply["notes"] += await repeat_note(self.engine, self._lookup, job)
         return reply
 
     async def _add_forecast(

@@ -8,7 +8,7 @@ nothing that its user has not submitted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import MAX_INDEX, Span, show_spans
@@ -35,7 +35,7 @@ from drfd.protocol.requests import Ref
 #: The most repeats of a job that a reply names, the latest ones.
 _MOST_REPEATS = 100
 #: How much work one request may cause by looking for repeats of repeats: a job is 1, an array 1
-#: more for so many tasks, and for so many ranges of indices.
+#: more for so many tasks, and for so many ranges of indices and dependencies.
 MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
 
 
@@ -78,13 +78,13 @@ async def find_submission(
     reply["again"] = {"of": job_id if parent is None else parent.id}
     if parent is not None:
         reply["again"]["indices"] = list(parent.told_indices)
-    reply["repeats"] = _repeats(engine, lookup, job, parent)
+    reply["repeats"] = await _repeats(engine, lookup, job, parent)
     if spec.after:
         search, yielding = RepeatSearch(engine, lookup), CooperativeYield()
         name_of = await lookup.names_of(spec.after)
         reply["waited_for"] = []
         for each in spec.after:
-            reply["waited_for"].append(_awaited(engine, lookup, each, search, name_of))
+            reply["waited_for"].append(await _awaited(engine, lookup, each, search, name_of))
             await yielding.maybe_yield()
     if job.outcome is Outcome.CANCELLED or array is not None:
         reply["cancelled_by_hand"] = not is_cancelled_by_rule(job)
@@ -115,11 +115,14 @@ def refuse_others_job(engine: Engine, lookup: Lookup, actor: Actor, of: int) -> 
         )
 
 
-def _repeats(engine: Engine, lookup: Lookup, job: Job, parent: Array | None) -> list[RepeatView]:
+async def _repeats(
+    engine: Engine, lookup: Lookup, job: Job, parent: Array | None
+) -> list[RepeatView]:
     """Return what repeats a job, a task of `parent`, or the whole of it, the latest first."""
     job_id = job.id if parent is None else parent.id
-    found = []
+    found, yielding = [], CooperativeYield()
     for repeat_id in engine.journal.repeats_of(job_id, limit=_MOST_REPEATS):
+        await yielding.maybe_yield()
         view = _repeat(engine, lookup, repeat_id, job.array_index)
         if view is not None:
             found.append(view)
@@ -144,7 +147,7 @@ def _repeat(engine: Engine, lookup: Lookup, repeat_id: int, index: int | None) -
     return {"label": job.label, "state": job.shown_state, "live": job.state is not JobState.ENDED}
 
 
-def _awaited(
+async def _awaited(
     engine: Engine, lookup: Lookup, dependency: Dependency, search: RepeatSearch,
     name_of: Callable[[int], str],
 ) -> AwaitedView:  # fmt: skip
@@ -157,7 +160,7 @@ def _awaited(
         "state": outcome or "", "live": is_live,
         "met": None if is_live else outcome is None or is_met(dependency.want, outcome),
     }  # fmt: skip
-    last = None if view["met"] else search.last(job_id)
+    last = None if view["met"] else await search.last(job_id)
     if last is not None:
         outcome = engine.journal.outcome(last)
         view["met"] = None if outcome is None else is_met(dependency.want, outcome)
@@ -167,49 +170,50 @@ def _awaited(
     return view
 
 
-def repeat_note(engine: Engine, lookup: Lookup, job: Job) -> Iterator[str]:
-    """Yield how a job that can never start is made to wait for what repeats the job that it waited
+async def repeat_note(engine: Engine, lookup: Lookup, job: Job) -> list[str]:
+    """Return how a job that can never start is made to wait for what repeats the job that it waited
     for; nothing if nothing repeats it."""
     assert job.broken is not None
     on = job.broken.job_id
-    last = RepeatSearch(engine, lookup).last(on)
+    last = await RepeatSearch(engine, lookup).last(on)
     if last is None:
-        return
+        return []
     words = []
     for each in job.spec.after:
         if each.job_id == on or each in job.awaits:
             label = lookup.name_of(last if each.job_id == on else each.job_id)
             words.append(after_word(label, each.want))
     mine = job.id if job.array_id is None else job.array_id
-    yield (
+    return [
         f"job {lookup.name_of(on)} has been retried as job {lookup.name_of(last)}: "
         f"drf set --after {','.join(words)} {mine} waits for that"
-    )
+    ]
 
 
 class RepeatSearch:
-    """Looks for what has been submitted in place of jobs, for one request. It gives up when that
-    takes long: meanwhile nobody else gets an answer."""
+    """Looks for what has been submitted in place of jobs, for one request, and pauses
+    between arrays. It gives up when that takes long."""
 
     def __init__(self, engine: Engine, lookup: Lookup) -> None:
         self._engine, self._lookup = engine, lookup
         self._work_left = MOST_WORK
+        self._yielding = CooperativeYield()
 
-    def last(self, job_id: int) -> int | None:
+    async def last(self, job_id: int) -> int | None:
         """Return what has been submitted last in place of a job, a task or an array, and in place
         of that in turn; None if nothing has. Of an array it repeats every task that did not
         complete."""
         last = None
         for _ in range(_MOST_REPEATS):
-            following = self._next(job_id if last is None else last)
+            following = await self._next(job_id if last is None else last)
             if following is None:
                 break
             last = following
         return last
 
-    def _next(self, job_id: int) -> int | None:
+    async def _next(self, job_id: int) -> int | None:
         journal, lookup = self._engine.journal, self._lookup
-        array = self._array(job_id)
+        array = await self._array(job_id)
         if self._work_left < 0:
             return None
         if array is None:
@@ -217,26 +221,32 @@ class RepeatSearch:
             if job is None or job.array_id is None:
                 return next(iter(journal.repeats_of(job_id, limit=1)), None)
             for each in journal.repeats_of(job.array_id, limit=_MOST_REPEATS):
-                repeat = self._array(each)
+                repeat = await self._array(each)
                 task_id = None if repeat is None else repeat.id_of(job.array_index or 0)
                 if task_id is not None:
                     return task_id
             return None
         for each in journal.repeats_of(job_id, limit=1):
-            repeat = self._array(each)
+            repeat = await self._array(each)
             bad = journal.arrays.roll(array).bad.values()
             left = [*(ids for some in bad for ids in some), *array.cancelled]
             if repeat is not None and has_all(repeat, array.spans_of(*left)):
                 return each
         return None
 
-    def _array(self, array_id: int) -> Array | None:
+    async def _array(self, array_id: int) -> Array | None:
         """Return the array, live or ended, and charge for reading it. None if there is none, or no
         time to read it."""
+        await self._yielding.maybe_yield()
         array = None if self._work_left <= 0 else self._lookup.any_array(array_id)
-        size = 0 if array is None else array.size // _TASKS + len(array.spans) // _RANGES
+        size = 0 if array is None else array.size // _TASKS + _length(array) // _RANGES
         self._work_left -= 1 + size
         return array
+
+
+def _length(array: Array) -> int:
+    """Return the number of ranges and dependencies, by which it takes longer to read the array."""
+    return len(array.spans) + len(array.cancelled) + len(array.spec.after)
 
 
 def has_all(array: Array, spans: Iterable[Span]) -> bool:
