@@ -227,6 +227,24 @@ def test_a_circle_is_refused_however_long(bench):
     change(bench, second, after=(Dependency(third),))
 
 
+def test_a_walk_along_a_long_chain_comes_to_an_end(bench, monkeypatch):
+    """It went on to the end of the chain, of 200,000 jobs of one user, in one step."""
+    monkeypatch.setattr(dependencies, "_MOST_WALKED", 10)
+    chain = [bench.submit(held=True)]
+    for _ in range(30):
+        chain.append(bench.submit(after(chain[-1])))
+    looked = _counted(bench, monkeypatch)
+    assert first_stuck([bench.job(chain[-1])], bench.ledger) is None
+    with pytest.raises(Refused, match=r"more than 10 jobs.*submit it anew"):
+        change(bench, chain[0], after=(Dependency(chain[-1]),))
+    assert len(looked) < 40
+    # Of an array, only tasks that wait are part of it.
+    array_id = submit_array(bench, (0, 19, 1), held=True)
+    for job_id in range(array_id + 1, array_id + 21):
+        change(bench, job_id, priority=1)
+    change(bench, chain[0], after=(Dependency(array_id),))
+
+
 def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(bench):
     job_id = bench.submit(held=True)
     before = bench.job(job_id)

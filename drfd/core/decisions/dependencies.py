@@ -27,6 +27,9 @@ MOST_DEPENDENTS, MOST_OF_OTHERS = 10_000, 1_000
 #: Maximum number of dependencies beyond the first of each job, over all live jobs of one user: each
 #: costs time when the awaited job ends.
 MOST_MORE = 20_000
+#: Number of jobs about which a walk along dependencies ends: it takes some milliseconds for them,
+#: and nobody else gets an answer meanwhile. A user may have a chain of 200,000.
+_MOST_WALKED = 4_000
 #: The name under which drfd cancels a job by a rule that its submitter has chosen.
 BY_RULE = "drfd"
 #: Number of jobs that become eligible by time in one turn, which delays all other requests.
@@ -180,7 +183,8 @@ def _refuse_too_many(
 
 def _first_back(ledger: Ledger, after: Sequence[Dependency], wanted: int) -> int | None:
     """Return the first of these dependencies that leads to the job `wanted`, directly or through
-    others, or None. An array waits for all that its tasks wait for."""
+    others, or None. An array waits for all that its tasks wait for. Raises Refused if there are too
+    many others to look at."""
     whole, array = ledger.arrays.get(wanted), ledger.arrays.of_task(wanted)
     back = {wanted} if array is None else {wanted, array.id}
     seen = set[int]()
@@ -188,6 +192,13 @@ def _first_back(ledger: Ledger, after: Sequence[Dependency], wanted: int) -> int
         for at, _ in _waited_for(ledger, [each.job_id], seen):
             if at in back or (whole is not None and whole.array.has_task(at)):
                 return each.job_id
+    if len(seen) > _MOST_WALKED:
+        raise Refused(
+            "too-many-dependencies",
+            f"job {wanted} would wait, through others, for more than {_MOST_WALKED} jobs, too many "
+            "to see whether one of them waits for it",
+            hint="cancel it and submit it anew: a new job may wait for any other",
+        )
     return None
 
 
@@ -196,18 +207,24 @@ def _waited_for(
 ) -> Iterator[tuple[int, Job | None]]:
     """Yield these jobs, tasks and arrays, and all that they wait for, directly or through others,
     but those that were `seen` before: each id with the live job, or the one that represents the
-    array's tasks without a record."""
+    array's tasks without a record. Ends when it has seen more than `_MOST_WALKED`; tasks of an
+    array that wait for nothing, which may be very many, are passed over."""
     front = [each for each in ids if each not in seen]
     seen.update(front)
-    while front:
+    while front and len(seen) <= _MOST_WALKED:
         at = front.pop()
         array_state = ledger.arrays.get(at)
         job = ledger.find(at) if array_state is None else array_state.common
         yield at, job
-        new = [] if array_state is None else sorted(array_state.live - seen)
+        tasks = [] if array_state is None else sorted(array_state.live - seen)
+        new = [each for each in tasks if _waits_or_never_starts(ledger.jobs[each])]
         new += [] if job is None else [on.job_id for on in job.awaits if on.job_id not in seen]
         seen.update(new)
         front += new
+
+
+def _waits_or_never_starts(job: Job) -> bool:
+    return bool(job.awaits) or job.broken is not None
 
 
 def may_become_eligible(job: Job) -> bool:
@@ -243,8 +260,8 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
 
 def stuck_on(job: Job, ledger: Ledger, seen: set[int] | None = None) -> Job | None:
     """Return the job with the broken dependency because of which a waiting job never starts: itself
-    or one that it waits for, directly or through others. None if the job may still start, or waits
-    for one in `seen`, which collects the visited jobs and arrays."""
+    or one that it waits for, directly or through others. None if the job may still start, waits for
+    one in `seen`, which collects the visited jobs and arrays, or waits for too many to tell."""
     if job.broken is not None:
         return job
     ids = [each.job_id for each in job.awaits]
