@@ -27,6 +27,9 @@ from drfd.journal.records import Payload, StoredWords
 
 #: Bound on the stored bytes of payloads of ended jobs of one user, and of all users.
 MOST_OF_USER_BYTES, MOST_BYTES = 8 << 20, 64 << 20
+#: Payloads dropped for the end of one job, at most; if that makes too little room, its own goes. A
+#: large one may take as much as thousands of others, and a turn may have many ends.
+_MOST_DROPPED = 128
 #: Bytes that such a payload counts for besides its texts.
 ROW_BYTES = 128
 
@@ -214,10 +217,21 @@ class Payloads:
                 self._texts.end(env)
                 self._texts.end(script)
                 self._row_bytes[uid] += ROW_BYTES
-                while self._row_bytes[uid] + self._texts.past_bytes[uid] > MOST_OF_USER_BYTES:
-                    self._drop_oldest(uid)
-                while self._row_bytes.total() + self._texts.past_bytes.total() > MOST_BYTES:
-                    self._drop_oldest(self.past_bytes.most_common(1)[0][0])
+                dropped = 0
+                while (has_too_much := self._has_too_much(uid)) is not None:
+                    if dropped == _MOST_DROPPED:
+                        self.drop(job_id)
+                        break
+                    self._drop_oldest(has_too_much)
+                    dropped += 1
+
+    def _has_too_much(self, uid: int) -> int | None:
+        """Return whose oldest payload is to be dropped after an end of this user's, or None."""
+        if self._row_bytes[uid] + self._texts.past_bytes[uid] > MOST_OF_USER_BYTES:
+            return uid
+        if self._row_bytes.total() + self._texts.past_bytes.total() > MOST_BYTES:
+            return self.past_bytes.most_common(1)[0][0]
+        return None
 
     def drop(self, job_id: int) -> None:
         """Remove the payload of an ended job or array. Raises sqlite3.Error."""

@@ -275,6 +275,19 @@ def test_the_oldest_of_a_user_go_first_and_of_who_has_most(past_book, monkeypatc
     assert kept == [1, 3, 4]
 
 
+def test_one_end_drops_few_and_else_its_own(past_book, monkeypatch):
+    """The end of a large one dropped thousands of small ones in one turn."""
+    monkeypatch.setattr(texts, "MOST_OF_USER_BYTES", 3000)
+    monkeypatch.setattr(texts, "_MOST_DROPPED", 2)
+    for job_id in range(1, 21):
+        had(past_book, job_id, Payload())
+    had(past_book, 21, Payload(env={"X": "x" * 2000}))
+    had(past_book, 22, Payload(env={"X": "x" * 400}))
+    kept = [each for each in range(1, 23) if past_book.journal.payloads.get(each) is not None]
+    past_book.journal.commit()
+    assert kept == [*range(3, 21), 22]
+
+
 # -- curves: the last word counts, and only what is committed ----------------------------------
 
 
