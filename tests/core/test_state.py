@@ -1,6 +1,7 @@
 """Jobs, their events and the books: a closed table of states, tables that agree, exact amounts."""
 
 import copy
+import sys
 from itertools import combinations
 
 import pytest
@@ -139,6 +140,14 @@ def test_a_job_cannot_be_born_twice(state):
     with pytest.raises(ev.InvalidTransition):
         ledger.apply(happened(ev.Submitted, spec=spec("root.bob", actor=BOB)))
     assert tables(ledger) == before
+
+
+def test_equal_texts_of_jobs_are_one_and_none_is_kept_for_ever():
+    """Some versions of Python never give up interned texts, of which a user chooses new ones."""
+    first, second = (replace(spec(), stdout="/".join(["here", "out"])) for _ in range(2))
+    assert first.stdout is second.stdout
+    other = "/".join(["here", "out"])
+    assert sys.intern(other) is other
 
 
 def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition():
