@@ -27,6 +27,7 @@ from drfd.common.errors import HostError
 from drfd.common.owner import UNSTARTED
 from drfd.common.units import show_cores
 from drfd.core.decisions import stimuli as st
+from drfd.core.model import job as model
 from drfd.core.model.events import Event, OwnerNotified
 from drfd.core.model.job import (
     Array,
@@ -93,6 +94,8 @@ JOB = Job(
         ({"stdout": "%x.log"}, {"stderr": "train.log"}, False),
         ({"stdout": "%x.log"}, {"stderr": "train.log", "cwd": "/elsewhere"}, True),
         ({"stdout": "%x.log"}, {"stderr": "train.log", "uid": 1}, True),
+        ({"stdout": "/%x%%x"}, {"stdout": "/tra%x%%x", "name": "in"}, False),
+        ({"stdout": "a_b"}, {"stdout": "%x", "name": "a/b"}, False),
         ({"stdout": "/dev/null"}, {"stdout": "/dev/null"}, True),
     ],
 )  # fmt: skip
@@ -102,6 +105,19 @@ def test_an_output_that_is_another_running_jobs_is_not_emptied(changes, other, e
     beside = [job, structs.replace(JOB, id=43, attempt=1, spec=replace(usual, **other))]
     order = order_for(job, JOURNAL_ID, LaunchSettings([DISK], 512, "weight"), beside=beside)
     assert order.empties_output is empties
+
+
+def test_few_paths_of_other_jobs_are_written_out_for_a_launch(monkeypatch):
+    filled = []
+    real = model.output_path
+    monkeypatch.setattr(model, "output_path", lambda *args: filled.append(args) or real(*args))
+    specs = [replace(JOB.spec, name=f"n{at}", stdout="%x.log", stderr="%x.log") for at in range(10)]
+    specs += [replace(JOB.spec, cwd=f"/{at}", stdout="n1.log", stderr="n.err") for at in range(10)]
+    first, *others = [
+        structs.replace(JOB, id=at, attempt=1, spec=spec) for at, spec in enumerate(specs)
+    ]
+    assert not model.shares_output(first, others)
+    assert len(filled) == 1
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,17 @@ def test_what_a_job_carries_is_bounded_to_the_byte(most, asked):
     assert refused(**asked(most + 8)).code == "too-long"
 
 
+def test_an_output_path_that_may_get_too_long_is_refused():
+    """However long the name gets: with 2,000 signs, 40 launches held the daemon for seconds."""
+    assert made(stdout="%x" * 15, stderr="/" + "x" * 4000)
+    refusal = refused(stderr="%x" * 16)
+    assert (refusal.code, refusal.text, refusal.hint) == (
+        "too-long",
+        "-e: the file's path may get 4140 bytes (256 for each %-sign); 4095 are the most",
+        "name a file with a shorter path, or fewer %-signs, with -e",
+    )
+
+
 # -- disks -------------------------------------------------------------------------------------
 
 

@@ -588,7 +588,7 @@ def shares_output(job: Job, others: Iterable[Job]) -> bool:
     of the `others`, as far as their paths say."""
     paths = set()
     for pattern in {job.spec.stdout, job.spec.stderr}:
-        signs = unpack.signs_in(pattern)
+        signs = set(unpack.signs_in(pattern))
         # The path holds the job's id, or those of array and task.
         if "%j" in signs or signs >= {"%A", "%a"} or pattern.startswith("/dev/"):
             continue
@@ -600,10 +600,11 @@ def shares_output(job: Job, others: Iterable[Job]) -> bool:
         and other.spec.uid == job.spec.uid
         # Each task has a path of its own here.
         and (job.array_id is None or other.array_id != job.array_id)
-        and not paths.isdisjoint(
-            output_path(each, other) for each in {other.spec.stdout, other.spec.stderr}
-        )
+        and unpack.may_be_output(path, each, other.spec.cwd, other.spec.name)
+        and path == output_path(each, other)
         for other in others
+        for each in {other.spec.stdout, other.spec.stderr}
+        for path in paths
     )
 
 

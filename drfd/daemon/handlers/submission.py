@@ -31,12 +31,14 @@ from drfd.devices.gpu import GPU
 from drfd.host.disks import Disk, disk_of
 from drfd.payload.pack import usual_output
 from drfd.payload.raw_bytes import raw, readable
+from drfd.payload.unpack import signs_in
 from drfd.protocol import requests as parts
 from drfd.protocol.limits import NAME_LENGTH
 from drfd.protocol.requests import SubmitRequest
 
-#: The longest argument or variable that the kernel accepts, in bytes (MAX_ARG_STRLEN, execve(2)).
-MAX_WORD_BYTES = 128 << 10
+#: The longest argument or variable that the kernel accepts, in bytes (MAX_ARG_STRLEN, execve(2)),
+#: and the longest path (PATH_MAX).
+MAX_WORD_BYTES, _MAX_PATH_BYTES = 128 << 10, 4095
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +244,23 @@ def _check_sizes(request: SubmitRequest, limits: UserLimits) -> None:
     texts += request.notify.argv if request.notify is not None else []
     if "\0" in "".join([*texts, request.name or "", request.attach or ""]):
         raise Refused("bad-request", "no argument, variable or path can hold a NUL character")
+    for option, pattern in (("-o", request.stdout), ("-e", request.stderr)):
+        if pattern is not None:
+            _check_output(option, pattern, request.cwd)
+
+
+def _check_output(option: str, pattern: str, cwd: str) -> None:
+    """Raise Refused if the path of an output file could not be opened when a name stands for each
+    of its signs: at each launch, it is compared with those of the user's jobs that run."""
+    path = pattern if pattern.startswith("/") else f"{cwd}/{pattern}"
+    size = len(raw(path)) + NAME_LENGTH * len(signs_in(pattern))
+    if size > _MAX_PATH_BYTES:
+        raise Refused(
+            "too-long",
+            f"{option}: the file's path may get {size} bytes ({NAME_LENGTH} for each %-sign); "
+            f"{_MAX_PATH_BYTES} are the most",
+            hint=f"name a file with a shorter path, or fewer %-signs, with {option}",
+        )
 
 
 def _check_words(request: SubmitRequest) -> None:
