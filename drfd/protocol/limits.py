@@ -24,9 +24,10 @@ _WORDS = {
     **{option.field: option.names[0] for option in reversed(OPTIONS)},
     **{f"demand.{axis.field}": axis.option for axis in AXES.values()},
     "argv": "the command", "command": "the command", "cwd": "the directory",
-    "demand.disks": "--io", "demand.gres": "--gres", "ids": "the list of jobs", "name": "the name",
-    "notify.argv": "--notify-command", "reason": "--reason", "retry.times": "--retry",
-    "text": "the filter", "user": "-u", "warn.before_s": "--warn",
+    "demand.disks": "--io", "demand.gres": "--gres", "demand.gres_memory": "--gres",
+    "ids": "the list of jobs", "name": "the name", "notify.argv": "--notify-command",
+    "reason": "--reason", "retry.times": "--retry", "text": "the filter", "user": "-u",
+    "warn.before_s": "--warn",
 }  # fmt: skip
 _HINTS = {
     "after": "wait for a whole array, or for a job that waits for the others",
@@ -52,7 +53,7 @@ def refusal_of(complaint: str) -> Refused | None:
         return None
     what, is_most = _WORDS[field], sign == "<="
     if is_length:
-        unit = "entries" if kind == "array" else "characters"
+        unit = "characters" if kind == "str" else "entries"
         fault = f"has more than {limit} {unit}" if is_most else "is empty"
     else:
         shown = _UNITS.get(field.rpartition("_")[2], str)(int(limit))

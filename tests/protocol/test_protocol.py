@@ -258,6 +258,10 @@ def test_all_bytes_of_arguments_and_scripts_reach_the_payload(words, script):
         ({"notify": {"on": ["end"], "argv": ["x" * 4097]}},
          "--notify-command has more than 4096 characters"),
         ({"demand": {"gres": {"x" * 257: 1}}}, "--gres has more than 256 characters"),
+        *(({"demand": {field: {str(at): each for at in range(65)}}},
+           f"{option} has more than 64 entries")
+          for field, option, each in (("disks", "--io", {"read_bps": 1, "write_bps": 1}),
+                                      ("gres", "--gres", 1), ("gres_memory", "--gres", 1))),
         ({"demand": {"cores_milli": 9}}, "-c is less than 0.01"),
         ({"retry": {"times": 1001}}, "--retry is more than 1000"),
     ],

@@ -53,6 +53,7 @@ OPTIONS = (
 #: A name, and an amount, as requests have them.
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
+_FEW = Meta(max_length=64)
 
 
 class Rates(Struct, forbid_unknown_fields=True, frozen=True):
@@ -73,12 +74,12 @@ class Demand(Struct, forbid_unknown_fields=True, frozen=True):
     #: Rates of the disk of the working directory, if the machine has several.
     read_bps: Amount | None = None
     write_bps: Amount | None = None
-    #: Rates by the disk's name.
-    disks: dict[Name, Rates] = {}
+    #: Rates by the disk's name. It and the next two are gone through for each job of a request.
+    disks: Annotated[dict[Name, Rates], _FEW] = {}
     #: Countable resources by name; 0 for none.
-    gres: dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]] = {}
+    gres: Annotated[dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]], _FEW] = {}
     #: Bytes of its own memory on each instance of a countable resource; 0 for no limit.
-    gres_memory: dict[Name, Amount] = {}
+    gres_memory: Annotated[dict[Name, Amount], _FEW] = {}
     #: Upper ends of ranges: the most that the job may use while others leave it idle. "all" for all
     #: that the machine has, 0 for none, as is one left out where the lower end is given.
     cores_max_milli: Annotated[int, Meta(ge=0, le=1 << 40)] | Literal["all"] | None = None
