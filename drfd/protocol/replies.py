@@ -301,7 +301,8 @@ class JobView(ProgressView):
     #: Null for a job that has not ended.
     outcome: OutcomeView | None
     usage: UsageView
-    #: These four are null for everybody but the owner and administrators.
+    #: These four are null for everybody but the owner and administrators, and in the last rows of a
+    #: `wait` for many jobs with long commands.
     cwd: str | None
     argv: list[str] | None
     stdout: str | None

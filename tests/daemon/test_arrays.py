@@ -11,8 +11,9 @@ import pytest
 from daemon.desk import Desk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.model.job import Outcome
+from drfd.daemon.handlers import history
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, with_slurm_variables
-from drfd.daemon.lookup import lookup
+from drfd.daemon.lookup import lookup, views
 from drfd.payload.environment import may_set
 from fakes import ADMIN, ALICE, BOB, replace, rules
 
@@ -106,6 +107,34 @@ async def test_the_pages_of_a_list_are_the_list(desk, limit, tasks):
     assert sum(counts.values()) == 44
 
 
+async def test_long_commands_end_a_page_and_are_left_out_of_a_long_wait(desk, monkeypatch):
+    """A reply of 400 rows had 200 MB, since each row of a task has the arguments of its array."""
+    for module in (views, history):
+        monkeypatch.setattr(module, "FULL_BYTES", 20_000)
+    array_id = await submit(desk, "0-5", held=True, argv=["true", "x" * 9000])
+    tasks = list(range(array_id + 1, array_id + 7))
+
+    async def pages(**asked: Any) -> list[list[int]]:
+        found = []
+        while not found or asked["after"] is not None:
+            reply = await desk.ask(ALICE, **asked)
+            assert all(len(job["argv"][1]) == 9000 for job in reply["jobs"])
+            found.append([job["id"] for job in reply["jobs"]])
+            asked["after"] = reply["after"]
+        return found
+
+    parts = [tasks[:3], tasks[3:]]
+    for chosen in ({}, {"select": {"ids": [array_id]}}):
+        assert await pages(op="status", tasks=True, limit=10, **chosen) == parts
+        with pytest.raises(Refused, match="the most that one reply may have"):
+            await desk.ask(ALICE, op="status", tasks=True, **chosen)
+    await desk.ask(ALICE, op="cancel", select={"ids": tasks})
+    assert await pages(op="history", limit=10) == [part[::-1] for part in reversed(parts)]
+    ended = (await desk.ask(ALICE, op="wait", ids=tasks))["ended"]
+    assert [job["argv"] is None for job in ended] == [False] * 3 + [True] * 3
+    assert {job["outcome"]["code"] for job in ended} == {"CANCELLED"}
+
+
 async def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk):
     for _ in range(6):
         await desk.submit(ALICE, demand={"cores_milli": 9000})
@@ -123,7 +152,7 @@ async def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk):
 async def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk):
     desk = make_desk(by=rules(max_waiting_per_user=50_000))
     await submit(desk, "0-20000", held=True)
-    text = "the list has more than 20000 rows, the most that one reply may have"
+    text = "the list has more than 20000 rows or 8M of long ones, the most that one reply may have"
     assert await refused(desk.ask(ALICE, op="status", tasks=True)) == text
     assert len((await desk.ask(ALICE, op="status"))["jobs"]) == 1
     page = await desk.ask(ALICE, op="status", tasks=True, limit=10_000, after=[10_000, False])

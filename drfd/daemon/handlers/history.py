@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.advice import advise, is_as_asked, kind_of_job
@@ -13,7 +14,7 @@ from drfd.daemon.children.children import Children, Program, WorkKind
 from drfd.daemon.children.usage_report import UsageTask, advice_view
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, ids_of
-from drfd.daemon.lookup.views import ended_job_view, packed
+from drfd.daemon.lookup.views import FULL_BYTES, Listed, ended_job_view
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_ended
 from drfd.protocol import requests as msg
@@ -41,18 +42,17 @@ class HistoryHandler:
     async def page(self, actor: Actor, request: msg.HistoryRequest) -> HistoryReply:
         """Return a page, newest first. `after` in it asks for the next page, or is null."""
         past = await self._past(request.past, after=request.after, limit=request.limit + 1)
-        jobs = await asyncio.to_thread(lambda: list(read_ended(self.engine.journal.path, past)))
-        page = jobs[: request.limit]
-        after = None
-        if len(jobs) > len(page):
-            after = (page[-1].ended_at, page[-1].id)
-        shown: list[JobView] = []
+        jobs, is_all = await asyncio.to_thread(_read_page, self.engine.journal.path, past)
+        shown, after = Listed[JobView](), None
         yielding = CooperativeYield()
-        for job in page:
-            row = ended_job_view(job, private=may_touch(actor, job.spec))
-            shown.append(packed(row, len(shown)))
+        for before, job in zip([None, *jobs], jobs, strict=False):
+            is_next = len(shown.rows) == request.limit or (job is jobs[-1] and not is_all)
+            if before is not None and (is_next or shown.is_full):
+                after = (before.ended_at, before.id)
+                break
+            shown.add(ended_job_view(job, private=may_touch(actor, job.spec)))
             await yielding.maybe_yield()
-        return {"jobs": shown, "after": after}
+        return {"jobs": shown.rows, "after": after}
 
     def advice(self, job: Job) -> AdviceView | None:
         """Return the advice that ended jobs of the same kind give, or None. Blocks."""
@@ -98,3 +98,15 @@ class HistoryHandler:
             after=after,
             limit=limit,
         )
+
+
+def _read_page(path: Path, past: PastFilter) -> tuple[list[Job], bool]:
+    """Return jobs, and False if the last may not be shown, since the commands of the others fill a
+    page. Blocks."""
+    jobs, size_bytes = [], 0
+    for job in read_ended(path, past):
+        jobs.append(job)
+        if size_bytes > FULL_BYTES:
+            return jobs, False
+        size_bytes += len(job.spec.argv.data)
+    return jobs, True

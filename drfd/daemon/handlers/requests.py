@@ -473,7 +473,7 @@ class Requests:
     @verb(msg.StatusRequest, lock=_LISTS)
     async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> replies.StatusReply:
         """Return a list or a page; `after` is the place of its last row if there may be another."""
-        shown: list[replies.JobView] = []
+        shown = views.Listed[replies.JobView]()
         counts: dict[str, int] = {}
         most = request.limit or _MOST_ROWS
         last, after = None, None
@@ -483,21 +483,21 @@ class Requests:
         yielding = CooperativeYield()
         for row in rows:
             await yielding.maybe_yield()
-            if row is None:
+            if row is None or (request.after is not None and place_of(row) <= request.after):
                 continue
-            if len(shown) == most and not request.select.ids:
+            if shown.is_full or (len(shown.rows) == most and not request.select.ids):
                 if request.limit is None:
                     raise _too_many_rows()
                 after = last
                 break
             view = self._lookup.row_view(row, actor)
             views.count_row(counts, view)
-            shown.append(views.packed(view, len(shown)))
+            shown.add(view)
             last = place_of(row)
         ledger = self.engine.ledger
         gpus = [views.gpu_view(each) for each in self.link.gpu_use.gpus()]
         reply = {
-            "jobs": shown,
+            "jobs": shown.rows,
             "counts": counts,
             "draining": ledger.draining,
             **views.drain_part(ledger),
@@ -799,7 +799,8 @@ class Requests:
 def _too_many_rows() -> Refused:
     return Refused(
         "too-long",
-        f"the list has more than {_MOST_ROWS} rows, the most that one reply may have",
+        f"the list has more than {_MOST_ROWS} rows or {show_size(views.FULL_BYTES)} of long ones, "
+        "the most that one reply may have",
         hint="ask for pages (limit, after), or choose by ids, user or state",
     )
 

@@ -22,7 +22,7 @@ from drfd.core.explain.waits import WaitsFor
 from drfd.core.model.job import Actor, Job, JobState
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
-from drfd.daemon.lookup.views import exit_status, packed, reason_view
+from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.loop_time import PART_S, CooperativeYield, in_parts
 from drfd.protocol import replies
@@ -63,19 +63,21 @@ class WaitHandler:
             await yielding.maybe_yield()
         found = await self.until_ended(ids, any_one=request.any, timeout_s=request.timeout_s)
         done = len(found) == len(ids) or (request.any and bool(found))
-        ended: list[replies.JobView | replies.EndedArrayView] = []
-        never: list[replies.JobView] = []
+        ended = Listed[replies.JobView | replies.EndedArrayView]()
+        never = Listed[replies.JobView]()
+        # There is no next page of a wait, so further rows are short once it is full.
         for job_id in found:
-            ended.append(packed(await self._ended_view(job_id, actor), len(ended)))
+            row = await self._ended_view(job_id, actor)
+            ended.add(short_row(row) if ended.is_full else row)
             await yielding.maybe_yield()
         for job_id in () if done else ids:
             stuck = self.stuck(job_id)
             if stuck is not None:
                 view = self.lookup.view(stuck, actor)
                 view["reason"] = self.in_vain(stuck) or view["reason"]
-                never.append(packed(view, len(never)))
+                never.add(short_row(view) if never.is_full else view)
             await yielding.maybe_yield()
-        return {"done": done, "ended": ended, "never": never}
+        return {"done": done, "ended": ended.rows, "never": never.rows}
 
     async def _ended_view(
         self, job_id: int, actor: Actor

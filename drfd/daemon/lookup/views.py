@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from signal import SIGTERM
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import to_builtins
@@ -808,16 +809,41 @@ def _number(share: Fraction) -> float:
 
 #: The number of rows from which on a list's further rows are encoded as soon as they are made.
 _MAX_DICT_ROWS = 20
+#: Bytes of rows, beyond those of ordinary ones, after which a list is full: each row of a task has
+#: all arguments of its array.
+FULL_BYTES, _ROW_BYTES = 8 << 20, 1 << 10
 _encoder = msgspec.json.Encoder()
+
 
 T = TypeVar("T")
 
 
-def packed(row: T, before: int) -> T:
-    """Return a row as it is kept until the reply is complete: encoded, if many rows come `before`
-    it. Otherwise Python's garbage collector, which stops the loop, would visit each dictionary of
-    a long list."""
-    return row if before < _MAX_DICT_ROWS else cast(T, msgspec.Raw(_encoder.encode(row)))
+@dataclass
+class Listed(Generic[T]):
+    """The rows of a reply until it is complete: encoded, if many come before. Otherwise Python's
+    garbage collector, which stops the loop, would visit each dictionary of a long list."""
+
+    rows: list[T] = field(default_factory=list)
+    #: Beyond those of ordinary rows.
+    _size_bytes: int = 0
+
+    def add(self, row: T) -> None:
+        data = _encoder.encode(row)
+        self._size_bytes += max(0, len(data) - _ROW_BYTES)
+        is_kept = len(self.rows) < _MAX_DICT_ROWS
+        self.rows.append(row if is_kept else cast(T, msgspec.Raw(data)))
+
+    @property
+    def is_full(self) -> bool:
+        return self._size_bytes > FULL_BYTES
+
+
+def short_row(view: T) -> T:
+    """Return a row without the texts of any length that only its owner may see."""
+    shown = dict(cast(Any, view)) | dict.fromkeys(("cwd", "argv", "stdout", "stderr"))
+    if shown["outcome"] is not None:
+        shown["outcome"] = {**shown["outcome"], "text": ""}
+    return cast(T, shown)
 
 
 def error_view(error: DrfdError) -> replies.ErrorView:
