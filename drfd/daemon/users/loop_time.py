@@ -160,15 +160,13 @@ def _steps(loop_time: LoopTime, uid: int, work: Generator[Any, Any, T]) -> Gener
                 error = caught
         since_s = loop_time.mono()
         try:
-            if error is None:
-                waits_for = work.send(None)
-            else:
-                thrown, error = error, None
-                waits_for = work.throw(thrown)
+            waits_for = work.send(None) if error is None else work.throw(error)
         except StopIteration as end:
             value: T = end.value
             return value
         finally:
+            # It refers to this frame: both would wait for a garbage collection.
+            error = None
             loop_time.charge(uid, loop_time.mono() - since_s)
         try:
             yield waits_for
