@@ -810,7 +810,7 @@ async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
 async def test_orders_that_take_long_to_make_are_made_one_at_a_time(bench, monkeypatch):
     """64 tasks with half a megabyte of arguments that started in one turn held the loop for four
     seconds."""
-    monkeypatch.setattr(link_module, "SLICE_S", -1.0)
+    monkeypatch.setattr(link_module, "_ROUND_S", -1.0)
     make, rounds, made = messages.payload_for, [0], []
 
     def note(*given: Any) -> bytes:

@@ -51,7 +51,6 @@ from drfd.daemon.launcher_link.device_table import (
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.lender import CORES, DISKS, Send, lends
 from drfd.daemon.monitoring.meter import Meter
-from drfd.daemon.users.loop_time import SLICE_S
 from drfd.devices.gpus import GPU
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
@@ -85,8 +84,9 @@ _KEY_PAUSE_S = 0.5
 #: _SEND_RETRY_S seconds.
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
 _SEND_RETRY_S = 0.05
-#: The most orders that wait to be sent before others are made that may be long.
-_MOST_QUEUED = 64
+#: Seconds in one round of the loop after which no further launches are made in it, and the most
+#: orders that wait to be sent before the next ones are.
+_ROUND_S, _MOST_QUEUED = 0.005, 64
 
 #: A process of a user's: its pid, and its start in clock ticks since boot.
 Process: TypeAlias = tuple[int, int]
@@ -531,7 +531,7 @@ class LauncherConnection:
             isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None
         )
         looks = begins and any(grant.name == GPU for grant in self._grants(job))
-        if looks or (begins and self._spent_s > SLICE_S):
+        if looks or (begins and self._spent_s > _ROUND_S):
             self._do_later(self._perform_later(effect, job.id, looks=looks))
             return
         if not self._spent_s:
