@@ -38,6 +38,7 @@ Proof = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", max_length=64)]
 
 #: States of jobs. The list is short because it is searched for each job.
 States = Annotated[tuple[Name, ...], Meta(max_length=16)]
+_MOST_RANGES = 8
 
 
 class NotifyPart(Struct, forbid_unknown_fields=True, frozen=True):
@@ -56,6 +57,11 @@ class _Filter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     #: The name of a group that users make of their own jobs.
     group: Name | None = None
     states: States = ()
+
+    def __post_init__(self) -> None:
+        # Each range of letters beyond ASCII takes some milliseconds to compile.
+        if self.name is not None and self.name.count("[") > _MOST_RANGES:
+            raise ValueError(f"a pattern may have {_MOST_RANGES} ranges in [] at most")
 
 
 class Selection(_Filter, frozen=True):

@@ -153,6 +153,7 @@ MALFORMED = {
     "a page without a row": b'{"op":"status","v":1,"limit":0}',
     "a page that is no page": b'{"op":"status","v":1,"limit":10001}',
     "a negative number of ended jobs": b'{"op":"status","v":1,"ended":-1}',
+    "a pattern of many ranges": b'{"op":"status","v":1,"select":{"name":"' + b"[a]" * 9 + b'"}}',
     "a cancellation of nothing": b'{"op":"cancel","v":1}',
     "a million brackets": b"[" * 1_000_000,
     "deep nesting": b'{"op":"hello","v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
