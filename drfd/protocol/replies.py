@@ -330,10 +330,11 @@ class ArrayView(SubmittedView):
     counts: dict[str, int]
     #: Indices of the tasks that did not complete, by state.
     indices: dict[str, str]
-    cwd: str
-    argv: list[str]
-    stdout: str
-    stderr: str
+    #: Null in the last rows of a `wait` for many.
+    cwd: str | None
+    argv: list[str] | None
+    stdout: str | None
+    stderr: str | None
 
 
 class DependencyView(TypedDict):

@@ -24,14 +24,16 @@ from drfd.core.model.job import (
     Outcome,
     RequiredOutcome,
     Retry,
+    Tasks,
     Warn,
 )
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.daemon.lookup import rows as rows_module
 from drfd.daemon.lookup import snapshots as snapshots_module
+from drfd.daemon.lookup import views as views_module
 from drfd.daemon.lookup.follow import EventFeed
-from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.lookup import Lookup, place_of
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.lookup.views import (
     conditions_view,
@@ -454,9 +456,49 @@ async def test_an_overview_is_made_in_parts_and_once_for_all_who_wait_for_it(sta
     while not all(each.done() for each in looks):
         await asyncio.sleep(0)
         rounds += 1
+        # What others do meanwhile is not its cost.
+        stand.clock.spent_s += 1
     assert rounds > 10
     assert [len((await each)["pending"]) for each in looks] == [9, 9]
     assert stand.overview.looks == 1
+    await stand.look()
+    assert stand.overview.looks == 2
+
+
+async def test_what_happens_to_tasks_while_they_are_listed_hides_none(desk):
+    lookup = Lookup(desk.shell.engine, desk.requests.meter)
+    for _ in range(3):
+        await desk.submit(ALICE, array="0-1", held=True)
+    rows = await lookup.rows(msg.StatusRequest(v=1))
+    first = next(row for row in rows if row is not None)
+    assert place_of(first) == (2, True)
+    await desk.ask(ALICE, op="release", select={"ids": [4]})
+    await desk.ask(ALICE, op="cancel", select={"ids": [7]})
+    assert [place_of(row) for row in rows if row is not None] == [(5, False), (6, False)]
+
+
+async def test_pages_of_an_array_and_of_one_of_its_tasks_have_all_rows(desk, monkeypatch):
+    monkeypatch.setattr(views_module, "FULL_BYTES", 40_000)
+    await desk.submit(ALICE, array="0-29", held=True, argv=["true", "x" * 9000])
+    for index in range(30):
+        await desk.ask(ALICE, op="cancel", select={"ids": [f"1_{index}"]})
+    found, after = list[int](), None
+    while not found or after is not None:
+        page = {} if after is None else {"after": after}
+        reply = await desk.ask(ALICE, op="status", select={"ids": [1, "1_0"]}, limit=100, **page)
+        found, after = found + [row["id"] for row in reply["jobs"]], reply["after"]
+    assert found == [2, *range(12, 32)]
+
+
+async def test_a_row_of_an_array_that_has_ended_since_has_no_reason(desk):
+    """The list ended without an answer."""
+    lookup = Lookup(desk.shell.engine, desk.requests.meter)
+    await desk.submit(ALICE, array="0-1", cores=9)
+    await desk.submit(ALICE, array="0-1%1", cores=9)
+    rows = await lookup.rows(msg.StatusRequest(v=1))
+    waiting = [row for row in rows if isinstance(row, Tasks)]
+    await desk.ask(ALICE, op="cancel", select={"ids": [4]})
+    assert lookup.row_view(waiting[-1], ALICE)["reason"] is None
 
 
 async def test_a_reason_looks_at_few_of_thousands_of_unlike_jobs(make_desk):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -149,20 +150,24 @@ class Lookup:
         by_id = self.known if request.ended else ledger.jobs.get
         found = (by_id(job_id) for job_id in sorted(live) if job_id > after[0])
         jobs = (job if job is not None and passes(job, select) else None for job in found)
-        groups = self._groups(sorted(-each for each in live if each < 0), request, after)
-        return _merged(jobs, groups, _in_order(ended, request.tasks, after))
+        tasks = self._unlisted_tasks(live, request, after)
+        return _merged(jobs, tasks, _in_order(ended, request.tasks, after))
 
-    def _groups(
-        self, ids: Iterable[int], request: msg.StatusRequest, after: Place
+    def _unlisted_tasks(
+        self, live: set[int], request: msg.StatusRequest, after: Place
     ) -> Iterator[Row | None]:
-        """Yield the rows of these arrays that are behind a place. The ids of an array's tasks are
-        between it and the next array."""
-        for array_id in ids:
-            group = self.group_of(array_id)
-            if group is None or not passes(group.job, request.select):
-                yield None
+        """Yield the rows of listed arrays: the tasks without a record, and those that have got one
+        since. The ids of an array's tasks are between it and the next array."""
+        ledger = self.engine.ledger
+        for array_id in sorted(-each for each in live if each < 0):
+            state = ledger.arrays.get(array_id)
+            if state is not None:
+                rows = [state.tasks, *(ledger.jobs[each] for each in state.live - live)]
             else:
-                yield from _in_order([group], request.tasks, after)
+                rows = [self.group_of(array_id)] if request.ended else []
+            yield None
+            found = (row for row in rows if row is not None and passes(job_of(row), request.select))
+            yield from _in_order(found, request.tasks, after)
 
     async def _tasks_of(
         self, request: msg.StatusRequest, *, every_end: bool
@@ -170,8 +175,8 @@ class Lookup:
         """Return the ids of the tasks with a record that have rows, of each array of the request,
         and whether its cancelled tasks have one, too."""
         found, yielding = {}, CooperativeYield()
-        for job_id in request.select.ids:
-            assert isinstance(job_id, int)
+        named = sorted({int(ref) for ref in request.select.ids})
+        for job_id in named:
             array = self.any_array(job_id)
             if array is not None:
                 state = self.engine.ledger.arrays.get(job_id)
@@ -181,6 +186,8 @@ class Lookup:
                     limit = None if every_end else most
                     read = partial(read_ended_ids, self.engine.journal.path, array, limit=limit)
                     ids.update(await asyncio.to_thread(read))
+                # Those that are named besides have their place among the others.
+                ids.update(named[bisect_right(named, job_id) : bisect_right(named, array.last_id)])
                 found[job_id] = ids, bool(most or every_end)
             await yielding.maybe_yield()
         return found
@@ -213,8 +220,8 @@ class Lookup:
     def group_of(self, array_id: int) -> Tasks | None:
         """Return the array's tasks without own records, or else its cancelled tasks, or None."""
         state = self.engine.ledger.arrays.get(array_id)
-        if state is not None and state.tasks is not None:
-            return state.tasks
+        if state is not None and (tasks := state.tasks) is not None:
+            return tasks
         array = self.any_array(array_id)
         return None if array is None or not array.cancelled else Tasks(array, array.cancelled)
 
@@ -325,6 +332,9 @@ class Lookup:
 
     def reason(self, job: Job) -> Wait | None:
         """Return why the job waits, or None if it does not."""
+        if job.array_id is not None and job.array_id not in self.engine.ledger.arrays:
+            # The array has ended since the row of its tasks was made.
+            return None
         return explain_wait(
             job,
             self.engine.ledger,

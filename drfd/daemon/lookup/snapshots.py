@@ -26,7 +26,7 @@ from drfd.daemon.lookup import views
 from drfd.daemon.lookup.rows import WaitingRows
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import Curves
-from drfd.daemon.users.loop_time import CooperativeYield
+from drfd.daemon.users.loop_time import CooperativeYield, LoopTime
 from drfd.host.measurements import read_pressure
 from drfd.protocol import replies
 
@@ -81,7 +81,7 @@ class Overview(WaitingRows):
                 running.append(self._running(job))
             await yielding.maybe_yield()
         pending = await self.pending()
-        more = self.count_pending() - len(pending)
+        more = max(0, self.count_pending() - len(pending))
         rows = await self.waiting_rows(pending)
         shown = {
             "at": self.engine.clock().at_s,
@@ -188,6 +188,22 @@ class _Common:
     #: Processor time that all of it has cost.
     spent_s: float = 0.0
 
+    def charge(self, cost_s: float) -> None:
+        self.spent_s += cost_s
+        self.until_s = max(self.until_s, self.at_s + _PART * self.spent_s)
+
+
+class _Cost(LoopTime):
+    """What the steps of some work cost; it delays none."""
+
+    spent_s = 0.0
+
+    def charge(self, uid: int, cost_s: float) -> None:
+        self.spent_s += cost_s
+
+    def may_go(self, uid: int) -> bool:
+        return True
+
 
 @dataclass
 class SnapshotFeed:
@@ -195,8 +211,8 @@ class SnapshotFeed:
 
     overview: Overview
     mono: Callable[[], float] = time.monotonic
-    #: Returns the processor time of this process.
-    spent_s: Callable[[], float] = time.process_time
+    #: Returns the processor time of this thread.
+    spent_s: Callable[[], float] = time.thread_time
     _common: _Common | None = None
     #: Makes the next one, on nobody's account.
     _making: asyncio.Task[None] | None = None
@@ -227,25 +243,21 @@ class SnapshotFeed:
 
     async def _make(self) -> None:
         try:
-            now_s, begin_s = self.mono(), self.spent_s()
-            view, shown = await self.overview.common_part()
+            now_s, cost = self.mono(), _Cost(self.spent_s)
+            view, shown = await cost.metered(0, self.overview.common_part)
             tail = self._encoder.encode(view)[1:] + b"}\n"
             self._common = _Common(now_s, now_s + _FRESH_S, tail, shown)
-            self._charge(self._common, begin_s)
+            self._common.charge(cost.spent_s)
         finally:
             self._making = None
 
     async def _head(self, actor: Actor, common: _Common) -> bytes:
         head = common.heads.get(actor.user)
         if head is None:
-            begin_s = self.spent_s()
-            rows = await self.overview.own(actor.user, common.shown)
-            mine = self._encoder.encode(await self.overview.waiting_rows(rows))
+            cost = _Cost(self.spent_s)
+            rows = await cost.metered(0, self.overview.own, actor.user, common.shown)
+            mine = self._encoder.encode(await cost.metered(0, self.overview.waiting_rows, rows))
             head = b'"user":%b,"mine":%b,' % (self._encoder.encode(actor.user), mine)
             common.heads[actor.user] = head
-            self._charge(common, begin_s)
+            common.charge(cost.spent_s)
         return b'{"ok":true,"snapshot":{"admin":%b,%b' % (_TRUTH[actor.is_admin], head)
-
-    def _charge(self, common: _Common, begin_s: float) -> None:
-        common.spent_s += self.spent_s() - begin_s
-        common.until_s = max(common.until_s, common.at_s + _PART * common.spent_s)
