@@ -20,6 +20,8 @@ from drfd.journal.records import Records
 
 #: Number of tasks with one outcome that are listed by id.
 _NAMED = 10_000
+#: Bytes of arrays in the journal that are read at once; they take some 10 times as much of memory.
+_READ_BYTES = 4 << 20
 _BAD = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.COMPLETED)
 #: Asks for these arrays, and the first task with each of these outcomes. Only constants are put
 #: into the statement.
@@ -183,14 +185,20 @@ class Arrays:
         return [job_id for (job_id,) in self._db.rows(query, values)]
 
     def cancelled(self, *, limit: int, user: str | None) -> list[Array]:
-        """Return the arrays whose waiting tasks were last cancelled together, newest first."""
+        """Return the arrays whose waiting tasks were last cancelled together, newest first, so many
+        or as many as have `_READ_BYTES`."""
         query = (
             "select data from arrays where cancelled_at is not null"
             " and (:user is null or user = :user) order by cancelled_at desc limit :limit"
         )
         with self._db.reported("read"):
-            rows = self._db.execute(query, {"user": user, "limit": limit}).fetchall()
-            return [self._records.array(data) for (data,) in rows]
+            found, size_bytes = [], 0
+            for (data,) in self._db.execute(query, {"user": user, "limit": limit}):
+                found.append(self._records.array(data))
+                size_bytes += len(data)
+                if size_bytes > _READ_BYTES:
+                    break
+            return found
 
     def last_cancelled(self, limit: int) -> list[tuple[int, float]]:
         """Return ids and times of the arrays last cancelled together, newest first."""

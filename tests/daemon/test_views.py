@@ -46,6 +46,7 @@ from drfd.daemon.lookup.views import (
     wait_view,
 )
 from drfd.daemon.users import loop_time
+from drfd.journal import arrays as arrays_module
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
 from drfd.protocol.requests import Selection
@@ -488,6 +489,16 @@ async def test_pages_of_an_array_and_of_one_of_its_tasks_have_all_rows(desk, mon
         reply = await desk.ask(ALICE, op="status", select={"ids": [1, "1_0"]}, limit=100, **page)
         found, after = found + [row["id"] for row in reply["jobs"]], reply["after"]
     assert found == [2, *range(12, 32)]
+
+
+async def test_of_long_ended_arrays_few_are_read(desk, monkeypatch):
+    """10,000 of them took more than a gigabyte for one list."""
+    monkeypatch.setattr(arrays_module, "_READ_BYTES", 0)
+    for array_id in (1, 4, 7):
+        await desk.submit(ALICE, array="0-1", held=True)
+        await desk.ask(ALICE, op="cancel", select={"ids": [array_id]})
+    (row,) = (await desk.ask(ALICE, op="status", ended=10))["jobs"]
+    assert row["array_id"] == 7
 
 
 async def test_a_row_of_an_array_that_has_ended_since_has_no_reason(desk):
