@@ -807,21 +807,18 @@ def _number(share: Fraction) -> float:
 
 # -- replies ---------------------------------------------------------------------------------------
 
-#: The number of rows from which on a list's further rows are encoded as soon as they are made.
-_MAX_DICT_ROWS = 20
 #: Bytes of rows, beyond those of ordinary ones, after which a list is full: each row of a task has
 #: all arguments of its array.
 FULL_BYTES, _ROW_BYTES = 8 << 20, 1 << 10
 _encoder = msgspec.json.Encoder()
-
 
 T = TypeVar("T")
 
 
 @dataclass
 class Listed(Generic[T]):
-    """The rows of a reply until it is complete: encoded, if many come before. Otherwise Python's
-    garbage collector, which stops the loop, would visit each dictionary of a long list."""
+    """The rows of a reply until it is complete, each encoded at once: Python's garbage collector,
+    which stops the loop, would visit each dictionary of a long list."""
 
     rows: list[T] = field(default_factory=list)
     #: Beyond those of ordinary rows.
@@ -830,8 +827,7 @@ class Listed(Generic[T]):
     def add(self, row: T) -> None:
         data = _encoder.encode(row)
         self._size_bytes += max(0, len(data) - _ROW_BYTES)
-        is_kept = len(self.rows) < _MAX_DICT_ROWS
-        self.rows.append(row if is_kept else cast(T, msgspec.Raw(data)))
+        self.rows.append(cast(T, msgspec.Raw(data)))
 
     @property
     def is_full(self) -> bool:
