@@ -42,16 +42,18 @@ class HistoryHandler:
     async def page(self, actor: Actor, request: msg.HistoryRequest) -> HistoryReply:
         """Return a page, newest first. `after` in it asks for the next page, or is null."""
         past = await self._past(request.past, after=request.after, limit=request.limit + 1)
-        jobs, is_all = await asyncio.to_thread(_read_page, self.engine.journal.path, past)
-        shown, after = Listed[JobView](), None
-        yielding = CooperativeYield()
-        for before, job in zip([None, *jobs], jobs, strict=False):
-            is_next = len(shown.rows) == request.limit or (job is jobs[-1] and not is_all)
-            if before is not None and (is_next or shown.is_full):
-                after = (before.ended_at, before.id)
-                break
+        path, most = self.engine.journal.path, request.limit
+        jobs, has_more = await asyncio.to_thread(_read_page, path, past, most)
+        shown, yielding = Listed[JobView](), CooperativeYield()
+        for job in jobs:
             shown.add(ended_job_view(job, private=may_touch(actor, job.spec)))
             await yielding.maybe_yield()
+            if shown.is_full:
+                break
+        after = None
+        if has_more or len(shown.rows) < len(jobs):
+            last = jobs[len(shown.rows) - 1]
+            after = (last.ended_at, last.id)
         return {"jobs": shown.rows, "after": after}
 
     def advice(self, job: Job) -> AdviceView | None:
@@ -100,13 +102,13 @@ class HistoryHandler:
         )
 
 
-def _read_page(path: Path, past: PastFilter) -> tuple[list[Job], bool]:
-    """Return jobs, and False if the last may not be shown, since the commands of the others fill a
-    page. Blocks."""
-    jobs, size_bytes = [], 0
+def _read_page(path: Path, past: PastFilter, most: int) -> tuple[list[Job], bool]:
+    """Return jobs, so many or as many as have commands that fill a page, and whether there are
+    more. Blocks."""
+    jobs, size_bytes = list[Job](), 0
     for job in read_ended(path, past):
+        if len(jobs) == most or size_bytes > FULL_BYTES:
+            return jobs, True
         jobs.append(job)
-        if size_bytes > FULL_BYTES:
-            return jobs, False
         size_bytes += len(job.spec.argv.data)
-    return jobs, True
+    return jobs, False
