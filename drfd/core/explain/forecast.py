@@ -61,16 +61,16 @@ class Forecast:
     _freed: frozenset[str] = frozenset()
 
     def copy(self) -> Forecast:
-        """Return a forecast from the same state, which the one of the copy leaves as it is."""
-        now = self.scheduler
+        """Return a forecast from the same state with a ledger and a scheduler of its own."""
+        present = self.scheduler
         ahead = Scheduler(
             self.rules.half_life_s,
-            now.run_times,
-            past_usage=now.past_usage,
-            reservations=now.reservations,
-            debts=now.debts,
+            present.run_times,
+            past_usage=present.past_usage,
+            reservations=present.reservations,
+            debts=present.debts,
         )
-        ahead.week_use = None if now.week_use is None else now.week_use.copy()
+        ahead.week_use = None if present.week_use is None else present.week_use.copy()
         return replace(self, ledger=self.ledger.with_axes(self.rules.axes), scheduler=ahead)
 
     def add(self, asked: SubmitAsked) -> Job:
