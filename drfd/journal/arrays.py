@@ -178,11 +178,15 @@ class Arrays:
             row = self._db.execute("select data from jobs where id = ?", (first,)).fetchone()
             return self._records.job(row[0])
 
-    def ended_ids(self, array: Array, *, limit: int | None = None) -> list[int]:
-        """Return the ids of the last ended tasks that have records of their own, or of all."""
+    def ended_ids(self, array: Array, *, limit: int) -> list[int]:
+        """Return the ids of the last ended tasks that have records of their own."""
         query = "select id from jobs where id > ? and id <= ? and live = 0 order by id desc limit ?"
-        values = array.id, array.last_id, -1 if limit is None else limit
-        return [job_id for (job_id,) in self._db.rows(query, values)]
+        return [job_id for (job_id,) in self._db.rows(query, (array.id, array.last_id, limit))]
+
+    def recorded_ids(self, array: Array, *, after: int, limit: int) -> list[int]:
+        """Return the first ids after `after` of tasks that have records of their own."""
+        query = "select id from jobs where id > ? and id <= ? order by id limit ?"
+        return [job_id for (job_id,) in self._db.rows(query, (after, array.last_id, limit))]
 
     def cancelled(self, *, limit: int, user: str | None) -> list[Array]:
         """Return the arrays whose waiting tasks were last cancelled together, newest first, so many

@@ -79,9 +79,9 @@ def read_last_ended(path: Path, past: PastFilter, *, most: int) -> tuple[list[Jo
         return jobs, Arrays(db, read).cancelled(limit=most, user=past.user)
 
 
-def read_ended_ids(path: Path, array: Array, *, limit: int | None) -> list[int]:
-    """Return the ids of the last ended tasks of an array that have records of their own, or of all
-    of them. Raises HostError."""
+def read_ended_ids(path: Path, array: Array, *, limit: int) -> list[int]:
+    """Return the ids of the last ended tasks of an array that have records of their own. Raises
+    HostError."""
     with open_snapshot(path) as db:
         return Arrays(db, without_words).ended_ids(array, limit=limit)
 

@@ -438,6 +438,11 @@ class Journal:
         ]
         return found, rows[-1][0] if rows else after
 
+    def has_changed(self, job_id: int, *, after: int) -> bool:
+        """Return whether an event after `after` is about the job."""
+        query = "select 1 from events where job_id = ? and seq > ? limit 1"
+        return self._db.row(query, (job_id, after)) is not None
+
     def job(self, job_id: int) -> Job | None:
         """Return any job or task that is in the journal, live or ended, or None."""
         with self._db.reported("read"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -239,14 +239,6 @@ class EventFeed:
         left = list(ids)
         select = _narrowed(replace(request.select, ids=ids), actor)
         key, woken = "" if ids else select.user or "", asyncio.Event()
-        # Jobs whose end was sent with the jobs as they stood: each end is sent once.
-        sent: set[int] = set()
-
-        def noted(row: Row | None) -> Row | None:
-            if isinstance(row, Job) and row.state is JobState.ENDED:
-                sent.add(row.id)
-            return row
-
         self.listeners.setdefault(key, set()).add(woken)
         try:
             now = journal.mark()
@@ -255,16 +247,16 @@ class EventFeed:
             # The mark comes at once: a client that loses the connection can go on from here.
             yield [{"mark": mark}]
             if request.standing or not is_known:
-                standing = msg.StatusRequest(v=request.v, select=select)
-                rows = await self._lookup.rows(standing, every_end=True)
-                async for views in self._event_lines(map(noted, rows), actor):
+                live = msg.StatusRequest(v=request.v, select=select)
+                rows = self._named(ids, mark) if ids else await self._lookup.rows(live)
+                async for views in self._event_lines(rows, actor):
                     yield views
             is_due = True
             while True:
                 woken.clear()
                 changed, last = journal.changed(after=mark, limit=PAGE, user=select.user)
                 is_all, mark = last == mark, last
-                concerned = self._concerned(changed, ids, select, sent)
+                concerned = self._concerned(changed, ids, select)
                 async for views in self._event_lines(concerned, actor):
                     is_due = True
                     yield views
@@ -273,7 +265,6 @@ class EventFeed:
                 is_due = False
                 if not is_all or woken.is_set():
                     continue
-                sent.clear()
                 while left and not self.engine.ledger.lives(left[-1]):
                     left.pop()
                 if ids and not left:
@@ -302,20 +293,36 @@ class EventFeed:
             if not count:
                 return
 
+    def _named(self, ids: Sequence[int], mark: int) -> Iterator[Row | None]:
+        """Yield the present row of each job, and of each task of an array, when it is due. None
+        stands for what has ended after the mark: each end is sent once, among the changes. `ids` is
+        sorted."""
+        for job_id in ids:
+            array = self._lookup.any_array(job_id)
+            if array is None:
+                yield self._before(mark, self._lookup.any_job(job_id))
+                continue
+            after = job_id
+            while page := self.engine.journal.arrays.recorded_ids(array, after=after, limit=PAGE):
+                after = page[-1]
+                for task_id in page:
+                    is_named = _has(ids, task_id)
+                    yield None if is_named else self._before(mark, self._lookup.known(task_id))
+            yield self._lookup.group_of(job_id)
+
+    def _before(self, mark: int, job: Job | None) -> Job | None:
+        if job is None or job.state is not JobState.ENDED:
+            return job
+        return None if self.engine.journal.has_changed(job.id, after=mark) else job
+
     def _concerned(
-        self,
-        changed: Iterable[tuple[int, int | None]],
-        ids: Sequence[int],
-        select: Selection,
-        sent: Container[int],
+        self, changed: Iterable[tuple[int, int | None]], ids: Sequence[int], select: Selection
     ) -> Iterator[Row | None]:
         """Yield the present row of each changed job that the stream follows, and None for each
         other one, so that the caller can count the work. `changed` are ids with the array's, `ids`
-        is sorted, and what is `sent` is left out."""
+        is sorted."""
         for job_id, array_id in changed:
-            if job_id in sent:
-                yield None
-            elif array_id != job_id:
+            if array_id != job_id:
                 is_asked_for = not ids or _has(ids, job_id) or _has(ids, array_id)
                 job = self._lookup.known(job_id) if is_asked_for else None
                 yield job if job is not None and passes(job, select) else None

@@ -128,17 +128,14 @@ class Lookup:
             await yielding.maybe_yield()
         return lambda job_id: names.get(job_id) or self.name_of(job_id)
 
-    async def rows(
-        self, request: msg.StatusRequest, *, every_end: bool = False
-    ) -> Iterator[Row | None]:
+    async def rows(self, request: msg.StatusRequest) -> Iterator[Row | None]:
         """Return the rows of a list in order of ids, behind `request.after`. None stands for a
         skipped job, so that the caller can pause. A job is looked up when its row is due. Live jobs
         are listed before the journal is read, and may end meanwhile: none is missing from both. The
-        ids of the request are numbers (see `by_ids`); with `every_end`, all ended tasks of its
-        arrays have rows."""
+        ids of the request are numbers (see `by_ids`)."""
         select, after = request.select, request.after or (0, False)
         if select.ids:
-            return self._named_rows(request, await self._tasks_of(request, every_end=every_end))
+            return self._named_rows(request, await self._tasks_of(request))
         ledger = self.engine.ledger
         # Ids of jobs, and negated ones of arrays with tasks without records.
         live = {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
@@ -169,9 +166,7 @@ class Lookup:
             found = (row for row in rows if row is not None and passes(job_of(row), request.select))
             yield from _in_order(found, request.tasks, after)
 
-    async def _tasks_of(
-        self, request: msg.StatusRequest, *, every_end: bool
-    ) -> dict[int, tuple[set[int], bool]]:
+    async def _tasks_of(self, request: msg.StatusRequest) -> dict[int, tuple[set[int], bool]]:
         """Return the ids of the tasks with a record that have rows, of each array of the request,
         and whether its cancelled tasks have one, too."""
         found, yielding = {}, CooperativeYield()
@@ -182,13 +177,12 @@ class Lookup:
                 state = self.engine.ledger.arrays.get(job_id)
                 ids = set[int]() if state is None else set(state.live)
                 most = request.ended or (_ENDED_TASKS if state is None else 0)
-                if most or every_end:
-                    limit = None if every_end else most
-                    read = partial(read_ended_ids, self.engine.journal.path, array, limit=limit)
+                if most:
+                    read = partial(read_ended_ids, self.engine.journal.path, array, limit=most)
                     ids.update(await asyncio.to_thread(read))
                 # Those that are named besides have their place among the others.
                 ids.update(named[bisect_right(named, job_id) : bisect_right(named, array.last_id)])
-                found[job_id] = ids, bool(most or every_end)
+                found[job_id] = ids, bool(most)
             await yielding.maybe_yield()
         return found
 
@@ -196,7 +190,7 @@ class Lookup:
         self, request: msg.StatusRequest, tasks: Mapping[int, tuple[set[int], bool]]
     ) -> Iterator[Row | None]:
         """Yield all rows of the ids, without pages, which would repeat the look-ups."""
-        shown = set()
+        last: Place = (0, False)
         # All names have been replaced by ids.
         for job_id in sorted({int(ref) for ref in request.select.ids}):
             rows: Iterator[Row | None] = iter(())
@@ -211,10 +205,10 @@ class Lookup:
             else:
                 rows = iter([self.any_job(job_id)])
             for row in rows:
-                if row is None or place_of(row) in shown:
+                if row is None or place_of(row) <= last:
                     yield None
                 else:
-                    shown.add(place_of(row))
+                    last = place_of(row)
                     yield row
 
     def group_of(self, array_id: int) -> Tasks | None:
