@@ -30,6 +30,7 @@ sys.path.insert(0, str(TESTS))
 from drfd.common import indices, units  # noqa: E402
 from drfd.common.errors import ConfigError, DrfdError, Refused  # noqa: E402
 from drfd.core.model.job import Actor  # noqa: E402
+from drfd.daemon.server import encode  # noqa: E402
 from drfd.host import disks, measurements  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.confinement import cgroup_files  # noqa: E402
@@ -211,7 +212,7 @@ class Desk:
         actor = self._ACTORS[self._count % len(self._ACTORS)]
         try:
             async with asyncio.timeout(0.05 if isinstance(request, messages.WaitRequest) else 20):
-                json.dumps(await self._requests.answer(actor, actor.uid, request))
+                encode(await self._requests.answer(actor, actor.uid, request))
         except DrfdError as error:
             _check_line(error, b"")
         except TimeoutError:
