@@ -533,7 +533,10 @@ class LauncherConnection:
         looks = begins and any(grant.name == GPU for grant in self._grants(job))
         if looks or (begins and self._spent_s > _ROUND_S):
             self._do_later(self._perform_later(effect, job.id, looks=looks))
-            return
+        else:
+            self._perform_now(effect, job)
+
+    def _perform_now(self, effect: effects.Effect, job: Job) -> None:
         if not self._spent_s:
             asyncio.get_running_loop().call_soon(setattr, self, "_spent_s", 0.0)
         begin_s = time.monotonic()
@@ -542,7 +545,8 @@ class LauncherConnection:
 
     async def _perform_later(self, effect: effects.Effect, job_id: int, *, looks: bool) -> None:
         """Look at the machine's GPUs if need be, and then send the order for an effect if it is
-        still due. Such orders may be long: one is made at a time, and few lie in the outbox."""
+        still due: in the next round of the loop if this one has no time for it, and when few orders
+        lie in the outbox."""
         fault = ""
         try:
             if looks:
@@ -550,7 +554,8 @@ class LauncherConnection:
         except HostError as error:
             fault = str(error)
         async with self._turns:
-            await asyncio.sleep(0)
+            if self._spent_s > _ROUND_S:
+                await asyncio.sleep(0)
             while self._outbox.is_full:
                 await asyncio.sleep(_SEND_RETRY_S)
             job = self._engine.ledger.find_common(job_id)
@@ -559,7 +564,7 @@ class LauncherConnection:
             if fault and isinstance(effect, effects.Launch):
                 self._submit(self._launch_failed(job, _unset(fault)))
             else:
-                self._perform(effect, job)
+                self._perform_now(effect, job)
 
     def _do_later(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
