@@ -892,7 +892,7 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
         with suppress(Refused):
             await desk.ask(ALICE, op=verb, **request)
     # What a job waits for, at most a thousand others, is looked at in one turn of the engine.
-    most = 10 * len(names) if verb in ("submit", "set") else 250
+    most = 10 * len(names) if verb in ("submit", "set") else 200
     assert max(queries.values(), default=0) < most
     assert max(decoded.values(), default=0) <= 2
     assert sum(decoded.values()) <= 5 * len(ids)

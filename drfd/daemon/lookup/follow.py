@@ -298,9 +298,10 @@ class EventFeed:
         stands for what has ended after the mark: each end is sent once, among the changes. `ids` is
         sorted."""
         for job_id in ids:
-            array = self._lookup.any_array(job_id)
+            job = self._lookup.known(job_id)
+            array = self._lookup.any_array(job_id) if job is None else None
             if array is None:
-                yield self._before(mark, self._lookup.any_job(job_id))
+                yield self._before(mark, job or self._lookup.any_job(job_id))
                 continue
             after = job_id
             while page := self.engine.journal.arrays.recorded_ids(array, after=after, limit=PAGE):
