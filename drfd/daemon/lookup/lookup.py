@@ -10,7 +10,6 @@ import re
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from heapq import merge
 from pathlib import Path
 from typing import TypeVar
@@ -178,8 +177,8 @@ class Lookup:
                 ids = set[int]() if state is None else set(state.live)
                 most = request.ended or (_ENDED_TASKS if state is None else 0)
                 if most:
-                    read = partial(read_ended_ids, self.engine.journal.path, array, limit=most)
-                    ids.update(await asyncio.to_thread(read))
+                    path = self.engine.journal.path
+                    ids.update(await asyncio.to_thread(read_ended_ids, path, array, limit=most))
                 # Those that are named besides have their place among the others.
                 ids.update(named[bisect_right(named, job_id) : bisect_right(named, array.last_id)])
                 found[job_id] = ids, bool(most)
