@@ -15,6 +15,7 @@ results, and `--against before.json` fails if a mutant that was killed survives.
 
 import argparse
 import ast
+import ctypes
 import gc
 import json
 import os
@@ -27,11 +28,13 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import NamedTuple
 
 import coverage
+import psutil
 import pytest
 from _pytest.runner import runtestprotocol
 
@@ -49,6 +52,8 @@ PACKAGES = {
     "cli": ("cli/drfd_cli", "cli"),
 }  # fmt: skip
 
+#: By prctl(2), what a child leaves behind becomes a child of this process.
+PR_SET_CHILD_SUBREAPER = 36
 #: A test that takes this much longer than without a mutant has found it, in seconds.
 PATIENCE_S = 10.0
 
@@ -244,6 +249,7 @@ class Mutation:
         for job in range(self._jobs):
             reader, writer = os.pipe()
             if os.fork() == 0:
+                ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
                 for mutant, tests in chosen[job :: self._jobs]:
                     killer = self._killer(mutant, tests, items, took_s, writer)
                     os.write(writer, (json.dumps([str(mutant), killer]) + "\n").encode())
@@ -268,7 +274,6 @@ class Mutation:
         place = Path(tempfile.mkdtemp(prefix="drfd-mutant-"))
         child = os.fork()
         if child == 0:
-            os.setpgid(0, 0)
             # A mutant must not start a daemon in the user's own directories.
             for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
                 os.environ[name] = str(place)
@@ -293,11 +298,13 @@ class Mutation:
             if not told or time.monotonic() > deadline_s:
                 break
         os.close(reader)
-        try:
-            os.killpg(child, signal.SIGKILL) if not ready or told else None
-        except ProcessLookupError:
-            pass
+        if not ready or told:
+            os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
+        for left in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
+                left.wait()
         shutil.rmtree(place, ignore_errors=True)
         if told or status == 0:  # out of time with no test failed, or all passed
             return None
