@@ -394,7 +394,7 @@ def submit(args: list[str]) -> bool:
     if "script" in fields:
         around["env"]["DRF_SCRIPT"] = os.path.abspath(words.argv[0])
     client = choose(None, start=_start_own)
-    request = client.addressed({"key": os.urandom(12).hex(), **fields, **around})
+    request = client.addressed({**fields, **around})
     warnings = warnings_to_print(request, words)
     if warnings is None:
         return False
