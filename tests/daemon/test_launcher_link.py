@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import pytest
@@ -807,11 +808,12 @@ async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
         assert "launch" not in [each["cmd"] for each in b.taken()]
 
 
-async def test_orders_that_take_long_to_make_are_made_one_at_a_time(bench, monkeypatch):
-    """64 tasks with half a megabyte of arguments that started in one turn held the loop for four
-    seconds."""
-    monkeypatch.setattr(link_module, "_ROUND_S", -1.0)
-    make, rounds, made = messages.payload_for, [0], []
+@asynccontextmanager
+async def rounds_of_payloads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[list[int], list[int]]]:
+    """The number of the loop's round, and those in which payloads for orders were made."""
+    make, rounds, made = messages.payload_for, [0], list[int]()
 
     def note(*given: Any) -> bytes:
         made.append(rounds[0])
@@ -823,16 +825,48 @@ async def test_orders_that_take_long_to_make_are_made_one_at_a_time(bench, monke
             await asyncio.sleep(0)
 
     monkeypatch.setattr(messages, "payload_for", note)
+    counting = asyncio.create_task(count())
+    try:
+        yield rounds, made
+    finally:
+        counting.cancel()
+
+
+async def test_orders_that_take_long_to_make_are_made_one_at_a_time(bench, monkeypatch):
+    """64 tasks with half a megabyte of arguments that started in one turn held the loop for four
+    seconds."""
+    monkeypatch.setattr(link_module, "_ROUND_S", -1.0)
     async with bench() as b:
         await b.ready()
-        counting = asyncio.create_task(count())
-        await asyncio.gather(*(b.ask(asks()) for _ in range(4)))
-        await b.ask(st.CancelAsked(now(), 3, ALICE))
-        await b.quiet()
-        counting.cancel()
+        async with rounds_of_payloads(monkeypatch) as (_, made):
+            await asyncio.gather(*(b.ask(asks()) for _ in range(4)))
+            await b.ask(st.CancelAsked(now(), 3, ALICE))
+            await b.quiet()
         launches = [each["id"] for each in b.taken() if each["cmd"] == "launch"]
         assert [each for each in launches if each != 3] == [1, 2, 4]
         assert len(set(made)) == len(made) == len(launches)
+
+
+async def test_jobs_with_gpus_start_as_soon_as_these_are_looked_at(bench, monkeypatch):
+    """Those that came later started first while each waited for one round more."""
+    monkeypatch.setattr(link_module, "_ROUND_S", inf)
+    looked: list[int] = []
+    async with bench(present=False) as b:
+        b.engine.adopt(with_gpus(0, 1))
+        b.link.settings = replace(b.link.settings, countables=_GPUS)
+        b.link.gpus.known = _TWO
+        await b.launcher.start()
+        await b.ready()
+        async with rounds_of_payloads(monkeypatch) as (rounds, made):
+
+            async def look_up() -> None:
+                looked.append(rounds[0])
+
+            monkeypatch.setattr(b.link.gpus, "look_up", look_up)
+            await asyncio.gather(*(b.ask(st.SubmitAsked(now(), of_gpus(1))) for _ in range(2)))
+            await b.quiet()
+        assert made == looked
+        assert len(made) == 2
 
 
 @pytest.mark.parametrize(
