@@ -302,9 +302,8 @@ class _DrfPass(_Pass):
         #: The first job, waiting longest, that no later job of its leaf may pass, and the node that
         #: keeps it back.
         self._guard: tuple[int, str] | None = None
-        #: Demands that would not fit even after the end of all running jobs, without regard to
-        #: reservations and behind these: of one leaf if it has limits.
-        self._never_fitting: set[tuple[str, Vector]] = set()
+        #: Demands that would not fit behind the reservations even after the end of all running
+        #: jobs: of one leaf if it has limits.
         self._hopeless: set[tuple[str, str, Vector]] = set()
         #: Whether a job got a reservation in place of one further in.
         self._has_moved_reservation = False
@@ -324,36 +323,30 @@ class _DrfPass(_Pass):
             else self._guard[0]
         )
 
-    def _is_barred(self, leaf: str) -> bool:
-        """Return whether no job of the leaf may start now, because the guard is its first."""
-        (_, job_id), demand = self.wait_index.first[leaf]
-        while job_id == self.starvation_guard:
-            if not self.backfill.never_fits(job_id, leaf, demand):
-                return True
-            # No job need wait behind one that would not fit even after the end of all jobs.
-            self._never_fitting.add((self._scope(leaf), demand))
-            self._guard = self._find_guard()
-        return False
-
     def _scope(self, leaf: str) -> str:
         """Return the leaf if limits hold for it alone, or the root."""
         return leaf if self.share_tree.limited_nodes(leaf) else ROOT
 
     def _find_guard(self) -> tuple[int, str] | None:
+        never_fitting = set[tuple[str, Vector]]()
         for leaf in self.wait_index.late_leaves(self.pass_context):
             (_, job_id), demand = self.wait_index.first[leaf]
             if not self.pass_context.has_waited_too_long(job_id):
                 return None
             path = self.backfill.obstacle(demand, job_id, leaf, beside=False)
+            kind = self._scope(leaf), demand
             if (
                 path is not None
                 and fits(demand, self.wait_index.shares.most(leaf))
-                and (self._scope(leaf), demand) not in self._never_fitting
+                and kind not in never_fitting
                 and not self.backfill.is_reserved(job_id, path)
                 and leaf not in self._indebted
                 and not self.share_tree.is_last(leaf)
             ):
-                return job_id, path
+                if not self.backfill.never_fits(job_id, leaf, demand):
+                    return job_id, path
+                # No job need wait behind one that would not fit even after the end of all jobs.
+                never_fitting.add(kind)
         return None
 
     def renew_reservations(self) -> None:
@@ -415,7 +408,7 @@ class _DrfPass(_Pass):
                 late.remove(leaf)
                 is_choice_old |= self._reserve_if_late(leaf, limited)
             head = None
-            if not self._is_barred(leaf):
+            if self.wait_index.first[leaf][0][1] != self.starvation_guard:
                 head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
             if head is not None:
                 begins[leaf], is_choice_old = head[0], True
