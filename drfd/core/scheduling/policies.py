@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from heapq import heappop, heappush, merge
 from itertools import islice, repeat
 from math import inf
@@ -174,32 +174,44 @@ class _Pass:
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
         self._max_starts, self._shortages = pass_input.max_starts, pass_input.shortages
-        #: The demands that fit, and of these the ones that delay no reservation; see
-        #: `find_startable` and `has_startable`.
-        self.fitting: list[Vector] = list(self.wait_index.leaves)
-        self.startable = self.fitting.copy()
+        #: The demands with which a job may start; or, where more demands than leaves wait, the
+        #: leaves of which one may, each with its first job that fits: of thousands of unlike
+        #: demands a pass looks only at those up to the first that may start.
+        self.startable: list[Vector] = list(self.wait_index.leaves)
+        self.unlike: dict[str, Entry] = {}
+        #: The leaves that may be among these.
+        self._candidates: Collection[str] = self.wait_index.heads
         #: Results of `_deadline_s`, until a job starts or gets a reservation.
         self._deadlines: dict[Vector, float | None] = {}
 
     def find_startable(self) -> None:
-        index, sums = self.wait_index, tuple(self.backfill.free)
-        if len(self.fitting) > len(index.heads):
-            # Thousands may wait for unlike demands: most leaves have none that fits.
-            fitting = set[Vector]()
-            for leaf, heads in index.heads.items():
-                room = self.share_tree.headroom(leaf, sums)
-                if fits(index.least_needed(leaf), room):
-                    fitting.update(each for each in heads if fits(each, room))
-            self.fitting = list(fitting)
-        else:
-            self.fitting = [demand for demand in self.fitting if fits(demand, sums)]
-        self.startable = [demand for demand in self.fitting if self._deadline_s(demand) is not None]
+        index = self.wait_index
+        self.startable, self.unlike = [], {}
+        if len(index.leaves) <= len(index.heads):
+            self.startable = [each for each in index.leaves if self._deadline_s(each) is not None]
+            return
+        sums = tuple(self.backfill.free)
+        for leaf in self._candidates:
+            room = self.share_tree.headroom(leaf, sums)
+            if leaf in index.heads and fits(index.least_needed(leaf), room):
+                line = index.heads_in_order[leaf]
+                first = next((entry for entry, demand in line if fits(demand, room)), None)
+                if first is not None:
+                    self.unlike[leaf] = first
+        self._candidates = [*self.unlike]
 
     @property
     def has_startable(self) -> bool:
         while self.startable and self._deadline_s(self.startable[-1]) is None:
             self.startable.pop()
-        return bool(self.startable)
+        while self.unlike and not self._may_fit(next(reversed(self.unlike))):
+            self.unlike.popitem()
+        return bool(self.startable or self.unlike)
+
+    def _may_fit(self, leaf: str) -> bool:
+        """Return False if none of the leaf's jobs may start, however short."""
+        index = self.wait_index
+        return leaf in index.heads and self._deadline_s(index.least_needed(leaf)) is not None
 
     def _deadline_s(self, demand: Vector) -> float | None:
         """Return the time by which a job of this demand that starts now must have ended, so that it
@@ -221,21 +233,39 @@ class _Pass:
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
     ) -> Head | None:
         """Return the leaf's first job, from an entry on, that may start now, or None."""
-        line, share_tree = self.wait_index.heads_in_order.get(leaf, []), self.share_tree
-        if len(self.startable) < len(line):
+        index, context, free = self.wait_index, self.pass_context, self.backfill.free
+        line, until_s = index.heads_in_order.get(leaf, []), inf
+        if self.unlike:
+            first = self.unlike.get(leaf) if line else None
+            last_s = first and self._until_s(leaf, index.least_needed(leaf), promise_only)
+            if first is None or last_s is None:
+                return None
+            begin, until_s = max(first, begin or first), last_s
+        elif len(self.startable) < len(line):
             # All demands for which there is room are among these.
-            heads = self.wait_index.heads[leaf]
+            heads = index.heads[leaf]
             line = sorted([(heads[demand], demand) for demand in self.startable if demand in heads])
         at = 0 if begin is None else bisect_left(line, (begin,))
         for entry, demand in islice(line, at, None):
             if (
-                self._deadline_s(demand) is not None
-                and share_tree.is_within_limits(leaf, demand)
-                and (not promise_only or share_tree.keeps_promise(leaf, demand))
+                fits(demand, free)
+                and (
+                    until_s == inf
+                    or context.now_s + index.length_s(leaf, demand, context) <= until_s
+                )
+                and self._until_s(leaf, demand, promise_only) is not None
                 and self.backfill.allows(demand, entry[1], leaf)
             ):
                 return entry, demand
         return None
+
+    def _until_s(self, leaf: str, demand: Vector, promise_only: bool) -> float | None:
+        """Return the time by which a job of the leaf that starts now must have ended, or None if no
+        job of this demand may start. With less of any resource it is no earlier."""
+        until_s, tree = self._deadline_s(demand), self.share_tree
+        if until_s is None or not tree.is_within_limits(leaf, demand):
+            return None
+        return until_s if not promise_only or tree.keeps_promise(leaf, demand) else None
 
     def start(self, leaf: str, head: Head) -> bool:
         """Start a job. Returns whether jobs of other leaves may not start any more because of it,
@@ -396,9 +426,9 @@ class _DrfPass(_Pass):
         ):
             if turns is None:
                 choose = (
-                    self._promising(finished)
+                    self._promising(finished, begins)
                     if promise_only
-                    else self._able(finished, late, limited)
+                    else self._able(finished, begins, late, limited)
                 )
                 turns, is_choice_old = self.wait_index.turns(choose), False
             leaf = turns.first()
@@ -426,15 +456,18 @@ class _DrfPass(_Pass):
                 turns.drop(leaf)
                 finished.add(leaf)
 
-    def _promising(self, finished: set[str]) -> Choose:
+    def _promising(self, finished: set[str], begins: Mapping[str, Entry]) -> Choose:
         """Choose the leaves of which a job may start by a promise: their own, or that of a node
         above them. A demand that keeps the promise of a node may be served below it whatever the
         nodes below hold; where none does, children whose key is above the node's promise for all
         of them can keep none of their own."""
-        tree, waiting, heads = self.share_tree, self.wait_index.first, self.wait_index.heads
-        demands = frozenset(self.startable)
+        index, tree = self.wait_index, self.share_tree
+        waiting, heads = index.first, index.heads
+        #: In place of the unlike demands of each leaf stands the least of each resource.
+        least = {each: index.least_needed(each) for each in self.unlike if each in heads}
+        demands = frozenset([*self.startable, *least.values()])
         # Most passes end at the root, where no promise can be kept, and do not ask for them.
-        find_able = cache(lambda: self._waiting_for(self.startable) - finished)
+        find_able = cache(lambda: self._waiting(begins, promise_only=True) - finished)
         #: For each inner node that was reached the demands with which it, or a node above it, keeps
         #: its promise.
         kept: dict[str, frozenset[Vector]] = {}
@@ -449,7 +482,7 @@ class _DrfPass(_Pass):
                 if path in waiting:
                     if path not in able or (key.value > most and not outer):
                         continue
-                    own = own & heads[path].keys()
+                    own &= {least[path]} if least else heads[path].keys()
                 own = frozenset(
                     [each for each in own if each in outer or tree.keeps_promise_of(path, each)]
                 )
@@ -463,25 +496,40 @@ class _DrfPass(_Pass):
 
         return choose
 
-    def _able(self, finished: set[str], late: set[str], limited: Mapping[str, str]) -> Choose:
+    def _able(
+        self,
+        finished: set[str],
+        begins: Mapping[str, Entry],
+        late: set[str],
+        limited: Mapping[str, str],
+    ) -> Choose:
         """Choose the leaves of which a job may start or get a reservation."""
-        able, waiting = self._waiting_for(self.startable) | limited.keys(), self.wait_index.first
+        able, waiting = self._waiting(begins) | limited.keys(), self.wait_index.first
         # Without a reservation to give, nothing can be done for those that are only late.
         able = (able | late if self.backfill.may_add() else able) - finished
         return lambda path, keys: [
             key for key in keys if key.path in able or key.path not in waiting
         ]
 
-    def _waiting_for(self, demands: Iterable[Vector]) -> set[str]:
-        """Return the leaves that wait for one of the demands with a job that would delay no
-        reservation."""
-        return set().union(
+    def _waiting(self, begins: Mapping[str, Entry], *, promise_only: bool = False) -> set[str]:
+        """Return the leaves that wait with a job that would delay no reservation."""
+        unlike = {
+            leaf
+            for leaf in self.unlike
+            if self.first_start(leaf, begins.get(leaf), promise_only=promise_only) is not None
+        }
+        return unlike.union(
             *[
                 self.wait_index.leaves_in_time(demand, deadline_s, self.pass_context)
-                for demand in demands
+                for demand in self.startable
                 if (deadline_s := self._deadline_s(demand)) is not None
             ]
         )
+
+    @cached_property
+    def left_fitting(self) -> list[Vector]:
+        """The demands of waiting jobs that fit into what is left free at the end of the pass."""
+        return [each for each in self.wait_index.leaves if fits(each, self.backfill.free)]
 
     def charge_idle(self) -> None:
         """Charge what reservations keep idle from now on to their leaves: what waiting jobs would
@@ -490,7 +538,7 @@ class _DrfPass(_Pass):
             return
         index, tree, kept = self.wait_index, self.share_tree, dict[str, Vector]()
         free = self.backfill.free
-        fitting = [each for each in self.fitting if each in index.leaves and fits(each, free)]
+        fitting = self.left_fitting
         #: What is left of what is free, and of limits.
         left = {ROOT: free}
         lines = [zip(index.alike[each], repeat(each)) for each in fitting]
@@ -538,10 +586,7 @@ class _DrfPass(_Pass):
             repaid_s = self.debts[leaf].repaid_s(context.reserving.allowance_s)
             if repaid_s is not None and leaf in self.wait_index.first:
                 due_s = min(due_s, repaid_s)
-        leaves = self.wait_index.leaves
-        if reserved_s > context.now_s and any(
-            fits(demand, backfill.free) for demand in self.fitting if demand in leaves
-        ):
+        if reserved_s > context.now_s and self.left_fitting:
             ends = context.ends()
             at = bisect_right(ends, context.now_s, key=itemgetter(0))
             ends_s = [end_s for end_s, *_ in ends[at : at + 1]]

@@ -6,7 +6,8 @@ pass. A pass enters the jobs that it admits and touches their leaves, because it
 only once the ledger has applied them.
 
 Of the jobs of a leaf with one demand vector, a pass looks only at the first that no gate blocks. A
-vector that does not fit is skipped, however many leaves wait for it.
+vector that does not fit is skipped, however many leaves wait for it; and where more vectors than
+leaves wait, a leaf is skipped if the least that it needs of each resource does not fit.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from drfd.core.scheduling.backfill import PassContext
 
 #: The first waiting job of a line: its entry in the queue, and its demand.
 Head = tuple[Entry, Vector]
+#: The least that a leaf's jobs need is computed anew when one in so many of its demands has gone.
+_STALE = 16
 #: Returns the order of a policy. `Mapping` has the decayed usage of each node, which decides ties.
 MakeRank = Callable[[ShareTree, Mapping[str, float]], Rank]
 
@@ -59,8 +62,8 @@ class WaitIndex:
         #: Only demands that are touched are read again.
         self.heads: dict[str, dict[Vector, Entry]] = {}
         self.heads_in_order: dict[str, list[Head]] = {}
-        #: See `least_needed`.
-        self._least: dict[str, Vector] = {}
+        #: See `least_needed`; and how many demands of the leaf have gone since it was computed.
+        self._least: dict[str, tuple[Vector, int]] = {}
         #: The leaves that wait for each demand vector, and their first jobs of it in order.
         self.leaves: dict[Vector, set[str]] = {}
         self.alike: dict[Vector, list[tuple[Entry, str]]] = {}
@@ -147,6 +150,9 @@ class WaitIndex:
             if leaf in self._held or self._is_active(leaf)
         }
         self._touched.clear()
+        for leaf, demand in pass_context.suspended.values():
+            # What is left of a suspended job changes with time.
+            self._forget_length(leaf, demand)
         for leaf, demands in touched.items():
             for demand in demands:
                 self._forget_length(leaf, demand)
@@ -225,10 +231,13 @@ class WaitIndex:
         return found
 
     def least_needed(self, leaf: str) -> Vector:
-        """Return the least that any of the leaf's first jobs needs, of each resource by itself."""
-        if leaf not in self._least:
-            self._least[leaf] = tuple(map(min, zip(*self.heads[leaf], strict=True)))
-        return self._least[leaf]
+        """Return the least that any of the leaf's first jobs needs, of each resource by itself, or
+        less: it is computed anew only when some of the demands have gone."""
+        least, removed = self._least.get(leaf, (self._nothing, 0))
+        if leaf not in self._least or removed * _STALE > len(self.heads[leaf]):
+            least = tuple(map(min, zip(*self.heads[leaf], strict=True)))
+            self._least[leaf] = least, 0
+        return least
 
     def leaves_in_time(
         self, demand: Vector, deadline_s: float, pass_context: PassContext
@@ -241,12 +250,15 @@ class WaitIndex:
         lengths, now_s = self._lengths.setdefault(demand, {}), pass_context.now_s
         if len(lengths) < len(leaves):
             for leaf in leaves - lengths.keys():
-                lengths[leaf] = pass_context.length_s(self.heads[leaf][demand][1])
-        found = {leaf for leaf, length_s in lengths.items() if now_s + length_s <= deadline_s}
-        for leaf, _ in pass_context.suspended.values():
-            # What is left of a suspended job changes with time.
-            self._forget_length(leaf, demand)
-        return found
+                self.length_s(leaf, demand, pass_context)
+        return {leaf for leaf, length_s in lengths.items() if now_s + length_s <= deadline_s}
+
+    def length_s(self, leaf: str, demand: Vector, pass_context: PassContext) -> float:
+        """Return the estimated run time of the leaf's first job of this demand, in seconds."""
+        lengths = self._lengths.setdefault(demand, {})
+        if leaf not in lengths:
+            lengths[leaf] = pass_context.length_s(self.heads[leaf][demand][1])
+        return lengths[leaf]
 
     def late_leaves(self, pass_context: PassContext) -> Iterator[str]:
         """Yield the leaves whose first job has waited long enough for a reservation, the one that
@@ -329,6 +341,7 @@ class WaitIndex:
                 self._set_head(leaf, demand, entry)
         if not heads:
             del self.heads[leaf], self.heads_in_order[leaf]
+            self._least.pop(leaf, None)
             self.first.pop(leaf, None)
             return
         most = self.shares.most(leaf)
@@ -339,8 +352,11 @@ class WaitIndex:
         heads, line = self.heads[leaf], self.heads_in_order[leaf]
         self._forget_length(leaf, demand)
         before = heads.pop(demand, None)
-        if before is None or entry is None:
-            self._least.pop(leaf, None)
+        if leaf in self._least and (before is None or entry is None):
+            least, removed = self._least[leaf]
+            if entry is not None:
+                least = tuple(map(min, least, demand))
+            self._least[leaf] = least, removed + (entry is None)
         if before is not None:
             del line[bisect_left(line, (before, demand))]
             alike = self.alike[demand]
