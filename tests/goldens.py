@@ -305,6 +305,7 @@ WORDY: Message = {
     **_JOB,
     "held": True,
     "name": "train",
+    "comment": "fold 3 of ü",
     "pool": "A",
     "time_limit_s": 5400,
     "priority": 3,
@@ -380,7 +381,7 @@ ASKED: list[tuple[str, Message]] = [
     ("set", {**_on(3), "priority": 5, "time_limit_s": 600, "begin_s": 4_000_000_000, "after": []}),
     (
         "set",
-        {**_on(3), "name": "other", "pool": "A", "group": "",
+        {**_on(3), "name": "other", "comment": "", "pool": "A", "group": "",
          "demand": {"cores_milli": 500, "cores_max_milli": 0}},
     ),
     ("release", _on(3)),

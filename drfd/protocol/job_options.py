@@ -99,6 +99,11 @@ OPTIONS = (
         "A name for lists.", OTHERS, _ALL, in_set="Another name for lists.", is_common=True,
     ),
     Option(
+        "--comment", "comment", "text", "comment", "TEXT",
+        "A line about it, for lists and programs.", OTHERS, _BOTH,
+        in_set="Another line about it; '' for none.",
+    ),
+    Option(
         "-p --pool", "pool", "pool", "pool", "TEXT",
         "The pool to charge.", RESOURCES, _ALL, is_default=True, in_set=SAME,
     ),

@@ -37,7 +37,8 @@ _HINTS = {
 _UNITS = {"milli": show_cores, "bytes": show_size, "bps": show_size, "s": show_duration}
 #: A complaint of msgspec, such as "Expected `array` of length <= 1000 - at `$.after`".
 _COMPLAINT = (
-    r"Expected `(\w+)` (of length )?(<=|>=) (\d+) - at (?:`key` in )?`\$\.([a-z_.]+)(\[[^`]*)?`"
+    r"Expected `(\w+)` (?:(of length )?(<=|>=) (\d+)|matching regex .*x1f.*) - "
+    r"at (?:`key` in )?`\$\.([a-z_.]+)(\[[^`]*)?`"
 )
 
 
@@ -52,7 +53,9 @@ def refusal_of(complaint: str) -> Refused | None:
     if field not in _WORDS:
         return None
     what, is_most = _WORDS[field], sign == "<="
-    if is_length:
+    if sign is None:
+        fault = "has a line's end or another control character"
+    elif is_length:
         unit = "characters" if kind == "str" else "entries"
         fault = f"has more than {limit} {unit}" if is_most else "is empty"
     else:

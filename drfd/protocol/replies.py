@@ -249,6 +249,8 @@ class SubmittedView(TypedDict):
     #: included; null for no limit. Sent only for jobs in a group.
     group: NotRequired[str]
     group_at_once: NotRequired[int | None]
+    #: What its user wrote about it. Sent only if there is one.
+    comment: NotRequired[str]
     #: The job or array that it repeats (`drf retry`).
     retry_of: NotRequired[int]
     #: How much a run may write to its output files. Sent only where that is limited.

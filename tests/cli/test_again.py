@@ -408,7 +408,8 @@ def edit(drf, daemon, tmp_path, monkeypatch) -> Editor:
 #: Every option of `drf submit` with a value, but those that a job to edit cannot have.
 EVERY = (
     "-c 2..4 -m 2G --io data=1M/2M --gres gpu=1,memory=1G --node n1 --constraint ssd,big -t 1h "
-    "-n other -p own --priority 4 --after 5,6:fail --if-never cancel --begin 2199-01-01T08:00:00 "
+    "-n other --comment 'see 3, 4' -p own --priority 4 "
+    "--after 5,6:fail --if-never cancel --begin 2199-01-01T08:00:00 "
     "-g own%3 --retry 4 --retry-on fail,timeout --warn first:USR1@1m --hold --preemptible "
     "--notify start --notify-command 'echo a' -o o.out -e e.out --append --output-max 1G"
 )

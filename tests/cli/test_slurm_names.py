@@ -92,6 +92,24 @@ def test_the_options_of_sbatch_win_over_all_lines(drf, daemon):
     assert request["demand"] == {"cores_milli": 2000}
 
 
+def test_a_comment_is_kept_and_shown_by_all_lists(drf, lines, daemon, job, ended):
+    """A poller sees by it which of its builds have a job; nothing is warned of."""
+    Path("x.sh").write_text("#!/bin/sh\n#SBATCH --comment='http://x/y?a=1,2'\n")
+    for words in ("x.sh",), ("--comment=http://x/y?a=1,2", "--wrap", "true"):
+        assert drf("sbatch", *words) == Result(0, "Submitted batch job 42\n", "")
+        request = daemon.asked("submit")[-1]
+        assert request["comment"] == request["env"]["SLURM_JOB_COMMENT"] == "http://x/y?a=1,2"
+    noted = job(id=2, comment="fold 3")
+    daemon.replies["status"]["jobs"] = [noted, job(id=3)]
+    assert lines("squeue -h -o %k,%A") == ["fold 3,2", "(null),3"]
+    assert [line.strip() for line in lines("squeue -h -O Comment")] == ["fold 3", "(null)"]
+    daemon.replies["history"] = {"jobs": [ended(comment="fold 3")], "after": None}
+    daemon.replies["status"]["jobs"] = []
+    assert {line.split("|")[1] for line in lines("sacct -anXP -o jobid,comment")} == {"fold 3"}
+    daemon.replies["show"] = {"job": noted, "events": []}
+    assert "   Comment=fold 3" in lines("scontrol show job 2")
+
+
 def test_sbatch_tells_when_a_job_would_start(drf, daemon):
     daemon.replies["submit"] = {"expected_start_at": None, "reason": None}
     Path("x.sh").write_text("#!/bin/sh\n#SBATCH -c 2\n")
@@ -591,6 +609,8 @@ def test_the_machine_is_a_node(drf, daemon):
             ["update", "jobid=42", "Dependency=afterany:7"],
             {"op": "set", "ids": [42], "after": [{"id": 7, "want": "any"}]},
         ),
+        (["update", "jobid=42", "Comment=a b"], {"op": "set", "ids": [42], "comment": "a b"}),
+        (["update", "jobid=42", "Comment="], {"op": "set", "ids": [42], "comment": ""}),
         (["update", "jobid=42", "priority=0"], {"op": "hold", "ids": [42]}),
     ],
 )  # fmt: skip

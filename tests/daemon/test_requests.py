@@ -217,6 +217,24 @@ async def test_a_job_is_shown_with_all_its_options_but_to_its_owner_alone(desk):
     assert "options" not in other["job"]
 
 
+async def test_a_comment_is_kept_shown_and_changed_also_while_the_job_runs(desk):
+    shown = []
+    for change in (None, "fold 4", ""):
+        if change is None:
+            await desk.submit(ALICE, comment="fold 3")
+            await desk.feed(launched(1))
+        else:
+            reply = await desk.ask(ALICE, op="set", select={"ids": [1]}, comment=change)
+            assert reply == {"done": [1], "failed": []}
+        reply = await desk.ask(BOB, op="status")
+        shown.append([job.get("comment") for job in reply["jobs"]])
+    assert shown == [["fold 3"], ["fold 4"], [None]]
+    events = (await desk.ask(ALICE, op="show", id=1))["events"]
+    assert [event["text"] for event in events if event["event"] == "Changed"] == [
+        "comment fold 3 → fold 4, by alice", "comment fold 4 → none, by alice",
+    ]  # fmt: skip
+
+
 async def test_suspend_and_resume(desk):
     await desk.submit(ALICE, 5)
     await desk.submit(BOB, 5)

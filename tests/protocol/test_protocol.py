@@ -255,6 +255,10 @@ def test_all_bytes_of_arguments_and_scripts_reach_the_payload(words, script):
          "file that the command reads)"),
         ({"stdout": "x" * 4097}, "-o has more than 4096 characters"),
         ({"name": ""}, "the name is empty"),
+        ({"comment": "x" * 1025}, "--comment has more than 1024 characters"),
+        *(({field: f"a{sign}b"}, f"{what} has a line's end or another control character")
+          for field, what in (("name", "the name"), ("comment", "--comment"), ("group", "-g"))
+          for sign in "\0\n\x1b\x9b"),
         ({"pool": "x" * 257}, "-p has more than 256 characters"),
         ({"notify": {"on": ["end"], "argv": ["x" * 4097]}},
          "--notify-command has more than 4096 characters"),

@@ -578,6 +578,8 @@ class Books:
         if event.begin_s is not None:
             job.not_before_s = event.begin_s or None
             job.spec = replace(job.spec, begin_s=job.not_before_s)
+        if event.comment is not None:
+            job.spec = replace(job.spec, comment=event.comment or None)
         if event.group is not None:
             job.spec = replace(job.spec, group=event.group if event.group.name else None)
         changed = {name: value for name, value in new.items() if value is not None}

@@ -151,6 +151,7 @@ def _lines_of(job: Mapping[str, Any]) -> list[str]:
         f"Command={' '.join([program, *argv[1:]])}",
         f"WorkDir={sign['Z']}",
         *files,
+        *([f"Comment={job['comment']}"] if "comment" in job else []),
     ]
     return [output.clean(line, 4000) for line in lines]
 
@@ -241,13 +242,12 @@ _AS_OPTIONS = {
     "timelimit": "time", "jobname": "job-name", "name": "job-name", "partition": "partition",
     "priority": "priority", "nice": "nice", "numcpus": "mincpus", "mincpusnode": "mincpus",
     "minmemorynode": "mem", "gres": "gres", "trespernode": "gres", "dependency": "dependency",
-    "starttime": "begin",
+    "starttime": "begin", "comment": "comment",
 }  # fmt: skip
 #: Keys that ask for nothing that one machine has.
 _IGNORED = {
     "account",
     "qos",
-    "comment",
     "features",
     "mailuser",
     "wckey",
@@ -275,7 +275,7 @@ def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
     unknown = [key for key in given if key not in _AS_OPTIONS and key not in _IGNORED]
     if unknown:
         there = "TimeLimit JobName Partition Priority Nice NumCPUs MinMemoryNode Gres Dependency"
-        text = f"{unknown[0]} cannot be changed here; what can: {there} StartTime"
+        text = f"{unknown[0]} cannot be changed here; what can: {there} StartTime Comment"
         raise click.UsageError(text)
     ignored = [key for key in given if key in _IGNORED]
     if ignored:
@@ -308,7 +308,8 @@ def _changes(given: Mapping[str, str]) -> dict[str, Any]:
     if made.is_singleton or made.begun:
         raise Refused("bad-value", "Dependency: after and singleton are for a submission alone")
     words = ["--rename" if word == "-n" else word for word in made.words]
-    words += ["--after", ""] if given.get("dependency") == "" else []
+    for key, option in (("dependency", "--after"), ("comment", "--comment")):
+        words += [option, ""] if given.get(key) == "" else []
     words += ["-p", made.partitions[0]] if made.partitions else []
     with changing.command.make_context("scontrol", ["-y", *words, "--", "1"]) as context:
         return changing.changes(context.params)

@@ -248,7 +248,7 @@ _MARK = "#DRF "
 _CONDITIONS = ("after", "begin_s", "held")
 #: Fields that can be changed while the job keeps its id, and the values that remove some of them.
 _IN_PLACE = {each.field for each in OPTIONS if each.in_set}
-_NONE: dict[str, object] = {"group": "", "after": [], "begin_s": 0, "priority": 0}
+_NONE: dict[str, object] = {"group": "", "comment": "", "after": [], "begin_s": 0, "priority": 0}
 
 
 @click.command("edit")

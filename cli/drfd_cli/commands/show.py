@@ -143,6 +143,8 @@ def _submission(
     if "group" in shown:
         at_once = shown.get("group_at_once")
         yield "group", shown["group"] + ("" if at_once is None else f", {at_once} at once")
+    if "comment" in shown:
+        yield "comment", shown["comment"]
     limit = shown["time_limit_s"]
     yield "limit", "no time limit" if limit is None else show_duration(limit)
     yield from given

@@ -265,9 +265,8 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("d MIN_TMP_DISK mintmpdisk", "", lambda job: "0"),
     ("f FEATURES feature", "", lambda job: "(null)"),
     ("h OVER_SUBSCRIBE oversubscribe", "", lambda job: "OK"),
-    ("k COMMENT comment", "", lambda job: "(null)"),
-    # What its user writes with --comment, which is not kept.
-    ("", "Comment 14", lambda job: ""),
+    ("k COMMENT comment", "", lambda job: job.get("comment", "(null)")),
+    ("", "Comment 14", lambda job: job.get("comment", "")),
     ("v RESERVATION reservation", "", lambda job: "(null)"),
     ("y NICE nice", "", lambda job: str(-job["priority"])),
     ("{restartcnt} RESTART_COUNT", "Restarts 8", lambda job: str(max(0, job["attempt"] - 1))),
@@ -388,7 +387,10 @@ def efficiency(job: View) -> list[str]:
 
 
 #: Fields that the line of a job's batch step leaves empty, as it has none of its own.
-_OF_JOB = ("user", "uid", "partition", "qos", "timelimit", "timelimitraw", "reqmem", "submitline")
+_OF_JOB = (
+    "user", "uid", "partition", "qos", "timelimit", "timelimitraw", "reqmem", "submitline",
+    "comment",
+)  # fmt: skip
 
 
 def unknown_names(names: str) -> list[str]:

@@ -169,13 +169,13 @@ class Grammar:
 
 
 _SUBMISSION_WORDS = """
-    a/array= b/begin= D/chdir= c/cpus-per-task= cpus-per-gpu= d/dependency= e/error= export= G/gpus=
-    gpus-per-node= gpus-per-task= gres= i/input= J/job-name= kill-on-invalid-dep= L/licenses=
-    mail-type= mail-user= mem= mem-per-cpu= mem-per-gpu= mincpus= N/nodes= n/ntasks=
+    a/array= b/begin= D/chdir= comment= c/cpus-per-task= cpus-per-gpu= d/dependency= e/error=
+    export= G/gpus= gpus-per-node= gpus-per-task= gres= i/input= J/job-name= kill-on-invalid-dep=
+    L/licenses= mail-type= mail-user= mem= mem-per-cpu= mem-per-gpu= mincpus= N/nodes= n/ntasks=
     ntasks-per-gpu= ntasks-per-node= open-mode= o/output= p/partition= priority= signal= t/time=
     wrap= nice? H/hold requeue W/wait Q/quiet parsable test-only
 
-    ~comment= ~get-user-env? ~no-requeue ~oversubscribe ~O/overcommit ~s/share ~v/verbose
+    ~get-user-env? ~no-requeue ~oversubscribe ~O/overcommit ~s/share ~v/verbose
     ~k/no-kill? ~ignore-pbs ~use-min-nodes
 
     *A/account= *acctg-freq= *bb= *bbf= *M/clusters= *cluster-constraint= *C/constraint= *container=
@@ -287,7 +287,7 @@ _SUBMISSION = {
     " --cpus-per-gpu, -L --licenses",
     "-N, --nodes=1": "this machine is one",
     "--exclusive": "the whole machine",
-    "-J, --job-name=NAME": "the name",
+    "-J, --job-name=NAME": "the name; --comment=TEXT: a line about it",
     "-p, --partition=NAMES": "the first of them that is a pool here",
     "-d, --dependency=LIST": "afterok, afterany, afternotok, aftercorr, after:ID; singleton; "
     "--kill-on-invalid-dep=yes cancels what can never start",
@@ -372,7 +372,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "suspend, resume ID": "freeze running jobs, and let them go on",
         "requeue ID": "stop a running job and queue it again, with its id; requeuehold: held",
         "update JobId=ID KEY=VALUE": "TimeLimit (+30: more), JobName, Partition, Priority, Nice,"
-        " NumCPUs, MinMemoryNode, Gres, Dependency, StartTime",
+        " NumCPUs, MinMemoryNode, Gres, Dependency, StartTime, Comment",
         "ping, version": "is drfd there, and which Slurm's words these are",
     },
 }

@@ -36,7 +36,8 @@ _GRES = re.compile(
 )
 #: Options → the variables that hold their values.
 _TOLD = {
-    "account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS", "gpus": "SLURM_GPUS",
+    "account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS", "comment": "SLURM_JOB_COMMENT",
+    "gpus": "SLURM_GPUS",
     "gpus-per-node": "SLURM_GPUS_PER_NODE", "gpus-per-task": "SLURM_GPUS_PER_TASK",
     "cpus-per-gpu": "SLURM_CPUS_PER_GPU", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
 }  # fmt: skip
@@ -210,7 +211,8 @@ def _nodes(text: str) -> list[str]:
 
 #: Options → the words of `drf submit` that their values alone become.
 _WORDS: dict[str, Callable[[str], list[str]]] = {
-    "nodes": _nodes, "job-name": lambda text: ["-n", text], "array": _array, "time": _limit,
+    "nodes": _nodes, "job-name": lambda text: ["-n", text],
+    "comment": lambda text: ["--comment", text], "array": _array, "time": _limit,
     "distribution": _distribution, "begin": lambda text: ["--begin", text],
     "hold": lambda text: ["--hold"],
     "nice": lambda text: _priority(text or "100", -1), "signal": _warning,

@@ -511,6 +511,7 @@ class Altered(JobEvent, frozen=True, kw_only=True):
     by: str
     text: str
     name: str | None = None
+    comment: str | None = None
     pool: str | None = None
     priority: int | None = None
     time_limit_s: int | None = None

@@ -259,6 +259,12 @@ class Again(Struct, forbid_unknown_fields=True, frozen=True):
     indices: tuple[_Amount, _Amount, _Amount, _Amount] | None = None
 
 
+#: The form of a text in one line, without the control characters of terminals; of every text that
+#: users give to jobs and lists show.
+LINE = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
+COMMENT_LENGTH = 1024
+#: What its user writes about a job.
+Comment = Annotated[str, Meta(max_length=COMMENT_LENGTH, pattern=LINE)]
 #: The name of a user, and of a group of theirs.
 GroupKey = tuple[str, str]
 
@@ -268,6 +274,7 @@ class Requested(Struct, frozen=True, kw_only=True):
     the request and of the journal's records, and a part of `drf show` and `drf retry`."""
 
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    comment: Comment | None = None
     #: Whether it may be stopped or frozen for a user or pool far below its entitlement.
     preemptible: bool = False
     umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022

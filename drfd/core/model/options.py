@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from drfd.common.errors import Refused
 from drfd.common.units import ALL, AXES, Axis, Most, show_amount, show_duration, show_range
-from drfd.core.model.job import Dependency, JobSpec, UserGroup
+from drfd.core.model.job import LINE, Comment, Dependency, JobSpec, UserGroup
 from drfd.core.model.resources import NOTHING, Resources
 
 
@@ -39,6 +39,7 @@ def _show_limit(time_limit_s: int | None) -> str:
 #: `drfd.common.units.AXES`, and `--gres`.
 OPTIONS = (
     ChangeableOption("name", "name"),
+    ChangeableOption("comment", "comment", lambda text: text or "none", "", is_of_running=True),
     ChangeableOption("pool", "pool"),
     ChangeableOption("priority", "priority"),
     ChangeableOption("time_limit_s", "time limit", _show_limit, none=0, is_of_running=True),
@@ -51,7 +52,7 @@ OPTIONS = (
 
 
 #: A name, and an amount, as requests have them.
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=LINE)]
 Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
 _FEW = Meta(max_length=64)
 
@@ -110,6 +111,8 @@ class Changes(Struct, frozen=True, kw_only=True):
     an axis that is not named, stays as it is."""
 
     name: Name | None = None
+    #: An empty one removes it.
+    comment: Comment | None = None
     pool: Name | None = None
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None = None
     #: Seconds; 0 removes the limit.

@@ -274,8 +274,6 @@ def stimulus_maker(request: msg.BatchRequest) -> MakeStimulus:
 
 
 def _change(request: msg.SetRequest) -> st.Change:
-    if "\0" in (request.name or ""):
-        raise Refused("bad-request", "a name cannot hold a NUL character")
     group = request.group
     return st.Change(
         **{name: getattr(request, name) for name in Changes.__struct_fields__},

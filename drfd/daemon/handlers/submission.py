@@ -9,12 +9,13 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from drfd.common.errors import NotPermitted, Refused
+from drfd.common.errors import NotPermitted, Refused, printable
 from drfd.common.indices import read_group
 from drfd.common.paths import private_place
 from drfd.common.units import AXES, DISK_AXES, Most, show_apart
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
+    COMMENT_LENGTH,
     DEPENDENCY_BYTES,
     Actor,
     Dependency,
@@ -100,9 +101,15 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
     )
     limit, notify, retry = request.time_limit_s, request.notify, request.retry
     usual = usual_output(is_array=request.array is not None)
-    name = readable(request.name or request.argv[0].rsplit("/", 1)[-1])[:NAME_LENGTH] or "job"
+    called = readable(request.name or request.argv[0].rsplit("/", 1)[-1])
+    name = (called if request.name else printable(called))[:NAME_LENGTH] or "job"
+    comment = readable(request.comment or "")[:COMMENT_LENGTH] or None
     return JobSpec(
-        **{**request.requested(), "retry": retry if retry is not None and retry.times else None},
+        **{
+            **request.requested(),
+            "comment": comment,
+            "retry": retry if retry is not None and retry.times else None,
+        },
         name=name,
         user=actor.user,
         uid=actor.uid,
@@ -163,7 +170,7 @@ def size_of(request: SubmitRequest) -> int:
     """Estimate how many bytes of a submission the journal keeps after the job's end. The
     environment and the script are kept apart then, and bounded there (`drfd.journal.texts`)."""
     notify_argv = [] if request.notify is None else request.notify.argv
-    texts = (*request.argv, *notify_argv)
+    texts = (*request.argv, *notify_argv, request.comment or "")
     return sum(map(len, texts)) + len(texts) + DEPENDENCY_BYTES * len(request.after)
 
 
@@ -242,7 +249,7 @@ def _check_sizes(request: SubmitRequest, limits: UserLimits) -> None:
         raise Refused("bad-request", "a variable's name is empty or holds an equals sign")
     texts = [*request.argv, *env, request.cwd, request.stdout or "", request.stderr or ""]
     texts += request.notify.argv if request.notify is not None else []
-    if "\0" in "".join([*texts, request.name or "", request.attach or ""]):
+    if "\0" in "".join([*texts, request.attach or ""]):
         raise Refused("bad-request", "no argument, variable or path can hold a NUL character")
     for option, pattern in (("-o", request.stdout), ("-e", request.stderr)):
         if pattern is not None:

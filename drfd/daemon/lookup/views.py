@@ -208,6 +208,8 @@ def _add_some_options(view: replies.SubmittedView, spec: JobSpec) -> None:
     if spec.group is not None:
         view["group"] = spec.group.name
         view["group_at_once"] = spec.group.at_once
+    if spec.comment is not None:
+        view["comment"] = spec.comment
     if spec.again is not None:
         view["retry_of"] = spec.again.of
     if spec.output_max_bytes is not None:
