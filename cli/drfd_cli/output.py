@@ -358,6 +358,40 @@ def print_explained_rows(
     click.echo("\n".join([*head, *chain(*lines), ""]), color=has_colour())
 
 
+def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
+    """Print a long table while its pages arrive, a line for each row. A later page may widen a
+    column. On a screen the last column is cut."""
+    widths, room = [0] * len(columns), width() - 2 if has_screen() else sys.maxsize
+    head: list[Sequence[object]] = [[Painted(column.title, "bold") for column in columns]]
+    for rows in pages:
+        parts, left = [], room
+        for at, cells in enumerate(zip(*head, *rows, strict=True)):
+            # Most cells of a column are alike.
+            texts = {cell: clean(cell, 400) for cell in {*cells}}
+            is_last = at == len(columns) - 1
+            if not is_last:
+                widths[at] = max(widths[at], *map(columns_of, texts.values()))
+                left -= widths[at] + _APART
+            shown = {
+                cell: _styled(
+                    cut(text, max(_LEAST, left))
+                    if is_last
+                    else pad(text, widths[at], right=columns[at].is_right),
+                    getattr(cell, "style", ""),
+                )
+                for cell, text in texts.items()
+            }
+            parts.append([shown[cell] for cell in cells])
+        gap = " " * _APART
+        lines = [f" {gap.join(cells)}".rstrip() for cells in zip(*parts, strict=True)]
+        if head:
+            lines.insert(1, f" {'─' * (sum(widths) + _APART * (len(widths) - 1))}")
+            lines.insert(0, "")
+        click.echo("\n".join(lines), color=has_colour())
+        head = []
+    click.echo()
+
+
 def wrapped(text: str, columns: int) -> list[str]:
     """Return the text in lines of at most so many columns, broken between words if possible."""
     lines = [""]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from canned import Message
+from canned import Message, refusal
 from drfd.client.values import JobInfo
 from drfd.common.units import clock_time
 from drfd_cli import output
@@ -126,23 +126,37 @@ def test_status_is_a_table_with_reasons_and_counts(drf, screen, listed, job):
 """)
 
 
-def test_a_list_of_many_pages_is_one(drf, daemon, job):
+def test_a_list_of_many_pages_is_one(drf, screen, daemon, job):
     names = ["a", "b", "c", "longer-than-the-others"]
-    jobs, draining = [job(name=name) for name in names], {"draining": False}
+    jobs, draining = [job(name=name, **WAITS) for name in names], {"draining": False}
     daemon.replies["status"] = lambda request: (
         {"jobs": jobs[3:], "counts": {"RUNNING": 1, "PENDING": 2}, "after": None, **draining}
         if request.get("after")
         else {"jobs": jobs[:3], "counts": {"RUNNING": 3}, "after": [41, False], **draining}
     )
     _, heading, _, *rows, _, counts = drf("status").out.splitlines()
-    assert heading.split()[:4] == ["ID", "NAME", "USER", "POOL"]
+    assert heading.split()[:5] == ["ID", "NAME", "USER", "POOL", "GROUP"]
     assert [row.split()[1] for row in rows] == names
+    assert all(row.endswith(WHY["text"]) for row in rows)
     assert counts == "2 PENDING 4 RUNNING"
     assert [asked.get("after") for asked in daemon.requests] == [None, [41, False]]
+    shown = [line for line in screen(80, "status").splitlines() if "42" in line]
+    assert [line.split()[1] for line in shown] == [*names[:3], "longer-than…"]
     told = json.loads(drf("status", "--json").out)
     assert [row["name"] for row in told["jobs"]] == names
     assert told["counts"] == {"RUNNING": 4, "PENDING": 2}
     assert drf("status", "--parsable", "--columns", "name").out.splitlines() == ["name", *names]
+
+
+def test_a_page_is_printed_before_the_next_one_is_asked_for(drf, daemon, job):
+    """15,000 jobs took a second to the first line."""
+    page = {"jobs": [job(), job(id=43)], "counts": {"RUNNING": 2}, "draining": False}
+    daemon.replies["status"] = lambda request: (
+        refusal(text="gone") if request.get("after") else {**page, "after": [43, False]}
+    )
+    result = drf("status")
+    assert [line.split()[0] for line in result.out.splitlines()[3:]] == ["42", "43"]
+    assert (result.code, result.err) == (1, "drf: gone\n")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk
-from drfd.common.errors import HostError, NotPermitted
+from drfd.common.errors import HostError, NotPermitted, Unavailable
 from drfd.core.decisions.stimuli import Actor, Now, RemovedReport, Tick
 from drfd.core.model.job import Usage
 from drfd.core.usage import Curve, Point
@@ -159,12 +159,27 @@ async def test_a_report_shows_how_the_last_job_of_each_row_went(desk):
 
 
 @pytest.mark.slow
-async def test_a_report_is_made_by_a_program_in_a_child(desk):
-    await desk.finish(await desk.submit(ALICE, name="train"), **used())
+async def test_a_report_of_many_jobs_is_made_by_a_program_in_a_child(desk):
+    for _ in range(51):
+        await desk.finish(await desk.submit(ALICE, name="train"), **used())
     expected = await desk.ask(ALICE, op="report")
-    desk.requests.history.children = Children(desk.requests.history.children.kind, patience_s=60)
+    history = desk.requests.history
+    history.children = Children(history.children.kind, patience_s=60)
     assert await desk.ask(ALICE, op="report") == expected
     assert [row["name"] for row in expected["rows"]] == ["train"]
+    history.children.close()
+    with pytest.raises(Unavailable):
+        await desk.ask(ALICE, op="report")
+
+
+async def test_a_report_of_few_jobs_waits_for_no_process(desk):
+    """It took longer to start than the report of a new daemon."""
+    history = desk.requests.history
+    history.children = Children(history.children.kind, patience_s=60)
+    history.children.close()
+    assert (await desk.ask(ALICE, op="report"))["rows"] == []
+    await desk.finish(await desk.submit(ALICE, name="train"), **used())
+    assert [row["name"] for row in (await desk.ask(ALICE, op="report"))["rows"]] == ["train"]
 
 
 # -- the account of promises: what is asked of it, and who is told what of it ------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -66,36 +66,42 @@ def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) 
     first = next(pages)
     pages = chain([first], pages)
     return Result(
-        show=lambda: _print_jobs(first, *_whole(pages)),
-        view=lambda: _view(first, *_whole(pages)),
+        show=lambda: _print_jobs(first, pages),
+        view=lambda: _view(first, pages),
         pages=lambda: (page["jobs"] for page in pages),
     )
 
 
-def _whole(pages: Iterable[StatusReply]) -> tuple[list[JobView], Counter[str]]:
-    """Return the jobs of all pages, and how many are in each state."""
-    jobs: list[JobView] = []
-    counts: Counter[str] = Counter()
+def _counted(pages: Iterable[StatusReply], counts: Counter[str]) -> Iterator[list[JobView]]:
+    """Yield the jobs of each page, and count how many are in each state."""
     for page in pages:
-        jobs += page["jobs"]
         counts.update(page["counts"])
-    return jobs, counts
+        yield page["jobs"]
 
 
-def _view(first: StatusReply, jobs: list[JobView], counts: Counter[str]) -> Mapping[str, object]:
+def _view(first: StatusReply, pages: Iterable[StatusReply]) -> Mapping[str, object]:
+    counts = Counter[str]()
+    jobs = [*chain(*_counted(pages, counts))]
     told = ("draining", "drain", "gpus", "launcher_away_s", "notices")
     return {"jobs": jobs, "counts": counts, **output.pick(first, told)}
 
 
-def _print_jobs(first: StatusReply, jobs: list[JobView], counts: Counter[str]) -> None:
+def _print_jobs(first: StatusReply, pages: Iterable[StatusReply]) -> None:
     for line in output.notices(first):
         output.say(line)
-    if not jobs:
+    if not first["jobs"]:
         output.say("no jobs; drf history lists ended ones")
         return
-    has_groups = any(job.get("group") is not None for job in jobs)
+    counts = Counter[str]()
+    has_more = first.get("after") is not None
+    has_groups = has_more or any(job.get("group") is not None for job in first["jobs"])
     columns = _columns(has_gres=bool(first.get("gres")), has_groups=has_groups)
-    output.print_explained_rows(columns, output.rows_of(columns, jobs), last_width=_WHY)
+    rows = (output.rows_of(columns, jobs) for jobs in _counted(pages, counts))
+    if has_more:
+        # Each page is printed before the next one is asked for.
+        output.print_pages(columns, rows)
+    else:
+        output.print_explained_rows(columns, *rows, last_width=_WHY)
     if sum(counts[state] for state in counts.keys() - {*output.LIVE}) >= _RECENT:
         told = f"of the ended jobs only the last {_RECENT} are listed; drf history -n 0 lists all"
         output.say(told)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.advice import advise, is_as_asked, kind_of_job
 from drfd.core.model.job import ROOT, Actor, Job
 from drfd.daemon.children.children import Children, Program, WorkKind
-from drfd.daemon.children.usage_report import UsageTask, advice_view
+from drfd.daemon.children.usage_report import UsageTask, advice_view, answers
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, ids_of
 from drfd.daemon.lookup.views import FULL_BYTES, Listed, ended_job_view
 from drfd.daemon.users.loop_time import CooperativeYield
-from drfd.journal.history import PastFilter, read_ended
+from drfd.journal.history import PastFilter, read_declared, read_ended
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import AdviceView, HistoryReply, JobView, ReportReply
 
@@ -26,6 +26,8 @@ _SIMILAR = 50
 _REPORT = WorkKind(
     *("the report", "no-reporter", "report-failed", "report-busy"), nice=10, cpu_s=120
 )
+#: Jobs of which a report is made by a thread of the daemon.
+_FEW = 50
 #: Seconds that a report is waited for.
 _REPORT_S = 90.0
 
@@ -76,6 +78,8 @@ class HistoryHandler:
             largest_gpu=self.largest_gpu(),
             lends_cores=self.lends_cores(),
         )
+        if await asyncio.to_thread(_is_small, task):
+            return await asyncio.to_thread(lambda: next(answers(task)))
         program = Program("drfd.daemon.children.usage_report", task)
         reply: ReportReply = await self.children.ask(lambda: program)
         return reply
@@ -100,6 +104,12 @@ class HistoryHandler:
             after=after,
             limit=limit,
         )
+
+
+def _is_small(task: UsageTask) -> bool:
+    """Return whether a new process would take longer than the report. Blocks."""
+    some = replace(task.past, limit=_FEW + 1)
+    return sum(1 for _ in read_declared(Path(task.journal), some)) <= _FEW
 
 
 def _read_page(path: Path, past: PastFilter, most: int) -> tuple[list[Job], bool]:
