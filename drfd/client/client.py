@@ -271,10 +271,11 @@ for method, keys in ((Client.submit, tuple(BY_KEY)), (Client.set, _CHANGES)):
 
 
 def job_fields(
-    argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any]
+    argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], *, function: str = "submit"
 ) -> dict[str, object]:
-    """Return the fields of a submit request with the arguments of `Client.submit`."""
-    _check_names("submit", options, {*BY_KEY, *_MORE})
+    """Return the fields of a submit request with the arguments of `Client.submit`, or of another
+    function that takes the options of jobs."""
+    _check_names(function, options, {*BY_KEY, *_MORE})
     if isinstance(argv, str):
         raise Refused("bad-value", "argv is a list of words, not a text", hint="argv.split()")
     env, cwd, values = options.get("env"), options.get("cwd"), _values(options)

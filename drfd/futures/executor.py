@@ -14,12 +14,13 @@ import fcntl
 import os
 import pickle
 import shutil
+import stat
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -30,11 +31,11 @@ from drfd.client.values import JobInfo
 from drfd.common import paths
 from drfd.common.errors import Refused
 from drfd.futures import call
-from drfd.futures.call import PLACE_BYTES
+from drfd.futures.call import PLACE_BYTES, by_value, own_directory, own_file
 from drfd.protocol.job_options import BY_KEY
 
 try:
-    import cloudpickle
+    import cloudpickle  # noqa: F401  # for `by_value`
 except ModuleNotFoundError as error:
     error.add_note("pip install 'drfd[futures]'")
     raise
@@ -125,24 +126,39 @@ class Executor(concurrent.futures.Executor):
 
     def __init__(
         self,
+        max_workers: int | None = None,
         *,
         socket: str | os.PathLike[str] | None = None,
         directory: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        """`socket`: the daemon's, as for `connect`. `directory`: where calls and results lie until
-        they are read, in a directory of the executor's own; by default that of the user's state.
-        Jobs must find it at the same path."""
-        self._options = _checked(options)
+        """`max_workers`: the most calls that run at a time; without it, as many as the daemon
+        starts. `socket`: the daemon's, as for `connect`. `directory`: where calls and results lie
+        until they are read, in a directory of the executor's own; by default that of the user's
+        state. Jobs must find it at the same path."""
+        if max_workers is not None and max_workers < 1:
+            raise ValueError("max_workers must be greater than 0")
+        self._max_workers = max_workers
+        self._options = self._checked("Executor", options)
         place = paths.user_state(os.environ) / "futures" if directory is None else Path(directory)
-        self._calls = _Calls(connect(socket), place)
+        self._calls = _Calls(connect(socket), place, max_workers)
 
     def options(self, **options: Any) -> Executor:
         """Return an executor whose jobs have these options besides those of this one. Both are shut
         down together."""
         other = copy.copy(self)
-        other._options = _checked({**self._options, **options})
+        other._options = self._checked("Executor.options", {**self._options, **options})
         return other
+
+    def _checked(self, function: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options. Raises TypeError or Refused for what is none."""
+        for name in _OWN:
+            if name in options:
+                raise TypeError(f"{function}() has no option {name}")
+        if self._max_workers is not None and options.get("group"):
+            raise TypeError("max_workers needs the group: give it as group='NAME%N' alone")
+        job_fields([sys.executable], options, function=function)
+        return options
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Submit one call as a job. Raises `drfd.client.DrfdError` if it is not accepted."""
@@ -173,7 +189,14 @@ class Executor(concurrent.futures.Executor):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is KeyboardInterrupt:
             self._calls.cancel_all()
-        self.shutdown()
+        elif kind is not None:
+            self._calls.tell(f"{kind.__name__} in the with block of the executor")
+        try:
+            self.shutdown()
+        except KeyboardInterrupt:
+            self._calls.cancel_all()
+            self.shutdown()
+            raise
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls. `wait`: until all have ended. `cancel_futures`: cancel those that
@@ -189,16 +212,19 @@ Executor.__doc__ = (Executor.__doc__ or "").format(
 class _Calls:
     """The calls of an executor, and of those made by its `options`, that have not ended."""
 
-    def __init__(self, client: Client, place: Path) -> None:
+    def __init__(self, client: Client, place: Path, most: int | None) -> None:
         # The user's state, as the daemon would make it: a mode is for the last directory only.
         for directory in place.parent, place:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_left(place.absolute(), client)
-        new = Path(tempfile.mkdtemp(prefix="new-calls-", dir=place.absolute()))
+        place = _own_place(place.absolute())
+        _remove_left(place, client)
+        new = Path(tempfile.mkdtemp(prefix="new-calls-", dir=place))
         # The kernel unlocks the file when this process ends.
         self._lock_file = (new / _LOCK).open("wb")
         fcntl.flock(self._lock_file, fcntl.LOCK_EX)
         self._directory = new.rename(new.with_name(new.name.removeprefix("new-")))
+        self._fd = own_directory(str(self._directory))
+        self._group = {} if most is None else {"group": f"{self._directory.name}%{most}"}
         self._pid = os.getpid()
         # As other executors do, wait for the calls of one that nobody shuts down.
         self._at_exit = atexit.register(self.close, wait=True, cancels=False)
@@ -233,6 +259,7 @@ class _Calls:
                 "name": getattr(function, "__name__", type(function).__name__),
                 "stdout": f"{self._directory}".replace("%", "%%") + "/%j.out",
                 **options,
+                **self._group,
             }
             argv = [sys.executable, "-P", call.__file__, str(path)]
             if is_array:
@@ -240,7 +267,7 @@ class _Calls:
             else:
                 argv.append("0")
             try:
-                batch = _Batch(path, function, calls)
+                batch = _Batch(path, self._fd, function, calls)
                 self._listen()
                 job = self._client.submit(argv, **asked)
             except BaseException:
@@ -276,6 +303,16 @@ class _Calls:
                 futures = [future for future, _, _ in self._live.values()]
             self._client.cancel([future.job_id for future in futures if not future.done()])
 
+    def tell(self, what: str) -> None:
+        """Say on stderr which jobs the end of the executor waits for, if it waits."""
+        with self._lock:
+            left = [(future.job_id, future.job) for future, _, _ in self._live.values()]
+        if left:
+            names = [f"{label} ({job.state})" if job else str(label) for label, job in left[:5]]
+            more = f" and {len(left) - 5} more" if left[5:] else ""
+            words = f"drfd: {what}: it waits for jobs {', '.join(names)}{more}; ^C cancels them"
+            sys.stderr.write(f"{words}\n")
+
     def close(self, *, wait: bool, cancels: bool) -> None:
         if self._is_forked():
             return
@@ -290,9 +327,11 @@ class _Calls:
 
     def _leave(self) -> None:
         """Remove what is not needed any more. With the lock."""
-        if self._is_closed and not self._live:
+        if self._is_closed and not self._live and self._fd >= 0:
             self._client.close()
             self._lock_file.close()
+            os.close(self._fd)
+            self._fd = -1
             with suppress(OSError):
                 # By its name a job could still add to it, whose submission was interrupted.
                 shutil.rmtree(self._directory.rename(f"{self._directory}-gone"))
@@ -338,12 +377,35 @@ class _Calls:
             return True
 
 
+def _own_place(place: Path) -> Path:
+    """Return the directory, or one of the user's own in it, which stays, where all may write: else
+    others could put their pickles, which run code, in the place of an executor's. Raises
+    Refused."""
+    user, found = os.geteuid(), place.stat()
+    if found.st_mode & stat.S_ISVTX and found.st_mode & 0o022 and found.st_uid in (0, user):
+        place /= f"drfd-futures-{user}"
+        place.mkdir(mode=0o700, exist_ok=True)
+        found = place.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+        fault = "others may write" if found.st_uid == user else "which is not yours"
+        raise Refused(
+            "bad-value",
+            f"directory: {place}, {fault}: they could have their own code run in your jobs",
+            hint=f"choose another one, or chmod go-w {place}",
+        )
+    return place
+
+
 def _remove_left(place: Path, client: Client) -> None:
     """Remove the files of executors that were killed, unless jobs of theirs are left. A directory
     without a lock was made again by a job that started late, for its output."""
     for directory in place.glob("calls-*"):
-        with suppress(OSError), (directory / _LOCK).open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), ExitStack() as stack:
+            where = own_directory(str(directory))
+            stack.callback(os.close, where)
+            with suppress(FileNotFoundError):
+                lock = stack.enter_context(own_file(_LOCK, where))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             words = (word for job in client.status() for word in job.raw["argv"] or ())
             if str(directory) not in map(os.path.dirname, words):
                 shutil.rmtree(directory)
@@ -352,12 +414,14 @@ def _remove_left(place: Path, client: Client) -> None:
 class _Batch:
     """The files of one submission, as `drfd.futures.call` describes them."""
 
-    def __init__(self, path: Path, function: object, calls: Sequence[object]) -> None:
+    def __init__(self, path: Path, where: int, function: object, calls: Sequence[object]) -> None:
+        """`where`: the directory of the path, open."""
         self.path = path
+        self._where = where
         self._left = len(calls)
-        pickled = list(map(_pickled, calls))
+        pickled = list(map(by_value, calls))
         places = accumulate(map(len, pickled), initial=0)
-        first = _pickled(function)
+        first = by_value(function)
         with path.open("xb") as file:
             table = b"".join((len(first) + place).to_bytes(PLACE_BYTES, "big") for place in places)
             file.write(pickle.dumps((sys.path, table)))
@@ -366,15 +430,15 @@ class _Batch:
     def take(self, number: int) -> tuple[str | None, Any] | None:
         """Return the traceback of a call, or None, and its value or exception. Return None if there
         is no result. Remove what is not needed any more."""
-        result, text, found = Path(f"{self.path}.{number}"), None, None
-        if result.exists():
+        result, text, found = f"{self.path.name}.{number}", None, None
+        if os.access(result, os.F_OK, dir_fd=self._where, follow_symlinks=False):
             try:
-                with result.open("rb") as file:
+                with own_file(result, self._where) as file:
                     text = pickle.load(file)  # noqa: S301  # of the user's own job
                     found = text, pickle.load(file)  # noqa: S301  # likewise
             except BaseException as error:  # also SystemExit: this thread completes other calls too
                 found = text or "what the call has returned cannot be loaded here", error
-            result.unlink()
+            os.unlink(result, dir_fd=self._where)
         self._left -= 1
         if not self._left:
             self.path.unlink(missing_ok=True)
@@ -413,10 +477,6 @@ def _last_errors(job: JobInfo) -> list[str]:
     return []
 
 
-def _pickled(value: object) -> bytes:
-    return bytes(cloudpickle.dumps(value))
-
-
 def _values(futures: list[Future[Any]], until_s: float | None) -> Iterator[Any]:
     """Yield the values of calls in order. What is left when nobody asks any more is cancelled."""
     futures.reverse()
@@ -428,12 +488,3 @@ def _values(futures: list[Future[Any]], until_s: float | None) -> Iterator[Any]:
     finally:
         if futures:
             futures[0]._calls.cancel_all(futures)
-
-
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options. Raises TypeError or Refused for what is none."""
-    for name in _OWN:
-        if name in options:
-            raise TypeError(f"an executor has no option {name}")
-    job_fields([sys.executable], options)
-    return options

@@ -8,10 +8,13 @@ import concurrent.futures
 import dataclasses
 import math
 import os
+import pickle
 import resource
+import signal
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +29,7 @@ from instance import ROOMY, Instance, wait_for
 
 pytest.importorskip("cloudpickle", reason="drfd[futures] is not installed")
 
-from drfd.futures import Executor, JobFailed, OutOfMemory, OutOfTime
+from drfd.futures import Executor, JobFailed, OutOfMemory, OutOfTime, call
 
 
 @pytest.fixture
@@ -58,14 +61,44 @@ def wrong(word: str) -> None:
 
 
 class Awkward(Exception):
-    """Can be pickled, and not be loaded again."""
+    """Can be pickled, and not be loaded again by its arguments."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(one)
+        self.two = two
 
 
-def awkward() -> None:
-    raise Awkward(1, 2)
+class Doubled(Exception):
+    """Is another one when it is loaded again by its arguments."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(f"no {word}")
+
+
+class OfFile(OSError):
+    def __init__(self, *, name: str) -> None:
+        super().__init__(2, "gone", name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields(Exception):
+    """Has nothing in `args`."""
+
+    one: int
+
+
+class Locked(Exception):
+    def __init__(self) -> None:
+        super().__init__("shut")
+        self.lock = threading.Lock()
+
+
+def awkward(kind: type[Exception], *args: object, **keywords: object) -> None:
+    raise kind(*args, **keywords)
+
+
+def grouped() -> None:
+    raise ExceptionGroup("two", [Awkward(1, 2), OfFile(name="f")])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +121,7 @@ def test_what_a_call_returns_or_raises_comes_back(executor):
     plain = executor.submit(math.gcd, 12, 18)
     local = executor.submit(lambda x, *, y: (x, y), 1, y=[2])
     made, failed = executor.submit(point, 7), executor.submit(wrong, "so")
-    odd = [executor.submit(function) for function in (awkward, frozen, Exits)]
+    odd = [executor.submit(function) for function in (frozen, Exits)]
     assert (plain.result(), local.result()) == (6, (1, [2]))
     found = made.result()
     assert type(found) is Point and found.x == 7
@@ -98,11 +131,207 @@ def test_what_a_call_returns_or_raises_comes_back(executor):
     assert "in wrong" in str(error.__cause__) and "call.py" not in str(error.__cause__)
     assert failed.log().startswith("before so\nTraceback")
     errors = [future.exception() for future in odd]
-    assert list(map(repr, errors)) == [
-        "RuntimeError('Awkward: 1')", "Frozen()", "SystemExit('loaded')"
-    ]  # fmt: skip
-    for error, cause in zip(errors, ["Awkward", "in frozen", "cannot be loaded"], strict=True):
+    assert list(map(repr, errors)) == ["Frozen()", "SystemExit('loaded')"]
+    for error, cause in zip(errors, ["in frozen", "cannot be loaded"], strict=True):
         assert cause in str(error.__cause__)
+
+
+def test_an_exception_comes_back_as_its_class_whatever_its_init_takes(executor):
+    one = executor.submit(awkward, Awkward, 1, 2)
+    doubled = executor.submit(awkward, Doubled, "bread")
+    of_file = executor.submit(awkward, OfFile, name="f")
+    fields = executor.submit(awkward, Fields, one=7)
+    group = executor.submit(grouped)
+    with pytest.raises(Awkward) as failed:
+        one.result()
+    assert (failed.value.args, failed.value.two) == ((1,), 2)
+    assert "in awkward" in str(failed.value.__cause__)
+    assert repr(doubled.exception()) == "Doubled('no bread')"
+    found = of_file.exception()
+    assert (type(found), found.errno, found.filename) == (OfFile, 2, "f")
+    assert fields.exception() == Fields(one=7)
+    inner = group.exception().exceptions
+    assert list(map(type, inner)) == [Awkward, OfFile] and inner[0].two == 2
+
+
+def test_an_exception_that_cannot_come_back_says_why_not(executor):
+    error = executor.submit(awkward, Locked).exception()
+    assert type(error) is RuntimeError
+    assert str(error).startswith("Locked: shut (it cannot be raised here itself: TypeError: cannot")
+    assert "in awkward" in str(error.__cause__)
+
+
+SCRIPT = """\
+import os, sys, threading, time
+from drfd.futures import Executor
+
+def inner(x):
+    return 1 / x
+
+def nap(seconds):
+    time.sleep(seconds)
+
+def outer():
+    return lambda: inner(0)
+"""
+
+
+@pytest.fixture
+def script(instance):
+    """Start a script of a user's, which begins as SCRIPT and has an executor for its lines."""
+
+    def start(text: str) -> subprocess.Popen[str]:
+        lines = textwrap.indent(textwrap.dedent(text), "    ")
+        path = instance.work / "sweep.py"
+        path.write_text(
+            f"{SCRIPT}\nwith Executor(directory='left', memory='64M') as executor:\n{lines}"
+        )
+        env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "PYTHONUNBUFFERED": "1"}
+        started.append(subprocess.Popen(
+            [sys.executable, "sweep.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=env, cwd=instance.work,
+        ))  # fmt: skip
+        return started[-1]
+
+    started: list[subprocess.Popen[str]] = []
+    yield start
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def test_a_traceback_names_the_file_of_the_script_and_the_line(script, instance):
+    """Also of a function that a call has returned."""
+    said = script("""
+        try: executor.submit(inner, 0).result()
+        except ZeroDivisionError as error: print(error.__cause__)
+        try: executor.submit(outer).result()()
+        except ZeroDivisionError:
+            import traceback
+            traceback.print_exc(file=sys.stdout)
+    """).communicate(timeout=120)[0]  # fmt: skip
+    line = f'File "{instance.work}/sweep.py", line 5, in inner\n    return 1 / x\n'
+    assert said.count(line) == 2
+    assert "dynamic" not in said
+
+
+def test_a_block_that_an_error_leaves_says_what_it_waits_for(script):
+    ran = script("""
+        calls = [executor.submit(nap, 0.2), executor.options(hold=True).submit(nap, 0)]
+        print(*(each.job_id for each in calls))
+        threading.Timer(1, calls[1].cancel).start()
+        raise ValueError("mine")
+    """)
+    out, err = ran.communicate(timeout=120)
+    one, two = out.split()
+    told = err.splitlines()[0]
+    assert told.startswith("drfd: ValueError in the with block of the executor: it waits for jobs")
+    assert f"jobs {one} " in told and f", {two} (" in told and told.endswith("; ^C cancels them")
+    assert err.splitlines()[-1] == "ValueError: mine"
+
+
+@pytest.mark.parametrize("leaves", ["pass", "raise ValueError", "print(calls[0].result())"])
+def test_an_interrupt_while_the_block_waits_cancels_its_calls(script, instance, leaves):
+    ran = script(f"""
+        calls = [executor.submit(nap, 600), executor.options(hold=True).submit(nap, 0)]
+        print("ready")
+        {leaves}
+    """)
+    assert ran.stdout.readline() == "ready\n"
+    wait_for("the start", lambda: "RUNNING" in [job["state"] for job in instance.status()])
+    ran.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in ran.communicate(timeout=120)[1]
+    assert instance.status() == []
+    assert list((instance.work / "left").iterdir()) == []
+
+
+def test_no_more_calls_run_at_a_time_than_the_executor_has_workers(instance):
+    place = instance.work / "calls"
+    busy = instance.work / "busy"
+    busy.mkdir()
+
+    def count(x: int) -> int:
+        mark = busy / str(x)
+        mark.touch()
+        found = len(list(busy.iterdir()))
+        time.sleep(0.3)
+        mark.unlink()
+        return found
+
+    with Executor(2, socket=instance.socket, directory=place, memory="32M", cores=0.1) as executor:
+        some = [executor.options(cores=0.2).submit(count, -n) for n in range(1, 4)]
+        found = [*executor.map(count, range(4)), *(future.result() for future in some)]
+        assert set(found) == {1, 2}
+        with pytest.raises(TypeError, match="max_workers"):
+            executor.options(group="mine")
+    with pytest.raises(ValueError, match="max_workers"):
+        Executor(max_workers=0)
+
+
+def test_only_directories_in_which_others_cannot_write_are_taken(instance):
+    """Those that all may write, as /tmp is, get one of the user's own."""
+    shared, own = instance.work / "shared", f"drfd-futures-{os.geteuid()}"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for _ in range(2):
+        with Executor(socket=instance.socket, directory=shared, memory="64M") as executor:
+            assert executor.submit(math.gcd, 4, 6).result() == 2
+        assert [path.name for path in shared.iterdir()] == [own]
+    assert stat.S_IMODE((shared / own).stat().st_mode) == 0o700
+    (shared / own).rmdir()
+    (shared / own).symlink_to(instance.work)
+    open_to_all = instance.work / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    places = [shared, open_to_all]
+    if os.geteuid() == 0:
+        alices = instance.work / "alices"
+        alices.mkdir()
+        os.chown(alices, 12345, 12345)
+        places.append(alices)
+    for place in places:
+        with pytest.raises(Refused, match="have their own code run"):
+            Executor(socket=instance.socket, directory=place)
+
+
+def test_what_others_have_put_among_the_calls_is_neither_opened_nor_removed(instance):
+    """Into a directory that was open to others before."""
+    place = instance.work / "calls"
+    (place / "calls-fifo").mkdir(parents=True)
+    place.chmod(0o700)
+    os.mkfifo(place / "calls-fifo" / "lock")
+    (place / "calls-link").mkdir()
+    (place / "calls-link" / "lock").symlink_to(instance.work / "planted")
+    (instance.work / "target").mkdir()
+    (place / "calls-elsewhere").symlink_to(instance.work / "target")
+    kept = {"calls-elsewhere", "calls-link"}
+    if os.geteuid() == 0:
+        (place / "calls-alices").mkdir()
+        os.chown(place / "calls-alices", 12345, 12345)
+        kept.add("calls-alices")
+    with Executor(socket=instance.socket, directory=place):
+        pass
+    assert {path.name for path in place.iterdir()} == kept
+    assert not (instance.work / "planted").exists()
+    assert (instance.work / "target").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may make files of others")
+@pytest.mark.parametrize("belongs", ["directory", "batch"])
+def test_a_job_makes_no_call_that_another_user_has_put_there(instance, belongs):
+    place = instance.work / "calls-planted"
+    place.mkdir()
+    batch = place / "batch-0"
+    target = instance.work / "target"
+    planted = pickle.dumps(target.touch), pickle.dumps(((), {}))
+    table = len(planted[0]).to_bytes(8, "big")
+    batch.write_bytes(pickle.dumps((sys.path, table)) + b"".join(planted))
+    os.chown(place if belongs == "directory" else batch, 12345, 12345)
+    done = instance.drf(
+        "run", "-m", "64M", "--", sys.executable, "-P", call.__file__, str(batch), "0", check=False
+    )
+    assert "belongs to another user" in done.stderr
+    assert not target.exists()
 
 
 def test_how_a_job_ended_is_an_exception_with_the_advice(executor, instance):
@@ -207,11 +436,13 @@ def test_options_are_those_of_a_job(executor, instance):
     assert job is not None
     assert (job.demand.cores, job.demand.memory, job.name) == (2, 64 << 20, "mine")
     assert Path(str(job.stdout)).read_text() == "made 1\n"
-    for wrong_ones, kind in (
-        ({"corse": 4}, TypeError), ({"array": range(3)}, TypeError), ({"memory": "lots"}, Refused),
-    ):  # fmt: skip
+    for wrong_ones, kind in (({"array": range(3)}, TypeError), ({"memory": "lots"}, Refused)):
         with pytest.raises(kind):
             executor.options(**wrong_ones)
+    with pytest.raises(TypeError, match=r"^Executor\.options\(\) got an unexpected .* 'corse'"):
+        executor.options(corse=4)
+    with pytest.raises(TypeError, match=r"^Executor\(\) got an unexpected .* 'initializer'"):
+        Executor(initializer=print)
     with pytest.raises(Refused, match="this machine has"):
         executor.options(cores=1000).submit(math.gcd, 1, 2)
 
