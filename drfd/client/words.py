@@ -49,7 +49,7 @@ _DAYS = (
 #: Of past times only: `1130` could be meant as half past eleven.
 _BARE_DAY = r"(?P<month>\d\d)(?P<day>\d\d)(?P<short>\d\d)?"
 #: Names of times of the day, as Slurm has them, too.
-_CLOCKS = {
+CLOCKS = {
     "midnight": "00:00", "elevenses": "11:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00",
 }  # fmt: skip
 #: A time from now on, or before it: `now+2h`, `now + 1 minute`, `+10s`, `now-1hour`.
@@ -194,14 +194,16 @@ def parse_after(text: str) -> list[tuple[Ref, str]]:
     return found
 
 
-def parse_begin(text: str, now_s: float | None = None) -> int:
+def parse_begin(text: str, now_s: float | None = None, *, may_be_over: bool = False) -> int:
     """Return the Unix time of "18:00", "6pm" or "noon" (the next one), "tomorrow",
-    "2026-11-21T08:00", "now+2h", "+2h" or "10 min" (from now on), and 0 for "now". `now_s` is the
-    present time, for tests."""
+    "2026-11-21T08:00", "now+2h", "+2h" or "10 min" (from now on), and 0 for "now", or for a time
+    that is over where it `may_be_over`. `now_s` is the present time, for tests."""
     now_s = time.time() if now_s is None else now_s
     if text.strip().lower() == "now":
         return 0
     begin_s = _moment(text, now_s, what="begin", hint=_BEGIN_HINT, is_past=False)
+    if begin_s <= now_s and may_be_over:
+        return 0
     if begin_s <= now_s:
         raise Refused("bad-value", f"begin: {text!r} is over already", hint=_BEGIN_HINT)
     return int(begin_s)
@@ -229,7 +231,7 @@ def _moment(text: str, now_s: float, *, what: str, hint: str, is_past: bool) -> 
         return now_s + seconds if off[1] else now_s - seconds
     if re.fullmatch("@[0-9]{1,12}", low):
         return float(low[1:])
-    word = re.sub(_TWELVE, _of_twelve, _CLOCKS.get(low, low))
+    word = re.sub(_TWELVE, _of_twelve, CLOCKS.get(low, low))
     if word == low and (span := re.fullmatch(_SPAN, low)):
         seconds = parse_duration(span[1], what=what)
         return now_s - seconds if is_past or span[2] else now_s + seconds

@@ -176,8 +176,8 @@ def _read_piece(text: str, piece: str) -> Span:
 
 
 def _disjoint(text: str, spans: list[Span]) -> Iterator[Span]:
-    """Yield the indices of overlapping ranges with steps as spans in order. Raises Refused for too
-    many indices, for one that occurs twice, and for too many spans."""
+    """Yield the indices of overlapping ranges as spans in order, each once. Raises Refused for too
+    many indices and for too many spans."""
     count = count_of(spans)
     if count > _MOST_MIXED:
         raise _bad(
@@ -185,11 +185,8 @@ def _disjoint(text: str, spans: list[Span]) -> Iterator[Span]:
             f"its ranges lie within each other and have {count} indices; {_MOST_MIXED} are the "
             "most then",
         )
-    indices = sorted(at for first, last, step in spans for at in range(first, last + 1, step))
-    for at, after in pairwise(indices):
-        if at == after:
-            raise _bad(text, f"the index {at} stands there twice")
-    found = joined(indices)
+    indices = {at for first, last, step in spans for at in range(first, last + 1, step)}
+    found = joined(sorted(indices))
     if len(found) > MOST_SPANS:
         raise _bad(text, f"it comes to {len(found)} pieces; {MOST_SPANS} are the most")
     for low, high in found:

@@ -1,5 +1,6 @@
 """Scripts written for Slurm, as its users' manuals show them: what drf submit asks for."""
 
+import calendar
 import os
 import re
 import shutil
@@ -14,13 +15,15 @@ from hypothesis import strategies as st
 
 from canned import Message
 from drfd.client import submission
+from drfd.client.words import parse_begin
 from drfd.common.errors import Refused
+from drfd.common.indices import read_array
 from drfd.common.signals import FIRST, REST
 from drfd_cli.commands.submit import read_script
 from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.batch_script import NAMES
 from drfd_cli.slurm.grammar import SBATCH, Given
-from drfd_cli.slurm.sbatch_options import read_lines, translate
+from drfd_cli.slurm.sbatch_options import read_begin, read_lines, translate
 from seeds import examples
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
@@ -426,12 +429,58 @@ def test_a_signal_is_for_what_the_script_runs_or_for_its_shell(of, signal, numbe
     [
         ("90", 5400), ("5:30", 360), ("1:02:03", 3780), ("1-2", 93600), ("1-2:03", 93780),
         ("1-02:03:04", 93840), ("00:00:20", 60), ("UNLIMITED", None), ("0", None),
-        ("00:00:00", None), ("0-00:00", None),
+        ("00:00:00", None), ("0-00:00", None), ("0:240:0", 14400), ("240:0", 14400),
+        ("1:100", 180), ("1:100:00", 9600), ("0:0:14400", 14400), ("0-0:90", 5400),
+        ("0-36", 129600), ("1:3", 120), ("100:00:00", 360000),
     ],
 )  # fmt: skip
 def test_times_are_slurms(text, seconds):
     words = translate({"time": Given(text)}, "host").words
     assert words == ["-t", "unlimited" if seconds is None else f"{seconds}s"]
+
+
+#: In New York, and then in UTC.
+NOON = calendar.timegm((2026, 7, 1, 16, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("now", None), ("now+0", None), ("now + 0 minutes", None), ("now-1hour", None),
+        ("now+3600", 1), ("now+60minutes", 1), ("now+1day", 24), ("now+2 weeks", 336),
+        ("13:00", 1), ("1pm", 1), ("1:00 PM", 1), ("13:00:00", 1), ("11:00", 23), ("noon", 24),
+        ("midnight", 12), ("fika", 3), ("teatime", 4), ("elevenses", 23),
+        ("today", None), ("today 11:00", None), ("today 13:00", 1), ("tomorrow", 12),
+        ("noon tomorrow", 24), ("4pm tomorrow", 28), ("tomorrow-16:00", 28),
+        ("070226", 12), ("0702", 12), ("07/02/26", 12), ("07.02", 12), ("7/2-13:00", 25),
+        ("070226 1pm", 25), ("070126", None), ("2010-01-20T12:34:00", None), ("2010-01-20", None),
+        ("2026-07-01T13:00", 1), ("2026-07-01T17:00:00Z", 1), ("2026-07-01T17:00Z", 1),
+        ("2010-01-20T12:34:00Z", None), (f"uts{NOON + 3600}", 1), (f"uts{NOON - 1}", None),
+    ],
+)  # fmt: skip
+def test_begin_times_are_slurms_and_one_that_is_over_is_now(monkeypatch, text, hours):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        monkeypatch.setattr(time, "time", lambda: float(NOON))
+        word = read_begin(text)
+        begin_s = parse_begin(word)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert begin_s == (0 if hours is None else NOON + 3600 * hours)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "25:00", "13/40", "2026-13-01T00:00Z", "now+", "x z"])
+def test_what_is_no_time_is_refused(drf, daemon, text):
+    result = drf("sbatch", f"--begin={text}", "--wrap", "true")
+    assert (result.code, daemon.requests) == (1, [])
+    assert result.err.startswith(f"drf: sbatch: --begin={text}: is not a time of Slurm (write ")
+
+
+def test_an_index_counts_once_and_no_task_at_once_is_no_bound(of):
+    assert of("#SBATCH --array=1-3%0")[0]["array"] == "1-3"
+    assert read_array("3,3,1-7:2") == (((1, 1, 1), (3, 3, 1), (5, 5, 1), (7, 7, 1)), None)
 
 
 @pytest.mark.parametrize(

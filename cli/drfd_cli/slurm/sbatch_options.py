@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from drfd.client.words import CLOCKS, is_clock, parse_begin
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
-from drfd.common.units import parse_duration, parse_size
+from drfd.common.units import parse_size
 from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.grammar import SBATCH, Given, Options, refusal
 from drfd_cli.submit_warnings import option_lines
@@ -34,6 +35,8 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_.+-]+(@[A-Za-z0-9.-]+)?", re.ASCII)
 _GRES = re.compile(
     r"([A-Za-z_][\w.-]*?)(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?:\(.*\))?", re.ASCII
 )
+#: [D-]H[:M[:S]] with days, else M, M:S and H:M:S.
+_TIME = re.compile(r"(?:(\d{1,9})-)?(\d{1,12})(?::(\d{1,12}))?(?::(\d{1,12}))?", re.ASCII)
 #: Options → the variables that hold their values.
 _TOLD = {
     "account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS", "comment": "SLURM_JOB_COMMENT",
@@ -143,23 +146,57 @@ def read_size(text: str) -> int:
 
 def read_limit(text: str) -> int:
     """Return the seconds of a time limit, or 0 for no limit."""
-    fault = Unfit("is not a time of Slurm", "write 90 (minutes) or 1-12:00:00")
     if text.lower() in ("unlimited", "infinite", "-1"):
         return 0
-    if not re.fullmatch("[0-9][0-9:-]*", text):
-        raise fault
-    if not text.strip("0:-"):
-        # Nothing, however it is written, is no limit.
-        return 0
-    try:
-        seconds = parse_duration(f"{text}m" if text.isdecimal() else text)
-    except Refused:
-        raise fault from None
-    # A limit has whole minutes in Slurm.
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise Unfit("is not a time of Slurm", "write 90 (minutes) or 1-12:00:00")
+    days, *parts = (int(part or 0) for part in found.groups())
+    # The parts are of any size. Without days, the first of one or two is minutes.
+    hours, minutes, seconds = parts if found[1] or found[4] else (0, *parts[:2])
+    seconds += days * 86400 + hours * 3600 + minutes * 60
+    # A limit has whole minutes in Slurm. Nothing, however it is written, is no limit.
     return -(-seconds // 60) * 60
 
 
+def read_begin(text: str) -> str:
+    """Return a begin time of Slurm's as drf writes it, or "now" for one that is over."""
+    word = re.sub(r"\s+(?=[ap]m\b)", "", text.strip().lower())
+    if re.fullmatch(r"now\s*[+-]\s*0+\s*[a-z]*", word):
+        word = "now"
+    elif re.fullmatch("uts[0-9]{7,12}", word):
+        word = f"@{word[3:]}"
+    elif re.fullmatch(r"\d{4}-.*z", word):
+        word = f"@{_of_utc(word)}"
+    elif not word.startswith("now"):
+        # A day and a time of it stand in any order, with a blank, `T` or `-` between them.
+        parts = re.sub(r"(?<=\d)t(?=\d)|-(?=\d\d?:)", " ", word).split()
+        parts = [re.sub(r"^(\d\d)(\d\d)(\d\d)?$", _with_slashes, each) for each in parts]
+        parts = [CLOCKS.get(each, each) for each in parts]
+        word = " ".join(sorted(parts, key=is_clock))
+    try:
+        return word if parse_begin(word, may_be_over=True) else "now"
+    except Refused:
+        hint = "write 16:00, now+2hours or 2026-11-21T08:00"
+        raise Unfit("is not a time of Slurm", hint) from None
+
+
+def _with_slashes(found: re.Match[str]) -> str:
+    return "/".join(filter(None, found.groups()))
+
+
+def _of_utc(word: str) -> int:
+    from datetime import datetime
+
+    try:
+        return int(datetime.fromisoformat(word.upper()).timestamp())
+    except ValueError:
+        raise Unfit("is not a time of Slurm", "write 2026-11-21T08:00:00Z") from None
+
+
 def _array(text: str) -> list[str]:
+    # No task at once is no bound.
+    text = re.sub("%0+$", "", text)
     try:
         read_array(text)
     except Refused as error:
@@ -213,7 +250,7 @@ def _nodes(text: str) -> list[str]:
 _WORDS: dict[str, Callable[[str], list[str]]] = {
     "nodes": _nodes, "job-name": lambda text: ["-n", text],
     "comment": lambda text: ["--comment", text], "array": _array, "time": _limit,
-    "distribution": _distribution, "begin": lambda text: ["--begin", text],
+    "distribution": _distribution, "begin": lambda text: ["--begin", read_begin(text)],
     "hold": lambda text: ["--hold"],
     "nice": lambda text: _priority(text or "100", -1), "signal": _warning,
     "kill-on-invalid-dep": _if_never, "wait": lambda text: ["-w"],
