@@ -290,7 +290,7 @@ REPORTS: list[Message] = [
         "report": "nodes", "away": None,
         "nodes": {"n1": {"cores": 32, "memory_bytes": 128 << 30, "fault": "it is down"}},
     },
-    {"report": "gpus", "driver": "nvidia", "line": '{"gpus":[],"why":null}'},
+    {"report": "gpus", "line": '{"gpus":[],"why":null}'},
 ]  # fmt: skip
 
 _JOB: Message = {

@@ -21,10 +21,11 @@ import sys
 from pathlib import Path
 from drfd.daemon import countable
 from drfd.daemon.main import main
-from drfd.devices import gpus, roster
+from drfd.daemon.launcher_link import device_table
+from drfd.devices import gpus
 machine = Path(sys.argv[1])
 countable.find_gpus = lambda **how: gpus.find_gpus(machine, **how)
-roster.find_gpus = lambda root, **how: gpus.find_gpus(machine, **how)
+device_table.find_gpus = lambda **how: gpus.find_gpus(machine, **how)
 main(sys.argv[sys.argv.index("serve") :])
 """
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 
 from drfd.common import units
 from drfd.common.config_files import exists, read_files
@@ -370,19 +369,14 @@ class Site:
     gpus: tuple[Gpu, ...] = ()
 
 
-def survey(
-    config: Config,
-    machine: Machine,
-    state_dir: Path,
-    gpu_numbers: Mapping[str, int] = MappingProxyType({}),
-) -> Site:
+def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
     """Apply the configuration to the machine. `state_dir` is the directory whose disk is managed if
-    the configuration names none, and `gpu_numbers` are those that GPUs have already, by address."""
+    the configuration names none."""
     disks = _located_disks(config, state_dir)
     reserve = config.reserve_memory_bytes
     if reserve is None:
         reserve = 0 if config.capacity.memory_bytes else default_reserve(machine.memory_bytes)
-    gpus = read_gpus(config.countables, gpu_numbers)
+    gpus = read_gpus(config.countables)
     instances = instances_of(config.countables, gpus)
     amounts = {
         name: config.capacity.amount(name) or getattr(machine, axis.field, 0)

@@ -37,7 +37,7 @@ from drfd.daemon.engine.engine import Engine, Work, home_and_others
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
-from drfd.daemon.launcher_link.device_table import GpuRoster
+from drfd.daemon.launcher_link.device_table import MachineGpus
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.follow import EventFeed
@@ -128,7 +128,7 @@ class Daemon:
             socket_path=places.launcher / SOCKET_NAME,
             settings=_launch_settings(config, site),
             meter=self._meter,
-            gpus=GpuRoster(places.controller),
+            gpus=MachineGpus(site.gpus),
         )
         others = Link(
             socket_path=places.slurm_launcher / SOCKET_NAME,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,11 +54,11 @@ class CountableResource:
 Countables = tuple[CountableResource, ...]
 
 
-def read_gpus(countables: Countables, numbers: Mapping[str, int]) -> tuple[Gpu, ...]:
-    """Return the GPUs of this machine, or none if none are given out. `numbers` are those that the
-    launcher has given. Raises HostError if they cannot be read."""
+def read_gpus(countables: Countables) -> tuple[Gpu, ...]:
+    """Return the GPUs of this machine, or none if none are given out. Raises HostError if
+    they cannot be read."""
     if any(each.name == GPU and not each.devices for each in countables):
-        return find_gpus(numbers=numbers)
+        return find_gpus()
     return ()
 
 

@@ -63,7 +63,7 @@ def serve(options: argparse.Namespace) -> None:
     lock = spawn.prepare(places)
     is_roots = owner == 0 or options.launcher is not None
     spawn.refuse_slurm_without_root(config, is_roots=is_roots)
-    site = survey(config, read_machine(), places.state, spawn.gpu_numbers(places.controller))
+    site = survey(config, read_machine(), places.state)
     account, warning = spawn.controller_account(config, places, as_root=options.as_root)
     if warning:
         site = replace(site, warnings=(*site.warnings, warning))
@@ -112,8 +112,7 @@ def serve(options: argparse.Namespace) -> None:
             *user_warnings(fresh.pools, fresh.members, tools.DIRECTORY_S),
         )
         spawn.refuse_slurm_without_root(fresh, is_roots=is_roots)
-        numbers = spawn.gpu_numbers(places.controller)
-        found = survey(fresh, read_machine(), places.state, numbers)
+        found = survey(fresh, read_machine(), places.state)
         return fresh, replace(found, warnings=(*found.warnings, *late, *outlets.warnings))
 
     launchers = tuple(each for each in (launcher, slurm_launcher) if each is not None)

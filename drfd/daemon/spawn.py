@@ -19,7 +19,6 @@ from drfd.common import paths
 from drfd.common.errors import ConfigError, HostError, StillStarting
 from drfd.daemon.cluster import has_slurm
 from drfd.daemon.config import Config, load, load_if_there
-from drfd.devices.roster_file import RosterFile, numbers_of
 from drfd.launcher.settings import account_of
 from drfd.payload.signature import KEYS_NAME
 
@@ -318,11 +317,6 @@ def _can_reach(account: pwd.struct_passwd, places: Places) -> bool:
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
-
-
-def gpu_numbers(controller: Path) -> dict[str, int]:
-    """Return the numbers of the GPUs that the controller with this directory has seen."""
-    return numbers_of(RosterFile(controller).read())
 
 
 def read_config(path: Path, *, must_exist: bool) -> Config:

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,6 @@ from drfd.daemon.metrics.publication import (
 )
 from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.reference import config_schema, reply_schema
-from drfd.devices.displays import Display, other_displays
 from drfd.devices.gpus import PLACES, Gpu, automatic, find_gpus
 from drfd.host.disks import Location, Speed, locate, measure
 from drfd.host.measurements import read_machine
@@ -159,12 +158,10 @@ def _say(text: str) -> None:
 def list_gpus(options: argparse.Namespace) -> None:
     """Print the GPUs of this machine, and the lines of the configuration that give them out. Raises
     Refused if there is none, unless JSON is asked for."""
-    gpus = find_gpus(numbers=spawn.gpu_numbers(paths.SYSTEM_STATE / "controller"))
+    gpus = find_gpus()
     if options.json:
         print(json.dumps({"gpus": [_gpu_view(gpu) for gpu in gpus]}))
         return
-    for text in _gpu_notes(other_displays({gpu.pci for gpu in gpus})):
-        _say(text)
     if not gpus:
         raise Refused("no-gpu", "no GPU found", hint=f"looked at {', '.join(PLACES)}")
     print(_gpu_table(gpus))
@@ -302,8 +299,7 @@ def check_config(options: argparse.Namespace) -> None:
     warnings += _unit_warnings(config)
     # A file for another machine may ask for more than this one has.
     with suppress(DrfdError):
-        numbers = spawn.gpu_numbers(paths.SYSTEM_STATE / "controller")
-        warnings += survey(config, read_machine(), paths.SYSTEM_STATE, numbers).warnings
+        warnings += survey(config, read_machine(), paths.SYSTEM_STATE).warnings
     for text in warnings:
         print(f"drfd: warning: {text}", file=sys.stderr)
     now_s = time.time()
@@ -357,7 +353,7 @@ def uninstall(options: argparse.Namespace) -> None:
     command.uninstall(target, kill_jobs=options.kill_jobs, purge=options.purge, grace_s=grace_s)
 
 
-_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
 _LEFT_OUT = "part of the processor: not taken by auto"
 
 
@@ -399,16 +395,6 @@ def _gpu_lines(gpus: Sequence[Gpu]) -> str:
     if there are none."""
     names = [int(gpu.name) if gpu.name.isdigit() else gpu.name for gpu in automatic(gpus)]
     return f'\n[gres]\ngpu = "auto"              # now: gpu = {json.dumps(names)}' if names else ""
-
-
-def _gpu_notes(displays: Sequence[Display]) -> Iterator[str]:
-    """Yield a sentence about each graphics device that is no GPU for jobs as it is now."""
-    for display in displays:
-        driver = f"the driver {display.driver}" if display.driver else "no driver"
-        yield (
-            f"the graphics device of {_VENDORS[display.vendor]} at {display.pci} has {driver}; "
-            f"jobs could use it with the driver {display.wanted}"
-        )
 
 
 def _gpu_view(gpu: Gpu) -> dict[str, object]:

@@ -17,8 +17,6 @@ from drfd.linux.device_nodes import CHARACTER, DeviceNode
 from drfd.linux.kernel_files import get_record, word_in
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
-#: The PCI address of a node that does not say what it is, before its number.
-UNPLACED = "unknown, node"
 #: The type of a link by XGMI (drivers/gpu/drm/amd/amdkfd/kfd_crat.h), and the weight of one that
 #: leads through no other GPU: amdkfd gives each hop 15, and 13 within one package (kfd_crat.c).
 _XGMI, _ONE_HOP = 11, 15
@@ -40,7 +38,7 @@ def find(root: str, *, with_links: bool) -> list[tuple[Gpu, ...]]:
     ids = sorted(node for node in map(number, entries(above)) if node is not None)
     by_node: dict[int, Gpu] = {}
     for node in ids:
-        gpu = Gpu(name="", vendor=AMD, pci=f"{UNPLACED} {node}", rank=len(by_node))
+        gpu = Gpu(name="", vendor=AMD, pci=f"unknown, node {node}", rank=len(by_node))
         try:
             found = _read(root, gpu, f"{above}/{node}")
         except (OSError, GpuFault) as error:
@@ -55,10 +53,10 @@ def find(root: str, *, with_links: bool) -> list[tuple[Gpu, ...]]:
 def _read(root: str, gpu: Gpu, path: str) -> Gpu | None:
     """Return the GPU that the directory describes, or None for a processor. Raises OSError and
     GpuFault if nothing is known of it, not even where it is."""
-    said = properties(path)
+    said = _properties(path)
     if not said.get("simd_count"):
         return None
-    pci, partition = address(said)
+    pci, partition = _address(said)
     # There is a PCI device of function 0 only.
     device = f"{root}/sys/bus/pci/devices/{pci.partition('.')[0]}.0"
     target = said.get("gfx_target_version", 0)
@@ -85,7 +83,7 @@ def _read(root: str, gpu: Gpu, path: str) -> Gpu | None:
     return replace(gpu, nodes=frozenset((render,)))
 
 
-def address(said: Mapping[str, int]) -> tuple[str, int]:
+def _address(said: Mapping[str, int]) -> tuple[str, int]:
     """Return the PCI address and the number of the partition that a node's properties say. The
     number is that of the function, too."""
     location = said.get("location_id", 0)
@@ -96,7 +94,7 @@ def address(said: Mapping[str, int]) -> tuple[str, int]:
     return f"{said.get('domain', 0):04x}:{bus:02x}:{slot:02x}.{partition:x}", partition
 
 
-def properties(path: str) -> dict[str, int]:
+def _properties(path: str) -> dict[str, int]:
     """Return the numbers of a node or of a link by their names. Raises OSError and GpuFault."""
     words = get_record(f"{path}/properties").split()
     try:
@@ -118,7 +116,7 @@ def _linked(above: str, node: int, by_node: dict[int, Gpu]) -> Gpu:
     path = f"{above}/{node}/io_links"
     try:
         for link in entries(path):
-            said = properties(f"{path}/{link}")
+            said = _properties(f"{path}/{link}")
             other = by_node.get(said.get("node_to", -1))
             if other and said.get("type") == _XGMI and said.get("weight", 0) <= _ONE_HOP:
                 links.add(other.pci)

@@ -9,7 +9,7 @@ from drfd.linux.device_nodes import DeviceNode
 
 #: The countable resource whose instances are the GPUs of the machine.
 GPU = "gpu"
-NVIDIA, AMD, INTEL = "nvidia", "amd", "intel"
+NVIDIA, AMD = "nvidia", "amd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Gpu:
     #: The number of the GPU on this machine ("0"), followed by the ids of GPU instance and compute
     #: instance for a slice ("0:3:0").
     name: str
-    #: NVIDIA, AMD or INTEL.
+    #: NVIDIA or AMD.
     vendor: str
     #: As the driver says it, or "" if it does not.
     model: str = ""

@@ -1,26 +1,24 @@
 """The GPUs of this machine: all of them, and those that are meant by names.
 
-Numbers count the GPUs by vendor (NVIDIA, AMD, Intel) and PCI address, from 0. A GPU that a
-launcher has seen keeps its number until the machine is started again (`roster`), and one that is
-new gets the next number. The minor numbers of device nodes change when a driver is loaded again or
-MIG is configured anew: whoever needs nodes looks the GPUs up again each time.
+Numbers count the GPUs by vendor (NVIDIA, AMD) and PCI address, from 0; only UUIDs stay the same
+when a GPU is added or taken away. The minor numbers of device nodes change when a driver is loaded
+again or MIG is configured anew: whoever needs nodes looks the GPUs up again each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 from drfd.common.errors import HostError
-from drfd.devices import amd, intel, nvidia
+from drfd.devices import amd, nvidia
 from drfd.devices.gpu import GPU, Gpu, GpuLost
 
 __all__ = ["GPU", "PLACES", "Gpu", "GpuLost", "automatic", "find_gpus", "gpus_named"]
 
 #: What is looked at, for people.
-PLACES = ("/proc/driver/nvidia/gpus", "/sys/class/kfd/kfd/topology/nodes", "/sys/class/drm")
+PLACES = ("/proc/driver/nvidia/gpus", "/sys/class/kfd/kfd/topology/nodes")
 
 
 def find_gpus(
@@ -28,11 +26,9 @@ def find_gpus(
     *,
     with_links: bool = True,
     memory: nvidia.Memory | None = None,
-    numbers: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Gpu, ...]:
     """Return all GPUs of the machine whose /proc and /sys are below `root`, in the order of their
-    numbers. A GPU that MIG divides is replaced by its slices. `numbers` are those that are taken,
-    by PCI address.
+    numbers. A GPU that MIG divides is replaced by its slices.
 
     A GPU that cannot be used is among them with its `fault`, so that it does not change the numbers
     of others. Links are the dearest to read and may be left out. With one `memory` for all calls,
@@ -43,20 +39,16 @@ def find_gpus(
     try:
         found = nvidia.find(above, {} if memory is None else memory)
         found += amd.find(above, with_links=with_links)
-        elsewhere = {each.pci for instances in found for each in instances}
-        found += intel.find(above, elsewhere)
     except OSError as error:
         raise HostError("gpus", f"cannot read {error.filename}: {error.strerror}") from None
-    by_address = dict(numbers)
-    for instances in found:
-        by_address.setdefault(instances[0].pci, max(by_address.values(), default=-1) + 1)
+    by_address = {instances[0].pci: number for number, instances in enumerate(found)}
     return tuple(
         replace(
             each,
             name=f"{by_address[each.pci]}{each.name}",
             links=frozenset(str(by_address[pci]) for pci in each.links),
         )
-        for instances in sorted(found, key=lambda instances: by_address[instances[0].pci])
+        for instances in found
         for each in instances
     )
 

@@ -33,15 +33,6 @@ def numa_node(device: str) -> int | None:
     return number(word_in(f"{device}/numa_node"))
 
 
-def driver(device: str) -> str:
-    """Return the name of the driver of the PCI device in this directory of sysfs, or "" if it has
-    none or has gone."""
-    try:
-        return os.path.basename(os.readlink(f"{device}/driver"))
-    except OSError:
-        return ""
-
-
 def link_inode(path: str) -> int:
     """Return the number of the inode of a symbolic link, or 0 if there is none."""
     try:

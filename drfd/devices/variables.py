@@ -11,8 +11,6 @@ after it. UUIDs do not change, and are used wherever the runtime takes them:
     ROCR_VISIBLE_DEVICES   for all programs that use ROCm: UUIDs, and an index in the order of KFD
                            for a GPU without one (ROCR-Runtime, core/runtime/amd_filter_device.cpp)
     HIP_VISIBLE_DEVICES    indices of what ROCR_VISIBLE_DEVICES leaves, as HIP applies it after that
-    ZE_AFFINITY_MASK       indices for Intel's Level Zero; with ZE_ENABLE_PCI_ID_DEVICE_ORDER, they
-                           follow PCI addresses (compute-runtime, execution_environment.cpp)
 
 HIP reads CUDA_VISIBLE_DEVICES if it has no list of its own (clr, rocclr/device/rocm/rocdevice.cpp).
 Some programs refuse to run if these two lists differ (Ray, accelerators/amd_gpu.py), and some, also
@@ -30,11 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drfd.devices.gpu import AMD, INTEL, NVIDIA, Gpu
+from drfd.devices.gpu import AMD, NVIDIA, Gpu
 
 CUDA, CUDA_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 ROCR, HIP = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
-ZE, ZE_ORDER = "ZE_AFFINITY_MASK", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
 #: No device, to CUDA, HIP and ROCR. An empty list counts as unset to HIP.
 _NONE = "-1"
 
@@ -50,16 +47,13 @@ def variables_for(given: Sequence[Gpu], visible: Sequence[Gpu]) -> dict[str, str
             [gpu for gpu in given if gpu.vendor == vendor],
             sorted((gpu for gpu in usable if gpu.vendor == vendor), key=lambda gpu: gpu.rank),
         )
-        for vendor in (NVIDIA, AMD, INTEL)
+        for vendor in (NVIDIA, AMD)
     }
     cuda = _cuda(*by_vendor[NVIDIA])
     rocr, hip = _rocm(*by_vendor[AMD])
     found = {CUDA: cuda or hip or _NONE, HIP: hip or cuda or _NONE, CUDA_ORDER: "PCI_BUS_ID"}
     if rocr:
         found[ROCR] = rocr
-    own, seen = by_vendor[INTEL]
-    if own and len(own) < len(seen):
-        found |= {ZE: _indices(own, seen), ZE_ORDER: "1"}
     return found
 
 

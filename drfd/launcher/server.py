@@ -26,7 +26,7 @@ from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
-from drfd.launcher.gpu_meter.supervision import GpuMeters
+from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
@@ -232,10 +232,10 @@ class Launcher:
         self._sweeps = IpcSweeps(
             background, min_uid=self.policy.min_uid if self.removes_ipc else None
         )
-        self._gpu_meters = GpuMeters(background, self._selector, self.port.send)
+        self._gpu_meter = GpuMeter(background, self._selector, self.port.send)
         #: Parts with work that is due at some time.
-        self._timed: list[Freezing | Signalling | IpcSweeps | GpuMeters]
-        self._timed = [self._freezing, self._signalling, self._sweeps, self._gpu_meters]
+        self._timed: list[Freezing | Signalling | IpcSweeps | GpuMeter]
+        self._timed = [self._freezing, self._signalling, self._sweeps, self._gpu_meter]
         self._key_files: KeyFiles | None = None
         if self.keys is not None and self.keys_dir is not None:
             self._key_files = KeyFiles(self.keys_dir, self.keys, background)
@@ -299,7 +299,7 @@ class Launcher:
     def _hello(self) -> Message:
         self._reported.clear()
         # The controller orders it anew.
-        self._gpu_meters.turn(False)
+        self._gpu_meter.turn(False)
         return {
             "report": "hello",
             "version": protocol.VERSION,
@@ -342,7 +342,7 @@ class Launcher:
                 if self._key_files is not None:
                     self._key_files.order(uid)
             case MeasureGpusOrder(on):
-                self._gpu_meters.turn(on)
+                self._gpu_meter.turn(on)
             case _:
                 if command in (protocol.TERMINATE, protocol.KILL, protocol.REMOVE):
                     self._stop_looking_up(order.key)

@@ -71,26 +71,21 @@ def part_of_memory(part: int, least_bytes: int) -> int:
     return max(least_bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // part)
 
 
-def drop_rights(uid: int, gid: int, groups: Sequence[int], *, keep: int = 0) -> None:
-    """Become this user for good, groups first, with no capability but those in `keep`, as bits, and
-    verify it. Raises PermissionError if that is not so.
+def drop_rights(uid: int, gid: int, groups: Sequence[int]) -> None:
+    """Become this user for good, groups first, without any capability, and verify it. Raises
+    PermissionError if that is not so.
 
     The process does not execute a program but stays a copy of the one that it was forked from, so
     the user may neither trace it nor get a core of it. A change of the effective uid alone ensures
     that where fs.suid_dumpable is 0; while another of its uids is root's, the user may not either.
     """
-    if keep:
-        syscalls.keep_capabilities()
     os.setgroups(groups)
     os.setresgid(gid, gid, gid)
     os.setresuid(0, uid, 0)
     syscalls.set_dumpable(False)
     os.setresuid(uid, uid, uid)
-    if keep:
-        kept = syscalls.capabilities().permitted & keep
-        syscalls.set_capabilities(syscalls.Capabilities(kept, kept, 0))
     ids = (os.getresuid(), os.getresgid(), {*os.getgroups()})
-    has_rights = uid != 0 and syscalls.capabilities().permitted & ~keep
+    has_rights = uid != 0 and syscalls.capabilities().permitted
     if ids != ((uid,) * 3, (gid,) * 3, {*groups}) or has_rights:
         raise PermissionError("root's rights were not given up")
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 # -- prctl(2) ---------------------------------------------------------------------------------
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _PR_SET_NO_NEW_PRIVS = 38
 
 
@@ -127,12 +127,6 @@ def set_dumpable(dumpable: bool) -> None:
 def set_no_new_privileges() -> None:
     """Make set-user-id bits and file capabilities without effect, here and in all descendants."""
     _checked(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
-
-
-def keep_capabilities() -> None:
-    """Have this thread keep its permitted capabilities at its next changes of uid; exec undoes
-    it."""
-    _checked(_prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
 
 
 def capabilities() -> Capabilities:

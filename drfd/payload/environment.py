@@ -97,9 +97,7 @@ BELOW_DEVICE_LISTS = ("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 GRES_PREFIX = "DRF_GRES_"
 
 #: Lists of some of the GPUs that a job can open (`devices.variables`).
-_DEVICES = frozenset(
-    (*DEVICE_LISTS, DEVICE_ORDER, BELOW_DEVICE_LISTS[0], "ZE_AFFINITY_MASK"),
-) | {"ZE_ENABLE_PCI_ID_DEVICE_ORDER"}
+_DEVICES = frozenset((*DEVICE_LISTS, DEVICE_ORDER, BELOW_DEVICE_LISTS[0]))
 #: Those of Slurm that depend on the job's id or its launch, for scripts that were written for it.
 _SLURM = frozenset(
     (

@@ -67,6 +67,8 @@ def test_a_job_opens_its_own_gpus_and_none_else_that_is_given_out():
     assert found.variables["CUDA_VISIBLE_DEVICES"] == gpu(1).uuid
     found = table().look_up(of("1", "0"))
     assert (found.devices.hidden, dict(found.variables)) == (frozenset(), {})
+    with pytest.raises(DevicesFailed, match="GPU 1: there is no such GPU on this machine"):
+        table(is_auto=True).look_up(of("1", "0"))
 
 
 def test_a_gpu_that_is_not_listed_is_hidden_if_it_may_be_given_out():

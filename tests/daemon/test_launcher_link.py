@@ -47,8 +47,8 @@ from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.launcher_link import device_table, messages
 from drfd.daemon.launcher_link import link as link_module
-from drfd.daemon.launcher_link import messages
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
@@ -62,7 +62,6 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.daemon.monitoring.lender import DISKS
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import Gpu
-from drfd.devices.roster import Roster
 from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -655,7 +654,7 @@ async def test_one_notification_of_each_user_is_on_its_way(bench):
 
 
 def measured(*gpus: Message) -> Message:
-    return {"report": "gpus", "driver": "nvidia", "line": gpu_line(*gpus)}
+    return {"report": "gpus", "line": gpu_line(*gpus)}
 
 
 _MEASURE = {"cmd": "measure-gpus", "on": True}
@@ -753,7 +752,7 @@ async def test_the_launcher_is_told_which_gpus_a_job_has_and_how_much_of_their_m
     async with bench(present=False) as b:
         b.engine.adopt(with_gpus(0, 1))
         b.link.settings = replace(b.link.settings, countables=_GPUS)
-        monkeypatch.setattr(Roster, "look_up", lambda roster: _TWO)
+        monkeypatch.setattr(device_table, "find_gpus", lambda **_: _TWO)
         await b.launcher.start()
         await b.ready()
         one = of_gpus(1)
@@ -772,7 +771,7 @@ async def test_owners_of_arrays_are_notified_of_those_that_never_start_beside_gp
     async with bench(present=False) as b:
         b.engine.adopt(with_gpus(0, 1))
         b.link.settings = replace(b.link.settings, countables=_GPUS)
-        monkeypatch.setattr(Roster, "look_up", lambda roster: _TWO)
+        monkeypatch.setattr(device_table, "find_gpus", lambda **_: _TWO)
         failed = {9_000: Outcome.FAILED}
         b.engine.ended = lambda after: failed  # type: ignore[method-assign]
         asked = of_gpus(1, notify=NOTIFY, after=(Dependency(9_000),), cancel_if_never=True)
@@ -791,7 +790,7 @@ async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
     """A driver may take seconds, and other requests are answered meanwhile."""
     may_answer = threading.Event()
 
-    def slow(roster: Roster) -> tuple[Gpu, ...]:
+    def slow(**_: object) -> tuple[Gpu, ...]:
         may_answer.wait(5.0)
         return _TWO
 
@@ -800,7 +799,7 @@ async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
         b.link.settings = replace(b.link.settings, countables=_GPUS)
         await b.launcher.start()
         await b.ready()
-        monkeypatch.setattr(Roster, "look_up", slow)
+        monkeypatch.setattr(device_table, "find_gpus", slow)
         await b.ask(st.SubmitAsked(now(), of_gpus(1)))
         await b.ask(st.CancelAsked(now(), 1, ALICE))
         may_answer.set()
@@ -879,13 +878,13 @@ async def test_jobs_with_gpus_start_as_soon_as_these_are_looked_at(bench, monkey
 async def test_a_job_whose_gpu_cannot_be_given_to_it_ends_with_the_reason(
     bench, monkeypatch, gpus, outcome, text
 ):
-    def look_up(roster: Roster) -> tuple[Gpu, ...]:
+    def look_up(**_: object) -> tuple[Gpu, ...]:
         if gpus is None:
             raise HostError("gpus", "cannot read the list")
         return gpus
 
     async with bench(present=False) as b:
-        monkeypatch.setattr(Roster, "look_up", look_up)
+        monkeypatch.setattr(device_table, "find_gpus", look_up)
         b.engine.adopt(with_gpus(0, 1))
         b.link.settings = replace(b.link.settings, countables=_GPUS)
         await b.launcher.start()

@@ -408,10 +408,10 @@ async def test_doctor_says_what_is_measured_of_gpus(make_desk):
     link = desk.requests.link
     assert await said() is None
     link.hello = {"kind": "none", "controls": {}}
-    assert await said() == "not measured: no GPU has been read yet"
+    assert await said() == "not measured: no GPU of NVIDIA has been read yet"
 
     def measure(*read: View, why: str | None = None) -> None:
-        link.gpu_use.take("nvidia", gpu_line(*read, why=why), {})
+        link.gpu_use.take(gpu_line(*read, why=why), {})
 
     plain = {"utilisation": None}
     lost = gpu_reading(**plain, is_lost=True, memory_used=None, processes=None)
@@ -445,7 +445,7 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(m
 
     def measure(*read: View, why: str | None = None) -> None:
         jobs = desk.shell.engine.ledger.jobs
-        link.gpu_use.take("nvidia", gpu_line(*read, why=why), jobs)
+        link.gpu_use.take(gpu_line(*read, why=why), jobs)
 
     measure(why="no library")
     silent = "the declared memory of a gpu is not watched: no library"

@@ -48,8 +48,6 @@ def machine() -> Iterator[str]:
             yield from _file(device / name)
         for path in (device / "driver", *sorted(device.glob("drm/*/dev"))):
             yield from _any(path)
-    for path in sorted(Path("/sys/class/drm").glob("*")):
-        yield from _any(path)
 
 
 def _any(path: Path) -> Iterator[str]:

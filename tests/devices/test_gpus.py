@@ -3,7 +3,6 @@ the variables that name them to the runtimes of their vendors, and the numbers o
 
 import os
 import re
-import shutil
 import stat
 import subprocess
 import sys
@@ -18,8 +17,7 @@ from drfd.devices import driver_files
 from drfd.devices.driver_files import read_each
 from drfd.devices.gpu import GpuFault
 from drfd.devices.gpus import Gpu, GpuLost, automatic, find_gpus, gpus_named
-from drfd.devices.roster import Roster
-from drfd.devices.roster_file import RosterFile, numbers_of
+from drfd.devices.nvidia import Memory
 from drfd.devices.variables import variables_for
 from drfd.linux.device_nodes import BLOCK, DeviceNode, is_basic, node_at, show_node
 from tests.gpu_machines import names, unfold
@@ -84,15 +82,6 @@ def test_partitions_of_one_gpu_of_amd_are_gpus_of_their_own(tmp_path):
         ("2", "0000:63:00.1", "226:144", ""),
         ("3", "0000:63:00.2", "226:145", ""),
     ]
-
-
-def test_gpus_of_intel_are_found_by_their_drivers(tmp_path):
-    found = find_gpus(unfold("intel-discrete-and-integrated", tmp_path))
-    assert rows(found) == [
-        ("0", "Intel 8086:4680", None, "0000:00:02.0", None, "226:0 226:128"),
-        ("1", "Intel 8086:56a0", None, "0000:03:00.0", None, "226:1 226:129"),
-    ]
-    assert [gpu.name for gpu in automatic(found)] == ["1"]
 
 
 @pytest.mark.slow
@@ -209,9 +198,7 @@ def same(value: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": value, "HIP_VISIBLE_DEVICES": value, **ORDER}
 
 
-@pytest.mark.parametrize(
-    "machine", ["two-nvidia-desktop", "intel-discrete-and-integrated", "no-gpu"], indirect=True
-)
+@pytest.mark.parametrize("machine", ["two-nvidia-desktop", "no-gpu"], indirect=True)
 @pytest.mark.parametrize("hidden", ["", "0 1"])
 def test_a_job_without_a_gpu_is_shown_none(machine, hidden):
     assert variables(machine, "", hidden) == same("-1")
@@ -263,19 +250,12 @@ def test_rocr_takes_indices_in_the_order_of_kfd(machine):
 @on("mixed")
 def test_the_lists_differ_only_where_both_vendors_are_visible(machine):
     nvidia = "GPU-dba9c788-0930-b476-97a6-3ab75f765397"
-    assert variables(machine, "0", hidden="1 3") == same(nvidia)
-    assert variables(machine, "1", hidden="0 3") == same("0")
+    assert variables(machine, "0", hidden="1") == same(nvidia)
+    assert variables(machine, "1", hidden="0") == same("0")
     seen = {"HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
-    assert variables(machine, "0") == same(nvidia) | seen | {}
+    assert variables(machine, "0") == same(nvidia) | seen
     assert variables(machine, "1") == same("0") | {"CUDA_VISIBLE_DEVICES": "-1"}
     assert variables(machine, "0 1") == same("0") | {"CUDA_VISIBLE_DEVICES": nvidia}
-
-
-@on("intel-discrete-and-integrated")
-def test_level_zero_counts_by_address_what_is_visible(machine):
-    mask = {"ZE_AFFINITY_MASK": "1", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
-    assert variables(machine, "1") == same("-1") | mask
-    assert variables(machine, "1", hidden="0") == same("-1")
 
 
 # -- device nodes -------------------------------------------------------------------------
@@ -323,10 +303,6 @@ def test_a_node_of_another_name_is_basic_if_jobs_cannot_start_without_it(tmp_pat
 NVIDIA = "proc/driver/nvidia"
 
 
-def faults(gpus: tuple[Gpu, ...]) -> dict[str, str]:
-    return {gpu.name: gpu.fault for gpu in gpus}
-
-
 def change(path: Path, before: str, after: str) -> None:
     text = path.read_text()
     assert before in text
@@ -347,141 +323,22 @@ def desktop(tmp_path) -> Path:
     return unfold("two-nvidia-desktop", tmp_path)
 
 
-@pytest.fixture
-def divided(tmp_path) -> Path:
-    return unfold("mig-on-one-of-two", tmp_path)
-
-
 def test_a_reloaded_driver_gives_out_other_minors(desktop):
-    roster = Roster(desktop)
-    before = roster.look_up()
+    memory: Memory = {}
+    before = find_gpus(desktop, memory=memory)
     first, second = (desktop / f"{NVIDIA}/gpus/0000:{bus}:00.0/information" for bus in ("06", "07"))
     change(first, "Device Minor: \t 0", "Device Minor: \t 1")
     change(second, "Device Minor: \t 1", "Device Minor: \t 0")
     change(first, "GPU-c7b57be0", "GPU-????????")
-    assert roster.look_up() == before, "files are not read again before the driver is"
+    assert find_gpus(desktop, memory=memory) == before, (
+        "files are not read again before the driver is"
+    )
     for bus in ("06", "07"):
         bind_anew(desktop, bus)
-    now = roster.look_up()
+    now = find_gpus(desktop, memory=memory)
     assert [nodes(gpu) for gpu in now] == ["195:1 226:1 226:128", "195:0 226:129 226:2"]
-    assert [gpu.uuid for gpu in now] == [gpu.uuid for gpu in before], "it is known from before"
-    assert faults(now) == {"0": "", "1": ""}
-
-
-def test_a_gpu_that_has_gone_does_not_leave_its_number_to_the_next(desktop):
-    """The next may be in use by another job under its own number."""
-    roster = Roster(desktop)
-    before = roster.look_up()
-    shutil.rmtree(desktop / f"{NVIDIA}/gpus/0000:06:00.0")
-    gone, stays = roster.look_up()
-    assert (gone.name, gone.nodes) == ("0", before[0].nodes)
-    assert gone.fault == "it is no longer there (nvidia, PCI address 0000:06:00.0)"
-    assert (stays.name, nodes(stays), stays.fault) == ("1", "195:1 226:129 226:2", "")
-    with pytest.raises(GpuLost, match="GPU 0: it is no longer there"):
-        gpus_named(["0"], (gone, stays))
-
-
-def test_gpus_are_known_while_their_driver_is_not_loaded(desktop):
-    """Else a job that starts meanwhile could open all of them afterwards."""
-    roster = Roster(desktop)
-    before = roster.look_up()
-    (desktop / NVIDIA).rename(desktop / "away")
-    meanwhile = roster.look_up()
-    assert [gpu.nodes for gpu in meanwhile] == [gpu.nodes for gpu in before]
-    assert all(gpu.fault for gpu in meanwhile)
-    (desktop / "away").rename(desktop / NVIDIA)
-    assert roster.look_up() == before
-
-
-def test_a_gpu_that_falls_off_the_bus_keeps_the_nodes_to_hide(desktop):
-    roster = Roster(desktop)
-    before = roster.look_up()
-    (desktop / f"{NVIDIA}/gpus/0000:07:00.0/information").write_text("")
-    bind_anew(desktop, "07")
-    fallen = roster.look_up()[1]
-    assert "is empty" in fallen.fault
-    assert fallen.nodes == before[1].nodes
-
-
-def test_another_gpu_in_the_same_slot_is_not_the_same(desktop):
-    roster = Roster(desktop)
-    roster.look_up()
-    path = desktop / f"{NVIDIA}/gpus/0000:06:00.0/information"
-    change(path, "GPU-c7b57be0", "GPU-00000000")
-    bind_anew(desktop, "06")
-    assert faults(roster.look_up()) == {
-        "0": "there is another GPU at 0000:06:00.0 now: GPU-00000000-94ff-d352-a59b-d0ee00aeed43",
-        "1": "",
-    }
-
-
-def test_a_gpu_that_was_never_seen_takes_no_number_from_another(desktop, tmp_path):
-    """Jobs may have that one by its number."""
-    late = desktop / f"{NVIDIA}/gpus/0000:06:00.0"
-    late.rename(desktop / "late")
-    roster = Roster(desktop, RosterFile(tmp_path))
-    assert [(gpu.name, gpu.pci) for gpu in roster.look_up()] == [("0", "0000:07:00.0")]
-    (desktop / "late").rename(late)
-    found = [(gpu.name, gpu.pci) for gpu in roster.look_up()]
-    assert found == [("0", "0000:07:00.0"), ("1", "0000:06:00.0")]
-
-
-def test_numbers_outlast_the_process_that_has_given_them(desktop, tmp_path):
-    before = Roster(desktop, RosterFile(tmp_path)).look_up()
-    shutil.rmtree(desktop / f"{NVIDIA}/gpus/0000:06:00.0")
-    gone, stays = Roster(desktop, RosterFile(tmp_path)).look_up()
-    assert (gone.name, bool(gone.fault), gone.nodes) == ("0", True, before[0].nodes)
-    assert (stays.name, stays.fault, stays.nodes) == ("1", "", before[1].nodes)
-    # Others number the same ones alike.
-    numbers = numbers_of(RosterFile(tmp_path).read())
-    assert [(gpu.name, gpu.pci) for gpu in find_gpus(desktop, numbers=numbers)] == [
-        ("1", "0000:07:00.0")
-    ]
-    assert [gpu.name for gpu in Roster(desktop, RosterFile(tmp_path / "no")).look_up()] == ["0"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace('"boot_id": "', '"boot_id": "x'),
-        lambda text: text[:-5],
-        lambda text: "[]",
-        lambda text: "[" * 100_000,
-        lambda text: text.replace('"name": "0"', '"name": "x"'),
-        lambda text: text.replace('"pci"', '"place"'),
-    ],
-    ids=["of-another-boot", "cut-off", "a-list", "deep", "not-a-number", "of-another-version"],
-)
-def test_a_file_of_another_boot_or_a_damaged_one_counts_as_none(desktop, tmp_path, change):
-    Roster(desktop, RosterFile(tmp_path)).look_up()
-    file = tmp_path / "gpus.json"
-    text = file.read_text()
-    assert RosterFile(tmp_path).read() != ()
-    file.write_text(change(text))
-    assert RosterFile(tmp_path).read() == ()
-    Roster(desktop, RosterFile(tmp_path)).look_up()
-    assert file.read_text() == text
-
-
-def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided):
-    roster = Roster(divided)
-    roster.look_up()
-    above = divided / f"{NVIDIA}/capabilities/gpu1/mig"
-    (above / "gi3").rename(above / "gi2")
-    lost = "MIG divides it otherwise now (nvidia, PCI address 0000:31:00.0)"
-    assert faults(roster.look_up()) == {
-        "0:1:0": "",
-        "0:1:1": "",
-        "0:3:0": lost,
-        "1": "",
-        "0:2:0": "",
-    }
-    shutil.rmtree(above)
-    assert faults(roster.look_up()) == {
-        **dict.fromkeys(("0:1:0", "0:1:1", "0:3:0", "0:2:0"), lost),
-        "0": "",
-        "1": "",
-    }
+    assert [gpu.uuid for gpu in now] == [None, before[1].uuid]
+    assert [gpu.fault for gpu in now] == ["", ""]
 
 
 # -- files of drivers that hang -----------------------------------------------------------
@@ -522,11 +379,11 @@ def hanging(monkeypatch) -> Iterator[list[subprocess.Popen[bytes]]]:
 )
 def test_a_reader_that_cannot_run_says_nothing_of_the_driver(tmp_path, monkeypatch, program, why):
     """Python may be where only root can read: then its own files are missing for nobody."""
-    roster = Roster(unfold("two-nvidia-desktop", tmp_path))
+    root = unfold("two-nvidia-desktop", tmp_path)
     monkeypatch.setattr(sys, "executable", program)
     text = f"cannot ask NVIDIA's driver: {program} does not run as uid {os.getuid()}: {why}"
     with pytest.raises(HostError, match=f"^{re.escape(text)}$"):
-        roster.look_up()
+        find_gpus(root)
 
 
 @pytest.mark.slow

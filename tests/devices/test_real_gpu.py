@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 import pytest
 
 from drfd.devices.gpus import Gpu, find_gpus
-from drfd.devices.roster import Roster
+from drfd.devices.nvidia import Memory
 from drfd.launcher.confinement.device_program import device_program
 from drfd.launcher.gpu_meter.reading import names_processes
 from drfd.linux import syscalls
@@ -438,8 +438,8 @@ def test_the_nodes_of_gpus_are_in_dev(gpus) -> str:
     there = {node_at(path): str(path) for path in paths}
     found = {node: there.get(node) for gpu in whole for node in gpu.nodes}
     assert None not in found.values(), found
-    roster = Roster()
-    first, second = roster.look_up(), roster.look_up()
+    memory: Memory = {}
+    first, second = find_gpus(memory=memory), find_gpus(memory=memory)
     assert first == second
     assert [gpu.nodes for gpu in first if gpu.vendor == "nvidia"] == [gpu.nodes for gpu in gpus]
     return ", ".join(f"{show_node(node)} is {path}" for node, path in found.items())

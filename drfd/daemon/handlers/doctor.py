@@ -229,11 +229,11 @@ def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
     if GPU not in own_countables(site) or not link.hello:
         return {}
     gpus = link.gpu_use.gpus()
-    parts = [f"not measured: {why}" for _, why in sorted(link.gpu_use.why.items())]
+    parts = [f"not measured: {link.gpu_use.why}"] if link.gpu_use.why else []
     if gpus:
         count = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
         parts.insert(0, f"measured on {count}{_missing_figures(gpus)}")
-    return {_GPU_USE: "; ".join(parts) or "not measured: no GPU has been read yet"}
+    return {_GPU_USE: "; ".join(parts) or "not measured: no GPU of NVIDIA has been read yet"}
 
 
 def gpu_memory_control(site: Site, link: Link) -> dict[str, str]:
@@ -252,7 +252,7 @@ def gpu_keepings(site: Site, link: Link) -> dict[str, Keeping]:
     """Return how it is kept on each GPU that is given out."""
     names = dict(site.rules.axes.instances).get(GPU, ())
     if not link.hello:
-        return keepings(names, [], {"": "the launcher is away"})
+        return keepings(names, [], "the launcher is away")
     limited: list[str] = link.hello.get("limits_gpus", [])
     # Slices have one address, and no driver of slices limits their memory.
     whole = [gpu for gpu in link.gpus.known if gpu.pci in limited and ":" not in gpu.name]

@@ -10,14 +10,12 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from drfd.common.errors import HostError
 from drfd.daemon.countable import Countables
-from drfd.devices.gpus import GPU, Gpu, gpus_named
+from drfd.devices.gpus import GPU, Gpu, find_gpus, gpus_named
 from drfd.devices.kernel_files import numa_node
-from drfd.devices.roster import Roster
-from drfd.devices.roster_file import RosterFile
+from drfd.devices.nvidia import Memory
 from drfd.devices.variables import variables_for
 from drfd.launcher.protocol import Devices
 from drfd.linux.device_nodes import DeviceNode, node_at, show_node
@@ -47,22 +45,20 @@ class Grant:
     memory_bytes: int = 0
 
 
-class GpuRoster:
+class MachineGpus:
     """The GPUs of this machine, looked up beside the loop, because a driver may take seconds to
     answer."""
 
-    def __init__(self, directory: Path | None = None) -> None:
-        """`directory` has the file with the GPUs that have been seen, if they are to be remembered
-        over a restart."""
-        self._roster = Roster(file=None if directory is None else RosterFile(directory))
+    def __init__(self, known: tuple[Gpu, ...] = ()) -> None:
+        self._memory: Memory = {}
         self._lock = asyncio.Lock()
         #: All GPUs as they were when they could be looked up last.
-        self.known = self._roster.known
+        self.known = known
 
     async def look_up(self) -> None:
         """Look all GPUs up, in the order of calls. Raises HostError."""
         async with self._lock:
-            self.known = await asyncio.to_thread(self._roster.look_up)
+            self.known = await asyncio.to_thread(find_gpus, with_links=False, memory=self._memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +135,10 @@ class DeviceTable:
 
     def _gpus(self, grant: Grant) -> tuple[list[Gpu], list[Gpu], list[Gpu]]:
         """Return the GPUs of the job, those that are hidden from it, and those that are given out
-        to nobody and stay visible. All are empty where no GPU is known, so that the numbers may
-        stand for something else."""
+        to nobody and stay visible. All are empty where the configuration has numbers and no GPU is
+        known: these may stand for something else."""
         found = self.gpus
-        if not found:
+        if not found and not any(each.is_auto for each in self.countables):
             return [], [], []
         try:
             mine = list(gpus_named(grant.given, found))

@@ -45,8 +45,8 @@ from drfd.daemon.launcher_link.device_table import (
     DevicesTaken,
     DeviceTable,
     Found,
-    GpuRoster,
     Grant,
+    MachineGpus,
 )
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.lender import CORES, DISKS, Send, lends
@@ -110,12 +110,12 @@ class Link:
         settings: messages.LaunchSettings,
         meter: Meter,
         nodes: Nodes = ALL_NODES,
-        gpus: GpuRoster | None = None,
+        gpus: MachineGpus | None = None,
     ) -> None:
         """`nodes` are those on which this launcher runs jobs."""
         self.settings = settings
         #: The GPUs of this machine.
-        self.gpus = gpus or GpuRoster()
+        self.gpus = gpus or MachineGpus()
         self.nodes = nodes
         #: Set while there is a node: without one no launcher is looked for.
         self._has_nodes = asyncio.Event()
@@ -787,7 +787,7 @@ class LauncherConnection:
         with suppress(HostError):
             await self._link.gpus.look_up()
         use, engine = self._link.gpu_use, self._engine
-        use.take(report.driver, report.line, engine.ledger.jobs, self._link.gpus.known)
+        use.take(report.line, engine.ledger.jobs, self._link.gpus.known)
         listed = dict(engine.rules.axes.instances).get(GPU, ())
         used = {(GPU, each): users for each, users in use.used_outside(listed).items()}
         if engine.see_instances(used):

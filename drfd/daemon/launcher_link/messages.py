@@ -375,10 +375,9 @@ class ExecReport(Struct, tag_field="report", tag="exec", frozen=True, kw_only=Tr
 
 
 class GpusReport(Struct, tag_field="report", tag="gpus", frozen=True, kw_only=True):
-    """A line of the process that measures the GPUs of one driver. It has no rights, so the launcher
+    """A line of the process that measures GPUs. It has no rights, so the launcher
     passes it on as it is."""
 
-    driver: str
     line: str
 
 

@@ -1,4 +1,4 @@
-"""The use of each GPU, and by which jobs: the latest lines of the launcher's measuring processes.
+"""The use of each GPU, and by which jobs: the latest line of the launcher's process that measures.
 
 `launcher.gpu_meter.reading` describes a line. A process belongs to a job by its cgroup, or, where
 jobs have none, by the runner that it descends from. Everything here was said by a process without
@@ -22,9 +22,7 @@ from drfd.core.decisions.outcome import GPU_READINGS
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import Job
 from drfd.daemon.monitoring.meter import GPUS_STALE_S, PERIOD_S, GpuShare, Meter
-from drfd.devices import gpu as vendors
-from drfd.devices.amd import UNPLACED
-from drfd.devices.gpus import GPU, Gpu
+from drfd.devices.gpu import GPU, NVIDIA, Gpu
 from drfd.host import measurements
 from drfd.linux.user_database import LocalAccounts
 
@@ -33,10 +31,6 @@ log = logging.getLogger("drfd")
 #: From so much on a GPU counts as used outside drfd: bytes of memory, and the part of all of its
 #: memory, whichever is more; or percent of its time.
 _LEAST_BYTES, _LEAST_PART, _LEAST_PERCENT = 1 << 30, 10, 25
-
-
-#: Driver, as the launcher calls it → vendors of the GPUs that it measures.
-_VENDORS = {"nvidia": (vendors.NVIDIA,), "drm": (vendors.AMD, vendors.INTEL)}
 
 
 class GpuProcess(Struct, frozen=True):
@@ -144,39 +138,36 @@ def _sum(amounts: list[int | None]) -> int | None:
 
 
 class GpuUse:
-    """The latest readings of all drivers."""
+    """The latest readings."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._accounts = LocalAccounts()
-        #: Driver → when it was read, on the monotonic clock, and its GPUs.
-        self._latest: dict[str, tuple[float, list[MeasuredGpu]]] = {}
-        #: Driver → why nothing is measured, in a sentence.
-        self.why: dict[str, str] = {}
+        #: When the GPUs were read, on the monotonic clock.
+        self._read_s = 0.0
+        self._latest: list[MeasuredGpu] = []
+        #: Why nothing is measured, in a sentence, or "".
+        self.why = ""
         #: UUID or name of each GPU that was ever read → bytes that it has in all.
         self._sizes: dict[str, int] = {}
         self._has_logged = False
 
-    def take(
-        self, driver: str, line: str, jobs: Mapping[int, Job], known: Sequence[Gpu] = ()
-    ) -> None:
+    def take(self, line: str, jobs: Mapping[int, Job], known: Sequence[Gpu] = ()) -> None:
         """Take a line, and note the use of each attempt that is watched. `known` are the GPUs of
         this machine."""
         try:
             found = msgspec.json.decode(line, type=_Line)
         except msgspec.MsgspecError as error:
             if not self._has_logged:
-                log.error("event=gpus-not-understood driver=%s error=%s", driver, error)
+                log.error("event=gpus-not-understood error=%s", error)
             self._has_logged = True
             return
-        self.why.pop(driver, None)
-        if found.why is not None:
-            self.why[driver] = found.why
+        self.why = found.why or ""
         now_s = self._meter.mono()
         owners = _Owners(self._meter)
-        readings = found.gpus if found.why else named(found.gpus, known, driver)
+        readings = found.gpus if found.why else named(found.gpus, known)
         measured = [_measured(each, owners) for each in readings]
-        self._latest[driver] = now_s, measured
+        self._read_s, self._latest = now_s, measured
         for gpu in measured:
             if gpu.reading.memory_total is not None:
                 self._sizes.update(dict.fromkeys(gpu.names, gpu.reading.memory_total))
@@ -195,11 +186,9 @@ class GpuUse:
 
     def gpus(self) -> list[MeasuredGpu]:
         """Return the GPUs whose present use is known, in the order of their addresses."""
-        if not self._latest:
+        if not self._latest or self._read_s < self._meter.mono() - GPUS_STALE_S:
             return []
-        oldest_s = self._meter.mono() - GPUS_STALE_S
-        found = [each for at_s, gpus in self._latest.values() if at_s >= oldest_s for each in gpus]
-        return sorted(found, key=lambda gpu: (gpu.reading.pci, gpu.reading.slice or ""))
+        return sorted(self._latest, key=lambda gpu: (gpu.reading.pci, gpu.reading.slice or ""))
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the memory of each of the GPUs with these names, None where it is not known."""
@@ -232,25 +221,23 @@ class GpuUse:
         return self._accounts.name_of(uid) or f"uid {uid}"
 
 
-def named(readings: list[GpuSample], gpus: Sequence[Gpu], driver: str) -> list[GpuSample]:
-    """Return the readings with the names and UUIDs by which the configuration may call the GPUs,
-    without GPUs that are part of the processor: their memory is the machine's. GPUs of this driver
-    that were there and have gone, or cannot be used, count as lost."""
+def named(readings: list[GpuSample], gpus: Sequence[Gpu]) -> list[GpuSample]:
+    """Return the readings with the names and UUIDs by which the configuration may call the GPUs.
+    GPUs of NVIDIA that cannot be used count as lost."""
     known = {(gpu.pci, gpu.name.partition(":")[2]): gpu for gpu in gpus}
     found: list[GpuSample] = []
     for each in readings:
         gpu = known.get((each.pci, each.slice or ""))
         if gpu is None:
             found.append(each)
-        elif not gpu.is_integrated:
+        else:
             is_lost = each.is_lost or gpu.fault != ""
             uuid = gpu.uuid or each.uuid
             found.append(replace(each, name=gpu.name, uuid=uuid, is_lost=is_lost))
     read = {each.pci for each in readings}
     for gpu in gpus:
-        is_whole = ":" not in gpu.name and not gpu.pci.startswith(UNPLACED)
-        is_ours = gpu.vendor in _VENDORS.get(driver, ()) and not gpu.is_integrated
-        if gpu.fault and is_whole and is_ours and gpu.pci not in read:
+        is_whole = gpu.vendor == NVIDIA and ":" not in gpu.name
+        if gpu.fault and is_whole and gpu.pci not in read:
             unknown = (None, None, None, None)
             found.append(GpuSample(gpu.pci, gpu.uuid, *unknown, True, None, gpu.name))
     return found
@@ -328,14 +315,13 @@ class Keeping(NamedTuple):
 def keepings(
     names: Iterable[str],
     gpus: Sequence[MeasuredGpu],
-    why: Mapping[str, str],
+    why: str,
     by_kernel: Collection[str] = (),
 ) -> dict[str, Keeping]:
-    """Return how it is kept on each of the GPUs with these names. `why` says by driver why nothing
-    is measured, as `GpuUse` does; `by_kernel` are the GPUs whose memory the kernel limits."""
+    """Return how it is kept on each of the GPUs with these names. `why` says why nothing is
+    measured, as `GpuUse` does; `by_kernel` are the GPUs whose memory the kernel limits."""
     by_name = {name: gpu for gpu in gpus for name in gpu.names}
-    silent = "; ".join(each for _, each in sorted(why.items()))
-    silent = silent or f"nothing has been read of it in the last {GPUS_STALE_S:.0f} s"
+    silent = why or f"nothing has been read of it in the last {GPUS_STALE_S:.0f} s"
 
     def keeping(name: str) -> Keeping:
         if name in by_kernel:

@@ -121,18 +121,14 @@ def explain(error: OSError) -> str:
 
 def regions_of_gpus(directory: str) -> dict[str, str]:
     """Return PCI address → region of the memory of each GPU that the kernel can limit in cgroups
-    like this (kernel/cgroup/dmem.c). A GPU with memory in several regions is left out, because its
-    sum cannot be limited."""
-    found: dict[str, list[str]] = {}
+    like this (kernel/cgroup/dmem.c)."""
     lines = _read(directory, "dmem.max", str.splitlines) or []
-    for region in (line.partition(" ")[0] for line in lines):
-        # drm/0000:03:00.0/vram of amdgpu, drm/0000:03:00.0/vram0 of xe.
-        if match := _GPU_REGION.fullmatch(region):
-            found.setdefault(match[1], []).append(region)
-    return {pci: some[0] for pci, some in found.items() if len(some) == 1}
+    regions = (line.partition(" ")[0] for line in lines)
+    return {match[1]: match[0] for region in regions if (match := _GPU_REGION.fullmatch(region))}
 
 
-_GPU_REGION = re.compile(r"drm/([0-9a-f:.]+)/vram[0-9]*")
+#: The memory of a GPU by the name that amdgpu gives it.
+_GPU_REGION = re.compile(r"drm/([0-9a-f:.]+)/vram")
 
 
 class JobCgroup(Plain):

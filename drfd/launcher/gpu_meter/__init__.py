@@ -1,5 +1,5 @@
-"""How much memory and time of each GPU is used, and by which processes.
+"""How much memory and time of each GPU of NVIDIA is used, and by which processes.
 
 Calls of a GPU's driver may take seconds, or never return. So a separate process without root's
-rights makes them, one per kind of driver, and the launcher passes its lines on (`supervision.py`).
+rights makes them, and the launcher passes its lines on (`supervision.py`).
 """

@@ -1,6 +1,6 @@
-"""The process that measures the GPUs of one kind of driver, without root's rights.
+"""The process that measures NVIDIA's GPUs, without root's rights.
 
-    python -m drfd.launcher.gpu_meter nvidia|drm
+    python -m drfd.launcher.gpu_meter
 
 It writes a line every PERIOD_S seconds to standard output, and ends with its parent.
 """
@@ -13,29 +13,24 @@ import sys
 import time
 from contextlib import suppress
 
-from drfd.launcher.gpu_meter.drm import DrmGpus
-from drfd.launcher.gpu_meter.kinds import DRM, NVIDIA, PERIOD_S
 from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
-from drfd.launcher.gpu_meter.reading import Unmeasured, encode
+from drfd.launcher.gpu_meter.reading import PERIOD_S, Unmeasured, encode
 from drfd.linux import syscalls
 from drfd.linux.own_process import NOBODY, be_killed_first, drop_rights
 
-#: To read the fdinfo of all users' processes (proc_pid_fdinfo(5)); capabilities(7) has the number.
-_CAP_SYS_PTRACE = 1 << 19
 
-
-def main(kind: str) -> None:
+def main() -> None:
     parent = os.getppid()
     try:
         with suppress(OSError):
             be_killed_first()
-        _give_up_rights(keep=_CAP_SYS_PTRACE if kind == DRM else 0)
+        _give_up_rights()
         # A change of uid has taken the signal away (prctl(2)).
         syscalls.set_parent_death_signal(signal.SIGKILL)
         if os.getppid() != parent:
             return
         # Other parties' code is loaded without root's rights.
-        gpus = NvidiaGpus() if kind == NVIDIA else DrmGpus()
+        gpus = NvidiaGpus()
         while True:
             _write(encode(gpus.read()))
             time.sleep(PERIOD_S)
@@ -52,15 +47,15 @@ def _write(line: bytes) -> None:
         line = line[os.write(sys.stdout.fileno(), line) :]
 
 
-def _give_up_rights(keep: int) -> None:
-    """Become nobody, with no capability but `keep`, and with no way to gain any. Raises OSError.
+def _give_up_rights() -> None:
+    """Become nobody, with no capability and no way to gain any. Raises OSError.
 
     An ordinary user's process keeps its uid, which is that of all jobs there."""
     if os.getuid() == 0:
-        drop_rights(NOBODY, NOBODY, [], keep=keep)
+        drop_rights(NOBODY, NOBODY, [])
     syscalls.set_no_new_privileges()
     syscalls.set_dumpable(False)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,6 +1,6 @@
-"""The launcher's side of the processes that measure GPUs: it starts, reads and replaces them.
+"""The launcher's side of the process that measures GPUs: it starts, reads and replaces it.
 
-The launcher never waits for one of them. A process that is silent for SILENT_S seconds, or writes
+The launcher never waits for it. A process that is silent for SILENT_S seconds, or writes
 something that is no line, is killed, and another one is started a while after its end. One that
 the kernel cannot kill, because a driver's call does not return, is not replaced until it ends.
 """
@@ -14,24 +14,26 @@ import sys
 import time
 from collections.abc import Callable
 
-from drfd.launcher.gpu_meter.kinds import DRM, MAX_LINE_BYTES, NVIDIA, PERIOD_S, is_present
+from drfd.launcher.gpu_meter.reading import MAX_LINE_BYTES, PERIOD_S
 from drfd.launcher.protocol import GPUS, Message
 from drfd.launcher.system.background import BackgroundWork
 
 log = logging.getLogger("drfd.launcher")
 
+#: There while NVIDIA's driver is loaded.
+_DRIVER = "/proc/driver/nvidia/version"
 #: Seconds without a line after which a process is killed.
 SILENT_S = 30.0
 #: Seconds of pause before a process is replaced: the first, and the longest.
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 300.0
 #: Seconds that a process must live for the next pause to be short again.
 _LONG_LIFE_S = 600.0
-#: Seconds until it is looked again whether the machine has such a GPU.
+#: Seconds until it is looked again whether the driver is loaded.
 _LOOK_S = 60.0
 
 
-class GpuMeters:
-    """The processes of all kinds of GPUs that the machine has. They run while they are wanted."""
+class GpuMeter:
+    """The process that measures. It runs while it is wanted and there is a driver."""
 
     def __init__(
         self,
@@ -39,35 +41,9 @@ class GpuMeters:
         selector: selectors.BaseSelector,
         send: Callable[[Message], None],
     ) -> None:
-        self._meters = [_Meter(kind, background, selector, send) for kind in (NVIDIA, DRM)]
-
-    def turn(self, on: bool) -> None:
-        for meter in self._meters:
-            meter.turn(on)
-
-    def pause_s(self) -> float | None:
-        """Return the seconds until something is due, or None if nothing is."""
-        due = min((each.due_s for each in self._meters if each.due_s is not None), default=None)
-        return None if due is None else max(0.0, due - time.monotonic())
-
-    def run_due(self) -> None:
-        for meter in self._meters:
-            meter.run_due()
-
-
-class _Meter:
-    """The process of one kind of GPU."""
-
-    def __init__(
-        self,
-        kind: str,
-        background: BackgroundWork,
-        selector: selectors.BaseSelector,
-        send: Callable[[Message], None],
-    ) -> None:
-        self._kind, self._background, self._selector, self._send = kind, background, selector, send
+        self._background, self._selector, self._send = background, selector, send
         #: When to look again, on the monotonic clock: to start a process, or whether it is silent.
-        self.due_s: float | None = None
+        self._due_s: float | None = None
         self._is_wanted = False
         #: The process, until its end, and its standard output, until it is killed.
         self._pid: int | None = None
@@ -78,27 +54,31 @@ class _Meter:
         self._is_logged = False
 
     def turn(self, on: bool) -> None:
-        if on and self._pid is None and self.due_s is None:
-            self._pause_s, self.due_s = _PAUSE_S, time.monotonic()
+        if on and self._pid is None and self._due_s is None:
+            self._pause_s, self._due_s = _PAUSE_S, time.monotonic()
         elif not on:
             self._kill()
         self._is_wanted = on
 
+    def pause_s(self) -> float | None:
+        """Return the seconds until something is due, or None if nothing is."""
+        return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
+
     def run_due(self) -> None:
         now_s = time.monotonic()
-        if self.due_s is None or self.due_s > now_s:
+        if self._due_s is None or self._due_s > now_s:
             return
         if self._pid is not None:
             self._replace(f"it was silent for {SILENT_S:.0f} s")
-        elif not is_present(self._kind):
-            self.due_s = now_s + _LOOK_S
+        elif not is_present():
+            self._due_s = now_s + _LOOK_S
         else:
             self._start(now_s)
 
     def _start(self, now_s: float) -> None:
         out, into = os.pipe()
         try:
-            self._pid = self._background.start(lambda: _become(self._kind, into), self._ended, into)
+            self._pid = self._background.start(lambda: _become(into), self._ended, into)
         except OSError as error:
             os.close(out)
             self._log(f"it could not be started: {error.strerror}")
@@ -109,7 +89,7 @@ class _Meter:
         self._out, self._unread = out, b""
         os.set_blocking(out, False)
         self._selector.register(out, selectors.EVENT_READ, lambda: self._read(out))
-        self._began_s, self.due_s = now_s, now_s + SILENT_S
+        self._began_s, self._due_s = now_s, now_s + SILENT_S
 
     def _read(self, out: int) -> None:
         try:
@@ -125,12 +105,12 @@ class _Meter:
             return
         now_s = time.monotonic()
         if lines:
-            self.due_s = now_s + SILENT_S
+            self._due_s = now_s + SILENT_S
         # However much it writes, the controller gets at most a line in half a period.
         if lines and now_s - self._reported_s >= PERIOD_S / 2:
             self._reported_s = now_s
             line = lines[-1].decode(errors="replace")
-            self._send({"report": GPUS, "driver": self._kind, "line": line})
+            self._send({"report": GPUS, "line": line})
 
     def _ended(self) -> None:
         if self._out is not None:
@@ -148,7 +128,7 @@ class _Meter:
 
     def _kill(self) -> None:
         """Kill the process without waiting for its end."""
-        self.due_s = None
+        self._due_s = None
         if self._out is not None:
             self._selector.unregister(self._out)
             os.close(self._out)
@@ -159,22 +139,27 @@ class _Meter:
     def _log(self, why: str) -> None:
         if not self._is_logged:
             self._is_logged = True
-            log.warning("event=gpu-meter-replaced kind=%s error=%s", self._kind, why)
+            log.warning("event=gpu-meter-replaced error=%s", why)
 
     def _put_off(self, now_s: float) -> None:
         """Have another process started after a pause."""
         if now_s - self._began_s > _LONG_LIFE_S:
             self._pause_s, self._is_logged = _PAUSE_S, False
-        self.due_s = now_s + self._pause_s
+        self._due_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
 
 
-def _become(kind: str, into: int) -> None:
+def is_present() -> bool:
+    """Return whether the driver of the GPUs that are measured is loaded."""
+    return os.path.exists(_DRIVER)
+
+
+def _become(into: int) -> None:
     """Execute the program that measures, with `into` as its standard output."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(into, 1)
     os.dup2(nothing, 2)
-    command = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter", kind]
+    command = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter"]
     os.chdir("/")
     os.execv(sys.executable, command)

@@ -100,8 +100,8 @@ FRESH_V2 = {
     },
     # Two cards of one region each, one of two tiles, and something else (Linux 6.14).
     "dmem": {
-        "dmem.max": "drm/0000:03:00.0/vram0 max\ndrm/0000:c6:00.0/vram max\n"
-        "drm/0000:0a:00.0/vram0 max\ndrm/0000:0a:00.0/vram1 max\ndrm/card1/stolen max"
+        "dmem.max": "drm/0000:03:00.0/vram max\ndrm/0000:c6:00.0/vram max\n"
+        "drm/card1/stolen max"
     },
 }  # fmt: skip
 
@@ -663,19 +663,16 @@ ONE_GPU = {"memory": (("0000:03:00.0", 1 << 30),)}
 
 @on_v2
 def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel):
-    """In whole pages. A card of two regions has no limit of their sum, and NVIDIA's has no region:
-    of these the use is measured alone."""
+    """In whole pages. Of others, such as NVIDIA's, the use is measured alone."""
     kernel.open(and_="dmem")
     (kernel.parent / "dmem.max").write_text(kernel.FRESH["dmem"]["dmem.max"])
     assert kernel.place.limitable_gpus() == {"0000:03:00.0", "0000:c6:00.0"}
-    own = ("0000:03:00.0", "0000:c6:00.0", "0000:0a:00.0", "0000:01:00.0")
+    own = ("0000:03:00.0", "0000:c6:00.0", "0000:01:00.0")
     limit = (20 << 30) + 5
     kernel.create(memory=tuple((pci, limit) for pci in own))
     assert kernel.read("dmem.max").splitlines() == [
-        f"drm/0000:03:00.0/vram0 {20 << 30}",
+        f"drm/0000:03:00.0/vram {20 << 30}",
         f"drm/0000:c6:00.0/vram {20 << 30}",
-        "drm/0000:0a:00.0/vram0 max",
-        "drm/0000:0a:00.0/vram1 max",
         "drm/card1/stolen max",
     ]
     kernel.create(key=(42, 1))
@@ -686,8 +683,8 @@ def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel):
 @on_v2
 def test_a_limit_of_a_gpu_that_the_kernel_does_not_take_stops_the_launch(kernel):
     kernel.open(and_="dmem")
-    kernel.insists["dmem.max"] = "drm/0000:03:00.0/vram0 max"
-    with pytest.raises(LimitFailed, match="vram0 1073741824 and reads drm"):
+    kernel.insists["dmem.max"] = "drm/0000:03:00.0/vram max"
+    with pytest.raises(LimitFailed, match="vram 1073741824 and reads drm"):
         kernel.create(**ONE_GPU)
     kernel.fails["dmem.max"] = errno.EINVAL
     with pytest.raises(LimitFailed, match="Invalid argument"):

@@ -1,13 +1,9 @@
-"""What GPUs are measured to do: NVIDIA's by the real process, with the real nvidia-ml-py and a
-library that stands for the driver's; AMD's and Intel's in trees of files as the kernel's documents
-and drivers lay them out (Documentation/gpu/drm-usage-stats.rst has the keys of fdinfo; those of
-each driver are in amdgpu_fdinfo.c, xe_drm_client.c and i915_drm_client.c below drivers/gpu/drm).
-And the launcher and the processes that measure, which may do whatever a driver does."""
+"""What GPUs are measured to do, by the real process with the real nvidia-ml-py and a library that
+stands for the driver's; and the launcher and its process, which may do whatever a driver does."""
 
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,202 +15,26 @@ from typing import Any
 
 import pytest
 
-from drfd.launcher.gpu_meter import drm, supervision
-from drfd.launcher.gpu_meter.drm import DrmGpus
-from drfd.launcher.gpu_meter.kinds import MAX_LINE_BYTES, NVIDIA
-from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, encode, process_reading
-from drfd.launcher.gpu_meter.supervision import GpuMeters
+from drfd.launcher.gpu_meter import supervision
+from drfd.launcher.gpu_meter.reading import (
+    MAX_LINE_BYTES,
+    GpuReading,
+    ProcessReading,
+    encode,
+    process_reading,
+)
+from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
-from drfd.linux import syscalls
 from gpu_machines import Nvml, a_library, as_answers, needs_nvml, recorded, without_gpus
 from launcher.rig import WAIT_S, LauncherProcess, lives, state_of, until
-
-# -- AMD's and Intel's --------------------------------------------------------------------
-
-
-AMD, INTEL = "0000:03:00.0", "0000:04:00.0"
-#: Not the pids of any processes.
-JOB, OTHER = 999999001, 999999002
-
-
-class Machine:
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        (root / "proc").mkdir()
-
-    def put(self, path: str, text: str) -> None:
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def gpu(self, node: int, vendor: str, pci: str, **files: str) -> None:
-        device = f"sys/class/drm/renderD{node}/device"
-        self.put(f"{device}/vendor", f"{vendor}\n")
-        self.put(f"{device}/uevent", f"DRIVER=any\nPCI_SLOT_NAME={pci}\n")
-        for name, text in files.items():
-            self.put(f"{device}/{name}", f"{text}\n")
-
-    def amd(self) -> None:
-        self.gpu(
-            128, "0x1002", AMD, mem_info_vram_used="1000", mem_info_vram_total="8000",
-            gpu_busy_percent="42", unique_id="0123456789abcdef",
-        )  # fmt: skip
-
-    def fdinfo(self, pid: int, fd: int, text: str) -> None:
-        self.put(f"proc/{pid}/fdinfo/{fd}", text)
-
-
-@pytest.fixture
-def machine(tmp_path) -> Machine:
-    return Machine(tmp_path)
-
-
-def process(pid: int, memory: int | None, utilisation: int | None = None) -> ProcessReading:
-    return {"pid": pid, "uid": None, "cgroups": [], "memory": memory, "utilisation": utilisation}
-
-
-def amdgpu(client: int, vram_kib: int, compute_ns: int = 0) -> str:
-    return (
-        "pos:\t0\nflags:\t02100002\nmnt_id:\t26\nino:\t590\ndrm-driver:\tamdgpu\n"
-        f"drm-client-id:\t{client}\ndrm-pdev:\t{AMD}\npasid:\t32771\n"
-        f"drm-total-vram:\t{vram_kib} KiB\ndrm-shared-vram:\t0\n"
-        f"drm-memory-vram:\t{vram_kib} KiB\ndrm-resident-vram:\t{vram_kib} KiB\n"
-        "drm-memory-gtt: \t2048 KiB\ndrm-resident-gtt:\t2048 KiB\n"
-        f"drm-engine-compute:\t{compute_ns} ns\ndrm-engine-gfx:\t0 ns\n"
-    )
-
-
-def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(machine):
-    """A descriptor that was duplicated is the same client."""
-    machine.amd()
-    machine.fdinfo(JOB, 3, amdgpu(7, 100))
-    machine.fdinfo(JOB, 4, amdgpu(7, 100))
-    machine.fdinfo(JOB, 5, amdgpu(8, 1))
-    machine.fdinfo(JOB, 6, "pos:\t0\nflags:\t02\n")
-    machine.fdinfo(OTHER, 3, "pos:\t0\n")
-    (gpu,) = DrmGpus(machine.root).read()
-    assert gpu["processes"] == [process(JOB, 101 << 10)]
-
-
-def test_a_client_that_several_processes_have_open_counts_once_for_the_first_of_them(machine):
-    """As after a fork, which inherits descriptors. What each opened itself is its own."""
-    machine.amd()
-    workers = range(OTHER, OTHER + 10)
-    machine.fdinfo(workers[1], 3, amdgpu(7, 100))
-    gpus = DrmGpus(machine.root)
-    assert gpus.read()[0]["processes"] == [process(workers[1], 100 << 10)]
-    for pid in workers:
-        machine.fdinfo(pid, 3, amdgpu(7, 100))
-    machine.fdinfo(workers[5], 4, amdgpu(8, 1))
-    seen = [gpus.read()[0]["processes"] for _ in range(5)]
-    assert seen[-1] == [process(workers[1], 100 << 10, 0), process(workers[5], 1 << 10)]
-    shutil.rmtree(machine.root / f"proc/{workers[1]}")
-    assert gpus.read()[0]["processes"] == [
-        process(workers[0], 100 << 10), process(workers[5], 1 << 10, 0)
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("processes", [1, 40])
-def test_a_flood_of_one_user_hides_no_use_by_others(machine, monkeypatch, processes):
-    """Its own use counts as far as it was seen, so the sum for Intel's GPU is not known."""
-    monkeypatch.setattr(drm, "_MOST_LOOKS", 50)
-    machine.gpu(128, "0x8086", INTEL)
-    flood = range(JOB - 100, JOB - 100 + processes)
-    for pid in flood:
-        # A directory of a process that forbids inspection is root's, and tells nothing.
-        machine.put(f"proc/{pid}/status", "Name:\tflood\nUid:\t1001\t0\t0\t0\n")
-        for fd in range(400 // processes):
-            machine.fdinfo(pid, fd, xe(pid * 1000 + fd, 1, busy=0, total=1))
-    machine.put(f"proc/{OTHER}/status", "Name:\tother\nUid:\t1002\t1002\t1002\t1002\n")
-    machine.fdinfo(OTHER, 3, xe(1, 10, busy=0, total=1000))
-    gpus = DrmGpus(machine.root)
-    for _ in range(7):
-        (gpu,) = gpus.read()
-        assert gpu["memory_used"] is None
-        by_pid = {each["pid"]: each["memory"] for each in gpu["processes"] or ()}
-        assert by_pid.pop(OTHER) == 10 << 10
-        assert 0 < sum(each or 0 for each in by_pid.values()) <= 50 << 10
-
-
-def test_a_process_that_computes_has_the_memory_that_kfd_counts(machine):
-    """`location_id` is the bus, the device and the function, as bits."""
-    machine.amd()
-    machine.put("sys/class/kfd/kfd/topology/nodes/0/gpu_id", "0\n")
-    machine.put("sys/class/kfd/kfd/topology/nodes/1/gpu_id", "4242\n")
-    machine.put("sys/class/kfd/kfd/topology/nodes/1/properties", "location_id 768\ndomain 0\n")
-    machine.put(f"sys/class/kfd/kfd/proc/{JOB}/vram_4242", "5000\n")
-    machine.put(f"sys/class/kfd/kfd/proc/{OTHER}/vram_4242", "0\n")
-    (gpu,) = DrmGpus(machine.root).read()
-    assert gpu["processes"] == [process(JOB, 5000)]
-
-
-def xe(client: int, vram_kib: int, busy: int, total: int) -> str:
-    return (
-        f"drm-driver:\txe\ndrm-client-id:\t{client}\ndrm-pdev:\t{INTEL}\n"
-        f"drm-total-vram0:\t{vram_kib} KiB\ndrm-resident-vram0:\t{vram_kib} KiB\n"
-        "drm-total-system:\t9 MiB\ndrm-resident-system:\t9 MiB\n"
-        f"drm-cycles-ccs:\t{busy}\ndrm-total-cycles-ccs:\t{total}\n"
-    )
-
-
-def test_of_intels_gpu_the_memory_in_use_is_what_processes_have(machine):
-    """The kernel tells no total. Utilisation is in the GPU's own cycles."""
-    machine.gpu(128, "0x8086", INTEL)
-    machine.fdinfo(JOB, 3, xe(1, 10, busy=100, total=1000))
-    machine.fdinfo(OTHER, 3, xe(2, 5, busy=0, total=1000))
-    gpus = DrmGpus(machine.root)
-    (gpu,) = gpus.read()
-    assert (gpu["memory_used"], gpu["memory_total"], gpu["utilisation"]) == (15 << 10, None, None)
-    machine.fdinfo(JOB, 3, xe(1, 10, busy=600, total=2000))
-    (gpu,) = gpus.read()
-    assert gpu["processes"] == [process(JOB, 10 << 10, 50), process(OTHER, 5 << 10, None)]
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
-def test_where_files_of_processes_are_closed_nobody_uses_it_alone(machine):
-    machine.gpu(128, "0x8086", INTEL)
-    machine.fdinfo(OTHER, 3, xe(1, 10, busy=1, total=2))
-    (machine.root / f"proc/{OTHER}/fdinfo").chmod(0)
-    (gpu,) = DrmGpus(machine.root).read()
-    (machine.root / f"proc/{OTHER}/fdinfo").chmod(0o700)
-    assert (gpu["processes"], gpu["memory_used"]) == (None, None)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root has something to give up")
-def test_its_process_keeps_no_right_of_roots_but_to_look_at_processes():
-    command = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter", "drm"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/") as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["why"] is None
-        text = Path(f"/proc/{process.pid}/status").read_text()
-        process.kill()
-    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
-    assert {*status["Uid"].split(), *status["Gid"].split()} == {"65534"}
-    # A container may have taken it from root.
-    looks = syscalls.capabilities().permitted & 1 << 19
-    assert int(status["CapPrm"], 16) == int(status["CapEff"], 16) == looks
-    assert (int(status["CapInh"], 16), status["NoNewPrivs"]) == (0, "1")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root has something to give up")
-def test_nvidias_package_is_not_loaded_by_root():
-    with TemporaryDirectory(prefix="drfd-test-", dir="/var/tmp") as name:
-        os.chmod(name, 0o755)
-        Path(name, "pynvml.py").write_text("import os\nraise OSError(f'uid {os.getuid()}')\n")
-        done = subprocess.run(
-            [each for each in _MEASURE if each != "-I"],
-            env={**os.environ, "PYTHONPATH": name}, cwd="/", capture_output=True, timeout=60,
-        )  # fmt: skip
-    assert json.loads(done.stdout)["why"] == "OSError: uid 65534"
-
 
 # -- NVIDIA's -----------------------------------------------------------------------------
 
 
 #: Error codes of nvml.h.
 NOT_SUPPORTED, NO_PERMISSION, LOST, NO_FUNCTION, MISMATCH, UNKNOWN = 3, 4, 15, 13, 18, 999
-_MEASURE = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter", "nvidia"]
+_MEASURE = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter"]
 _OURS = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
 in_first_pids = pytest.mark.skipif(not _OURS, reason="pids here are not the driver's")
 
@@ -435,6 +255,18 @@ def test_it_runs_without_roots_rights_and_cannot_gain_them(nvml, measure):
         assert status["Groups"].strip() == ""
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has something to give up")
+def test_nvidias_package_is_not_loaded_by_root():
+    with TemporaryDirectory(prefix="drfd-test-", dir="/var/tmp") as name:
+        os.chmod(name, 0o755)
+        Path(name, "pynvml.py").write_text("import os\nraise OSError(f'uid {os.getuid()}')\n")
+        done = subprocess.run(
+            [each for each in _MEASURE if each != "-I"],
+            env={**os.environ, "PYTHONPATH": name}, cwd="/", capture_output=True, timeout=60,
+        )  # fmt: skip
+    assert json.loads(done.stdout)["why"] == "OSError: uid 65534"
+
+
 # -- the line of a process that measures --------------------------------------------------
 
 
@@ -489,7 +321,7 @@ def test_what_a_user_calls_a_process_or_a_cgroup_is_no_line_of_the_kernels(monke
 
 
 class Stage:
-    """The launcher's loop with only these meters in it."""
+    """The launcher's loop with only the meter in it."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._pids = directory / "pids"
@@ -498,24 +330,21 @@ class Stage:
         self.background = BackgroundWork(self.selector)
         self.reports: list[Message] = []
         self.longest_turn_s = 0.0
-        monkeypatch.setattr(supervision, "is_present", lambda kind: kind == NVIDIA)
-        self.meters = GpuMeters(self.background, self.selector, self.reports.append)
-        self.meters._meters = [each for each in self.meters._meters if each._kind == NVIDIA]
+        monkeypatch.setattr(supervision, "is_present", lambda: True)
+        self.meter = GpuMeter(self.background, self.selector, self.reports.append)
         self._patch = monkeypatch
         monkeypatch.setattr(supervision, "_PAUSE_S", 0.01)
         monkeypatch.setattr(supervision, "_MAX_PAUSE_S", 0.05)
-        for meter in self.meters._meters:
-            meter._pause_s = 0.01
+        self.meter._pause_s = 0.01
 
     def begin(self, work: Callable[[int], object]) -> None:
-        def become(kind: str, into: int) -> None:
-            assert kind == NVIDIA
+        def become(into: int) -> None:
             with self._pids.open("a") as file:
                 file.write(f"{os.getpid()}\n")
             work(into)
 
         self._patch.setattr(supervision, "_become", become)
-        self.meters.turn(True)
+        self.meter.turn(True)
 
     @property
     def pids(self) -> list[int]:
@@ -533,18 +362,18 @@ class Stage:
             self.turn()
 
     def turn(self) -> None:
-        pause_s = self.meters.pause_s()
+        pause_s = self.meter.pause_s()
         chosen = self.selector.select(0.05 if pause_s is None else min(0.05, pause_s))
         before_s = time.monotonic()
         for key, _ in chosen:
             if key.fd in self.selector.get_map():
                 key.data()
-        self.meters.run_due()
+        self.meter.run_due()
         self.longest_turn_s = max(self.longest_turn_s, time.monotonic() - before_s)
 
     def end(self) -> None:
         self._patch.undo()
-        self.meters.turn(False)
+        self.meter.turn(False)
         for pid in list(self.background._live):
             os.kill(pid, signal.SIGKILL)
         self.run_until(lambda: not self.background._live)
@@ -570,7 +399,7 @@ def test_a_silent_process_is_killed_and_replaced(stage, monkeypatch, caplog):
     stage.run_until(lambda: len(stage.pids) >= 3)
     stage.run_until(lambda: not lives(stage.pids[0]))
     assert [record.message for record in caplog.records] == [
-        "event=gpu-meter-replaced kind=nvidia error=it was silent for 0 s"
+        "event=gpu-meter-replaced error=it was silent for 0 s"
     ]
 
 
@@ -619,7 +448,7 @@ def test_a_process_that_cannot_be_killed_is_replaced_when_it_has_ended(stage, mo
     stage.begin(hang)
     stage.run_until(lambda: kills)
     stage.run_for(0.2)
-    assert (len(stage.pids), len(kills), stage.meters.pause_s()) == (1, 1, None)
+    assert (len(stage.pids), len(kills), stage.meter.pause_s()) == (1, 1, None)
     os.kill(kills[0], signal.SIGKILL)
     stage.run_until(lambda: len(stage.pids) == 2)
 
@@ -633,21 +462,18 @@ def test_when_it_is_turned_off_reports_and_process_end_at_once(stage):
 
     stage.begin(talk)
     stage.run_until(lambda: stage.reports)
-    stage.meters.turn(False)
+    stage.meter.turn(False)
     count = len(stage.reports)
     stage.run_until(lambda: not lives(stage.pids[0]))
     stage.run_for(0.1)
-    assert (len(stage.reports), len(stage.pids), stage.meters.pause_s()) == (count, 1, None)
-    stage.meters.turn(True)
+    assert (len(stage.reports), len(stage.pids), stage.meter.pause_s()) == (count, 1, None)
+    stage.meter.turn(True)
     stage.run_until(lambda: len(stage.reports) > count)
 
 
 # -- the launcher as a program ------------------------------------------------------------------
 
-_PRESENT = (
-    "from drfd.launcher.gpu_meter import supervision as s; "
-    "s.is_present = lambda kind: kind == 'nvidia'\n"
-)
+_PRESENT = "from drfd.launcher.gpu_meter import supervision as s; s.is_present = lambda: True\n"
 
 
 @pytest.fixture
@@ -671,7 +497,7 @@ def test_a_launcher_measures_for_who_asks(launcher, answers):
     answers.answer("gpu 0000:01:00 GPU-a 1000 400 35 0")
     controller = launcher.connect()
     controller.send({"cmd": "measure-gpus", "on": True})
-    report = controller.take("gpus", driver="nvidia")
+    report = controller.take("gpus")
     gpus = json.loads(report["line"])["gpus"]
     assert [(each["uuid"], each["memory_used"]) for each in gpus] == [("GPU-a", 400)]
 
