@@ -116,10 +116,13 @@ function fillTable(table, columns, rows, key) {
   table.hidden = rows.length === 0;
 }
 
+// What is so short stays on one line.
+const WHOLE = 40;
+
 function fillCell(cell, className, value) {
   const { text, href, mark } = typeof value === "object" ? value : { text: value };
-  const whole = mark ? `${className} ${mark}` : className;
-  if (cell.className !== whole) cell.className = whole;
+  const kinds = [className, mark, clean(text).length <= WHOLE && "whole"].filter(Boolean).join(" ");
+  if (cell.className !== kinds) cell.className = kinds;
   if (!href) return setText(cell, clean(text));
   let link = cell.firstElementChild;
   if (!link) cell.append((link = document.createElement("a")));

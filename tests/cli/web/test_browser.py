@@ -318,6 +318,51 @@ def test_no_view_is_wider_than_the_screen(browser, shown, width):
         assert is_within(browser), view
 
 
+#: Of the words in cells that are shown, those that take more than one line.
+BROKEN = """
+const found = [];
+for (const cell of document.querySelectorAll('section:not([hidden]) :is(th, td)')) {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    for (const word of walker.currentNode.data.matchAll(/\\S+/g)) {
+      const range = document.createRange();
+      range.setStart(walker.currentNode, word.index);
+      range.setEnd(walker.currentNode, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(each => each.top)).size > 1) found.push(word[0]);
+    }
+  }
+}
+return found;
+"""
+
+
+def ordinary() -> Any:
+    """A queue with names as people choose them, and long reasons."""
+    queue = three_jobs()
+    names = ["bigone", "nf-NFCORE_RNASEQ_ALIGN_(sample-12)", "train-resnet50-b128-lr0.001-seed7"]
+    for at, each in enumerate([*queue["running"], *queue["pending"]]):
+        each |= {"name": names[at % 3], "user": ["cloudsdk", "anne-marie.von-der-heide"][at % 2]}
+    for each in queue["pending"]:
+        each["expected_start_certainty"] = "estimated"
+        each["reason"]["text"] = " ".join([each["reason"]["text"]] * 3)
+    return queue
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_word_in_a_cell_is_broken(browser, lab, serve, width):
+    lab.replies["snapshots"] = {"snapshot": ordinary()}
+    past: Any = lab.replies["history"]
+    past["jobs"][0]["name"] = "nf-NFCORE_RNASEQ_ALIGN_(sample-12)"
+    browser.look(width, 900, is_dark=False)
+    browser.open(serve().link)
+    wait_for("the first snapshot", lambda: browser.has("atlas"))
+    for view, words in {**VIEWS, "queue": "bigone"}.items():
+        browser.run("location.hash = arguments[0]", view)
+        wait_for(f"the view {view}", lambda words=words: browser.has(words))
+        assert browser.run(BROKEN) == [], view
+        assert is_within(browser), view
+
+
 def test_dark_and_light_follow_the_browser(browser, shown):
     ground = "return getComputedStyle(document.body).backgroundColor"
     assert browser.run(ground) == "rgb(255, 255, 255)"
