@@ -16,6 +16,8 @@ from drfd.common.errors import Refused
 if TYPE_CHECKING:
     from decimal import Decimal
 
+#: The partition of jobs in no pool, in Slurm's lists and variables.
+MAIN = "main"
 #: The upper end of an open range such as `4..`: all that the machine has.
 ALL: Final = "all"
 #: The upper end of a range.

@@ -413,10 +413,28 @@ def test_scancel_cancels_and_signals(drf, daemon):
     daemon.replies["cancel"] = {"done": [], "failed": failed}
     result = drf("scancel", "9")
     assert (result.code, result.err) == (1, "drf: scancel: there is no live job 9\n")
-    assert drf("scancel", "-q", "9").err == ""
+    assert drf("scancel", "-Q", "9").err == ""
 
 
 WAITING = [f"51_{index}" for index in range(2, 10)]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_admin", "meant"),
+    [
+        ("-p main", False, [42, *WAITING, "51_1"]), ("-p lab", False, []), ("-p lab", True, [50]),
+        ("-p root.lab -t PD", True, [50]), ("-A lab -u bob", True, [50]), ("-w other", True, []),
+        ("-q normal -t PD", True, [50, *WAITING]), ("-p lab 42 50", False, [50]),
+    ],
+)  # fmt: skip
+def test_scancel_cancels_what_squeue_shows_in_a_partition(drf, queue, words, is_admin, meant):
+    queue.replies |= {
+        "hello": {"user": "alice", "admin": is_admin}, "cancel": {"done": [1], "failed": []},
+    }  # fmt: skip
+    assert drf("scancel", *words.split()).code == 0
+    asked = [each["select"] for each in queue.requests if each["op"] == "cancel"]
+    assert asked == [{"ids": meant}] * bool(meant)
+    assert "there is no partition odd" in drf("scancel", "-p", "odd").err
 
 
 @pytest.mark.parametrize(
@@ -431,7 +449,7 @@ def test_scancel_spares_of_named_jobs_those_that_are_not_meant(drf, queue, words
     assert drf("scancel", *words.split(), "42", "50", "51") == Result(0, "", told)
     asked = [each["select"] for each in queue.requests if each["op"] == "cancel"]
     assert asked == [{"ids": meant}] * bool(meant)
-    assert drf("scancel", "-q", *words.split(), "42", "50", "51").err == ""
+    assert drf("scancel", "-Q", *words.split(), "42", "50", "51").err == ""
 
 
 @pytest.mark.parametrize(
@@ -440,7 +458,7 @@ def test_scancel_spares_of_named_jobs_those_that_are_not_meant(drf, queue, words
         (["-u", "bob"], [], "job 50 (bob)"),
         (["-n", "train"], [42], "job 50 (bob)"),
         (["-n", "train", "-u", "alice"], [42], None),
-        (["-n", "train", "-q"], [], None),
+        (["-n", "train", "-Q"], [], None),
     ],
 )
 def test_scancel_names_the_jobs_that_are_not_the_callers(drf, queue, words, cancelled, told):
@@ -468,10 +486,19 @@ def test_scancel_asks_for_each_job(queue, spawn, finish, tmp_path):
     assert request["select"] == {"ids": [50, *WAITING]}
 
 
-@pytest.mark.parametrize("words", [[], ["-p", "short"], ["--qos=x", "7"], ["-t", "odd"]])
-def test_scancel_cancels_nothing_by_mistake(drf, daemon, words):
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ([], 2),
+        (["-p", "short"], 1),
+        (["-p", "short", "7"], 1),
+        (["--qos=x", "7"], 0),
+        (["-t", "odd"], 2),
+    ],
+)
+def test_scancel_cancels_nothing_by_mistake(drf, daemon, words, code):
     result = drf("scancel", *words)
-    assert result.code == 2 and result.err.count("\n") == 1
+    assert result.code == code and result.err.count("\n") == 1
     assert not [each for each in daemon.requests if each["op"] == "cancel"]
 
 

@@ -267,6 +267,8 @@ RULES = Rules(
         ("carol", "root.open", "root.open"),
         ("alice", "second", "root.second"),
         ("carol", "carol", "root.carol"),
+        ("carol", "main", "root.carol"),
+        ("alice", "main", "root.lab"),
         ("carol", "root.carol", "root.carol"),
     ],
 )

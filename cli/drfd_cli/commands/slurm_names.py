@@ -443,19 +443,23 @@ def _past(client: Connection, **past: object) -> Iterator[Mapping[str, Any]]:
 @slurm_command("scancel", "cancel jobs or send them a signal, as `drf cancel` does")
 def scancel(words: list[str]) -> int:
     found, rest = SCANCEL.read(words)
-    for option in ("partition", "account", "nodelist", "qos", "reservation"):
-        if option in found:
-            # More jobs would be cancelled without it.
-            raise click.UsageError(f"--{option} is not known here")
     client = connect()
+    partitions = parts(found.get("partition", []))
+    lookup.check_partitions(client, partitions)
+    chosen = {each: found[each] for each in _CHOOSING if each in found}
+    passes = lookup.filters({each: found[each] for each in chosen if each != "partition"})
     ids = parse_ids(",".join(rest)) if rest else []
     name = [*found.get("name", []), *found.get("jobname", [])]
     user = client.request("hello")["user"] if "me" in found else None
     if "user" in found and user is None:
         user = lookup.user_names(client, found["user"][-1:])[0]
     states = [] if "state" not in found else _states(found["state"])
-    if not (ids or name or user or states):
+    if not (ids or name or user or states or chosen):
         raise click.UsageError("no job is named")
+    if chosen and not (ids or name or user or states):
+        # Of all jobs there, those that the caller may cancel are meant.
+        caller = client.request("hello")
+        user = None if caller["admin"] else caller["user"]
     select: dict[str, object] = {"ids": ids, "user": user, "states": states}
     if name:
         select["name"] = name[-1]
@@ -465,9 +469,10 @@ def scancel(words: list[str]) -> int:
         what = "job" if len(labels) == 1 else "jobs"
         output.say(f"scancel: not yours to cancel: {what} {output.listed(labels, 3)}")
     asks = "interactive" in found
-    if asks or (ids and (name or user or states)):
-        # The daemon takes either ids or filters.
-        jobs = _meant(client, select)
+    if asks or chosen or (ids and (name or user or states)):
+        # The daemon takes either ids or filters of its own.
+        jobs = [job for job in _meant(client, select) if passes(job)]
+        jobs = [job for job in jobs if not partitions or not _names_of(job).isdisjoint(partitions)]
         if not jobs and "quiet" not in found:
             output.say("scancel: there is no such job")
         confirmed = [job for job in jobs if not asks or _is_confirmed(job)]
@@ -490,6 +495,15 @@ def scancel(words: list[str]) -> int:
     for failure in failed:
         output.say(f"scancel: {failure['error']['text']}")
     return 1 if reply["failed"] or (others and not reply["done"]) else 0
+
+
+#: Options of scancel that choose among jobs, and that the daemon does not know.
+_CHOOSING = ("partition", "account", "nodelist", "qos", "reservation")
+
+
+def _names_of(job: Mapping[str, Any]) -> set[str]:
+    """Return the names of the job's partition."""
+    return {fields.pool(job), job["pool"], job["pool"].removeprefix("root.")}
 
 
 def _jobs_of_others(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from drfd.client.connection import Connection, count_resources
 from drfd.client.submission import with_way
 from drfd.client.words import parse_features
 from drfd.common.errors import Refused
-from drfd.common.units import show_cores, show_size
+from drfd.common.units import MAIN, show_cores, show_size
 from drfd.payload.environment import DEFAULT_PATH
 from drfd_cli import output
 from drfd_cli.slurm import SLURM_NAMES
@@ -29,8 +29,6 @@ from drfd_cli.slurm.sbatch_options import (
 if TYPE_CHECKING:
     from drfd.protocol.replies import CoresAndMemory, MachineView
 
-#: The partition that stands for the machine.
-PARTITION = "main"
 #: A directory with Slurm's commands, each of which calls drf.
 NAMES = os.path.join(os.path.dirname(__file__), "names")
 #: The first line of a script for bash as a login shell.
@@ -138,7 +136,7 @@ def pool_of(made: Translation, client: Connection) -> str | None:
     paths = [node["path"] for node in client.request("shares")["nodes"]]
     known = {path.rsplit(".", 1)[-1] for path in paths if "." in path} | set(paths)
     found = next((name for name in names if name in known), None)
-    if found is None and PARTITION not in names:
+    if found is None and MAIN not in names:
         made.unsupported.append(
             f"--partition={','.join(names)} (no such pool; drf shares lists them)"
         )

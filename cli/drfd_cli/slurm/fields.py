@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.slurm.batch_script import PARTITION, host_name
+from drfd_cli.slurm.batch_script import host_name
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
@@ -115,7 +116,7 @@ def _state(job: View) -> str:
 def pool(job: View) -> str:
     """Return the job's partition: the last part of its pool, and without a pool the machine's."""
     path = str(job["pool"])
-    return PARTITION if path == f"root.{job['user']}" else path.rsplit(".", 1)[-1]
+    return MAIN if path == f"root.{job['user']}" else path.rsplit(".", 1)[-1]
 
 
 def _cpus(job: View) -> str:

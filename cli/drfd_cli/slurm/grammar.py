@@ -216,8 +216,9 @@ SINFO = Grammar(
 )
 SCANCEL = Grammar(
     "scancel",
-    "u/user= n/name= jobname= t/state= p/partition= s/signal= A/account= w/nodelist= qos="
-    " reservation= b/batch f/full qQ/quiet v/verbose i/interactive me H/hurry",
+    "u/user= n/name= jobname= t/state= p/partition= s/signal= A/account= w/nodelist= q/qos="
+    " R/reservation= b/batch f/full Q/quiet v/verbose i/interactive me H/hurry c/ctld M/clusters="
+    " wckey= cron sibling=",
 )
 SCONTROL = Grammar(
     "scontrol", "o/oneliner d/details a/all Q/quiet v/verbose hide local clusters= uid="
@@ -344,7 +345,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-s, --signal=SIGNAL": "send it in place of cancelling, past the shell of a batch script;"
         " -b: to that shell alone, -f: to all",
         "-i, --interactive": "ask for each",
-        "-q, --quiet": "say nothing of jobs that have ended",
+        "-p, --partition=NAMES": "jobs of these pools, main for those in none; also -A, -q, -w, -R",
+        "-Q, --quiet": "say nothing of jobs that have ended",
     },
     "sinfo": {
         "-N, --Node": "a line for each node; -l: with cores and memory",

@@ -13,10 +13,11 @@ from typing import Any
 
 from drfd.client.connection import Connection, count_resources
 from drfd.common.errors import Refused
+from drfd.common.units import MAIN
 from drfd.linux.user_database import written_name
 from drfd_cli import output
 from drfd_cli.slurm import fields
-from drfd_cli.slurm.batch_script import PARTITION, host_name
+from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.grammar import parts
 
 #: Options by their long names, each with its values.
@@ -30,7 +31,7 @@ _MOST = 50
 def partitions(client: Connection) -> list[str]:
     """Return the names of all partitions: the machine's, and those of the pools."""
     pools = client.request("recent")["pools"]
-    return list(dict.fromkeys((PARTITION, *(pool.rsplit(".", 1)[-1] for pool in pools))))
+    return list(dict.fromkeys((MAIN, *(pool.rsplit(".", 1)[-1] for pool in pools))))
 
 
 def check_partitions(client: Connection, names: Iterable[str]) -> None:
@@ -39,7 +40,7 @@ def check_partitions(client: Connection, names: Iterable[str]) -> None:
     if not names:
         return
     pools = client.request("recent")["pools"]
-    known = {PARTITION, *partitions(client), *pools, *(f"root.{pool}" for pool in pools)}
+    known = {MAIN, *partitions(client), *pools, *(f"root.{pool}" for pool in pools)}
     # A user in no pool has a place of that name in the tree.
     known |= {node["path"] for node in client.request("shares")["nodes"]}
     known |= {path.rsplit(".", 1)[-1] for path in known}
@@ -89,7 +90,7 @@ def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
         return (
             is_here
             and (not names or job["name"] in names)
-            and (not pools or PARTITION in pools or not pools.isdisjoint(own))
+            and (not pools or MAIN in pools or not pools.isdisjoint(own))
             and (not accounts or not accounts.isdisjoint(own))
         )
 
@@ -158,7 +159,7 @@ class NodeInfo:
         nodes = "0/0/1" if self.by else "0/1/0" if self.state == "idle" else "1/0/0"
         since = "Unknown" if self.since_s is None else fields.moment(self.since_s)
         return {
-            "P PARTITION partition": f"{partition}{'*' * (partition == PARTITION)}",
+            "P PARTITION partition": f"{partition}{'*' * (partition == MAIN)}",
             "R PARTITION partitionname": partition, "a AVAIL available": "up",
             "l TIMELIMIT time": "infinite", "D NODES nodes": "1",
             "t STATE statecompact": self.state, "T STATE statelong": self.long_state,

@@ -29,7 +29,7 @@ from drfd.common.strict_table import (
     read_weight,
     wrong,
 )
-from drfd.common.units import AXES, parse_duration, read_duration_or_zero
+from drfd.common.units import AXES, MAIN, parse_duration, read_duration_or_zero
 from drfd.common.week import WeekHours, parse_week_hours
 from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
 from drfd.core.model.hours import Limit, LimitHours
@@ -344,6 +344,12 @@ class Rules:
             mine = (name for name, each in self.pools.items() if user in (each.users or ()))
             return f"{ROOT}.{next(mine, user)}"
         name = pool.removeprefix(f"{ROOT}.")
+        if name not in self.pools:
+            # Slurm's lists show the last part of a path, and another name for no pool.
+            ends = [each for each in self.pools if each.rpartition(".")[2] == name]
+            name = ends[0] if len(ends) == 1 else name
+            if name == MAIN:
+                return self._pool_for(user, None)
         if name not in self.pools:
             # Outside their pool, its members have no leaf of their own.
             if name == user and not any(user in (each.users or ()) for each in self.pools.values()):

@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from drfd.common.owner import UNSTARTED, Owner, read_owner
-from drfd.common.units import show_cores
+from drfd.common.units import MAIN, show_cores
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import never_text
 from drfd.core.decisions.outcome import is_to_retry
@@ -320,8 +320,8 @@ def with_slurm_variables(
 
 
 def _partition(pool: str, user: str) -> str:
-    """Return the partition that `squeue` shows: the pool's own name, `main` without a pool."""
-    return "main" if pool == f"root.{user}" else pool.rsplit(".", 1)[-1]
+    """Return the partition that `squeue` shows: the pool's own name, or that without a pool."""
+    return MAIN if pool == f"root.{user}" else pool.rsplit(".", 1)[-1]
 
 
 def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[protocol.DiskLimit, ...]:
