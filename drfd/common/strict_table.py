@@ -212,6 +212,19 @@ def read_flag(value: object) -> bool:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class FlagOr:
+    """Reads true, false or one of these words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, value: object) -> bool | str:
+        if not isinstance(value, bool) and value not in self.words:
+            known = ", ".join(f'"{word}"' for word in self.words)
+            raise wrong(value, "known", f"true, false or {known}")
+        return value
+
+
 def read_count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise wrong(value, "a whole number from 1 up", "4096")

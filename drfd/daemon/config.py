@@ -30,6 +30,7 @@ from drfd.common.strict_table import (
 )
 from drfd.common.week import WEEK_S
 from drfd.core.fairness.rules import (
+    BUT_CORES,
     NodeSettings,
     Pool,
     PoolTables,
@@ -369,9 +370,10 @@ class Site:
     gpus: tuple[Gpu, ...] = ()
 
 
-def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
+def survey(config: Config, machine: Machine, state_dir: Path, *, is_for_one: bool = False) -> Site:
     """Apply the configuration to the machine. `state_dir` is the directory whose disk is managed if
-    the configuration names none."""
+    the configuration names none. `is_for_one` says that the daemon serves one user, who knows what
+    else is to run."""
     disks = _located_disks(config, state_dir)
     reserve = config.reserve_memory_bytes
     if reserve is None:
@@ -404,6 +406,9 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
     )
     axes, whole = with_nodes(own_axes, capacity, config.nodes)
     scheduling = config.scheduling
+    external_load = scheduling.external_load
+    if external_load is None:
+        external_load = BUT_CORES if is_for_one else True
     rules = Rules(
         axes=axes,
         capacity=whole,
@@ -419,7 +424,8 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         max_waiting_per_user=config.limits.waiting_jobs,
         max_kept_bytes_per_user=config.limits.kept_bytes,
         max_kept_bytes=config.limits.kept_total_bytes or default_kept(machine.memory_bytes),
-        beside=_outside(capacity, machine) if scheduling.external_load else None,
+        beside=_outside(capacity, machine) if external_load else None,
+        waits_for_cores=external_load is True,
     )
     defaults = replace(
         config.defaults,

@@ -46,6 +46,7 @@ from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.metrics.publication import Outlets, metrics_warnings
 from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
+from drfd.daemon.monitoring.outside import OutsideUsers
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.server import Server
 from drfd.daemon.users.accounts import Accounts
@@ -150,7 +151,9 @@ class Daemon:
         self._engine.listeners.append(self._curves.job_changed)
         self._outlets = surroundings.outlets
         self._curves.resume(self._engine.ledger.allocated_jobs())
-        self._sampler = Sampler(self._engine, self._meter, self._curves)
+        self._sampler = Sampler(
+            self._engine, self._meter, self._curves, OutsideUsers(self._meter).read
+        )
         self._lender = Lender(
             self._engine,
             self._meter,

@@ -62,8 +62,9 @@ def serve(options: argparse.Namespace) -> None:
     places = spawn.Places(state.absolute(), options.launcher)
     lock = spawn.prepare(places)
     is_roots = owner == 0 or options.launcher is not None
+    apply = partial(survey, is_for_one=not is_roots)
     spawn.refuse_slurm_without_root(config, is_roots=is_roots)
-    site = survey(config, read_machine(), places.state)
+    site = apply(config, read_machine(), places.state)
     account, warning = spawn.controller_account(config, places, as_root=options.as_root)
     if warning:
         site = replace(site, warnings=(*site.warnings, warning))
@@ -112,7 +113,7 @@ def serve(options: argparse.Namespace) -> None:
             *user_warnings(fresh.pools, fresh.members, tools.DIRECTORY_S),
         )
         spawn.refuse_slurm_without_root(fresh, is_roots=is_roots)
-        found = survey(fresh, read_machine(), places.state)
+        found = apply(fresh, read_machine(), places.state)
         return fresh, replace(found, warnings=(*found.warnings, *late, *outlets.warnings))
 
     launchers = tuple(each for each in (launcher, slurm_launcher) if each is not None)
@@ -120,7 +121,9 @@ def serve(options: argparse.Namespace) -> None:
         places,
         launchers,
         manager,
-        install_context(owner, is_system=is_system, is_service=options.launcher is not None),
+        install_context(
+            owner, config_file, is_system=is_system, is_service=options.launcher is not None
+        ),
         admins=frozenset({0, owner}),
         allow=frozenset(allow),
         lock=lock,
@@ -174,9 +177,12 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
         yield "slurm has changed: that takes a restart of drfd and its launchers"
 
 
-def install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:
+def install_context(
+    uid: int, config_file: Path, *, is_system: bool, is_service: bool
+) -> InstallContext:
     return InstallContext(
         uid=uid,
+        config_file=config_file.absolute(),
         is_systems=is_system,
         is_service=is_service,
         has_systemd=service.has_systemd(),

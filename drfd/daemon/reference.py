@@ -112,7 +112,7 @@ def _type(key: Key) -> Any:
     words = getattr(key.read, "words", ())
     kind: Any = Literal[words] if words else str | int | float
     if isinstance(value, bool | list):
-        kind = list[str] if isinstance(value, list) else bool
+        kind = list[str] if isinstance(value, list) else (bool | Literal[words] if words else bool)
     text = f"{key.help} (default: {key.default or key.shown})".strip()
     return Annotated[kind, msgspec.Meta(description=text)]
 

@@ -662,6 +662,13 @@ def test_less_than_a_sixteenth_of_a_small_memory_is_not_noticed_nor_what_was_see
     assert not gauge.see(use(0, 0.52), small, now().at_s), "one sample is not enough"
 
 
+def test_where_cores_do_not_count_memory_alone_is_kept_free():
+    gauge, lax = ExternalLoadEstimator(), replace(MACHINE, waits_for_cores=False)
+    for _ in range(SAMPLES):
+        gauge.see(use(12, 4), lax, now().at_s)
+    assert gauge.kept == use(0, 4)
+
+
 # -- the pass --------------------------------------------------------------------------------------
 
 

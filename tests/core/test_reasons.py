@@ -614,11 +614,14 @@ SENTENCES: list[tuple[Wait, str]] = [
      "what was kept for bob has idled beyond reservation_allowance"),
     (ExternalUse(ResourceShortage("memory", 10 << 30, 8 << 30), used=8 << 30, kept=6 << 30),
      "needs 10G of memory, 8G free; "
-     "processes outside drfd use 8G, 6G of it out of what is for jobs "
-     "(respect_external_load = true leaves it to them)"),
+     "processes outside drfd use 8G, 6G of it out of what is for jobs"),
     (ExternalUse(CORES, used=6001, kept=6001),
-     "needs 8 cores, 3 free; processes outside drfd use 6.001 "
-     "(respect_external_load = true leaves it to them)"),
+     "needs 8 cores, 3 free; processes outside drfd use 6.001"),
+    (ExternalUse(CORES, used=6000, kept=4000,
+                 users=(("bob", "python3", 4100), ("carol", "make", 1000))),
+     "needs 8 cores, 3 free; "
+     "processes outside drfd use 6 (python3 of bob 4.1, make of carol 1), "
+     "4 of it out of what is for jobs"),
     (
         ExternalUse(
             ResourceShortage("gpu", 2, 0),
@@ -628,8 +631,7 @@ SENTENCES: list[tuple[Wait, str]] = [
         ),
         "needs 2 gpu, 0 free; gpu 0 is used by processes of carol, dave outside drfd; "
         "gpu GPU-5c is used by processes of root outside drfd; "
-        "gpu 2 is lost: its driver does not reach it any more "
-        "(respect_external_load = true leaves it to them)",
+        "gpu 2 is lost: its driver does not reach it any more",
     ),
     (ExternalUse(ResourceShortage("gpu", 1, 0), 1, 1, (("0", ()),)),
      "needs 1 gpu, 0 free; gpu 0 is lost: its driver does not reach it any more"),

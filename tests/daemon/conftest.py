@@ -93,7 +93,8 @@ def make_desk(make_shell, tmp_path):
                 lambda: UserLimits(reserve_disk_bytes=0), memory=list,
             ),
             install=InstallContext(
-                uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False,
+                uid=0, config_file=Path("/etc/drfd/drfd.toml"), is_systems=True, is_service=False,
+                has_systemd=False, lingers=False,
             ),
             takes_root=takes_root, reload=lambda: requests.site, shut_down=lambda *,
             after_jobs: told.append(after_jobs), mono=mono,

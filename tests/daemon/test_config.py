@@ -610,6 +610,24 @@ def test_a_disk_that_cannot_be_meant_is_an_error(path, text, said):
     assert said in complaint(path, text)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_for_one", "found"),
+    [
+        ("", False, (True, True)),
+        ("", True, (True, False)),
+        ("respect_external_load = true", True, (True, True)),
+        ('respect_external_load = "memory"', False, (True, False)),
+        ("respect_external_load = false", False, (False, False)),
+    ],
+)
+def test_a_daemon_for_one_user_takes_no_notice_of_cores_that_others_use(
+    path, line, is_for_one, found
+):
+    config = load(written(path, f"[scheduling]\n{line}\n"))
+    rules = survey(config, MACHINE, path.parent, is_for_one=is_for_one).rules
+    assert (rules.beside is not None, rules.waits_for_cores) == found
+
+
 def test_gpus_may_be_shared_by_their_memory(path):
     text = """
     [gres.gpu]
@@ -889,7 +907,7 @@ def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypat
 
 @pytest.mark.parametrize(("owner", "told"), [(0, "after a reboot"), (1000, "for you alone")])
 def test_a_daemon_that_root_started_is_roots_whoever_it_runs_as(owner, told):
-    install = install_context(owner, is_system=False, is_service=False)
+    install = install_context(owner, Path("drfd.toml"), is_system=False, is_service=False)
     link = SimpleNamespace(
         is_ready=lambda: True, hello={}, settings=SimpleNamespace(cores_by="quota")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from drfd.daemon.monitoring.meter import (
     GpuShare,
     Meter,
 )
+from drfd.daemon.monitoring.outside import OutsideUsers
 from drfd.daemon.monitoring.reserves import DISK, MEMORY, Reserves, default_reserve_disk
 from drfd.host import measurements
 from drfd.host.disks import Disk
@@ -41,6 +43,7 @@ from drfd.journal import files
 from drfd.journal.files import Reserve
 from drfd.journal.journal import Journal
 from drfd.launcher.protocol import QUOTA, SHARE, WEIGHT, Message
+from drfd.linux.user_database import LocalAccounts
 from fakes import (
     ADMIN,
     ALICE,
@@ -227,6 +230,41 @@ def test_a_pinned_jobs_cpus_are_read_from_either_version(meter, tmp_path):
     ):
         assert meter.pinned_cpus(other) is None
     assert meter.pinned_cpus(structs.replace(JOB, cgroup="drfd/2.1")) is None, "it is over"
+
+
+# -- who uses most outside ---------------------------------------------------------------------
+
+
+def process(proc: Path, pid: int, program: str, ticks: int, pages: int, cgroup: str = "/") -> None:
+    """A process of this user, in a directory like /proc."""
+    place = proc / str(pid)
+    place.mkdir(exist_ok=True)
+    words = ["S", *"0" * 10, str(ticks), "0", "0", "0", "20", "0", "1", "0", "77", "0", str(pages)]
+    (place / "stat").write_text(f"{pid} ({program}) {' '.join(words)}")
+    (place / "cgroup").write_text(f"5:cpu:{cgroup}\n0::/\n")
+
+
+def test_who_uses_most_outside_is_known_from_two_looks(tmp_path):
+    mono = [100.0]
+    meter = Meter(lambda: mono[0])
+    meter.watch(KEY, 1, "drfd/x/job-1-1")
+    users = OutsideUsers(meter, tmp_path)
+    hz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    for at_s in (0, 2):
+        mono[0] = 100.0 + at_s
+        process(tmp_path, 10, "a) (\x1b", 500 + at_s * hz, 3)
+        process(tmp_path, 11, "make", at_s * hz // 2, 5)
+        process(tmp_path, 12, "make", 0, 2)
+        process(tmp_path, 13, "own", at_s * hz, 9, "/drfd/x/job-1-1/deeper")
+        found = users.read()
+        assert at_s or found == ()
+    me = LocalAccounts().name_of(os.getuid()) or f"uid {os.getuid()}"
+    assert sorted(found) == [
+        (me, "a) (?", Resources(cores_milli=1000, memory_bytes=3 * page)),
+        (me, "make", Resources(cores_milli=500, memory_bytes=7 * page)),
+    ]
+    process(tmp_path, 14, "new", 9 * hz, 0)
+    assert users.read() == found, "not looked again so soon"
 
 
 # -- use from outside: that of the machine, less what drfd and its jobs use --------------------

@@ -1024,8 +1024,17 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, n
     assert not {verb: pause_s for verb, pause_s in pauses.items() if pause_s > 0.05}
 
 
-@pytest.mark.parametrize(("outside", "code"), [(0, "RESOURCES"), (4, "EXTERNAL_LOAD")])
-async def test_it_is_told_what_would_start_now(desk, outside, code):
+SETTING = (
+    'can have jobs start beside them: respect_external_load = "memory" below [scheduling] in '
+    "/etc/drfd/drfd.toml, then drf reload"
+)
+
+
+@pytest.mark.parametrize(
+    ("outside", "code", "more"),
+    [(0, "RESOURCES", []), (4, "EXTERNAL_LOAD", [f"an administrator {SETTING}"])],
+)
+async def test_it_is_told_what_would_start_now(desk, outside, code, more):
     """Beside processes outside, too; and of one that is held, runs or is another's nothing."""
     engine = desk.shell.engine
     if outside:
@@ -1037,12 +1046,14 @@ async def test_it_is_told_what_would_start_now(desk, outside, code):
     waiting = await desk.submit(ALICE, 8)
     reply = await desk.ask(ALICE, op="why", id=waiting)
     assert reply["job"]["reason"]["code"] == code
-    assert reply["notes"] == [f"drf set -c 5 {waiting} lets it start now"]
+    assert reply["notes"] == [f"drf set -c 5 {waiting} lets it start now", *more]
     assert reply["advice"] is None
+    if outside:
+        assert (await desk.ask(ADMIN, op="why", id=waiting))["notes"][-1] == f"you {SETTING}"
     held = await desk.submit(ALICE, held=True)
-    for actor, job_id in ((ALICE, held), (BOB, waiting)):
+    for actor, job_id, told in ((ALICE, held, []), (BOB, waiting, more)):
         reply = await desk.ask(actor, op="why", id=job_id)
-        assert (reply["notes"], reply["advice"]) == ([], None)
+        assert (reply["notes"], reply["advice"]) == (told, None)
 
 
 # -- what is said to be enforced, disk by disk, and what helps ---------------------------------
@@ -1088,8 +1099,13 @@ def test_a_disk_is_controlled_as_far_as_launcher_and_file_system_allow(said, cha
     assert control == {"read": found[0], "write": found[1]}
 
 
-SERVICE = InstallContext(uid=997, is_systems=True, is_service=True, has_systemd=True, lingers=False)
-OWN = InstallContext(uid=1000, is_systems=False, is_service=False, has_systemd=True, lingers=True)
+FILE = Path("/etc/drfd/drfd.toml")
+SERVICE = InstallContext(
+    uid=997, config_file=FILE, is_systems=True, is_service=True, has_systemd=True, lingers=False
+)
+OWN = InstallContext(
+    uid=1000, config_file=FILE, is_systems=False, is_service=False, has_systemd=True, lingers=True
+)
 
 
 def look(

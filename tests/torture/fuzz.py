@@ -257,7 +257,12 @@ class Desk:
                 self._journal.reserve, lambda: UserLimits(reserve_disk_bytes=0), memory=list
             ),
             install=InstallContext(
-                uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False
+                uid=0,
+                config_file=Path("/etc/drfd/drfd.toml"),
+                is_systems=True,
+                is_service=False,
+                has_systemd=False,
+                lingers=False,
             ),
             takes_root=True,
             reload=lambda: site,

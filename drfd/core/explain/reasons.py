@@ -369,6 +369,10 @@ def _known_start_s(plan: Plan, reservation: Reservation | None) -> float | None:
     return reservation.start_s
 
 
+#: How many programs outside drfd are named at most, and the least part (1/n) that each uses.
+_TOLD_USERS, _TOLD_PART = 3, 20
+
+
 def external_use(case: Case) -> Wait | None:
     """Return the use by processes outside drfd, if the job would fit in what is kept for them."""
     demand, plan, rules, ledger = case.demand, case.plan, case.rules, case.ledger
@@ -394,7 +398,12 @@ def external_use(case: Case) -> Wait | None:
         for (name, each), users in load.instances
         if rules.axes.axis_of(name) == shortage.axis
     )
-    return waits.ExternalUse(shortage, used, kept, instances if not node else (), node)
+    if node:
+        return waits.ExternalUse(shortage, used, kept, (), node)
+    parts = [(user, program, rules.axes.vector(use)[axis]) for user, program, use in load.users]
+    least = max(1, used // _TOLD_PART)
+    users = sorted((part for part in parts if part[2] >= least), key=lambda part: -part[2])
+    return waits.ExternalUse(shortage, used, kept, instances, users=tuple(users[:_TOLD_USERS]))
 
 
 def too_little(case: Case) -> Wait | None:

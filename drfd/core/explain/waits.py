@@ -594,8 +594,6 @@ class PathLimit(Wait, frozen=True):
 _TOLD = 2
 #: Why a start is unknown that rests on the load from outside drfd.
 OUTSIDE = "nobody knows when processes outside jobs will use less"
-#: The setting that makes jobs wait for that load.
-_SETTING = "respect_external_load"
 #: What a GPU is that nobody uses and that is kept free all the same.
 _LOST = "lost: its driver does not reach it any more"
 
@@ -744,12 +742,18 @@ class ExternalUse(Wait, frozen=True):
     instances: tuple[tuple[str, tuple[str, ...]], ...] = ()
     #: The other node on which they run, as jobs of its scheduler; "" for the controller's own.
     node: str = ""
+    #: Users with a program of theirs, and what its processes use of the resource, the most first.
+    users: tuple[tuple[str, str, int], ...] = ()
 
     def text(self) -> str:
-        axis, hint = self.shortage.axis, f" ({_SETTING} = true leaves it to them)"
+        axis = self.shortage.axis
         used, kept = show_amount(axis, self.used), show_amount(axis, self.kept)
         beyond = "" if used == kept else f", {kept} of it out of what is for jobs"
-        by = f"processes outside drfd use {used}{beyond}{hint}"
+        whose = ", ".join(
+            f"{program} of {user} {show_amount(axis, amount)}"
+            for user, program, amount in self.users
+        )
+        by = f"processes outside drfd use {used}{f' ({whose})' if whose else ''}{beyond}"
         if self.node:
             by = f"jobs that were submitted to Slurm past drfd hold {used} on {self.node}"
         if self.instances:
@@ -758,8 +762,15 @@ class ExternalUse(Wait, frozen=True):
                 + (f"used by processes of {', '.join(users)} outside drfd" if users else _LOST)
                 for each, users in self.instances
             )
-            by += hint if any(users for _, users in self.instances) else ""
         return f"{self.shortage.text}; {by}"
+
+    @property
+    def setting(self) -> str | None:
+        """The value of respect_external_load with which the job would not wait for this, as it is
+        written in the configuration; None if there is none."""
+        if self.node or (self.instances and not any(users for _, users in self.instances)):
+            return None
+        return '"memory"' if self.shortage.axis == "cores" else "false"
 
     def columns(self) -> Columns:
         return Columns(_axis_name(self.shortage.axis), "external load", self.shortage)

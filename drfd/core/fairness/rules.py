@@ -17,6 +17,7 @@ import msgspec
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.strict_table import (
+    FlagOr,
     Toml,
     TomlTable,
     key,
@@ -118,6 +119,10 @@ class Preempting:
 CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")
 
 
+#: For respect_external_load: jobs wait for memory and GPUs that others use, but not for cores.
+BUT_CORES = "memory"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scheduling:
     """The table [scheduling]."""
@@ -135,10 +140,12 @@ class Scheduling:
         "half_life", parse_duration, 7 * 86400,
         "half-life of past usage, which decides between users of equal share", shown='"7d"',
     )  # fmt: skip
-    external_load: bool = key(
-        "respect_external_load", read_flag, True,
-        "leave resources to other processes that really use them; running jobs are not affected",
-        shown="true",
+    #: None if it is not configured.
+    external_load: bool | str | None = key(
+        "respect_external_load", FlagOr((BUT_CORES,)), None,
+        f'leave resources to other processes that really use them ("{BUT_CORES}": not cores); '
+        "running jobs are not affected", shown="true",
+        default=f'true; "{BUT_CORES}" for the daemon of one user',
     )  # fmt: skip
     min_charge_s: int = key(
         "min_charge_time", read_duration_or_zero, 10,
@@ -273,6 +280,8 @@ class Rules:
     #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
     #: if their use is not considered.
     beside: Resources | None = None
+    #: Whether jobs wait for cores that processes outside drfd use; if not, only for all else.
+    waits_for_cores: bool = True
 
     @cached_property
     def shares(self) -> FairShare:

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -61,6 +62,14 @@ _LASTING_S = 3600.0
 _Pair = tuple[int, int]
 
 
+class OutsideUse(NamedTuple):
+    """What all processes of a program that a user runs outside drfd use."""
+
+    user: str
+    program: str
+    used: Resources
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalLoad:
     #: The use by processes outside drfd.
@@ -74,6 +83,8 @@ class ExternalLoad:
     #: Other nodes → what their scheduler has allocated to jobs that are not drfd's. When that ends
     #: is not known.
     elsewhere: tuple[tuple[str, Resources], ...] = ()
+    #: Who uses most here, in no order.
+    users: tuple[OutsideUse, ...] = ()
 
     def kept_elsewhere(self, ledger: Ledger) -> Placed | None:
         """Return what is kept free on those other nodes where jobs start, or None if that is
@@ -135,6 +146,7 @@ class ExternalLoadEstimator:
     kept: Resources = NOTHING
     instances: dict[Instance, tuple[str, ...]] = field(default_factory=dict)
     elsewhere: dict[str, Resources] = field(default_factory=dict)
+    users: tuple[OutsideUse, ...] = ()
     #: Those of the latest readings.
     _readings: deque[frozenset[Instance]] = field(default_factory=lambda: deque(maxlen=_READINGS))
     #: When the latest reading was taken (Unix time).
@@ -156,7 +168,7 @@ class ExternalLoadEstimator:
             return False
         cores, memory = zip(*self._samples, strict=True)
         self._level = _drawn(self._level[0], cores), _drawn(self._level[1], memory)
-        return self._judge(rules.beside, rules.own_capacity, now_s)
+        return self._judge(rules, rules.beside, now_s)
 
     def leave(self, memory_bytes: int, rules: Rules, now_s: float) -> bool:
         """Count memory that a job has left in use at its end as external load, before samples show
@@ -169,7 +181,7 @@ class ExternalLoadEstimator:
         self._samples = deque(
             ((cores, memory + memory_bytes) for cores, memory in self._samples), maxlen=SAMPLES
         )
-        return self._judge(rules.beside, rules.own_capacity, now_s)
+        return self._judge(rules, rules.beside, now_s)
 
     def see_instances(
         self, used: Mapping[Instance, tuple[str, ...]], rules: Rules, now_s: float
@@ -212,14 +224,14 @@ class ExternalLoadEstimator:
         self.elsewhere = {name: used for name, used in elsewhere if name in names}
         if rules.beside is not None and kept.memory_bytes:
             self._level = self._level[0], kept.memory_bytes + rules.beside.memory_bytes
-            self._judge(rules.beside, rules.own_capacity, now_s)
+            self._judge(rules, rules.beside, now_s)
 
-    def _judge(self, beside: Resources, capacity: Resources, now_s: float) -> bool:
+    def _judge(self, rules: Rules, beside: Resources, now_s: float) -> bool:
         """Compute what is kept free from the level. Returns whether that has changed."""
-        before = self.kept
+        before, capacity = self.kept, rules.own_capacity
         self.kept = Resources(
             cores_milli=_noticed(
-                self._level[0] - beside.cores_milli,
+                self._level[0] - beside.cores_milli if rules.waits_for_cores else 0,
                 least=max(500, capacity.cores_milli // 16),
                 is_seen=before.cores_milli > 0,
             ),
@@ -251,6 +263,7 @@ class ExternalLoadEstimator:
             until_s=inf if instances or lasted_s >= _LASTING_S else now_s + max(_LEAST_S, lasted_s),
             instances=instances,
             elsewhere=elsewhere,
+            users=self.users,
         )
 
 

@@ -45,7 +45,7 @@ from drfd.core.model.job import ROOT, Dependency, Job, JobState, Outcome, show_p
 from drfd.core.model.machine import Instance
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.scheduling.backfill import KeptReservation
-from drfd.core.scheduling.kept_free import ExternalLoad, beside_jobs
+from drfd.core.scheduling.kept_free import ExternalLoad, OutsideUse, beside_jobs
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
 from drfd.daemon.calendar import weeks
@@ -520,6 +520,15 @@ class Engine:
     def see_external(self, use: Resources) -> bool:
         """Take note of the present external load. Returns whether it asks for a pass."""
         return self._take_external(partial(self.scheduler.external_load.see, use))
+
+    def see_outside_users(self, users: tuple[OutsideUse, ...]) -> bool:
+        """Take note of who uses most outside drfd. Returns whether it asks for a pass, with which
+        waiting jobs are explained: the first time that anybody is known."""
+        load = self.scheduler.external_load
+        is_first = not load.users and bool(users)
+        load.users = users
+        self._wants_pass = self._wants_pass or is_first
+        return is_first
 
     def see_instances(self, used: Mapping[Instance, tuple[str, ...]]) -> bool:
         """Take note of the instances that processes outside drfd use now, and of their users.

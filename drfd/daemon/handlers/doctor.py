@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
@@ -43,6 +44,8 @@ class InstallContext:
 
     #: Of who has started it, also if it runs as another user (`daemon.user`).
     uid: int
+    #: The configuration, whether it is there or not.
+    config_file: Path
     #: Whether the daemon serves all users of the machine.
     is_systems: bool
     #: Whether the launcher is a service of systemd.

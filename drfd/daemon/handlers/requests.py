@@ -26,6 +26,7 @@ from drfd.core.decisions.job_requests import may_touch, owns
 from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.reasons import unknown_start
+from drfd.core.explain.waits import ExternalUse
 from drfd.core.lending import Loan, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, Job, JobSpec, JobState
@@ -680,6 +681,7 @@ class Requests:
         reply["notes"] += self._lending_notes(job)
         if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
+            reply["notes"] += self._external_notes(job, actor)
         if is_own and job.broken is not None:
             reply["notes"] += await repeat_note(self.engine, self._lookup, job)
         return reply
@@ -713,6 +715,19 @@ class Requests:
         if found.smaller:
             words = " ".join(found.smaller)
             reply["notes"].append(f"drf set {words} {job.label} lets it start now")
+
+    def _external_notes(self, job: Job, actor: st.Actor) -> list[str]:
+        """Return with what line of the configuration a job would not wait for processes outside
+        drfd, if it waits for them."""
+        reason = self._lookup.reason(job)
+        setting = reason.setting if isinstance(reason, ExternalUse) else None
+        if setting is None:
+            return []
+        who = "you" if actor.is_admin else "an administrator"
+        return [
+            f"{who} can have jobs start beside them: respect_external_load = {setting} below "
+            f"[scheduling] in {self.install.config_file}, then drf reload"
+        ]
 
     def _preemption_notes(self, job: Job) -> list[str]:
         """Return for whom a waiting job was stopped or frozen, if it was for another job."""

@@ -21,9 +21,8 @@ from drfd.common.units import show_size
 from drfd.core.decisions.outcome import GPU_READINGS
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import Job
-from drfd.daemon.monitoring.meter import GPUS_STALE_S, PERIOD_S, GpuShare, Meter
+from drfd.daemon.monitoring.meter import GPUS_STALE_S, PERIOD_S, GpuShare, Meter, Owners
 from drfd.devices.gpu import GPU, NVIDIA, Gpu
-from drfd.host import measurements
 from drfd.linux.user_database import LocalAccounts
 
 log = logging.getLogger("drfd")
@@ -164,7 +163,7 @@ class GpuUse:
             return
         self.why = found.why or ""
         now_s = self._meter.mono()
-        owners = _Owners(self._meter)
+        owners = Owners(self._meter)
         readings = found.gpus if found.why else named(found.gpus, known)
         measured = [_measured(each, owners) for each in readings]
         self._read_s, self._latest = now_s, measured
@@ -243,12 +242,12 @@ def named(readings: list[GpuSample], gpus: Sequence[Gpu]) -> list[GpuSample]:
     return found
 
 
-def _measured(reading: GpuSample, owners: _Owners) -> MeasuredGpu:
+def _measured(reading: GpuSample, owners: Owners) -> MeasuredGpu:
     if reading.processes is None:
         return MeasuredGpu(reading, None)
     users: dict[AttemptKey | None, list[GpuProcess]] = {}
     for each in reading.processes:
-        users.setdefault(owners.owner_of(each), []).append(each)
+        users.setdefault(owners.owner_of(each.pid, each.cgroups), []).append(each)
     return MeasuredGpu(reading, users)
 
 
@@ -264,29 +263,6 @@ def _share(job: Job, key: AttemptKey, gpus: list[MeasuredGpu]) -> GpuShare:
     return GpuShare(
         _sum([each.memory_bytes for each in shares]), _sum([each.percent for each in shares])
     )
-
-
-class _Owners:
-    """Which attempt a process belongs to."""
-
-    def __init__(self, meter: Meter) -> None:
-        self.attempts = list(meter.watched_attempts())
-        self._by_cgroup = {f"/{cgroup}": key for key, cgroup, _ in self.attempts if cgroup}
-        self._by_runner = {pid: key for key, cgroup, pid in self.attempts if not cgroup}
-
-    def owner_of(self, process: GpuProcess) -> AttemptKey | None:
-        for path in process.cgroups:
-            # A container in the job has a cgroup below the job's.
-            parts = path.split("/")
-            for count in range(2, len(parts) + 1):
-                key = self._by_cgroup.get("/".join(parts[:count]))
-                if key is not None:
-                    return key
-        if self._by_runner:
-            for pid in measurements.ancestors(process.pid):
-                if pid in self._by_runner:
-                    return self._by_runner[pid]
-        return None
 
 
 # -- how the memory that jobs declare on each GPU is kept ----------------------------------------

@@ -34,7 +34,8 @@ from drfd.core.decisions.outcome import (
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.decisions.stimuli import Breached, Now, Tick
 from drfd.core.model.job import Job, JobState, Outcome, Usage
-from drfd.core.model.resources import Resources
+from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.scheduling.kept_free import OutsideUse
 from drfd.core.usage import Curve, GpuTally, LentTally, Point, Series, thinned, total
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements
@@ -406,6 +407,29 @@ class Meter:
         return measurements.pinned_cpus(self.mounts, job.cgroup)
 
 
+class Owners:
+    """Which attempt a process belongs to."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.attempts = list(meter.watched_attempts())
+        self._by_cgroup = {f"/{cgroup}": key for key, cgroup, _ in self.attempts if cgroup}
+        self._by_runner = {pid: key for key, cgroup, pid in self.attempts if not cgroup}
+
+    def owner_of(self, pid: int, cgroups: Iterable[str]) -> AttemptKey | None:
+        for path in cgroups:
+            # A container in the job has a cgroup below the job's.
+            parts = path.split("/")
+            for count in range(2, len(parts) + 1):
+                key = self._by_cgroup.get("/".join(parts[:count]))
+                if key is not None:
+                    return key
+        if self._by_runner:
+            for parent in measurements.ancestors(pid):
+                if parent in self._by_runner:
+                    return self._by_runner[parent]
+        return None
+
+
 def _higher(peak: int | None, before: int | None, after: int | None, span_s: float) -> int | None:
     if before is None or after is None:
         return peak
@@ -620,10 +644,18 @@ def _controller_s() -> float:
 class Sampler:
     """Samples all running jobs every PERIOD_S seconds."""
 
-    def __init__(self, engine: Engine, meter: Meter, curves: Curves) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        meter: Meter,
+        curves: Curves,
+        outside_users: Callable[[], tuple[OutsideUse, ...]] = tuple,
+    ) -> None:
+        """`outside_users` returns who uses most outside drfd, and may take some time."""
         self._engine = engine
         self._meter = meter
         self._curves = curves
+        self._outside_users = outside_users
         self._external = ExternalUsage(meter)
         #: The use by processes outside drfd in the latest round.
         self.outside = Resources()
@@ -657,7 +689,12 @@ class Sampler:
         use = self._external.update(first, last)
         if use is not None:
             self.outside = use
-            if self._engine.see_external(use):
+            wants_pass = self._engine.see_external(use)
+            load = self._engine.external
+            if load is not None and load.kept != NOTHING:
+                users = await asyncio.to_thread(self._outside_users)
+                wants_pass = self._engine.see_outside_users(users) or wants_pass
+            if wants_pass:
                 self._engine.submit(Work(Tick(self._engine.clock())))
 
     def save_curves(self, *, all_of_them: bool) -> None:
