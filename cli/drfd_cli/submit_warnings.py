@@ -131,8 +131,14 @@ def _about_one_file(request: Mapping[str, Any]) -> list[str]:
         f"all tasks write to {path}; {option} with %a in it tells them apart"
         for option, path in _outputs(request)
         if request.get("array") is not None and option and path != "/dev/null"
-        if not any(sign in path.replace("%%", "") for sign in ("%a", "%j"))
+        if {"%a", "%j"}.isdisjoint(_signs(path))
     ]
+
+
+def _signs(pattern: str) -> set[str]:
+    """Return the %-signs of an output pattern, without their widths."""
+    rests = (text.lstrip("0123456789") for text in pattern.replace("%%", "").split("%")[1:])
+    return {f"%{rest[:1]}" for rest in rests}
 
 
 def _about_limits() -> str | None:

@@ -69,17 +69,16 @@ def output_path(
 ) -> str:
     """Return an output path, relative to the cwd, with its %-patterns filled in. %j is the job id,
     %A the array id (the job id if `array_id` is 0, for a job in no array), %a the index (0 in no
-    array), %x the name, %u the user, and %% a percent sign."""
+    array), %x the name and %u the user."""
     # A slash in a name would be another directory.
     signs = {
-        "%%": "%",
-        "%j": str(job_id),
-        "%A": str(array_id or job_id),
-        "%a": str(index),
-        "%x": name.replace("/", "_"),
-        "%u": user.replace("/", "_"),
+        "j": str(job_id),
+        "A": str(array_id or job_id),
+        "a": str(index),
+        "x": name.replace("/", "_"),
+        "u": user.replace("/", "_"),
     }
-    path = _SIGN.sub(partial(_filled, signs), pattern)
+    path = filled(pattern, signs)
     return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
 
 
@@ -89,7 +88,7 @@ def may_be_output(path: str, pattern: str, cwd: str, name: str) -> bool:
     return (
         ("%x" not in pattern or "%%" in pattern or name.replace("/", "_") in path)
         and (pattern.startswith("/") or path.startswith(cwd.rstrip("/")))
-        and path.endswith(pattern[pattern.rfind("%") + 2 :])
+        and path.endswith(pattern[pattern.rfind("%") + 1 :].lstrip("0123456789")[1:])
     )
 
 
@@ -107,17 +106,31 @@ def is_own_file(status: os.stat_result) -> bool:
 
 
 def signs_in(pattern: str) -> list[str]:
-    """Return the %-signs in an output pattern, such as %j."""
-    return _SIGN.findall(pattern)
+    """Return the %-signs in an output pattern, such as %j, without their widths."""
+    return [f"%{letter or '%'}" for _, letter in _SIGN.findall(pattern) if letter in _LETTERS]
+
+
+def filled(pattern: str, signs: Mapping[str, str]) -> str:
+    """Return a pattern with the texts of its letters, and a percent sign for %%. A number has
+    zeros before it up to the width that stands before its letter, but 10 at most, as in Slurm."""
+    return _SIGN.sub(partial(_text_of, signs), pattern)
 
 
 #: Longest number in a payload.
 _MOST_DIGITS = 16
-_SIGN = re.compile("%[%jAaxu]")
+_SIGN = re.compile("%(?:%|([0-9]*)([A-Za-z]))")
+_LETTERS = ("", *"jAaxu")
+_OF_NUMBERS = "jAaJtns"
 
 
-def _filled(signs: Mapping[str, str], found: re.Match[str]) -> str:
-    return signs[found[0]]
+def _text_of(signs: Mapping[str, str], found: re.Match[str]) -> str:
+    width, letter = found.groups()
+    if letter is None:
+        return "%"
+    text = signs.get(letter)
+    if text is None:
+        return found[0]
+    return text.zfill(min(10, int(width or 0))) if letter in _OF_NUMBERS else text
 
 
 def _number(digits: bytes, base: int = 10) -> int:

@@ -478,6 +478,14 @@ def test_what_is_no_time_is_refused(drf, daemon, text):
     assert result.err.startswith(f"drf: sbatch: --begin={text}: is not a time of Slurm (write ")
 
 
+def test_numbers_in_names_of_files_keep_their_zeros(of):
+    request, said = of("#SBATCH -a 1-2 -o out-%A_%03a.txt -e %4t-%4J-%b-%5N.err")
+    assert (request["stdout"], request["stderr"]) == (
+        "out-%A_%03a.txt", f"0000-%4j-%a-{HOST}.err",
+    )  # fmt: skip
+    assert said == ""
+
+
 def test_an_index_counts_once_and_no_task_at_once_is_no_bound(of):
     assert of("#SBATCH --array=1-3%0")[0]["array"] == "1-3"
     assert read_array("3,3,1-7:2") == (((1, 1, 1), (3, 3, 1), (5, 5, 1), (7, 7, 1)), None)

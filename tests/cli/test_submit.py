@@ -253,6 +253,7 @@ def test_what_is_not_kept_of_the_demand_is_said(drf, daemon):
     ("option", "path", "is_told"),
     [
         ("-o", "x.out", True), ("-o", "%x-%%a.out", True), ("-o", "%A_%a.out", False),
+        ("-o", "%03a.out", False), ("-o", "%3x.out", True), ("-o", "%%3a.out", True),
         ("-o", "%j.out", False), ("-o", "/dev/null", False), ("-e", "errors", True),
     ],
 )  # fmt: skip

@@ -18,6 +18,7 @@ from drfd.client.words import CLOCKS, is_clock, parse_begin
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
 from drfd.common.units import parse_size
+from drfd.payload.unpack import filled
 from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.grammar import SBATCH, Given, Options, refusal
 from drfd_cli.submit_warnings import option_lines
@@ -402,14 +403,13 @@ def _gres(asked: Asked, made: Translation, tasks: int | None) -> int:
 
 def _files(asked: Asked, made: Translation, host: str) -> None:
     def sign(found: re.Match[str]) -> str:
-        return {"J": "%j", "N": host, "b": "%a"}.get(found[2], "0")
+        width = found[1]
+        ours = {"J": f"%{width}j", "N": host, "b": f"%{width}a"}
+        return ours.get(found[2]) or filled(f"%{width}n", {"n": "0"})
 
     for option, ours in (("output", "-o"), ("error", "-e")):
         path = asked.get(option, lambda text: re.sub(r"%(\d*)([JNtsnb])", sign, text))
-        padded = re.search(r"%\d+[jAa]", path or "")
-        if padded is not None:
-            made.unsupported.append(f"the zeros of {padded[0]} in --{option}")
-        made.words += [] if path is None else [ours, re.sub(r"%\d+([jAa])", r"%\1", path)]
+        made.words += [] if path is None else [ours, path]
     if asked.text("input") not in ("", "/dev/null", "none"):
         made.unsupported.append(f"--input={asked.text('input')}")
 

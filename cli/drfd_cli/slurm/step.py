@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from typing import NoReturn
 from drfd.client.words import parse_gres
 from drfd.common.errors import Refused
 from drfd.payload.environment import DEVICE_LISTS, SLOTS, may_set, thread_defaults
+from drfd.payload.unpack import filled
 from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
@@ -321,16 +321,11 @@ def _open(step: Step, name: str, number: int, mode: int) -> int | None:
 def path_of(text: str, env: Mapping[str, str], number: int) -> str:
     job = env.get("DRF_JOB_ID", "")
     signs = {
-        "%": "%", "j": job, "J": f"{job}.{os.getpid()}", "s": str(os.getpid()), "t": str(number),
+        "j": job, "J": f"{job}.{os.getpid()}", "s": str(os.getpid()), "t": str(number),
         "n": "0", "N": host_name(), "x": env.get("DRF_JOB_NAME", ""), "u": env.get("USER", ""),
         "A": env.get("SLURM_ARRAY_JOB_ID", job), "a": env.get("SLURM_ARRAY_TASK_ID", "0"),
     }  # fmt: skip
-    return re.sub(
-        r"%(\d{0,4})([%A-Za-z])",
-        # Slurm pads to ten digits at most.
-        lambda found: signs.get(found[2], found[0]).zfill(min(10, int(found[1] or 0))),
-        text,
-    )
+    return filled(text, signs)
 
 
 def _become(command: list[str], env: Mapping[str, str]) -> NoReturn:

@@ -27,6 +27,7 @@ from drfd.launcher.runner.starter.program import needed_capabilities
 from drfd.launcher.system import process
 from drfd.launcher.system.process import count_of_user
 from drfd.linux import syscalls
+from drfd.payload.unpack import may_be_output, output_path
 from kernel import empty_cgroup
 from launcher.rig import UNTIL_GO, Asked, AttemptFiles, Driver, order, parent_of, shell, until
 from starters import compiled_starter
@@ -274,12 +275,12 @@ def test_an_output_file_that_cannot_be_written_is_named_at_once(run, work, path,
 @pytest.mark.parametrize(
     "what", ["link", "dangling", "hard link", "pipe", pytest.param("file", marks=as_root)]
 )
-@pytest.mark.parametrize("pattern", ["drf-%j.out", "%A_%a"])
+@pytest.mark.parametrize("pattern", ["drf-%j.out", "%A_%a", "%03j"])
 def test_a_name_that_others_can_guess_is_not_written_where_they_have_put_something(
     run, work, what, pattern
 ):
     """The output went where a link led, or to another user's file, who read it."""
-    name, own = {"drf-%j.out": "drf-1.out", "%A_%a": "1_0"}[pattern], work / "thesis"
+    name, own = {"drf-%j.out": "drf-1.out", "%A_%a": "1_0", "%03j": "001"}[pattern], work / "thesis"
     own.write_text("mine")
     place = work / name
     reader = None
@@ -300,6 +301,23 @@ def test_a_name_that_others_can_guess_is_not_written_where_they_have_put_somethi
     assert not (work / "ran").exists() and not (work / "new").exists()
     if reader is not None:
         os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("%4j-%02A-%00a", "0001-01-0"), ("%99j", "0000000001"), ("%%3j%3%%5", "%3j%3%5"),
+        ("%9x-%9q%", "train-%9q%"), ("%0000000000000000000003a", "000"),
+    ],
+)  # fmt: skip
+def test_numbers_in_names_of_files_have_zeros_up_to_a_width(run, work, pattern, name):
+    """The job's process and the readers of its output name the same file."""
+    succeeded(run(shell("echo x", cwd=work, name="train", stdout=pattern)))
+    path = output_path(
+        pattern, cwd=str(work), job_id=1, array_id=0, index=0, name="train", user=me()
+    )
+    assert path == f"{work}/{name}" and (work / name).read_text() == "x\n"
+    assert may_be_output(path, pattern, str(work), "train")
 
 
 def test_the_users_own_file_of_that_name_is_begun_anew(run, work):

@@ -2,26 +2,47 @@
 
 enum { OPEN_TRIES = 100, ATTACH_WAIT_S = 10, NOTICE_ALARM_S = 60 };
 
+/* Of the texts of signs, the first three are numbers. */
+static const char letters[] = "jAaxu";
+enum { NUMBERS = 3, MOST_WIDTH = 10 };
+
+/* The letter of a sign such as %j or %03a, and the width before it; else NULL. */
+static const char *letter_of(const char *sign, size_t *width)
+{
+	*width = 0;
+	if (*sign++ != '%')
+		return NULL;
+	for (; *sign >= '0' && *sign <= '9'; sign++)
+		*width = *width * 10 + (size_t)(*sign - '0') < MOST_WIDTH ?
+			 *width * 10 + (size_t)(*sign - '0') : MOST_WIDTH;
+	return *sign && strchr(letters, *sign) ? sign : NULL;
+}
+
 /* The path of an output file, as unpack.output_path. */
 static char *output_path(const char *pattern, const char *cwd, char **signs)
 {
-	static const char letters[] = "jAaxu";
-	size_t room = strlen(pattern) + 1, length = strlen(cwd);
+	size_t room = strlen(pattern) + 1, length = strlen(cwd), width;
+	const char *letter;
 	char *path, *at;
 
-	for (const char *sign = pattern; *sign; sign++)
-		if (*sign == '%' && sign[1] && strchr(letters, sign[1]))
-			room += strlen(signs[strchr(letters, *++sign) - letters]);
-		else if (*sign == '%' && sign[1] == '%')
-			sign++;
+	for (const char *sign = pattern; *sign; sign++) {
+		letter = letter_of(sign, &width);
+		if (letter)
+			room += strlen(signs[strchr(letters, *letter) - letters]) + width;
+		sign = letter ? letter : sign + (*sign == '%' && sign[1] == '%');
+	}
 	at = path = (char *)take(length + 1 + room) + length + 1;
 	for (; *pattern; pattern++) {
-		const char *letter = *pattern == '%' && pattern[1] ? strchr(letters, pattern[1]) : NULL;
-
+		letter = letter_of(pattern, &width);
 		if (letter) {
-			memcpy(at, signs[letter - letters], strlen(signs[letter - letters]));
-			at += strlen(signs[letter - letters]);
-			pattern++;
+			size_t which = (size_t)(strchr(letters, *letter) - letters);
+			size_t size = strlen(signs[which]);
+
+			for (; which < NUMBERS && width > size; width--)
+				*at++ = '0';
+			memcpy(at, signs[which], size);
+			at += size;
+			pattern = letter;
 		} else {
 			*at++ = *pattern;
 			pattern += *pattern == '%' && pattern[1] == '%';
@@ -81,14 +102,17 @@ static void make_directories(char *path)
 static int is_named_by_id(const char *pattern)
 {
 	int found = 0;
+	size_t width;
 
-	for (; *pattern; pattern++)
-		if (*pattern == '/') {
+	for (; *pattern; pattern++) {
+		const char *letter = letter_of(pattern, &width);
+
+		if (letter)
+			found |= *letter == 'j' || *letter == 'A';
+		else if (*pattern == '/')
 			found = 0;
-		} else if (*pattern == '%' && pattern[1] && pattern[1] != '/') {
-			pattern++;
-			found |= *pattern == 'j' || *pattern == 'A';
-		}
+		pattern = letter ? letter : pattern + (*pattern == '%' && pattern[1] == '%');
+	}
 	return found;
 }
 
