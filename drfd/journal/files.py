@@ -34,6 +34,8 @@ _PAGE_BYTES = 1024
 _WRITTEN_BACK_BYTES, _LOG_BYTES = 4 << 20, 16 << 20
 #: A shorter file is no database: SQLite's least page.
 _LEAST_BYTES = 512
+#: Read before the process may become a user who cannot enter the directory of the program.
+_SCHEMA = files("drfd.journal").joinpath("schema.sql").read_text()
 
 
 def open_database(path: Path) -> Database:
@@ -70,9 +72,8 @@ def _set_up(db: Database) -> None:
 
 
 def _create(db: sqlite3.Connection) -> None:
-    schema = files("drfd.journal").joinpath("schema.sql").read_text()
     db.executescript(
-        f"begin; {schema} pragma application_id = {_APPLICATION};"
+        f"begin; {_SCHEMA} pragma application_id = {_APPLICATION};"
         f" pragma user_version = {VERSION}; commit;"
     )
 
