@@ -592,13 +592,18 @@ _EXPERIMENTS = "drfd_experiments"
 
 class WithExperiments(click.Group):
     """A group that in a checkout also has commands of experiments, which are imported when they are
-    used."""
+    used, and in its help a sentence about them."""
 
-    def __init__(self, *args: Any, experiments: tuple[str, ...], **settings: Any) -> None:
+    def __init__(
+        self, *args: Any, experiments: tuple[str, ...], about: str = "", **settings: Any
+    ) -> None:
         from importlib.util import find_spec
+        from inspect import cleandoc
 
         super().__init__(*args, **settings)
         self._experiments = experiments if find_spec(_EXPERIMENTS) is not None else ()
+        if about and self._experiments:
+            self.help = f"{cleandoc(self.help or '')}\n\n{about}"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self._experiments])

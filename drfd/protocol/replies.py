@@ -742,6 +742,8 @@ class DrainReply(TypedDict):
     draining: bool
     #: What is drained of several machines; sent only if some are.
     nodes: NotRequired[list[str]]
+    #: Sent only if what was to be undrained was not drained.
+    was_undrained: NotRequired[bool]
 
 
 class MachineView(TypedDict):

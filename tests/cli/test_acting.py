@@ -375,6 +375,25 @@ def test_draining(drf, daemon, words, asked, line):
     assert daemon.requests == [{"op": "drain", **asked}]
 
 
+@pytest.mark.parametrize(
+    ("words", "reply", "line"),
+    [
+        ([], {"was_undrained": True}, "nothing was drained\n"),
+        (["--node", "n1"], {"was_undrained": True}, "n1 was not drained\n"),
+        (["--node", "n1"], {}, "launching again on n1\n"),
+        (
+            ["--node", "n1"],
+            {"draining": True},
+            "n1 is not drained by itself; nothing is launched until drf undrain\n",
+        ),
+    ],
+)
+def test_undrain_says_what_was_drained(drf, daemon, words, reply, line):
+    daemon.replies = {"drain": {"draining": False, **reply}}
+    result = drf("undrain", *words)
+    assert (result.code, result.out, result.err) == (0, line, "")
+
+
 def test_no_daemon_is_started_only_to_be_ended(drf, monkeypatch, tmp_path):
     monkeypatch.setattr(connection, "SYSTEM_SOCKET", str(tmp_path / "system" / "drfd.sock"))
     monkeypatch.delenv("DRFD_SOCKET")

@@ -369,7 +369,8 @@ def test_the_curves_come_after_the_tables(drf, table):
 
 def test_where_only_the_program_is_installed_there_are_no_experiments(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    group = WithExperiments("demo", experiments=("fig8",))
+    group = WithExperiments("demo", experiments=("fig8",), about="fig8 is it.", help="A demo.")
+    assert group.help == "A demo."
     with pytest.raises(click.UsageError, match="No such command 'fig8'"):
         group.main(["fig8", "--seconds", "12"], standalone_mode=False)
 

@@ -546,6 +546,8 @@ async def test_drain_and_shutdown_are_for_administrators(desk):
     assert status["draining"] is True
     assert status["jobs"][0]["reason"]["code"] == "DRAINING"
     assert await desk.ask(ADMIN, op="drain", on=False) == {"draining": False}
+    again = await desk.ask(ADMIN, op="drain", on=False)
+    assert again == {"draining": False, "was_undrained": True}
     assert desk.shell.host.take() == [Launch(1, 1)]
 
 

@@ -58,18 +58,21 @@ _DECLARED_BYTES = 14 * GIB
 _BAR, _BESIDE = 24, 62
 
 
+#: For the help, where they are.
+_EXPERIMENTS = (
+    '"drf demo lend" shows how idle cores are lent to running jobs. "drf demo fig8" and "drf demo '
+    'fig9" repeat experiments of the DRF paper, and "drf demo cluster" does so over three nodes.'
+)
+
+
 @click.group(
     "demo", cls=WithExperiments, experiments=("cluster", "fig8", "fig9", "lend"),
-    invoke_without_command=True,
+    about=_EXPERIMENTS, invoke_without_command=True,
 )  # fmt: skip
 @click.pass_context
 def command(context: click.Context) -> int:
-    """Half a minute of fair scheduling on this machine: three pools stand in for users, with real
-    processes that use what they declare, and one that lies and is stopped.
-
-    "drf demo lend" shows how idle cores are lent to running jobs. "drf demo fig8" and "drf demo
-    fig9" repeat experiments of the DRF paper, and "drf demo cluster" does so over three nodes.
-    """
+    """Half a minute of fair scheduling: this machine simulates one of 9 cores and 18G, on which
+    three pools stand in for users, with real processes, and one that lies and is stopped."""
     if context.invoked_subcommand is not None:
         return 0
     with (
@@ -223,7 +226,8 @@ def pools(shares: SharesReply) -> list[NodeView]:
 
 def opening(doctor: DoctorReply, scale: float) -> list[str]:
     return [
-        "Three pools stand in for users, on a machine of 9 cores and 18G as in the DRF paper:",
+        "This machine simulates one of 9 cores and 18G, as in the DRF paper, and three pools "
+        "stand in for users:",
         "  A  tasks of 1 core, 4G       its dominant resource is memory",
         "  B  tasks of 3 cores, 1G      its dominant resource is the CPU",
         "  C  tasks of 60M/s of disk    comes later, with one job that lies about its memory",

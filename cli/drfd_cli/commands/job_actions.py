@@ -301,12 +301,13 @@ def undrain(node: str | None) -> None:
     A node that was drained with --node needs --node here, too.
     """
     reply = connect().request("drain", on=False, **_about(node))
-    if node is None:
-        output.tell("launching again")
-    elif not reply["draining"]:
-        output.tell(f"launching again on {node}")
-    else:
+    was_undrained = reply.get("was_undrained")
+    if reply["draining"]:
         output.tell(f"{node} is not drained by itself; nothing is launched until drf undrain")
+    elif node is None:
+        output.tell("nothing was drained" if was_undrained else "launching again")
+    else:
+        output.tell(f"{node} was not drained" if was_undrained else f"launching again on {node}")
     left = reply.get("nodes")
     if node is None and left:
         output.say(f"drained by themselves: {', '.join(left)} (drf undrain --node NAME)")

@@ -62,8 +62,9 @@ def command(
     """How much of your entitlement you held while your jobs waited, and why you lacked the rest, in
     the last 30 days (see --since). Administrators see everybody's.
 
-    The entitlement is that of `drf shares` (column PROMISED). It counts while a job of yours could
-    start. The missing part is shown as time of the whole machine: half of it for an hour is 30m."""
+    The entitlement, here PROMISED, is ENTITLED of `drf shares`. It counts while a job of yours
+    could start. The missing part is shown as time of the whole machine: half of it for an hour is
+    30m."""
     if verify:
         if user is not None or since is not None or until is not None or why:
             raise click.UsageError("--verify checks all of it: it goes with --json alone")

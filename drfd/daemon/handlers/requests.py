@@ -341,6 +341,7 @@ class Requests:
         audit=lambda request: "drain" if request.on else "undrain",
     )
     async def _drain(self, actor: st.Actor, request: msg.DrainRequest) -> replies.DrainReply:
+        was_undrained = not request.on and (request.node or "") not in self.engine.ledger.drains
         await self.engine.submit_and_wait(
             st.DrainAsked(
                 self.engine.clock(), request.on, actor, request.reason, request.node or ""
@@ -349,6 +350,8 @@ class Requests:
         reply: replies.DrainReply = {"draining": self.engine.ledger.draining}
         if nodes := sorted(filter(None, self.engine.ledger.drains)):
             reply["nodes"] = nodes
+        if was_undrained:
+            reply["was_undrained"] = True
         return reply
 
     @verb(msg.NodesRequest)
