@@ -87,7 +87,7 @@ EXAMPLES = {
 #: Slurm's names, which the help puts on one line.
 _HIDDEN = (
     "sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "seff", "scontrol",
-    "slurm-names",
+    "sacctmgr", "sdiag", "sprio", "sshare", "sstat", "slurm-names",
 )  # fmt: skip
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
 _SHARED_MODULES = {
@@ -99,7 +99,9 @@ _SHARED_MODULES = {
     "nodes": "shares",
     "why": "show",
     "report": "history",
-    **{name: "slurm_names" for name in _HIDDEN if name != "scontrol"},
+    **dict.fromkeys(_HIDDEN[:8], "slurm_names"),
+    **dict.fromkeys(_HIDDEN[9:-1], "slurm_accounting"),
+    "slurm-names": "slurm_names",
 }
 #: Verbs of other programs, and what does the same here.
 _ELSEWHERE = {
@@ -117,9 +119,7 @@ _ELSEWHERE = {
         "drf suspend ID, or drf hold ID if it waits; drf drain, so that no more jobs start",
     ),
     **dict.fromkeys(("continue", "unpause", "thaw"), "drf resume ID, or drf release ID if held"),
-    **dict.fromkeys(("explain", "reason", "analyze", "sprio"), "drf why ID"),
-    "sstat": "drf show ID",
-    "sshare": "drf shares",
+    **dict.fromkeys(("explain", "reason", "analyze"), "drf why ID"),
     "stash": "drf hold ID, or drf submit --hold",
     **dict.fromkeys(("group", "parallel"), "drf submit -g NAME%N, for N jobs at once"),
     **dict.fromkeys(("modify", "update"), "drf set"),

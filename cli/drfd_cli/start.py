@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def main() -> None:
     name = os.path.basename(sys.argv[0])
     if name != "drf":
-        from drfd_cli.slurm import HINTED, SLURM_NAMES
+        from drfd_cli.slurm import SLURM_NAMES
 
-        if name in SLURM_NAMES + HINTED:
+        if name in SLURM_NAMES:
             # A link of `drf slurm-names`.
             sys.argv[1:1] = [name]
     try:

@@ -69,7 +69,10 @@ def test_the_overview_lists_every_verb_once_with_what_it_does(drf):
     width = max(map(len, VERBS)) + 2
     for verb, what in VERBS.items():
         assert out.count(f"  {verb:<{width}}{what}\n") == 1
-    assert "  sbatch, srun, salloc, squeue, scancel, sinfo, sacct, seff, scontrol (drf" in out
+    assert (
+        "  sbatch, srun, salloc, squeue, scancel, sinfo, sacct, seff, scontrol,\n  sacctmgr, "
+        in out
+    )
     assert drf("help").out == out == drf("-h").out
     assert drf("help", "submit").out == drf("submit", "--help").out
     assert drf("help", "sumbit").err == drf("sumbit").err
@@ -201,7 +204,6 @@ def test_a_wrong_command_line_is_2_and_nothing_is_asked(drf, daemon, words):
         ("frobnicate", "drf: No such command 'frobnicate'. drf --help lists them.\n"),
         ("ls", "No such command 'ls'. That is: drf status"),
         ("kill 3", "No such command 'kill'. That is: drf cancel ID"),
-        ("sstat 3", "No such command 'sstat'. That is: drf show ID"),
         ("condor_q", "No such command 'condor_q'. That is: drf status"),
         ("parallel", "No such command 'parallel'. That is: drf submit -g NAME%N"),
         ("tail 3", "No such command 'tail'. That is: drf log -f ID"),

@@ -13,10 +13,12 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.words import Ref, parse_ids
 from drfd.common.errors import Refused
-from drfd.common.indices import MAX_INDEX
+from drfd.common.indices import MAX_TASKS
+from drfd.common.units import MAIN
 from drfd_cli import output
+from drfd_cli.commands.slurm_names import known_jobs, lines_of
 from drfd_cli.options import connect
-from drfd_cli.slurm import fields
+from drfd_cli.slurm import data, fields, known
 from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.grammar import (
     SCONTROL,
@@ -27,12 +29,20 @@ from drfd_cli.slurm.grammar import (
     slurm_command,
     version,
 )
-from drfd_cli.slurm.lookup import KNOWN_S, partitions, read_machine
+from drfd_cli.slurm.lookup import (
+    KNOWN_S,
+    check_partitions,
+    just_ended,
+    partitions,
+    read_machine,
+    windows,
+)
 from drfd_cli.slurm.sbatch_options import translate
 
-#: What a command does with its words, and whether each job is printed in a line; and its exit code,
-#: unless that is 0.
-Command = Callable[[list[str], bool], int | None]
+#: Options by their long names, each with its values.
+Found = Mapping[str, list[str]]
+#: What a command does with its words and the options; and its exit code, unless that is 0.
+Command = Callable[[list[str], Found], int | None]
 
 
 @slurm_command("scontrol", "show and change jobs and the machine, as `drf show` and `drf set` do")
@@ -41,11 +51,11 @@ def command(words: list[str]) -> int | None:
     if not rest:
         raise click.UsageError("there is no command; scontrol --help lists them")
     verb = rest[0].lower()
-    known = [name for name in _COMMANDS if name.startswith(verb)]
-    if verb not in _COMMANDS and len(known) != 1:
+    near = [name for name in _COMMANDS if name.startswith(verb)]
+    if verb not in _COMMANDS and len(near) != 1:
         _refuse(verb)
-    name = verb if verb in _COMMANDS else known[0]
-    return _COMMANDS[name](rest[1:], "oneliner" in found)
+    name = verb if verb in _COMMANDS else near[0]
+    return _COMMANDS[name](rest[1:], found)
 
 
 #: What scontrol does for Slurm → what does it here.
@@ -68,44 +78,56 @@ def _refuse(word: str) -> NoReturn:
 # -- show --------------------------------------------------------------------------------------
 
 
-def _show(words: list[str], in_a_line: bool) -> None:
+def _show(words: list[str], found: Found) -> None:
     what, _, value = (words[0] if words else "").partition("=")
     names = [*filter(None, [value]), *words[1:]]
-    kind = next((kind for kind in _SHOWN if what and kind.startswith(what.lower())), None)
-    if kind is None and what.lower().rstrip("s") in _SHOWN:
-        kind = what.lower().rstrip("s")
-    if kind is None:
-        there = " ".join(_SHOWN)
+    asked = what.lower()
+    kind = next((kind for kind in _SHOWN if what and f"{kind}s".startswith(asked)), None)
+    if kind is not None:
+        _SHOWN[kind](names, found)
+        return
+    none = [said for kind, said in known.ENTITIES.items() if what and kind.startswith(asked)]
+    if not none:
+        there = " ".join(dict.fromkeys((*_SHOWN, *known.ENTITIES)))
         raise click.UsageError(f"there is no show {what} here; there are: {there}".strip())
-    _SHOWN[kind](names, in_a_line)
+    if none[0]:
+        output.say(none[0])
 
 
-def _show_hostnames(names: list[str], in_a_line: bool) -> None:
+def _show_hostnames(names: list[str], found: Found) -> None:
     """Print the machines of a list such as SLURM_JOB_NODELIST: a job here has one."""
-    found = parts(names or [os.environ.get("SLURM_JOB_NODELIST") or host_name()])
-    if any("[" in name for name in found):
-        raise Refused("bad-value", f"{found[0][:60]}: ranges of machines are not known here")
-    click.echo("\n".join(found))
+    hosts = parts(names or [os.environ.get("SLURM_JOB_NODELIST") or host_name()])
+    if any("[" in name for name in hosts):
+        raise Refused("bad-value", f"{hosts[0][:60]}: ranges of machines are not known here")
+    click.echo("\n".join(hosts))
 
 
-def _print(lines: list[str], in_a_line: bool) -> None:
-    if in_a_line:
+def _show_hostlist(names: list[str], found: Found) -> None:
+    click.echo(",".join(parts(names)))
+
+
+def _print(lines: list[str], found: Found) -> None:
+    if "oneliner" in found:
         click.echo(" ".join(lines))
     else:
         click.echo("\n   ".join(lines) + "\n")
 
 
-def _show_job(names: list[str], in_a_line: bool) -> None:
+def _show_job(names: list[str], found: Found) -> None:
     client = connect()
     jobs = list(_jobs(client, parse_ids(",".join(names)) if names else []))
+    if data.is_asked(found):
+        data.show(found, client.request("hello")["user"], jobs=list(map(data.job_object, jobs)))
+        return
     if not jobs:
         click.echo("No jobs in the system")
     for job in jobs:
-        _print(_lines_of(job), in_a_line)
+        _print(_lines_of(job), found)
 
 
 def _jobs(client: Connection, ids: list[Ref]) -> Iterator[Mapping[str, Any]]:
-    """Yield the named jobs, and of an array all tasks that are known; without ids, the queue."""
+    """Yield the named jobs, and of an array all tasks that are known; without ids, the queue and
+    what has just ended."""
     for ref in ids:
         reply = client.request("show", id=ref)
         if "job" in reply:
@@ -113,7 +135,31 @@ def _jobs(client: Connection, ids: list[Ref]) -> Iterator[Mapping[str, Any]]:
         else:
             yield from client.jobs("status", select={"ids": [ref]})
     if not ids:
-        yield from client.jobs("status")
+        live = {job["id"]: job for job in client.jobs("status")}
+        ended = {job["id"]: job for job in just_ended(client)}
+        yield from ({**ended, **live}[number] for number in sorted({*ended, *live}))
+
+
+def _show_step(names: list[str], found: Found) -> None:
+    client = connect()
+    ids = parse_ids(",".join(name.partition(".")[0] for name in names)) if names else []
+    jobs = known_jobs(client, {"states": ["RUNNING", "SUSPENDED"]}, ids)
+    steps = [step for job in jobs for step in lines_of(job, []) if "step" in step]
+    labels = {fields.NAMES["jobid"][2](step): step for step in steps}
+    for label, step in labels.items():
+        if not names or {label, label.partition(".")[0]} & set(names):
+            since = fields.moment(step["started_at"])
+            limit = fields.span(step["time_limit_s"], whole=True)
+            _print([
+                f"StepId={label} UserId={step['uid']} StartTime={since} TimeLimit={limit}",
+                f"State={fields.SIGNS['T'][1](step)} Partition={fields.pool(step)} "
+                f"NodeList={host_name()}",
+                f"Nodes=1 CPUs={fields.cpus(step)} Tasks=1 Name={output.clean(step['step'])} "
+                "Network=(null)",
+                f"TRES={fields.NAMES['alloctres'][2](step)}",
+            ], found)  # fmt: skip
+    if not labels and not names:
+        click.echo("No job steps in the system")
 
 
 def _lines_of(job: Mapping[str, Any]) -> list[str]:
@@ -159,12 +205,16 @@ def _lines_of(job: Mapping[str, Any]) -> list[str]:
 _FILES = {"StdErr": "stderr", "StdOut": "stdout"}
 
 
-def _show_node(names: list[str], in_a_line: bool) -> None:
+def _show_node(names: list[str], found: Found) -> None:
     client = connect()
     machine = read_machine(client)
     unknown = [name for name in parts(names) if name != machine.name]
     if unknown:
         raise Refused("no-node", f"there is no node {unknown[0]}; this is {machine.name}")
+    if data.is_asked(found):
+        shown = data.node_object(machine, partitions(client))
+        data.show(found, client.request("hello")["user"], nodes=[shown])
+        return
     used_bytes = machine.memory_bytes - machine.free_memory_bytes
     lines = [
         f"NodeName={machine.name} CPUAlloc={machine.cpus - machine.idle} CPUTot={machine.cpus}",
@@ -175,13 +225,66 @@ def _show_node(names: list[str], in_a_line: bool) -> None:
         f"State={machine.long_state.upper()} Partitions={','.join(partitions(client))}",
         *([f"Reason={machine.reason}"] if machine.reason != "none" else []),
     ]
-    _print(lines, in_a_line)
+    _print(lines, found)
 
 
-def _show_config(names: list[str], in_a_line: bool) -> None:
+def _show_partition(names: list[str], found: Found) -> None:
+    client = connect()
+    check_partitions(client, parts(names))
+    machine = read_machine(client)
+    shown = [name for name in partitions(client) if not names or name in parts(names)]
+    if data.is_asked(found):
+        told = [data.partition_object(machine, name) for name in shown]
+        data.show(found, client.request("hello")["user"], partitions=told)
+        return
+    for name in shown:
+        is_usual = "YES" if name == MAIN else "NO"
+        tres = f"cpu={machine.cpus},mem={machine.memory_bytes >> 20}M,node=1"
+        _print([
+            f"PartitionName={name}",
+            "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
+            f"AllocNodes=ALL Default={is_usual} QoS=N/A",
+            "DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO",
+            "MaxNodes=1 MaxTime=UNLIMITED MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED",
+            f"Nodes={machine.name}",
+            "PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO",
+            "OverTimeLimit=NONE PreemptMode=OFF",
+            f"State=UP TotalCPUs={machine.cpus} TotalNodes=1 SelectTypeParameters=NONE",
+            "JobDefaults=(null)",
+            "DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED",
+            f"TRES={tres}",
+        ], found)  # fmt: skip
+
+
+def _show_reservation(names: list[str], found: Found) -> None:
+    shown = [row for row in windows(connect()) if not names or row["ReservationName"] in names]
+    for row in shown:
+        _print([" ".join(f"{key}={value}" for key, value in row.items())], found)
+    if not shown:
+        click.echo("No reservations in the system")
+
+
+def _show_license(names: list[str], found: Found) -> None:
+    shares = connect().request("shares")
+    all_of = {name: n for name, n in shares["capacity"]["gres"].items() if ":" not in name}
+    for name, total in all_of.items():
+        free = shares["free"]["gres"].get(name, 0)
+        if name != "gpu" and (not names or name in names):
+            lines = [f"LicenseName={name}", f"Total={total} Used={total - free} Free={free} "
+                     "Reserved=0 Remote=no"]  # fmt: skip
+            _print(lines, found)
+    if not all_of.keys() - {"gpu"}:
+        click.echo("No licenses configured in Slurm.")
+
+
+def _show_daemons(names: list[str], found: Found) -> None:
+    click.echo("slurmctld slurmd")
+
+
+def _show_config(names: list[str], found: Found) -> None:
     """Print what is so here of Slurm's settings that programs ask for."""
     told = {
-        "ClusterName": host_name(), "JobRequeue": "1", "MaxArraySize": str(MAX_INDEX + 1),
+        "ClusterName": host_name(), "JobRequeue": "1", "MaxArraySize": str(MAX_TASKS + 1),
         "MinJobAge": f"{KNOWN_S} sec", "MpiDefault": "none", "OverTimeLimit": "0 min",
         "SLURM_VERSION": SLURM_VERSION, "SlurmctldHost[0]": host_name(),
     }  # fmt: skip
@@ -190,9 +293,13 @@ def _show_config(names: list[str], in_a_line: bool) -> None:
         click.echo(f"{name:<23} = {value}")
 
 
-_SHOWN: dict[str, Callable[[list[str], bool], None]] = {
-    "hostnames": _show_hostnames, "jobid": _show_job, "job": _show_job, "node": _show_node,
-    "config": _show_config,
+#: Entities in the order in which a shortened word is looked up.
+_SHOWN: dict[str, Callable[[list[str], Found], None]] = {
+    "config": _show_config, "daemon": _show_daemons, "hostname": _show_hostnames,
+    "hostlist": _show_hostlist, "hostlistsorted": _show_hostlist, "job": _show_job,
+    "jobid": _show_job, "license": _show_license, "node": _show_node,
+    "partition": _show_partition, "partitionname": _show_partition,
+    "reservation": _show_reservation, "reservationname": _show_reservation, "step": _show_step,
 }  # fmt: skip
 
 
@@ -219,7 +326,7 @@ def _act(client: Connection, verb: Any, select: Mapping[str, object], **asked: o
 def _verb(verb: str) -> Command:
     """Return the command of a verb that drf has too."""
 
-    def act(words: list[str], in_a_line: bool) -> int:
+    def act(words: list[str], found: Found) -> int:
         name = next((word for word in words if word.lower().startswith(("jobname=", "name="))), "")
         chosen = {"name": name.partition("=")[2]} if name else {"ids": _refs(words, verb)}
         return _act(connect(), verb, chosen)
@@ -228,7 +335,7 @@ def _verb(verb: str) -> Command:
 
 
 def _requeue(*, held: bool) -> Command:
-    def act(words: list[str], in_a_line: bool) -> int:
+    def act(words: list[str], found: Found) -> int:
         refs = _refs([word for word in words if word.lower() != "incomplete"], "requeue")
         return _act(connect(), "requeue", {"ids": refs}, held=held)
 
@@ -256,7 +363,7 @@ _IGNORED = {
 }
 
 
-def _update(words: list[str], in_a_line: bool) -> int:
+def _update(words: list[str], found: Found) -> int:
     given: dict[str, str] = {}
     for word in words:
         key, sign, value = word.partition("=")
@@ -318,12 +425,12 @@ def _changes(given: Mapping[str, str]) -> dict[str, Any]:
 # -- the rest ----------------------------------------------------------------------------------
 
 
-def _ping(words: list[str], in_a_line: bool) -> None:
+def _ping(words: list[str], found: Found) -> None:
     connect().request("hello")
     click.echo(f"Slurmctld(primary) at {host_name()} is UP")
 
 
-def _version(words: list[str], in_a_line: bool) -> None:
+def _version(words: list[str], found: Found) -> None:
     click.echo(version())
 
 

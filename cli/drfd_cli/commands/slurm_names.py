@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from operator import itemgetter
 from signal import SIGKILL
@@ -26,7 +26,7 @@ from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import call_of, connect
-from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, lookup
+from drfd_cli.slurm import SLURM_NAMES, data, fields, known, lookup
 from drfd_cli.slurm.batch_script import host_name, resolve
 from drfd_cli.slurm.grammar import (
     SACCT,
@@ -204,34 +204,33 @@ def _for_run(made: Translation) -> tuple[list[str], list[str]]:
     "squeue", "list the jobs that wait and run, as `drf status` does", has_short_help=False
 )
 def squeue(words: list[str]) -> int:
-    found = SQUEUE.read_options(words)
-    _refuse_json(found, "squeue", "drf status --json")
-    if "steps" in found:
-        raise click.UsageError("squeue lists no steps here (sacct has one for each script)")
+    return _repeated(SQUEUE.read_options(words), _list_queue)
+
+
+def _repeated(
+    found: Mapping[str, list[str]], once: Callable[[Mapping[str, list[str]]], int]
+) -> int:
+    """Print a list, or again and again, as --iterate asks."""
     if "iterate" not in found:
-        return _list_queue(found)
+        return once(found)
     every = found["iterate"][-1]
     if not every.isdecimal() or not 0 < int(every) < 1_000_000:
         raise click.UsageError(f"{every!r} is not a number of seconds")
     while True:
         click.echo(time.strftime("%a %b %d %H:%M:%S %Y"))
-        _list_queue(found)
+        once(found)
         click.echo()
         sys.stdout.flush()
         time.sleep(int(every))
 
 
-def _refuse_json(found: Mapping[str, object], name: str, instead: str) -> None:
-    for option in ("json", "yaml"):
-        if option in found:
-            raise click.UsageError(f"{name} has no --{option} here (that is: {instead})")
-
-
-def _format(found: Mapping[str, list[str]], usual: str, words: Mapping[str, str]) -> str:
-    """Return the format of -o or -O in signs."""
+def _format(
+    found: Mapping[str, list[str]], usual: str, words: Mapping[str, str], signs: Container[str]
+) -> fields.Format:
+    """Return the format of -O or -o."""
     if "Format" in found:
-        return fields.by_signs(found["Format"][-1], words)
-    return found.get("format", [usual])[-1]
+        return fields.format_of_words(found["Format"][-1], words, signs)
+    return fields.format_of(found.get("format", [usual])[-1], signs)
 
 
 def _list_queue(found: Mapping[str, list[str]]) -> int:
@@ -239,41 +238,59 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
     users = set(lookup.user_names(client, parts(found.get("user", []))))
     if "me" in found:
         users.add(client.request("hello")["user"])
+    caller = client.request("hello")["user"] if "notme" in found else None
     lookup.check_partitions(client, parts(found.get("partition", [])))
-    states = [] if "states" not in found else _states(found["states"])
-    if "start" in found and not states:
+    states = _states(found.get("states", ["all"]))
+    if "start" in found and states is None:
         states = ["PENDING", "HELD"]
-    named = parts([*found.get("jobs", []), *found.get("job", [])])
-    ids = parse_ids(",".join(named)) if named else []
-    select = {"ids": ids, "user": next(iter(users)) if len(users) == 1 else None, "states": states}
-    tasks = "array" in found
-    if ids:
-        listed = _named(client, select, ids, tasks=tasks, has_states="states" in found)
-        if listed is None:
+    if "steps" in found:
+        # Of running jobs there are steps.
+        states = ["RUNNING", "SUSPENDED"]
+    named = parts([*found.get("jobs", []), *found.get("job", []), *found.get("steps", [])])
+    ids = parse_ids(",".join(word.partition(".")[0] for word in named)) if named else []
+    user = next(iter(users)) if len(users) == 1 else None
+    select: dict[str, Any] = {"ids": ids, "user": user, "states": states or []}
+    tasks = not {"array", "array-unique"}.isdisjoint(found)
+    listed: list[Mapping[str, Any]] = []
+    if ids and states != []:
+        named_jobs = _named(client, select, ids, tasks=tasks, has_states="states" in found)
+        if named_jobs is None:
             output.say("slurm_load_jobs error: Invalid job id specified")
             return 1
-    else:
+        listed = named_jobs
+    elif states != []:
         listed = list(client.jobs("status", select=select, tasks=tasks))
         if "states" in found:
             listed += _just_ended(client, select, listed)
-    jobs = _wanted(listed, users, states, found)
-    usual = fields.LONG if "long" in found else fields.USUAL
+    jobs = [job for job in _wanted(listed, users, states, found) if job["user"] != caller]
+    if "steps" in found:
+        jobs = [
+            step for job in jobs for step in lines_of(job, list(filter(_has_step, named)))
+            if "step" in step
+        ]  # fmt: skip
+        usual = "%.15i %.8j %.9P %.8u %.9M %N"
+    else:
+        usual = fields.LONG if "long" in found else fields.USUAL
     if "start" in found:
         usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
-    text = _format(found, usual, fields.WORDS)
-    if not {"S", "E"}.isdisjoint(fields.signs_of(text)):
+    asked = _format(found, usual, fields.WORDS, fields.SIGNS)
+    if not {"S", "E"}.isdisjoint(fields.signs_of(asked)) or data.is_asked(found):
         jobs = lookup.with_starts(client, jobs)
     order = found.get("sort", ["S" if "start" in found else ""])[-1]
     jobs = fields.sorted_by(order, jobs)
-    _warn_of_fields(fields.unknown_signs(text))
-    for line in fields.rows_by_signs(text, jobs, heads="noheader" not in found):
+    if data.is_asked(found):
+        data.show(found, client.request("hello")["user"], jobs=list(map(data.job_object, jobs)))
+        return 0
+    signs = dict(fields.SIGNS)
+    if "steps" in found:
+        signs["i"] = ("STEPID", signs["i"][1])
+    for line in fields.rows_by_signs(asked, jobs, heads="noheader" not in found, signs=signs):
         click.echo(line)
     return 0
 
 
-def _warn_of_fields(unknown: list[str]) -> None:
-    if unknown:
-        output.say(f"not known here, so empty: {', '.join(map(output.clean, unknown))}")
+def _has_step(word: str) -> bool:
+    return "." in word
 
 
 def _just_ended(
@@ -283,9 +300,9 @@ def _just_ended(
     states = [state for state in select["states"] if state in output.ENDED]
     if select["states"] and not states:
         return []
-    since_s, known = time.time() - lookup.KNOWN_S, {job["id"] for job in listed}
-    ended = _past(client, since_s=since_s, states=states, user=select["user"])
-    return [job for job in ended if job["id"] not in known][::-1]
+    there = {job["id"] for job in listed}
+    ended = lookup.just_ended(client, states=states, user=select["user"])
+    return [job for job in ended if job["id"] not in there]
 
 
 def _named(
@@ -301,6 +318,14 @@ def _named(
     ended_at_s = max((job["ended_at"] for job in jobs if job["ended_at"] is not None), default=0.0)
     is_old = time.time() - ended_at_s > lookup.KNOWN_S
     return None if jobs and not live and len(ids) == 1 and is_old else live
+
+
+def known_jobs(
+    client: Connection, select: Mapping[str, object], ids: list[Ref]
+) -> list[Mapping[str, Any]]:
+    """Return the jobs of the queue in these states, of these ids if there are some."""
+    jobs = _known(client, select, ids, tasks=False) if ids else client.jobs("status", select=select)
+    return list(jobs or [])
 
 
 def _known(
@@ -321,7 +346,7 @@ def _known(
 
 
 def _wanted(
-    jobs: Iterable[Mapping[str, Any]], users: Container[str], states: Container[str],
+    jobs: Iterable[Mapping[str, Any]], users: Container[str], states: Container[str] | None,
     found: Mapping[str, list[str]],
 ) -> list[Mapping[str, Any]]:  # fmt: skip
     """Return the jobs of these users and in these states, or of all if there are none, with the
@@ -331,23 +356,25 @@ def _wanted(
         job
         for job in jobs
         if (not users or job["user"] in users)
-        and (not states or job["state"] in states)
+        and (states is None or job["state"] in states)
         and passes(job)
     ]
 
 
-def _states(values: list[str]) -> list[str]:
-    """Return the states that Slurm's words mean, long or short; none for all of them."""
+def _states(values: list[str]) -> list[str] | None:
+    """Return the states that Slurm's words mean, long or short; None for all of them, and none for
+    those in which there never is a job here. Raises UsageError."""
     words = parts(values)
     if any(word.lower() == "all" for word in words):
-        return []
-    found: dict[str, None] = {}
+        return None
     for word in words:
-        known = [name for name, names in fields.STATES.items() if word.upper() in names]
-        if not known:
-            raise click.UsageError(f"there is no state {word}")
-        found |= dict.fromkeys(known)
-    return list(found)
+        if word.upper() not in (*known.STATES, *known.STATES.values()):
+            there = ", ".join(
+                f"{long} ({short})" if short else long for long, short in known.STATES.items()
+            )
+            raise click.UsageError(f"there is no state {word}; there are: {there}")
+    asked = {word.upper() for word in words}
+    return [name for name, names in fields.STATES.items() if not asked.isdisjoint(names)]
 
 
 _LONG = (
@@ -359,55 +386,75 @@ _LONG = (
 @slurm_command("sacct", "list jobs of today and what they used, as `drf history` does")
 def sacct(words: list[str]) -> int:
     found = SACCT.read_options(words)
-    _refuse_json(found, "sacct", "drf history --json")
     unit = found.get("units", [""])[-1].upper()
     if unit and unit not in (*"KMGTP",):
         raise click.UsageError(f"--units={unit}: there are K, M, G, T and P")
     if "helpformat" in found:
         click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
         return 0
+    usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
+    asked = columns(found, usual)
     client = connect()
     words = [word for word in parts(found.get("jobs", [])) if word.strip("0")]
-    steps = [word for word in words if "." in word]
+    steps = list(filter(_has_step, words))
     ids = parse_ids(",".join(word.partition(".")[0] for word in words)) if words else []
     named = parts([*found.get("user", []), *found.get("uid", [])])
     users = set(lookup.user_names(client, named))
     if not ids and not users and "allusers" not in found:
         users = {client.request("hello")["user"]}
-    states = [] if "state" not in found else _states(found["state"])
+    states = _states(found.get("state", ["all"]))
     since_s = parse_past(found["starttime"][-1]) if "starttime" in found else None
     until_s = parse_past(found["endtime"][-1]) if "endtime" in found else None
     if since_s is None and not ids:
         since_s = parse_past("today")
-    select = {"ids": ids, "user": next(iter(users)) if len(users) == 1 else None, "states": states}
-    # A state that is asked for is one that the job had reached before the end time.
-    ended = list(_past(client, **select, since_s=since_s, until_s=until_s if states else None))
-    if ids:
+    user = next(iter(users)) if len(users) == 1 else None
+    select: dict[str, Any] = {"ids": ids, "user": user, "states": states or []}
+    ended: list[Mapping[str, Any]] = []
+    if states != []:
+        # A state that is asked for is one that the job had reached before the end time.
+        until = until_s if states else None
+        ended = list(_past(client, **select, since_s=since_s, until_s=until))
+    if states == []:
+        live: list[Mapping[str, Any]] = []
+    elif ids:
         live = _known(client, select, ids, tasks=False) or []
     else:
         live = list(client.jobs("status", select=select))
-    known = {job["id"]: job for job in (*live, *ended)}.values()
-    before = [job for job in known if until_s is None or job["submitted_at"] < until_s]
+    listed = {job["id"]: job for job in (*live, *ended)}.values()
+    before = [job for job in listed if until_s is None or job["submitted_at"] < until_s]
     jobs = _wanted(sorted(before, key=itemgetter("id")), users, states, found)
+    if data.is_asked(found):
+        told = [data.accounted(job, list(lines_of(job, []))[1:]) for job in jobs]
+        data.show(found, client.request("hello")["user"], jobs=told)
+        return 0
     if "allocations" not in found:
-        jobs = [line for job in jobs for line in _lines_of(job, steps)]
-    usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
-    delimiter = None
-    if "parsable" in found or "parsable2" in found:
-        delimiter = found.get("delimiter", ["|"])[-1]
-
-    text = ",".join(found.get("format", [usual]))
-    _warn_of_fields(fields.unknown_names(text))
-    lines = fields.rows_by_names(
-        text, jobs, heads="noheader" not in found, delimiter=delimiter, ends="parsable" in found,
-        unit=unit,
-    )  # fmt: skip
-    for line in lines:
-        click.echo(line)
+        jobs = [line for job in jobs for line in lines_of(job, steps)]
+    print_table(found, asked, fields.rows_by_names(asked, jobs, unit))
     return 0
 
 
-def _lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str, Any]]:
+def columns(found: Mapping[str, list[str]], usual: str) -> fields.Columns:
+    """Return the columns that are asked for, and tell which of them are not measured here."""
+    asked = fields.columns_of(",".join(found.get("format", [usual])), fields.NAMES)
+    empty = [head for head, _, name in asked if name in fields.UNMEASURED]
+    if empty and found["format"][-1].lower() != "all":
+        output.say(f"not measured here, so empty: {', '.join(empty)}")
+    return asked
+
+
+def print_table(
+    found: Mapping[str, list[str]], asked: fields.Columns, rows: list[list[str]]
+) -> None:
+    """Print a table as the options about heads and delimiters ask for."""
+    is_parsable = "parsable" in found or "parsable2" in found
+    delimiter = found.get("delimiter", ["|"])[-1] if is_parsable else None
+    for line in fields.table(
+        asked, rows, heads="noheader" not in found, delimiter=delimiter, ends="parsable" in found
+    ):
+        click.echo(line)
+
+
+def lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str, Any]]:
     """Yield a job, and its script as a step once it has started; if steps are named, only those."""
     label = fields.job_label(job)
     if not any(step.partition(".")[0] == label for step in steps):
@@ -453,14 +500,16 @@ def scancel(words: list[str]) -> int:
     user = client.request("hello")["user"] if "me" in found else None
     if "user" in found and user is None:
         user = lookup.user_names(client, found["user"][-1:])[0]
-    states = [] if "state" not in found else _states(found["state"])
-    if not (ids or name or user or states or chosen):
+    states = _states(found.get("state", ["all"]))
+    if not (ids or name or user or chosen or "state" in found):
         raise click.UsageError("no job is named")
+    if states == []:
+        return 0
     if chosen and not (ids or name or user or states):
         # Of all jobs there, those that the caller may cancel are meant.
         caller = client.request("hello")
         user = None if caller["admin"] else caller["user"]
-    select: dict[str, object] = {"ids": ids, "user": user, "states": states}
+    select: dict[str, object] = {"ids": ids, "user": user, "states": states or []}
     if name:
         select["name"] = name[-1]
     others = [] if ids else _jobs_of_others(client, select)
@@ -548,15 +597,25 @@ def _refs(job: Mapping[str, Any]) -> list[Ref]:
     has_short_help=False,
 )
 def sinfo(words: list[str]) -> int:
-    found = SINFO.read_options(words)
-    _refuse_json(found, "sinfo", "drf shares --json")
-    if "iterate" in found:
-        raise click.UsageError("sinfo has no --iterate here (that is: watch sinfo)")
-    if "reservation" in found:
-        raise click.UsageError(
-            "there are no reservations here (the configuration may have a [[window]])"
-        )
+    return _repeated(SINFO.read_options(words), _list_machine)
+
+
+def _list_machine(found: Mapping[str, list[str]]) -> int:
     client = connect()
+    if "reservation" in found:
+        heads = {
+            "ReservationName": "RESV_NAME", "State": "STATE", "StartTime": "START_TIME",
+            "EndTime": "END_TIME", "Duration": "DURATION", "Nodes": "NODELIST",
+        }  # fmt: skip
+        windows = lookup.windows(client)
+        for row in ([] if "noheader" in found else [heads]) + windows if windows else []:
+            name, state, *times, nodes = (row[key] for key in heads)
+            click.echo(
+                f"{name:<12} {state:>8} {times[0]:>19} {times[1]:>19} {times[2]:>11} {nodes}"
+            )
+        if not windows:
+            click.echo("No reservations in the system")
+        return 0
     machine = lookup.read_machine(client)
     names = lookup.partitions(client)
     if "partition" in found:
@@ -575,13 +634,16 @@ def sinfo(words: list[str]) -> int:
         usual = "%9P %.5a %.10l %.16F %N"
     elif "list-reasons" in found:
         usual, names = "%20E %9u %19H %N", names[:1]
-    known, words_of = fields.by_sign(machine.fields("").items())
-    text = _format(found, usual, words_of)
+    if data.is_asked(found):
+        told = [data.sinfo_object(machine, name) for name in names if is_meant]
+        data.show(found, client.request("hello")["user"], sinfo=told)
+        return 0
+    signs = lookup.NODE_SIGNS
+    asked = _format(found, usual, lookup.NODE_WORDS, signs)
     rows = [fields.by_sign(machine.fields(name).items())[0] for name in names]
-    _warn_of_fields(fields.unknown_signs(text, known))
     if "noheader" not in found:
-        click.echo(fields.fill(text, {sign: head for sign, (head, _) in known.items()}))
-    lines = [fields.fill(text, {sign: value for sign, (_, value) in row.items()}) for row in rows]
+        click.echo(fields.fill(asked, {sign: head for sign, (head, _) in signs.items()}))
+    lines = [fields.fill(asked, {sign: value for sign, (_, value) in row.items()}) for row in rows]
     # Slurm puts partitions together of which nothing is shown that tells them apart.
     for line in dict.fromkeys(lines if is_meant else []):
         click.echo(line)
@@ -594,16 +656,15 @@ def sinfo(words: list[str]) -> int:
 @click.command("slurm-names")
 @click.argument("directory", metavar="DIR")
 def slurm_names(directory: str) -> int:
-    """Make sbatch, srun, salloc, squeue, scancel, sinfo, sacct, seff and scontrol in a directory,
-    as links to drf. If one of these names is there already, none is made. Links of some other names
-    of Slurm tell what to call here."""
+    """Make Slurm's names, from sbatch to sshare, in a directory, as links to drf. If one of them is
+    there already, none is made."""
     program = drf_path()
     os.makedirs(directory, exist_ok=True)
     paths = [os.path.join(directory, name) for name in SLURM_NAMES]
     for path in paths:
         if os.path.lexists(path) and os.path.realpath(path) != program:
             raise Refused("exists", f"{path} is there already", hint="choose another directory")
-    for path in (*paths, *(os.path.join(directory, name) for name in HINTED)):
+    for path in paths:
         if not os.path.lexists(path):
             os.symlink(program, path)
     output.tell(f"made {', '.join(SLURM_NAMES)} in {directory}")

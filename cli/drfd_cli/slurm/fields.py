@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import grp
 import pwd
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from drfd.common.units import MAIN
 from drfd_cli import output
+from drfd_cli.slurm import known
 from drfd_cli.slurm.batch_script import host_name
 
 if TYPE_CHECKING:
@@ -58,10 +62,15 @@ BRIEF = "JobID,State,ExitCode"
 _OF_ARRAY = re.compile(r"array \d+ runs \d+ tasks? at once")
 #: The outcome of a job that somebody has cancelled.
 _CANCELLED = re.compile(r"cancelled by (\S+)")
-#: A sign of a format, or a field of `-O` that has none, in braces.
-_SIGN = re.compile(r"%(\.?)(\d*)([A-Za-z]|\{[\w-]+\})", re.ASCII)
+#: A sign of a format with its width: `%.18i`.
+_SIGN = re.compile(r"%(\.?)(\d*)([A-Za-z])", re.ASCII)
 #: A field of `-O` with its width and what follows it: `Comment:.20/`.
-_FIELD = re.compile(r"([^:,]+)(?::(\.?)(\d*)([^,]*))?")
+_FIELD = re.compile(r"([^:,]+)(?:(:)(\.?)(\d*)([^,]*))?", re.ASCII)
+#: Where a column is to the right, its width if it has one, its sign (of a field of `-O` that has
+#: none its name in braces), and the text that follows it.
+Format = list[tuple[str, str, str, str]]
+#: By the signs of a format, the head of the column and what it holds.
+Signs = Mapping[str, tuple[str, Callable[["View"], str]]]
 
 
 def span(seconds: float | None, *, whole: bool = False) -> str:
@@ -96,6 +105,10 @@ def job_label(job: View) -> str:
     return output.label(cast("JobView", job))
 
 
+def _step_label(job: View, shown: str) -> str:
+    return f"{shown}.{job['step']}" if "step" in job else shown
+
+
 def _reason(job: View) -> str:
     if job["reason"] is None:
         return "None"
@@ -119,8 +132,12 @@ def pool(job: View) -> str:
     return MAIN if path == f"root.{job['user']}" else path.rsplit(".", 1)[-1]
 
 
+def cpus(job: View) -> int:
+    return max(1, -int(-job["demand"]["cores"] // 1))
+
+
 def _cpus(job: View) -> str:
-    return str(max(1, -int(-job["demand"]["cores"] // 1)))
+    return str(cpus(job))
 
 
 def _memory(job: View) -> str:
@@ -146,14 +163,14 @@ def _code(job: View) -> str:
     return f"{job['exit_code'] or 0}:{job['signal'] or 0}"
 
 
-def _used(job: View, name: str) -> Any:
-    used = job.get("used")
-    return used.get(name) if used is not None else job["usage"][name]
+def used(job: View, name: str) -> Any:
+    of_ended = job.get("used")
+    return of_ended.get(name) if of_ended is not None else job["usage"][name]
 
 
 def _cpu_time(job: View) -> str:
     """Return the CPU time, below an hour with its milliseconds: `01:02.345`."""
-    seconds = _used(job, "cpu_seconds") or 0.0
+    seconds = used(job, "cpu_seconds") or 0.0
     if not 0 < seconds < 3600:
         return span(seconds, whole=True)
     minutes, milliseconds = divmod(int(seconds * 1000), 60_000)
@@ -174,15 +191,15 @@ def _state_and_who(job: View) -> str:
 
 
 def _disk(name: str) -> Callable[[View], str]:
-    return lambda job: "" if (n := _used(job, name)) is None else f"{n / (1 << 20):.2f}M"
+    return lambda job: "" if (n := used(job, name)) is None else f"{n / (1 << 20):.2f}M"
 
 
 def _tres(job: View) -> str:
-    return ",".join([f"cpu={_cpus(job)}", f"mem={_memory(job)}", "node=1", *_gres(job, "=")])
+    return ",".join([f"cpu={cpus(job)}", f"mem={_memory(job)}", "node=1", *_gres(job, "=")])
 
 
 def _cpu_seconds(job: View) -> float:
-    return elapsed_s(job) * int(_cpus(job))
+    return elapsed_s(job) * cpus(job)
 
 
 def _of(name: str) -> Callable[[View], str]:
@@ -193,31 +210,58 @@ def _at(name: str) -> Callable[[View], str]:
     return lambda job: moment(job[name], "Unknown")
 
 
+def always(value: str) -> Callable[[View], str]:
+    return lambda job: value
+
+
+@cache
+def group(uid: int) -> tuple[str, int | None]:
+    """Return the name and the number of a user's first group, as far as this machine knows it."""
+    try:
+        number = pwd.getpwuid(uid).pw_gid
+        return grp.getgrgid(number).gr_name, number
+    except KeyError:
+        return "N/A", None
+
+
+def waited_s(job: View) -> float:
+    until_s: float = job["started_at"] or job["ended_at"] or time.time()
+    return max(0.0, until_s - float(job["submitted_at"]))
+
+
 #: What `squeue` and `sacct` print of a job: its sign of `squeue -o`, or its name of `-O` in braces
 #: where it has none, the head there, and its names of `-O`; names of `sacct` with their widths,
 #: where these are not 10; and what it holds.
 _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
-    ("i JOBID jobarrayid", "JobID -12", job_label),
-    ("A JOBID jobid", "JobIDRaw -12", _of("id")),
+    ("i JOBID jobarrayid stepid", "JobID -12", lambda job: _step_label(job, job_label(job))),
+    ("A JOBID jobid", "JobIDRaw -12", lambda job: _step_label(job, str(job["id"]))),
     ("F ARRAY_JOB_ID arrayjobid", "", lambda job: str(job["array_id"] or job["id"])),
     ("K ARRAY_TASK_ID arraytaskid", "",
      lambda job: "N/A" if (at := job.get("array_tasks", job["array_index"])) is None else str(at)),
-    ("j NAME name", "JobName", _of("name")),
+    ("j NAME name stepname", "JobName", lambda job: str(job.get("step", job["name"]))),
     ("u USER username", "User 9", _of("user")),
     ("U UID userid", "UID 6", _of("uid")),
     ("a ACCOUNT account", "Account", _of("pool")),
     ("P PARTITION partition", "Partition", pool),
-    ("", "Cluster", lambda job: host_name()),
-    ("q QOS qos", "QOS", lambda job: "normal"),
+    ("g GROUP groupname", "Group 9", lambda job: group(job["uid"])[0]),
+    ("G GROUP groupid", "GID 6",
+     lambda job: "N/A" if (number := group(job["uid"])[1]) is None else str(number)),
+    ("{cluster} CLUSTER", "Cluster", lambda job: host_name()),
+    ("q QOS qos", "QOS", always("normal")),
     ("t ST statecompact", "", lambda job: STATES.get(job["state"], ("", job["state"]))[1]),
-    ("T STATE state", "", _state),
+    ("T STATE state stepstate", "", _state),
     ("M TIME timeused", "", lambda job: span(elapsed_s(job))),
     ("l TIME_LIMIT timelimit", "", lambda job: span(job["time_limit_s"])),
     ("L TIME_LEFT timeleft", "",
      lambda job: span(job["time_limit_s"] and job["time_limit_s"] - elapsed_s(job))),
     ("C CPUS numcpus", "AllocCPUS ReqCPUS 8 NCPUS", _cpus),
-    ("c MIN_CPUS mincpus", "", _cpus),
-    ("D NODES nodes numnodes", "NNodes 8 AllocNodes NTasks 8", lambda job: "1"),
+    ("c MIN_CPUS mincpus cpus-per-task cpuspertask", "", _cpus),
+    ("D NODES nodes numnodes", "NNodes 8 AllocNodes", always("1")),
+    ("{numtasks} TASKS numtask", "NTasks 8", always("1")),
+    ("{allocnodes} ALLOC_NODES", "", lambda job: host_name()),
+    ("{pendingtime} PENDING_TIME", "", lambda job: str(int(waited_s(job)))),
+    ("", "Planned", lambda job: span(waited_s(job), whole=True)),
+    ("", "Suspended", lambda job: span(job.get("suspended_seconds", 0), whole=True)),
     ("m MIN_MEMORY minmemory", "ReqMem", _memory),
     ("b TRES_PER_NODE gres tres-per-node", "",
      lambda job: ",".join(_gres(job, ":")) or "N/A"),
@@ -228,7 +272,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("B EXEC_HOST batchhost", "", lambda job: "n/a" if job["started_at"] is None else host_name()),
     ("", "NodeList 15", lambda job: host_name()),
     ("", "State", _state_and_who),
-    ("", "ExitCode 8 DerivedExitCode 15", _code),
+    ("{exit_code} EXIT_CODE derivedec", "ExitCode 8 DerivedExitCode 15", _code),
     ("", "Elapsed", lambda job: span(elapsed_s(job), whole=True)),
     ("", "ElapsedRaw", lambda job: str(int(elapsed_s(job)))),
     ("p PRIORITY priority", "Priority", _of("priority")),
@@ -247,14 +291,14 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
         "UNLIMITED" if job["time_limit_s"] is None else str(job["time_limit_s"] // 60)
     )),
     ("", "MaxRSS AveRSS",
-     lambda job: f"{peak >> 10}K" if (peak := _used(job, "memory_peak")) else ""),
-    ("", "AveCPU", lambda job: span(_used(job, "cpu_seconds") or 0, whole=True)),
+     lambda job: f"{peak >> 10}K" if (peak := used(job, "memory_peak")) else ""),
+    ("", "AveCPU", lambda job: span(used(job, "cpu_seconds") or 0, whole=True)),
     ("", "MaxDiskRead 12", _disk("read_bytes")),
     ("", "MaxDiskWrite 12", _disk("written_bytes")),
     ("", "TotalCPU", _cpu_time),
     ("", "CPUTime", lambda job: span(_cpu_seconds(job), whole=True)),
     ("", "CPUTimeRAW", lambda job: str(int(_cpu_seconds(job)))),
-    ("{tres-alloc} TRES_ALLOC", "ReqTRES AllocTRES", _tres),
+    ("{tres-alloc} TRES_ALLOC tres", "ReqTRES AllocTRES", _tres),
     ("Z WORK_DIR workdir", "", lambda job: str(job["cwd"] or "(null)")),
     ("", "WorkDir 20", lambda job: str(job["cwd"] or "")),
     ("o COMMAND command", "SubmitLine 20",
@@ -263,64 +307,115 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("E DEPENDENCY dependency", "", lambda job: ",".join(
         f"after{each['want']}:{each['label']}(unfulfilled)" for each in job.get("after", ())
     ) or "(null)"),
-    ("d MIN_TMP_DISK mintmpdisk", "", lambda job: "0"),
-    ("f FEATURES feature", "", lambda job: "(null)"),
-    ("h OVER_SUBSCRIBE oversubscribe", "", lambda job: "OK"),
+    ("d MIN_TMP_DISK mintmpdisk", "", always("0")),
+    ("f FEATURES feature", "", always("(null)")),
+    ("h OVER_SUBSCRIBE oversubscribe shared", "", always("OK")),
     ("k COMMENT comment", "", lambda job: job.get("comment", "(null)")),
     ("", "Comment 14", lambda job: job.get("comment", "")),
-    ("v RESERVATION reservation", "", lambda job: "(null)"),
+    ("v RESERVATION reservation", "", always("(null)")),
     ("y NICE nice", "", lambda job: str(-job["priority"])),
     ("{restartcnt} RESTART_COUNT", "Restarts 8", lambda job: str(max(0, job["attempt"] - 1))),
     ("{stdout} STDOUT", "", _of("stdout")),
     ("{stderr} STDERR", "", _of("stderr")),
+    *((words, "", always(value)) for words, value in known.SQUEUE),
 )  # fmt: skip
 
 
 def by_sign(rows: Iterable[tuple[str, V]]) -> tuple[dict[str, tuple[str, V]], dict[str, str]]:
     """Return head and value by the signs, and the signs by the names of `-O`, of rows that begin
-    with these."""
+    with these. A field of `-O` alone has its name as its sign, in braces."""
     words = [(text.split(), value) for text, value in rows if text]
     return (
         {sign: (head, value) for (sign, head, *_), value in words},
-        {name: sign for (sign, _, *names), _ in words for name in names},
-    )
+        {name: sign for (sign, _, *names), _ in words for name in (*names, sign.strip("{}"))
+         if len(name) > 1},
+    )  # fmt: skip
 
 
 #: Signs of `squeue -o`: the head of the column, and what it holds; names of `-O` → their signs.
 SIGNS, WORDS = by_sign((text, show) for text, _, show in _FIELDS)
+#: The same of `sprio`: what drfd has no factors for adds nothing to the priority.
+PRIORITIES: Signs = {
+    **{sign: (head, always("0")) for head, signs in known.FACTORS.items() for sign in signs},
+    **{sign: SIGNS[of] for sign, of in {"i": "i", "u": "u", "o": "a", "r": "P"}.items()},
+    "c": ("CLUSTER", lambda job: host_name()), "N": ("NICE", SIGNS["y"][1]),
+    "Y": ("PRIORITY", SIGNS["Q"][1]), "y": ("PRIORITY", SIGNS["Q"][1]),
+}  # fmt: skip
+
+
+def named(
+    rows: Iterable[tuple[str, Callable[[View], str]]],
+) -> dict[str, tuple[str, int, Callable[[View], str]]]:
+    """Return by names in small letters, from rows of names and widths (10 if there is none): the
+    head, the width, and what it holds. `Name=Head_of_it 9` has another head."""
+    return {
+        name.lower(): ((head or name).replace("_", " "), int(width or 10), show)
+        for text, show in rows
+        for name, head, width in re.findall(r"(\w+)(?:=(\w+))?(?: (-?\d+))?", text)
+    }
+
+
 #: Names of `sacct --format` in small letters: the head, the usual width, and what it holds.
-NAMES = {
-    head.lower(): (head, int(width or 10), show)
-    for _, text, show in _FIELDS
-    for head, width in re.findall(r"([A-Za-z]+)(?: (-?\d+))?", text)
-}
-
-
-def by_signs(text: str, words: Mapping[str, str]) -> str:
-    """Return a format of `-O` as one of `-o`. A field has 20 columns unless it says how many."""
-    found = ((name.strip().lower(), *rest) for name, *rest in _FIELD.findall(text))
-    return "".join(
-        f"%{right}{width or 20}{words.get(name, f'{{{name}}}')}{tail}"
-        for name, right, width, tail in found
+NAMES = dict(
+    sorted(
+        named(
+            (
+                *((text, show) for _, text, show in _FIELDS),
+                (f"{known.SACCT},{known.UNMEASURED}", always("")),
+            )
+        ).items()
     )
+)
 
 
-def rows_by_signs(text: str, jobs: Iterable[View], *, heads: bool) -> list[str]:
-    """Return the lines of a format of `squeue -o`. Columns of unknown signs are empty."""
-    known = {sign: SIGNS[sign] for sign in signs_of(text) if sign in SIGNS}
-    lines = [fill(text, {sign: head for sign, (head, _) in known.items()})] if heads else []
-    return lines + [
-        fill(text, {sign: _plain(show(job)) for sign, (_, show) in known.items()}) for job in jobs
+def format_of(text: str, signs: Container[str]) -> Format:
+    """Return a format of `-o`, of which `%all` is all signs; what is no sign stays as it is, and is
+    told."""
+    if text.lower() == "%all":
+        text = "|".join(f"%{letter}" for letter in ascii_letters if letter in signs)
+    before, *rest = _SIGN.split(text)
+    found = list(zip(*(rest[at::4] for at in range(4)), strict=True))
+    _warn_of([f"%{sign}" for *_, sign, _ in found if sign not in signs])
+    return [("", "", "", before)] + [
+        piece if piece[2] in signs else ("", "", "", f"%{''.join(piece)}") for piece in found
     ]
 
 
-def signs_of(text: str) -> list[str]:
-    return list(dict.fromkeys(sign for _, _, sign in _SIGN.findall(text)))
+def format_of_words(text: str, words: Mapping[str, str], signs: Container[str]) -> Format:
+    """Return a format of `-O`. A field without a colon has 20 columns, one without a width as many
+    as it needs. In place of what is no word there is what follows it, and that is told."""
+    found: Format = []
+    named = [(name.strip().lower(), *rest) for name, *rest in _FIELD.findall(text)]
+    _warn_of([name for name, *_ in named if name not in words and name != "all"])
+    for name, colon, right, width, after in named:
+        if name == "all":
+            found += format_of("%all", signs)
+        elif name in words:
+            found.append((right, width if colon else "20", words[name], after))
+        else:
+            found.append(("", "", "", after))
+    return found
 
 
-def unknown_signs(text: str, known: Container[str] = frozenset(SIGNS)) -> list[str]:
-    """Return the signs of a format that have no meaning here."""
-    return [f"%{sign}" for sign in signs_of(text) if sign not in known]
+def _warn_of(unknown: list[str]) -> None:
+    if unknown:
+        said = ", ".join(map(output.clean, unknown))
+        output.say(f"no field of Slurm's, so without a value: {said} (--help lists them)")
+
+
+def rows_by_signs(
+    asked: Format, jobs: Iterable[View], *, heads: bool, signs: Signs = SIGNS
+) -> list[str]:
+    """Return the lines of a format of `squeue`, or of another command with such signs."""
+    found = {sign: signs[sign] for sign in signs_of(asked) if sign in signs}
+    lines = [fill(asked, {sign: head for sign, (head, _) in found.items()})] if heads else []
+    return lines + [
+        fill(asked, {sign: _plain(show(job)) for sign, (_, show) in found.items()}) for job in jobs
+    ]
+
+
+def signs_of(asked: Format) -> set[str]:
+    return {sign for _, _, sign, _ in asked}
 
 
 def sorted_by(text: str, jobs: Iterable[View]) -> list[View]:
@@ -349,10 +444,11 @@ def _order(letter: str, job: View) -> tuple[float, str]:
     return (0.0, SIGNS[letter][1](job))
 
 
-def fill(text: str, values: Mapping[str, str]) -> str:
+def fill(asked: Format, values: Mapping[str, str]) -> str:
     """Return a format with the values of its signs; those without a value are empty."""
-    return _SIGN.sub(
-        lambda found: _fit(values.get(found[3], ""), found[2], right=bool(found[1])), text
+    return "".join(
+        _fit(values.get(sign, ""), width, right=bool(right)) + after
+        for right, width, sign, after in asked
     )
 
 
@@ -361,7 +457,7 @@ def _plain(text: str) -> str:
 
 
 def _fit(text: str, width: str, *, right: bool) -> str:
-    if not width:
+    if not int(width or 0):
         return text
     cut = text[: int(width)]
     return cut.rjust(int(width)) if right else cut.ljust(int(width))
@@ -369,15 +465,15 @@ def _fit(text: str, width: str, *, right: bool) -> str:
 
 def efficiency(job: View) -> list[str]:
     """Return the lines of `seff`."""
-    used_s, held_s = _used(job, "cpu_seconds") or 0.0, _cpu_seconds(job)
-    peak, limit = _used(job, "memory_peak") or 0, job["demand"]["memory"]
+    used_s, held_s = used(job, "cpu_seconds") or 0.0, _cpu_seconds(job)
+    peak, limit = used(job, "memory_peak") or 0, job["demand"]["memory"]
     return [
         f"Job ID: {job['id']}",
         f"Cluster: {host_name()}",
         *([f"Array Job ID: {job_label(job)}"] if job["array_id"] is not None else []),
         f"User/Group: {job['user']}/N/A",
         f"State: {_state(job)} (exit code {job['exit_code'] or 0})",
-        f"Cores: {_cpus(job)}",
+        f"Cores: {cpus(job)}",
         f"CPU Utilized: {span(used_s, whole=True)}",
         f"CPU Efficiency: {100 * used_s / (held_s or 1):.2f}% of {span(held_s, whole=True)} "
         "core-walltime",
@@ -387,6 +483,8 @@ def efficiency(job: View) -> list[str]:
     ]
 
 
+#: Fields of `sacct` and `sstat` that are not measured here.
+UNMEASURED = frozenset(named([(known.UNMEASURED, always(""))]))
 #: Fields that the line of a job's batch step leaves empty, as it has none of its own.
 _OF_JOB = (
     "user", "uid", "partition", "qos", "timelimit", "timelimitraw", "reqmem", "submitline",
@@ -394,48 +492,57 @@ _OF_JOB = (
 )  # fmt: skip
 
 
-def unknown_names(names: str) -> list[str]:
-    """Return the names of fields that are not known here."""
-    words = [word.strip().partition("%")[0] for word in names.split(",") if word.strip()]
-    return [word for word in words if word.lower() not in (*NAMES, "all")]
-
-
 def _cell(name: str, job: View, unit: str) -> str:
     if name not in NAMES or ("step" in job and name in _OF_JOB):
         return ""
-    if "step" in job and name == "jobname":
-        return str(job["step"])
     if unit and name in ("reqmem", "maxrss", "averss"):
-        size = job["demand"]["memory"] if name == "reqmem" else _used(job, "memory_peak")
+        size = job["demand"]["memory"] if name == "reqmem" else used(job, "memory_peak")
         if size:
             return f"{size / (1 << 10 * ' KMGTP'.index(unit)):.2f}".removesuffix(".00") + unit
-    shown = NAMES[name][2](job)
-    return f"{shown}.{job['step']}" if "step" in job and name in ("jobid", "jobidraw") else shown
+    return NAMES[name][2](job)
 
 
-def rows_by_names(
-    names: str, jobs: Sequence[View], *, heads: bool, delimiter: str | None, ends: bool, unit: str
-) -> list[str]:
-    """Return the lines of `sacct`: in columns, or with a delimiter, also at the end if it `ends` a
-    line. `all` names all fields; columns of unknown names are empty. `unit`: that of memory. Raises
-    UsageError."""
-    columns = []
-    if names.strip().lower() == "all":
-        names = ",".join(NAMES)
-    for word in filter(None, names.split(",")):
+#: Columns of a table of names: head, width (below 0: to the left), and the name in small letters.
+Columns = list[tuple[str, int, str]]
+
+
+def columns_of(text: str, names: Mapping[str, tuple[str, int, object]]) -> Columns:
+    """Return the columns that are named, perhaps by their beginnings: `all` for each, `Name%30`
+    with a width. Raises UsageError."""
+    columns: Columns = []
+    if text.strip().lower() == "all":
+        text = ",".join(names)
+    for word in filter(None, text.split(",")):
         name, _, width = word.strip().partition("%")
         if width and not re.fullmatch("-?[0-9]{1,9}", width):
             raise click.UsageError(f"{word} is not a field and its width")
-        head, usual, _ = NAMES.get(name.lower(), (name, 10, str))
-        columns.append((head, int(width or usual), name.lower()))
-    table = [[head for head, _, _ in columns]] if heads else []
+        found = [each for each in names if each.startswith(name.lower())]
+        if not found or not name:
+            there = ", ".join(dict.fromkeys(head for head, *_ in names.values()))
+            raise click.UsageError(f"there is no field {name[:60]}; there are: {there}")
+        key = name.lower() if name.lower() in found else found[0]
+        head, usual, *_ = names[key]
+        columns.append((head, int(width or usual), key))
+    return columns
+
+
+def rows_by_names(columns: Columns, jobs: Iterable[View], unit: str) -> list[list[str]]:
+    """Return the cells of `sacct`; `unit`: that of memory."""
+    return [[_plain(_cell(name, job, unit)) for *_, name in columns] for job in jobs]
+
+
+def table(
+    columns: Columns, rows: list[list[str]], *, heads: bool, delimiter: str | None, ends: bool
+) -> list[str]:
+    """Return the lines of a table: in columns, or with a delimiter, also at the end if it `ends` a
+    line."""
+    above = [[head for head, *_ in columns]] if heads else []
     if heads and delimiter is None:
-        table.append(["-" * abs(width) for _, width, _ in columns])
-    table += [[_plain(_cell(name, job, unit)) for _, _, name in columns] for job in jobs]
+        above.append(["-" * abs(width) for _, width, _ in columns])
     if delimiter is not None:
-        return [delimiter.join(row) + (delimiter if ends else "") for row in table]
+        return [delimiter.join(row) + (delimiter if ends else "") for row in above + rows]
     widths = [width for _, width, _ in columns]
-    return [" ".join(map(_column, row, widths)) + " " for row in table]
+    return [" ".join(map(_column, row, widths)) + " " for row in above + rows]
 
 
 def _column(text: str, width: int) -> str:

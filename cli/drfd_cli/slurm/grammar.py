@@ -17,7 +17,7 @@ from drfd.common.errors import Refused
 from drfd_cli import output
 
 #: The version of Slurm whose words and answers these are, for programs that ask before they begin.
-SLURM_VERSION = "22.05.8"
+SLURM_VERSION = "24.05.8"
 #: Other names of options and, in variables, of those that have other names there.
 _ALIASES = {
     "tasks-per-node": "ntasks-per-node", "workdir": "chdir", "cluster": "clusters",
@@ -198,21 +198,23 @@ SALLOC = Grammar("salloc", _SUBMISSION_WORDS + _OF_SRUN)
 SQUEUE = Grammar(
     "squeue",
     "u/user= j/jobs= job= o/format= O/Format= t/states= p/partition= n/name= S/sort= A/account="
-    " w/nodelist= q/qos= M/clusters= i/iterate= R/reservation= h/noheader l/long r/array a/all me"
-    " start v/verbose s/steps json yaml noconvert",
+    " w/nodelist= q/qos= M/clusters= i/iterate= R/reservation= L/licenses= h/noheader l/long"
+    " r/array a/all me start v/verbose s/steps? json? yaml? noconvert array-unique hide federation"
+    " local sibling P/priority notme only-job-state",
 )
 SACCT = Grammar(
     "sacct",
     "j/jobs= u/user= uid= S/starttime= E/endtime= s/state= o/format= name= delimiter= r/partition="
     " A/accounts= M/clusters= N/nodelist= q/qos= units= a/allusers n/noheader p/parsable"
-    " P/parsable2 X/allocations b/brief l/long L/allclusters D/duplicates T/truncate helpformat"
-    " json yaml noconvert",
+    " P/parsable2 X/allocations b/brief l/long L/allclusters D/duplicates T/truncate e/helpformat"
+    " json? yaml? noconvert W/wckeys= x/associations= F/flags= R/reason= c/completion v/verbose"
+    " array federation local use-local-uid expand-patterns",
 )
 SINFO = Grammar(
     "sinfo",
     "o/format= O/Format= p/partition= n/nodes= t/states= M/clusters= S/sort= i/iterate= h/noheader"
     " N/Node s/summarize l/long a/all e/exact v/verbose R/list-reasons T/reservation d/dead"
-    " r/responding noconvert json yaml",
+    " r/responding noconvert json? yaml? hide federation local F/future",
 )
 SCANCEL = Grammar(
     "scancel",
@@ -221,7 +223,32 @@ SCANCEL = Grammar(
     " wckey= cron sibling=",
 )
 SCONTROL = Grammar(
-    "scontrol", "o/oneliner d/details a/all Q/quiet v/verbose hide local clusters= uid="
+    "scontrol",
+    "o/oneliner d/details a/all Q/quiet v/verbose hide local M/clusters= u/uid= json? yaml?"
+    " F/future federation sibling",
+)
+SACCTMGR = Grammar(
+    "sacctmgr",
+    "i/immediate n/noheader p/parsable P/parsable2 Q/quiet r/readonly s/associations v/verbose"
+    " o/oneliner json? yaml?",
+)
+SDIAG = Grammar(
+    "sdiag", "a/all r/reset i/sort-by-id t/sort-by-time T/sort-by-time2 M/cluster= json? yaml?"
+)
+SPRIO = Grammar(
+    "sprio",
+    "o/format= j/jobs= u/user= p/partition= M/clusters= S/sort= h/noheader l/long n/norm v/verbose"
+    " w/weights federation local sibling",
+)
+SSHARE = Grammar(
+    "sshare",
+    "A/accounts= u/users= o/format= M/clusters= a/all l/long m/partition nh/noheader U/Users"
+    " p/parsable P/parsable2 v/verbose json? yaml?",
+)
+SSTAT = Grammar(
+    "sstat",
+    "j/jobs= o/format= a/allsteps e/helpformat i/pidformat n/noheader p/parsable P/parsable2"
+    " noconvert v/verbose",
 )
 SEFF = Grammar("seff", "")
 
@@ -278,6 +305,8 @@ _USAGE = {
     "sinfo": "[OPTIONS]",
     "sacct": "[OPTIONS]",
     "scontrol": "[OPTIONS] COMMAND [ARGS...]",
+    "sacctmgr": "[OPTIONS] show ENTITY [KEY=VALUE...]",
+    **dict.fromkeys(("sdiag", "sprio", "sshare", "sstat"), "[OPTIONS]"),
 }
 _SUBMISSION = {
     "-c, --cpus-per-task=N": "cores of a task",
@@ -301,7 +330,12 @@ _SUBMISSION = {
 }  # fmt: skip
 _SHOWING = {
     "-h, --noheader": "no heading",
-    "-o, --format=FORMAT": "fields as below; -O, --Format=NAMES: by their names",
+    "-o, --format=FORMAT": "fields as below, %all: all; -O, --Format=NAMES: by their names",
+    "--json, --yaml": "all fields of Slurm's data_parser v0.0.41",
+}
+_TABLE = {
+    "-P, --parsable2": "with | between the fields; -p: also at the end",
+    "-n, --noheader": "no heading",
 }
 #: Command → what its options do.
 _OPTIONS: dict[str, dict[str, str]] = {
@@ -336,6 +370,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-r, --array": "a line for each task",
         "-l, --long": "more columns; --start: when they may start",
         "-S, --sort=FIELDS": "the order, such as -p,i; -i, --iterate=SECONDS: again and again",
+        "-s, --steps": "the steps of running jobs",
         **_SHOWING,
     },
     "scancel": {
@@ -364,12 +399,37 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-b, --brief": "fewer columns; -l, --long: more",
         "-P, --parsable2": "with | between the fields; -p: also at the end; --delimiter=SIGN",
         "-n, --noheader": "no heading; --units=G: memory in this unit",
-        "-o, --format=NAMES": "fields as below",
+        "-o, --format=NAMES": "fields as below; --json, --yaml: as Slurm's data_parser v0.0.41",
+    },
+    "sacctmgr": {
+        "show ENTITY [KEY=VALUE ...]": "association, account, user, qos, cluster or tres, which"
+        " may be shortened; the others of Slurm are empty",
+        "user=NAMES": "only these; also account, cluster, name; withassoc",
+        "format=NAMES": "fields, with widths such as User%20",
+        **_TABLE,
+    },
+    "sdiag": {},
+    "sprio": {
+        "-j, --jobs=IDS": "these jobs; -u, --user=NAMES: of these users; -p, --partition=NAMES",
+        "-l, --long": "more columns; -h, --noheader: no heading",
+        "-o, --format=FORMAT": "%i, %u, %r, %Y and other fields of Slurm's",
+    },
+    "sshare": {
+        "-a, --all": "all users; -u, --users=NAMES: these; -U, --Users: no accounts",
+        "-A, --accounts=NAMES": "these accounts; -l, --long: more columns",
+        "-o, --format=NAMES": "fields, with widths such as User%20",
+        **_TABLE,
+    },
+    "sstat": {
+        "-j, --jobs=IDS": "these jobs, or steps such as 42.batch",
+        "-o, --format=NAMES": "fields as those of sacct; -e, --helpformat: all",
+        **_TABLE,
     },
     "scontrol": {
-        "show job [ID]": "all about a job, or of the queue; -o: each in a line",
+        "show job [ID]": "all about a job, or of the queue; -o: each in a line; --json, --yaml",
         "show hostnames [LIST]": "the machines of a list, else that of the job",
-        "show node": "the machine; show config: what programs ask for of Slurm's settings",
+        "show node": "the machine; partition, step, license, reservation; config: what programs"
+        " ask for of Slurm's settings",
         "hold, release ID": "keep waiting jobs from starting, and no longer",
         "suspend, resume ID": "freeze running jobs, and let them go on",
         "requeue ID": "stop a running job and queue it again, with its id; requeuehold: held",
@@ -397,7 +457,7 @@ def _help_of(name: str, text: str) -> str:
 
 
 def _more(name: str) -> list[str]:
-    from drfd_cli.slurm import fields
+    from drfd_cli.slurm import fields, lookup
 
     if name in ("sbatch", "srun"):
         dumb = ", ".join(f"--{each}" for each in sorted(SBATCH.without_effect - {"exclusive"}))
@@ -406,16 +466,21 @@ def _more(name: str) -> list[str]:
                        "It starts no MPI: mpirun -n $SLURM_NTASKS does."),
             _paragraph(f"Without effect here, with a warning: {dumb}."),
         ]  # fmt: skip
-    if name == "squeue":
-        signs = ", ".join(f"%{sign} {head}" for sign, (head, _) in fields.SIGNS.items())
-        return [_paragraph(f"Fields, with widths such as %.18i: {signs}.")]
+    if name in ("squeue", "sinfo"):
+        is_queue = name == "squeue"
+        heads = ", ".join(
+            f"%{sign} {head}"
+            for sign, (head, _) in (fields.SIGNS if is_queue else lookup.NODE_SIGNS).items()
+            if len(sign) == 1
+        )
+        words = fields.WORDS if is_queue else lookup.NODE_WORDS
+        return [
+            _paragraph(f"Fields, with widths such as %.18i: {heads}."),
+            _paragraph(f"Names of -O, with widths such as NAME:.20: {', '.join(sorted(words))}."),
+        ]
     if name == "sacct":
         heads = ", ".join(head for head, _, _ in fields.NAMES.values())
         return [_paragraph(f"Fields, with widths such as JobName%30: {heads}.")]
-    if name == "sinfo":
-        return [
-            _paragraph("Fields: %P %R %a %l %D %t %T %N %n %c %m %C %G %e %A %F %E %u %H %O %f %d.")
-        ]
     if name == "scancel":
         return [_paragraph("With ids, the other options choose among these jobs.")]
     return [_paragraph("For everything else, drf --help lists drf's own commands.")]

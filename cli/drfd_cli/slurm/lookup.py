@@ -6,19 +6,22 @@ from __future__ import annotations
 import math
 import os
 import pwd
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import click
 
 from drfd.client.connection import Connection, count_resources
 from drfd.common.errors import Refused
 from drfd.common.units import MAIN
 from drfd.linux.user_database import written_name
 from drfd_cli import output
-from drfd_cli.slurm import fields
+from drfd_cli.slurm import fields, known
 from drfd_cli.slurm.batch_script import host_name
-from drfd_cli.slurm.grammar import parts
+from drfd_cli.slurm.grammar import SLURM_VERSION, parts
 
 #: Options by their long names, each with its values.
 Found = Mapping[str, list[str]]
@@ -40,11 +43,11 @@ def check_partitions(client: Connection, names: Iterable[str]) -> None:
     if not names:
         return
     pools = client.request("recent")["pools"]
-    known = {MAIN, *partitions(client), *pools, *(f"root.{pool}" for pool in pools)}
+    there = {MAIN, *partitions(client), *pools, *(f"root.{pool}" for pool in pools)}
     # A user in no pool has a place of that name in the tree.
-    known |= {node["path"] for node in client.request("shares")["nodes"]}
-    known |= {path.rsplit(".", 1)[-1] for path in known}
-    for name in sorted(names - known):
+    there |= {node["path"] for node in client.request("shares")["nodes"]}
+    there |= {path.rsplit(".", 1)[-1] for path in there}
+    for name in sorted(names - there):
         raise Refused("no-partition", f"there is no partition {name}", hint="sinfo lists them")
 
 
@@ -53,7 +56,7 @@ def user_names(client: Connection, words: Iterable[str]) -> list[str]:
     neither this machine nor the daemon knows."""
     found = []
 
-    def known() -> set[str]:
+    def there() -> set[str]:
         paths = [node["path"] for node in client.request("shares")["nodes"]]
         own, recent = client.request("hello")["user"], client.request("recent")["users"]
         return {own, *recent, *(path.rsplit(".", 1)[-1] for path in paths)}
@@ -66,7 +69,7 @@ def user_names(client: Connection, words: Iterable[str]) -> list[str]:
                 found.append(written_name(word))
                 continue
             name = written_name(pwd.getpwuid(int(word)).pw_name)
-        if name == word and name not in known():
+        if name == word and name not in there():
             raise Refused("no-user", f"there is no user {word}")
         found.append(name)
     return found
@@ -83,7 +86,9 @@ def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
     # What there is but one of, or none.
     is_here = host_name() in words("nodelist") or "nodelist" not in found
     is_here &= bool({"normal"} & words("qos")) or "qos" not in found
-    is_here &= "reservation" not in found
+    none = {"reservation", "wckeys", "associations", "flags", "reason"}
+    is_here &= none.isdisjoint(found)
+    licenses = words("licenses")
 
     def passes(job: Mapping[str, Any]) -> bool:
         own = {job["pool"], job["pool"].removeprefix("root."), job["pool"].rsplit(".", 1)[-1]}
@@ -92,6 +97,7 @@ def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
             and (not names or job["name"] in names)
             and (not pools or MAIN in pools or not pools.isdisjoint(own))
             and (not accounts or not accounts.isdisjoint(own))
+            and (not licenses or not licenses.isdisjoint(job["demand"]["gres"]))
         )
 
     return passes
@@ -112,6 +118,27 @@ def with_starts(client: Connection, jobs: list[fields.View]) -> list[fields.View
                 continue
         found.append(job)
     return found
+
+
+def just_ended(client: Connection, **select: object) -> list[fields.View]:
+    """Return the jobs that squeue still knows though they have ended, the latest last."""
+    past = {"since_s": time.time() - KNOWN_S, **select}
+    found = client.jobs("history", past={key: each for key, each in past.items() if each})
+    return list(found)[::-1]
+
+
+def windows(client: Connection) -> list[dict[str, str]]:
+    """Return the maintenance windows, which are Slurm's reservations."""
+    return [
+        {
+            "ReservationName": output.clean(each["name"]),
+            "StartTime": fields.moment(each["start"]), "EndTime": fields.moment(each["end"]),
+            "Duration": fields.span(each["end"] - each["start"], whole=True),
+            "Nodes": host_name(), "NodeCnt": "1", "Flags": "MAINT,ALL_NODES",
+            "State": "ACTIVE" if each["start"] <= time.time() else "INACTIVE",
+        }
+        for each in client.request("doctor")["windows"]
+    ]  # fmt: skip
 
 
 # -- the machine -------------------------------------------------------------------------------
@@ -141,15 +168,24 @@ class NodeInfo:
     outside: int
 
     @property
+    def load(self) -> float:
+        return os.getloadavg()[0]
+
+    @property
     def long_state(self) -> str:
         return _LONG.get(self.state, self.state)
 
     def is_in(self, words: Iterable[str]) -> bool:
-        """Return whether the machine is in one of these states, short or long."""
+        """Return whether the machine is in one of these states, short or long; `a&b` is both.
+        Raises UsageError."""
         own = {"all", self.state, self.long_state}
         if self.by is not None:
             own |= {"drain"}
-        return any(word.lower().rstrip("*~#") in own for word in words)
+        asked = [[each.rstrip("*~#!%$@^-+") for each in word.lower().split("&")] for word in words]
+        for each in (each for some in asked for each in some if each not in known.NODE_STATES):
+            there = ", ".join(known.NODE_STATES)
+            raise click.UsageError(f"there is no state {each}; there are: {there}")
+        return any(own.issuperset(some) for some in asked)
 
     def fields(self, partition: str) -> dict[str, str]:
         """Return the fields of `sinfo` for the machine in a partition, by sign, head and names, as
@@ -158,22 +194,31 @@ class NodeInfo:
         idle, other = (0, self.idle + self.outside) if self.by else (self.idle, self.outside)
         nodes = "0/0/1" if self.by else "0/1/0" if self.state == "idle" else "1/0/0"
         since = "Unknown" if self.since_s is None else fields.moment(self.since_s)
-        return {
+        return dict(known.SINFO) | {
             "P PARTITION partition": f"{partition}{'*' * (partition == MAIN)}",
             "R PARTITION partitionname": partition, "a AVAIL available": "up",
             "l TIMELIMIT time": "infinite", "D NODES nodes": "1",
-            "t STATE statecompact": self.state, "T STATE statelong": self.long_state,
+            "t STATE statecompact": self.state, "T STATE statelong statecomplete": self.long_state,
             "N NODELIST nodelist": self.name, "n HOSTNAMES nodehost": self.name,
+            "o NODE_ADDR nodeaddr": self.name, "v VERSION version": SLURM_VERSION,
             "c CPUS cpus": str(self.cpus), "m MEMORY memory": str(self.memory_bytes >> 20),
+            "X SOCKETS sockets": str(self.cpus), "z S:C:T socketcorethread": f"{self.cpus}:1:1",
             "C CPUS(A/I/O/T) cpusstate": f"{used}/{idle}/{other}/{self.cpus}",
             "G GRES gres": self.gres, "e FREE_MEM freemem": str(self.free_memory_bytes >> 20),
             "A NODES(A/I) nodeai": nodes[:3], "F NODES(A/I/O/T) nodeaiot": f"{nodes}/1",
             "E REASON reason": self.reason, "u USER user": self.by or "Unknown",
-            "H TIMESTAMP timestamp": since, "O CPU_LOAD cpusload": f"{os.getloadavg()[0]:.2f}",
+            "U USER userlong": self.by or "Unknown",
+            "H TIMESTAMP timestamp": since, "O CPU_LOAD cpusload": f"{self.load:.2f}",
             "f AVAIL_FEATURES features features_act": "(null)", "d TMP_DISK disk": "0",
-            "p PRIO_TIER prioritytier": "1",
+            "p PRIO_TIER prioritytier priority": "1",
             "{allocmem} ALLOCMEM": str(self.memory_bytes - self.free_memory_bytes >> 20),
         }  # fmt: skip
+
+
+#: Signs of `sinfo -o` with their heads, and names of `-O` → their signs.
+NODE_SIGNS, NODE_WORDS = fields.by_sign(
+    NodeInfo("", 0, 0, 0, 0, "", "", "", None, None, 0).fields("").items()
+)
 
 
 def read_machine(client: Connection) -> NodeInfo:

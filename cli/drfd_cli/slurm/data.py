@@ -1,0 +1,310 @@
+"""What `--json` and `--yaml` of Slurm's lists print: the objects of its data_parser, in which each
+field is there, with an empty value of its kind where drfd has nothing for it (`shapes.json`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import click
+
+from drfd.common.signals import name_of
+from drfd_cli.slurm import fields
+from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm.grammar import SLURM_VERSION
+from drfd_cli.slurm.lookup import NodeInfo
+
+Object = dict[str, Any]
+
+
+def number(value: float | None = None, *, infinite: bool = False) -> Object:
+    """Return a number that may be missing, or be infinite."""
+    whole = 0 if value is None else int(value)
+    return {"set": value is not None, "infinite": infinite, "number": whole}
+
+
+#: Kinds of fields in `shapes.json`, and single numbers there → an empty value.
+_EMPTY: dict[str, Any] = {
+    "text": "", "number": number(), "int": 0, "flag": False, "list": [],
+    "#": number(), "oo": number(infinite=True),
+}  # fmt: skip
+
+
+@cache
+def _template(name: str) -> tuple[Object, Object]:
+    """Return the empty fields of a shape, and those that are objects as they are written."""
+    with open(os.path.join(os.path.dirname(__file__), "shapes.json")) as file:
+        kinds = json.load(file)[name]
+    nested = kinds.pop("more", {})
+    return {key: _EMPTY[kind] for kind, keys in kinds.items() for key in keys.split()}, nested
+
+
+def _shape(name: str, values: Object) -> Object:
+    """Return an object of this shape with these values, within objects, too."""
+    flat, nested = _template(name)
+    return _merged(flat | {key: _empty(each) for key, each in nested.items()}, values)
+
+
+def _empty(shape: Any) -> Any:
+    if isinstance(shape, dict):
+        return {name: _empty(each) for name, each in shape.items()}
+    return deepcopy(_EMPTY[shape] if shape in ("#", "oo") else shape)
+
+
+def _merged(whole: Object, values: Object) -> Object:
+    for name, value in values.items():
+        old = whole.get(name)
+        is_part = isinstance(value, dict) and isinstance(old, dict) and "infinite" not in old
+        whole[name] = _merged(old, value) if is_part else value  # type: ignore[arg-type]
+    return whole
+
+
+# -- jobs --------------------------------------------------------------------------------------
+
+#: The numbers that Slurm's accounting has for kinds of resources, from 1001 on for others.
+_TRES_IDS = {"cpu": 1, "mem": 2, "node": 4}
+
+
+def _common(job: fields.View) -> Object:
+    """Return what squeue, scontrol and sacct have alike of a job."""
+    if job["ended_at"] is None:
+        status = "PENDING"
+    else:
+        status = "SIGNALED" if job["signal"] else "ERROR" if job["exit_code"] else "SUCCESS"
+    name = name_of(job["signal"]) if job["signal"] else ""
+    code = {
+        "status": [status], "return_code": number(job["exit_code"]),
+        "signal": {"id": number(job["signal"] or None), "name": name or ""},
+    }  # fmt: skip
+    return {
+        "account": job["pool"], "cluster": host_name(), "derived_exit_code": code,
+        "exit_code": code, "hold": job["state"] == "HELD", "job_id": job["id"],
+        "name": job["name"], "nodes": "" if job["started_at"] is None else host_name(),
+        "partition": fields.pool(job), "priority": number(job["priority"]), "qos": "normal",
+        "restart_cnt": max(0, job["attempt"] - 1),
+    }  # fmt: skip
+
+
+def _limit(job: fields.View) -> Object:
+    """Return the time limit in minutes."""
+    limit_s = job["time_limit_s"]
+    return number(None if limit_s is None else limit_s // 60, infinite=limit_s is None)
+
+
+def _array_id(job: fields.View) -> int:
+    waits = job.get("array_tasks") is not None and job["array_index"] is None
+    return int(job["array_id"] or (job["id"] if waits else 0))
+
+
+def job_object(job: fields.View) -> Object:
+    """Return a job as squeue and scontrol have it."""
+    sign = {letter: show(job) for letter, (_, show) in fields.SIGNS.items()}
+    cpus, memory = fields.cpus(job), job["demand"]["memory"] >> 20
+    started, ends = job["started_at"] is not None, job["ended_at"]
+    if ends is None and started and job["time_limit_s"] is not None:
+        ends = time.time() + job["time_limit_s"] - fields.elapsed_s(job)
+    name, gid = fields.group(job["uid"])
+    allocated = {
+        "index": 0, "name": host_name(), "cpus": {"count": cpus, "used": 0},
+        "memory": {"used": 0, "allocated": memory}, "sockets": [],
+    }  # fmt: skip
+    common = _common(job)
+    return _shape("job", common | {
+        "allocating_node": host_name(), "array_job_id": number(_array_id(job)),
+        "array_task_id": number(job["array_index"]),
+        "array_task_string": job.get("array_tasks") or "", "batch_flag": True,
+        "batch_host": common["nodes"], "command": " ".join(job["argv"] or ()),
+        "comment": job.get("comment") or "", "cpus": number(cpus), "cpus_per_task": number(cpus),
+        "current_working_directory": job["cwd"] or "",
+        "dependency": sign["E"].replace("(null)", ""), "eligible_time": number(job["eligible_at"]),
+        "end_time": number(ends or 0), "group_id": gid or 0, "group_name": name,
+        "job_resources": {
+            "cpus": cpus, "nodes": {
+                "count": int(started), "list": common["nodes"], "allocation": [allocated] * started,
+            },
+        },
+        "job_state": [sign["T"]], "memory_per_node": number(memory),
+        "minimum_cpus_per_node": number(cpus), "nice": -job["priority"], "node_count": number(1),
+        "requeue": job.get("retry") is not None, "standard_error": job["stderr"] or "",
+        "standard_input": "/dev/null", "standard_output": job["stdout"] or "",
+        "start_time": number(job["started_at"] or job["expected_start_at"] or 0),
+        "state_reason": sign["r"], "submit_time": number(job["submitted_at"]),
+        "suspend_time": number(job.get("suspended_at") or 0), "tasks": number(1),
+        "time_limit": _limit(job), "tres_alloc_str": sign["{tres-alloc}"] if started else "",
+        "tres_per_node": sign["b"].replace("N/A", ""), "tres_req_str": sign["{tres-alloc}"],
+        "user_id": job["uid"], "user_name": job["user"],
+    })  # fmt: skip
+
+
+def _tres(job: fields.View) -> list[Object]:
+    amounts = {"cpu": fields.cpus(job), "mem": job["demand"]["memory"] >> 20, "node": 1}
+    amounts |= {f"gres/{name}": count for name, count in job["demand"]["gres"].items()}
+    return [_resource(kind, count) for kind, count in amounts.items()]
+
+
+def _resource(kind: str, count: int) -> Object:
+    kind, _, name = kind.partition("/")
+    return {"type": kind, "name": name, "id": _TRES_IDS.get(kind, 1001), "count": int(count)}
+
+
+def _times(job: fields.View) -> Object:
+    used_s = fields.used(job, "cpu_seconds") or 0.0
+    return {
+        "elapsed": int(fields.elapsed_s(job)), "suspended": int(job.get("suspended_seconds", 0)),
+        "total": {"seconds": int(used_s), "microseconds": int(used_s % 1 * 1e6)},
+    }  # fmt: skip
+
+
+def accounted(job: fields.View, steps: Iterable[fields.View]) -> Object:
+    """Return a job as sacct has it, with its steps."""
+    common = _common(job)
+    pool, started = fields.pool(job), job["started_at"] is not None
+    out, error = job["stdout"] or "", job["stderr"] or ""
+    return _shape("accounted", common | {
+        "allocation_nodes": int(started),
+        "array": {
+            "job_id": _array_id(job), "task_id": number(job["array_index"]),
+            "task": job.get("array_tasks") or "",
+        },
+        "association": {
+            "account": job["pool"], "cluster": host_name(), "partition": pool, "user": job["user"],
+        },
+        "comment": {"job": job.get("comment") or ""}, "group": fields.group(job["uid"])[0],
+        "required": {
+            "CPUs": fields.cpus(job), "memory_per_node": number(job["demand"]["memory"] >> 20),
+        },
+        "state": {
+            "current": [fields.SIGNS["T"][1](job)], "reason": fields.SIGNS["r"][1](job),
+        },
+        "stderr": error, "stderr_expanded": error, "stdin": "/dev/null",
+        "stdin_expanded": "/dev/null", "stdout": out, "stdout_expanded": out,
+        "steps": [_step(each) for each in steps], "submit_line": " ".join(job["argv"] or ()),
+        "time": {
+            **_times(job), "eligible": int(job["eligible_at"]), "end": int(job["ended_at"] or 0),
+            "start": int(job["started_at"] or 0), "submission": int(job["submitted_at"]),
+            "limit": _limit(job), "planned": number(fields.waited_s(job)),
+        },
+        "tres": {"allocated": _tres(job) if started else [], "requested": _tres(job)},
+        "user": job["user"], "working_directory": job["cwd"] or "",
+    })  # fmt: skip
+
+
+def _step(step: fields.View) -> Object:
+    peak = _resource("mem", fields.used(step, "memory_peak") or 0)
+    most = [{**peak, "node": host_name(), "task": 0}]
+    used = {"max": most, "min": most, "average": [peak], "total": [peak]}
+    return _shape("step", {
+        "exit_code": _common(step)["exit_code"], "state": [fields.SIGNS["T"][1](step)],
+        "nodes": {"range": host_name(), "list": [host_name()]},
+        "step": {
+            "id": fields.NAMES["jobidraw"][2](step), "name": step["step"],
+        },
+        "time": {
+            **_times(step), "end": number(step["ended_at"]), "start": number(step["started_at"]),
+        },
+        "tres": {"allocated": _tres(step), "consumed": used, "requested": used},
+    })  # fmt: skip
+
+
+# -- the machine -------------------------------------------------------------------------------
+
+
+def _node_state(machine: NodeInfo) -> list[str]:
+    if machine.by is None:
+        return [machine.long_state.upper()]
+    return ["IDLE" if machine.state == "drain" else "MIXED", "DRAIN"]
+
+
+def node_object(machine: NodeInfo, partitions: list[str]) -> Object:
+    """Return the machine as scontrol has it."""
+    used = machine.memory_bytes - machine.free_memory_bytes
+    return _shape("node", {
+        "address": machine.name, "alloc_cpus": machine.cpus - machine.idle,
+        "alloc_idle_cpus": machine.idle, "alloc_memory": used >> 20, "boards": 1,
+        "cluster_name": host_name(), "cores": 1, "cpu_load": number(machine.load * 100),
+        "cpus": machine.cpus, "effective_cpus": machine.cpus,
+        "free_mem": number(machine.free_memory_bytes >> 20),
+        "gres": machine.gres.replace("(null)", ""), "hostname": machine.name,
+        "name": machine.name, "partitions": partitions, "real_memory": machine.memory_bytes >> 20,
+        "reason": "" if machine.reason == "none" else machine.reason,
+        "reason_changed_at": number(machine.since_s), "reason_set_by_user": machine.by or "",
+        "sockets": machine.cpus, "state": _node_state(machine), "threads": 1,
+        "tres": f"cpu={machine.cpus},mem={machine.memory_bytes >> 20}M",
+        "tres_used": f"cpu={machine.cpus - machine.idle},mem={used >> 20}M",
+        "version": SLURM_VERSION, "weight": 1,
+    })  # fmt: skip
+
+
+def partition_object(machine: NodeInfo, name: str) -> Object:
+    return _shape("partition", {
+        "cpus": {"total": machine.cpus}, "maximums": {"nodes": number(1)}, "name": name,
+        "nodes": {"configured": machine.name},
+        "tres": {"configured": f"cpu={machine.cpus},mem={machine.memory_bytes >> 20}M,node=1"},
+    })  # fmt: skip
+
+
+def sinfo_object(machine: NodeInfo, name: str) -> Object:
+    """Return a row of sinfo: the machine in a partition."""
+    shown = {text.split()[0]: value for text, value in machine.fields(name).items()}
+    kinds = ("allocated", "idle", "other", "total")
+    cpus, nodes = (dict(zip(kinds, map(int, shown[at].split("/")), strict=True)) for at in "CF")
+
+    def both(value: object) -> Object:
+        return {"minimum": value, "maximum": value}
+
+    return _shape("sinfo", {
+        "cluster": host_name(), "reason": {
+            "description": "" if machine.reason == "none" else machine.reason,
+            "time": number(machine.since_s), "user": machine.by or "",
+        },
+        "cpus": cpus | both(machine.cpus) | {"load": both(number(machine.load * 100))},
+        "gres": {"total": machine.gres.replace("(null)", "")},
+        "memory": both(machine.memory_bytes >> 20) | {
+            "allocated": machine.memory_bytes - machine.free_memory_bytes >> 20,
+            "free": both(number(machine.free_memory_bytes >> 20)),
+        },
+        "node": {"state": _node_state(machine)},
+        "nodes": nodes | {key: [machine.name] for key in ("hostnames", "addresses", "nodes")},
+        "partition": partition_object(machine, name), "sockets": both(machine.cpus),
+    })  # fmt: skip
+
+
+# -- printing ----------------------------------------------------------------------------------
+
+
+def is_asked(found: Mapping[str, object]) -> bool:
+    return "json" in found or "yaml" in found
+
+
+def show(found: Mapping[str, object], user: str, **objects: list[Object]) -> None:
+    """Print what `--json` or `--yaml` asks for, with what else Slurm tells."""
+    version = dict(zip(("major", "minor", "micro"), SLURM_VERSION.split("."), strict=True))
+    told: Object = {
+        **objects, **dict.fromkeys(("last_backfill", "last_update"), number(time.time())),
+        "meta": _shape("meta", {
+            "client": {"user": user}, "command": [click.get_current_context().info_name or ""],
+            "slurm": {"version": version, "release": SLURM_VERSION, "cluster": host_name()},
+        }),
+        "errors": [], "warnings": [],
+    }  # fmt: skip
+    if "yaml" in found:
+        click.echo("\n".join(("---", *_yaml(told, 0))))
+    else:
+        click.echo(json.dumps(told, indent=2))
+
+
+def _yaml(value: Any, depth: int) -> Iterator[str]:
+    """Yield lines of YAML; its scalars and empty collections are those of JSON."""
+    pairs = value.items() if isinstance(value, dict) else [(None, each) for each in value]
+    for key, each in pairs:
+        head = "  " * depth + ("-" if key is None else f"{json.dumps(key)}:")
+        if isinstance(each, dict | list) and each:
+            yield head
+            yield from _yaml(each, depth + 1)
+        else:
+            yield f"{head} {json.dumps(each)}"
