@@ -130,7 +130,7 @@ def _text_of(signs: Mapping[str, str], found: re.Match[str]) -> str:
     text = signs.get(letter)
     if text is None:
         return found[0]
-    return text.zfill(min(10, int(width or 0))) if letter in _OF_NUMBERS else text
+    return text.zfill(min(10, int(width.lstrip("0")[:2] or 0))) if letter in _OF_NUMBERS else text
 
 
 def _number(digits: bytes, base: int = 10) -> int:

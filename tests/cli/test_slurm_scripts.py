@@ -22,7 +22,7 @@ from drfd.common.signals import FIRST, REST
 from drfd_cli.commands.submit import read_script
 from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.batch_script import NAMES
-from drfd_cli.slurm.grammar import SBATCH, Given
+from drfd_cli.slurm.grammar import SBATCH, SUBMITTING, Given
 from drfd_cli.slurm.sbatch_options import read_begin, read_lines, translate
 from seeds import examples
 
@@ -489,6 +489,59 @@ def test_numbers_in_names_of_files_keep_their_zeros(of):
 def test_an_index_counts_once_and_no_task_at_once_is_no_bound(of):
     assert of("#SBATCH --array=1-3%0")[0]["array"] == "1-3"
     assert read_array("3,3,1-7:2") == (((1, 1, 1), (3, 3, 1), (5, 5, 1), (7, 7, 1)), None)
+
+
+#: The long options of Slurm's manuals, of all three commands and of each alone. `=` has a value.
+OF_ALL = """
+    account= acctg-freq= bb= bbf= begin= chdir= cluster-constraint= clusters= comment= constraint=
+    container= container-id= contiguous core-spec= cores-per-socket= cpu-freq= cpus-per-gpu=
+    cpus-per-task= deadline= delay-boot= dependency= distribution=block exclude= exclusive extra=
+    extra-node-info= get-user-env gid= gpu-bind= gpu-freq= gpus= gpus-per-node= gpus-per-socket=
+    gpus-per-task= gres= gres-flags= hint= hold job-name= kill-on-invalid-dep= licenses= mail-type=
+    mail-user= mcs-label= mem= mem-bind= mem-per-cpu= mem-per-gpu= mincpus= network= nice no-kill
+    nodefile= nodelist= nodes= ntasks= ntasks-per-core= ntasks-per-gpu= ntasks-per-node=
+    ntasks-per-socket= ntasks-per-tres= oom-kill-step= overcommit oversubscribe partition= power=
+    prefer= priority= profile= propagate qos= quiet reboot reservation= segment= signal=
+    sockets-per-node= spread-job stepmgr switches= tasks-per-node= thread-spec= threads-per-core=
+    time= time-min= tmp= tres-bind= tres-per-job= tres-per-task= uid= use-min-nodes verbose wckey=
+    x11
+"""
+OF_EACH = {
+    "sbatch": """array= batch= error= export= export-file= ignore-pbs input= no-requeue open-mode=
+        output= parsable requeue test-only wait wait-all-nodes= wrap=""",
+    "srun": """accel-bind= bcast bcast-exclude=x compress cpu-bind= disable-status epilog= error=
+        exact export= het-group= immediate input= interactive jobid= kill-on-bad-exit label mpi=
+        msg-timeout= multi-prog no-allocate open-mode= output= overlap preserve-env prolog= pty
+        quit-on-interrupt relative= resv-ports send-libs slurmd-debug= task-epilog= task-prolog=
+        test-only threads= treewidth= unbuffered wait=""",
+    "salloc": "bell immediate kill-command no-bell no-shell wait-all-nodes=",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", OF_EACH)
+def test_every_option_of_slurms_manuals_is_known(command):
+    grammar = SUBMITTING[command]
+    for word in f"{OF_ALL} {OF_EACH[command]}".split():
+        found, rest = grammar.parse([f"--{word}", "x.sh"])
+        assert (len(found), rest) == (1, ["x.sh"]), word
+
+
+@pytest.mark.parametrize("command", OF_EACH)
+def test_options_without_effect_are_named_in_one_warning(drf, daemon, command, monkeypatch):
+    grammar = SUBMITTING[command]
+    values = {"distribution": "=block", "exclusive": "=user", "propagate": "=ALL"}
+    words = [
+        f"--{option}{values.get(option, '=1' * (grammar.kinds[option] == '='))}"
+        for option in sorted(grammar.without_effect)
+    ]
+    said = []
+    monkeypatch.setattr("drfd_cli.commands.run.run_attached", lambda *args, **asked: {"status": 0})
+    monkeypatch.setattr("drfd_cli.output.say", said.append)
+    Path("x.sh").write_text("#!/bin/sh\n")
+    silent = [f"--{option}" for option in grammar.said_nothing if not grammar.kinds[option]]
+    result = drf(command, *words, *silent, "--wckey=a", "x.sh" if command == "sbatch" else "true")
+    assert result.code == 0
+    assert said == [f"without effect here: {', '.join(words)}"]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,10 @@ def _for_run(made: Translation) -> tuple[list[str], list[str]]:
     left: list[str] = []
     words = iter(made.words)
     for word in words:
-        if word in ("--hold", "-w", "--dry-run", "--append"):
+        if word == "-w":
+            # `--wait` of srun is another option, and named by itself.
+            continue
+        if word in ("--hold", "--dry-run", "--append"):
             left.append(word)
         elif word in known:
             chosen += [word, next(words)]

@@ -176,25 +176,36 @@ _SUBMISSION_WORDS = """
     wrap= nice? H/hold requeue W/wait Q/quiet parsable test-only
 
     ~get-user-env? ~no-requeue ~oversubscribe ~O/overcommit ~s/share ~v/verbose
-    ~k/no-kill? ~ignore-pbs ~use-min-nodes
+    ~k/no-kill? ~ignore-pbs ~use-min-nodes ~wckey=
 
-    *A/account= *acctg-freq= *bb= *bbf= *M/clusters= *cluster-constraint= *C/constraint= *container=
-    *container-id= *contiguous *S/core-spec= *cores-per-socket= *cpu-freq= *deadline= *delay-boot=
-    *m/distribution= *x/exclude= *exclusive? *export-file= *B/extra-node-info= *gid= *gpu-bind=
-    *gpu-freq= *gpus-per-socket= *gres-flags= *hint= *mcs-label= *mem-bind= *network= *F/nodefile=
-    *w/nodelist= *ntasks-per-core= *ntasks-per-socket= *oom-kill-step= *power= *prefer= *profile=
-    *propagate? *q/qos= *reboot *reservation= *segment= *sockets-per-node= *spread-job *switches=
-    *thread-spec= *threads-per-core= *time-min= *tmp= *tres-bind= *tres-per-task= *uid=
-    *wait-all-nodes= *wckey=
+    *A/account= *acctg-freq= *batch= *bb= *bbf= *checkpoint= *checkpoint-dir= *M/clusters=
+    *cluster-constraint= *consolidate-segments *C/constraint= *container= *container-id= *context=
+    *contiguous *S/core-spec= *cores-per-socket= *cpu-freq= *deadline= *delay-boot=
+    *m/distribution= *x/exclude= *exclusive? *export-file= *extra= *B/extra-node-info= *gid=
+    *gpu-bind= *gpu-freq= *gpus-per-socket= *gres-flags= *hint= *mcs-label= *mem-bind= *network=
+    *F/nodefile= *w/nodelist= *ntasks-per-core= *ntasks-per-socket= *oom-kill-step= *power= *prefer=
+    *profile= *propagate? *q/qos= *reboot *reservation= *segment= *sockets-per-node= *spread-job
+    *switches= *thread-spec= *threads-per-core= *time-min= *tmp= *tres-bind= *tres-per-task= *uid=
+    *wait-all-nodes= *x11?
+    *mincores= *minsockets= *minthreads= *ntasks-per-tres= *restart-dir= *resv-ports? *stepmgr
+    *tres-per-job=
 """
 _OF_SRUN = """
-    pty l/label u/unbuffered overlap exact multi-prog E/preserve-env X/disable-status no-allocate
-    mpi= jobid= cpu-bind= r/relative= T/threads= W/wait= het-group= task-prolog= task-epilog=
-    K/kill-on-bad-exit? I/immediate? resv-ports?
+    pty l/label u/unbuffered overlap exact multi-prog mpi= jobid=
+    ~E/preserve-env ~quit-on-interrupt ~interactive ~external-launcher ~debugger-test
+    *accel-bind= *bcast? *bcast-exclude? *compress? *cpu-bind= *X/disable-status *epilog=
+    *het-group= *I/immediate? *K/kill-on-bad-exit? *msg-timeout= *Z/no-allocate *pack-group=
+    *prolog= *r/relative= *send-libs? *slurmd-debug= *task-epilog= *task-prolog= *T/threads=
+    *treewidth= *W/wait= *whole
+"""
+_OF_SALLOC = """
+    ~bell ~no-bell *no-shell *I/immediate? *K/kill-command? *W/wait=
 """
 SBATCH = Grammar("sbatch", _SUBMISSION_WORDS)
 SRUN = Grammar("srun", _SUBMISSION_WORDS + _OF_SRUN)
-SALLOC = Grammar("salloc", _SUBMISSION_WORDS + _OF_SRUN)
+SALLOC = Grammar("salloc", _SUBMISSION_WORDS + _OF_SRUN + _OF_SALLOC)
+#: Commands that run jobs → what they read.
+SUBMITTING = {each.name: each for each in (SBATCH, SRUN, SALLOC)}
 SQUEUE = Grammar(
     "squeue",
     "u/user= j/jobs= job= o/format= O/Format= t/states= p/partition= n/name= S/sort= A/account="
@@ -460,7 +471,9 @@ def _more(name: str) -> list[str]:
     from drfd_cli.slurm import fields, lookup
 
     if name in ("sbatch", "srun"):
-        dumb = ", ".join(f"--{each}" for each in sorted(SBATCH.without_effect - {"exclusive"}))
+        dumb = ", ".join(
+            f"--{each}" for each in sorted(SUBMITTING[name].without_effect - {"exclusive"})
+        )
         return [
             _paragraph("Options stand on #SBATCH lines of a script, too." if name == "sbatch" else
                        "It starts no MPI: mpirun -n $SLURM_NTASKS does."),

@@ -20,7 +20,7 @@ from drfd.common.indices import read_array
 from drfd.common.units import parse_size
 from drfd.payload.unpack import filled
 from drfd_cli.slurm import SLURM_NAMES
-from drfd_cli.slurm.grammar import SBATCH, Given, Options, refusal
+from drfd_cli.slurm.grammar import SBATCH, SUBMITTING, Given, Options, refusal
 from drfd_cli.submit_warnings import option_lines
 
 _AFTER = re.compile(
@@ -289,6 +289,7 @@ def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
     """Return what the options of the command `name` ask for. Raises Refused for values that cannot
     be read, and for what needs several machines."""
     made, asked = Translation(name), Asked(options, name)
+    grammar = SUBMITTING.get(name, SBATCH)
     _amounts(asked, made)
     for option, words in _WORDS.items():
         made.words += asked.get(option, words) or []
@@ -311,7 +312,7 @@ def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
     for option, given in options.items():
         is_done = option == "exclusive" and not given.value
         is_done |= option == "propagate" and given.value.upper() == "NONE"
-        if option in SBATCH.without_effect and not is_done:
+        if option in grammar.without_effect and not is_done:
             made.unsupported.append(f"--{option}={given.value}" if given.value else f"--{option}")
         if option in ("nodelist", "constraint"):
             made.placed[option] = given
