@@ -88,14 +88,12 @@ def processes_of(place: Path) -> list[str]:
 class Cluster(PrivateSlurm):
     """Slurm with two nodes, in a directory of its own that has one for outputs."""
 
-    def __init__(self, *, cores: int = 4, memory_mb: int = 2000, hardware: str = "") -> None:
-        """`hardware` is what the lines of the nodes say besides."""
+    def __init__(self, *, cores: int = 4, memory_mb: int = 2000) -> None:
         directory = Path(tempfile.mkdtemp(prefix="drfd-slurm-"))
         directory.chmod(0o755)
         token = secrets.token_hex(3)
         names = (f"d{token}a", f"d{token}b")
         super().__init__(directory, [PrivateNode(name, cores, memory_mb) for name in names])
-        self._places = self._places.replace(f"CPUs={cores} ", f"CPUs={cores} {hardware} ")
 
     def start(self, files: Mapping[str, str]) -> None:
         (self.directory / "out").mkdir()

@@ -247,10 +247,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        return adders(commands.add_parser(name, help=text))
-
-    def adders(of: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return what adds arguments with a value, and flags: both take a name and a help."""
+        of: Any = commands.add_parser(name, help=text)
         return (
             lambda name, text, kind=Path, **more: of.add_argument(
                 name, type=kind, help=text, **more
@@ -298,15 +296,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     flag("--json", "print JSON for programs")
 
     text = "print the configuration of a Slurm that starts jobs for drfd"
-    slurm = commands.add_parser("slurm-conf", help=f"{text}, or compare that of one which runs")
-    path, flag = adders(slurm.add_mutually_exclusive_group())
+    path, _ = command("slurm-conf", text)
     text = "print only this file, as it is to be stored"
     path("file", text, str, nargs="?", choices=NAMES)
-    text = "instead, print each setting and node of the running Slurm that differs"
-    flag("--check", f"{text}, and why it matters")
-    text = f"drfd's configuration, whose nodes --check compares (default {paths.SYSTEM_CONFIG})"
-    path, _ = adders(slurm)
-    path("--config", text, metavar="FILE")
     for name, text, default, kind in (
         ("--dir", "directory of slurm.conf", Path("/etc/slurm"), "DIR"),
         ("--socket", "socket that drfd hears of jobs at", paths.SYSTEM_SLURM_SOCKET, "PATH"),

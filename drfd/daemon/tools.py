@@ -9,10 +9,9 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from drfd.common import paths
 from drfd.common.errors import ConfigError, DrfdError, HostError, Refused
@@ -37,8 +36,6 @@ from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
 from drfd.linux.device_nodes import show_node
 from drfd.slurm.files import MORE_CONF, Layout, files
-from drfd.slurm.nodes import GivenOut
-from drfd.slurm.running import running_differences
 from drfd.slurm.settings import DISKS, EVENT, SLURM_CONF
 
 #: Seconds that the user directory has to say which users of the configuration there are.
@@ -173,21 +170,9 @@ def list_gpus(options: argparse.Namespace) -> None:
 
 
 def slurm_conf(options: argparse.Namespace) -> None:
-    """Print the configuration that Slurm needs, or how the running one differs. Exits with 1 if it
-    lacks anything."""
+    """Print the configuration that Slurm needs."""
     places = (options.dir, options.socket, options.starts)
     layout = Layout(*(place.absolute() for place in places))
-    if options.check:
-        own = _slurms_nodes(options.config)
-        found = running_differences(layout, own.env, own.nodes, own.user)
-        for difference in found:
-            print(difference)
-        if own.lacking:
-            _say(own.lacking)
-        if not all(difference.is_advice for difference in found):
-            sys.exit(1)
-        _say("Slurm is configured as drfd needs it")
-        return
     texts = files(layout)
     if options.file is not None:
         print(texts[options.file], end="")
@@ -199,47 +184,6 @@ def slurm_conf(options: argparse.Namespace) -> None:
     }
     for name, text in texts.items():
         print(f"### {heads.get(name, layout.directory / name)}\n{text}")
-
-
-class _SlurmsNodes(NamedTuple):
-    """What the configuration says of Slurm's nodes."""
-
-    nodes: list[GivenOut]
-    #: Slurm's user; None without nodes.
-    user: str | None
-    #: The environment for Slurm's commands.
-    env: Mapping[str, str]
-    #: Why there are no nodes; empty if there are some.
-    lacking: str
-
-
-def _slurms_nodes(config_file: Path | None) -> _SlurmsNodes:
-    """Read what the configuration says of Slurm's nodes. Raises ConfigError if it cannot be read
-    and `config_file` is given."""
-    file = config_file or paths.SYSTEM_CONFIG
-    try:
-        # The system's: only root's daemon has Slurm's nodes.
-        config = load(file) if config_file else load_if_there(file)
-    except ConfigError as error:
-        if config_file is not None:
-            raise
-        return _SlurmsNodes([], None, os.environ, f"the nodes are not compared: {error}")
-    nodes = [
-        GivenOut(
-            name=node.name,
-            cores=node.capacity.cores_milli // 1000,
-            memory_bytes=node.capacity.memory_bytes,
-            gres=node.capacity.gres,
-            partition=config.launcher.slurm.partition,
-        )
-        for node in config.nodes[1:]
-    ]
-    named = {} if config.launcher.slurm.conf is None else {"SLURM_CONF": config.launcher.slurm.conf}
-    env = {**named, **os.environ}
-    if nodes:
-        return _SlurmsNodes(nodes, config.launcher.slurm.user, env, "")
-    why = "has none of Slurm's" if file.exists() else "is not there"
-    return _SlurmsNodes([], None, env, f"no nodes are compared: {file} {why} (or give --config)")
 
 
 def print_metrics(options: argparse.Namespace) -> None:

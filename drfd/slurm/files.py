@@ -23,12 +23,13 @@ cgroup in which Slurm's own for the steps of the job will be, with these limits 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.slurm.settings import (
     CGROUP_CONF,
+    CGROUP_SETTINGS,
     COMPLETION,
     DISKS,
     EVENT,
@@ -68,35 +69,27 @@ class Layout:
 
 def files(layout: Layout) -> dict[str, str]:
     """Return the text of each file of `NAMES`."""
-    plain = (*SETTINGS, COMPLETION, GATE)
+    named = (each._replace(value=f"{layout.directory / each.value}") for each in SCRIPTS)
     conf = [
-        *(_lines(setting) for setting in plain if setting.file == SLURM_CONF),
-        *(f"# {each.why}\n{name}={layout.directory / each.name}" for name, each in SCRIPTS.items()),
+        *map(_lines, (*SETTINGS, COMPLETION, GATE, *named)),
         "# drfd names the node of each job, and ends jobs at their time limit itself\n"
         "PartitionName=drfd Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
     ]
-    cgroup = (_lines(setting) for setting in SETTINGS if setting.file == CGROUP_CONF)
     return {
         SLURM_CONF: _joined(conf),
-        CGROUP_CONF: _joined(cgroup),
-    } | scripts(layout)
-
-
-def scripts(layout: Layout) -> dict[str, str]:
-    """Return the text of each script."""
-    return {
+        CGROUP_CONF: _joined(map(_lines, CGROUP_SETTINGS)),
         GATE_FILE: gate_script(),
         EVENT: event_script(layout.socket, layout.starts),
         DISKS: disks_script(),
     }
 
 
-def _joined(blocks: Iterator[str] | list[str]) -> str:
-    return "".join(f"{block}\n" for block in blocks if block)
+def _joined(blocks: Iterable[str]) -> str:
+    return "".join(f"{block}\n" for block in blocks)
 
 
 def _lines(setting: Setting) -> str:
-    return f"# {setting.why}\n{setting.name}={setting.value}" if setting.value else ""
+    return f"# {setting.why}\n{setting.name}={setting.value}"
 
 
 def event_script(socket: Path, starts: Path) -> str:

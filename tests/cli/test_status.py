@@ -10,11 +10,9 @@ import pytest
 from rich.cells import cell_len
 
 from canned import Message, refusal
-from drfd.client.values import JobInfo
 from drfd.common.units import clock_time
 from drfd_cli import output
 from drfd_cli.commands import doctor
-from drfd_cli.commands.doctor import NodeTrial
 
 WHY = {
     "code": "RESOURCES",
@@ -478,70 +476,6 @@ def test_doctor_waits_a_moment_for_a_launcher_that_has_just_been_started(drf, da
         "drfd 0.1.0, launcher away",
         "enforcement by unknown: the launcher is away",
     ]
-
-
-# -- doctor --nodes ----------------------------------------------------------------------------
-
-TOKEN = "5c16d984fa084828"
-BEGIN_S, END_S = 1000.0, 1003.0
-FINE = f"1001.5\n{doctor.own_name()}\ncounted\n{TOKEN}"
-
-
-@pytest.fixture
-def judge(tmp_path, job, monkeypatch) -> Any:
-    monkeypatch.setattr(doctor, "ARRIVAL_S", 0.0)
-    file = tmp_path / "n1"
-
-    def found(told: str | None, **changes: Any) -> NodeTrial:
-        if told is not None:
-            file.write_text(told)
-        trial = NodeTrial("n1")
-        ended = {"ended_at": END_S, "outcome": {"code": "COMPLETED", "text": "exit code 0"}}
-        view = job(**{"state": "COMPLETED", **ended, **changes})
-        doctor.judge(trial, JobInfo.of(view), file, TOKEN, (BEGIN_S, END_S))
-        return trial
-
-    return found
-
-
-@pytest.mark.parametrize(
-    ("there_s", "ahead_s", "problems"),
-    [
-        (1001.5, 0.0, []),
-        (BEGIN_S - 0.5, -0.5, []),
-        (BEGIN_S - 61, -61.0, ["its clock is 61.0 s behind this machine's"]),
-        (END_S + 2.25, 2.25, ["its clock is 2.2 s ahead of this machine's"]),
-    ],
-)
-def test_a_clock_outside_the_time_of_the_job_is_another(judge, there_s, ahead_s, problems):
-    assert judge(FINE.replace("1001.5", str(there_s))) == NodeTrial("n1", ahead_s, False, problems)
-
-
-def test_another_user_and_another_directory_are_named(judge, tmp_path):
-    own, place = doctor.own_name(), tmp_path.parent
-    (user,) = judge(f"1001.5\nmallory\nkept\n{TOKEN}").problems
-    assert user.endswith(f" is mallory there, and {own} here")
-    (fault,) = judge(f"1001.5\n{own}\ncounted\n").problems
-    assert fault == f"a job there cannot read what is written in {place}"
-    for told in ("", "no time\nx\nkept\ny", "1001.5\nx\nelse\ny"):
-        (fault,) = judge(told).problems
-        assert fault.startswith(f"what a job writes in {place} there does not arrive here")
-    lost = {"code": "LOST", "text": "Slurm could not start it"}
-    (why,) = judge(None, state="LOST", outcome=lost).problems
-    assert why == f"a job in {place} fails there: Slurm could not start it"
-    reason = {"code": "RESOURCES", "text": "needs 1 core, 0 free"}
-    (why,) = judge(None, state="CANCELLED", started_at=None, reason=reason).problems
-    assert why == "no job ended there within 1m00s: needs 1 core, 0 free"
-
-
-def test_without_nodes_of_slurms_it_says_so(drf, daemon, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    nodes = {"nodes": [{"name": "", "engine": "local", "state": "up"}]}
-    daemon.replies = {"doctor": DOCTOR, "nodes": nodes}
-    done = drf("doctor", "--nodes")
-    assert (done.code, done.out.splitlines()[-1]) == (0, "there is no node of Slurm's to try")
-    assert [each["op"] for each in daemon.requests] == ["doctor", "nodes"]
-    assert [*tmp_path.iterdir()] == []
 
 
 # -- tables ------------------------------------------------------------------------------------

@@ -232,29 +232,6 @@ def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(in
 
 
 @slurm
-def test_the_doctor_tries_the_nodes_by_a_job_on_each(instance, cluster):
-    done = instance.drf("doctor", "--nodes", cwd=instance.work)
-    same = "its clock, you and this directory are the same there"
-    n1, rates, n2 = done.stdout.splitlines()[-3:]
-    assert (n1, n2) == (f"node n1: {same}", f"node n2: {same}")
-    # This Slurm limits nothing; the last tests here have one that does.
-    assert rates.startswith("node n1: disk rates are counted, and no job is kept to them: ")
-    cluster.ask("scontrol", "update", "nodename=n1", "state=drain", "reason=new fan")
-    try:
-        wait_for("a word of it", lambda: nodes_of(instance)["n1"]["state"] == "away")
-        done = instance.drf("doctor", "--nodes", "--json", cwd=instance.work, check=False)
-        assert done.returncode == 1
-        n1, n2 = json.loads(done.stdout)["tried"]
-        assert n1["problems"][0].startswith("not tried, because it is away: Slurm says that it is ")
-        assert n2 == {
-            "node": "n2", "clock_ahead_s": 0.0, "keeps_disk_rates": None, "problems": [],
-        }  # fmt: skip
-    finally:
-        cluster.ask("scontrol", "update", "nodename=n1", "state=resume")
-    assert [path for path in instance.work.iterdir() if path.name.startswith(".drf-doctor")] == []
-
-
-@slurm
 def test_a_job_that_was_submitted_past_drfd_keeps_what_slurm_has_given_it(instance, cluster):
     # The gate lets it in, because it takes the comment for one of another drfd's.
     other = f"--comment={'c' * 32}.1.1"
@@ -445,10 +422,3 @@ def test_a_job_is_kept_to_its_rate_and_one_without_is_not(limited):
         free_s.append(seconds(limited, how=DIRECT))
     assert free_s[-1] < slow_s * 0.7, (free_s, slow_s)
     wait_for("no cgroup of a job", lambda: (top := scope()) is None or not [*top.glob("job_*")])
-
-
-@slurm
-@limits_disks
-def test_doctor_tells_that_rates_are_kept_there(limited):
-    done = limited.drf("doctor", "--nodes")
-    assert f"node {NODE}: jobs are kept to their disk rates" in done.stdout.splitlines()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.daemon.main import main
 from drfd.slurm.files import disks_script, event_script
 
 STARTED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_COMMENT": "moon.12.1"}
@@ -205,3 +206,14 @@ def test_it_does_nothing_without_cgroup_v2_or_slurms_cgroup(tmp_path, scope):
     run_disks(tmp_path, RATED)
     run_disks(tmp_path, {})
     assert [*scope.parent.iterdir()] == []
+
+
+# -- drfd slurm-conf ----------------------------------------------------------------------
+
+
+def test_lines_name_the_scripts_in_the_directory(capsys):
+    main(["slurm-conf", "slurm.conf", "--dir", "/opt/slurm/etc"])
+    lines = capsys.readouterr().out.splitlines()
+    assert {"PrologSlurmctld=/opt/slurm/etc/drfd-event", "Epilog=/opt/slurm/etc/drfd-disks"} < {
+        *lines
+    }

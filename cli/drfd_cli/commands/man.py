@@ -36,8 +36,7 @@ _SYNOPSIS = {
         "drfd schema config|VERB",
         "drfd calibrate [--config FILE] [--disk NAME] [--path DIR] [--json]",
         "drfd gpus [--json]",
-        "drfd slurm-conf [FILE] [--check] [--config FILE] [--dir DIR] [--socket PATH] "
-        "[--starts DIR]",
+        "drfd slurm-conf [FILE] [--dir DIR] [--socket PATH] [--starts DIR]",
         "drfd install [--prefix DIR] [--root DIR] [--dry-run]",
         "drfd uninstall [--kill-jobs] [--purge] [--root DIR] [--dry-run]",
     ],

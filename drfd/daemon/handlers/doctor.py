@@ -32,7 +32,6 @@ from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import NO_PIN, NO_SHARE, Message
 from drfd.protocol.replies import CodeText, DiskView, EnforcementView, WindowView
-from drfd.slurm.nodes import GivenOut, NodeShown, node_differences
 
 LAUNCHER_AWAY = "LAUNCHER_AWAY"
 MAINTENANCE = "MAINTENANCE"
@@ -190,13 +189,28 @@ def node_warnings(axes: Axes, links: Links) -> list[str]:
 
 def _shortages(node: ClusterNode, facts: NodeFacts) -> list[str]:
     """Return of what the configuration gives out more than Slurm does on the node."""
-    given_out = GivenOut(
-        name=node.name,
-        cores=node.capacity.cores_milli // 1000,
-        memory_bytes=node.capacity.memory_bytes,
-    )
-    shown = NodeShown(cpus=facts.cores, memory_bytes=facts.memory_bytes, threads=facts.threads)
-    return [str(each) for each in node_differences(given_out, shown)]
+    cores, memory_bytes = node.capacity.cores_milli // 1000, node.capacity.memory_bytes
+    table, found = f"[nodes.{node.name}]", []
+    if cores > facts.cores:
+        found.append(
+            f"CPUs of node {node.name} is {facts.cores}, needed: at least {cores} (drfd gives out "
+            f"more than there is: lower cores in {table}, or mend slurm.conf)"
+        )
+    if memory_bytes > facts.memory_bytes:
+        found.append(
+            f"RealMemory of node {node.name} is {facts.memory_bytes >> 20}M, needed: at least "
+            f"{-(-memory_bytes >> 20)}M (drfd gives out more than there is: lower memory in "
+            f"{table}, or mend slurm.conf)"
+        )
+    # Jobs with no more CPUs than there are cores find room, whatever each has.
+    whole = facts.cores // facts.threads
+    if facts.threads > 1 and cores > whole:
+        found.append(
+            f"ThreadsPerCore of node {node.name} is {facts.threads}, needed: CPUs={facts.cores} "
+            f"without sockets, cores and threads in slurm.conf, or cores = {whole} in {table} "
+            "(Slurm gives all threads of a core to one job, so that jobs wait in Slurm)"
+        )
+    return found
 
 
 def own_countables(site: Site) -> dict[str, tuple[str, ...]]:

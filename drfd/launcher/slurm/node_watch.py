@@ -14,7 +14,7 @@ from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import LIST_ALLOCATED, LIST_NODES, SHOW_CONFIG, SlurmNode
 from drfd.slurm.files import gate_script
-from drfd.slurm.settings import GATE, GATE_FILE, read_config
+from drfd.slurm.settings import GATE, GATE_FILE
 
 #: Seconds between two looks at the nodes, at most.
 _EVERY_S = 5.0
@@ -97,10 +97,20 @@ class NodeWatch:
         self._is_asking = False
         if answer.is_good:
             self.knows_gate = True
-            self.gate_fault = _gate_fault(read_config(answer.output))
+            self.gate_fault = _gate_fault(_read_config(answer.output))
             self._see(nodes, away=self.gate_fault)
         else:
             self.see_away(answer)
+
+
+def _read_config(text: str) -> dict[str, str]:
+    """Return the settings in the output of `SHOW_CONFIG`."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting and not name.startswith(" "):
+            found.setdefault(name.strip(), value.strip())
+    return found
 
 
 def _gate_fault(settings: Mapping[str, str]) -> str | None:
@@ -113,5 +123,5 @@ def _gate_fault(settings: Mapping[str, str]) -> str | None:
         is_there = gate_script() in gate.read_text()
     except (OSError, UnicodeDecodeError):
         is_there = False
-    is_used = GATE.holds(settings.get(GATE.name, ""))
-    return None if is_there and is_used else _NO_GATE.format(gate)
+    used = (word.strip().lower() for word in settings.get(GATE.name, "").split(","))
+    return None if is_there and GATE.value in used else _NO_GATE.format(gate)
