@@ -176,7 +176,11 @@ def snakemake() -> dict[str, Any]:
 
 
 def snakemake_drfd() -> dict[str, Any]:
-    found, said = run_snakefile("--executor", "drfd")
+    import drfd.client
+
+    found, said = run_snakefile("--executor", "drfd", "--drfd-options", "time=7m group=flow")
+    with drfd.client.connect() as client:
+        asked = {(job.raw["time_limit_s"], job.raw["group"]) for job in client.status(ended=10)}
     start = [Path(sys.executable).parent / "snakemake", "--executor", "drfd", "--jobs", "1", "long"]
     running = subprocess.Popen(start, stdout=2)
     await_so(Path("begun").exists)
@@ -187,6 +191,7 @@ def snakemake_drfd() -> dict[str, Any]:
     others = "could never start" in refused and Path("part-7.txt").exists()
     return {
         **found, "reason": "FAILED: exit code 1" in said, "stopped": stopped, "others": others,
+        "asked": list(asked),
     }  # fmt: skip
 
 

@@ -56,7 +56,10 @@ CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "ipyparallel": (["ipyparallel"], {"squares": SQUARES[:8]}),
     "snakemake_drfd": (
         [f"{ROOT}", f"{ROOT}/packaging/snakemake-executor-plugin-drfd", "snakemake"],
-        {"right": [0, "6\n"], "wrong": [1, False], "reason": True, "stopped": True, "others": True},
+        {
+            "right": [0, "6\n"], "wrong": [1, False], "reason": True, "stopped": True,
+            "others": True, "asked": [[300, "flow"]],
+        },
     ),
     "parsl_drfd": (
         [f"{ROOT}", f"{ROOT}/packaging/parsl-drfd"],

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
-from snakemake_interface_executor_plugins.settings import CommonSettings
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterface
 
 import drfd.client
@@ -36,10 +38,27 @@ _OUTPUTS = ".snakemake/drfd"
 _LOOK_S = 1.0
 
 
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):
+    pool: str | None = field(
+        default=None,
+        metadata={"help": "Pool to charge for jobs whose rules have no drf_pool.", "type": str},
+    )
+    options: str | None = field(
+        default=None,
+        metadata={
+            "help": "Options of jobs whose rules do not ask for them, by their Python names: "
+            "'time=2h preemptible'.",
+            "type": str,
+        },
+    )
+
+
 class Executor(RemoteExecutor):
     def __init__(
         self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface
     ) -> None:
+        self._defaults = _defaults(workflow.executor_settings)
         self._client = drfd.client.connect()
         #: Ids of the workflow's jobs whose ends have not been reported.
         self._live: set[int] = set()
@@ -69,7 +88,7 @@ class Executor(RemoteExecutor):
         script = self.get_jobscript(job)
         self.write_jobscript(job, script)
         try:
-            found = self._client.submit([script], **_options(job))
+            found = self._client.submit([script], **{**self._defaults, **_options(job)})
         except drfd.client.Refused as error:
             # Those that run go on.
             self.report_job_error(SubmittedJobInfo(job), msg=f"drfd refuses it: {error}. ")
@@ -107,6 +126,19 @@ class Executor(RemoteExecutor):
             client.cancel(list(self._live))
 
 
+def _defaults(settings: ExecutorSettings | None) -> dict[str, object]:
+    """Return the options for jobs whose rules do not ask for them. Raises WorkflowError."""
+    if settings is None:
+        return {}
+    found: dict[str, object] = {"pool": settings.pool}
+    for word in shlex.split(settings.options or ""):
+        key, has_value, value = word.partition("=")
+        if key not in BY_KEY:
+            raise WorkflowError(f"--drfd-options: drfd has no option {key}")
+        found[key] = value if has_value else True
+    return found
+
+
 def _options(job: JobExecutorInterface) -> dict[str, object]:
     """Return the options of a job: what is standard in Snakemake, and what is drfd's own."""
     asked = job.resources.get
@@ -118,4 +150,5 @@ def _options(job: JobExecutorInterface) -> dict[str, object]:
         "time": f"{asked('runtime')}m" if asked("runtime") else None,
         "gres": {"gpu": asked("gpu")} if asked("gpu") else None,
     }
-    return found | {key: asked(f"drf_{key}") for key in BY_KEY if asked(f"drf_{key}") is not None}
+    found |= {key: asked(f"drf_{key}") for key in BY_KEY if asked(f"drf_{key}") is not None}
+    return {key: value for key, value in found.items() if value is not None}
