@@ -63,8 +63,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "calendar": set(),
         "cluster": set(),
         "countable": set(),
-        "pool_warnings": set(),
-        "config": {"calendar", "cluster", "countable", "pool_warnings"},
+        "config": {"calendar", "cluster", "countable"},
         "users": {"config"},
         "engine": {"calendar", "config", "users"},
         "monitoring": {"config", "countable", "engine"},
@@ -85,11 +84,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("handlers", "server"),
         },
         "tools": {
-            *("calendar", "cluster", "countable", "pool_warnings", "config", "spawn", "metrics"),
+            *("calendar", "cluster", "countable", "config", "spawn", "metrics"),
             "reference",
         },
         "main": {
-            *("cluster", "countable", "pool_warnings", "config", "spawn", "handlers", "server"),
+            *("cluster", "countable", "config", "spawn", "handlers", "server"),
             *("metrics", "controller", "tools"),
         },
         "__main__": {"main"},

@@ -58,7 +58,6 @@ from drfd.daemon.countable import (
     read_gres,
     shared_memory,
 )
-from drfd.daemon.pool_warnings import bound_warnings
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, locate
 from drfd.host.measurements import Machine, default_kept, default_reserve
@@ -437,7 +436,6 @@ def survey(config: Config, machine: Machine, state_dir: Path, *, is_for_one: boo
         *_warn_of_shared_devices(disks),
         *slurm_warnings(config.nodes, config.launcher.slurm),
         *gpu_warnings(config.countables, gpus),
-        *bound_warnings(rules),
         *window_warnings(config.windows, time.time(), config.defaults.time_limit_s),
         *_warn_of_short_history(rules, config.history.keep_s),
     )

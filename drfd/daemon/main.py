@@ -24,7 +24,6 @@ from drfd.daemon.config import Config, Site, survey
 from drfd.daemon.controller import Daemon, Surroundings
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.metrics.publication import METRICS_FILES, open_outlets
-from drfd.daemon.pool_warnings import user_warnings
 from drfd.host.measurements import read_machine
 from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service
@@ -108,10 +107,7 @@ def serve(options: argparse.Namespace) -> None:
 
     def reread() -> tuple[Config, Site]:
         fresh = spawn.read_config(config_file, must_exist=options.config is not None)
-        late = (
-            *late_changes(config, fresh),
-            *user_warnings(fresh.pools, fresh.members, tools.DIRECTORY_S),
-        )
+        late = late_changes(config, fresh)
         spawn.refuse_slurm_without_root(fresh, is_roots=is_roots)
         found = apply(fresh, read_machine(), places.state)
         return fresh, replace(found, warnings=(*found.warnings, *late, *outlets.warnings))

@@ -27,7 +27,6 @@ from drfd.daemon.metrics.publication import (
     metrics_warnings,
     shipped_file,
 )
-from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.reference import config_schema, reply_schema
 from drfd.devices.gpus import PLACES, Gpu, automatic, find_gpus
 from drfd.host.disks import Location, Speed, locate, measure
@@ -37,9 +36,6 @@ from drfd.journal.pruning import compact
 from drfd.linux.device_nodes import show_node
 from drfd.slurm.files import MORE_CONF, Layout, files
 from drfd.slurm.settings import DISKS, EVENT, SLURM_CONF
-
-#: Seconds that the user directory has to say which users of the configuration there are.
-DIRECTORY_S = 1.0
 
 
 def calibrate(options: argparse.Namespace) -> None:
@@ -237,8 +233,7 @@ STOP_S = 30
 def check_config(options: argparse.Namespace) -> None:
     config = load(options.file)
     print(f"{options.file} is good")
-    warnings = user_warnings(config.pools, config.members, DIRECTORY_S)
-    warnings += device_warnings(config.countables)
+    warnings = [*device_warnings(config.countables)]
     warnings += metrics_warnings(config.metrics)
     warnings += _unit_warnings(config)
     # A file for another machine may ask for more than this one has.

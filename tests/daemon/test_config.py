@@ -807,35 +807,6 @@ def test_limits_by_hour_are_shown_as_they_are_now(tmp_path, capsys):
     assert "2 cores, 1 gpu" in line
 
 
-def test_doubtful_users_and_bounds_are_warned_of(tmp_path, capsys):
-    path = tmp_path / "drfd.toml"
-    path.write_text(
-        """
-        [capacity]
-        cores = 1
-        [pools.lab]
-        users = ["root", "drfd-ghost", "@wheel", "*"]
-        guarantee = {cores = 1}
-        limit = {cores = 0.5}
-        [users.drfd-nobdy]
-        guarantee = {cores = 0.5}
-        """
-    )
-    assert check(path) == 0
-    told = capsys.readouterr()
-    assert told.out == f"{path} is good\n"
-    assert told.err.splitlines() == [
-        "drfd: warning: pools.lab.users: '*', '@wheel' can be no user's name: write the names of "
-        "users, without groups or patterns; a pool without users takes anybody's jobs",
-        "drfd: warning: pools.lab.users: there is no user 'drfd-ghost' on this machine",
-        "drfd: warning: users: there is no user 'drfd-nobdy' on this machine",
-        "drfd: warning: pools.lab: its guarantee is 1 core, but its limit 0.5 cores: it never gets "
-        "more than its limit",
-        "drfd: warning: the guarantees of pools and users add up to 1.5 cores, but the machine has "
-        "1 core: not all of them can be kept at once",
-    ]
-
-
 def test_a_mistake_is_one_line_and_78_and_no_file_at_all_a_usage_error(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     path.write_text("[capacity]\ncors = 4\n")
