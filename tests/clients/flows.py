@@ -5,9 +5,14 @@ writes what has come out, as JSON. `test_clients.py` says what that must be.
 """
 
 import json
+import os
+import pty
+import pwd
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -230,6 +235,62 @@ def ipyparallel() -> dict[str, Any]:
         return {"squares": found.load_balanced_view().map_sync(square, range(8))}
 
 
+def reportseff() -> dict[str, Any]:
+    job = sbatch("--mem=100M", "-t", "5", "--wrap", "sleep 1")
+    await_so(lambda: state_of(job) == "COMPLETED")
+    command = Path(sys.executable).parent / "reportseff"
+    said = [
+        subprocess.run([command, *words], capture_output=True, text=True, check=True).stdout
+        for words in ([str(job)], ["-u", pwd.getpwuid(os.getuid()).pw_name])
+    ]
+    return {"rows": [line.split()[:2] == [str(job), "COMPLETED"] for text in said
+                     for line in text.splitlines()[1:]]}  # fmt: skip
+
+
+def slurmtop() -> dict[str, Any]:
+    # What its screens show, as it reads that.
+    from slurmtop._data import SlurmData
+
+    job = sbatch("--mem=100M", "-t", "5", "--wrap", "sleep 600")
+    await_so(lambda: state_of(job) == "RUNNING")
+    found = SlurmData()
+    subprocess.run(["scancel", str(job)], check=True)
+    [row] = found.squeue_data.jobs
+    keys = ("partition", "name", "job_state", "node_number")
+    return {
+        "job": [row[key] for key in keys],
+        "partitions": [row[0] for row in found.sinfo_data.data],
+    }
+
+
+def turm() -> dict[str, Any]:
+    name = "a-name-of-more-than-twenty-letters"
+    job = sbatch("--mem=100M", "-t", "5", "-J", name, "-o", f"{name}.out", "--wrap",
+                 "echo its-first-line; sleep 600")  # fmt: skip
+    await_so(lambda: state_of(job) == "RUNNING")
+    # Blanks of a screen are not written.
+    main, side = pty.openpty()
+    termios.tcsetwinsize(side, (50, 200))
+    program = [Path(sys.executable).parent / "turm", "--slurm-refresh", "1"]
+    shown = subprocess.Popen(program, stdin=side, stdout=side, stderr=side)
+    seen = b""
+    until = time.monotonic() + 20
+    while time.monotonic() < until and b"its-first-line" not in seen:
+        if select.select([main], [], [], 1)[0]:
+            seen += os.read(main, 65536)
+    os.write(main, b"q")
+    shown.wait(LONGEST_S)
+    subprocess.run(["scancel", str(job)], check=True)
+    return {"name": name.encode() in seen, "log": b"its-first-line" in seen}
+
+
+def sbatch(*words: str) -> int:
+    said = subprocess.run(
+        ["sbatch", "--parsable", *words], capture_output=True, text=True, check=True
+    )
+    return int(said.stdout)
+
+
 def state_of(job: int) -> str:
     words = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", str(job))
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -251,7 +312,7 @@ def await_so(is_so: Callable[[], object]) -> None:
 
 FLOWS = (
     *(submitit, dask, parsl, simple_slurm, snakemake, clusterfutures, ipyparallel),
-    *(snakemake_drfd, parsl_drfd),
+    *(snakemake_drfd, parsl_drfd, reportseff, slurmtop, turm),
 )
 
 if __name__ == "__main__":

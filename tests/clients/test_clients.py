@@ -52,6 +52,12 @@ CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["snakemake", "snakemake-executor-plugin-slurm"],
         {"right": [0, "6\n"], "wrong": [1, False]},
     ),
+    "reportseff": (["reportseff"], {"rows": [True, True]}),
+    "slurmtop": (
+        ["slurmtop"],
+        {"job": ["main", "wrap", "RUNNING", "1"], "partitions": ["main*"]},
+    ),
+    "turm": (["turm"], {"name": True, "log": True}),
     "clusterfutures": (["clusterfutures"], {"squares": SQUARES[:4], "wrong": True}),
     "ipyparallel": (["ipyparallel"], {"squares": SQUARES[:8]}),
     "snakemake_drfd": (
