@@ -95,6 +95,13 @@ def test_who_is_at_a_limit_is_held_back(make_shell):
     assert held_back_now(shell, {}) == frozenset()
 
 
+def test_who_has_only_jobs_that_wait_for_something_else_is_held_back(make_shell):
+    shell = make_shell()
+    shell.turn(SubmitAsked(now(), spec(), held=True))
+    ledger = shell.engine.ledger
+    assert held_back_leaves(ledger, shell.engine.rules, {}) == {*ledger.job_counts.waiting_of}
+
+
 # -- the figures as metrics --------------------------------------------------------------------
 
 

@@ -611,6 +611,19 @@ async def test_a_maintenance_window_is_announced_a_day_before_and_while_open(des
     assert pending["pending"] == 1
 
 
+async def test_whatever_a_job_waits_for_shares_counts_it_as_waiting(desk):
+    """As the counts by state do, on the same screen."""
+    await desk.submit(ALICE, array="0-4%1")
+    await desk.submit(ALICE, begin_s=4_000_000_000)
+    await desk.submit(ALICE, held=True)
+    await desk.submit(BOB, held=True)
+    nodes = (await desk.ask(BOB, op="shares"))["nodes"]
+    seen = {node["path"]: (node["running"], node["pending"]) for node in nodes}
+    counts = (await desk.ask(BOB, op="status"))["counts"]
+    assert seen == {"root.alice": (1, 6), "root.bob": (0, 1)}
+    assert counts == {"STARTING": 1, "PENDING": 5, "HELD": 2}
+
+
 async def test_limits_by_hour_are_shown_with_the_next_change(desk):
     assert "limit_hours" not in await desk.ask(BOB, op="shares")
     plain = replace(rules(), pools={"lab": Pool(limit={"cores": 4000})})

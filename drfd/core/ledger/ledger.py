@@ -92,6 +92,8 @@ class JobCounts:
     preemptible: int = 0
     #: Jobs not yet started (PENDING or HELD) by user name.
     waiting: Counter[str] = field(default_factory=Counter)
+    #: The same by leaf.
+    waiting_of: Counter[str] = field(default_factory=Counter)
     #: Live jobs, arrays, and tasks with a record of their own, by user name.
     records: Counter[str] = field(default_factory=Counter)
     #: Dependencies beyond the first of each of these, by user name.
@@ -106,6 +108,7 @@ class JobCounts:
             self.preemptible += change
         if state is JobState.PENDING or state is JobState.HELD:
             add_to(self.waiting, spec.user, change)
+            add_to(self.waiting_of, spec.leaf, change)
 
     def charge(self, before: JobSpec | None, after: JobSpec | None) -> None:
         """Replace the specification of a job or array in the sums by user. `before` is None for a

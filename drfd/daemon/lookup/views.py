@@ -726,27 +726,26 @@ def shares_view(
     debts: Mapping[str, Debt] = MappingProxyType({}),
     now_s: float = 0,
 ) -> replies.SharesReply:
-    """Return every active node of the tree, every configured pool, and every node with a quota, in
-    order of their paths. `quota_use` is the use of this week, `debts` are those after a pass and
+    """Return every node of the tree with a job, every configured pool, and every node with a quota,
+    in order of their paths. `quota_use` is the use of this week, `debts` are those after a pass and
     are shown as they are at `now_s` (Unix time)."""
     free = free_of(ledger, rules, external)
     active = ledger.active_leaves()
     tree = rules.shares.share_tree(ledger.used, active)
     counts: dict[str, tuple[int, int]] = {}
-    held_back = ledger.queues.held_back()
-    for leaf in active:
-        running = len(ledger.allocations.get(leaf, ()))
-        pending = ledger.queues.count_startable(leaf) + held_back[leaf]
+    waiting = ledger.job_counts.waiting_of
+    for leaf in {*active, *waiting}:
+        running, pending = len(ledger.allocations.get(leaf, ())), waiting[leaf]
         for path in path_up(leaf):
             before = counts.get(path, (0, 0))
             counts[path] = before[0] + running, before[1] + pending
     nodes = {path: _node_view(path, tree, rules, counts[path]) for path in tree.charged}
-    for path in (*(f"{ROOT}.{name}" for name in rules.pools), *quota_use):
+    for path in (*(f"{ROOT}.{name}" for name in rules.pools), *quota_use, *counts):
         if path not in nodes:
-            # An idle pool is shown as it would be with its first job.
+            # One without a job that may start is shown as it would be with its first.
             tree.enter(path)
             tree.redivide()
-            nodes[path] = _node_view(path, tree, rules, (0, 0))
+            nodes[path] = _node_view(path, tree, rules, counts.get(path, (0, 0)))
             tree.leave(path)
     for path, use in quota_use.items():
         nodes[path]["quota"] = {

@@ -47,14 +47,14 @@ _OF_NODES = (
     ("entitlement_ratio", "entitlement", "Share that fairness promises while there is demand."),
     ("satisfaction_ratio", "satisfaction", "Share held, in parts of what is due."),
     ("running_jobs", "running", "Jobs that hold resources."),
-    ("waiting_jobs", "waiting", "Jobs that wait and may start."),
+    ("waiting_jobs", "waiting", "Jobs that wait, for whatever reason."),
 )
 _OF_USERS = (
     *_OF_NODES,
     (
         "held_back",
         "is_held_back",
-        "1 if a quota, a limit or a maintenance window keeps the waiting jobs from what is due.",
+        "1 if a quota, a limit, a window or a condition keeps all waiting jobs from what is due.",
     ),
 )
 
@@ -226,11 +226,11 @@ def held_back_leaves(
     ledger: Ledger, rules: Rules, used_up: Mapping[str, QuotaUse]
 ) -> frozenset[str]:
     """Return the leaves with waiting jobs none of which could start on an empty machine, because of
-    a maintenance window or a limit, and those that are promised nothing now, because a quota is
-    used up. `used_up` are the nodes whose quota is."""
-    waiting = {*ledger.queues, *ledger.queues.held_back()}
+    a maintenance window, a limit or a condition of their own, and those that are promised nothing
+    now, because a quota is used up. `used_up` are the nodes whose quota is."""
+    waiting = {*ledger.queues, *ledger.job_counts.waiting_of}
     found = {leaf for leaf in waiting if not used_up.keys().isdisjoint(path_up(leaf))}
-    found |= waiting - ledger.queues.keys()
+    found |= {leaf for leaf in waiting if not ledger.queues.count_startable(leaf)}
     shares = rules.shares
     if any(rule.limit is not None for rule in shares.rules.values()):
         tree = shares.share_tree(ledger.used, ledger.active_leaves())
@@ -270,7 +270,7 @@ class NodeRow:
     entitlement: float
     #: None of the row for other users, where it would mean nothing.
     satisfaction: float | None
-    #: Whether a quota, a limit or a maintenance window keeps all waiting jobs of a user from what
+    #: Whether a quota, a limit, a window or a condition keeps all waiting jobs of a user from what
     #: is due; None of pools, and of the row for other users.
     is_held_back: bool | None
     running: int
