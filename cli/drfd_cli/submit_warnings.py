@@ -46,6 +46,8 @@ def without_effect(script: str) -> Iterator[tuple[int, str, str]]:
                 yield number, text, f"it stands below the first command (line {command})"
             elif text[0] != line[0]:
                 yield number, text, "it is indented"
+        elif not command and (mark := _nearly(text)):
+            yield number, text, f"{mark} begins such lines"
         elif text and text[0] != "#":
             command = command or number
             if "<<" in text:
@@ -55,6 +57,33 @@ def without_effect(script: str) -> Iterator[tuple[int, str, str]]:
 def _is_marked(line: str, mark: str) -> bool:
     following = line[len(mark) : len(mark) + 1]
     return line.startswith(mark) and not (following.isalnum() or following == "_")
+
+
+def _nearly(text: str) -> str | None:
+    """Return the mark that a comment line was meant to begin with, or None: it differs by case, a
+    blank or `!`, or by a letter too many, too few or exchanged, and options follow. A second `#`
+    is how people switch such a line off."""
+    word, *options = text[1:].lstrip(_BLANKS + "!").split(None, 1)[:2] or [""]
+    if text[:1] != "#" or text[1:2] == "#" or not options or len(options[0].split()[0]) < 2:
+        return None
+    if options[0][0] != "-":
+        return None
+    found, is_joined = word.upper(), text[1:].startswith(word)
+    for mark in MARKS:
+        meant = mark[1:]
+        if found == meant or (is_joined and _is_like(found, meant)):
+            return mark
+    return None
+
+
+def _is_like(word: str, meant: str) -> bool:
+    long, short = (word, meant) if len(word) > len(meant) else (meant, word)
+    if len(long) > len(short):
+        return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+    return any(
+        word == f"{meant[:at]}{meant[at + 1]}{meant[at]}{meant[at + 2 :]}"
+        for at in range(len(meant) - 1)
+    )
 
 
 #: Words that only a shell understands, and signs of a command line that was written for a shell.
@@ -93,6 +122,9 @@ _FLAGS = frozenset(
 )
 #: What begins the lines of options of other batch systems.
 _OTHER_MARKS = frozenset(("#PBS", "#BSUB", "#flux:", "#FLUX:", "#$", "#OAR", "#COBALT"))
+#: How the names of their variables begin, and some whole names.
+_OTHER_VARIABLES = ("PBS_", "SGE_", "LSB_", "OAR_", "COBALT_", "PJM_")
+_OTHER_NAMES = frozenset(("NSLOTS", "NHOSTS", "PE_HOSTFILE", "LS_SUBCWD"))
 #: Short ones whose value must be an amount, for instance with a unit.
 _SHORT_OPTIONS = {
     each.names[0]: each for each in OPTIONS if each.kind in ("cores", "memory", "limit")
@@ -109,7 +141,8 @@ def warnings_about(request: Mapping[str, Any], given: Collection[str]) -> list[s
         found.append(_about_command(argv, path, cwd) or _about_line(argv, path, cwd))
     else:
         found.append(_about_interpreter(script, path, cwd))
-        found += [about_other_directives(script), _about_option_lines(script)]
+        found += [about_other_directives(script), _about_other_variables(script, env)]
+        found.append(_about_option_lines(script))
     if request.get("attach") is None:
         found += output_warnings(request)
         found += _about_one_file(request)
@@ -227,6 +260,38 @@ def about_other_directives(script: str) -> str | None:
             "program itself, with --array for many"
         )
     return None
+
+
+def _about_other_variables(script: str, env: Mapping[str, str]) -> str | None:
+    """Return a line about variables of another batch system that the script uses as if they were
+    set, or None: `cd $PBS_O_WORKDIR` goes to the home directory without a word."""
+    names: dict[str, None] = {}
+    for line in script.split("\n"):
+        if line.lstrip(_BLANKS).startswith("#"):
+            continue
+        before, *uses = line.split("$")
+        for use in uses:
+            text = use.removeprefix("{")
+            name = text[: len(text) - len(text.lstrip(_OF_NAMES))]
+            is_other = name.startswith(_OTHER_VARIABLES) or name in _OTHER_NAMES
+            # What has another value in its place, or is asked for whether it is set, may be empty.
+            may_be_empty = text != use and text[len(name) : len(name) + 1] in (":", "-", "+")
+            may_be_empty |= before.rstrip("\"' ").endswith(("-n", "-z"))
+            if is_other and not may_be_empty and name not in env and f"{name}=" not in script:
+                names[name] = None
+            before = use
+    if not names:
+        return None
+    more = len(names) - _NAMED
+    shown = ", ".join([*names][:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return (
+        f"the script uses {shown}, which another batch system sets: here a job begins in the "
+        "directory of its submission, and DRF_CORES and DRF_ARRAY_INDEX tell its cores and index"
+    )
+
+
+#: Signs of a variable's name.
+_OF_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
 
 def _about_option_lines(script: str) -> str | None:

@@ -454,6 +454,27 @@ def test_lines_for_other_batch_systems_are_told(script, told):
     assert found is None if told is None else told in str(found)
 
 
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        ("#PBS -l nodes=1\ncd $PBS_O_WORKDIR\nwc $PBS_NODEFILE", "PBS_O_WORKDIR, PBS_NODEFILE"),
+        ('#SBATCH -c 2\ncd "${PBS_O_WORKDIR}"', "PBS_O_WORKDIR"),
+        ("#$ -t 1-3\nfit $SGE_TASK_ID -j$NSLOTS", "SGE_TASK_ID, NSLOTS"),
+        ("fit $LSB_JOBINDEX${PBS_ARRAYID%x}", "LSB_JOBINDEX, PBS_ARRAYID"),
+        ('# $PBS_O_WORKDIR\ncd ${PBS_O_WORKDIR:-.}\n[ -n "$PBS_JOBID" ] && echo $PBSX', None),
+        ("PBS_O_WORKDIR=$PWD\ncd $PBS_O_WORKDIR", None),
+        ("echo $GIVEN $SLURM_JOB_ID $HOME $", None),
+    ],
+)  # fmt: skip
+def test_variables_of_other_batch_systems_are_named(place, script, names):
+    """`cd $PBS_O_WORKDIR` goes to the home directory, and the job succeeds there."""
+    found = doubts(place, "x.sh", script=f"#!/bin/sh\n{script}\n")
+    said = [line for line in found if "another batch system sets" in line]
+    assert [line.partition(", which")[0] for line in said] == (
+        [] if names is None else [f"the script uses {names}"]
+    )
+
+
 def test_a_number_as_a_name_is_doubted(place):
     assert doubts(place, "python3", name="4") == [
         "-n 4 is the job's name; for 4 cores: -c 4; for 4 tasks: --array"

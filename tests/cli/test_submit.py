@@ -505,7 +505,7 @@ def test_lines_of_a_script_are_options_with_quotes_and_comments_and_lose_to_type
 def test_only_lines_that_start_with_the_directive_count(submitted, tmp_path, line, cores):
     path = tmp_path / "job"
     path.write_bytes(f"#!/usr/bin/python3\n#DRF -c 4\n{line}\n".encode(errors="surrogateescape"))
-    assert submitted(path)["demand"] == {"cores_milli": cores}
+    assert submitted("--no-warnings", path)["demand"] == {"cores_milli": cores}
 
 
 @pytest.mark.parametrize(
@@ -516,7 +516,16 @@ def test_only_lines_that_start_with_the_directive_count(submitted, tmp_path, lin
         ("true\n#SBATCH -c 2\n #DRF -c 3", "line 3 of the script (#SBATCH -c 2) has no effect: it "
          "stands below the first command (line 2), nor have 1 more"),
         (" #DRF -m 1G", "line 2 of the script (#DRF -m 1G) has no effect: it is indented"),
+        *((f"{line} --mem=1G", f"line 2 of the script ({line} --mem=1G) has no effect: "
+           f"{mark} begins such lines")
+          for mark, lines in {
+              "#SBATCH": ("#SBTACH", "#SBACTH", "#sbatch", "# SBATCH", "#!SBATCH", "#SBATHC",
+                          "# sbatch", "#SBTCH", "#SBAATCH"),
+              "#DRF": ("#DRFD", "#Drf", "#DFR", "# DRF"),
+          }.items() for line in lines),
         ("cat > x.sh << 'EOF'\n#SBATCH -c 2\nEOF", None),
+        *((f"{line}\ntrue", None) for line in ("##SBATCH -c 2", "# sbatch runs it", "#drf - queue",
+          "# a -c 2", "# SBTACH -c 2", "#", "# drfd")),
     ],
 )  # fmt: skip
 def test_an_option_line_that_has_no_effect_is_told(drf, daemon, tmp_path, lines, warning):
