@@ -560,6 +560,10 @@ def test_a_job_for_the_whole_machine_says_what_keeps_it_waiting(drf, daemon):
     ("words", "names"),
     [
         (["a,b", "c"], ["a", "b", "c"]),
+        (
+            ["n[08-10,3]x[1-2],b"],
+            [*(f"n{at}x{of}" for at in ("08", "09", "10", "3") for of in (1, 2)), "b"],
+        ),
         ([], ["here"]),
     ],
 )
@@ -715,8 +719,8 @@ NO_TIME = "is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"
         (1, "scontrol update JobId=7 TimeLimit=soon", f"drf: scontrol: --time=soon: {NO_TIME}"),
         (2, "scontrol update NodeName=x State=DOWN", "drf scontrol: no node is changed here (that "
          "is: drf drain, or drf undrain)"),
-        (1, "scontrol show hostnames node[1-4]",
-         "drf: node[1-4]: ranges of machines are not known here"),
+        (1, "scontrol show hostnames node[1-x]",
+         "drf: node[1-x]: 1-x is not a range, such as 1-4"),
     ],
 )  # fmt: skip
 def test_what_they_do_not_know_is_said_in_a_line(drf, queue, code, words, complaint):

@@ -197,6 +197,20 @@ def test_sacct_has_every_field(drf, lines, queue):
     assert told == "drf: not measured here, so empty: ConsumedEnergy\n"
 
 
+def test_each_option_of_the_lists_is_one(drf, lines, queue):
+    for words in (
+        "squeue --helpstate", "sinfo --helpFormat", "squeue --hide --federation -P --notme -L lic",
+        "sinfo --future --local", "sacct -aXn -W key -g 0 -I 2-8 -i 1 -x 3 --whole-hetjob=yes",
+        "sacct --fields=jobid --array -C x",
+    ):  # fmt: skip
+        lines(words)
+    assert lines("sacct -anXP -o jobid -I 2-8") == ["7", "42", "50"]
+    assert lines("sacct -anXP -o jobid -I 9") == lines("sacct -anXP -W key") == []
+    assert lines("squeue -h -o %i --notme") == ["50"]
+    told = drf("sacct", "-n", "-k", "5", "-u", "alice").err
+    assert told == "drf: without effect here: --timelimit-min\n"
+
+
 # -- scontrol ----------------------------------------------------------------------------------
 
 

@@ -96,14 +96,30 @@ def _show(words: list[str], found: Found) -> None:
 
 def _show_hostnames(names: list[str], found: Found) -> None:
     """Print the machines of a list such as SLURM_JOB_NODELIST: a job here has one."""
-    hosts = parts(names or [os.environ.get("SLURM_JOB_NODELIST") or host_name()])
-    if any("[" in name for name in hosts):
-        raise Refused("bad-value", f"{hosts[0][:60]}: ranges of machines are not known here")
-    click.echo("\n".join(hosts))
+    text = ",".join(names) or os.environ.get("SLURM_JOB_NODELIST") or host_name()
+    # A comma within brackets stands between ranges of one name.
+    hosts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
+    for host in (each for name in hosts for each in _expanded(name)):
+        click.echo(host)
+
+
+def _expanded(name: str) -> Iterator[str]:
+    """Yield the names that `node[1-3,08]` means."""
+    before, sign, rest = name.partition("[")
+    ranges, _, after = rest.partition("]")
+    for part in ranges.split(",") if sign else ():
+        found = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        if found is None or (last := int(found[2] or found[1])) - int(found[1]) >= MAX_TASKS:
+            raise Refused("bad-value", f"{name[:60]}: {part[:60]} is not a range, such as 1-4")
+        for number in range(int(found[1]), last + 1):
+            for end in _expanded(after):
+                yield f"{before}{number:0{len(found[1])}}{end}"
+    if not sign:
+        yield name
 
 
 def _show_hostlist(names: list[str], found: Found) -> None:
-    click.echo(",".join(parts(names)))
+    click.echo(",".join(names))
 
 
 def _print(lines: list[str], found: Found) -> None:

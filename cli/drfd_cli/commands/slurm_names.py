@@ -207,7 +207,24 @@ def _for_run(made: Translation) -> tuple[list[str], list[str]]:
     "squeue", "list the jobs that wait and run, as `drf status` does", has_short_help=False
 )
 def squeue(words: list[str]) -> int:
-    return _repeated(SQUEUE.read_options(words), _list_queue)
+    found = SQUEUE.read_options(words)
+    if _tells_words(found, fields.SIGNS, fields.WORDS, known.STATES):
+        return 0
+    return _repeated(found, _list_queue)
+
+
+def _tells_words(
+    found: Mapping[str, object], signs: Iterable[str], words: Iterable[str], states: Iterable[str]
+) -> bool:
+    """Print the words that may be chosen from, if that is asked for; return whether it is."""
+    there = {
+        "helpformat": [f"%{sign}" for sign in signs if len(sign) == 1],
+        "helpFormat": sorted(words), "helpstate": states,
+    }  # fmt: skip
+    asked = there.keys() & found.keys()
+    for option in asked:
+        click.echo(" ".join(there[option]))
+    return bool(asked)
 
 
 def _repeated(
@@ -600,7 +617,10 @@ def _refs(job: Mapping[str, Any]) -> list[Ref]:
     has_short_help=False,
 )
 def sinfo(words: list[str]) -> int:
-    return _repeated(SINFO.read_options(words), _list_machine)
+    found = SINFO.read_options(words)
+    if _tells_words(found, lookup.NODE_SIGNS, lookup.NODE_WORDS, known.NODE_STATES):
+        return 0
+    return _repeated(found, _list_machine)
 
 
 def _list_machine(found: Mapping[str, list[str]]) -> int:

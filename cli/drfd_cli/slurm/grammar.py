@@ -21,7 +21,7 @@ SLURM_VERSION = "24.05.8"
 #: Other names of options and, in variables, of those that have other names there.
 _ALIASES = {
     "tasks-per-node": "ntasks-per-node", "workdir": "chdir", "cluster": "clusters",
-    "mem_bind": "mem-bind", "cpu_bind": "cpu-bind",
+    "mem_bind": "mem-bind", "cpu_bind": "cpu-bind", "fields": "format", "help-fields": "helpformat",
 }  # fmt: skip
 _VARIABLES = {
     "timelimit": "time", "mem-per-node": "mem", "array-inx": "array", "debug": "verbose",
@@ -156,6 +156,7 @@ class Grammar:
         for option, value in pairs:
             found.setdefault(option, []).append(value)
         told, left = self.from_environment()
+        left += [f"--{option}" for option in found if option in self.without_effect]
         if left:
             output.say(f"without effect here: {', '.join(map(output.clean, left))}")
         return {option: [each.value] for option, each in told.items()} | found, rest
@@ -211,7 +212,8 @@ SQUEUE = Grammar(
     "u/user= j/jobs= job= o/format= O/Format= t/states= p/partition= n/name= S/sort= A/account="
     " w/nodelist= q/qos= M/clusters= i/iterate= R/reservation= L/licenses= h/noheader l/long"
     " r/array a/all me start v/verbose s/steps? json? yaml? noconvert array-unique hide federation"
-    " local sibling P/priority notme only-job-state",
+    " local sibling P/priority notme only-job-state expand-patterns helpformat"
+    " helpFormat helpstate",
 )
 SACCT = Grammar(
     "sacct",
@@ -219,13 +221,16 @@ SACCT = Grammar(
     " A/accounts= M/clusters= N/nodelist= q/qos= units= a/allusers n/noheader p/parsable"
     " P/parsable2 X/allocations b/brief l/long L/allclusters D/duplicates T/truncate e/helpformat"
     " json? yaml? noconvert W/wckeys= x/associations= F/flags= R/reason= c/completion v/verbose"
-    " array federation local use-local-uid expand-patterns",
+    " array federation local use-local-uid expand-patterns C/constraints= *f/file= g/gid= group="
+    " i/nnodes= I/ncpus= *k/timelimit-min= *K/timelimit-max= whole-hetjob? extra= *B/batch-script"
+    " *env-vars",
 )
 SINFO = Grammar(
     "sinfo",
     "o/format= O/Format= p/partition= n/nodes= t/states= M/clusters= S/sort= i/iterate= h/noheader"
     " N/Node s/summarize l/long a/all e/exact v/verbose R/list-reasons T/reservation d/dead"
-    " r/responding noconvert json? yaml? hide federation local F/future",
+    " r/responding noconvert json? yaml? hide federation local F/future"
+    " helpformat helpFormat helpstate",
 )
 SCANCEL = Grammar(
     "scancel",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import pwd
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -86,9 +87,9 @@ def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
     # What there is but one of, or none.
     is_here = host_name() in words("nodelist") or "nodelist" not in found
     is_here &= bool({"normal"} & words("qos")) or "qos" not in found
-    none = {"reservation", "wckeys", "associations", "flags", "reason"}
-    is_here &= none.isdisjoint(found)
-    licenses = words("licenses")
+    none = {"reservation", "wckeys", "associations", "flags", "reason", "constraints", "extra"}
+    is_here &= none.isdisjoint(found) and _is_in(found, "nnodes", 1)
+    licenses, groups = words("licenses"), words("gid", "group")
 
     def passes(job: Mapping[str, Any]) -> bool:
         own = {job["pool"], job["pool"].removeprefix("root."), job["pool"].rsplit(".", 1)[-1]}
@@ -98,9 +99,22 @@ def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
             and (not pools or MAIN in pools or not pools.isdisjoint(own))
             and (not accounts or not accounts.isdisjoint(own))
             and (not licenses or not licenses.isdisjoint(job["demand"]["gres"]))
+            and (not groups or not groups.isdisjoint(map(str, fields.group(job["uid"]))))
+            and _is_in(found, "ncpus", fields.cpus(job))
         )
 
     return passes
+
+
+def _is_in(found: Found, option: str, number: int) -> bool:
+    """Return whether the number is in the range of this option, if it is given. Raises
+    UsageError."""
+    if option not in found:
+        return True
+    given = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", found[option][-1])
+    if given is None:
+        raise click.UsageError(f"--{option}={found[option][-1]} is not a number or a range, 2-8")
+    return int(given[1]) <= number <= int(given[2] or given[1])
 
 
 def with_starts(client: Connection, jobs: list[fields.View]) -> list[fields.View]:
