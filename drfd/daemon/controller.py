@@ -198,6 +198,8 @@ class Daemon:
             gpus=self._link.gpu_use.gpus,
             machines=lambda: self._requests.machines() if self._engine.ledger.axes.nodes else [],
             loans_of=self._lender.of,
+            start_of=self._requests.starts.of,
+            renew_starts=self._requests.starts.renew,
         )
         self._snapshots = SnapshotFeed(overview)
         self._metrics = self._make_metrics(overview, config.metrics)

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from core.worlds import forecast, of, start_s
 from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.dependencies import may_become_eligible
+from drfd.core.decisions.dependencies import may_start
 from drfd.core.explain.forecast import NEVER_KNOWN, smaller_demand, upcoming
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait, WindowAhead
@@ -139,7 +139,7 @@ def test_a_job_starts_in_the_future_at_its_begin_time_if_there_is_room():
     bench = Bench(patient(9, 18, 3600))
     bench.start(of(ALICE, 9, limit_s=100))
     job_id = bench.submit(replace(of(BOB, 1, limit_s=50), begin_s=int(now(300).at_s)))
-    assert may_become_eligible(bench.job(job_id))
+    assert may_start(bench.ledger, bench.job(job_id))
     assert start_s(bench, job_id, 10) == 300
 
 
@@ -323,8 +323,11 @@ def test_a_start_is_true_under_what_it_rests_on_and_stands_still(jobs, is_known,
         return min(limits[job_id], 90) if is_estimated else limits[job_id]
 
     starts = truth(bench, length_s)
+    together = dict(forecast(bench, 1, run_times).expected_starts(waiting))
+    assert together.keys() == set(waiting)
     for job_id in waiting:
         found = forecast(bench, 1, run_times).expected_start(job_id)
+        assert found == together[job_id]
         assert found.start_s == now(starts[job_id]).at_s
         assert found == forecast(bench, 1 + later_s, run_times).expected_start(job_id)
         assert is_known or found.certainty is Certainty.LIMITS

@@ -20,7 +20,15 @@ from drfd.common.errors import HostError, Refused, Unavailable
 from drfd.core.decisions.stimuli import SubmitAsked
 from drfd.daemon.children import children as children_module
 from drfd.daemon.children.children import Children, Work, WorkKind
-from drfd.daemon.children.forecasts import Question, StartQuestion, TrialQuestion, answers
+from drfd.daemon.children.forecasts import (
+    Question,
+    StartQuestion,
+    TrialQuestion,
+    WatchedStarts,
+    answers,
+)
+from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.snapshots import Overview
 from drfd.linux import own_process
 from fakes import ALICE, BOB, demand, launched, now, spec
 from instance import is_alive, wait_for
@@ -239,7 +247,7 @@ async def test_the_loop_rests_between_two_forks(desk, monkeypatch):
 # -- forecasts ---------------------------------------------------------------------------------
 
 
-async def why(desk: Desk, job_id: int) -> View:
+async def why(desk: Desk, job_id: int | str) -> View:
     return await desk.ask(ALICE, op="why", id=job_id)
 
 
@@ -291,6 +299,42 @@ async def test_answers_are_those_of_a_look_ahead_in_one_process(desk, seed):
             assert found.missing is None
             starts.add(found.start_s)
     assert len(starts) > 2
+
+
+async def test_watched_rows_have_the_starts_that_why_tells_by_one_forecast_at_a_time(desk):
+    await waiting_job(desk)
+    await desk.submit(BOB, 9, time_limit_s=60)
+    array = await desk.submit(ALICE, 9, array="1-3", time_limit_s=60)
+    held = await desk.submit(ALICE, 1, held=True)
+    mono_s = 0.0
+    starts = WatchedStarts(desk.requests.forecasts, lambda: mono_s)
+    engine, meter = desk.shell.engine, desk.requests.meter
+    overview = Overview(
+        engine, Lookup(engine, meter), desk.requests.curves,
+        start_of=starts.of, renew_starts=starts.renew,
+    )  # fmt: skip
+
+    async def told() -> dict[int, tuple[Any, Any]]:
+        common, _ = await overview.common_part()
+        keys = "expected_start_at", "expected_start_certainty"
+        return {row["id"]: tuple(row.get(key) for key in keys) for row in common["pending"]}
+
+    assert (await told())[array] == (None, None)
+    assert starts.asking is not None
+    await starts.asking
+    found = await told()
+    assert starts.asking is None
+    assert found.pop(held) == (None, None)
+    for job_id, (start_s, certainty) in found.items():
+        view = (await why(desk, job_id if job_id != array else f"{array}_1"))["job"]
+        assert (start_s, certainty) == (view["expected_start_at"], view["expected_start_certainty"])
+        assert start_s is not None and certainty == "limits"
+    mono_s = 6.0
+    await desk.finish(1)
+    await told()
+    assert starts.asking is not None
+    await starts.asking
+    assert (await told())[array][0] < found[array][0]
 
 
 async def test_why_a_submission_would_wait_is_known_before_when_it_would_start(desk):

@@ -145,9 +145,9 @@ function showQueue() {
 }
 
 function forecast(row) {
-  if (row.expected_start_at == null) return row.expected_start_unknown ? `unknown: ${row.expected_start_unknown}` : "–";
-  const rests = row.expected_start_certainty === "estimated" ? ", estimated" : "";
-  return `${moment(row.expected_start_at)}${rests}`;
+  const certainty = row.expected_start_certainty;
+  if (row.expected_start_at == null) return row.expected_start_unknown ? `unknown: ${row.expected_start_unknown}` : certainty ? "unknown" : "–";
+  return `${certainty === "limits" ? "by" : "about"} ${moment(row.expected_start_at)}`;
 }
 
 // -- history --------------------------------------------------------------------------------------

@@ -227,9 +227,10 @@ def _waits_or_never_starts(job: Job) -> bool:
     return bool(job.awaits) or job.broken is not None
 
 
-def may_become_eligible(job: Job) -> bool:
-    """True if a job that is not eligible may become so without any request."""
-    return job.state is JobState.PENDING and job.broken is None
+def may_start(ledger: Ledger, job: Job) -> bool:
+    """True if a waiting job may start, or go on, without any request."""
+    may_become_eligible = job.state is JobState.PENDING and job.broken is None
+    return may_become_eligible or ledger.wanted(job) is not None
 
 
 def awaited(job: Job, ledger: Ledger) -> list[Job]:

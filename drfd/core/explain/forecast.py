@@ -8,7 +8,7 @@ if running jobs ended when estimated and nobody submitted more.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, merge
 from itertools import starmap
@@ -84,18 +84,24 @@ class Forecast:
     def start_s(self, wanted: int) -> float | None:
         """Return the Unix time at which the waiting job `wanted` starts or goes on. None if it does
         not within `_MOST_PASSES` passes, besides those at which limits change."""
-        return self._look_ahead(wanted)[0]
+        [(_, start_s, _)] = self._look_ahead([wanted])
+        return start_s
 
     def expected_start(self, wanted: int) -> StartForecast:
         """Return the start of the waiting job `wanted` with its certainty. It does not move while
         nothing happens."""
-        start_s, certainty = self._look_ahead(wanted)
-        is_known = start_s is not None and certainty is not Certainty.UNKNOWN
-        if not is_known and start_s is None and (self.external is not None or self._freed):
-            self.is_unknown_for_external = True
-        return StartForecast(start_s, certainty) if is_known else NEVER_KNOWN
+        [(_, found)] = self.expected_starts([wanted])
+        return found
 
-    def _look_ahead(self, wanted: int) -> tuple[float | None, Certainty]:
+    def expected_starts(self, wanted: Iterable[int]) -> Iterator[tuple[int, StartForecast]]:
+        """Yield each of the waiting jobs with its start, in the order in which these are found."""
+        for job_id, start_s, certainty in self._look_ahead(wanted):
+            is_known = start_s is not None and certainty is not Certainty.UNKNOWN
+            if not is_known and start_s is None and (self.external is not None or self._freed):
+                self.is_unknown_for_external = True
+            yield job_id, StartForecast(start_s, certainty) if is_known else NEVER_KNOWN
+
+    def _look_ahead(self, wanted: Iterable[int]) -> Iterator[tuple[int, float | None, Certainty]]:
         ends: list[tuple[float, int, Certainty]] = []
         certainty = Certainty.LIMITS
         for job in self.ledger.allocated_jobs():
@@ -105,28 +111,25 @@ class Forecast:
         if self.external is not None and isfinite(self.external.until_s):
             ends.append((self.external.until_s, _EXTERNAL, Certainty.UNKNOWN))
         heapify(ends)
-        waiting, windows = self.ledger.find(wanted), self.ledger.windows
-        if windows and waiting is not None:
-            length = length_s(waiting)
-            if first_start_s(windows, length, self.now.at_s) is None:
-                # It is too long for all gaps between weekly windows.
-                return None, Certainty.UNKNOWN
-        hours = self.ledger.limit_hours
-        # The limits by hour that may concern the job are known for some weeks.
-        is_hourly = waiting is not None and hours.covers(path_up(waiting.spec.leaf))
-        known_until_s = hours.until_s if is_hourly else inf
-        for _ in range(_MOST_PASSES + len(hours.times)):
+        #: Of each job, until when the limits by hour are known that concern it.
+        left = {job_id: self._known_until_s(job_id) for job_id in wanted}
+        for _ in range(_MOST_PASSES + len(self.ledger.limit_hours.times)):
+            for job_id in [job_id for job_id, until_s in left.items() if self.now.at_s >= until_s]:
+                del left[job_id]
+                yield job_id, None, Certainty.UNKNOWN
+            if not left:
+                return
             plan = self.pass_now()
             for job_id in plan.admitted:
                 if self.ledger.jobs[job_id].node in self._freed:
                     self.is_unknown_for_external = True
                     certainty = least_certain((certainty, Certainty.UNKNOWN))
-                if job_id == wanted:
-                    return self.now.at_s, certainty
+                if left.pop(job_id, None) is not None:
+                    yield job_id, self.now.at_s, certainty
                 self._expect_end(self.ledger.jobs[job_id], ends)
             next_s = self._next_s(ends)
-            if next_s >= known_until_s:
-                return None, Certainty.UNKNOWN
+            if next_s == inf:
+                break
             self._wait_until(max(self.now.at_s, next_s))
             # One pass for all jobs that end at the same time.
             while ends and ends[0][0] <= self.now.at_s:
@@ -137,7 +140,19 @@ class Forecast:
                 self._end(job_id)
             for event in begin(self.ledger, self.now.at_s):
                 self.ledger.apply(event)
-        return None, Certainty.UNKNOWN
+        for job_id in left:
+            yield job_id, None, Certainty.UNKNOWN
+
+    def _known_until_s(self, job_id: int) -> float:
+        """Return the Unix time from which it is not known when the job would start."""
+        job, windows, hours = self.ledger.find(job_id), self.ledger.windows, self.ledger.limit_hours
+        if job is None:
+            return inf
+        if windows and first_start_s(windows, length_s(job), self.now.at_s) is None:
+            # It is too long for all gaps between weekly windows.
+            return -inf
+        # The limits by hour that may concern the job are known for some weeks.
+        return hours.until_s if hours.covers(path_up(job.spec.leaf)) else inf
 
     def _next_s(self, ends: list[tuple[float, int, Certainty]]) -> float:
         """Return when something changes next; infinity if nothing does."""

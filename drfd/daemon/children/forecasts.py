@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from drfd.common.errors import Unavailable
+from drfd.common.errors import DrfdError, Unavailable
+from drfd.core.decisions.dependencies import may_start
 from drfd.core.decisions.stimuli import SubmitAsked
 from drfd.core.explain.advice import changed_options
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import OUTSIDE, Wait
 from drfd.core.model.job import Job
-from drfd.core.scheduling.release_times import Certainty
+from drfd.core.scheduling.release_times import Certainty, StartForecast
 from drfd.daemon.children.answers import ErrorMessage
 from drfd.daemon.children.children import Children, Work, WorkKind
 from drfd.daemon.engine.engine import Engine
 
 #: Seconds of processor time that one question may cost, and seconds that its answer is waited for.
 MAX_CPU_S, PATIENCE_S = 30, 90.0
+#: Least seconds between two forecasts for those who watch, and how many times as long as one has
+#: taken there is none.
+_EVERY_S, _PART = 5.0, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,14 @@ class TrialQuestion:
     names: Mapping[int, str]
 
 
-Question = StartQuestion | TrialQuestion
+@dataclass(frozen=True, slots=True)
+class StartsQuestion:
+    """The question when several waiting jobs will start."""
+
+    job_ids: Collection[int]
+
+
+Question = StartQuestion | TrialQuestion | StartsQuestion
 
 
 class ForecastReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,6 +68,8 @@ class ForecastReply(msgspec.Struct, frozen=True, omit_defaults=True):
     unknown: str | None = None
     #: Options for `drf submit` with which the job would start now.
     smaller: list[str] = []
+    #: The jobs of a `StartsQuestion`, by their ids, whose starts are known so far.
+    starts: list[tuple[int, StartForecast]] = []
     #: Why `start_s` is not known.
     missing: ErrorMessage | None = None
 
@@ -87,11 +101,61 @@ class Forecasts:
         return reply
 
 
+class WatchedStarts:
+    """The starts of the waiting jobs that somebody watches. One forecast answers for all, and the
+    next one is made some seconds later, if they are watched still."""
+
+    def __init__(self, forecasts: Forecasts, mono: Callable[[], float]) -> None:
+        self._forecasts = forecasts
+        self._mono = mono
+        #: Jobs that were looked at since the latest forecast began.
+        self._asked: set[int] = set()
+        self._known: Mapping[int, StartForecast] = {}
+        self._due_s = 0.0
+        self.asking: asyncio.Task[None] | None = None
+
+    def of(self, job: Job) -> StartForecast | None:
+        """Return what the latest forecast says of the job, which the next one will answer for."""
+        self._asked.add(job.id)
+        return self._known.get(job.id)
+
+    def renew(self) -> None:
+        """Begin with the next forecast if it is due."""
+        if self._asked and self.asking is None and self._mono() >= self._due_s:
+            self.asking = asyncio.create_task(self._ask())
+
+    async def _ask(self) -> None:
+        began_s = self._mono()
+        try:
+            reply = await self._forecasts.ask(self._question)
+            self._known = dict(reply.starts)
+        except DrfdError:
+            self._known = {}
+        finally:
+            self.asking = None
+            ended_s = self._mono()
+            self._due_s = max(began_s + _EVERY_S, ended_s + _PART * (ended_s - began_s))
+
+    def _question(self) -> StartsQuestion:
+        asked, self._asked = self._asked, set()
+        return StartsQuestion(asked)
+
+
 def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
     """Yield what is known so far, more each time; `present` is run ahead. Raises Refused as a
     submission does."""
     yield ForecastReply(missing=_too_long())
     future = present
+    if isinstance(question, StartsQuestion):
+        found = [present.ledger.find(job_id) for job_id in question.job_ids]
+        wanted = [job.id for job in found if job is not None and may_start(present.ledger, job)]
+        starts: list[tuple[int, StartForecast]] = []
+        for each in future.expected_starts(wanted):
+            starts.append(each)
+            if not len(starts) & (len(starts) - 1):  # seldom, because each has all before it
+                yield ForecastReply(starts=starts)
+        yield ForecastReply(starts=starts)
+        return
     if isinstance(question, StartQuestion):
         if question.smaller:
             # The present state is needed for these, too.

@@ -21,7 +21,7 @@ from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
 from drfd.common.indices import read_array
 from drfd.common.units import AXES, show_size
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.dependencies import may_become_eligible
+from drfd.core.decisions.dependencies import may_start
 from drfd.core.decisions.job_requests import may_touch, owns
 from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
@@ -35,7 +35,13 @@ from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.children.accountant import Accountant
 from drfd.daemon.children.answers import ErrorMessage
-from drfd.daemon.children.forecasts import ForecastReply, Forecasts, StartQuestion, TrialQuestion
+from drfd.daemon.children.forecasts import (
+    ForecastReply,
+    Forecasts,
+    StartQuestion,
+    TrialQuestion,
+    WatchedStarts,
+)
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.batch import BatchActions, stimulus_maker
@@ -175,6 +181,7 @@ class Requests:
             self.engine, self._lookup, self._largest_gpu, lambda: CORES in self.link.lends()
         )
         self.forecasts = Forecasts(self.engine)
+        self.starts = WatchedStarts(self.forecasts, self.mono)
 
         def now_s() -> float:
             return self.engine.clock().at_s
@@ -186,7 +193,7 @@ class Requests:
             self.trusted_s or now_s,
         )
         self.waits = WaitHandler(self.engine, self._lookup)
-        self._waiting_rows = WaitingRows(self.engine, self._lookup)
+        self._waiting_rows = WaitingRows(self.engine, self._lookup, start_of=self.starts.of)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas)
 
     @property
@@ -682,7 +689,7 @@ class Requests:
         if is_own:
             reply["notes"] = self._preemption_notes(job)
         reply["notes"] += self._lending_notes(job)
-        if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
+        if may_start(self.engine.ledger, job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
             reply["notes"] += self._external_notes(job, actor)
         if is_own and job.broken is not None:

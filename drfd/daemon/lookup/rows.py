@@ -19,6 +19,7 @@ from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.explain.waits import Code
 from drfd.core.model.job import WAITING_STATES, Actor, Job, JobState, Tasks, leaf_path
 from drfd.core.scheduling.policies import Plan
+from drfd.core.scheduling.release_times import StartForecast
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
 from drfd.daemon.lookup.views import row_view, tasks_label, wait_view
@@ -42,6 +43,8 @@ class WaitingRows:
 
     engine: Engine
     lookup: Lookup
+    #: Returns the start that a forecast has found for a waiting job, or None if none has.
+    start_of: Callable[[Job], StartForecast | None] = field(default=lambda _: None, kw_only=True)
     #: Reasons for waiting since the last pass, by the job's id.
     _reasons: dict[int, tuple[Job, replies.WaitView | None]] = field(
         default_factory=dict, init=False
@@ -131,7 +134,13 @@ class WaitingRows:
         known = self._reasons.get(job.id)
         if known is None or known[0] is not job:
             known = self._reasons[job.id] = job, wait_view(self.lookup.reason(job))
-        return row_view(row, reason=known[1], expected_start_s=self.lookup.expected_start_s(job))
+        start_s, start = self.lookup.expected_start_s(job), self.start_of(job)
+        view = row_view(
+            row, reason=known[1], expected_start_s=start_s if start is None else start[0]
+        )
+        if start is not None:
+            view["expected_start_certainty"] = start.certainty.value
+        return view
 
     def _in_turn(self) -> Iterator[Next]:
         scheduler = self.engine.scheduler

@@ -56,6 +56,8 @@ class Overview(WaitingRows):
     machines: Callable[[], list[replies.MachineView]] = list
     #: Returns what a running job may use now of its ranges.
     loans_of: Callable[[Job], Sequence[Loan]] = lambda job: ()
+    #: Has a new forecast of starts made for the rows, if one is due.
+    renew_starts: Callable[[], None] = lambda: None
     #: Rows of the jobs that ended last, or None if they must be read again.
     _ended: list[replies.SnapshotRow] | None = None
     #: The rows among them that stand for cancelled tasks, by the array's id.
@@ -83,6 +85,7 @@ class Overview(WaitingRows):
         pending = await self.pending()
         more = max(0, self.count_pending() - len(pending))
         rows = await self.waiting_rows(pending)
+        self.renew_starts()
         shown = {
             "at": self.engine.clock().at_s,
             "host": os.uname().nodename,

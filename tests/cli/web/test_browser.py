@@ -214,7 +214,7 @@ def test_each_view_shows_what_the_daemon_tells(browser, shown):
     assert len(browser.run("return [...document.querySelectorAll('#running tbody tr')]")) == 3
     waiting = browser.text("#waiting")
     assert "needs 8 cores, 3 free; job 40 (bob) holds 5" in waiting
-    assert "2023-11-14 23:23" in waiting
+    assert "about 2023-11-14 23:23" in waiting
     visit(browser, "history")
     assert "failed" in browser.text("#ended")
     visit(browser, "promises")
@@ -241,10 +241,11 @@ def test_a_waiting_job_has_its_reason_and_its_forecast(browser, lab, serve):
     waiting = next(each for each in three_jobs()["pending"] if each["id"] == 45)
     job = waiting | {"argv": ["fit"], "cwd": "/", "stdout": None, "stderr": None}
     lab.replies["show"] = {"job": job | {"expected_start_at": None}, "events": []}
+    job |= {"expected_start_certainty": "limits"}
     lab.replies["why"] = {"job": job, "notes": [], "advice": None}
     browser.look(1280, 900, is_dark=False)
     browser.open(f"{serve().link}#job/45")
-    wait_for("the forecast", lambda: browser.has("2023-11-14 23:23"))
+    wait_for("the forecast", lambda: browser.has("by 2023-11-14 23:23"))
     text = browser.text("#view-job")
     assert "needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05" in text
     assert "only its owner is told where it is" in text
