@@ -36,6 +36,7 @@ from drfd.core.model.job import (
     Dependency,
     Job,
     JobState,
+    Notify,
     Outcome,
     Postponed,
     Retry,
@@ -43,6 +44,7 @@ from drfd.core.model.job import (
     Usage,
     Warn,
     Whose,
+    Words,
 )
 from drfd.core.model.options import Demand, Rates
 from drfd.core.model.resources import Axes, Resources
@@ -58,6 +60,7 @@ from fakes import (
     launched,
     ledger_at,
     now,
+    of_gpus,
     replace,
     rules,
     schedule,
@@ -762,3 +765,33 @@ def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench):
     short(bench, 1, 1.5)
     found = reason(bench, 1, 1.6)
     assert isinstance(found, MachineShort) and found.shortage.tries == 2
+
+
+# -- the owner is notified of an end ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_job_that_is_over_keeps_only_what_its_notification_may_use(gone):
+    """The whole machine waited for a command of thirty seconds. As long as something of the job is
+    left, nothing is given back."""
+    bench = Bench(with_gpus(1))
+    asks = replace(demand(9, 18, read=1000), gres=(("gpu", 1),))
+    tells = Notify(("end",), Words.of(["tell"]))
+    job_id = bench.start(spec(asks=asks, notify=tells))
+    other = bench.submit(of_gpus(1))
+    bench.feed(ended(job_id, gone=gone))
+    bench.ledger.check()
+    held = bench.rules.axes.resources(bench.ledger.allocation(bench.job(job_id)))
+    assert held == (demand(0.25, 0.25) if gone else asks)
+    assert bench.schedule() == ([other] if gone else [])
+    bench.ledger.check()
+    bench.feed(st.RemovedReport(now().at_s, job_id, 1, notice="told"))
+    assert bench.schedule() == ([] if gone else [other])
+
+
+def test_an_attempt_that_is_tried_again_keeps_all_until_it_is_removed():
+    bench = Bench()
+    tells, again = Notify(("end",), Words.of(["tell"])), Retry(1, (Outcome.FAILED,))
+    job_id = bench.start(spec(asks=demand(9), notify=tells, retry=again))
+    bench.feed(ended(job_id, exit_code=1, gone=True))
+    assert bench.rules.axes.resources(bench.ledger.allocated) == demand(9)

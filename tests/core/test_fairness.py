@@ -51,7 +51,7 @@ from drfd.core.fairness.week_quotas import (
 )
 from drfd.core.model import events as ev
 from drfd.core.model.hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
-from drfd.core.model.job import Actor, Job, JobSpec, JobState
+from drfd.core.model.job import Actor, Job, JobSpec, JobState, Notify, Words
 from drfd.core.model.machine import fits, minus
 from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling import scheduler
@@ -556,6 +556,28 @@ def test_a_launch_that_was_put_off_uses_nothing():
     bench.start(in_pool(ALICE, cores=9))
     bench.befall(put_off)
     assert used(week_use, HOUR) == {"root.alice": 0}
+
+
+def test_a_notification_counts_with_what_it_may_use():
+    """Thirty seconds of the whole machine after each job counted for nobody."""
+    how = with_quotas({}, {"/alice": quota_of(4)})
+    bench, week_use = Bench(how), use_of(how)
+    events, ended_jobs = _watch(bench, week_use)
+    tells = Notify(("end",), Words.of(["tell"]))
+    job_id = bench.start(in_pool(ALICE, cores=9, notify=tells))
+    bench.feed(ended(job_id, at_s=HOUR))
+    afresh = use_of(how, 2 * HOUR)
+    afresh.count(bench.job(job_id), stretches(events))
+    bench.feed(RemovedReport(now(3 * HOUR).at_s, job_id, 1, notice="told"))
+    over = use_of(how, 3 * HOUR)
+    assert not is_plain(ended_jobs[job_id]), "its record does not say until when"
+    over.count(ended_jobs[job_id], stretches(events))
+    whole, part = 1.0, 0.25 / 9
+    assert used(afresh, 2 * HOUR) == {"root.alice": pytest.approx(whole + part, abs=1e-5)}
+    for each in week_use, over:
+        assert used(each, 9 * HOUR) == {"root.alice": pytest.approx(whole + 2 * part, abs=1e-5)}
+    told = happened(ev.OwnerNotified, at_s=60, ran_s=20.0, notice="told")
+    assert list(stretches([told])) == [RunInterval(now(40).at_s, now(60).at_s, is_notice=True)]
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(range(12), steps=120, quick=25))

@@ -107,18 +107,6 @@ def signal_for(job: Job, signal: int) -> int:
 FIRST_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 5, 300
 
 
-def is_to_retry(job: Job) -> bool:
-    """True if a job whose attempt has ended is to be retried; a cancelled job never is."""
-    retry = job.spec.retry
-    return (
-        job.state is JobState.CLEANING
-        and retry is not None
-        and job.outcome is not Outcome.CANCELLED
-        and job.outcome in retry.on
-        and job.retries < retry.times
-    )
-
-
 def not_before_s(job: Job, at_s: float) -> int:
     """Return the Unix time before which the next attempt may not start."""
     # 2^10 pauses exceed the longest one; larger powers would only cost time.

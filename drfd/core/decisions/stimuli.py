@@ -469,6 +469,7 @@ class ExitedReport(Report, tag="exited", frozen=True, kw_only=True):
                 text=text,
                 usage=self.usage,
                 loss=ends.loss_of(outcome, self),
+                gone=self.gone,
             )
         ]
 
@@ -514,7 +515,7 @@ class RemovedReport(Report, tag="removed", frozen=True, kw_only=True):
             holder = None if job.stop is None else job.stop.held_by
             again = ev.Requeued(job_id, at_s, attempt=attempt)
             return [again, *([ev.Held(job_id, at_s, by=holder)] if holder else [])]
-        if ends.is_to_retry(job):
+        if job.is_to_retry:
             until_s = ends.not_before_s(job, at_s)
             return [ev.Retried(job_id, at_s, attempt=attempt, not_before_s=until_s)]
         return [ev.Cleaned(job_id, at_s, attempt=attempt, notice=self.notice)]
@@ -540,7 +541,7 @@ def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
     """Return the request to stop, or nothing if the job is being stopped or has ended already. A
     job that was to be requeued or retried ends instead."""
     is_ended = job.state is JobState.CLEANING and job.outcome is not None
-    is_over = is_ended and not (ends.is_to_retry(job) and outcome is Outcome.CANCELLED)
+    is_over = is_ended and not (job.is_to_retry and outcome is Outcome.CANCELLED)
     if is_over or (job.stop is not None and job.stop.outcome is not None):
         return []
     at_s, mono_s = now.at_s, now.mono_s
@@ -553,6 +554,8 @@ class NotifiedReport(Report, tag="notified", frozen=True, kw_only=True):
 
     #: Result of the notification command, or why it was not run.
     notice: str
+    #: Seconds that the command ran.
+    ran_s: float = 0.0
     #: Labels of array tasks that are no longer in the ledger.
     names: dict[int, str] = {}
     event = ev.OwnerNotified
@@ -561,7 +564,7 @@ class NotifiedReport(Report, tag="notified", frozen=True, kw_only=True):
         found: list[ev.Event] = []
         at_s = self.at_s
         for job in dependencies.jobs_to_notify(ledger, self.job_id):
-            found.append(ev.OwnerNotified(job.id, at_s, notice=self.notice))
+            found.append(ev.OwnerNotified(job.id, at_s, notice=self.notice, ran_s=self.ran_s))
             if job.spec.cancel_if_never:
                 assert job.broken is not None
                 label = self.names.get(job.broken.job_id) or ledger.label_of(job.broken.job_id)

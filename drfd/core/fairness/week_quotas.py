@@ -1,8 +1,9 @@
 """Quotas of a week: how many dominant-share-hours nodes have used, and which quotas are used up.
 
 A job that holds the whole of its dominant resource uses one in an hour. It counts from its start to
-its end without suspended times, by the present capacity. Sums are of integers (shares in
-billionths, times in milliseconds), so they do not depend on the order.
+its end without suspended times, by the present capacity; the notification of its owner counts with
+what it may use. Sums are of integers (shares in billionths, times in milliseconds), so they do not
+depend on the order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from drfd.core.fairness.share_tree import FairShare, WeekQuota, path_up
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, leaf_path
+from drfd.core.model.job import Job, leaf_path, notice_demand
 from drfd.core.model.resources import Axes, Resources
 
 #: A dominant share of 1, and a dominant-share-hour, in the units of the sums.
@@ -47,11 +48,14 @@ class RunInterval:
     #: a job again may move it.
     pool: str | None = None
     demand: Resources | None = None
+    #: Whether its owner was notified in that time, with a small part of the demand.
+    is_notice: bool = False
 
 
 def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
     """Yield the times in which a job ran, in all its attempts, from its events."""
     start_s: float | None = None
+    end_s: float | None = None
     pool: str | None = None
     demand: Resources | None = None
     for event in events:
@@ -69,7 +73,14 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
             case ev.Suspended() | ev.Exited() | ev.LaunchFailed():
                 if start_s is not None:
                     yield RunInterval(start_s, event.at_s, pool, demand)
-                start_s = None
+                start_s, end_s = None, event.at_s
+            case ev.Cleaned() if event.notice is not None and end_s is not None:
+                yield RunInterval(end_s, event.at_s, pool, demand, is_notice=True)
+                end_s = None
+            case ev.OwnerNotified():
+                yield RunInterval(
+                    event.at_s - event.ran_s, event.at_s, pool, demand, is_notice=True
+                )
             case _:
                 pass
     if start_s is not None:
@@ -79,8 +90,9 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
 def is_plain(job: Job) -> bool:
     """Return whether the job's record alone says when it ran: in one attempt, without a break. A
     job that is queued again has forgotten when it ran."""
-    return job.attempt == 0 or (
-        job.attempt == 1 and job.started_at is not None and not job.suspensions
+    return job.spec.notify is None and (
+        job.attempt == 0
+        or (job.attempt == 1 and job.started_at is not None and not job.suspensions)
     )
 
 
@@ -90,13 +102,12 @@ def plain_stretch(job: Job) -> Iterator[RunInterval]:
         yield RunInterval(job.started_at, job.ended_at)
 
 
-def _runs(job: Job) -> bool:
-    return (
-        job.is_allocated
-        and job.started_at is not None
-        and job.ended_at is None
-        and job.suspended_at is None
-    )
+def _counted(job: Job) -> Resources | None:
+    """Return the demand that counts now, or None."""
+    if job.notifies_end:
+        return notice_demand(job.spec.demand)
+    runs = job.started_at is not None and job.ended_at is None and job.suspended_at is None
+    return job.spec.demand if job.is_allocated and runs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,27 +167,32 @@ class WeekUse:
             paths = self._paths(leaf)
             if not paths:
                 continue
-            share = self._share(job.spec.demand if each.demand is None else each.demand)
+            demand = job.spec.demand if each.demand is None else each.demand
+            share = self._share(notice_demand(demand) if each.is_notice else demand)
             # After the clock was set back, both times may be in the future.
             if each.end_s is not None:
                 self._bank(paths, share, _ms(each.start_s), _ms(min(each.end_s, self._latest_s)))
-            elif _runs(job):
+            elif _counted(job) is not None:
                 self._open(job, share, min(each.start_s, self._latest_s))
+
+        if job.notifies_end and job.ended_at is not None and self._paths(job.spec.leaf):
+            share = self._share(notice_demand(job.spec.demand))
+            self._open(job, share, min(job.ended_at, self._latest_s))
 
     def note(self, job: Job, at_s: float) -> None:
         """Take account of an event at that Unix time that has changed the job."""
         self._roll(at_s)
         known = self._running.get(job.id)
-        runs = _runs(job) and bool(self._paths(job.spec.leaf))
+        demand = _counted(job) if self._paths(job.spec.leaf) else None
+        share = None if demand is None else self._share(demand)
         if known is None:
-            if runs:
-                self._open(job, self._share(job.spec.demand), at_s)
+            if share is not None:
+                self._open(job, share, at_s)
             return
-        share = self._share(job.spec.demand)
-        if runs and known.leaf == job.spec.leaf and known.share == share:
+        if share is not None and known.leaf == job.spec.leaf and known.share == share:
             return
         self._close(job.id, at_s if job.started_at is not None or not job.is_allocated else None)
-        if runs:
+        if share is not None:
             self._open(job, share, at_s)
 
     def all_use(self, now_s: float) -> dict[str, QuotaUse]:

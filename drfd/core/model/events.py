@@ -207,6 +207,8 @@ class OwnerNotified(JobEvent, frozen=True, kw_only=True):
 
     #: Result of the notification command, or why it was not run.
     notice: str
+    #: Seconds that the command ran.
+    ran_s: float = 0.0
     moves = _from(*WAITING_STATES)
 
     def changed(self, job: Job) -> Job:
@@ -256,8 +258,9 @@ class LaunchFailed(JobEvent, frozen=True, kw_only=True):
 
     def changed(self, job: Job) -> Job:
         return replace(
-            job, freezing=False, ended_at=self.at_s, outcome=self.outcome, outcome_text=self.text
-        )
+            job, freezing=False, ended_at=self.at_s, outcome=self.outcome, outcome_text=self.text,
+            gone=True,
+        )  # fmt: skip
 
 
 class LaunchPostponed(JobEvent, frozen=True, kw_only=True):
@@ -435,6 +438,8 @@ class Exited(JobEvent, frozen=True, kw_only=True):
     usage: Usage | None
     #: With LOST, the cause: one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
+    #: Whether no process and no cgroup is left either.
+    gone: bool = False
     # STARTING: the launcher was disconnected during the whole run and reports only the end.
     moves = _from(*_RUNS, S.STOPPING, to=S.CLEANING)
 
@@ -458,6 +463,7 @@ class Exited(JobEvent, frozen=True, kw_only=True):
             outcome_text=self.text,
             loss=self.loss,
             usage=self.usage,
+            gone=self.gone,
         )
 
 

@@ -233,6 +233,13 @@ class Notify:
         return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
 
 
+def notice_demand(demand: Resources) -> Resources:
+    """Return what the notification of a job of this demand may use."""
+    return Resources(
+        cores_milli=min(demand.cores_milli, 250), memory_bytes=min(demand.memory_bytes, 256 << 20)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class UserGroup:
     """A group that a user makes of their own jobs, as one of these jobs names it."""
@@ -481,6 +488,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: With LOST, the cause, one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
     usage: Usage | None = None
+    #: Whether no process of its program and no cgroup was left when its end was recorded.
+    gone: bool = False
     #: Path of its cgroups below each controller, or None if it runs unconfined.
     cgroup: str | None = None
     #: Name of the user who keeps the job HELD or SUSPENDED.
@@ -533,6 +542,30 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_allocated(self) -> bool:
         return self.state in ALLOCATED_STATES
+
+    @property
+    def is_to_retry(self) -> bool:
+        """True if the attempt has ended and is to be retried; a cancelled job never is."""
+        retry = self.spec.retry
+        return (
+            self.state is JobState.CLEANING
+            and retry is not None
+            and self.outcome is not Outcome.CANCELLED
+            and self.outcome in retry.on
+            and self.retries < retry.times
+        )
+
+    @property
+    def notifies_end(self) -> bool:
+        """Whether the job has ended, and its owner is notified of that."""
+        notify, outcome = self.spec.notify, self.outcome
+        is_over = self.state is JobState.CLEANING and not self.is_to_retry
+        return is_over and notify is not None and outcome is not None and notify.wants(outcome)
+
+    @property
+    def only_notifies(self) -> bool:
+        """Whether nothing of the job is left but the notification of its owner."""
+        return self.gone and self.notifies_end
 
     @property
     def owes_notice(self) -> bool:

@@ -876,6 +876,8 @@ class Engine:
         self._wants_pass = True
         if job is not None:
             self.scheduler.note(job, event.at_s)
+            if isinstance(event, ev.OwnerNotified) and self.scheduler.week_use is not None:
+                self.scheduler.week_use.count(job, stretches([event]))
             self._store_curve(event, job)
             kind, before = type(event).__name__, self._touched.get(job.id)
             self._touched[job.id] = job, kind if before is None else f"{before[1]},{kind}"
