@@ -152,8 +152,9 @@ class Notices:
             attempt = attempt_files.read(self.attempts_fd, key)
             notice.result = _NOTHING_LEFT if attempt is None else _text_of(attempt)
             if attempt is not None and attempt.notifying and attempt.notified:
-                ran_s = attempt.notified["at_s"] - attempt.notifying["at_s"]
-                # The clock may have been set.
+                begin_s = attempt.notifying["at_s"]
+                # It has not run if the end has no time. The clock may have been set.
+                ran_s = attempt.notified.get("at_s", begin_s) - begin_s
                 notice.ran_s = round(min(max(0.0, ran_s), NOTICE_S), 3)
         return {"notice": notice.result, "ran_s": notice.ran_s}
 
