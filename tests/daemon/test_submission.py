@@ -122,7 +122,7 @@ def test_the_leaf_that_pays(actor, pool, leaf):
         *((ALICE, asked, Refused, "bad-request") for asked in (
             {"argv": ["tr\0ue"]}, {"argv": ["true", "\0"]}, {"env": {"A\0B": "1"}},
             {"env": {"A": "\0"}}, {"cwd": "/home\0"}, {"stdout": "o\0"}, {"stderr": "e\0"},
-            {"attach": "/a\0"}, {"name": "n\0"}, {"notify": Tell(on=["end"], argv=["x\0"])},
+            {"attach": "/a\0"}, {"notify": Tell(on=["end"], argv=["x\0"])},
         )),
         # exec refuses these variables too, but then the job waits, and fails at its launch.
         (ALICE, {"env": {"": "1"}}, Refused, "bad-request"),

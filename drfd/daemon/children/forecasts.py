@@ -26,6 +26,8 @@ MAX_CPU_S, PATIENCE_S = 30, 90.0
 #: Least seconds between two forecasts for those who watch, and how many times as long as one has
 #: taken there is none.
 _EVERY_S, _PART = 5.0, 20
+#: The most jobs that one of these forecasts is for.
+_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class WatchedStarts:
 
     def of(self, job: Job) -> StartForecast | None:
         """Return what the latest forecast says of the job, which the next one will answer for."""
-        self._asked.add(job.id)
+        if len(self._asked) < _MOST:
+            self._asked.add(job.id)
         return self._known.get(job.id)
 
     def renew(self) -> None:
