@@ -102,6 +102,11 @@ class Defaults:
         '"cancel": cancel a job that waits for one that has ended otherwise than required',
         shown='"keep"',
     )  # fmt: skip
+    slurm_start_delay_s: int = key(
+        "slurm_start_delay", units.read_duration_or_zero, 0,
+        "a batch job for Slurm starts no earlier after its submission: for clients that note its "
+        "number late, such as myqueue", shown="0",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

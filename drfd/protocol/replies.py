@@ -479,6 +479,8 @@ class HelloReply(TypedDict):
     key_file: str | None
     #: True where each job has a /tmp of its own. Sent only there.
     private_tmp: NotRequired[bool]
+    #: The time limit of jobs that ask for none. Sent only if they have one.
+    time_limit_s: NotRequired[int]
     launcher_away_s: NotRequired[float | None]
     notices: NotRequired[list[CodeText]]
 

@@ -80,6 +80,7 @@ async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
 async def test_hello_tells_version_and_who_is_asking(desk):
     assert await desk.ask(BOB, op="hello") == {
         "version": __version__, "user": "bob", "admin": False, "key_file": None,
+        "time_limit_s": desk.requests.site.defaults.time_limit_s,
     }  # fmt: skip
     desk.link.hello = {**desk.link.hello, "private_tmp": "/var/lib/private"}
     assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
