@@ -236,12 +236,12 @@ def controller_account(
             )
         return account, ""
     try:
-        account = pwd.getpwnam(DEFAULT_USER)
+        account = account_of(DEFAULT_USER, "daemon.user")
         if _can_reach(account, places):
             return account, ""
         why = f"{DEFAULT_USER} cannot reach {places.state}"
         cure = "choose a --state directory below one that all may enter"
-    except KeyError:
+    except ConfigError:
         why = f"there is no user {DEFAULT_USER}"
         cure = "make that user with drfd install"
     if not as_root:

@@ -17,11 +17,12 @@ from pwd import struct_passwd
 
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
+from drfd.launcher.accounts import Denied, DirectoryFailed
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner.failures import explain, failure_of
-from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
+from drfd.launcher.runner.identity import Directory
 from drfd.launcher.runner.runner import Runners
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart

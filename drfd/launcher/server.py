@@ -22,6 +22,7 @@ from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.owner import UNSTARTED
 from drfd.launcher import attempt_files, protocol
+from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
@@ -44,7 +45,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.failures import failure_of
-from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
+from drfd.launcher.runner.identity import Directory
 from drfd.launcher.runner.runner import Runners, read_launched
 from drfd.launcher.runner.shortage import (
     DIRECTORY,
@@ -223,7 +224,8 @@ class Launcher:
         )
         self._signalling = Signalling(self.confinement, self.attempts_fd)
         self._background = background = BackgroundWork(self._selector)
-        self._directory = Directory(background)
+        self._accounts = Accounts(background, self._selector)
+        self._directory = Directory(self._accounts)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners, self._directory, self._endings.hurry,
             most=self.bounds.notifiers,
@@ -238,7 +240,7 @@ class Launcher:
         self._timed = [self._freezing, self._signalling, self._sweeps, self._gpu_meter]
         self._key_files: KeyFiles | None = None
         if self.keys is not None and self.keys_dir is not None:
-            self._key_files = KeyFiles(self.keys_dir, self.keys, background)
+            self._key_files = KeyFiles(self.keys_dir, self.keys, self._accounts)
         self._attempt_orders: dict[str, Callable[[Key], None]] = {
             protocol.TERMINATE: self._terminate,
             protocol.KILL: self._kill,
@@ -254,6 +256,9 @@ class Launcher:
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self._selector.register(self._launched_out, selectors.EVENT_READ, self._on_launched)
         process.watch_for_end(self._selector, self.keep_fd, self._quit)
+        with suppress(OSError):
+            # It is begun when it is needed otherwise.
+            self._accounts.begin()
         reach("serve.before-adoption")
         for key in attempt_files.keys(self.attempts_fd):
             self._known.add(key)

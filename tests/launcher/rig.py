@@ -27,7 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 import drfd
-from drfd.launcher import attempt_files
+from drfd.launcher import accounts, attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import (
@@ -40,6 +40,7 @@ from drfd.launcher.protocol import (
     encode,
     message_of,
 )
+from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import failure_of
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
@@ -168,6 +169,12 @@ def python(code: str, *words: object) -> list[str]:
     """A command that runs `code` with this tree importable; `words` from sys.argv[1] on."""
     setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
     return [sys.executable, "-I", "-c", setup + code, *map(str, words)]
+
+
+def found(uid: int, name: str) -> identity.Found:
+    """The account and its groups, as this process asks for them."""
+    answer = accounts.answer_to((0, "account", uid, name, []), (os.getuid(), os.getgid()))
+    return identity.found_in(answer, uid)
 
 
 def lives(pid: int) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
+from drfd.launcher.accounts import Denied, DirectoryFailed
 from drfd.launcher.attempt_files import Record
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.runner import identity, inheritance
@@ -111,7 +112,7 @@ def of_job(report: bytes, created: Record) -> Record:
 
 def of_error(error: BaseException) -> Record:
     """Return the failure of a job's own process that has met this error."""
-    if isinstance(error, identity.DirectoryFailed):
+    if isinstance(error, DirectoryFailed):
         return failure(str(error), Shortage(USER, DIRECTORY))
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", 0)
     return _in_job(explain(error), _BECOME, number)
@@ -132,7 +133,7 @@ def _in_job(text: str, undone: str, number: int) -> Record:
 def explain(error: BaseException) -> str:
     """Return why a job could not be started, in a sentence for its submitter."""
     match error:
-        case identity.Denied() | identity.DirectoryFailed():
+        case Denied() | DirectoryFailed():
             return str(error)
         case OSError():
             return f"it could not be set up: {error.strerror}"

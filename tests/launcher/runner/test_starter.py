@@ -21,11 +21,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drfd.launcher import main
+from drfd.launcher.accounts import DirectoryFailed
 from drfd.launcher.confinement.interface import CgroupSetting, Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import failures
-from drfd.launcher.runner.identity import DirectoryFailed
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import SYS_RESOURCE, open_starter
