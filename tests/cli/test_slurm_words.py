@@ -349,6 +349,20 @@ def test_the_machine_is_told_as_data(drf, queue):
     assert row["nodes"]["nodes"] == [HOST] and row["node"]["state"] == ["MIXED"]
 
 
+def test_reservations_and_licenses_are_told_as_data_and_other_entities_are_not(drf, queue):
+    assert _told(drf, "scontrol", "show", "res", "--json")["reservations"] == []
+    window = {"name": "disks", "start": 60.0, "end": 7200.0, "reason": "x"}
+    queue.replies["doctor"] = {"windows": [window]}
+    [told] = _told(drf, "scontrol", "show", "res", "--json")["reservations"]
+    assert (told["name"], told["start_time"]["number"]) == ("disks", 60)
+    [told] = _told(drf, "scontrol", "--json", "show", "licenses")["licenses"]
+    assert told == {
+        "LicenseName": "lic", "Total": 3, "Used": 2, "Free": 1, "Reserved": 0, "Remote": False,
+    }  # fmt: skip
+    refused = "drf scontrol: show config has no --json and no --yaml here\n"
+    assert drf("scontrol", "show", "config", "--json") == Result(2, "", refused)
+
+
 def test_yaml_is_the_same(drf, queue):
     told = drf("sinfo", "--yaml", "-p", "lab").out.splitlines()
     assert told[:3] == ["---", '"sinfo":', "  -"]

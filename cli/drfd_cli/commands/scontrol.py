@@ -31,11 +31,11 @@ from drfd_cli.slurm.grammar import (
 )
 from drfd_cli.slurm.lookup import (
     KNOWN_S,
+    as_reservation,
     check_partitions,
     just_ended,
     partitions,
     read_machine,
-    windows,
 )
 from drfd_cli.slurm.sbatch_options import translate
 
@@ -83,6 +83,8 @@ def _show(words: list[str], found: Found) -> None:
     names = [*filter(None, [value]), *words[1:]]
     asked = what.lower()
     kind = next((kind for kind in _SHOWN if what and f"{kind}s".startswith(asked)), None)
+    if data.is_asked(found) and kind not in _AS_DATA:
+        raise click.UsageError(f"show {what} has no --json and no --yaml here")
     if kind is not None:
         _SHOWN[kind](names, found)
         return
@@ -273,23 +275,35 @@ def _show_partition(names: list[str], found: Found) -> None:
 
 
 def _show_reservation(names: list[str], found: Found) -> None:
-    shown = [row for row in windows(connect()) if not names or row["ReservationName"] in names]
-    for row in shown:
-        _print([" ".join(f"{key}={value}" for key, value in row.items())], found)
+    client = connect()
+    windows = client.request("doctor")["windows"]
+    shown = [each for each in windows if not names or each["name"] in names]
+    if data.is_asked(found):
+        told = list(map(data.reservation_object, shown))
+        data.show(found, client.request("hello")["user"], reservations=told)
+        return
+    for each in shown:
+        _print([" ".join(f"{key}={value}" for key, value in as_reservation(each).items())], found)
     if not shown:
         click.echo("No reservations in the system")
 
 
 def _show_license(names: list[str], found: Found) -> None:
-    shares = connect().request("shares")
-    all_of = {name: n for name, n in shares["capacity"]["gres"].items() if ":" not in name}
-    for name, total in all_of.items():
-        free = shares["free"]["gres"].get(name, 0)
-        if name != "gpu" and (not names or name in names):
-            lines = [f"LicenseName={name}", f"Total={total} Used={total - free} Free={free} "
-                     "Reserved=0 Remote=no"]  # fmt: skip
-            _print(lines, found)
-    if not all_of.keys() - {"gpu"}:
+    client = connect()
+    shares = client.request("shares")
+    shown = [
+        {"LicenseName": name, "Total": total, "Used": total - shares["free"]["gres"].get(name, 0),
+         "Free": shares["free"]["gres"].get(name, 0), "Reserved": 0, "Remote": False}
+        for name, total in shares["capacity"]["gres"].items()
+        if ":" not in name and name != "gpu" and (not names or name in names)
+    ]  # fmt: skip
+    if data.is_asked(found):
+        data.show(found, client.request("hello")["user"], licenses=shown)
+        return
+    for row in shown:
+        name, *rest = (f"{key}={'no' if value is False else value}" for key, value in row.items())
+        _print([name, " ".join(rest)], found)
+    if not shown:
         click.echo("No licenses configured in Slurm.")
 
 
@@ -318,6 +332,9 @@ _SHOWN: dict[str, Callable[[list[str], Found], None]] = {
     "reservation": _show_reservation, "reservationname": _show_reservation, "step": _show_step,
 }  # fmt: skip
 
+
+#: Those of them that there are as data.
+_AS_DATA = ("job", "jobid", "license", "node", "partition", "partitionname", "reservation")
 
 # -- changing jobs -----------------------------------------------------------------------------
 

@@ -128,6 +128,10 @@ def sacctmgr(words: list[str]) -> int:
     if verb == "version":
         click.echo(version())
         return 0
+    if verb == "ping":
+        connect().request("hello")
+        click.echo(f"slurmdbd(primary) at {host_name()} is UP")
+        return 0
     if verb in known.CHANGING:
         raise click.UsageError(
             f"{verb} changes nothing here: pools, weights and limits stand in the configuration"

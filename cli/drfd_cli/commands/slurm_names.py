@@ -283,7 +283,7 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
         if "states" in found:
             listed += _just_ended(client, select, listed)
     jobs = [job for job in _wanted(listed, users, states, found) if job["user"] != caller]
-    if "steps" in found:
+    if "steps" in found and not data.is_asked(found):
         jobs = [
             step for job in jobs for step in lines_of(job, list(filter(_has_step, named)))
             if "step" in step
@@ -630,7 +630,7 @@ def _list_machine(found: Mapping[str, list[str]]) -> int:
             "ReservationName": "RESV_NAME", "State": "STATE", "StartTime": "START_TIME",
             "EndTime": "END_TIME", "Duration": "DURATION", "Nodes": "NODELIST",
         }  # fmt: skip
-        windows = lookup.windows(client)
+        windows = list(map(lookup.as_reservation, client.request("doctor")["windows"]))
         for row in ([] if "noheader" in found else [heads]) + windows if windows else []:
             name, state, *times, nodes = (row[key] for key in heads)
             click.echo(

@@ -274,6 +274,15 @@ def sinfo_object(machine: NodeInfo, name: str) -> Object:
     })  # fmt: skip
 
 
+def reservation_object(window: Mapping[str, Any]) -> Object:
+    """Return a maintenance window as a reservation."""
+    return _shape("reservation", {
+        "end_time": number(window["end"]), "flags": ["MAINT", "ALL_NODES"],
+        "name": window["name"], "node_count": 1, "node_list": host_name(),
+        "start_time": number(window["start"]),
+    })  # fmt: skip
+
+
 # -- printing ----------------------------------------------------------------------------------
 
 

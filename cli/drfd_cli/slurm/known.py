@@ -182,5 +182,5 @@ ACCOUNTING = {
 }
 #: What of sacctmgr changes something.
 CHANGING = _words("""
-    add archive clear create delete dump load modify ping reconfigure remove shutdown update
+    add archive clear create delete dump load modify reconfigure remove shutdown update
 """)

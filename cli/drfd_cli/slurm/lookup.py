@@ -141,18 +141,15 @@ def just_ended(client: Connection, **select: object) -> list[fields.View]:
     return list(found)[::-1]
 
 
-def windows(client: Connection) -> list[dict[str, str]]:
-    """Return the maintenance windows, which are Slurm's reservations."""
-    return [
-        {
-            "ReservationName": output.clean(each["name"]),
-            "StartTime": fields.moment(each["start"]), "EndTime": fields.moment(each["end"]),
-            "Duration": fields.span(each["end"] - each["start"], whole=True),
-            "Nodes": host_name(), "NodeCnt": "1", "Flags": "MAINT,ALL_NODES",
-            "State": "ACTIVE" if each["start"] <= time.time() else "INACTIVE",
-        }
-        for each in client.request("doctor")["windows"]
-    ]  # fmt: skip
+def as_reservation(window: Mapping[str, Any]) -> dict[str, str]:
+    """Return what scontrol shows of a maintenance window, which is a reservation in Slurm."""
+    return {
+        "ReservationName": output.clean(window["name"]),
+        "StartTime": fields.moment(window["start"]), "EndTime": fields.moment(window["end"]),
+        "Duration": fields.span(window["end"] - window["start"], whole=True),
+        "Nodes": host_name(), "NodeCnt": "1", "Flags": "MAINT,ALL_NODES",
+        "State": "ACTIVE" if window["start"] <= time.time() else "INACTIVE",
+    }  # fmt: skip
 
 
 # -- the machine -------------------------------------------------------------------------------
