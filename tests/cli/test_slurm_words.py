@@ -211,6 +211,14 @@ def test_each_option_of_the_lists_is_one(drf, lines, queue):
     assert told == "drf: without effect here: --timelimit-min\n"
 
 
+def test_variables_are_read_as_slurm_reads_them(lines, queue, monkeypatch):
+    monkeypatch.setenv("SQUEUE_FORMAT2", "jobid:|,state:")
+    assert lines("squeue -h -j 42") == ["42|RUNNING"]
+    assert lines("squeue -h -j 42 -o %u") == ["alice"]
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "%s")
+    assert lines("sacct -anXP -j 7 -o start")[0] == "1700000010"
+
+
 # -- scontrol ----------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 import re
 import time
@@ -90,7 +91,9 @@ def span(seconds: float | None, *, whole: bool = False) -> str:
 def moment(at_s: float | None, missing: str = "N/A") -> str:
     if at_s is None:
         return missing
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
+    asked = os.environ.get("SLURM_TIME_FORMAT", "standard")
+    usual = "%Y-%m-%dT%H:%M:%S" if asked in ("standard", "relative") else asked
+    return time.strftime(usual, time.localtime(at_s))
 
 
 def elapsed_s(job: View) -> float:

@@ -26,7 +26,7 @@ _ALIASES = {
 _VARIABLES = {
     "timelimit": "time", "mem-per-node": "mem", "array-inx": "array", "debug": "verbose",
     "req-switch": "switches", "wait4switch": "switches",
-    "users": "user", "names": "name", "state": "states",
+    "users": "user", "names": "name", "state": "states", "format2": "Format",
 }  # fmt: skip
 
 
@@ -159,6 +159,8 @@ class Grammar:
         left += [f"--{option}" for option in found if option in self.without_effect]
         if left:
             output.say(f"without effect here: {', '.join(map(output.clean, left))}")
+        if not {"format", "Format"}.isdisjoint(found):
+            told = {name: each for name, each in told.items() if name.lower() != "format"}
         return {option: [each.value] for option, each in told.items()} | found, rest
 
     def read_options(self, words: list[str]) -> dict[str, list[str]]:
