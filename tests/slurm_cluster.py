@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from drfd_experiments.private_slurm import (
+from instance import patient
+from private_slurm import (
     PrivateNode,
     PrivateSlurm,
     files_without_limits,
     lacking_packages,
 )
-from instance import patient
 
 _CGROUPS = Path("/sys/fs/cgroup")
 NODES = (PrivateNode("n1", 4, 4000), PrivateNode("n2", 4, 4000))

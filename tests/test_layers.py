@@ -168,10 +168,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "sharing": {"alloc", "cluster", "figures"},
         "macro": {"cluster", "figures"},
         "facebook": {"cluster", "figures"},
-        "private_slurm": set(),
         "commands": {
             *("alloc", "cluster", "figures", "sharing", "macro", "facebook"),
-            "private_slurm",
         },
     },
     "drfd_cli": {

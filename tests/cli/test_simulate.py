@@ -7,13 +7,10 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tomllib
-from collections import Counter
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -22,15 +19,9 @@ import click
 import pytest
 
 from cli.drf import DRF, ROOT, Result
-from drfd.core.model.resources import NOTHING, ClusterNode, Resources
 from drfd.daemon.config import parse
 from drfd_cli.demo import private_daemon
-from drfd_cli.demo.private_daemon import Scale
 from drfd_cli.options import WithExperiments
-from drfd_experiments.commands import cluster, lend
-from drfd_experiments.commands.cluster import NODES, Crowd, Sharing, TaskTally, figure
-from drfd_experiments.commands.lend import CpuSample, Recording, theory
-from drfd_experiments.sharing import JOBS, PHASES
 
 # -- alloc -------------------------------------------------------------------------------------
 
@@ -486,130 +477,15 @@ def test_a_trace_is_used_and_named(drf, tmp_path):
     )
 
 
-# -- cluster -----------------------------------------------------------------------------------
-
-MIB = 1 << 20
-PHASE_S = 8
-WAYS = {way.name: way for way in cluster.ways()}
-#: (CPU, memory) of both jobs in each phase, as drfd's nodes hold them.
-Levels = tuple[tuple[tuple[float, float], ...], ...]
-LEVELS: Levels = (
-    ((0.25, 0.71), (0.75, 0.2)), ((0.5, 0.3), (0.5, 0.4)), ((0.25, 0.45), (0.3, 0.4)),
-)  # fmt: skip
-
-
-def shares(levels: Levels = LEVELS) -> Any:
-    return {
-        job: [pair[at] for pair in levels for _ in range(PHASE_S)] for at, job in enumerate(JOBS)
-    }
-
-
-def crowds(**changed: Crowd) -> list[tuple[Crowd, Crowd]]:
-    """Live ones as simulated, but those of the ways that are named."""
-    usual = {
-        "DRF": Crowd({"large": 5.5, "small": 12.5}, 0.0),
-        "3 slots": Crowd({"large": 4.5, "small": 4.5}, 0.0),
-        "6 slots": Crowd({"large": 9.0, "small": 9.0}, 0.75),
-    }
-    return [(changed.get(name.replace(" ", "_"), crowd), crowd) for name, crowd in usual.items()]
-
-
-def tally(**changed: int) -> TaskTally:
-    return TaskTally(Counter(dict.fromkeys(NODES, 30) | changed))
-
-
-def test_each_result_beyond_the_tolerance_is_named():
-    other: Levels = (LEVELS[0], ((0.5, 0.3), (0.25, 0.37)), LEVELS[2])
-    live = crowds(
-        DRF=Crowd({"large": 5.5, "small": 10.9}, 0.1),
-        **{"6_slots": Crowd({"large": 7.4, "small": 9.0}, 0.2)},
-    )
-    counted = tally(n2=0)
-    counted.failed["n1"] = 2
-    counted.failures.extend(["a task on n1 ended as FAILED"] * 2)
-    found, wrong = figure(Sharing(shares(other), [shares()], PHASE_S), live, counted)
-    assert wrong == [
-        "phase 2: job 2 had 37%, simulated 50%",
-        "DRF: 10.9 small tasks, simulated 12.5",
-        "DRF: nodes with too little memory for 10% of the time, simulated 0%",
-        "6 slots: 7.4 large tasks, simulated 9.0",
-        "a task on n1 ended as FAILED",
-        "no task completed on n2",
-    ]
-    assert found.tables[2].rows[1:] == [["n1", "Slurm", 30, 2], ["n2", "Slurm", 0, 0]]
-    assert found.notes[0].endswith(f"Beyond it: {'; '.join(wrong)}.")
-
-
-def test_means_are_over_all_runs_and_a_node_is_crowded_while_its_tasks_need_more():
-    other: Levels = (((0.25, 0.91), (0.75, 0.2)), *LEVELS[1:])
-    sharing = Sharing(shares(), [shares(), shares(other)], PHASE_S)
-    assert sharing.dominant("job 1", 0) == (0.71, pytest.approx(0.81))
-    samples = [
-        # 7 GB, 6 GB, nothing.
-        cluster.Sample({("head", "large"): 3, ("head", "small"): 2, ("n1", "large"): 3}),
-        cluster.Sample({("n2", "large"): 4, ("n1", "small"): 12}),
-    ]
-    found = cluster.crowd_of(samples, {"large": Fraction(2), "small": Fraction(1, 2)}, 6)
-    assert found == Crowd({"large": 5.0, "small": 7.0}, pytest.approx(1 / 3))
-
-
-def test_figure_8_is_simulated_over_three_nodes():
-    runs = cluster.simulated_shares(20, range(3))
-    found = Sharing(runs[0], runs, 20)
-    means = [found.dominant(job, at)[1] for at in range(len(PHASES)) for job in JOBS]
-    assert means == pytest.approx([0.714, 0.75, 0.5, 0.49, 0.4, 0.45], abs=0.04)
-    crowd = cluster.simulated_crowd(WAYS["3 slots"], 8, range(1))
-    assert (crowd.tasks["large"], crowd.crowded) == (pytest.approx(4.5, abs=0.6), 0.0)
-
-
-@pytest.mark.parametrize(
-    ("way", "cores", "gb", "policy"),
-    [
-        (None, 4, 14, "drf"), ("DRF", 8, 6, "drf"), ("3 slots", 3, 6, "slots"),
-        ("6 slots", 6, 12, "slots"),
-    ],
-)  # fmt: skip
-def test_the_nodes_of_each_run_are_equal(tmp_path, way, cores, gb, policy):
-    scale = Scale(1000, 50 * MIB)
-    text = (
-        cluster.figure8_config(tmp_path, scale)
-        if way is None
-        else cluster.figure9_config(tmp_path, scale, WAYS[way])
-    )
-    config = parse(tomllib.loads(text), "drfd.toml")
-    capacity = Resources(cores_milli=1000 * cores, memory_bytes=gb * scale.gb_bytes)
-    assert config.capacity == capacity
-    assert config.nodes == (
-        ClusterNode(name="head", capacity=NOTHING),
-        ClusterNode(name="n1", capacity=capacity, whole_cores=True),
-        ClusterNode(name="n2", capacity=capacity, whole_cores=True),
-    )
-    slots = 3 * cores if policy == "slots" else None
-    assert (config.scheduling.policy, config.scheduling.slots) == (policy, slots)
-    assert config.launcher.slurm.conf == f"{tmp_path}/slurm/slurm.conf"
+# -- demo ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("uid", "user"), [(0, "root"), (1000, None)])
 def test_roots_daemon_stays_root(tmp_path, monkeypatch, uid, user):
     """As the user drfd of an installation, it would take only jobs that are signed."""
     monkeypatch.setattr(os, "getuid", lambda: uid)
-    text = private_daemon.config_for(tmp_path, ["A"], cores_milli=1000, memory_bytes=MIB)
+    text = private_daemon.config_for(tmp_path, ["A"], cores_milli=1000, memory_bytes=1 << 20)
     assert parse(tomllib.loads(text), "drfd.toml").user == user
-
-
-@pytest.mark.parametrize(
-    ("uid", "told"),
-    [
-        (1000, "drf demo cluster needs root: Slurm's daemons start jobs as their users (run it "
-         "with sudo)"),
-        (0, "drf demo cluster starts a private Slurm, which is not installed (install munge and "
-         "slurm-wlm)"),
-    ],
-)  # fmt: skip
-def test_where_it_cannot_run_is_said_with_the_cure(drf, monkeypatch, uid, told):
-    monkeypatch.setattr(os, "getuid", lambda: uid)
-    monkeypatch.setattr(shutil, "which", lambda name, **_: None)
-    assert drf("demo", "cluster") == Result(1, "", f"drf: {told}\n")
 
 
 def test_a_signal_waits_for_the_end_of_the_cleaning_up():
@@ -623,46 +499,3 @@ def test_a_signal_waits_for_the_end_of_the_cleaning_up():
         done.append("more")
     assert done == ["all"]
     assert signal.getsignal(signal.SIGINT) is before
-
-
-# -- lend --------------------------------------------------------------------------------------
-
-
-def recorded(mode: str, awake: dict[str, float], asleep: dict[str, float]) -> Recording:
-    """Four turns of ten seconds, in which the pools use so many cores."""
-    found, used = Recording(mode), dict.fromkeys("ABC", 0.0)
-    for tenth in range(401):
-        found.samples.append(CpuSample(tenth / 10, dict(used)))
-        uses = asleep if tenth // 100 % 2 else awake
-        used = {pool: amount + uses[pool] / 10 for pool, amount in used.items()}
-    found.turns = [(10.0 * turn, 10.0 * turn + 10, turn % 2 == 1) for turn in range(4)]
-    return found
-
-
-QUARTER = dict.fromkeys("ABC", 0.25)
-QUOTAS = recorded("quota", QUARTER, QUARTER | {"C": 0.0})
-AWAKE, ASLEEP = theory(asleep=False), theory(asleep=True)
-GOOD = recorded("share", AWAKE, ASLEEP)
-
-
-def test_uses_are_means_over_the_times_in_which_all_has_settled():
-    assert pytest.approx({"A": 0.25, "B": 0.375, "C": 0.375}) == AWAKE
-    assert pytest.approx({"A": 0.4, "B": 0.6, "C": 0.0}) == ASLEEP
-    for asleep, wanted in ((False, AWAKE), (True, ASLEEP)):
-        means = {pool: GOOD.mean(pool, asleep=asleep) for pool in "ABC"}
-        assert means == pytest.approx(wanted, abs=1e-6)
-    assert GOOD.after_waking() == pytest.approx(0.375)
-    assert GOOD.rates("C")[9:11] == [(9.5, pytest.approx(0.375)), (10.5, pytest.approx(0))]
-
-
-@pytest.mark.parametrize(
-    ("awake", "asleep", "wrong"),
-    [
-        (AWAKE, {"A": 0.5, "B": 0.5, "C": 0.0},
-         ["while C is asleep, A used 0.50, not 0.40", "while C is asleep, B used 0.50, not 0.60"]),
-        (AWAKE | {"C": 0.1}, ASLEEP,
-         ["while all are awake, C used 0.10, not 0.38", "C had 0.10 cores after it was woken up"]),
-    ],
-)  # fmt: skip
-def test_what_is_not_as_promised_is_named(awake, asleep, wrong):
-    assert lend.figure_of([QUOTAS, recorded("share", awake, asleep)])[1] == wrong

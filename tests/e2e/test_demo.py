@@ -1,5 +1,5 @@
-"""Demos: of the README's first line, of the DRF paper's figures 8 and 9 and of lending with real
-processes, and of a cluster with a real Slurm: short, and clean afterwards."""
+"""Demos: of the README's first line and of the DRF paper's figure 8 with real processes, short, and
+clean afterwards."""
 
 import json
 import os
@@ -8,14 +8,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from instance import BIN, Instance, patient, wait_for
-from slurm_cluster import missing, processes_of
+from instance import BIN, Instance, wait_for
+from slurm_cluster import processes_of
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -101,11 +101,8 @@ def test_figure_8_has_the_papers_shares(room):
     assert figure["as_expected"] == (process.returncode == 0)
 
 
-@pytest.mark.parametrize("name", ["fig8", "lend"])
-def test_a_demo_that_is_interrupted_leaves_nothing(room, name):
-    if name == "lend" and not has_cgroups():
-        pytest.skip("no cgroups, so nothing is lent here")
-    with demo(room, name) as process:
+def test_a_demo_that_is_interrupted_leaves_nothing(room):
+    with demo(room, "fig8") as process:
         try:
             # Python's tempfile makes a file there first, to see whether it may.
             (place,) = wait_for("its directory", lambda: list(room.glob("drf-demo-*")))
@@ -117,71 +114,3 @@ def test_a_demo_that_is_interrupted_leaves_nothing(room, name):
             raise
     assert (process.returncode, err.strip()) == (130, "")
     assert tasks_of(place.name) == []
-
-
-def test_where_nothing_can_be_lent_the_demo_says_so_and_leaves_nothing(room):
-    if has_cgroups():
-        pytest.skip("there are cgroups here")
-    with demo(room, "lend") as process:
-        out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (1, "")
-    assert err.startswith("drf: cores cannot be lent here (") and err.count("\n") == 1
-
-
-# -- a cluster ---------------------------------------------------------------------------------
-
-CLUSTER = ("cluster", "--seconds", "40")
-
-
-def with_slurm(test: Callable[..., None]) -> Callable[..., None]:
-    lacks = pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm")
-    return pytest.mark.system(lacks(test))
-
-
-@with_slurm
-def test_live_and_simulated_figures_stand_side_by_side(room):
-    with demo(room, *CLUSTER, "--json") as process:
-        out, err = process.communicate(timeout=patient(300))
-    assert process.returncode in (0, 1) and out, err
-    found = json.loads(out)
-    eight, nine, nodes = (table["rows"] for table in found["tables"])
-    assert [row[:2] for row in eight] == [
-        [phase, job] for phase in (1, 2, 3) for job in ("job 1", "job 2")
-    ]
-    # On a busy machine tasks come and go slowly, so only the first phase is sure to be settled.
-    for live, simulated in (row[3:5] for row in eight[:2]):
-        assert live == pytest.approx(simulated, abs=0.13)
-    ways = {row[0]: row[1:] for row in nine}
-    assert [*ways] == ["DRF", "3 slots", "6 slots"]
-    for name, (large, _, small, _, crowded, simulated_crowded) in ways.items():
-        assert large > 0 and small > 0
-        assert (crowded > 0, simulated_crowded > 0) == (name == "6 slots",) * 2
-    for name, most in (("3 slots", 9), ("6 slots", 18)):
-        assert ways[name][0] + ways[name][2] <= most
-    assert [[name, engine, failed] for name, engine, _, failed in nodes] == [
-        ["head", "drfd", 0],
-        ["n1", "Slurm", 0],
-        ["n2", "Slurm", 0],
-    ]
-    assert all(completed > 0 for _, _, completed, _ in nodes)
-    assert found["as_expected"] == (process.returncode == 0)
-
-
-@with_slurm
-def test_when_it_is_interrupted_twice_it_leaves_nothing(room):
-    """The second time while it cleans up, or has just done so."""
-
-    def runs(program: str) -> bool:
-        return any(program in words for words in processes_of(room))
-
-    with demo(room, *CLUSTER) as process:
-        try:
-            wait_for("a task of Slurm's", lambda: runs("slurmstepd"))
-            process.send_signal(signal.SIGINT)
-            wait_for("the end of drfd", lambda: not runs("drfd.daemon"))
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=patient(120))
-        except BaseException:
-            process.terminate()
-            raise
-    assert process.returncode != 0

@@ -11,8 +11,8 @@ import pytest
 
 from drfd.slurm.files import MORE_CONF, Layout, files
 from drfd.slurm.settings import SLURM_CONF
-from drfd_experiments.private_slurm import PrivateNode, PrivateSlurm
 from instance import Instance, wait_for
+from private_slurm import PrivateNode, PrivateSlurm
 from slurm_cluster import CONFIG, PlainCluster, missing, slurm_table
 
 _CGROUPS = Path("/sys/fs/cgroup")

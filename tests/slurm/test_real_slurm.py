@@ -15,8 +15,8 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.slurm.files import MORE_CONF, NAMES
 from drfd.slurm.settings import SLURM_CONF
-from drfd_experiments.private_slurm import PrivateNode, PrivateSlurm, files_without_limits
 from instance import wait_for
+from private_slurm import PrivateNode, PrivateSlurm, files_without_limits
 from slurm_cluster import Cluster, missing, processes_of
 
 pytestmark = [

@@ -59,14 +59,11 @@ _BAR, _BESIDE = 24, 62
 
 
 #: For the help, where they are.
-_EXPERIMENTS = (
-    '"drf demo lend" shows how idle cores are lent to running jobs. "drf demo fig8" and "drf demo '
-    'fig9" repeat experiments of the DRF paper, and "drf demo cluster" does so over three nodes.'
-)
+_EXPERIMENTS = '"drf demo fig8" and "drf demo fig9" repeat experiments of the DRF paper.'
 
 
 @click.group(
-    "demo", cls=WithExperiments, experiments=("cluster", "fig8", "fig9", "lend"),
+    "demo", cls=WithExperiments, experiments=("fig8", "fig9"),
     about=_EXPERIMENTS, invoke_without_command=True,
 )  # fmt: skip
 @click.pass_context

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import mmap
 import os
-import random
 import tempfile
 import time
 
@@ -20,16 +19,13 @@ _BLOCK_BYTES = 1 << 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--spread", type=float, default=0.0, help="up to this part more or less")
     parser.add_argument("--cores", type=parse_cores, default=0, help="busy cores")
-    parser.add_argument("--asleep", metavar="FILE", help="keep no core busy while it exists")
     parser.add_argument("--memory", type=parse_size, default=0, help="memory to touch")
     parser.add_argument("--rounds", type=int, help="touch it so many times, however long it takes")
     parser.add_argument("--cache", metavar="DIR", help="where the file of these rounds is")
     parser.add_argument("--write", metavar="FILE", help="write to this file as fast as possible")
     options = parser.parse_args()
-    spread = random.uniform(-options.spread, options.spread)  # noqa: S311  # chance, not secrets
-    end_s = time.monotonic() + options.seconds * (1 + spread)
+    end_s = time.monotonic() + options.seconds
     if options.rounds:
         _rounds(options.memory, options.rounds, options.seconds, options.cache)
         return
@@ -40,12 +36,12 @@ def main() -> None:
     workers = -(-options.cores // 1000)
     for _ in range(max(0, workers - 1)):
         if os.fork() == 0:
-            _burn(1.0, end_s, options.asleep)
+            _burn(1.0, end_s)
             os._exit(0)
     if options.write:
         _write(options.write, end_s)
     elif workers:
-        _burn((options.cores - (workers - 1) * 1000) / 1000, end_s, options.asleep)
+        _burn((options.cores - (workers - 1) * 1000) / 1000, end_s)
     time.sleep(max(0.0, end_s - time.monotonic()))
 
 
@@ -65,14 +61,11 @@ def _rounds(size: int, count: int, seconds: float, directory: str) -> None:
         time.sleep(max(0.0, end_s - time.monotonic()))
 
 
-def _burn(share: float, end_s: float, asleep: str | None) -> None:
-    """Keep `share` of a core busy, in periods of a tenth of a second, but while a file exists."""
+def _burn(share: float, end_s: float) -> None:
+    """Keep `share` of a core busy, in periods of a tenth of a second."""
     # What the start of this process has used is part of its share, too.
     used_s = time.process_time()
     while (now := time.monotonic()) < end_s:
-        if asleep is not None and os.path.exists(asleep):
-            time.sleep(0.01)
-            continue
         busy_s = max(0.0, 0.1 * share - used_s)
         used_s -= 0.1 * share - busy_s
         while time.monotonic() < now + busy_s:

@@ -6,7 +6,7 @@ Two jobs of many tasks share the machine. In each of three phases their tasks ha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,27 +46,16 @@ _FRAME_S = 0.2
 _LEAST_TASK_S = 2.0
 
 
-def task_s(phase_s: int) -> float:
-    """Return the seconds of a task in phases of this length."""
-    return max(_LEAST_TASK_S, phase_s / 6)
-
-
 class Scenario:
     """The run of the two jobs: it submits their tasks and samples their allocations."""
 
-    def __init__(
-        self, client: Connection, place: Path, scale: Scale, phase_s: int, *, nodes: int = _NODES,
-        idle_options: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
-        """`nodes` are those that the machines of the daemon have the room of. With `idle_options`,
-        those of `demo.workload`, tasks keep no core busy."""
+    def __init__(self, client: Connection, place: Path, scale: Scale, phase_s: int) -> None:
         self._client, self._place, self._scale, self._phase_s = client, place, scale, phase_s
-        self._idle_options = idle_options
-        self._task_s = task_s(phase_s)
+        self._task_s = max(_LEAST_TASK_S, phase_s / 6)
         self.doctor = private_daemon.controls_of(client)
         self._greedy = self.doctor["controls"]["cores"] == "enforced"
         self._pools = {job: job.replace(" ", "") for job in JOBS}
-        self._tops = tuple(each * nodes for each in NODE)
+        self._tops = tuple(each * _NODES for each in NODE)
         self._phase = -1
         #: The parts of CPUs and memory allocated to each job, one pair each second.
         self.shares: dict[str, list[tuple[float, float]]] = {job: [] for job in JOBS}
@@ -94,9 +83,7 @@ class Scenario:
             demand = self._scale.demand(cpus, gb)
             # Where cores are enforced, the tasks try to use a whole one.
             cores = 1.0 if self._greedy else demand["cores_milli"] / 1000
-            busy = ("--cores", f"{cores:.3f}")
-            options = busy if self._idle_options is None else self._idle_options
-            argv = private_daemon.argv_for(demand, self._task_s, *options)
+            argv = private_daemon.argv_for(demand, self._task_s, "--cores", f"{cores:.3f}")
             private_daemon.submit(
                 self._client, self._place, argv, pool, demand, out=str(self._place / f"{pool}.out"),
                 name=f"phase{self._phase + 1}", array=f"0-{most}",
