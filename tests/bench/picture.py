@@ -2,11 +2,14 @@
 
 A real run: a private drfd, and four people who submit jobs that really compute, hold memory, write
 and fail. They exist in a mount namespace of this command's own, where /etc is a copy with their
-names, and in it the machine is called atlas. After a minute the program saves its own screen.
+names, and in it the machine is called atlas. After a minute its screen is saved.
 """
 
 import argparse
+import io
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,12 +17,19 @@ import tempfile
 import time
 from pathlib import Path
 
+from rich.console import Console
+from rich.segment import Segment, Segments
+
+from drfd.protocol.replies import SnapshotView
+from drfd_cli.top.paint import Theme
+from drfd_cli.top.state import State
+from drfd_cli.top.view import Scene, Size, screen
 from instance import Instance
 from tests.bench.place import options_of
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = ROOT / "docs" / "top.svg"
-SIZE = {"COLUMNS": "120", "LINES": "36"}
+COLUMNS, ROWS = 120, 36
 PEOPLE = {"alice": 2001, "bob": 2002, "carol": 2003, "dave": 2004}
 CONFIG = """
 [capacity]
@@ -129,10 +139,22 @@ def run() -> None:
         time.sleep(2)
         submit(instance, WAITING)
         time.sleep(45)
-        instance.drf("top", "--svg", PICTURE, env=SIZE)
-        print(instance.drf("top", "--once", env=SIZE).stdout)
+        save(json.loads(instance.drf("top", "--json").stdout))
+        print(instance.drf("top", "--once", env={"COLUMNS": str(COLUMNS)}).stdout)
     finally:
         instance.destroy()
+
+
+def save(snapshot: SnapshotView) -> None:
+    """Save the screen, without the references to fonts on a web server."""
+    scene = Scene(snapshot, State(), snapshot["at"])
+    console = Console(
+        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="256"
+    )
+    for line in screen(scene, Size(COLUMNS, ROWS), Theme(has_colour=True)):
+        console.print(Segments([*line, Segment.line()]), end="")
+    picture = console.export_svg(title="drf top", unique_id="drf-top")
+    PICTURE.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))
 
 
 def submit(instance: Instance, jobs: list[tuple[str, str, str, tuple[str, ...]]]) -> None:

@@ -9,7 +9,6 @@ import termios
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -282,16 +281,3 @@ def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(sit, sh
     row(terminal, " 2 ", "steady")
     terminal.type(b"q")
     terminal.sees(": 9 of 9 cores")
-
-
-# -- without a terminal ------------------------------------------------------------------------
-
-
-def test_a_picture_is_saved(shared):
-    path = shared.work / "saved.svg"
-    shared.drf("top", "--svg", path, env={"COLUMNS": "100", "LINES": "30"})
-    picture = path.read_text()
-    words = "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
-    assert "steady" in words
-    assert "wide" in words
-    assert "url(http" not in picture

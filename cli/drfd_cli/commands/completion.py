@@ -84,7 +84,7 @@ def _items(
 
 
 #: Parameters whose values are files, as the words of a command may be.
-_FILES = ("command", "stdout", "stderr", "directory", "trace", "svg")
+_FILES = ("command", "stdout", "stderr", "directory", "trace")
 
 
 def _files(ctx: click.Context, incomplete: str) -> list[CompletionItem]:

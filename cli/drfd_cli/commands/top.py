@@ -10,7 +10,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd_cli import output
-from drfd_cli.options import asked_form, colour_option, connect, prints_result
+from drfd_cli.options import colour_option, connect, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
@@ -21,19 +21,14 @@ if TYPE_CHECKING:
 @click.option(
     "--once", is_flag=True, help="Print one screen and exit (the default without a terminal)."
 )
-@click.option(
-    "--svg", metavar="FILE", help="Save one screen as a picture, sized by COLUMNS and LINES."
-)
 @prints_result()
 @colour_option
-def command(once: bool, svg: str | None) -> Result:
+def command(once: bool) -> Result:
     """The machine, its users and their jobs, live: who has how much, what runs, why others wait.
 
     `?` lists the keys: arrows or j and k move, Tab goes to another panel, Enter opens
     a job's page, l its output, / finds, s sorts, Space marks, c cancels, h holds, q quits.
     """
-    if asked_form().as_json and svg is not None:
-        raise click.UsageError("--json and --svg are two answers: ask for one")
     client = connect()
     # This starts the user's own daemon, if need be, before the screen changes.
     client.request("hello")
@@ -43,19 +38,13 @@ def command(once: bool, svg: str | None) -> Result:
     from drfd_cli.top.feed import first_snapshot
 
     snapshot = first_snapshot(client)
-    return Result(
-        show=lambda: _show(client, snapshot, once=once, svg=svg),
-        view=lambda: snapshot,
-    )
+    return Result(show=lambda: _show(client, snapshot, once=once), view=lambda: snapshot)
 
 
-def _show(client: Connection, snapshot: SnapshotView, *, once: bool, svg: str | None) -> None:
-    from drfd_cli.top.app import print_once, save_svg
+def _show(client: Connection, snapshot: SnapshotView, *, once: bool) -> None:
+    from drfd_cli.top.app import print_once
     from drfd_cli.top.paint import Theme
 
-    if svg is not None:
-        save_svg(snapshot, svg)
-        return
     is_seen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     theme = Theme(has_colour=output.has_colour())
     if once or not is_seen:

@@ -7,12 +7,9 @@ screen only lines that have changed are written.
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +22,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.color import ColorSystem
 from rich.console import COLOR_SYSTEMS, Console
-from rich.segment import Segment, Segments
+from rich.segment import Segment
 from rich.style import Style
 
 from drfd.client.connection import Connection
@@ -66,33 +63,10 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
 
 
-#: Columns and rows of a picture if neither the terminal nor the environment gives them.
-_SIZE = (110, 34)
-#: The references to fonts on a web server, which are removed from pictures.
-_FONT_FACE = re.compile(r"@font-face \{.*?\}", re.DOTALL)
-
-
 def print_once(snapshot: SnapshotView, theme: Theme) -> None:
     system = ColorSystem.STANDARD if theme.has_colour else None
     for line in whole(Scene(snapshot, State(), snapshot["at"]), output.width(), theme):
         click.echo(encode(line, system).rstrip())
-
-
-def save_svg(snapshot: SnapshotView, path: str) -> None:
-    """Save the screen as an SVG picture with the size of the terminal."""
-    columns, rows = shutil.get_terminal_size(_SIZE)
-    lines = screen(
-        Scene(snapshot, State(), snapshot["at"]), Size(columns, rows), Theme(has_colour=True)
-    )
-    console = Console(
-        record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="256",
-        legacy_windows=False,
-    )  # fmt: skip
-    pieces = [piece for line in lines for piece in (*line, Segment.line())]
-    console.print(Segments(pieces), end="")
-    picture = console.export_svg(title="drf top", unique_id="drf-top")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(_FONT_FACE.sub("", picture))
 
 
 class AlternateScreen:
