@@ -26,7 +26,7 @@ from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
-from drfd.launcher.confinement.processes import end_tracers
+from drfd.launcher.confinement.processes import end_tracers, living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
@@ -782,13 +782,15 @@ class Launcher:
         if attempt is None or os.getuid() != 0 or not (uid := attempt.created["uid"]):
             # A debugger of root is an administrator's; a user's own launcher serves only itself.
             return
-        held = self.confinement.members(key, attempt)
-        if key in self._runners and attempt.runner is not None:
-            # Zombies are in no cgroup, but they are children of the runner.
-            held += process.children(attempt.runner["pid"])
+        name = attempt.owner.user or ""
 
         def search() -> None:
-            if count := end_tracers(held, uid):
+            # Listed here: their pids might be others' by now.
+            held = self.confinement.members(key, attempt)
+            if attempt.runner is not None and (runner := living_runner(attempt)):
+                # Zombies are in no cgroup, but they are children of the runner.
+                held += process.children(runner)
+            if count := end_tracers(held, uid, name):
                 log.warning("event=tracers-killed job=%d count=%d", key[0], count)
             elif ending.is_reported_stuck and (count := abort_unanswered(held, uid)):
                 log.warning("event=fuse-aborted job=%d count=%d", key[0], count)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 from stat import S_IFREG, S_ISVTX
 
+from drfd.linux.kernel_files import get, mounts
+
 try:
     # The same function without OpenSSL, which takes longer to load than everything else.
     from _blake2 import blake2b
@@ -119,8 +121,12 @@ def open_roots(directory: str) -> int:
 def _is_users_mount(device: int) -> bool:
     """Return whether the file system with this device number is a user's (mount.fuse3(8)): one may
     be mounted over the user's home directory, in a directory of root's. Raises OSError."""
-    mark = b" %d:%d " % (os.major(device), os.minor(device))
-    with open("/proc/self/mountinfo", "rb") as mounts:
-        return any(
-            mark in line and b" - fuse" in line and b"user_id=0," not in line for line in mounts
-        )
+    number = f"{os.major(device)}:{os.minor(device)}"
+    found = mounts(get("/proc/self/mountinfo"))
+    return any(
+        # Its point and its source may be named after what is looked for.
+        each.device == number
+        and each.filesystem.startswith("fuse")
+        and "user_id=0" not in each.options
+        for each in found
+    )

@@ -4,7 +4,6 @@ and which files a user's client takes for one."""
 
 import errno
 import fcntl
-import io
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -271,15 +270,26 @@ def test_only_a_file_as_root_writes_it_is_a_key(key_file, spoil):
 
 
 @as_root
-@pytest.mark.parametrize(("uid", "is_users"), [(0, False), (61002, True)])
+@pytest.mark.parametrize(
+    ("mounted", "is_users"),
+    [
+        ("/home/x rw - fuse.x x rw,user_id=0,group_id=0", False),
+        ("/home/x rw - fuse.x x rw,user_id=61002,group_id=0", True),
+        ("/tmp/user_id=0,x rw - fuse.x x rw,user_id=61002,group_id=0", True),
+        ("/home/x rw - fuse.x user_id=0, rw,user_id=61002,group_id=0", True),
+        ("/home/x rw - fuse.x x rw,user_id=61002,group_id=0,x_user_id=0", True),
+        ("/home/x\\040-\\040ext4 rw - fuse x rw,user_id=61002", True),
+        ("/home/x rw - ext4 x rw", False),
+    ],
+)
 def test_a_file_of_a_file_system_that_a_user_has_mounted_is_no_key(
-    key_file, monkeypatch, uid, is_users
+    key_file, monkeypatch, mounted, is_users
 ):
-    """Its server says that root owns it all."""
+    """Its server says that root owns it all, and its user may name its place and its source after
+    what is looked for."""
     device = os.stat(key_file).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
-    mount = f"9 1 {number} / /home/x rw - fuse.x x rw,user_id={uid},group_id=0\n"
-    mounts = [io.BytesIO(mount.encode())]
-    monkeypatch.setattr(signature, "open", lambda *_: mounts.pop(), raising=False)
+    mounts = [f"9 1 {number} / {mounted}\n"]
+    monkeypatch.setattr(signature, "get", lambda *_: mounts.pop())
     assert (read_key(str(key_file)) is None) is is_users
     assert not mounts

@@ -196,10 +196,10 @@ def is_of_this_boot(attempt: Attempt) -> bool:
 _SUBORDINATES = Subordinates()
 
 
-def end_tracers(pids: Iterable[int], uid: int) -> int:
+def end_tracers(pids: Iterable[int], uid: int, name: str) -> int:
     """Send SIGKILL to all processes that trace one of these processes of a job of this user, and
-    return how many there were. Only processes that the user could kill are killed, or those of
-    subordinate uids, which belong to no account. Users have many threads and long chains of
+    return how many there were. Only processes that the user could kill are killed, or those of the
+    user's subordinate uids. Users have many threads and long chains of
     tracers, so this may take seconds."""
     seen: set[int] = set()
     ended, front = 0, [*pids]
@@ -209,18 +209,18 @@ def end_tracers(pids: Iterable[int], uid: int) -> int:
             if tracer is None or tracer in seen:
                 continue
             seen.add(tracer)
-            if _end(tracer, thread, uid):
+            if _end(tracer, thread, uid, name):
                 ended += 1
                 # It may be traced itself.
                 front.append(tracer)
     return ended
 
 
-def _end(tracer: int, traced: int, uid: int) -> bool:
+def _end(tracer: int, traced: int, uid: int, name: str) -> bool:
     try:
         with process.opened_pidfd(tracer) as pidfd:
             # Checked again while the pidfd is held: the pid may have been reused.
-            if process.tracer(traced) != tracer or not _may_end(uid, tracer):
+            if process.tracer(traced) != tracer or not _may_end(uid, name, tracer):
                 return False
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
@@ -228,9 +228,11 @@ def _end(tracer: int, traced: int, uid: int) -> bool:
     return True
 
 
-def _may_end(uid: int, pid: int) -> bool:
-    """Return whether the user, or a subordinate uid, could kill a process by its real or saved uid
-    (kill(2)), and none of its uids is root's. A program that is set-uid to another user may trace a
-    job of whoever runs it."""
+def _may_end(uid: int, name: str, pid: int) -> bool:
+    """Return whether the user, or a subordinate uid of the user's, could kill a process by its real
+    or saved uid (kill(2)), and none of its uids is root's. A program that is set-uid to another
+    user may trace a job of whoever runs it."""
     uids = process.uids(pid)
-    return 0 not in uids and any(each == uid or _SUBORDINATES.has(each) for each in uids[::2])
+    return 0 not in uids and any(
+        each == uid or _SUBORDINATES.are_of(uid, name, each) for each in uids[::2]
+    )
