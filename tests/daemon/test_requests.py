@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -849,6 +850,19 @@ async def test_of_many_names_in_vain_the_reply_has_the_first_and_their_count(des
     reply = await desk.ask(ALICE, op="cancel", select={"ids": names})
     assert (reply["done"], len(reply["failed"]), reply["unnamed"]) == ([live], 3, 6)
     assert {each["error"]["code"] for each in reply["failed"]} <= {"ended", "no-such-job"}
+
+
+async def test_names_in_vain_take_no_memory_beyond_those_that_are_told(desk):
+    """Sixty thousand names in each of eight connections took eighty megabytes."""
+    names = [*range(10_000, 15_000)]
+    tracemalloc.start()
+    try:
+        reply = await desk.ask(ALICE, op="cancel", select={"ids": names})
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(reply["failed"]), reply["unnamed"]) == (1000, 4000)
+    assert peak_bytes < 2_000_000
 
 
 def largest(names: list[Any], waited: int) -> dict[str, View]:

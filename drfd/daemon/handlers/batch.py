@@ -16,7 +16,7 @@ from math import inf
 from drfd.common.errors import Refused
 from drfd.common.indices import joined, read_group, show_spans
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.job_requests import may_touch
+from drfd.core.decisions.job_requests import may_touch, no_such
 from drfd.core.model import events as ev
 from drfd.core.model.job import DEPENDENCY_BYTES, Tasks, UserGroup
 from drfd.core.model.options import Changes
@@ -105,6 +105,8 @@ class BatchActions:
                 wanted.append(target)
             elif len(failed) < result.most:
                 ref, refusal = target
+                if isinstance(ref, int):
+                    refusal = self._explain_refusal(ref, refusal)
                 failed.append({"id": ref, "error": error_view(refusal)})
             else:
                 unnamed += 1
@@ -143,8 +145,11 @@ class BatchActions:
         async for ref, job_id in resolved(self.lookup, select.ids):
             if isinstance(job_id, Refused):
                 yield ref, job_id
-            else:
+            elif self.engine.ledger.lives(job_id):
                 yield _Target(str(ref), job_id, False)
+            else:
+                # Nothing is kept of it beyond the refusals that are told.
+                yield job_id, no_such(job_id)
         has_filter = select.user or select.name or select.group or select.states
         if not select.ids and (select.everything or has_filter):
             for row in await self.lookup.rows(msg.StatusRequest(v=VERSION, select=select)):
