@@ -15,7 +15,7 @@ import sys
 
 from drfd.client.connection import choose
 from drfd.common.errors import ConfigError, DrfdError, Unavailable
-from drfd.payload.environment import ATTACHED, as_given, capture
+from drfd.payload.environment import ATTACHED, as_given, capture, output_directory
 from drfd.payload.pack import output_fields
 from drfd.protocol.codec import encode_request
 from drfd.protocol.job_options import options_of
@@ -95,7 +95,8 @@ def read_all(
     fields = None if words is None else _fields(words.options)
     if words is None or fields is None:
         return None
-    fields = {**fields, **output_fields(fields), "argv": words.argv}
+    directory = output_directory(fields.get("cwd", "."), os.environ)
+    fields = {**fields, **output_fields(fields, directory), "argv": words.argv}
     if script is not None:
         fields = {"name": os.path.basename(words.argv[0]), **fields, "script": script}
     elif words.argv[0].endswith("sh") and "name" not in fields:

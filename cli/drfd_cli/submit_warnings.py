@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from resource import RLIM_INFINITY, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_STACK, getrlimit
 
-from drfd.payload.environment import DEFAULT_PATH, is_secret
+from drfd.payload.environment import DEFAULT_PATH, is_secret, output_directory
 from drfd.payload.pack import usual_output
 from drfd.protocol.job_options import OPTIONS
 
@@ -146,6 +146,7 @@ def warnings_about(request: Mapping[str, Any], given: Collection[str]) -> list[s
     if request.get("attach") is None:
         found += output_warnings(request)
         found += _about_one_file(request)
+        found.append(_about_directory(request))
     found.append(_about_name(request.get("name")))
     found.append(_about_secrets(given, env))
     found.append(_about_limits())
@@ -156,6 +157,16 @@ def output_warnings(request: Mapping[str, Any]) -> list[str]:
     """Return a line for each output file that cannot be written."""
     found = [_about_output(option, each, request["cwd"]) for option, each in _outputs(request)]
     return [text for text in found if text is not None]
+
+
+def _about_directory(request: Mapping[str, Any]) -> str | None:
+    """Return a line about output that goes to another directory than that of the job, or None."""
+    cwd = request["cwd"]
+    aside = output_directory(cwd, os.environ)
+    if not aside or not (request.get("stdout") or "").startswith(aside):
+        return None
+    place = aside.replace("%%", "%")
+    return f"output goes to {place}: anybody may make files in {cwd}; -o FILE names another place"
 
 
 def _about_one_file(request: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from drfd.client.option_values import fields_of
 from drfd.client.shell_lines import name_of
 from drfd.common.errors import Refused
-from drfd.payload.environment import config_directory
+from drfd.payload.environment import config_directory, output_directory
 from drfd.payload.pack import output_fields
 
 #: Usual places of sendmail, which an ordinary user's PATH often lacks.
@@ -61,7 +61,9 @@ def submission(
         "attach": attach,
         **fields_of(values),
     }
-    found = completed(found, os.environ) | output_fields(found)
+    found = completed(found, os.environ) | output_fields(
+        found, output_directory(found["cwd"], os.environ)
+    )
     return {key: value for key, value in found.items() if value is not None}
 
 

@@ -11,6 +11,7 @@ Names are compared without regular expressions, which take longer to load than a
 from __future__ import annotations
 
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -209,6 +210,23 @@ def config_directory(env: Mapping[str, str]) -> str:
     named = env.get("XDG_CONFIG_HOME", "")
     base = named if named.startswith("/") else f"{env.get('HOME') or '/nonexistent'}/.config"
     return f"{base}/drfd"
+
+
+def output_directory(cwd: str, env: Mapping[str, str]) -> str:
+    """Return the directory, with a slash, of output files that were not named, as a pattern, or ""
+    for that of the job. Where anybody may make files, somebody else's could have their names, and
+    the user's own is taken if there is one."""
+    state = env.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    try:
+        if not os.stat(cwd).st_mode & stat.S_IWOTH or not state.startswith("/"):
+            return ""
+    except OSError:
+        return ""
+    there = state
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    is_own = os.access(there, os.W_OK | os.X_OK) and not os.stat(there).st_mode & stat.S_IWOTH
+    return f"{state}/drfd/output/".replace("%", "%%") if is_own else ""
 
 
 def user_socket(env: Mapping[str, str]) -> str:

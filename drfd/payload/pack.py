@@ -82,8 +82,9 @@ def of_request(fields: Mapping[str, Any]) -> bytes:
     )
 
 
-def output_fields(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields `stdout` and `stderr` for a submission with these fields. What ends with a
+def output_fields(fields: Mapping[str, Any], directory: str = "") -> dict[str, str]:
+    """Return the fields `stdout` and `stderr` for a submission with these fields; files without a
+    name are in the directory (`output_directory`). What ends with a
     slash is a directory, and the files in it have their usual names. The errors go to the file of
     the output unless another was asked for, so that a job has one file.
 
@@ -92,6 +93,7 @@ def output_fields(fields: Mapping[str, Any]) -> dict[str, str]:
     """
     usual = usual_output(is_array=fields.get("array") is not None)
     stdout, stderr = fields.get("stdout"), fields.get("stderr")
+    stdout = stdout or directory
     found = {}
     if stdout:
         found["stdout"] = stdout = f"{stdout}{usual}.out" if stdout.endswith("/") else stdout

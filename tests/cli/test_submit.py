@@ -805,3 +805,49 @@ def test_where_many_come_at_a_time_it_waits_for_its_turn(tmp_path, monkeypatch):
         with closing(Connection(path)) as client:
             assert client.submit() == {"id": 7}
         server.join()
+
+
+# -- where anybody may make files ------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch) -> Path:
+    """The directory of this process, in which anybody may make files."""
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all").chmod(0o1777)
+    monkeypatch.chdir(tmp_path / "all")
+    monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}/my%state")
+    return tmp_path / "all"
+
+
+@pytest.mark.parametrize(
+    ("words", "usual"),
+    [
+        ("submit -- true", "drf-%j.out"),
+        ("submit --array 0-1 -- true", "drf-%A_%a.out"),
+        # By the complete program.
+        ("submit --begin now+1h -- true", "drf-%j.out"),
+        ("sbatch --wrap true", "slurm-%j.out"),
+    ],
+)
+def test_output_without_a_name_goes_where_nobody_else_makes_files(
+    drf, daemon, tmp_path, shared, words, usual
+):
+    """Planted files of these names ended each job that was submitted from there."""
+    daemon.replies = {"submit": {"id": 7}}
+    result = drf(*words.split())
+    own = f"{tmp_path}/my%%state/drfd/output/{usual}"
+    assert [daemon.requests[-1][key] for key in ("stdout", "stderr")] == [own, own]
+    assert result.err == (
+        f"drf: output goes to {tmp_path}/my%state/drfd/output/: anybody may make files in "
+        f"{shared}; -o FILE names another place\n"
+    )
+
+
+def test_output_with_a_name_goes_there_whoever_may_write(submitted, shared, monkeypatch):
+    request = submitted("-o", f"{shared}/x-%j", "--", "true")
+    assert (request["stdout"], request["stderr"]) == (f"{shared}/x-%j", f"{shared}/x-%j")
+    monkeypatch.chdir(shared)
+    # Nobody's own is better.
+    monkeypatch.setenv("XDG_STATE_HOME", str(shared))
+    assert submitted("--", "true")["stderr"] == "drf-%j.out"

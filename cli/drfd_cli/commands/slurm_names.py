@@ -22,6 +22,7 @@ from drfd.client.connection import Connection
 from drfd.client.words import Ref, parse_ids, parse_past, parse_signal
 from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
+from drfd.payload.environment import output_directory
 from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.commands import submit
@@ -76,6 +77,8 @@ def sbatch(words: list[str]) -> int:
     except click.ClickException as error:
         raise Refused("bad-value", f"sbatch: {in_slurms_words(error.format_message())}") from None
     usual = "slurm-%A_%a.out" if "array" in lines | options else "slurm-%j.out"
+    where = "." if made.directory is None else made.directory.value
+    usual = output_directory(where, os.environ) + usual
     last = translate(options, host_name()).words if own else []
     asked = ["-n", name, "-o", usual, *made.words, *own, *last]
     context = click.get_current_context()
