@@ -15,7 +15,7 @@ SECONDS = 15.0
 #: Of a line in characters, and of a character and a line in pixels.
 WIDTH, CHARACTER, LINE = 84, 17, 36
 #: When a scene begins and ends, in seconds, and the beginnings of its commands.
-BEFORE = 0.0, 6.8, ("drf submit -c 4", "drf submit -c 8", "drf why 2")
+BEFORE = 0.0, 6.8, ("drf submit -c 1", "drf submit -c 2", "drf why 2")
 TOP = 6.8, 11.0
 AFTER = 11.0, SECONDS, ("drf submit -w -m 64M",)
 #: Seconds for a character that is typed, before and after a command.

@@ -10,14 +10,18 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from drfd.core.scheduling.kept_free import SAMPLES
+from drfd.daemon.monitoring.meter import PERIOD_S
 from drfd.slurm.files import MORE_CONF, NAMES
 from drfd.slurm.settings import SLURM_CONF
 from instance import BIN, Instance, wait_for
@@ -25,7 +29,7 @@ from slurm_cluster import Cluster, missing
 
 ROOT = Path(__file__).parents[2]
 
-#: Waits for a file between its two epochs: for as long as the tour takes.
+#: In place of the README's program, which sleeps: waits for a file, for as long as the tour takes.
 TRAIN = """\
 import os, time
 print("epoch 1 of 2", flush=True)
@@ -88,10 +92,12 @@ def steps(tour: str) -> list[tuple[str, str]]:
 def take(instance: Instance, mark: str = "tour") -> Iterator[tuple[str, str, str]]:
     """Run the commands after each `<!-- mark -->`, and yield each with what is shown of it and what
     it printed."""
+    (stand_in,) = blocks("stand-in")
+    assert run_line(instance, stand_in).stderr == ""
+    program = (instance.work / "train.py").read_text()
+    compile(program, "train.py", "exec")
+    assert "epoch 1 of 2" in program
     (instance.work / "train.py").write_text(TRAIN)
-    big = instance.work / "big"
-    big.write_text("#!/bin/sh\nexec sleep 600\n")
-    big.chmod(0o755)
     (instance.work / "count.sh").write_text(file_named("count.sh"))
     status = 0
     for command, shown in [step for tour in blocks(mark) for step in steps(tour)]:
@@ -115,6 +121,13 @@ reserve_memory = 0
 """
 
 
+#: As a user's own daemon has it on a machine with two cores.
+TWO = CONFIG.replace("cores = 8", "cores = 2")
+TWO += '[scheduling]\nrespect_external_load = "memory"\n'
+#: Seconds for which others use cores before a daemon takes note of them.
+NOTICED_S = SAMPLES * PERIOD_S + 2
+
+
 def file_named(name: str) -> str:
     """The code block that has its file's name in a comment."""
     for code in re.findall(r"^```\w+\n(.*?)^```$", documents(), re.DOTALL | re.MULTILINE):
@@ -136,11 +149,19 @@ def shell(instance):
 
 
 @pytest.mark.parametrize("mark", ["tour", "tutorial"])
-def test_the_tour_and_the_tutorial_are_what_one_sees(instance, mark):
+def test_the_tour_and_the_tutorial_are_what_one_sees(make_instance, mark):
+    """On two cores, the tour where other programs use them."""
+    instance = make_instance(TWO).start()
     if not instance.has_cgroups():
         pytest.skip("without cgroups nothing counts what short jobs use")
-    for command, shown, said in take(instance, mark):
-        assert plain(said, instance.work) == plain(shown, instance.work), command
+    with ExitStack() as others:
+        if mark == "tour":
+            for _ in range(2):
+                loop = others.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
+                others.callback(loop.kill)
+            time.sleep(NOTICED_S)
+        for command, shown, said in take(instance, mark):
+            assert plain(said, instance.work) == plain(shown, instance.work), command
 
 
 def test_the_tour_has_the_commands_of_a_first_day():
@@ -280,11 +301,11 @@ def test_nextflows_command_lines_do_what_they_do_on_slurm(instance, shell):
 
 # -- several machines ----------------------------------------------------------------------------
 
-#: The larger job of the tour fits on the first node of Slurm's alone, and so does the other.
+#: The first two jobs of the tour fit on the first node of Slurm's alone.
 CLUSTER = """
 [capacity]
 cores = 2
-memory = "4G"
+memory = "512M"
 reserve_memory = 0
 [[disk]]
 name = "test"
@@ -297,22 +318,22 @@ grace = "1s"
 engine = "local"
 [nodes.{large}]
 engine = "slurm"
-cores = 8
-memory = "6G"
+cores = 2
+memory = "7G"
 [nodes.{small}]
 engine = "slurm"
 cores = 3
-memory = "6G"
+memory = "512M"
 [slurm]
 config = "{conf}"
 user = "root"
 """
-#: What `drf shares` prints of three machines, which have thirteen cores.
+#: What `drf shares` prints of three machines, which have seven cores.
 SHARES = """\
 POOL OR USER  WEIGHT  ENTITLED  SHARE  DOMINANT  SATISFIED  CORES  MEM     IO R/W  RUN  WAIT ───
-alice              1      100%    31%     cores        31%      4   1G          -    1     1
-free                                                            9  15G  200M/200M
-capacity                                                       13  16G  200M/200M
+alice              1      100%    14%     cores        14%      1   1G          -    1     1
+free                                                            6   7G  200M/200M
+capacity                                                        7   8G  200M/200M
 """
 
 
