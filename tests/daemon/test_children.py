@@ -170,8 +170,8 @@ async def test_who_waits_too_long_is_told_so_and_the_child_is_killed():
             asking.cancel()
             await gone(pid)
     by.close()
-    await failure(asking)
-    assert await failure(computed(by, sleep)) == ("ending", "the daemon ends")
+    for each in asking, computed(by, sleep):
+        assert await failure(each) == ("ending", "the daemon ends")
 
 
 async def test_two_compute_at_a_time_and_a_third_waits_for_its_turn():

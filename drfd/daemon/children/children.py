@@ -108,6 +108,8 @@ class Children:
                 f"no answer within {self.patience_s:.0f} s for {what}: too much to do at once",
                 hint="try again in a moment",
             ) from None
+        if self._is_closed:
+            raise _ending()
         last = lines.rpartition(b"\n")[0].rpartition(b"\n")[2]
         # The kernel ends a child whose processor time is used up: what is known by then counts.
         is_ended = status == 0 or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU)
@@ -137,7 +139,7 @@ class Children:
             while (left_s := self._rested_s - loop.time()) > 0:
                 await asyncio.sleep(left_s)
             if self._is_closed:
-                raise Unavailable("ending", "the daemon ends", hint="try again in a moment")
+                raise _ending()
             begin_s = time.thread_time()
             pid, pipe = self._start(prepare())
             self._rested_s = loop.time() + _RESTS * (time.thread_time() - begin_s)
@@ -181,6 +183,10 @@ class Children:
                 f"drfd cannot start the process for {self.kind.what} ({cause})",
                 hint="everything else goes on; try again in a moment",
             ) from None
+
+
+def _ending() -> Unavailable:
+    return Unavailable("ending", "the daemon ends", hint="try again in a moment")
 
 
 def _fork(work: Work, kind: WorkKind) -> tuple[int, int]:
