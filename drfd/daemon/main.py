@@ -61,7 +61,9 @@ def serve(options: argparse.Namespace) -> None:
     places = spawn.Places(state.absolute(), options.launcher)
     lock = spawn.prepare(places)
     is_roots = owner == 0 or options.launcher is not None
-    apply = partial(survey, is_for_one=not is_roots)
+    # `drf` has started one that ends by itself: for its user, who in a container is root.
+    is_for_one = not is_roots or options.idle_exit is not None
+    apply = partial(survey, is_for_one=is_for_one)
     spawn.refuse_slurm_without_root(config, is_roots=is_roots)
     site = apply(config, read_machine(), places.state)
     account, warning = spawn.controller_account(config, places, as_root=options.as_root)

@@ -1100,8 +1100,8 @@ class MachinePart(TypedDict):
     capacity: ResourcesView
     free: ResourcesView
     external: ExternalView | None
-    #: Whether use by other processes is not taken into account.
-    external_off: bool
+    #: Resources of which the use by other processes is not taken into account: cores, memory.
+    external_off: list[str]
     #: Pressure stall information by resource; null where the kernel has none.
     pressure: dict[str, dict[str, float | None]] | None
     nodes: list[SnapshotNode]

@@ -283,6 +283,13 @@ class Rules:
     #: Whether jobs wait for cores that processes outside drfd use; if not, only for all else.
     waits_for_cores: bool = True
 
+    @property
+    def unheeded_outside(self) -> list[str]:
+        """The axes on which use outside drfd counts for nothing."""
+        if self.beside is None:
+            return ["cores", "memory"]
+        return [] if self.waits_for_cores else ["cores"]
+
     @cached_property
     def shares(self) -> FairShare:
         rules = {
