@@ -741,9 +741,7 @@ class Launcher:
         if self._notices.is_running(key, ending):
             return
         if not self._is_empty(key):
-            if self._endings.put_off(ending):
-                log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
-                self._tell("stuck", key)
+            if self._put_off(key, ending):
                 self._runners.wake(key)
             if ending.resists() and not ending.is_being_freed:
                 self._free(key, ending)
@@ -751,8 +749,11 @@ class Launcher:
         if ending.remove:
             reach("remove.before-rmdir")
             # Before its notification, too: since its end the job's own has no room for processes.
-            if self._notices.must_wait(key) or not self._is_without_cgroup(key):
+            if self._notices.must_wait(key):
                 self._endings.put_off(ending)
+                return
+            if not self._is_without_cgroup(key):
+                self._put_off(key, ending)
                 return
             if self._notices.start(key):
                 return
@@ -764,7 +765,7 @@ class Launcher:
                 self._tell(protocol.NOTIFIED, key, **result)
                 return
             if not self._remove(key):
-                self._endings.put_off(ending)
+                self._put_off(key, ending)
                 return
         self._endings.finish(key)
         if ending.relaunch is not None:
@@ -773,6 +774,13 @@ class Launcher:
             self._lost_runners.pop(key, None)
             self._notices.forget(key)
             self._tell("removed", key, **result)
+
+    def _put_off(self, key: Key, ending: Ending) -> bool:
+        """Try again later. Returns True once: when it is reported that it takes long."""
+        if is_stuck := self._endings.put_off(ending):
+            log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
+            self._tell("stuck", key)
+        return is_stuck
 
     def _free(self, key: Key, ending: Ending) -> None:
         """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit

@@ -17,7 +17,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from signal import SIGKILL
 
 from drfd.common.signals import number_of, reached
@@ -34,20 +34,17 @@ _FREEZE_S = 0.005
 
 
 class Members(ABC):
-    """The processes of the cgroup at `directory`."""
+    """The processes of the cgroups at `directory`, where they are frozen, and at `others`, those of
+    other hierarchies: a process may be in some alone."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, directory: str, *others: str) -> None:
+        self._directory, self._others = directory, others
 
     def pids(self) -> list[int]:
         """Return the living processes, those of cgroups further in included."""
-        found: list[int] = []
-        for directory in [self._directory, *inner_groups(self._directory)]:
-            # A threaded cgroup (EOPNOTSUPP) lists its processes in the cgroup around it.
-            with unless_gone(errno.EOPNOTSUPP):
-                words = get(f"{directory}/cgroup.procs").split()
-                # 0 stands for a process outside this pid namespace, which has no pid here.
-                found += [pid for word in words if (pid := int(word))]
+        found = pids_in(self._directory)
+        for other in self._others:
+            found += set(pids_in(other)).difference(found)
         return found
 
     @abstractmethod
@@ -78,8 +75,10 @@ class Members(ABC):
             self._set_frozen(True)
             # Where it is delayed, listed processes can be signalled all the same.
             self._stand_still()
-            pids = reached(self.pids(), number, first)
-            process.signal_those(pids, self.pids, number_of(number))
+        # Where the cgroup that freezes is gone, another may be in use.
+        pids = reached(self.pids(), number, first)
+        process.signal_those(pids, self.pids, number_of(number))
+        with unless_gone():
             self._set_frozen(False)
 
     def kill(self) -> None:
@@ -108,6 +107,24 @@ class Members(ABC):
                 return False
             time.sleep(0.0005)
         return True
+
+
+def pids_in(directory: str) -> list[int]:
+    """Return the living processes of a cgroup, and of those further in."""
+    found: list[int] = []
+    for each in [directory, *inner_groups(directory)]:
+        # A threaded cgroup (EOPNOTSUPP) lists its processes in the cgroup around it.
+        with unless_gone(errno.EOPNOTSUPP):
+            words = get(f"{each}/cgroup.procs").split()
+            # 0 stands for a process outside this pid namespace, which has no pid here.
+            found += [pid for word in words if (pid := int(word))]
+    return found
+
+
+def apart(directories: Sequence[str]) -> set[int]:
+    """Return the living processes that are in some of these cgroups and not in all."""
+    found = [set(pids_in(directory)) for directory in directories]
+    return found[0].union(*found) - found[0].intersection(*found)
 
 
 def inner_groups(directory: str) -> list[str]:
