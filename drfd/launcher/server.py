@@ -61,7 +61,7 @@ from drfd.launcher.runner.shortage import (
 )
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
-from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
+from drfd.launcher.signalling import TURN_S, Ending, Endings, Freezing, Pace, Signalling
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
@@ -219,10 +219,11 @@ class Launcher:
             self.attempts_fd, self._selector, self._runner_gone, self.starter,
             needed & syscalls.capabilities().permitted,
         )  # fmt: skip
+        self._pace = Pace()
         self._freezing = Freezing(
-            self.confinement, self.attempts_fd, self._tell, self._endings.__contains__
+            self.confinement, self.attempts_fd, self._tell, self._endings.__contains__, self._pace
         )
-        self._signalling = Signalling(self.confinement, self.attempts_fd)
+        self._signalling = Signalling(self.confinement, self.attempts_fd, self._pace)
         self._background = background = BackgroundWork(self._selector)
         self._accounts = Accounts(background, self._selector)
         self._directory = Directory(self._accounts)
@@ -275,13 +276,22 @@ class Launcher:
                 self._report_launch(key)
             for part in self._timed:
                 part.run_due()
+            until_s = time.monotonic() + TURN_S
             for key, ending in self._endings.due():
+                begun_s, uid = time.monotonic(), self._user_of(key, ending)
+                if begun_s > until_s:
+                    break
+                # The end of one whose runner is gone is only looked at.
+                if key in self._runners and (wait_s := self._pace.wait_s(uid)):
+                    ending.due_mono_s = begun_s + wait_s
+                    continue
                 try:
                     self._continue(key, ending)
                 except OSError as error:
                     if not is_shortage(error):
                         raise
                     self._endings.put_off(ending)
+                self._pace.took(uid, begun_s)
             self.port.flush()
         self.confinement.close()
 
@@ -736,6 +746,11 @@ class Launcher:
         return self._lost_runners[key] >= _MAX_LOST_RUNNERS
 
     # -- endings ----------------------------------------------------------------------------
+
+    def _user_of(self, key: Key, ending: Ending) -> int | None:
+        if ending.uid is None and (attempt := attempt_files.read(self.attempts_fd, key)):
+            ending.uid = attempt.created["uid"]
+        return ending.uid
 
     def _continue(self, key: Key, ending: Ending) -> None:
         if self._notices.is_running(key, ending):

@@ -168,12 +168,13 @@ class Cgroups(Confinement):
                 members.thaw()
         raise LimitFailed("it forks faster than it can be moved")
 
-    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+    def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:
         self._cores.thaw(key)
         members, first = self._members(key), first_process(attempt)
-        members.signal(number, first)
+        members.signal(*numbers, first=first)
         escaped = partial(members.escaped, attempt)
-        process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
+        for number in numbers:
+            process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         is_frozen = self._members(key).freeze()

@@ -68,16 +68,17 @@ class Members(ABC):
             return self._is_frozen()
         return False
 
-    def signal(self, number: int, first: int | None = None) -> None:
-        """Signal the processes that the signal is for, `first` being the job's first one, while all
-        are frozen, so that a fork bomb cannot outrun this. Thaws them afterwards."""
+    def signal(self, *numbers: int, first: int | None = None) -> None:
+        """Signal the processes that each signal is for, `first` being the job's first one, while
+        all are frozen, so that a fork bomb cannot outrun this. Thaws them afterwards."""
         with unless_gone():
             self._set_frozen(True)
             # Where it is delayed, listed processes can be signalled all the same.
             self._stand_still()
         # Where the cgroup that freezes is gone, another may be in use.
-        pids = reached(self.pids(), number, first)
-        process.signal_those(pids, self.pids, number_of(number))
+        for number in numbers:
+            pids = reached(self.pids(), number, first)
+            process.signal_those(pids, self.pids, number_of(number))
         with unless_gone():
             self._set_frozen(False)
 
