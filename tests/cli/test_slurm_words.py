@@ -328,6 +328,17 @@ def test_squeue_and_scontrol_tell_jobs_as_data(drf, queue):
     assert drf("squeue", "--json", "-j", "8").code == 1
 
 
+def test_tasks_that_wait_together_have_the_number_of_their_array(drf, lines, daemon, queue, job):
+    """By it a program cancels all of them."""
+    waits = {"state": "PENDING", "started_at": None, "after": []}
+    tasks = job(id=52, array_id=51, array_tasks="2-9", **waits)
+    daemon.replies |= {"status": {"jobs": [tasks], "after": None}, "why": {"job": tasks}}
+    assert lines("squeue -h -o %A,%i") == ["51,51_[2-9]"]
+    [told] = _told(drf, "squeue", "--json")["jobs"]
+    assert (told["job_id"], told["array_job_id"]["number"]) == (51, 51)
+    assert (told["array_task_string"], told["array_task_id"]["set"]) == ("2-9", False)
+
+
 def test_sacct_tells_jobs_with_their_steps_as_data(drf, queue):
     [past] = [job for job in _told(drf, "sacct", "-a", "--json")["jobs"] if job["job_id"] == 7]
     assert past["state"] == {"current": ["FAILED"], "reason": "None"}

@@ -196,7 +196,7 @@ def _lines_of(job: Mapping[str, Any]) -> list[str]:
     # What is no file there is a command that was found in PATH.
     program = path if os.path.isfile(path) else argv[0]
     lines = [
-        " ".join([f"JobId={job['id']}", *array, f"JobName={job['name']}"]),
+        " ".join([f"JobId={fields.raw_id(job)}", *array, f"JobName={job['name']}"]),
         f"UserId={job['user']}({job['uid']}) GroupId=N/A MCS_label=N/A",
         f"Priority={job['priority']} Nice={-job['priority']} Account={job['pool']} QOS=normal",
         f"JobState={sign['T']} Reason={sign['r']} Dependency={after or '(null)'}",

@@ -83,7 +83,7 @@ def _common(job: fields.View) -> Object:
     }  # fmt: skip
     return {
         "account": job["pool"], "cluster": host_name(), "derived_exit_code": code,
-        "exit_code": code, "hold": job["state"] == "HELD", "job_id": job["id"],
+        "exit_code": code, "hold": job["state"] == "HELD", "job_id": fields.raw_id(job),
         "name": job["name"], "nodes": "" if job["started_at"] is None else host_name(),
         "partition": fields.pool(job), "priority": number(job["priority"]), "qos": "normal",
         "restart_cnt": max(0, job["attempt"] - 1),

@@ -108,6 +108,12 @@ def job_label(job: View) -> str:
     return output.label(cast("JobView", job))
 
 
+def raw_id(job: View) -> int:
+    """Return the job's number; of tasks that wait together that of the array."""
+    together = job.get("array_tasks") is not None and job["array_index"] is None
+    return int((job["array_id"] if together else None) or job["id"])
+
+
 def _step_label(job: View, shown: str) -> str:
     return f"{shown}.{job['step']}" if "step" in job else shown
 
@@ -237,7 +243,7 @@ def waited_s(job: View) -> float:
 #: where these are not 10; and what it holds.
 _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("i JOBID jobarrayid stepid", "JobID -12", lambda job: _step_label(job, job_label(job))),
-    ("A JOBID jobid", "JobIDRaw -12", lambda job: _step_label(job, str(job["id"]))),
+    ("A JOBID jobid", "JobIDRaw -12", lambda job: _step_label(job, str(raw_id(job)))),
     ("F ARRAY_JOB_ID arrayjobid", "", lambda job: str(job["array_id"] or job["id"])),
     ("K ARRAY_TASK_ID arraytaskid", "",
      lambda job: "N/A" if (at := job.get("array_tasks", job["array_index"])) is None else str(at)),
