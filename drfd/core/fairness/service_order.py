@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -126,22 +126,38 @@ class ServiceOrder:
         return SortKey(*self._rank(node, least), head, path)
 
 
-#: Returns a list of those of a node's children that are served; they are given with the node.
-Choose = Callable[[str, list[SortKey]], list[SortKey]]
+#: Returns how many of a node's children that are left, which are given in order, are passed over
+#: before the first that is served.
+PassOver = Callable[[str, Sequence[SortKey]], int]
 
 
 class Turns(ServiceOrder):
-    """A copy of an order from which leaves are dropped while they are served. Lists of siblings are
-    copied when they are reached, so it costs what is read of it."""
+    """A copy of an order from which leaves are dropped while they are served. A node is looked at
+    only when it comes first: of those that are passed over then, none is served. Lists of siblings
+    are copied when they are reached, so it costs what is read of it."""
 
-    def __init__(self, order: ServiceOrder, choose: Choose) -> None:
+    def __init__(self, order: ServiceOrder, pass_over: PassOver) -> None:
         super().__init__(order._share_tree, order._rank)
-        self.heads, self._order, self._choose = order.heads, order, choose
+        self.heads, self._order, self._pass_over = order.heads, order, pass_over
+        #: The nodes that were not passed over since the last renewal.
+        self._judged = set[str]()
 
     def first(self) -> str | None:
-        while (path := super().first()) is None and self._children.get(ROOT):
-            # A node has been reached below which nothing is served.
-            pass
+        path = ROOT
+        while path not in self.heads:
+            siblings = self.children(path)
+            if siblings and siblings[0].path not in self._judged:
+                passed = self._pass_over(path, siblings)
+                del siblings[:passed]
+                self._judged.update([key.path for key in siblings[:1]])
+                if passed and path != ROOT:
+                    # The key of a node is made of that of its first child.
+                    self._renew_first(_road(path))
+                    path = ROOT
+                    continue
+            if not siblings:
+                return None
+            path = siblings[0].path
         return path
 
     def drop(self, leaf: str) -> None:
@@ -152,16 +168,13 @@ class Turns(ServiceOrder):
 
     def renew(self, path: str) -> None:
         """Renew the keys of the leaf, which was the first one, and of the nodes above it."""
+        self._judged.clear()
         self._renew_first(_road(path))
 
     def children(self, path: str) -> list[SortKey]:
         found = self._children.get(path)
         if found is None:
-            kept = self._order.children(path)
-            found = self._children[path] = self._choose(path, kept)
-            if path != ROOT and found[:1] != kept[:1]:
-                self._renew_first(_road(path))
-                return []
+            found = self._children[path] = self._order.children(path).copy()
         return found
 
     def _renew_first(self, road: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> None:

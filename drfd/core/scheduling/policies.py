@@ -25,14 +25,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from heapq import heappop, heappush, merge
 from itertools import islice, repeat
 from math import inf
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from drfd.core.fairness.service_order import NEVER, Choose, Rank, SortKey, by_satisfaction
+from drfd.core.fairness.service_order import NEVER, PassOver, Rank, SortKey, by_satisfaction
 from drfd.core.fairness.share_tree import (
     ONE,
     ZERO,
@@ -177,8 +177,10 @@ class _Pass:
         #: The demands with which a job may start; or, where more demands than leaves wait, the
         #: leaves of which one may, each with its first job that fits: of thousands of unlike
         #: demands a pass looks only at those up to the first that may start.
-        self.startable: list[Vector] = list(self.wait_index.leaves)
+        self.startable: set[Vector] = {*self.wait_index.leaves}
         self.unlike: dict[str, Entry] = {}
+        #: How long a job with one of the startable demands may run, so that it delays nothing.
+        self.longest_s = inf
         #: The leaves that may be among these.
         self._candidates: Collection[str] = self.wait_index.heads
         #: Results of `_deadline_s`, until a job starts or gets a reservation.
@@ -186,9 +188,10 @@ class _Pass:
 
     def find_startable(self) -> None:
         index = self.wait_index
-        self.startable, self.unlike = [], {}
+        self.startable, self.unlike = set(), {}
         if len(index.leaves) <= len(index.heads):
-            self.startable = [each for each in index.leaves if self._deadline_s(each) is not None]
+            self.startable = {*index.leaves}
+            self.renew_startable()
             return
         sums = tuple(self.backfill.free)
         for leaf in self._candidates:
@@ -200,10 +203,17 @@ class _Pass:
                     self.unlike[leaf] = first
         self._candidates = [*self.unlike]
 
+    def renew_startable(self) -> None:
+        """Leave out the demands for which there is no room any more."""
+        untils = {each: self._deadline_s(each) for each in self.startable}
+        self.startable = {each for each, until_s in untils.items() if until_s is not None}
+        until_s = max([each for each in untils.values() if each is not None], default=inf)
+        self.longest_s = until_s - self.pass_context.now_s
+
     @property
     def has_startable(self) -> bool:
-        while self.startable and self._deadline_s(self.startable[-1]) is None:
-            self.startable.pop()
+        while self.startable and self._deadline_s(each := next(iter(self.startable))) is None:
+            self.startable.remove(each)
         while self.unlike and not self._may_fit(next(reversed(self.unlike))):
             self.unlike.popitem()
         return bool(self.startable or self.unlike)
@@ -420,111 +430,103 @@ class _DrfPass(_Pass):
         finished = set[str]()
         #: The entry of each leaf that was started last: only later ones may start.
         begins = dict[str, Entry]()
-        turns, is_choice_old = None, False
+        pass_over = (
+            self._promising(finished) if promise_only else self._able(finished, late, limited)
+        )
+        turns, has_less_room = self.wait_index.turns(pass_over), False
         while not self.is_cut and (
             self.has_startable or limited or (late and self.backfill.may_add())
         ):
-            if turns is None:
-                choose = (
-                    self._promising(finished, begins)
-                    if promise_only
-                    else self._able(finished, begins, late, limited)
-                )
-                turns, is_choice_old = self.wait_index.turns(choose), False
             leaf = turns.first()
             if leaf is None:
                 break
             if leaf in late:
                 late.remove(leaf)
-                is_choice_old |= self._reserve_if_late(leaf, limited)
+                if self._reserve_if_late(leaf, limited):
+                    self.renew_startable()
             head = None
             if self.wait_index.first[leaf][0][1] != self.starvation_guard:
                 head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
-            if head is not None:
-                begins[leaf], is_choice_old = head[0], True
-                if self.start(leaf, head):
-                    turns = None
-                else:
-                    turns.renew(leaf)
-                if not promise_only and self._is_late(leaf):
-                    late.add(leaf)
-                    self._enter_limited(leaf, limited)
-            elif is_choice_old:
-                # There is less room than when the leaves were chosen: choose again.
-                turns = None
-            else:
+            if head is None:
                 turns.drop(leaf)
                 finished.add(leaf)
+                if has_less_room:
+                    self.renew_startable()
+                    has_less_room = False
+                continue
+            begins[leaf], has_less_room = head[0], True
+            if self.start(leaf, head):
+                turns = self.wait_index.turns(pass_over)
+            else:
+                turns.renew(leaf)
+            if not promise_only and self._is_late(leaf):
+                late.add(leaf)
+                self._enter_limited(leaf, limited)
 
-    def _promising(self, finished: set[str], begins: Mapping[str, Entry]) -> Choose:
-        """Choose the leaves of which a job may start by a promise: their own, or that of a node
+    def _promising(self, finished: Collection[str]) -> PassOver:
+        """Pass over the leaves of which no job may start by a promise: their own, or that of a node
         above them. A demand that keeps the promise of a node may be served below it whatever the
         nodes below hold; where none does, children whose key is above the node's promise for all
         of them can keep none of their own."""
         index, tree = self.wait_index, self.share_tree
-        waiting, heads = index.first, index.heads
-        #: In place of the unlike demands of each leaf stands the least of each resource.
-        least = {each: index.least_needed(each) for each in self.unlike if each in heads}
-        demands = frozenset([*self.startable, *least.values()])
-        # Most passes end at the root, where no promise can be kept, and do not ask for them.
-        find_able = cache(lambda: self._waiting(begins, promise_only=True) - finished)
         #: For each inner node that was reached the demands with which it, or a node above it, keeps
         #: its promise.
-        kept: dict[str, frozenset[Vector]] = {}
+        kept: dict[str, Collection[Vector]] = {}
+        #: In place of the unlike demands of each leaf stands the least of each resource.
+        least = {each: index.least_needed(each) for each in self.unlike if each in index.heads}
 
-        def choose(above: str, keys: list[SortKey]) -> list[SortKey]:
-            node, outer, found = tree.nodes[above], kept.get(above, frozenset()), []
+        def pass_over(above: str, keys: Sequence[SortKey]) -> int:
+            node, outer = tree.nodes[above], kept.get(above, ())
+            demands = self.startable or {*least.values()}
             if not keys or not (outer or tree.may_keep_below(node, demands)):
-                return []
-            most, able = over(tree.promised(node), node.total), find_able()
-            for key in keys:
-                path, own = key.path, demands
-                if path in waiting:
-                    if path not in able or (key.value > most and not outer):
+                return len(keys)
+            most, longest_s = over(tree.promised(node), node.total), self.longest_s
+            for at, key in enumerate(keys):
+                path, own, is_leaf = key.path, demands, key.path in index.first
+                if key.is_last or (key.value > most and not outer):
+                    break
+                if is_leaf:
+                    if path in finished or (
+                        longest_s < inf and index.shortest_s(path, self.pass_context) > longest_s
+                    ):
                         continue
-                    own &= {least[path]} if least else heads[path].keys()
-                own = frozenset(
-                    [each for each in own if each in outer or tree.keeps_promise_of(path, each)]
-                )
-                if path not in waiting:
+                    own = {least[path]} if path in least else demands & index.heads[path].keys()
+                own = {each for each in own if each in outer or tree.keeps_promise_of(path, each)}
+                if not is_leaf:
                     kept[path] = own
-                    if own or tree.may_keep_below(tree.nodes[path], demands):
-                        found.append(key)
-                elif own:
-                    found.append(key)
-            return [key for key in found if key.path not in tree.last]
+                if own or (not is_leaf and tree.may_keep_below(tree.nodes[path], demands)):
+                    return at
+            return len(keys)
 
-        return choose
+        return pass_over
 
     def _able(
-        self,
-        finished: set[str],
-        begins: Mapping[str, Entry],
-        late: set[str],
-        limited: Mapping[str, str],
-    ) -> Choose:
-        """Choose the leaves of which a job may start or get a reservation."""
-        able, waiting = self._waiting(begins) | limited.keys(), self.wait_index.first
-        # Without a reservation to give, nothing can be done for those that are only late.
-        able = (able | late if self.backfill.may_add() else able) - finished
-        return lambda path, keys: [
-            key for key in keys if key.path in able or key.path not in waiting
-        ]
+        self, finished: Collection[str], late: Collection[str], limited: Collection[str]
+    ) -> PassOver:
+        """Pass over the leaves of which no job may start or get a reservation."""
+        index, context, heads = self.wait_index, self.pass_context, self.wait_index.heads
 
-    def _waiting(self, begins: Mapping[str, Entry], *, promise_only: bool = False) -> set[str]:
-        """Return the leaves that wait with a job that would delay no reservation."""
-        unlike = {
-            leaf
-            for leaf in self.unlike
-            if self.first_start(leaf, begins.get(leaf), promise_only=promise_only) is not None
-        }
-        return unlike.union(
-            *[
-                self.wait_index.leaves_in_time(demand, deadline_s, self.pass_context)
-                for demand in self.startable
-                if (deadline_s := self._deadline_s(demand)) is not None
-            ]
-        )
+        def pass_over(above: str, keys: Sequence[SortKey]) -> int:
+            startable, unlike, longest_s = self.startable, self.unlike, self.longest_s
+            # Without a reservation to give, nothing can be done for those that are only late.
+            reservable = late if late and self.backfill.may_add() else limited
+            for at, key in enumerate(keys):
+                path = key.path
+                if path not in heads or (
+                    path not in finished
+                    and (
+                        path in reservable
+                        or path in unlike
+                        or (
+                            (longest_s == inf or index.shortest_s(path, context) <= longest_s)
+                            and not startable.isdisjoint(heads[path])
+                        )
+                    )
+                ):
+                    return at
+            return len(keys)
+
+        return pass_over
 
     @cached_property
     def left_fitting(self) -> list[Vector]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from drfd.core.fairness.service_order import Choose, Rank, ServiceOrder, Turns
+from drfd.core.fairness.service_order import PassOver, Rank, ServiceOrder, Turns
 from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree, parent_of, path_up
 from drfd.core.ledger.queue import Entry, JobClass, LeafQueue, Limited, Place, Queues
 from drfd.core.model.machine import Vector, fits, minus, plus
@@ -29,6 +29,8 @@ from drfd.core.scheduling.backfill import PassContext
 Head = tuple[Entry, Vector]
 #: The least that a leaf's jobs need is computed anew when one in so many of its demands has gone.
 _STALE = 16
+#: The shortest estimate is looked for among so many demands of a leaf at most.
+_FEW = 64
 #: Returns the order of a policy. `Mapping` has the decayed usage of each node, which decides ties.
 MakeRank = Callable[[ShareTree, Mapping[str, float]], Rank]
 
@@ -88,8 +90,9 @@ class WaitIndex:
             self._held = dict.fromkeys(tables.queues, (self._nothing, self._nothing))
         #: The time of the latest pass (Unix time).
         self._latest_s = -inf
-        #: The estimated run times of the first jobs in seconds, by demand and leaf.
-        self._lengths: dict[Vector, dict[str, float]] = {}
+        #: The estimated run times of the first jobs in seconds, and the shortest of each leaf.
+        self._lengths: dict[str, dict[Vector, float]] = {}
+        self._shortest: dict[str, float] = {}
         self._make_rank: MakeRank | None = None
         self._order: ServiceOrder
         #: See `begin`.
@@ -109,8 +112,8 @@ class WaitIndex:
 
     def forget_lengths(self, leaf: str) -> None:
         """Ask again for the estimated run times of all jobs of the leaf."""
-        for demand in self._lengths.keys() & self.heads.get(leaf, {}).keys():
-            self._forget_length(leaf, demand)
+        self._lengths.pop(leaf, None)
+        self._shortest.pop(leaf, None)
 
     def shut(self, leaves: frozenset[str]) -> None:
         """Treat these leaves, and no others, as if their queues were empty."""
@@ -175,9 +178,9 @@ class WaitIndex:
         for leaf in {*touched, *self.first} if is_set_back else touched:
             self._set_since(leaf, pass_context)
 
-    def turns(self, choose: Choose = lambda path, keys: keys.copy()) -> Turns:
-        """Return the waiting leaves, or those that are chosen, in the order of service."""
-        return Turns(self._order, choose)
+    def turns(self, pass_over: PassOver = lambda path, keys: 0) -> Turns:
+        """Return the waiting leaves that are not passed over, in the order of service."""
+        return Turns(self._order, pass_over)
 
     def order(self) -> list[str]:
         """Return the leaves that still wait, in the order of service if everything fitted."""
@@ -239,26 +242,21 @@ class WaitIndex:
             self._least[leaf] = least, 0
         return least
 
-    def leaves_in_time(
-        self, demand: Vector, deadline_s: float, pass_context: PassContext
-    ) -> Collection[str]:
-        """Return the leaves whose first job of this demand would end by the deadline, as estimated,
-        if it started now."""
-        leaves = self.leaves.get(demand, set())
-        if deadline_s == inf:
-            return leaves
-        lengths, now_s = self._lengths.setdefault(demand, {}), pass_context.now_s
-        if len(lengths) < len(leaves):
-            for leaf in leaves - lengths.keys():
-                self.length_s(leaf, demand, pass_context)
-        return {leaf for leaf, length_s in lengths.items() if now_s + length_s <= deadline_s}
-
     def length_s(self, leaf: str, demand: Vector, pass_context: PassContext) -> float:
         """Return the estimated run time of the leaf's first job of this demand, in seconds."""
-        lengths = self._lengths.setdefault(demand, {})
-        if leaf not in lengths:
-            lengths[leaf] = pass_context.length_s(self.heads[leaf][demand][1])
-        return lengths[leaf]
+        lengths = self._lengths.setdefault(leaf, {})
+        if demand not in lengths:
+            lengths[demand] = pass_context.length_s(self.heads[leaf][demand][1])
+        return lengths[demand]
+
+    def shortest_s(self, leaf: str, pass_context: PassContext) -> float:
+        """Return the shortest estimated run time of any of the leaf's first jobs, in seconds, or
+        less where they are many."""
+        if leaf not in self._shortest:
+            heads = self.heads[leaf]
+            lengths = [self.length_s(leaf, each, pass_context) for each in islice(heads, _FEW)]
+            self._shortest[leaf] = min(lengths) if len(lengths) == len(heads) else 0.0
+        return self._shortest[leaf]
 
     def late_leaves(self, pass_context: PassContext) -> Iterator[str]:
         """Yield the leaves whose first job has waited long enough for a reservation, the one that
@@ -342,6 +340,7 @@ class WaitIndex:
         if not heads:
             del self.heads[leaf], self.heads_in_order[leaf]
             self._least.pop(leaf, None)
+            self.forget_lengths(leaf)
             self.first.pop(leaf, None)
             return
         most = self.shares.most(leaf)
@@ -370,11 +369,10 @@ class WaitIndex:
         self.leaves[demand].discard(leaf)
         if not self.leaves[demand]:
             del self.leaves[demand], self.alike[demand]
-            self._lengths.pop(demand, None)
 
     def _forget_length(self, leaf: str, demand: Vector) -> None:
-        if demand in self._lengths:
-            self._lengths[demand].pop(leaf, None)
+        self._lengths.get(leaf, {}).pop(demand, None)
+        self._shortest.pop(leaf, None)
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
         """Return the leaf's first job of this demand that may start beside those that the pass has
