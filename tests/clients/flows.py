@@ -176,8 +176,13 @@ def simple_slurm() -> dict[str, Any]:
 
 def snakemake() -> dict[str, Any]:
     words = ("--executor", "slurm", "--slurm-no-account",
-             "--slurm-init-seconds-before-status-checks", "3")  # fmt: skip
-    return run_snakefile(*words)[0]
+             "--slurm-init-seconds-before-status-checks", "3",
+             "--slurm-efficiency-report", "--slurm-efficiency-report-path", "reports")  # fmt: skip
+    found, _ = run_snakefile(*words)
+    # The rules are known by the comments of their jobs.
+    heads = [path.read_text().partition("\n")[0] for path in Path("reports").iterdir()]
+    found["rules"] = ["RuleName" in head for head in heads]
+    return found
 
 
 def snakemake_drfd() -> dict[str, Any]:
