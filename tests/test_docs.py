@@ -2,9 +2,12 @@
 
 import ast
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 import tour
 from cli.drf import below
@@ -16,6 +19,7 @@ from drfd.protocol.requests import REQUESTS
 from drfd_cli.main import VERBS, command_of
 from fakes import TRANSITIONS
 from reference import written
+from tests.bench import readme
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -95,6 +99,21 @@ def test_every_dependency_has_its_reason():
 
 def test_the_readme_is_short():
     assert len(README.splitlines()) <= 200
+
+
+#: Changed lines of what is measured after which the README's figures are too old.
+MOST_CHANGED = 4000
+
+
+def test_the_readmes_figures_are_not_too_old():
+    (commit,) = re.findall(r"at commit ([0-9a-f]{8,40})\b", README)
+    asked = ["git", "diff", "--numstat", commit, "HEAD", "--", *readme.SOURCE]
+    try:
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"the history with {commit} is not here")
+    changed = sum(map(int, re.findall(r"\d+(?=\t)", done.stdout)))
+    assert changed <= MOST_CHANGED, "python -m tests.bench.readme measures them anew"
 
 
 def test_the_readme_leads_to_every_document():
