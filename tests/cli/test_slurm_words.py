@@ -272,6 +272,10 @@ def test_sacctmgr_shows_accounts_and_users(drf, lines, queue):
     assert lines("sacctmgr show user alice -p") == [
         "User|Def Acct|Admin|", "alice|root.alice|None|",
     ]  # fmt: skip
+    queue.replies["shares"]["nodes"].append(_node("root.bob"))
+    assert lines("sacctmgr -nP show user format=user,def") == ["bob|root.lab", "alice|root.alice"]
+    assert len(lines("sacctmgr -nP show user bob withassoc")) == 2
+    queue.replies["shares"]["nodes"].pop()
     assert lines("sacctmgr -nP show user bob withassoc format=user,account") == ["bob|root.lab"]
     assert lines("sacctmgr -nP show cluster format=cluster,controlhost") == [f"{HOST}|{HOST}"]
     assert lines("sacctmgr -nP show tres format=type,name,id")[-1] == "gres|lic|1002"

@@ -93,10 +93,12 @@ def _rows(client: Connection, entity: str) -> list[dict[str, str]]:
         case "user":
             caller = client.request("hello")
             admins = {caller["user"]} if caller["admin"] else set()
+            # The account of a user in several pools is the first of them.
+            accounts = {user: account for account, user, _ in reversed(leaves) if user}
             return [
                 {**usual, "User": user, "Name": user, "Def Acct": account, "Account": account,
                  "Admin": "Administrator" if user in admins else "None"}
-                for account, user, _ in leaves if user
+                for user, account in reversed(accounts.items())
             ]  # fmt: skip
         case "qos":
             return [{
