@@ -52,6 +52,14 @@ class DirectoryFailed(Exception):
         self.errno = number
 
 
+class NotAsked(DirectoryFailed):
+    """The machine has no process, or no memory, to ask the user directory."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.error = OSError(number, os.strerror(number))
+
+
 # -- the process that asks --------------------------------------------------------------------
 
 
@@ -162,9 +170,9 @@ def main(words: Sequence[str]) -> None:
                     process.die_with(asker)
                     questions.close()
                     _answer(fds[0], own)
-            except OSError:
-                # The launcher sees that there is no answer.
-                pass
+            except OSError as error:
+                os.ftruncate(fds[0], 0)
+                os.pwrite(fds[0], json.dumps({"not_asked": error.errno}).encode(), 0)
             finally:
                 for fd in fds:
                     os.close(fd)

@@ -22,7 +22,7 @@ from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.owner import UNSTARTED
 from drfd.launcher import attempt_files, protocol
-from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed
+from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed, NotAsked
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
@@ -548,7 +548,10 @@ class Launcher:
         self._stop_looking_up(key)
         # The shortage is this user's alone: other users may be in local files, which answer.
         short = None if isinstance(problem, Denied) else Shortage(USER, DIRECTORY)
-        self._fail(key, str(problem), short)
+        text = str(problem)
+        if isinstance(problem, NotAsked) and (of_all := shortage_of(problem.error, MACHINE)):
+            short, text = of_all, machine_text(of_all, problem.error)
+        self._fail(key, text, short)
 
     def _start(self, job: JobStart, created: attempt_files.Record) -> None:
         order, key = job.assignment.order, job.key

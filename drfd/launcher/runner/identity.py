@@ -11,7 +11,7 @@ from functools import partial
 from os import getuid
 from pathlib import Path
 
-from drfd.launcher.accounts import MOST_UID, Accounts, Denied, DirectoryFailed
+from drfd.launcher.accounts import MOST_UID, Accounts, Denied, DirectoryFailed, NotAsked
 from drfd.launcher.protocol import LaunchOrder
 from drfd.linux import service
 from drfd.linux.own_process import drop_rights
@@ -102,6 +102,8 @@ def found_in(answer: object, uid: int) -> Found:
             raise Denied(why)
         case [int(number)]:
             raise DirectoryFailed(number)
+        case {"not_asked": int(number)}:
+            raise NotAsked(number)
     raise DirectoryFailed(errno.ETIMEDOUT)
 
 
