@@ -1,2 +1,1 @@
-"""Slurm as what starts jobs on other machines: the configuration that it needs for that, and a
-private one on this machine."""
+"""Slurm as what starts jobs on other machines: the configuration that it needs for that."""
