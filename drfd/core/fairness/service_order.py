@@ -145,10 +145,13 @@ class Turns(ServiceOrder):
     def first(self) -> str | None:
         path = ROOT
         while path not in self.heads:
-            siblings = self.children(path)
+            siblings = self._children.get(path, self._order.children(path))
             if siblings and siblings[0].path not in self._judged:
                 passed = self._pass_over(path, siblings)
-                del siblings[:passed]
+                if path in self._children:
+                    del siblings[:passed]
+                else:
+                    siblings = self._children[path] = siblings[passed:]
                 self._judged.update([key.path for key in siblings[:1]])
                 if passed and path != ROOT:
                     # The key of a node is made of that of its first child.
