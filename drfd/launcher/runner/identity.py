@@ -6,8 +6,10 @@ import errno
 import pwd
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from os import getuid
 from pathlib import Path
 
@@ -27,9 +29,9 @@ from drfd.payload.environment import (
 )
 from drfd.payload.unpack import LaunchPayload
 
-#: Seconds that an answer of the user directory is good for, unless a file in `_FILES` changes, that
-#: its groups are asked for again, and that it may take.
-_FRESH_S, _KEPT_S, _ANSWER_S = 1.0, 60.0, 120
+#: Seconds after which an answer of the user directory is asked for anew, for which it is good
+#: unless a file in `_FILES` changes, that its groups are asked for again, and that it may take.
+_FRESH_S, _GOOD_S, _KEPT_S, _ANSWER_S = 1.0, 15.0, 60.0, 120
 _FILES = PASSWD, Path("/etc/group")
 
 
@@ -42,9 +44,10 @@ Found = tuple[pwd.struct_passwd, list[int]]
 
 class Directory:
     """The accounts of users and their groups. The system's directory may take a hundred calls to
-    answer, or never do so, so it is asked for many short jobs once a second: a user who is removed
-    from a group of a directory service has lost it for jobs that start a second later. Changes of
-    /etc/passwd and /etc/group take effect at the next job."""
+    answer, or never do so, so it is asked for many short jobs once a second, and beside a launch,
+    not before it, if there was an answer a short time ago: a user who is removed from a group of a
+    directory service has lost it for jobs that start 15 seconds later. Changes of /etc/passwd and
+    /etc/group take effect at the next job."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -55,8 +58,12 @@ class Directory:
     def known(self, order: LaunchOrder) -> Found | None:
         """Return the account and its groups, or None if they must be asked for."""
         known = self._known.get((order.uid, order.user))
-        if known is None or time.monotonic() - known[0] >= _FRESH_S or known[1] != _versions():
+        age_s = inf if known is None else time.monotonic() - known[0]
+        if known is None or age_s >= _GOOD_S or known[1] != _versions():
             return None
+        if age_s >= _FRESH_S:
+            with suppress(OSError):
+                self.ask(order, lambda problem: None)
         return known[2]
 
     def ask(
@@ -80,6 +87,10 @@ class Directory:
             found = found_in(answer, who[0])
         except (Denied, DirectoryFailed) as error:
             problem: Denied | DirectoryFailed | None = error
+            if who in self._known:
+                # Its groups are still to be asked for.
+                at_s, before, known = self._known[who]
+                self._known[who] = min(at_s, time.monotonic() - _GOOD_S), before, known
         else:
             problem, now_s = None, time.monotonic()
             self._known = {

@@ -161,6 +161,12 @@ class Directory:
             raise answers[0]
         return self._directory._known[uid, name][2]
 
+    def await_answers(self) -> None:
+        """Take the answers to what is asked beside launches."""
+        while self._directory._asked:
+            for chosen, _ in self._selector.select(WAIT_S):
+                chosen.data()
+
 
 @pytest.fixture
 def open_directory(tmp_path, forks_beside_threads) -> Iterator[Callable[..., Directory]]:
@@ -224,7 +230,7 @@ def test_a_launcher_asks_again_when_the_password_file_has_changed(
     passwd = tmp_path / "passwd"
     passwd.touch()
     monkeypatch.setattr(identity, "_FILES", (passwd,))
-    monkeypatch.setattr(identity, "_FRESH_S", 1000.0)
+    monkeypatch.setattr(identity, "_GOOD_S", 1000.0)
     directory = open_directory()
     assert directory.look_up(1001, "alice")[0] == alice()
     directory.says(user=["bob", *alice()[1:]])
@@ -237,7 +243,7 @@ def test_a_launcher_asks_again_when_the_password_file_has_changed(
 @as_root
 def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(open_directory, monkeypatch):
     """The C library says of a directory that does not answer only that there are no groups."""
-    monkeypatch.setattr(identity, "_FRESH_S", 0.0)
+    monkeypatch.setattr(identity, "_GOOD_S", 0.0)
     directory = open_directory()
     directory.says(groups=[1001, 50])
     assert directory.look_up(1001, "alice", 50)[1] == [1001, 50]
@@ -249,6 +255,24 @@ def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(open_direct
     # Who has known more asks for it, whatever group the job was submitted with.
     with pytest.raises(DirectoryFailed):
         directory.look_up(1001, "alice", 1001)
+
+
+@as_root
+def test_who_started_a_job_a_moment_ago_is_asked_for_beside_the_launch(open_directory, monkeypatch):
+    """Each first job after a second waited for a process that asks."""
+    monkeypatch.setattr(identity, "_FRESH_S", 0.0)
+    directory = open_directory()
+    directory.look_up(1001, "alice")
+    directory.says(user=list(alice("/bin/other")))
+    assert directory.look_up(1001, "alice")[0] == alice()
+    directory.await_answers()
+    assert directory.look_up(1001, "alice")[0] == alice("/bin/other")
+    directory.await_answers()
+    directory.says(user=["bob", *alice()[1:]])
+    assert directory.look_up(1001, "alice")[0] == alice("/bin/other")
+    directory.await_answers()
+    with pytest.raises(Denied, match="alice no longer has uid 1001"):
+        directory.look_up(1001, "alice")
 
 
 @as_root
