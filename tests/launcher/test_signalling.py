@@ -121,7 +121,7 @@ def sent() -> Sent:
 
 
 @pytest.fixture
-def signals(directory, sent) -> Signalling:
+def signals(directory, sent, clock) -> Signalling:
     place: Any = SimpleNamespace(
         signal=lambda key, attempt, *numbers: sent.extend(
             (key, signal.Signals(number).name) for number in numbers

@@ -200,14 +200,14 @@ def test_no_word_of_a_job_reaches_a_terminal_as_it_is(instance, users, homes):
     directory = home / evil.replace("/", "")
     directory.mkdir()
     os.chown(directory, attacker, -1)
+    refused = instance.drf("submit", "-n", evil, "--", "true", user=attacker, check=False)
+    assert (refused.returncode, "control character" in refused.stderr) == (1, True)
     ids = [
-        instance.submit("-n", evil, "--", evil, evil, user=attacker, cwd=directory),
-        instance.submit("-n", evil, "-o", f"{evil}/x", "--", "true", user=attacker, cwd=directory),
-        instance.submit("-n", evil, "--", "sh", "-c", "exit 3", evil, user=attacker, cwd=directory),
-        instance.submit(
-            "-n", evil, "--", "sh", "-c", "sleep 600", evil, user=attacker, cwd=directory
-        ),
-        instance.submit("-n", evil, "-c", "9", "--", evil, user=attacker, cwd=directory),
+        instance.submit("--", evil, evil, user=attacker, cwd=directory),
+        instance.submit("-o", f"{evil}/x", "--", "true", user=attacker, cwd=directory),
+        instance.submit("--", "sh", "-c", "exit 3", evil, user=attacker, cwd=directory),
+        instance.submit("--", "sh", "-c", "sleep 600", evil, user=attacker, cwd=directory),
+        instance.submit("-c", "9", "--", evil, user=attacker, cwd=directory),
     ]
     for job_id in ids[:3]:
         instance.wait_end(job_id)
