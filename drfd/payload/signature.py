@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 from stat import S_IFREG, S_ISVTX
 
-from drfd.linux.kernel_files import get, mounts
-
 try:
     # The same function without OpenSSL, which takes longer to load than everything else.
     from _blake2 import blake2b
@@ -121,12 +119,13 @@ def open_roots(directory: str) -> int:
 def _is_users_mount(device: int) -> bool:
     """Return whether the file system with this device number is a user's (mount.fuse3(8)): one may
     be mounted over the user's home directory, in a directory of root's. Raises OSError."""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    found = mounts(get("/proc/self/mountinfo"))
-    return any(
-        # Its point and its source may be named after what is looked for.
-        each.device == number
-        and each.filesystem.startswith("fuse")
-        and "user_id=0" not in each.options
-        for each in found
-    )
+    number = b"%d:%d" % (os.major(device), os.minor(device))
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        for line in mounts:
+            # Its point and its source, with blanks escaped, may be named after what is looked for.
+            before, _, after = line.rstrip(b"\n").partition(b" - ")
+            kinds = after.split(b" ")
+            is_same = before.split(b" ")[2] == number and kinds[0].startswith(b"fuse")
+            if is_same and b"user_id=0" not in kinds[-1].split(b","):
+                return True
+    return False

@@ -4,6 +4,7 @@ and which files a user's client takes for one."""
 
 import errno
 import fcntl
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -289,7 +290,7 @@ def test_a_file_of_a_file_system_that_a_user_has_mounted_is_no_key(
     what is looked for."""
     device = os.stat(key_file).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
-    mounts = [f"9 1 {number} / {mounted}\n"]
-    monkeypatch.setattr(signature, "get", lambda *_: mounts.pop())
+    mounts = [io.BytesIO(f"9 1 {number} / {mounted}\n".encode())]
+    monkeypatch.setattr(signature, "open", lambda *_: mounts.pop(), raising=False)
     assert (read_key(str(key_file)) is None) is is_users
     assert not mounts
