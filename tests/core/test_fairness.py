@@ -546,7 +546,8 @@ def test_after_the_clock_was_set_back_all_is_to_be_counted_again():
 
 def test_a_launch_that_was_put_off_uses_nothing():
     start, end = happened(ev.Launched, at_s=5), happened(ev.Exited, at_s=9)
-    assert list(stretches([start, end])) == [RunInterval(now(5).at_s, now(9).at_s)]
+    ran, over = stretches([start, end])
+    assert (ran, over.is_of_end) == (RunInterval(now(5).at_s, now(9).at_s), True)
     assert list(stretches([start])) == [RunInterval(now(5).at_s, None)]
     put_off = happened(ev.LaunchPostponed, at_s=6, not_before_s=int(now(7).at_s))
     assert list(stretches([start, put_off])) == []

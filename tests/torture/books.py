@@ -93,12 +93,23 @@ class Record:
     alone_until_s: int | None = None
     retries: int = 0
     outcome: Outcome | None = None
+    #: Whether nothing was left of it when it ended.
+    is_gone: bool = False
     #: Since when it gives back what it has, on the monotonic clock; each step counts anew.
     leaves_since_mono_s: float | None = None
 
     @property
     def key(self) -> tuple[int, int]:
         return -self.spec.priority, self.id
+
+    @property
+    def only_notifies(self) -> bool:
+        """Is nothing left of it but the notification of its owner?"""
+        notify, retry, outcome = self.spec.notify, self.spec.retry, self.outcome
+        if self.state != "CLEANING" or not self.is_gone or notify is None or outcome is None:
+            return False
+        tries = retry is not None and outcome in retry.on and self.retries < retry.times
+        return notify.wants(outcome) and not (tries and outcome is not Outcome.CANCELLED)
 
     @property
     def departure(self) -> str | None:
@@ -148,6 +159,9 @@ class Books:
         if job.state not in HOLDS:
             return {}
         found = amounts(job.spec.demand, rules.axes)
+        if job.only_notifies:
+            most = {"cores": 250, "memory": 256 << 20}
+            return {name: min(found[name], each) for name, each in most.items() if name in found}
         there = dict(rules.axes.instances)
         for name, names in job.instances.items():
             # What the machine has no more is nobody's share of it.
@@ -189,7 +203,7 @@ class Books:
         name, size = rules.axes.shared or ("", 0)
         free = Counter(dict.fromkeys(dict(rules.axes.instances).get(name, ()), size))
         for job in self.jobs.values():
-            if job.state in HOLDS:
+            if job.state in HOLDS and not job.only_notifies:
                 own = job.instances.get(name, ())
                 free.subtract(dict(zip(own, parts(job.spec.demand, (name, size)), strict=True)))
         return free
@@ -375,7 +389,7 @@ class Books:
             case ev.LaunchFailed():
                 self._move(job, event, "CLEANING", "STARTING", "RUNNING", "STOPPING")
                 job.freezing = False
-                job.outcome = event.outcome
+                job.outcome, job.is_gone = event.outcome, True
                 claim(
                     event.outcome in (job.stop, Outcome.LAUNCH_FAILED) or job.is_requeued,
                     "an end by another cause",
@@ -488,7 +502,7 @@ class Books:
         taken = Counter(
             (name, each)
             for other in self.jobs.values()
-            if other.state in HOLDS
+            if other.state in HOLDS and not other.only_notifies
             for name, names in other.instances.items()
             for each in names
         )
@@ -588,7 +602,7 @@ class Books:
     def _exit(self, job: Record, event: ev.Exited, turn: Turn) -> None:
         self._move(job, event, "CLEANING", "STARTING", "RUNNING", "SUSPENDED", "STOPPING")
         job.freezing = False
-        job.outcome = event.outcome
+        job.outcome, job.is_gone = event.outcome, event.gone
         claim(event.outcome is None or event.text, "it ends without a word", event)
         intents = {Outcome.CANCELLED, Outcome.TIMEOUT, Outcome.LIMIT_EXCEEDED}
         claim(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from drfd.core.fairness.share_tree import FairShare, WeekQuota, path_up
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, leaf_path, notice_demand
+from drfd.core.model.job import Job, JobState, leaf_path, notice_demand
 from drfd.core.model.resources import Axes, Resources
 
 #: A dominant share of 1, and a dominant-share-hour, in the units of the sums.
@@ -50,6 +50,8 @@ class RunInterval:
     demand: Resources | None = None
     #: Whether its owner was notified in that time, with a small part of the demand.
     is_notice: bool = False
+    #: Of the end, if the owner wants to know of this one.
+    is_of_end: bool = False
 
 
 def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
@@ -66,16 +68,22 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
                 pool = pool if event.pool is None else event.pool
                 demand = demand if event.demand is None else event.demand
             case ev.Launched() | ev.Resumed():
-                start_s = event.at_s
+                start_s, end_s = event.at_s, None
             case ev.LaunchPostponed():
                 # It has not started after all.
                 start_s = None
             case ev.Suspended() | ev.Exited() | ev.LaunchFailed():
                 if start_s is not None:
                     yield RunInterval(start_s, event.at_s, pool, demand)
-                start_s, end_s = None, event.at_s
-            case ev.Cleaned() if event.notice is not None and end_s is not None:
-                yield RunInterval(end_s, event.at_s, pool, demand, is_notice=True)
+                start_s = None
+                end_s = None if isinstance(event, ev.Suspended) else event.at_s
+            case ev.StopRequested() if end_s is not None:
+                # It is not tried again, so that this is its end.
+                end_s = event.at_s
+            case ev.Cleaned() if end_s is not None:
+                yield RunInterval(end_s, event.at_s, pool, demand, is_notice=True, is_of_end=True)
+                end_s = None
+            case ev.Requeued() | ev.Retried():
                 end_s = None
             case ev.OwnerNotified():
                 yield RunInterval(
@@ -85,6 +93,8 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
                 pass
     if start_s is not None:
         yield RunInterval(start_s, None, pool, demand)
+    elif end_s is not None:
+        yield RunInterval(end_s, None, pool, demand, is_notice=True, is_of_end=True)
 
 
 def is_plain(job: Job) -> bool:
@@ -100,6 +110,12 @@ def plain_stretch(job: Job) -> Iterator[RunInterval]:
     """Yield the time in which a plain job ran, if it has started."""
     if job.started_at is not None:
         yield RunInterval(job.started_at, job.ended_at)
+
+
+def _wants_end(job: Job) -> bool:
+    notify, outcome = job.spec.notify, job.outcome
+    is_over = job.state is JobState.ENDED or job.notifies_end
+    return is_over and notify is not None and outcome is not None and notify.wants(outcome)
 
 
 def _counted(job: Job) -> Resources | None:
@@ -165,7 +181,7 @@ class WeekUse:
         for each in found:
             leaf = job.spec.leaf if each.pool is None else leaf_path(each.pool, job.spec.user)
             paths = self._paths(leaf)
-            if not paths:
+            if not paths or (each.is_of_end and not _wants_end(job)):
                 continue
             demand = job.spec.demand if each.demand is None else each.demand
             share = self._share(notice_demand(demand) if each.is_notice else demand)
@@ -174,10 +190,6 @@ class WeekUse:
                 self._bank(paths, share, _ms(each.start_s), _ms(min(each.end_s, self._latest_s)))
             elif _counted(job) is not None:
                 self._open(job, share, min(each.start_s, self._latest_s))
-
-        if job.notifies_end and job.ended_at is not None and self._paths(job.spec.leaf):
-            share = self._share(notice_demand(job.spec.demand))
-            self._open(job, share, min(job.ended_at, self._latest_s))
 
     def note(self, job: Job, at_s: float) -> None:
         """Take account of an event at that Unix time that has changed the job."""
