@@ -17,7 +17,7 @@ from drfd.common import failpoints
 from drfd.launcher.protocol import Message
 from drfd.slurm.files import MORE_CONF
 from drfd.slurm.settings import GATE_FILE
-from launcher.rig import ROOT, WAIT_S, Asked, Controller, LauncherProcess, shell, until
+from launcher.rig import ROOT, WAIT_S, Asked, Controller, LauncherProcess, shell, state_of, until
 from slurm_cluster import PlainCluster, missing
 
 pytestmark = [
@@ -272,7 +272,9 @@ def test_a_submission_that_got_no_answer_is_found_and_not_repeated(slurm):
     (slurm.failpoints / "slurm.before-submission").write_text("stop")
     asked = job("echo once >> runs; sleep 1000", slurm.jobs)
     controller.launch(asked)
-    until("a stop", (slurm.failpoints / "slurm.before-submission.reached").exists)
+    reached = slurm.failpoints / "slurm.before-submission.reached"
+    # What continues it before it stands still has no effect.
+    until("a stop", lambda: reached.exists() and state_of(slurm.process.pid) == "T")
     slurm.cluster.stop_controller()
     try:
         os.kill(slurm.process.pid, signal.SIGCONT)
