@@ -404,9 +404,10 @@ def test_the_tour_works_unchanged_on_several_machines(clustered, cluster):
                 expected = plain(shown.replace("\nused  ", on_node), instance.work)
             case ["drf", "report"]:
                 rows = [line.split()[:2] for line in said.splitlines()]
-                assert [row for row in rows if row and row[0] in ("train", "fit")] == [
-                    ["train", "1"],
+                # The first is what has had more, which the clock decides.
+                assert sorted(row for row in rows if row and row[0] in ("train", "fit")) == [
                     ["fit", "4"],
+                    ["train", "1"],
                 ]
                 continue
             case ["drf", "submit", "-w", *_]:
