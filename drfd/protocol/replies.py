@@ -736,6 +736,8 @@ class BatchReply(TypedDict):
     kept: NotRequired[dict[str, str]]
     #: How many more of the named jobs were refused than are in `failed`.
     unnamed: NotRequired[int]
+    #: When the first of the jobs that were suspended is ended unless it is resumed, if it is.
+    ended_at: NotRequired[float]
     launcher_away_s: NotRequired[float | None]
     notices: NotRequired[list[CodeText]]
 

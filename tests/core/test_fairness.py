@@ -15,7 +15,13 @@ from msgspec import structs
 from core.worlds import CAROL, context, forecast, pass_of, pass_over
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
-from drfd.core.decisions.stimuli import CancelAsked, RemovedReport, ResumeAsked
+from drfd.core.decisions.stimuli import (
+    CancelAsked,
+    FrozenReport,
+    RemovedReport,
+    ResumeAsked,
+    SuspendAsked,
+)
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
@@ -602,9 +608,10 @@ def test_the_sums_are_those_of_a_count_step_by_step(seed, steps):
             counted.clear()
         for job in bench.ledger.jobs.values():
             most_attempts = max(most_attempts, job.attempt)
-            if job.state is JobState.RUNNING:
+            is_kept = job.state is JobState.SUSPENDED and job.held_by == job.spec.user
+            if job.state is JobState.RUNNING or is_kept:
                 share = max(
-                    Fraction(job.spec.demand.cores_milli, 9000),
+                    Fraction(0 if is_kept else job.spec.demand.cores_milli, 9000),
                     Fraction(job.spec.demand.memory_bytes, 18 * GIB),
                 )
                 for path in path_up(job.spec.leaf):
@@ -655,8 +662,12 @@ def _happen(bench: Bench, random: Random, at_s: float) -> None:
         actor, pool = random.choice([(ALICE, "lab"), (CAROL, "lab"), (BOB, ""), (ALICE, "free")])
         cores = random.choice((0.5, 1, 2))
         bench.submit(in_pool(actor, pool, cores, preemptible=True, time_limit_s=None), at_s=at_s)
-    elif kind == "suspend" and running:
-        bench.suspend(random.choice(running).id, by=ADMIN, at_s=at_s)
+    elif kind == "suspend" and (running or frozen):
+        job = random.choice(running + frozen)
+        owner = next(each for each in (ALICE, BOB, CAROL) if each.user == job.spec.user)
+        by = random.choice((ADMIN, owner))
+        bench.feed(SuspendAsked(now(at_s), job.id, by))
+        bench.feed(FrozenReport(now(at_s).at_s, job.id, job.attempt, mono_s=now(at_s).mono_s))
     elif kind == "resume" and frozen:
         bench.feed(ResumeAsked(now(at_s), random.choice(frozen).id, ADMIN))
     elif kind in ("finish", "preempt") and running:

@@ -77,6 +77,8 @@ class Record:
     is_never: bool = False
     not_before_s: int | None = None
     held_by: str | None = None
+    #: Since when its user keeps it from running, on the monotonic clock.
+    kept_mono_s: float | None = None
     instances: dict[str, tuple[str, ...]] = field(default_factory=dict)
     freezing: bool = False
     is_frozen: bool = False
@@ -411,6 +413,13 @@ class Books:
                         ran_s >= job.spec.time_limit_s - 0.001
                     )
                     claim(had, "it is stopped before its time is over", event, ran_s)
+                if "suspended" in event.text:
+                    most_s, since_s = turn.rules.max_suspended_s, job.kept_mono_s
+                    claim(job.is_frozen, "it is not suspended", event)
+                    claim(None not in (most_s, since_s), "nobody bounds its suspension", event)
+                    assert most_s is not None and since_s is not None
+                    kept_s = event.mono_s - since_s
+                    claim(kept_s >= most_s - 0.001, "its user may keep it longer", event, kept_s)
                 job.stop, job.freezing = event.outcome, False
                 job.is_requeued = event.outcome is None
                 job.stop_mono_s = job.stop_mono_s or event.mono_s
@@ -426,6 +435,9 @@ class Books:
                     self._be_victim(job, event, turn)
                 job.freezing = job.state == "RUNNING"
                 job.held_by = event.by
+                is_own = event.by == job.spec.user
+                claim(is_own == (event.kept_mono_s is not None), "whose suspension it is", event)
+                job.kept_mono_s = event.kept_mono_s
             case ev.Suspended():
                 self._move(job, event, "SUSPENDED", "RUNNING")
                 claim(job.freezing, "nobody wanted it frozen", event)
@@ -433,7 +445,7 @@ class Books:
                 job.counts_from_mono_s -= event.mono_s
             case ev.ResumeRequested():
                 claim(job.freezing or job.state == "SUSPENDED", "it is not suspended", event)
-                job.held_by = None
+                job.held_by = job.kept_mono_s = None
             case ev.Resumed():
                 claim(job.held_by is None, "it goes on though somebody keeps it", event)
                 self._may_have(job, event, turn)
@@ -625,7 +637,7 @@ class Books:
         self._move(job, event, "PENDING", "CLEANING")
         job.instances, job.outcome, job.stop = {}, None, None
         job.is_requeued = job.freezing = job.is_frozen = False
-        job.held_by = job.not_before_s = job.stop_mono_s = None
+        job.held_by = job.kept_mono_s = job.not_before_s = job.stop_mono_s = None
         job.is_postponed, job.alone_until_s = False, None
 
     def _end(self, job: Record, outcome: Outcome) -> None:

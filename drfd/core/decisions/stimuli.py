@@ -226,8 +226,10 @@ class SuspendAsked(JobAsked):
             )
         if job.held_by is not None and not self.outweighs(job):
             return []
-        by, at_s = self.actor.user, self.now.at_s
-        return [ev.SuspendRequested(job.id, at_s, by=by, text=f"suspended by {by}")]
+        by, now = self.actor.user, self.now
+        since_s = None if self.actor.is_admin else now.mono_s
+        text = f"suspended by {by}"
+        return [ev.SuspendRequested(job.id, now.at_s, by=by, text=text, kept_mono_s=since_s)]
 
 
 class ResumeAsked(JobAsked):
@@ -602,7 +604,7 @@ class IdsSeen(Stimulus):
 
 @dataclass(frozen=True, slots=True)
 class Tick(Stimulus):
-    """Time has passed, so wall-time limits and grace times are checked."""
+    """Time has passed, so wall-time limits, suspensions and grace times are checked."""
 
     now: Now
     heard: Heard = field(default_factory=Heard)
@@ -611,11 +613,14 @@ class Tick(Stimulus):
         found: list[ev.Event] = []
         at_s, mono_s = self.now.at_s, self.now.mono_s
         for job in ledger.allocated_jobs():
-            due_mono_s = ends.deadline_mono_s(job, rules.grace_s, self.heard.since_mono_s(job.node))
+            due_mono_s = ends.deadline_mono_s(job, rules, self.heard.since_mono_s(job.node))
             if due_mono_s is None or due_mono_s > mono_s:
                 continue
             if job.state is JobState.STOPPING:
                 found.append(ev.Escalated(job.id, at_s))
+            elif job.state is JobState.SUSPENDED:
+                text = ends.kept_text(rules.max_suspended_s or 0)
+                found += stop(job, self.now, Outcome.LIMIT_EXCEEDED, text)
             elif ends.is_timed_out(job, mono_s):
                 found += stop(job, self.now, Outcome.TIMEOUT, ends.timeout_text(job))
             else:

@@ -1,9 +1,9 @@
 """Quotas of a week: how many dominant-share-hours nodes have used, and which quotas are used up.
 
 A job that holds the whole of its dominant resource uses one in an hour. It counts from its start to
-its end without suspended times, by the present capacity; the notification of its owner counts with
-what it may use. Sums are of integers (shares in billionths, times in milliseconds), so they do not
-depend on the order.
+its end, by the present capacity: while its user keeps it suspended with what it keeps, in other
+suspended times not at all; the notification of its owner counts with what it may use. Sums are of
+integers (shares in billionths, times in milliseconds), so they do not depend on the order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from drfd.core.fairness.share_tree import FairShare, WeekQuota, path_up
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, leaf_path, notice_demand
+from drfd.core.model.job import Job, JobState, kept_demand, leaf_path, notice_demand
 from drfd.core.model.resources import Axes, Resources
 
 #: A dominant share of 1, and a dominant-share-hour, in the units of the sums.
@@ -50,6 +50,8 @@ class RunInterval:
     demand: Resources | None = None
     #: Whether its owner was notified in that time, with a small part of the demand.
     is_notice: bool = False
+    #: Whether its user kept it suspended in that time.
+    is_kept: bool = False
     #: Of the end, if the owner wants to know of this one.
     is_of_end: bool = False
 
@@ -60,6 +62,7 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
     end_s: float | None = None
     pool: str | None = None
     demand: Resources | None = None
+    is_frozen = keeps = False
     for event in events:
         match event:
             case ev.Submitted() | ev.ArraySubmitted():
@@ -69,14 +72,24 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
                 demand = demand if event.demand is None else event.demand
             case ev.Launched() | ev.Resumed():
                 start_s, end_s = event.at_s, None
+                is_frozen = keeps = False
             case ev.LaunchPostponed():
                 # It has not started after all.
                 start_s = None
-            case ev.Suspended() | ev.Exited() | ev.LaunchFailed():
+            case ev.SuspendRequested() | ev.ResumeRequested():
+                keeps = isinstance(event, ev.SuspendRequested) and event.kept_mono_s is not None
+                if is_frozen:
+                    if start_s is not None:
+                        yield RunInterval(start_s, event.at_s, pool, demand, is_kept=True)
+                    start_s = event.at_s if keeps else None
+            case ev.Suspended():
                 if start_s is not None:
                     yield RunInterval(start_s, event.at_s, pool, demand)
-                start_s = None
-                end_s = None if isinstance(event, ev.Suspended) else event.at_s
+                start_s, is_frozen = event.at_s if keeps else None, True
+            case ev.Exited() | ev.LaunchFailed():
+                if start_s is not None:
+                    yield RunInterval(start_s, event.at_s, pool, demand, is_kept=is_frozen)
+                start_s, end_s = None, event.at_s
             case ev.StopRequested() if end_s is not None:
                 # It is not tried again, so that this is its end.
                 end_s = event.at_s
@@ -92,7 +105,7 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
             case _:
                 pass
     if start_s is not None:
-        yield RunInterval(start_s, None, pool, demand)
+        yield RunInterval(start_s, None, pool, demand, is_kept=is_frozen)
     elif end_s is not None:
         yield RunInterval(end_s, None, pool, demand, is_notice=True, is_of_end=True)
 
@@ -122,8 +135,11 @@ def _counted(job: Job) -> Resources | None:
     """Return the demand that counts now, or None."""
     if job.notifies_end:
         return notice_demand(job.spec.demand)
-    runs = job.started_at is not None and job.ended_at is None and job.suspended_at is None
-    return job.spec.demand if job.is_allocated and runs else None
+    if not job.is_allocated or job.started_at is None or job.ended_at is not None:
+        return None
+    if job.suspended_at is None:
+        return job.spec.demand
+    return None if job.kept_since is None else kept_demand(job.spec.demand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +200,11 @@ class WeekUse:
             if not paths or (each.is_of_end and not _wants_end(job)):
                 continue
             demand = job.spec.demand if each.demand is None else each.demand
-            share = self._share(notice_demand(demand) if each.is_notice else demand)
+            if each.is_notice:
+                demand = notice_demand(demand)
+            elif each.is_kept:
+                demand = kept_demand(demand)
+            share = self._share(demand)
             # After the clock was set back, both times may be in the future.
             if each.end_s is not None:
                 self._bank(paths, share, _ms(each.start_s), _ms(min(each.end_s, self._latest_s)))

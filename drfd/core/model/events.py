@@ -27,6 +27,7 @@ from drfd.core.model.job import (
     Dependency,
     Job,
     JobSpec,
+    Now,
     Outcome,
     Postponed,
     Stop,
@@ -333,6 +334,8 @@ class SuspendRequested(JobEvent, frozen=True, kw_only=True):
     #: The user who must resume it, or None if drfd resumes it as soon as there is room.
     by: str | None
     text: str
+    #: Of a user who is no administrator, the time from which the longest suspension is measured.
+    kept_mono_s: float | None = None
     # It runs until the freeze is reported.
     moves = _from(S.RUNNING, S.SUSPENDED)
 
@@ -340,6 +343,7 @@ class SuspendRequested(JobEvent, frozen=True, kw_only=True):
         return replace(
             job,
             held_by=self.by,
+            kept_since=None if self.kept_mono_s is None else Now(self.at_s, self.kept_mono_s),
             preemptions=job.preemptions + (self.by is None),
             freezing=job.freezing or job.state is S.RUNNING,
         )
@@ -352,7 +356,7 @@ class ResumeRequested(JobEvent, frozen=True, kw_only=True):
     moves = SuspendRequested.moves
 
     def changed(self, job: Job) -> Job:
-        return replace(job, held_by=None)
+        return replace(job, held_by=None, kept_since=None)
 
 
 class Suspended(JobEvent, frozen=True, kw_only=True):

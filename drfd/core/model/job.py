@@ -128,7 +128,8 @@ class Outcome(StrEnum):
     TIMEOUT = "TIMEOUT"
     #: It needed more memory than it had declared, or the machine ran out of memory.
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    #: It exceeded `--output-max`, the declared memory of a GPU, or a rate that is only measured.
+    #: It exceeded `--output-max`, the declared memory of a GPU, a rate that is only measured, or
+    #: the time for which its user may keep it suspended.
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     #: Its program could not be started.
     LAUNCH_FAILED = "LAUNCH_FAILED"
@@ -231,6 +232,11 @@ class Notify:
 
     def wants(self, outcome: Outcome) -> bool:
         return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
+
+
+def kept_demand(demand: Resources) -> Resources:
+    """Return what a suspended job of this demand keeps: all but cores and rates."""
+    return structs.replace(demand, cores_milli=0, read_bps=0, write_bps=0, disks=())
 
 
 def notice_demand(demand: Resources) -> Resources:
@@ -494,6 +500,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cgroup: str | None = None
     #: Name of the user who keeps the job HELD or SUSPENDED.
     held_by: str | None = None
+    #: Since when its user, who is no administrator, keeps it suspended, or None.
+    kept_since: Now | None = None
     #: Number of times that it was stopped or frozen for another job.
     preemptions: int = 0
     #: Whether a freeze has been requested and not reported yet.

@@ -351,11 +351,12 @@ class Engine:
             )
 
     def due_s(self) -> float | None:
-        """Return in how many seconds a turn is due by time alone, or None: when a wall-time limit
-        or grace time ends, a begin time comes, postponed launches are due, or a rest is over."""
-        now, grace_s, heard = self.clock(), self.rules.grace_s, self.heard
+        """Return in how many seconds a turn is due by time alone, or None: when a wall-time limit,
+        a grace time or the longest suspension ends, a begin time comes, postponed launches are due,
+        or a rest is over."""
+        now, heard = self.clock(), self.heard
         dues = (
-            deadline_mono_s(job, grace_s, heard.since_mono_s(job.node))
+            deadline_mono_s(job, self.rules, heard.since_mono_s(job.node))
             for job in self.ledger.allocated_jobs()
         )
         delays = [due - now.mono_s for due in dues if due is not None]
