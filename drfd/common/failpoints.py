@@ -32,7 +32,8 @@ LAUNCHER = (
 )
 RUNNER = (
     *("runner.before-child", "runner.before-launched-record", "runner.after-launched-record"),
-    *("runner.after-exec", "runner.before-end-record", "runner.after-end-record"),
+    *("runner.before-exec", "runner.after-exec"),
+    *("runner.before-end-record", "runner.after-end-record"),
 )
 #: The process that notifies the owner of a job.
 NOTIFIER = ("notifier.before-mark", "notifier.after-mark", "notifier.before-record")

@@ -384,7 +384,8 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	 * it, with rights. */
 	if (!(plan->flags & TELLS_START))
 		drop_rest(plan), start.wait.has_dropped = 1;
-	reach("runner.before-exec");
+	if (!start.is_notice)
+		reach("runner.before-exec");
 	said = await_exec(&start, launched_fd);
 	if (said != '\0')
 		fail_start(&start, said);
