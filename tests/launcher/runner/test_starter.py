@@ -1,7 +1,6 @@
 """The compiled program that begins jobs' processes: used only where nobody else can have written
 it; it reports or ends whatever it is given."""
 
-import argparse
 import errno
 import fcntl
 import json
@@ -20,7 +19,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drfd.launcher import main
 from drfd.launcher.accounts import DirectoryFailed
 from drfd.launcher.confinement.interface import CgroupSetting, Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
@@ -40,7 +38,6 @@ from drfd.launcher.runner.starter.sources import (
 from drfd.linux import syscalls
 from drfd.payload import unpack
 from launcher.rig import Asked, order, python
-from starters import VARIABLE
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
 
@@ -149,17 +146,6 @@ def test_a_program_of_other_sources_is_not_used(tmp_path):
         file.write("/* changed */\n")
     compile_starter(tmp_path / "drfd-starter", directory=tmp_path)
     assert "of other sources" in refused(tmp_path / "drfd-starter")
-
-
-@pytest.mark.slow
-def test_only_a_launcher_under_test_takes_the_word_of_its_environment(starter, monkeypatch):
-    monkeypatch.setattr(main, "open_starter", lambda *named: ("opened", *named))
-    monkeypatch.setenv(VARIABLE, str(starter))
-    assert main._starter(argparse.Namespace(failpoints=None)) == ("opened",)
-    tested = argparse.Namespace(failpoints="/run/failpoints")
-    assert main._starter(tested) == ("opened", starter)
-    monkeypatch.delenv(VARIABLE)
-    assert main._starter(tested) == ("opened",)
 
 
 # -- the program by itself ----------------------------------------------------------------
