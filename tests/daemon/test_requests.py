@@ -1012,7 +1012,8 @@ def no_full_collections() -> Iterator[None]:
 @pytest.mark.slow
 async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, no_full_collections):
     """Each verb is asked about as much as there is. What counts is the processor time between two
-    rounds of the loop, from the text of the request to that of the reply."""
+    rounds of the loop, from the text of the request to that of the reply: less than it takes at
+    that moment to write three lines about each job, and far less than to show all in one go."""
     desk = make_desk(ready=False, by=rules(max_waiting_per_user=200_000))
     engine = desk.shell.engine
     # Elsewhere a desk makes reports in the process of the test.
@@ -1047,7 +1048,13 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, n
     snapshots = SnapshotFeed(
         Overview(engine, Lookup(engine, desk.requests.meter), desk.requests.curves)
     )
-    pauses: dict[str, float] = {}
+    pauses: dict[str, tuple[float, float]] = {}
+
+    def all_s() -> float:
+        since_s = time.thread_time()
+        for each in asked * 3:
+            json.dumps([each.spec.name, each.spec.user, each.held])
+        return time.thread_time() - since_s
 
     async def answer(line: bytes) -> None:
         request = msg.decode_request(line)
@@ -1071,15 +1078,16 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, n
     for verb, fields in requests.items():
         line = json.dumps({"v": 1, "op": verb, **fields}).encode()
         answering = asyncio.create_task(answer(line))
+        before_s = all_s()
         longest_s, since_s = 0.0, time.thread_time()
         while not answering.done():
             await asyncio.sleep(0)
             now_s = time.thread_time()
             longest_s, since_s = max(longest_s, now_s - since_s), now_s
         await answering
-        pauses[verb] = longest_s
+        pauses[verb] = longest_s, max(before_s, all_s())
     desk.shell.host.take()
-    assert not {verb: pause_s for verb, pause_s in pauses.items() if pause_s > 0.05}
+    assert not {verb: found for verb, found in pauses.items() if found[0] > found[1]}
 
 
 SETTING = (
