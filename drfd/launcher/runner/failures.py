@@ -43,6 +43,9 @@ _UNSEEN = (
 )
 _HUNG = "entering its directory and opening its output files"
 _NO_SPACE = "it could not be given a /tmp of its own"
+_OVERWRITTEN = (
+    "drfd found its own memory overwritten, and began nothing: report this fault of drfd's"
+)
 _NO_TERMINAL = "the terminal that waited for this job is gone"
 #: What a job's own process could not do. Every user can see why a job waits, so these sentences
 #: name none of its files.
@@ -95,6 +98,8 @@ def of_root(report: bytes) -> Record:
             return failure(_no_keyring(why), None)
         case "unseen":
             return failure(f"{_UNSEEN} ({why})", None)
+        case "stack":
+            return failure(_OVERWRITTEN, None)
         case "hung":
             return failure(f"{_HUNG} took longer than {what} s", None)
     short = shortage_of(error, MACHINE)
@@ -162,6 +167,7 @@ def _sentence(step: str, number: int, what: str, created: Record) -> str:
     late = "timed out" if number == errno.ETIMEDOUT else f"[Errno {number}] {why}"
     no_interpreter = f"the script {what} names an interpreter in its first line that is not there"
     return {
+        "stack": _OVERWRITTEN,
         "setting": f"it could not be set up: {why}",
         "regained": identity.REGAINED,
         "keyring": _no_keyring(why),
