@@ -778,8 +778,8 @@ def test_each_tells_its_options(drf, daemon, name):
 
 
 @pytest.mark.slow
-def test_srun_starts_the_tasks_of_a_step(spawn, finish):
-    env = {"DRF_JOB_ID": "7", "SLURM_NTASKS": "2"}
+def test_srun_starts_the_tasks_of_a_step(spawn, finish, tmp_path):
+    env = {"DRF_JOB_ID": "7", "SLURM_NTASKS": "2", "XDG_STATE_HOME": str(tmp_path)}
     say = ("sh", "-c", "echo $SLURM_PROCID of $SLURM_NTASKS; exit $SLURM_PROCID")
     result = finish(spawn("srun", *say, env=env))
     assert (result.code, sorted(result.out.splitlines())) == (1, ["0 of 2", "1 of 2"])

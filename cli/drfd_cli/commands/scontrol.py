@@ -16,7 +16,7 @@ from drfd.common.errors import Refused
 from drfd.common.indices import MAX_TASKS
 from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.commands.slurm_names import known_jobs, lines_of
+from drfd_cli.commands.slurm_names import known_jobs, steps_of
 from drfd_cli.options import connect
 from drfd_cli.slurm import data, fields, known
 from drfd_cli.slurm.batch_script import host_name
@@ -162,7 +162,7 @@ def _show_step(names: list[str], found: Found) -> None:
     client = connect()
     ids = parse_ids(",".join(name.partition(".")[0] for name in names)) if names else []
     jobs = known_jobs(client, {"states": ["RUNNING", "SUSPENDED"]}, ids)
-    steps = [step for job in jobs for step in lines_of(job, []) if "step" in step]
+    steps = [step for job in jobs for step in steps_of(job, [])]
     labels = {fields.NAMES["jobid"][2](step): step for step in steps}
     for label, step in labels.items():
         if not names or {label, label.partition(".")[0]} & set(names):
@@ -172,7 +172,8 @@ def _show_step(names: list[str], found: Found) -> None:
                 f"StepId={label} UserId={step['uid']} StartTime={since} TimeLimit={limit}",
                 f"State={fields.SIGNS['T'][1](step)} Partition={fields.pool(step)} "
                 f"NodeList={host_name()}",
-                f"Nodes=1 CPUs={fields.cpus(step)} Tasks=1 Name={output.clean(step['step'])} "
+                f"Nodes=1 CPUs={fields.cpus(step)} Tasks={step.get('tasks_of_step', 1)} "
+                f"Name={output.clean(step['step_name'])} "
                 "Network=(null)",
                 f"TRES={fields.NAMES['alloctres'][2](step)}",
             ], found)  # fmt: skip

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 PROGRAM = HERE / "drfd-starter"
 SOURCES = (
     *("starter.c", "calls.h", "texts.h", "plan.h", "record.h", "root.h", "user.h"),
-    *("script.h", "wait.h", "start.h"),
+    *("script.h", "wait.h", "start.h", "step.h"),
 )
 #: Architectures whose system calls calls.h knows, by the number in a program's header (elf(5)).
 MACHINES = {62: "x86_64", 183: "aarch64"}
