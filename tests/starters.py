@@ -8,7 +8,9 @@ import tempfile
 from pathlib import Path
 
 from drfd.launcher.runner.starter.sources import FLAGS, PROGRAM, NotCompiled, compile_starter
-from failing import VARIABLE
+
+#: Names the program that a launcher with failpoints uses.
+VARIABLE = "DRFD_TESTED_STARTER"
 
 
 @functools.cache

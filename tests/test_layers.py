@@ -94,24 +94,22 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "__main__": {"main"},
     },
     "drfd.launcher": {
+        "settings": set(),
         "protocol": set(),
         "attempt_files": set(),
         "system": {"attempt_files"},
-        "accounts": {"system"},
-        "settings": {"accounts"},
         "confinement": {"protocol", "system", "attempt_files"},
-        "runner": {"protocol", "system", "attempt_files", "confinement", "accounts"},
+        "runner": {"protocol", "system", "attempt_files", "confinement"},
         "port": {"protocol"},
-        "signatures": {"protocol", "attempt_files", "accounts"},
+        "signatures": {"protocol", "attempt_files", "system"},
         "signalling": {"protocol", "attempt_files", "confinement"},
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
-            "accounts",
         },
         "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "notices", "gpu_meter", "accounts"),
+            *("signatures", "signalling", "notices", "gpu_meter"),
         },
         "startup": {"port", "settings"},
         "main": {
@@ -120,7 +118,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "slurm": {
             *("settings", "protocol", "system", "attempt_files", "runner", "port", "signatures"),
-            *("startup", "accounts"),
+            "startup",
         },
         "__main__": {"main"},
     },
