@@ -126,6 +126,8 @@ class Forecast:
                     certainty = least_certain((certainty, Certainty.UNKNOWN))
                 if left.pop(job_id, None) is not None:
                     yield job_id, self.now.at_s, certainty
+                    if not left:
+                        return
                 self._expect_end(self.ledger.jobs[job_id], ends)
             next_s = self._next_s(ends)
             if next_s == inf:
