@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+from drfd.common.errors import printable
 from drfd.core.model.resources import Resources
 from drfd.core.scheduling.kept_free import OutsideUse
 from drfd.daemon.monitoring.meter import Meter, Owners
@@ -65,7 +66,7 @@ class OutsideUsers:
             # Niced processes get only time that no other wants.
             ticks = 0 if int(words[16]) > 0 else int(words[11]) + int(words[12])
             found[int(name)] = _Process(
-                uid, _plain(program), words[19], ticks, int(words[21]) * _PAGE_BYTES
+                uid, printable(program), words[19], ticks, int(words[21]) * _PAGE_BYTES
             )
         return found
 
@@ -103,7 +104,3 @@ class OutsideUsers:
         except OSError:
             return []
         return [line.split(":", 2)[2] for line in lines]
-
-
-def _plain(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)
