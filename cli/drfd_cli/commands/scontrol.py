@@ -135,7 +135,7 @@ def _show_job(names: list[str], found: Found) -> None:
     client = connect()
     jobs = list(_jobs(client, parse_ids(",".join(names)) if names else []))
     if data.is_asked(found):
-        data.show(found, client.request("hello")["user"], jobs=list(map(data.job_object, jobs)))
+        data.show(found, client, jobs=list(map(data.job_object, jobs)))
         return
     if not jobs:
         click.echo("No jobs in the system")
@@ -231,7 +231,7 @@ def _show_node(names: list[str], found: Found) -> None:
         raise Refused("no-node", f"there is no node {unknown[0]}; this is {machine.name}")
     if data.is_asked(found):
         shown = data.node_object(machine, partitions(client))
-        data.show(found, client.request("hello")["user"], nodes=[shown])
+        data.show(found, client, nodes=[shown])
         return
     used_bytes = machine.memory_bytes - machine.free_memory_bytes
     lines = [
@@ -253,11 +253,10 @@ def _show_partition(names: list[str], found: Found) -> None:
     shown = [name for name in partitions(client) if not names or name in parts(names)]
     if data.is_asked(found):
         told = [data.partition_object(machine, name) for name in shown]
-        data.show(found, client.request("hello")["user"], partitions=told)
+        data.show(found, client, partitions=told)
         return
     for name in shown:
         is_usual = "YES" if name == MAIN else "NO"
-        tres = f"cpu={machine.cpus},mem={machine.memory_bytes >> 20}M,node=1"
         _print([
             f"PartitionName={name}",
             "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
@@ -270,7 +269,7 @@ def _show_partition(names: list[str], found: Found) -> None:
             f"State=UP TotalCPUs={machine.cpus} TotalNodes=1 SelectTypeParameters=NONE",
             "JobDefaults=(null)",
             "DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED",
-            f"TRES={tres}",
+            f"TRES={machine.tres}",
         ], found)  # fmt: skip
 
 
@@ -280,7 +279,7 @@ def _show_reservation(names: list[str], found: Found) -> None:
     shown = [each for each in windows if not names or each["name"] in names]
     if data.is_asked(found):
         told = list(map(data.reservation_object, shown))
-        data.show(found, client.request("hello")["user"], reservations=told)
+        data.show(found, client, reservations=told)
         return
     for each in shown:
         _print([" ".join(f"{key}={value}" for key, value in as_reservation(each).items())], found)
@@ -298,7 +297,7 @@ def _show_license(names: list[str], found: Found) -> None:
         if ":" not in name and name != "gpu" and (not names or name in names)
     ]  # fmt: skip
     if data.is_asked(found):
-        data.show(found, client.request("hello")["user"], licenses=shown)
+        data.show(found, client, licenses=shown)
         return
     for row in shown:
         name, *rest = (f"{key}={'no' if value is False else value}" for key, value in row.items())

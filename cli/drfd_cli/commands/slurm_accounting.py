@@ -16,7 +16,7 @@ from drfd.common.units import MAIN
 from drfd_cli import output
 from drfd_cli.commands.slurm_names import columns, known_jobs, lines_of, print_table
 from drfd_cli.options import connect
-from drfd_cli.slurm import fields, known, lookup
+from drfd_cli.slurm import data, fields, known, lookup
 from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.grammar import (
     SACCTMGR,
@@ -43,7 +43,7 @@ def _print_rows(
 
 
 def _refuse_json(found: Mapping[str, object], name: str) -> None:
-    if not {"json", "yaml"}.isdisjoint(found):
+    if data.is_asked(found):
         raise click.UsageError(f"{name} has no --json and no --yaml here")
 
 
@@ -107,14 +107,14 @@ def _rows(client: Connection, entity: str) -> list[dict[str, str]]:
             }]  # fmt: skip
         case "cluster":
             machine = lookup.read_machine(client)
-            tres = f"cpu={machine.cpus},mem={machine.memory_bytes >> 20}M,node=1"
             return [{
                 **usual, "Name": host_name(), "ControlHost": host_name(), "ControlPort": "0",
-                "RPC": "0", "Share": "1", "TRES": tres, "NodeCount": "1", "NodeNames": host_name(),
+                "RPC": "0", "Share": "1", "TRES": machine.tres,
+                "NodeCount": "1", "NodeNames": host_name(),
             }]  # fmt: skip
         case "tres":
             gres = [f"gres/{name}" for name in client.request("shares")["capacity"]["gres"]]
-            ids = {"cpu": 1, "mem": 2, "node": 4} | dict(zip(gres, range(1001, 2001), strict=False))
+            ids = data.TRES_IDS | dict(zip(gres, range(1001, 2001), strict=False))
             return [
                 {"Type": kind, "Name": name, "ID": str(number)}
                 for (kind, _, name), number in ((each.partition("/"), ids[each]) for each in ids)

@@ -302,7 +302,7 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
     order = found.get("sort", ["S" if "start" in found else ""])[-1]
     jobs = fields.sorted_by(order, jobs)
     if data.is_asked(found):
-        data.show(found, client.request("hello")["user"], jobs=list(map(data.job_object, jobs)))
+        data.show(found, client, jobs=list(map(data.job_object, jobs)))
         return 0
     signs = dict(fields.SIGNS)
     if "steps" in found:
@@ -448,7 +448,7 @@ def sacct(words: list[str]) -> int:
     jobs = _wanted(sorted(before, key=itemgetter("id")), users, states, found)
     if data.is_asked(found):
         told = [data.accounted(job, list(lines_of(job, []))[1:]) for job in jobs]
-        data.show(found, client.request("hello")["user"], jobs=told)
+        data.show(found, client, jobs=told)
         return 0
     if "allocations" not in found:
         jobs = [line for job in jobs for line in lines_of(job, steps)]
@@ -544,7 +544,9 @@ def scancel(words: list[str]) -> int:
     if asks or chosen or (ids and (name or user or states)):
         # The daemon takes either ids or filters of its own.
         jobs = [job for job in _meant(client, select) if passes(job)]
-        jobs = [job for job in jobs if not partitions or not _names_of(job).isdisjoint(partitions)]
+        if partitions:
+            names = {*partitions}
+            jobs = [job for job in jobs if names & {fields.pool(job), *lookup.pool_names(job)}]
         if not jobs and "quiet" not in found:
             output.say("scancel: there is no such job")
         confirmed = [job for job in jobs if not asks or _is_confirmed(job)]
@@ -571,11 +573,6 @@ def scancel(words: list[str]) -> int:
 
 #: Options of scancel that choose among jobs, and that the daemon does not know.
 _CHOOSING = ("partition", "account", "nodelist", "qos", "reservation")
-
-
-def _names_of(job: Mapping[str, Any]) -> set[str]:
-    """Return the names of the job's partition."""
-    return {fields.pool(job), job["pool"], job["pool"].removeprefix("root.")}
 
 
 def _jobs_of_others(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -662,7 +659,7 @@ def _list_machine(found: Mapping[str, list[str]]) -> int:
         usual, names = "%20E %9u %19H %N", names[:1]
     if data.is_asked(found):
         told = [data.sinfo_object(machine, name) for name in names if is_meant]
-        data.show(found, client.request("hello")["user"], sinfo=told)
+        data.show(found, client, sinfo=told)
         return 0
     signs = lookup.NODE_SIGNS
     asked = _format(found, usual, lookup.NODE_WORDS, signs)

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from drfd.client.connection import Connection
 from drfd.common.signals import name_of
 from drfd_cli.slurm import fields
 from drfd_cli.slurm.batch_script import host_name
@@ -67,7 +68,7 @@ def _merged(whole: Object, values: Object) -> Object:
 # -- jobs --------------------------------------------------------------------------------------
 
 #: The numbers that Slurm's accounting has for kinds of resources, from 1001 on for others.
-_TRES_IDS = {"cpu": 1, "mem": 2, "node": 4}
+TRES_IDS = {"cpu": 1, "mem": 2, "node": 4}
 
 
 def _common(job: fields.View) -> Object:
@@ -149,7 +150,7 @@ def _tres(job: fields.View) -> list[Object]:
 
 def _resource(kind: str, count: int) -> Object:
     kind, _, name = kind.partition("/")
-    return {"type": kind, "name": name, "id": _TRES_IDS.get(kind, 1001), "count": int(count)}
+    return {"type": kind, "name": name, "id": TRES_IDS.get(kind, 1001), "count": int(count)}
 
 
 def _times(job: fields.View) -> Object:
@@ -244,7 +245,7 @@ def partition_object(machine: NodeInfo, name: str) -> Object:
     return _shape("partition", {
         "cpus": {"total": machine.cpus}, "maximums": {"nodes": number(1)}, "name": name,
         "nodes": {"configured": machine.name},
-        "tres": {"configured": f"cpu={machine.cpus},mem={machine.memory_bytes >> 20}M,node=1"},
+        "tres": {"configured": machine.tres},
     })  # fmt: skip
 
 
@@ -290,13 +291,14 @@ def is_asked(found: Mapping[str, object]) -> bool:
     return "json" in found or "yaml" in found
 
 
-def show(found: Mapping[str, object], user: str, **objects: list[Object]) -> None:
+def show(found: Mapping[str, object], client: Connection, **objects: list[Object]) -> None:
     """Print what `--json` or `--yaml` asks for, with what else Slurm tells."""
     version = dict(zip(("major", "minor", "micro"), SLURM_VERSION.split("."), strict=True))
     told: Object = {
         **objects, **dict.fromkeys(("last_backfill", "last_update"), number(time.time())),
         "meta": _shape("meta", {
-            "client": {"user": user}, "command": [click.get_current_context().info_name or ""],
+            "client": {"user": client.request("hello")["user"]},
+            "command": [click.get_current_context().info_name or ""],
             "slurm": {"version": version, "release": SLURM_VERSION, "cluster": host_name()},
         }),
         "errors": [], "warnings": [],

@@ -76,6 +76,12 @@ def user_names(client: Connection, words: Iterable[str]) -> list[str]:
     return found
 
 
+def pool_names(job: Mapping[str, Any]) -> set[str]:
+    """Return the names by which the job's pool can be meant."""
+    path: str = job["pool"]
+    return {path, path.removeprefix("root."), path.rsplit(".", 1)[-1]}
+
+
 def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
     """Return a test of jobs for the options that name names, partitions, accounts and the like."""
 
@@ -92,7 +98,7 @@ def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
     licenses, groups = words("licenses"), words("gid", "group")
 
     def passes(job: Mapping[str, Any]) -> bool:
-        own = {job["pool"], job["pool"].removeprefix("root."), job["pool"].rsplit(".", 1)[-1]}
+        own = pool_names(job)
         return (
             is_here
             and (not names or job["name"] in names)
@@ -177,6 +183,10 @@ class NodeInfo:
     since_s: float | None
     #: What processes outside drfd use of the cores that jobs could have.
     outside: int
+
+    @property
+    def tres(self) -> str:
+        return f"cpu={self.cpus},mem={self.memory_bytes >> 20}M,node=1"
 
     @property
     def load(self) -> float:
