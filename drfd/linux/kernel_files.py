@@ -44,6 +44,13 @@ def word_in(path: str) -> str:
         return ""
 
 
+def cgroups_of(directory: str) -> list[str]:
+    """Return the different paths in the hierarchies of cgroups of the process with this directory
+    in /proc; none if it is gone."""
+    lines = word_in(f"{directory}/cgroup").split("\n")
+    return sorted({line.split(":", 2)[2] for line in lines if ":/" in line})
+
+
 class Mount(NamedTuple):
     point: str
     #: The directory of its file system that is mounted.

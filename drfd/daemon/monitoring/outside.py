@@ -11,6 +11,7 @@ from drfd.common.errors import printable
 from drfd.core.model.resources import Resources
 from drfd.core.scheduling.kept_free import OutsideUse
 from drfd.daemon.monitoring.meter import Meter, Owners
+from drfd.linux.kernel_files import cgroups_of
 from drfd.linux.user_database import LocalAccounts
 
 #: Seconds between two looks at all processes.
@@ -86,7 +87,7 @@ class OutsideUsers:
         owners = Owners(self._meter)
         sums: dict[tuple[int, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
         for pid in {*by_cores, *by_memory} - {os.getpid()}:
-            if owners.owner_of(pid, self._cgroups(pid)) is None:
+            if owners.owner_of(pid, cgroups_of(f"{self._proc}/{pid}")) is None:
                 key, use = self._before[pid][:2], used[pid]
                 sums[key] = sums[key][0] + use.cores_milli, sums[key][1] + use.memory_bytes
         return tuple(
@@ -97,10 +98,3 @@ class OutsideUsers:
             )
             for (uid, program), (cores, memory) in sums.items()
         )
-
-    def _cgroups(self, pid: int) -> list[str]:
-        try:
-            lines = (self._proc / str(pid) / "cgroup").read_text().splitlines()
-        except OSError:
-            return []
-        return [line.split(":", 2)[2] for line in lines]

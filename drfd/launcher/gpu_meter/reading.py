@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from heapq import nlargest
 from typing import TypedDict
 
-from drfd.linux.kernel_files import word_in
+from drfd.linux.kernel_files import cgroups_of, word_in
 
 #: Seconds between two lines of the process that measures.
 PERIOD_S = 2.0
@@ -69,7 +69,7 @@ def process_reading(pid: int, memory: int | None, utilisation: int | None) -> Pr
     return {
         "pid": pid,
         "uid": uid_of(f"/proc/{pid}"),
-        "cgroups": _cgroups(pid),
+        "cgroups": cgroups_of(f"/proc/{pid}"),
         "memory": memory,
         "utilisation": utilisation,
     }
@@ -82,12 +82,6 @@ def uid_of(directory: str | os.PathLike[str]) -> int | None:
         if line.startswith("Uid:"):
             return int(line.split()[1])
     return None
-
-
-def _cgroups(pid: int) -> list[str]:
-    """Return the different paths of a process in the hierarchies of cgroups."""
-    lines = word_in(f"/proc/{pid}/cgroup").split("\n")
-    return sorted({line.split(":", 2)[2] for line in lines if ":/" in line})
 
 
 def lost_reading(pci: str, uuid: str | None) -> GpuReading:

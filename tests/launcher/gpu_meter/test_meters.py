@@ -312,7 +312,8 @@ def test_what_a_user_calls_a_process_or_a_cgroup_is_no_line_of_the_kernels(monke
         "/proc/9/status": "Name:\tx\x0bUid:\t4242\nUid:\t1001\t1001\t1001\t1001",
         "/proc/9/cgroup": f"0::{path}",
     }
-    monkeypatch.setattr("drfd.launcher.gpu_meter.reading.word_in", texts.__getitem__)
+    for module in ("drfd.launcher.gpu_meter.reading", "drfd.linux.kernel_files"):
+        monkeypatch.setattr(f"{module}.word_in", texts.__getitem__)
     found = process_reading(9, None, None)
     assert (found["uid"], found["cgroups"]) == (1001, [path])
 
