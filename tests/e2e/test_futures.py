@@ -215,19 +215,21 @@ def test_a_traceback_names_the_file_of_the_script_and_the_line(script, instance)
     assert "dynamic" not in said
 
 
-def test_a_block_that_an_error_leaves_says_what_it_waits_for(script):
+def test_a_block_that_an_error_leaves_says_what_it_waits_for(script, instance):
     ran = script("""
-        calls = [executor.submit(nap, 0.2), executor.options(hold=True).submit(nap, 0)]
+        calls = [executor.options(hold=True).submit(nap, 0) for _ in range(2)]
+        while None in [each.job for each in calls]: time.sleep(0.01)
         print(*(each.job_id for each in calls))
-        threading.Timer(1, calls[1].cancel).start()
         raise ValueError("mine")
     """)
-    out, err = ran.communicate(timeout=120)
-    one, two = out.split()
-    told = err.splitlines()[0]
-    assert told.startswith("drfd: ValueError in the with block of the executor: it waits for jobs")
-    assert f"jobs {one} " in told and f", {two} (" in told and told.endswith("; ^C cancels them")
-    assert err.splitlines()[-1] == "ValueError: mine"
+    told = ran.stderr.readline()
+    one, two = ran.stdout.readline().split()
+    assert told == (
+        "drfd: ValueError in the with block of the executor: it waits for jobs "
+        f"{one} (HELD), {two} (HELD); ^C cancels them\n"
+    )
+    instance.drf("cancel", one, two)
+    assert ran.communicate(timeout=120)[1].splitlines()[-1] == "ValueError: mine"
 
 
 @pytest.mark.parametrize("leaves", ["pass", "raise ValueError", "print(calls[0].result())"])
