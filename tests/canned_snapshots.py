@@ -76,7 +76,7 @@ def snapshot(**changes: Any) -> Row:
             "io": {"some": 0.0, "full": 0.0},
         },
         "nodes": [], "counts": {}, "running": [], "pending": [], "pending_more": 0, "mine": [],
-        "notices": [], "admin": True, "external_off": False,
+        "notices": [], "admin": True, "external_off": [],
         "ended": [], **changes,
     }  # fmt: skip
 

@@ -24,12 +24,13 @@ from typing import Any
 
 import pytest
 
+import failing
 from drfd.client.connection import Connection
 from drfd.common.errors import Unavailable
 from drfd.daemon.spawn import group_for
 from drfd.launcher.system.process import start_ticks
 from kernel import Kernel
-from starters import VARIABLE, compiled_starter
+from starters import compiled_starter
 
 BIN = Path(sys.executable).parent
 #: Every wait for drfd is so many times longer, where processors are slow.
@@ -134,16 +135,17 @@ class Instance:
             self.process = subprocess.Popen(
                 [
                     *self.before,
-                    *(sys.executable, "-I", "-m", "drfd.daemon", "serve"),
+                    *(sys.executable, "-I"),
+                    *((failing.__file__, str(self.failpoints)) if self.has_failpoints else ("-m",)),
+                    *("drfd.daemon", "serve"),
                     *("--config", str(self.config), "--state", str(self.state)),
                     *("--socket", str(self.socket), *self.options),
-                    *(("--failpoints", str(self.failpoints)) if self.has_failpoints else ()),
                     *(["--as-root"] if self.as_root else []),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, VARIABLE: str(compiled_starter()), **self.env},
+                env={**os.environ, failing.VARIABLE: str(compiled_starter()), **self.env},
                 start_new_session=True,
             )
 

@@ -8,9 +8,7 @@ import tempfile
 from pathlib import Path
 
 from drfd.launcher.runner.starter.sources import FLAGS, PROGRAM, NotCompiled, compile_starter
-
-#: Names the program that a launcher with failpoints uses.
-VARIABLE = "DRFD_TESTED_STARTER"
+from failing import VARIABLE
 
 
 @functools.cache

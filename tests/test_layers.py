@@ -94,22 +94,24 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "__main__": {"main"},
     },
     "drfd.launcher": {
-        "settings": set(),
         "protocol": set(),
         "attempt_files": set(),
         "system": {"attempt_files"},
+        "accounts": {"system"},
+        "settings": {"accounts"},
         "confinement": {"protocol", "system", "attempt_files"},
-        "runner": {"protocol", "system", "attempt_files", "confinement"},
+        "runner": {"protocol", "system", "attempt_files", "confinement", "accounts"},
         "port": {"protocol"},
-        "signatures": {"protocol", "attempt_files", "system"},
+        "signatures": {"protocol", "attempt_files", "accounts"},
         "signalling": {"protocol", "attempt_files", "confinement"},
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
+            "accounts",
         },
         "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "notices", "gpu_meter"),
+            *("signatures", "signalling", "notices", "gpu_meter", "accounts"),
         },
         "startup": {"port", "settings"},
         "main": {
@@ -118,7 +120,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "slurm": {
             *("settings", "protocol", "system", "attempt_files", "runner", "port", "signatures"),
-            "startup",
+            *("startup", "accounts"),
         },
         "__main__": {"main"},
     },

@@ -187,7 +187,9 @@ _READ_IDS = QuantityParam("IDS", partial(_ids, takes_latest=True))
 def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Return the value of a required argument for ids, or the caller's latest job."""
     value = _flat(ctx, param, value) if param.nargs == -1 else value
-    if value not in (None, ()) or ctx.resilient_parsing or ctx.params.get("group") is not None:
+    if value not in (None, ()) or ctx.resilient_parsing:
+        return value
+    if ctx.params.get("group") is not None or ctx.params.get("everything"):
         return value
     found = which_job.latest(connect)
     if found is None:
@@ -220,10 +222,10 @@ def group_option(text: str) -> Callable[[F], F]:
     return click.option("-g", "--group", is_eager=True, help=text)
 
 
-def in_group(client: Connection, group: str, *, ended: int = 0) -> list[JobView]:
-    """Return the rows of `drf status` of the caller's jobs of a group: of the live ones, and of so
-    many that ended last."""
-    select = {"user": client.request("hello")["user"], "group": group}
+def in_group(client: Connection, group: str | None, *, ended: int = 0) -> list[JobView]:
+    """Return the rows of `drf status` of the caller's jobs, or those of a group: of the live ones,
+    and of so many that ended last."""
+    select = {"user": client.request("hello")["user"]} | ({"group": group} if group else {})
     return list(client.jobs("status", select=select, ended=ended))
 
 
@@ -558,7 +560,7 @@ past_options = all_of(
     click.option("-u", "--user", help="Jobs of this user."),
     click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of everybody."),
     state_option("Jobs that ended so."),
-    click.option("--name", help="Jobs of this name, or like `train-*`."),
+    click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
     click.option("-g", "--group", help="Jobs of this group (submit --group)."),
     click.option("-p", "--pool", help="Jobs of this pool and those below it."),
     click.option("--since", type=MOMENT, help="Ended since then: 2026-03-01, 14:30, 7d."),

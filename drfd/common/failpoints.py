@@ -1,7 +1,7 @@
 """Failpoints: named places where a test may kill a process, to prove that nothing is lost there.
 
-Failpoints are off unless the command line names a directory with `--failpoints` of `drfd serve`,
-which no unit and no system daemon has: root reads there which process to kill.
+Failpoints are off, and no option turns them on: root would read in a directory which process to
+kill. Tests run the programs by an entry of their own, which names the directory (tests/failing.py).
 A file in the directory with the name of a point arms it once. Its content says which process gets
 SIGKILL: "self" or a pid. With "stop", the process that reaches the point writes its pid into
 `POINT.reached` and stops, so that a test can kill others at that moment and then continue it
@@ -32,7 +32,8 @@ LAUNCHER = (
 )
 RUNNER = (
     *("runner.before-child", "runner.before-launched-record", "runner.after-launched-record"),
-    *("runner.after-exec", "runner.before-end-record", "runner.after-end-record"),
+    *("runner.before-exec", "runner.after-exec"),
+    *("runner.before-end-record", "runner.after-end-record"),
 )
 #: The process that notifies the owner of a job.
 NOTIFIER = ("notifier.before-mark", "notifier.after-mark", "notifier.before-record")
@@ -57,9 +58,9 @@ def enable(directory: str) -> None:
     try:
         status = os.stat(directory)
     except OSError as error:
-        raise ConfigError("failpoints", f"--failpoints: {directory}: {error.strerror}") from None
+        raise ConfigError("failpoints", f"{directory}: {error.strerror}") from None
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise ConfigError("failpoints", f"--failpoints: others may write to {directory}")
+        raise ConfigError("failpoints", f"others may write to {directory}")
     _directory = directory
 
 

@@ -102,6 +102,11 @@ class Defaults:
         '"cancel": cancel a job that waits for one that has ended otherwise than required',
         shown='"keep"',
     )  # fmt: skip
+    slurm_start_delay_s: int = key(
+        "slurm_start_delay", units.read_duration_or_zero, 0,
+        "a batch job for Slurm starts no earlier after its submission: for clients that note its "
+        "number late, such as myqueue", shown="0",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +132,12 @@ class UserLimits:
         "changes_per_second", read_count, 500,
         "the same for changes (hold, release, suspend, resume, signal, set), counted by jobs",
         shown="500",
+    )  # fmt: skip
+    #: None for no bound.
+    suspended_s: int | None = key(
+        "suspended", units.read_time, 24 * 3600,
+        'a job that its user keeps suspended for so long is ended, or "unlimited": see Limits of '
+        "users", shown='"24h"',
     )  # fmt: skip
     reserve_disk_bytes: int | None = key(
         "reserve_disk", units.read_size_or_zero, None,
@@ -421,6 +432,7 @@ def survey(config: Config, machine: Machine, state_dir: Path, *, is_for_one: boo
         preempting=scheduling.preempting,
         grace_s=config.grace_s,
         max_waiting_per_user=config.limits.waiting_jobs,
+        max_suspended_s=config.limits.suspended_s,
         max_kept_bytes_per_user=config.limits.kept_bytes,
         max_kept_bytes=config.limits.kept_total_bytes or default_kept(machine.memory_bytes),
         beside=_outside(capacity, machine) if external_load else None,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from drfd import __version__
-from drfd.common import failpoints, journald, paths
+from drfd.common import journald, paths
 from drfd.common.errors import ConfigError, DrfdError
 from drfd.daemon import spawn, tools
 from drfd.daemon.cluster import has_slurm
@@ -46,7 +46,6 @@ def serve(options: argparse.Namespace) -> None:
     own_process.leave_session_keyring()
     own_process.spare()
     own_process.take_cpus()
-    _enable_failpoints(options)
     owner = os.getuid()
     is_system = options.launcher is not None or (options.state is None and owner == 0)
     config_file = options.config or spawn.usual_config(is_system)
@@ -61,7 +60,9 @@ def serve(options: argparse.Namespace) -> None:
     places = spawn.Places(state.absolute(), options.launcher)
     lock = spawn.prepare(places)
     is_roots = owner == 0 or options.launcher is not None
-    apply = partial(survey, is_for_one=not is_roots)
+    # `drf` has started one that ends by itself: for its user, who in a container is root.
+    is_for_one = not is_roots or options.idle_exit is not None
+    apply = partial(survey, is_for_one=is_for_one)
     spawn.refuse_slurm_without_root(config, is_roots=is_roots)
     site = apply(config, read_machine(), places.state)
     account, warning = spawn.controller_account(config, places, as_root=options.as_root)
@@ -86,7 +87,6 @@ def serve(options: argparse.Namespace) -> None:
             config_file=config_file,
             controller_uid=account.pw_uid if account else owner,
             allow=own,
-            failpoints=options.failpoints,
         )
         group = "drfd/system" if is_system else spawn.group_for(places.state)
         launcher = spawn.start_launcher(
@@ -137,15 +137,6 @@ def serve(options: argparse.Namespace) -> None:
         for each in launchers:
             each.release()
         os.close(lock)
-
-
-def _enable_failpoints(options: argparse.Namespace) -> None:
-    """Enable failpoints, for tests. Raises ConfigError for any daemon but a private instance."""
-    if options.failpoints is None:
-        return
-    if options.launcher is not None or options.state is None:
-        raise ConfigError("failpoints", "--failpoints is for a private instance: give --state")
-    failpoints.enable(str(options.failpoints))
 
 
 def late_changes(before: Config, now: Config) -> Iterator[str]:
@@ -259,7 +250,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     text = "use the launcher that runs with this directory, instead of one of our own: "
     path("--launcher", f"{text}the system's daemon under systemd", metavar="DIR")
     path("--idle-exit", "end after so long without jobs", float, metavar="SECONDS")
-    path("--failpoints", argparse.SUPPRESS, metavar="DIR")
     text = "let the controller run as root where there is no user drfd for it to become"
     flag("--as-root", text)
 

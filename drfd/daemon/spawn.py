@@ -24,6 +24,8 @@ from drfd.payload.signature import KEYS_NAME
 
 log = logging.getLogger("drfd")
 
+#: Runs the package that is the next word; tests run it with failpoints (tests/failing.py).
+RUN = (sys.executable, "-I", "-m")
 #: The system user that the controller becomes, if there is one and nothing else is configured.
 DEFAULT_USER = "drfd"
 #: Files in the controller's directory, beside the lock.
@@ -175,20 +177,17 @@ def launcher_command(
     *,
     controller_uid: int,
     allow: Iterable[int],
-    failpoints: Path | None = None,
 ) -> list[str]:
     """Return the command of a launcher, whose program is the package `module`. It reads its part of
     the configuration by itself, and takes jobs of the uids in `allow` besides."""
     command = [
-        *(sys.executable, "-I", "-m", module),
+        *(*RUN, module),
         *("--state", str(directory)),
         *("--config", str(config_file.absolute())),
         *("--controller", str(controller_uid)),
     ]
     for uid in allow:
         command += ["--allow-uid", str(uid)]
-    if failpoints is not None:
-        command += ["--failpoints", str(failpoints)]
     return command
 
 
@@ -236,12 +235,12 @@ def controller_account(
             )
         return account, ""
     try:
-        account = pwd.getpwnam(DEFAULT_USER)
+        account = account_of(DEFAULT_USER, "daemon.user")
         if _can_reach(account, places):
             return account, ""
         why = f"{DEFAULT_USER} cannot reach {places.state}"
         cure = "choose a --state directory below one that all may enter"
-    except KeyError:
+    except ConfigError:
         why = f"there is no user {DEFAULT_USER}"
         cure = "make that user with drfd install"
     if not as_root:

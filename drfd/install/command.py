@@ -6,7 +6,6 @@ that only the removal stops, so they run on through an upgrade.
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import shlex
@@ -15,7 +14,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from pathlib import Path
 
 from drfd.common import paths
 from drfd.common.errors import HostError, NotPermitted, Refused
+from drfd.install.asked import ANSWERS, CONNECTED, DRAINED
 from drfd.install.trust import distrust
 from drfd.linux import service
 
@@ -47,14 +46,19 @@ _ATTEMPTS = {
     SLURM_LAUNCHER: f"{STATE}/slurm-launcher/attempts",
 }
 
-#: The command that runs `drf` of this environment, and the same for the system's daemon.
-_DRF = (sys.executable, "-I", "-m", "drfd_cli")
-_ASK = (*_DRF, "--socket", str(paths.SYSTEM_SOCKET))
+#: The commands that run a module and `drf` of this environment.
+_MODULE = (sys.executable, "-I", "-m")
+_DRF = (*_MODULE, "drfd_cli")
+_SOCKET = str(paths.SYSTEM_SOCKET)
 #: Default timeout of a program, in seconds: longer than systemd waits for the start of a service
 #: with a long journal, which is ten minutes.
 _LIMIT_S = 900.0
 #: Seconds that ending all jobs may take beyond their grace time, on a slow and busy machine.
 _END_S = 300
+#: Seconds that the daemon may take to say how it is.
+_ANSWER_S = 300.0
+#: How much root reads of what a program of the service's user says.
+_MOST_SAID = 300
 #: The hint where the controller cannot stop the jobs, and systemd has to.
 _WITHOUT_LAUNCHER = (
     "after systemctl stop drfd, the same command lets systemd stop the jobs, and they end as LOST"
@@ -106,10 +110,17 @@ class Target:
         elif os.path.lexists(there):
             self._do(f"remove {path}", lambda: (shutil.rmtree if is_tree else os.unlink)(there))
 
-    def run(self, *command: str, limit_s: float = _LIMIT_S, hint: str = "") -> None:
-        """Run a program that acts on the running system. Raises HostError with this hint."""
+    def run(
+        self, *command: str, limit_s: float = _LIMIT_S, hint: str = "", is_client: bool = False
+    ) -> None:
+        """Run a program that acts on the running system; one that asks its daemon with the rights
+        of the service's user. Raises HostError with this hint."""
         if not self.is_staged:
-            self._do(f"run {shlex.join(command)}", lambda: _run(command, limit_s, hint))
+            by_whom = f" as {USER}" if is_client else ""
+            self._do(
+                f"run {shlex.join(command)}{by_whom}",
+                lambda: _run(command, limit_s, hint, is_client=is_client),
+            )
 
     def is_active(self, unit: str) -> bool:
         command = ("systemctl", "is-active", "--quiet", unit)
@@ -185,7 +196,7 @@ def install(target: Target, prefix: str | None) -> None:
     target.run("systemctl", "try-restart", SLURM_LAUNCHER)
     target.run("systemctl", "restart", CONTROLLER)
     if not target.is_staged and not target.is_dry:
-        print(*closing_words(_report()), sep="\n")
+        print(*closing_words(_answer()), sep="\n")
 
 
 def uninstall(target: Target, *, kill_jobs: bool, purge: bool, grace_s: int) -> None:
@@ -204,9 +215,10 @@ def uninstall(target: Target, *, kill_jobs: bool, purge: bool, grace_s: int) -> 
         for unit in (unit for unit, count in counts.items() if count):
             target.run("systemctl", "start", unit, hint=_WITHOUT_LAUNCHER)
         target.run(
-            *(*_ASK, "shutdown", "--kill-jobs"),
+            *(*_DRF, "--socket", _SOCKET, "shutdown", "--kill-jobs"),
             limit_s=grace_s + _END_S,
             hint=f"drf status tells what still runs; {_WITHOUT_LAUNCHER}",
+            is_client=True,
         )
     if target.at(f"{_UNIT_DIRECTORY}/{CONTROLLER}").exists():
         target.run("systemctl", "stop", CONTROLLER, SLURM_LAUNCHER, LAUNCHER)
@@ -233,16 +245,16 @@ def uninstall(target: Target, *, kill_jobs: bool, purge: bool, grace_s: int) -> 
         target.run("userdel", USER)
 
 
-def closing_words(report: dict[str, object] | None) -> list[str]:
-    """Return the last lines that an installation prints, by the daemon's report, if it answers."""
-    if report is None:
+def closing_words(answer: int) -> list[str]:
+    """Return the last lines that an installation prints, by what drfd.install.asked says."""
+    if not answer & ANSWERS:
         return ["note: drfd does not answer yet: systemctl status drfd tells why"]
     words = []
-    if report.get("draining"):
+    if answer & DRAINED:
         words.append(
             "note: the queue is still drained, as it was left: nothing starts until drf undrain"
         )
-    if report.get("launcher") != "connected":
+    if not answer & CONNECTED:
         words.append(
             "note: no job starts while the launcher is away: systemctl status drfd-launcher "
             "tells why"
@@ -292,13 +304,18 @@ def _replace(path: Path, *, content: str = "", link_to: str | None = None) -> No
     new.replace(path)
 
 
-def _run(command: Sequence[str], limit_s: float = _LIMIT_S, hint: str = "") -> str:
-    """Run a program to its end, and return what it says. Raises HostError, OSError."""
+def _run(
+    command: Sequence[str], limit_s: float = _LIMIT_S, hint: str = "", *, is_client: bool = False
+) -> None:
+    """Run a program to its end. Raises HostError, OSError."""
     text = shlex.join(command)
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
-        )
+        if is_client:
+            done = _run_client(command, limit_s)
+        else:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
+            )
     except subprocess.TimeoutExpired:
         text = f"{text} is not over after {limit_s:.0f} s"
         raise HostError("install", text, hint=hint) from None
@@ -306,7 +323,31 @@ def _run(command: Sequence[str], limit_s: float = _LIMIT_S, hint: str = "") -> s
         words = (done.stderr or done.stdout).strip().partition("\n")[0]
         why = words or f"status {done.returncode}"
         raise HostError("install", f"{text} failed: {why}", hint=hint)
-    return done.stdout
+
+
+def _run_client(command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program that asks the daemon, as the service's user: what the daemon answers is read
+    with that user's rights, and by root only the beginning of the first line about a failure.
+    Raises OSError, subprocess.TimeoutExpired."""
+    account = pwd.getpwnam(USER)
+    with tempfile.TemporaryFile() as said:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            timeout=limit_s,
+            cwd="/",
+            env={"PATH": os.defpath},
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=[],
+            # Without root's terminal.
+            start_new_session=True,
+        )
+        line = os.pread(said.fileno(), _MOST_SAID, 0).decode(errors="replace").partition("\n")[0]
+    words = "".join(sign for sign in line if sign.isprintable())
+    return subprocess.CompletedProcess(command, done.returncode, "", words)
 
 
 def _shipped(name: str) -> str:
@@ -328,16 +369,12 @@ def _listed(target: Target) -> set[str]:
     return set((target.read(_LIST) or "").splitlines())
 
 
-def _report() -> dict[str, object] | None:
-    """Return the report of the system's daemon, if it answers, when its launcher has connected."""
-    report: dict[str, object] | None = None
-    for _ in range(10):
-        with suppress(HostError):
-            report = json.loads(_run((*_ASK, "doctor", "--json")))
-        if report is not None and report.get("launcher") == "connected":
-            break
-        time.sleep(1)
-    return report
+def _answer() -> int:
+    """Return what drfd.install.asked says of the system's daemon."""
+    with suppress(subprocess.TimeoutExpired, OSError):
+        done = _run_client((*_MODULE, "drfd.install.asked", _SOCKET), _ANSWER_S)
+        return max(done.returncode, 0)
+    return 0
 
 
 def _is_shared(slice_group: Path) -> bool:

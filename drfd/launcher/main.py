@@ -22,6 +22,7 @@ from drfd.launcher.port import Port
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.starter.program import Starter, Unusable, open_starter
+from drfd.launcher.runner.starter.sources import PROGRAM
 from drfd.launcher.server import Launcher
 from drfd.launcher.settings import LauncherSettings
 from drfd.launcher.signatures import SigningKeys
@@ -34,10 +35,10 @@ from drfd.payload.signature import KEYS_NAME
 log = logging.getLogger("drfd.launcher")
 
 _MOUNTINFO = "/proc/self/mountinfo"
-_TESTED_STARTER = "DRFD_TESTED_STARTER"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, program: Path = PROGRAM) -> None:
+    """`program` begins jobs' processes."""
     options = _parse(argv)
     # A job's output is put at 1 and 2, which must not be files of the launcher's.
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if setup.settings.use_cgroups and not options.moved:
         detect.move_to_users_manager(get(_MOUNTINFO))
     inheritance.protect(no_new_privileges=setup.settings.no_new_privs)
-    startup.run(partial(_serve, options, setup), options.keep_fd, manager)
+    startup.run(partial(_serve, options, setup, program), options.keep_fd, manager)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -63,9 +64,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _serve(options: argparse.Namespace, setup: startup.Setup, manager: Service) -> None:
+def _serve(
+    options: argparse.Namespace, setup: startup.Setup, program: Path, manager: Service
+) -> None:
     try:
-        _run(options, setup, manager)
+        _run(options, setup, program, manager)
     except Unsafe as error:
         sys.exit(f"drfd-launcher: private_tmp_dir: {error}")
     except JobGroupGone as error:
@@ -75,7 +78,9 @@ def _serve(options: argparse.Namespace, setup: startup.Setup, manager: Service) 
         sys.exit("drfd-launcher: out of memory: it ends, jobs run on, and the next one goes on")
 
 
-def _run(options: argparse.Namespace, setup: startup.Setup, manager: Service) -> None:
+def _run(
+    options: argparse.Namespace, setup: startup.Setup, program: Path, manager: Service
+) -> None:
     settings = setup.settings
     if settings.private_tmp and os.getuid() != 0:
         sys.exit("drfd-launcher: enforcement.private_tmp: only root can give jobs a /tmp")
@@ -84,7 +89,7 @@ def _run(options: argparse.Namespace, setup: startup.Setup, manager: Service) ->
     os.umask(0o022)
     # SIGINT from a terminal is for the controller, which ends the launcher in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    starter = _starter(options)
+    starter = _starter(program)
     warnings = [text for text in (inheritance.keyring_warning(),) if text is not None]
     if not starter.is_filtered:
         warnings.append("the parents of jobs run without a filter of system calls (seccomp)")
@@ -120,12 +125,9 @@ def _run(options: argparse.Namespace, setup: startup.Setup, manager: Service) ->
     launcher.serve()
 
 
-def _starter(options: argparse.Namespace) -> Starter:
-    """Return the program that begins jobs' processes. Only tests may name another one, by a
-    variable of the environment."""
-    is_test = options.failpoints is not None and _TESTED_STARTER in os.environ
+def _starter(program: Path) -> Starter:
     try:
-        return open_starter(Path(os.environ[_TESTED_STARTER])) if is_test else open_starter()
+        return open_starter(program)
     except Unusable as error:
         sys.exit(f"drfd-launcher: no job can be started: {error}")
 

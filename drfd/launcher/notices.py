@@ -11,17 +11,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pwd import struct_passwd
 
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
+from drfd.launcher.accounts import Denied, DirectoryFailed
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
-from drfd.launcher.protocol import QUOTA, Assignment
+from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner.failures import explain, failure_of
-from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
+from drfd.launcher.runner.identity import Directory
 from drfd.launcher.runner.runner import Runners
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart
@@ -42,6 +43,8 @@ class Notice:
     is_looked_up: bool = False
     #: How its command has ended, or why it did not run; None until one of both is certain.
     result: str | None = None
+    #: Seconds that its command ran, once that is known.
+    ran_s: float = 0.0
 
 
 @dataclass
@@ -131,9 +134,7 @@ class Notices:
         """Start the command in a new cgroup of the attempt's. Raises LimitFailed, OSError."""
         order, place = assignment.order, attempt.created.get("space")
         key = order.key
-        # The job's CPUs are others' by now.
-        limits = replace(order.limits, cores_by=QUOTA)
-        settings = self.confinement.create(key, limits, order.devices)
+        settings = self.confinement.create(key, order.limits, order.devices)
         if place is not None and not os.path.isdir(place):
             place = None
         job = JobStart(assignment, user, groups, self.confinement, place, notice_s=NOTICE_S)
@@ -142,8 +143,8 @@ class Notices:
         with opened(name, flags, dir_fd=self.attempts_fd) as attempt_fd:
             self.runners.start(job, settings, attempt_fd)
 
-    def result(self, key: Key) -> dict[str, str]:
-        """Return how the notification has ended, as a fact for the report, if there is one. Called
+    def result(self, key: Key) -> dict[str, object]:
+        """Return how the notification has ended, as facts for the report, if there is one. Called
         before the attempt's file is removed."""
         notice = self._all.get(key)
         if notice is None:
@@ -151,7 +152,12 @@ class Notices:
         if notice.result is None or notice.result == _UNKNOWN:
             attempt = attempt_files.read(self.attempts_fd, key)
             notice.result = _NOTHING_LEFT if attempt is None else _text_of(attempt)
-        return {"notice": notice.result}
+            if attempt is not None and attempt.notifying and attempt.notified:
+                begin_s = attempt.notifying["at_s"]
+                # It has not run if the end has no time. The clock may have been set.
+                ran_s = attempt.notified.get("at_s", begin_s) - begin_s
+                notice.ran_s = round(min(max(0.0, ran_s), NOTICE_S), 3)
+        return {"notice": notice.result, "ran_s": notice.ran_s}
 
     def forget(self, key: Key) -> None:
         """Forget the notification of an attempt that is removed, or whose result is reported."""

@@ -22,10 +22,11 @@ from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.owner import UNSTARTED
 from drfd.launcher import attempt_files, protocol
+from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed, NotAsked
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
-from drfd.launcher.confinement.processes import end_tracers
+from drfd.launcher.confinement.processes import end_tracers, living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
@@ -44,7 +45,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.failures import failure_of
-from drfd.launcher.runner.identity import Denied, Directory, DirectoryFailed
+from drfd.launcher.runner.identity import Directory
 from drfd.launcher.runner.runner import Runners, read_launched
 from drfd.launcher.runner.shortage import (
     DIRECTORY,
@@ -60,7 +61,7 @@ from drfd.launcher.runner.shortage import (
 )
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
-from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
+from drfd.launcher.signalling import TURN_S, Ending, Endings, Freezing, Pace, Signalling
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
@@ -218,12 +219,14 @@ class Launcher:
             self.attempts_fd, self._selector, self._runner_gone, self.starter,
             needed & syscalls.capabilities().permitted,
         )  # fmt: skip
+        self._pace = Pace()
         self._freezing = Freezing(
-            self.confinement, self.attempts_fd, self._tell, self._endings.__contains__
+            self.confinement, self.attempts_fd, self._tell, self._endings.__contains__, self._pace
         )
-        self._signalling = Signalling(self.confinement, self.attempts_fd)
+        self._signalling = Signalling(self.confinement, self.attempts_fd, self._pace)
         self._background = background = BackgroundWork(self._selector)
-        self._directory = Directory(background)
+        self._accounts = Accounts(background, self._selector)
+        self._directory = Directory(self._accounts)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners, self._directory, self._endings.hurry,
             most=self.bounds.notifiers,
@@ -238,7 +241,7 @@ class Launcher:
         self._timed = [self._freezing, self._signalling, self._sweeps, self._gpu_meter]
         self._key_files: KeyFiles | None = None
         if self.keys is not None and self.keys_dir is not None:
-            self._key_files = KeyFiles(self.keys_dir, self.keys, background)
+            self._key_files = KeyFiles(self.keys_dir, self.keys, self._accounts)
         self._attempt_orders: dict[str, Callable[[Key], None]] = {
             protocol.TERMINATE: self._terminate,
             protocol.KILL: self._kill,
@@ -254,6 +257,9 @@ class Launcher:
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self._selector.register(self._launched_out, selectors.EVENT_READ, self._on_launched)
         process.watch_for_end(self._selector, self.keep_fd, self._quit)
+        with suppress(OSError):
+            # It is begun when it is needed otherwise.
+            self._accounts.begin()
         reach("serve.before-adoption")
         for key in attempt_files.keys(self.attempts_fd):
             self._known.add(key)
@@ -270,13 +276,22 @@ class Launcher:
                 self._report_launch(key)
             for part in self._timed:
                 part.run_due()
+            until_s = time.monotonic() + TURN_S
             for key, ending in self._endings.due():
+                begun_s, uid = time.monotonic(), self._user_of(key, ending)
+                if begun_s > until_s:
+                    break
+                # The end of one whose runner is gone is only looked at.
+                if key in self._runners and (wait_s := self._pace.wait_s(uid)):
+                    ending.due_mono_s = begun_s + wait_s
+                    continue
                 try:
                     self._continue(key, ending)
                 except OSError as error:
                     if not is_shortage(error):
                         raise
                     self._endings.put_off(ending)
+                self._pace.took(uid, begun_s)
             self.port.flush()
         self.confinement.close()
 
@@ -533,7 +548,10 @@ class Launcher:
         self._stop_looking_up(key)
         # The shortage is this user's alone: other users may be in local files, which answer.
         short = None if isinstance(problem, Denied) else Shortage(USER, DIRECTORY)
-        self._fail(key, str(problem), short)
+        text = str(problem)
+        if isinstance(problem, NotAsked) and (of_all := shortage_of(problem.error, MACHINE)):
+            short, text = of_all, machine_text(of_all, problem.error)
+        self._fail(key, text, short)
 
     def _start(self, job: JobStart, created: attempt_files.Record) -> None:
         order, key = job.assignment.order, job.key
@@ -732,13 +750,16 @@ class Launcher:
 
     # -- endings ----------------------------------------------------------------------------
 
+    def _user_of(self, key: Key, ending: Ending) -> int | None:
+        if ending.uid is None and (attempt := attempt_files.read(self.attempts_fd, key)):
+            ending.uid = attempt.created["uid"]
+        return ending.uid
+
     def _continue(self, key: Key, ending: Ending) -> None:
         if self._notices.is_running(key, ending):
             return
         if not self._is_empty(key):
-            if self._endings.put_off(ending):
-                log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
-                self._tell("stuck", key)
+            if self._put_off(key, ending):
                 self._runners.wake(key)
             if ending.resists() and not ending.is_being_freed:
                 self._free(key, ending)
@@ -746,8 +767,11 @@ class Launcher:
         if ending.remove:
             reach("remove.before-rmdir")
             # Before its notification, too: since its end the job's own has no room for processes.
-            if self._notices.must_wait(key) or not self._is_without_cgroup(key):
+            if self._notices.must_wait(key):
                 self._endings.put_off(ending)
+                return
+            if not self._is_without_cgroup(key):
+                self._put_off(key, ending)
                 return
             if self._notices.start(key):
                 return
@@ -759,7 +783,7 @@ class Launcher:
                 self._tell(protocol.NOTIFIED, key, **result)
                 return
             if not self._remove(key):
-                self._endings.put_off(ending)
+                self._put_off(key, ending)
                 return
         self._endings.finish(key)
         if ending.relaunch is not None:
@@ -769,6 +793,13 @@ class Launcher:
             self._notices.forget(key)
             self._tell("removed", key, **result)
 
+    def _put_off(self, key: Key, ending: Ending) -> bool:
+        """Try again later. Returns True once: when it is reported that it takes long."""
+        if is_stuck := self._endings.put_off(ending):
+            log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
+            self._tell("stuck", key)
+        return is_stuck
+
     def _free(self, key: Key, ending: Ending) -> None:
         """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit
         from being reported to the runner. Of an attempt that is stuck all the same, abort the
@@ -777,13 +808,15 @@ class Launcher:
         if attempt is None or os.getuid() != 0 or not (uid := attempt.created["uid"]):
             # A debugger of root is an administrator's; a user's own launcher serves only itself.
             return
-        held = self.confinement.members(key, attempt)
-        if key in self._runners and attempt.runner is not None:
-            # Zombies are in no cgroup, but they are children of the runner.
-            held += process.children(attempt.runner["pid"])
+        name = attempt.owner.user or ""
 
         def search() -> None:
-            if count := end_tracers(held, uid):
+            # Listed here: their pids might be others' by now.
+            held = self.confinement.members(key, attempt)
+            if attempt.runner is not None and (runner := living_runner(attempt)):
+                # Zombies are in no cgroup, but they are children of the runner.
+                held += process.children(runner)
+            if count := end_tracers(held, uid, name):
                 log.warning("event=tracers-killed job=%d count=%d", key[0], count)
             elif ending.is_reported_stuck and (count := abort_unanswered(held, uid)):
                 log.warning("event=fuse-aborted job=%d count=%d", key[0], count)

@@ -22,6 +22,7 @@ from drfd.common.strict_table import (
     read_names,
     read_path,
 )
+from drfd.launcher.accounts import ask_once
 
 
 def _read_users(value: object) -> frozenset[str]:
@@ -114,10 +115,10 @@ def read_settings(top: TomlTable) -> LauncherSettings:
 
 def account_of(name: str, key: str) -> pwd.struct_passwd:
     """Return the account of a user that `key` names. Raises ConfigError if there is none."""
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        raise ConfigError("config", f"{key}: there is no user {name}") from None
+    entry = ask_once("entry", name)
+    if not isinstance(entry, list):
+        raise ConfigError("config", f"{key}: there is no user {name}")
+    return pwd.struct_passwd(entry)
 
 
 def system_uids(settings: LauncherSettings) -> list[int]:

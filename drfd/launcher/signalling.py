@@ -21,6 +21,29 @@ from drfd.launcher.protocol import Assignment
 
 log = logging.getLogger("drfd.launcher")
 
+#: Seconds that work on one attempt takes at most where its processes stand still at once, and how
+#: much longer than slower work its user's next one waits.
+_SLOW_S, _PAUSES = 0.004, 3
+
+
+class Pace:
+    """When the next signal, freeze or kill of each user's is due. It holds up the launcher's only
+    thread for milliseconds where processes wait for a disk, or a file system of their user's."""
+
+    def __init__(self) -> None:
+        self._from_mono_s: dict[int | None, float] = {}
+
+    def wait_s(self, uid: int | None) -> float:
+        return max(0.0, self._from_mono_s.get(uid, 0.0) - time.monotonic())
+
+    def took(self, uid: int | None, since_mono_s: float) -> None:
+        now = time.monotonic()
+        if (spent_s := now - since_mono_s) > _SLOW_S:
+            self._from_mono_s[uid] = now + _PAUSES * spent_s
+        else:
+            self._from_mono_s.pop(uid, None)
+
+
 #: First and longest pause between two tries to kill or remove an attempt, in seconds.
 _KILL_S, _KILL_MAX_S = 0.002, 1.0
 #: Seconds after which the launcher looks for what keeps the processes alive.
@@ -40,6 +63,8 @@ class Ending:
     is_reported_stuck: bool = False
     #: True while a process ends what keeps the attempt's processes alive.
     is_being_freed: bool = False
+    #: Whose it is, once that has been looked up.
+    uid: int | None = None
     #: The order to launch once nothing of the earlier try is left.
     relaunch: Assignment | None = None
 
@@ -126,13 +151,14 @@ class Freezing:
     tell: Callable[[str, Key], None]
     #: Returns whether the attempt is being killed, and must not be frozen any more.
     is_ending: Callable[[Key], bool]
+    pace: Pace
     #: Attempts that have been told to freeze and still have running processes.
     _slow: dict[Key, _Wait] = field(default_factory=dict)
 
     def freeze(self, key: Key) -> None:
         attempt = attempt_files.read(self.attempts_fd, key)
         may_freeze = attempt is not None and not attempt.is_over and not self.is_ending(key)
-        if may_freeze and not self.confinement.freeze(key, attempt):
+        if may_freeze and attempt is not None and not self._is_frozen(key, attempt):
             self._put_off(key)
             return
         self.forget(key)
@@ -141,6 +167,15 @@ class Freezing:
         elif may_freeze:
             reach("freeze.before-report")
             self.tell("frozen", key)
+
+    def _is_frozen(self, key: Key, attempt: Attempt) -> bool:
+        uid, begun_s = attempt.created["uid"], time.monotonic()
+        if self.pace.wait_s(uid):
+            return False
+        is_frozen = self.confinement.freeze(key, attempt)
+        if not is_frozen:
+            self.pace.took(uid, begun_s)
+        return is_frozen
 
     def thaw(self, key: Key) -> None:
         self.forget(key)
@@ -177,9 +212,9 @@ class Freezing:
 
 #: Seconds until a signal that could not be recorded is tried again.
 _RETRY_S = 1.0
-#: Seconds that signals are sent for at a time, before the loop reads orders again: each signal
-#: freezes its job for a moment, and users may request thousands a second.
-_TURN_S = 0.005
+#: Seconds that signals are sent for at a time, and attempts killed, before the loop reads orders
+#: again: each signal freezes its job for a moment, and users may request thousands a second.
+TURN_S = 0.005
 
 
 @dataclass
@@ -189,22 +224,21 @@ class Signalling:
 
     confinement: Confinement
     attempts_fd: int
+    pace: Pace
+    #: The attempts of each user that have something pending; the user in front is the next one.
+    _queues: dict[int | None, dict[Key, None]] = field(default_factory=dict)
     #: Pending signals: how many the job is to have been sent in all, and the last of them.
     _unsent: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _due_mono_s: float = 0.0
-    #: Attempts that have been sent SIGTERM.
+    #: Attempts that have been told to end, and those that are still to be sent SIGTERM.
     _asked: set[Key] = field(default_factory=set)
+    _unasked: set[Key] = field(default_factory=set)
 
     def terminate(self, key: Key, attempt: Attempt) -> None:
-        """Send SIGTERM to all processes, after the signals that were ordered before."""
+        """Have `run_due` send SIGTERM to all processes, after the signals ordered before."""
         self._asked.add(key)
-        if key in self._unsent and time.monotonic() >= self._due_mono_s:
-            self._send_those_of(key)
-        reach("signal.before-signal")
-        self.confinement.signal(key, attempt, signal.SIGTERM)
-        # A stopped process could not handle SIGTERM.
-        self.confinement.signal(key, attempt, signal.SIGCONT)
-        reach("signal.after-signal")
+        self._unasked.add(key)
+        self._queue(key, attempt)
 
     def launched(self, key: Key) -> None:
         """Send SIGTERM again, if it was sent before the program began and so had no effect."""
@@ -214,33 +248,64 @@ class Signalling:
 
     def forget(self, key: Key) -> None:
         self._asked.discard(key)
+        self._unasked.discard(key)
 
     def add(self, key: Key, count: int, signals: tuple[int, ...]) -> None:
         """Have `run_due` send those of the last `signals`, of `count` in all, that have not been
         sent yet. They include the signals added for the attempt before."""
         self._unsent[key] = count, signals
+        self._queue(key, attempt_files.read(self.attempts_fd, key))
 
     def pause_s(self) -> float | None:
         """Return the seconds until `run_due` has something to do, or None if nothing is pending."""
-        return max(0.0, self._due_mono_s - time.monotonic()) if self._unsent else None
+        if not self._queues:
+            return None
+        return max(self._due_mono_s - time.monotonic(), min(map(self.pace.wait_s, self._queues)))
 
     def run_due(self) -> None:
-        """Send pending signals, attempt after attempt, for at most `_TURN_S`."""
-        until_s = time.monotonic() + _TURN_S
-        while self._unsent and self._due_mono_s <= time.monotonic() < until_s:
-            self._send_those_of(next(iter(self._unsent)))
+        """Send pending signals for at most `TURN_S`, of each user's to one attempt in turn."""
+        begun_s = now_s = time.monotonic()
+        while self._due_mono_s <= now_s < begun_s + TURN_S:
+            ready = [uid for uid in self._queues if not self.pace.wait_s(uid)][:1]
+            for uid in ready:
+                keys = self._queues.pop(uid)
+                key = next(iter(keys))
+                del keys[key]
+                if not self._send_those_of(key):
+                    keys[key] = None
+                if keys:
+                    self._queues[uid] = keys
+                self.pace.took(uid, now_s)
+            if not ready:
+                return
+            now_s = time.monotonic()
 
-    def _send_those_of(self, key: Key) -> None:
-        """Send pending signals: if the launcher is killed, one is lost rather than sent twice."""
+    def _queue(self, key: Key, attempt: Attempt | None) -> None:
+        uid = None if attempt is None else attempt.created["uid"]
+        self._queues.setdefault(uid, {})[key] = None
+
+    def _send_those_of(self, key: Key) -> bool:
+        """Send what is pending, and return whether nothing is left. If the launcher is killed, a
+        signal is lost rather than sent twice."""
         try:
-            self._send(key, *self._unsent[key])
+            if key in self._unsent:
+                self._send(key, *self._unsent[key])
         except OSError as error:
             log.error(
                 "event=signal-put-off job=%d error=%s", key[0], error, extra=about(job=key[0])
             )
             self._due_mono_s = time.monotonic() + _RETRY_S
         else:
-            del self._unsent[key]
+            self._unsent.pop(key, None)
+        if key in self._unasked:
+            self._unasked.discard(key)
+            attempt = attempt_files.read(self.attempts_fd, key)
+            if attempt is not None and not attempt.is_over:
+                reach("signal.before-signal")
+                # A stopped process could not handle SIGTERM.
+                self.confinement.signal(key, attempt, signal.SIGTERM, signal.SIGCONT)
+                reach("signal.after-signal")
+        return key not in self._unsent
 
     def _send(self, key: Key, count: int, signals: tuple[int, ...]) -> None:
         attempt = attempt_files.read(self.attempts_fd, key)

@@ -14,19 +14,16 @@ from __future__ import annotations
 import hmac
 import logging
 import os
-import signal
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from drfd.common.owner import Owner
+from drfd.launcher.accounts import Accounts
 from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
-from drfd.launcher.system.background import BackgroundWork
-from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 from drfd.linux.sealed import read_sealed
-from drfd.linux.user_database import look_up_name
 from drfd.payload.signature import (
     KEY_BYTES,
     digest_of,
@@ -37,9 +34,6 @@ from drfd.payload.signature import (
 )
 
 log = logging.getLogger("drfd.launcher")
-
-#: The right to give a file to its user: CAP_CHOWN, capability 0.
-_GIVING = syscalls.Capabilities(1 << 0, 1 << 0, 0)
 
 
 class SigningKeys:
@@ -117,9 +111,8 @@ def _make_secret(directory: Path) -> bytes:
     return secret
 
 
-#: Largest number of key files that are being written, and seconds that the user directory has for
-#: each.
-_MOST_WRITERS, _PATIENCE_S = 8, 20
+#: Largest number of accounts that are asked for, and seconds that the user directory has for each.
+_MOST_ASKED, _PATIENCE_S = 8, 20
 
 
 class KeyFiles:
@@ -127,62 +120,47 @@ class KeyFiles:
     own, and the name of the account is part of its name. All are written anew after each start of
     the launcher, because the secret may be another one, and accounts may be gone."""
 
-    def __init__(self, directory: Path, keys: SigningKeys, background: BackgroundWork) -> None:
+    def __init__(self, directory: Path, keys: SigningKeys, accounts: Accounts) -> None:
         """Make the directory, or empty it. Raises OSError."""
-        self._keys, self._background = keys, background
+        self._keys, self._accounts = keys, accounts
         directory.mkdir(mode=0o711, exist_ok=True)
         self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         for name in os.listdir(self._fd):
-            os.unlink(name, dir_fd=self._fd)
-        #: Uids whose file is being written.
-        self._writing: set[int] = set()
+            try:
+                os.unlink(name, dir_fd=self._fd)
+            except OSError as error:
+                # What is no file is nobody's key (`read_key`).
+                log.error("event=not-removed file=%s error=%s", directory / name, error.strerror)
+        #: Uids whose accounts are being asked for.
+        self._asked: set[int] = set()
+        #: The file of each uid that has one.
+        self._files: dict[int, str] = {}
 
     def order(self, uid: int) -> None:
-        """Write a user's file, in a process of its own: the user directory may take long. While too
-        many are at work, and if no process can be had, nothing is done: clients ask again."""
-        if uid in self._writing or len(self._writing) >= _MOST_WRITERS:
+        """Write a user's file as soon as the user directory has told the name. While too many are
+        asked for, and if it cannot be asked, nothing is done: clients ask again."""
+        if uid in self._asked or len(self._asked) >= _MOST_ASKED:
             return
         with suppress(OSError):
-            write, end = partial(self._write, uid), partial(self._writing.discard, uid)
-            # The user's submission waits for it.
-            self._background.start(write, end, self._fd, nice=0)
-            self._writing.add(uid)
+            self._accounts.ask((_PATIENCE_S, "name", uid), partial(self._write, uid))
+            self._asked.add(uid)
 
-    def _write(self, uid: int) -> None:
-        """Write the file under a name that no earlier one has, then rename it, then remove those of
-        earlier accounts of the uid, and of a process that was killed."""
-        # What asks the directory is code of the machine's, which needs no right of root's.
-        with suppress(OSError):
-            syscalls.set_capabilities(_GIVING)
-        signal.alarm(_PATIENCE_S)
-        name = _name_of(uid)
-        if name is None:
+    def _write(self, uid: int, name: object) -> None:
+        """Write the file under a name that no earlier one has, then rename it, then remove that of
+        an earlier account of the uid."""
+        self._asked.discard(uid)
+        if not isinstance(name, str):
             return
-        key, new, final = self._keys.key_of(uid, name), _new_name(uid), key_file_name(uid, name)
+        new, final = f"{uid}-new", key_file_name(uid, name)
         try:
             with opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400, dir_fd=self._fd) as fd:
-                os.write(fd, key)
+                os.write(fd, self._keys.key_of(uid, name))
                 os.fchown(fd, uid, -1)
             os.rename(new, final, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            old, self._files[uid] = self._files.get(uid, final), final
+            if old != final:
+                os.unlink(old, dir_fd=self._fd)
         except OSError as error:
             log.error("event=key-not-written uid=%d error=%s", uid, error.strerror)
-        for other in os.listdir(self._fd):
-            if other.startswith(f"{uid}-") and other != final:
-                os.unlink(other, dir_fd=self._fd)
-
-
-def _new_name(uid: int) -> str:
-    return f"{uid}-new-{os.urandom(8).hex()}"
-
-
-def _name_of(uid: int) -> str | None:
-    """Return the account's name, or None if there is none. The launcher's own uid may have no
-    account, as in containers; then its name is the number."""
-    is_launchers = uid == os.getuid()
-    try:
-        name = look_up_name(uid)
-    except OSError:
-        if not is_launchers:
-            raise
-        name = None
-    return str(uid) if name is None and is_launchers else name
+            with suppress(OSError):
+                os.unlink(new, dir_fd=self._fd)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from drfd.common import failpoints
 from drfd.common.errors import ConfigError
 from drfd.launcher.port import Policy
 from drfd.launcher.settings import LauncherSettings, account_of, load_settings, system_uids
@@ -42,7 +41,6 @@ def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:
     add("--min-uid", type=int, default=1000, help="refuse jobs of system accounts below this uid")
     add("--allow-uid", type=int, action="append", default=[], help="take jobs of this uid anyway")
     add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
-    add("--failpoints", metavar="DIR", help=argparse.SUPPRESS)
     return parser
 
 
@@ -56,14 +54,11 @@ class Setup:
 
 
 def read_setup(options: argparse.Namespace) -> Setup:
-    """Return what the configuration and the user database say, and enable failpoints, which only
-    tests name. Raises ConfigError."""
+    """Return what the configuration and the user database say. Raises ConfigError."""
     settings = load_settings(options.config)
     allowed = frozenset((*options.allow_uid, *system_uids(settings)))
     user: str = options.controller
     uid = int(user) if user.isdecimal() else account_of(user, "--controller").pw_uid
-    if options.failpoints is not None:
-        failpoints.enable(options.failpoints)
     return Setup(settings, uid, Policy(min_uid=options.min_uid, allowed_uids=allowed))
 
 

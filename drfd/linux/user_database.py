@@ -110,17 +110,24 @@ class Subordinates:
         self._ranges = ParsedFile(file, _ranges, _MOST_SUBUID_BYTES)
 
     def has(self, uid: int) -> bool:
-        return any(uid in each for each in self._ranges.content())
+        return any(uid in each for _, each in self._ranges.content())
+
+    def are_of(self, owner: int, name: str, uid: int) -> bool:
+        """Return whether `uid` is a subordinate one of this user."""
+        return any(
+            uid in each and whose in (name, str(owner)) for whose, each in self._ranges.content()
+        )
 
 
-def _ranges(content: bytes) -> list[range]:
-    """Parse the lines NAME:FIRST:COUNT and ignore others."""
+def _ranges(content: bytes) -> list[tuple[str, range]]:
+    """Parse the lines NAME:FIRST:COUNT, where NAME may be a uid, and ignore others."""
     found = []
     for line in content.splitlines():
         fields = line.split(b":")
         if len(fields) == 3 and all(each.isdigit() for each in fields[1:]):
             first, count = int(fields[1]), int(fields[2])
-            found.append(range(first, first + count))
+            owner = written_name(os.fsdecode(fields[0]))
+            found.append((owner, range(first, first + count)))
     return found
 
 

@@ -119,8 +119,13 @@ def open_roots(directory: str) -> int:
 def _is_users_mount(device: int) -> bool:
     """Return whether the file system with this device number is a user's (mount.fuse3(8)): one may
     be mounted over the user's home directory, in a directory of root's. Raises OSError."""
-    mark = b" %d:%d " % (os.major(device), os.minor(device))
+    number = b"%d:%d" % (os.major(device), os.minor(device))
     with open("/proc/self/mountinfo", "rb") as mounts:
-        return any(
-            mark in line and b" - fuse" in line and b"user_id=0," not in line for line in mounts
-        )
+        for line in mounts:
+            # Its point and its source, with blanks escaped, may be named after what is looked for.
+            before, _, after = line.rstrip(b"\n").partition(b" - ")
+            kinds = after.split(b" ")
+            is_same = before.split(b" ")[2] == number and kinds[0].startswith(b"fuse")
+            if is_same and b"user_id=0" not in kinds[-1].split(b","):
+                return True
+    return False

@@ -479,6 +479,8 @@ class HelloReply(TypedDict):
     key_file: str | None
     #: True where each job has a /tmp of its own. Sent only there.
     private_tmp: NotRequired[bool]
+    #: The time limit of jobs that ask for none. Sent only if they have one.
+    time_limit_s: NotRequired[int]
     launcher_away_s: NotRequired[float | None]
     notices: NotRequired[list[CodeText]]
 
@@ -734,6 +736,8 @@ class BatchReply(TypedDict):
     kept: NotRequired[dict[str, str]]
     #: How many more of the named jobs were refused than are in `failed`.
     unnamed: NotRequired[int]
+    #: When the first of the jobs that were suspended is ended unless it is resumed, if it is.
+    ended_at: NotRequired[float]
     launcher_away_s: NotRequired[float | None]
     notices: NotRequired[list[CodeText]]
 
@@ -1098,8 +1102,8 @@ class MachinePart(TypedDict):
     capacity: ResourcesView
     free: ResourcesView
     external: ExternalView | None
-    #: Whether use by other processes is not taken into account.
-    external_off: bool
+    #: Resources of which the use by other processes is not taken into account: cores, memory.
+    external_off: list[str]
     #: Pressure stall information by resource; null where the kernel has none.
     pressure: dict[str, dict[str, float | None]] | None
     nodes: list[SnapshotNode]

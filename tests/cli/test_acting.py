@@ -10,6 +10,7 @@ import pytest
 
 from canned import CannedDaemon, Message
 from drfd.client import connection
+from drfd.common.units import clock_time
 from drfd_cli.commands import job_actions
 from drfd_cli.output import show_when
 
@@ -147,6 +148,14 @@ def test_acting_says_what_was_done_and_what_was_not(drf, daemon, verb, word):
     assert daemon.requests == [{"op": verb, "select": NOTHING | {"ids": [1, 42, 9]}}]
     result = drf(verb, "--json", 1, "42", 9)
     assert json.loads(result.out) == daemon.replies[verb]
+
+
+def test_who_suspends_is_told_when_the_jobs_are_ended(drf, daemon):
+    daemon.replies = {"suspend": {"done": [1, 2], "failed": [], "ended_at": 1_700_000_000.0}}
+    result = drf("suspend", 1, 2)
+    assert result.out == "suspended job 1\nsuspended job 2\n"
+    told = f"drf: drf ends what is not resumed by {clock_time(1_700_000_000.0)}\n"
+    assert (result.code, result.err) == (0, told)
 
 
 def test_of_a_selection_those_in_another_state_are_counted(drf, daemon):

@@ -92,6 +92,16 @@ def test_everything_comes_again_but_what_is_asked_to_change(
     assert drf("retry", 42, "-q").out == "50\n"
 
 
+def test_a_retry_can_be_waited_for(drf, answering, ended):
+    """Of several, the exit code is that of the first that did not complete, as of `drf wait`."""
+    over = [ended("COMPLETED", 0, id=50), ended("FAILED", 3, id=51)]
+    answering.replies["wait"] = {"done": True, "ended": over}
+    result = drf("retry", "-w", 42)
+    assert (result.code, result.out) == (3, AGAIN_42)
+    assert result.err == "drf: job 51 FAILED: exit code 3\n"
+    assert [each["ids"] for each in answering.asked("wait")] == [[50]]
+
+
 def test_tasks_of_one_array_become_one_array(drf, answering):
     result = drf("retry", "4_5", 7, "4_2", "--json")
     assert json.loads(result.out) == {

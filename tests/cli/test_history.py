@@ -138,10 +138,10 @@ def test_who_names_nobody_means_his_own_jobs(drf, daemon, words, admin, asked):
 def test_more_than_a_page_is_fetched_page_by_page_or_told_of(drf, daemon, past):
     pages = [page(past(id=9), past(id=8), after=[5.0, 8]), page(past(id=7))]
     daemon.replies = {"history": [*pages, page(past(), past(id=41), after=[5.0, 41])]}
-    result = drf("history", "-a", "-n", "0", "--json")
+    result = drf("history", "-a", "--last", "0", "--json")
     assert [job["id"] for job in json.loads(result.out)["jobs"]] == [7, 8, 9]
     assert [request.get("after") for request in daemon.requests] == [None, [5.0, 8]]
-    assert drf("history", "-a", "-n", "1").err == "drf: the last 1; -n 0 shows all\n"
+    assert drf("history", "-a", "--last", "1").err == "drf: the last 1; --last 0 shows all\n"
     assert daemon.requests[-1]["limit"] == 2
 
 
@@ -231,7 +231,7 @@ def test_a_wide_report_has_users_disks_and_throttling(drf, daemon):
     bob = LOST | {"user": "bob"}
     total = account(**half)
     daemon.replies = {"report": report(TRAIN | half, bob, others=account(jobs=9), total=total)}
-    lines = [line.split() for line in drf("report", "-a", "-n", "2").screen.splitlines()]
+    lines = [line.split() for line in drf("report", "-a", "--lines", "2").screen.splitlines()]
     assert lines[1] == [
         *("NAME", "USER", "JOBS", "CORE-H", "WASTED", "CPU%", "MEM", "PEAK", "MEM%", "READ%"),
         "THROTTLED",
@@ -245,7 +245,8 @@ def test_a_wide_report_has_users_disks_and_throttling(drf, daemon):
     ("words", "asked"),
     [
         ("-a --since @1000000000", {"past": {"since_s": 1e9}}),
-        ("--by pool -n 3 7", {"by": "pool", "limit": 3, "past": {"ids": [7]}}),
+        ("--by pool --lines 3 7", {"by": "pool", "limit": 3, "past": {"ids": [7]}}),
+        ("-a -n fit --since @9", {"past": {"name": "fit", "since_s": 9.0}}),
         ("-u bob --until @9", {"past": {"user": "bob", "until_s": 9.0}}),
         ("", {"past": {"user": "alice", "since_s": pytest.approx(time.time() - 2592e3, abs=1e3)}}),
     ],

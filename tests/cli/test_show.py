@@ -315,7 +315,10 @@ def test_why_has_the_whole_line_for_a_job_of_ones_own(drf, daemon, ended, tmp_pa
     ranged = {**advice, "options": ["-c", "8..16"], "cores": 8.0, "cores_max": 16.0}
     for most, again in (({}, "--with '-c 8..16'"), ({"cores_max": 16.0}, "42")):
         assert last(job | {"demand": job["demand"] | most}, ranged).endswith(f" {again}")
-    limited = ended("LIMIT_EXCEEDED", output_max_bytes=1 << 30, **mine)
+    kept = ended("LIMIT_EXCEEDED", text="kept", output_max_bytes=1 << 30, **mine)
+    assert last(kept) == "again: drf retry 42", "it was not its output"
+    text = "wrote 2 GB; --output-max allows more next time"
+    limited = ended("LIMIT_EXCEEDED", text=text, output_max_bytes=1 << 30, **mine)
     assert last(limited) == "again: drf retry 42 --with '--output-max 2G'"
     file = tmp_path / "drf-42.out"
     with file.open("wb") as written:

@@ -658,6 +658,27 @@ def test_scontrol_asks_for_what_slurm_would_change(drf, daemon, job, words, aske
     assert drf("scontrol", "hold", "9") == Result(1, "", told)
 
 
+@pytest.mark.parametrize(
+    ("by", "limit_s"), [("+30", 5400), ("-10", 3000), ("+1:00:00", 7200), ("-1", 0)]
+)
+def test_a_time_limit_is_changed_by_minutes(drf, daemon, job, by, limit_s):
+    daemon.replies["status"]["jobs"] = [job(time_limit_s=3600, state="PENDING")]
+    assert drf("scontrol", "update", "JobId=42", f"TimeLimit={by}") == Result(0, "", "")
+    (request,) = daemon.asked("set")
+    assert request["time_limit_s"] == limit_s
+
+
+def test_a_script_is_written_as_it_was_submitted(drf, daemon):
+    script = "#!/bin/sh\necho \u00fc\n"
+    daemon.replies["submission"] = {"submission": {"script": script}, "label": "42", "live": True}
+    assert drf("scontrol", "write", "batch_script", "42", "-").out == script
+    told = "batch script for job 42 written to slurm-42.sh\n"
+    assert drf("scontrol", "write", "batch_script", "42") == Result(0, told, "")
+    assert Path("slurm-42.sh").read_text() == script
+    daemon.replies["submission"] = {"submission": {}, "label": "42", "live": True}
+    assert drf("scontrol", "write", "batch_script", "42").err == "drf: job 42 has no script\n"
+
+
 def test_a_job_is_requeued_under_its_id_and_an_ended_one_is_not(drf, daemon):
     assert drf("scontrol", "requeue", "42,43_1") == Result(0, "", "")
     assert drf("scontrol", "requeuehold", "Incomplete", "jobid=42") == Result(0, "", "")
@@ -710,10 +731,14 @@ NO_TIME = "is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"
         (2, "scontrol hold", "drf scontrol: no job is named: scontrol hold ID"),
         (2, "scontrol update TimeLimit=5",
          "drf scontrol: what is to change is not named: JobId=42"),
-        (2, "scontrol update JobId=7 TimeLimit=+30", "drf scontrol: TimeLimit=+30: write the new "),
-        (2, "scontrol update JobId=7 ArrayTaskThrottle=5", "drf scontrol: arraytaskthrottle cannot "
+        (2, "scontrol hold train",
+         "drf scontrol: train is no job id (scontrol hold jobname=train)"),
+        (2, "scontrol update JobId=7 ArrayTaskThrottle=5", "drf scontrol: ArrayTaskThrottle=5: drf "
+         "set --group NAME%5 7 lets so many of its tasks run at once"),
+        (2, "scontrol update JobId=7 WorkDir=/x", "drf scontrol: workdir cannot "
          "be changed here; what can: TimeLimit JobName Partition Priority Nice NumCPUs "
-         "MinMemoryNode Gres Dependency StartTime"),
+         "MinMemoryNode Gres Dependency StartTime Comment"),
+        (2, "scontrol write x", "drf scontrol: what can be written is: batch_script ID [FILE]"),
         (2, "scontrol update JobId=7",
          "drf scontrol: say what to change, such as TimeLimit=2:00:00"),
         (1, "scontrol update JobId=7 TimeLimit=soon", f"drf: scontrol: --time=soon: {NO_TIME}"),
@@ -753,8 +778,8 @@ def test_each_tells_its_options(drf, daemon, name):
 
 
 @pytest.mark.slow
-def test_srun_starts_the_tasks_of_a_step(spawn, finish):
-    env = {"DRF_JOB_ID": "7", "SLURM_NTASKS": "2"}
+def test_srun_starts_the_tasks_of_a_step(spawn, finish, tmp_path):
+    env = {"DRF_JOB_ID": "7", "SLURM_NTASKS": "2", "XDG_STATE_HOME": str(tmp_path)}
     say = ("sh", "-c", "echo $SLURM_PROCID of $SLURM_NTASKS; exit $SLURM_PROCID")
     result = finish(spawn("srun", *say, env=env))
     assert (result.code, sorted(result.out.splitlines())) == (1, ["0 of 2", "1 of 2"])

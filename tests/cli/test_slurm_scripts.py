@@ -421,6 +421,26 @@ def test_a_signal_is_for_what_the_script_runs_or_for_its_shell(of, signal, numbe
     assert told == ""
 
 
+@pytest.mark.parametrize(
+    ("lines", "limit_s", "told"),
+    [
+        ("-t 5 --signal=USR2@900", None, "--signal=USR2@900 (the time limit is 5m00s)"),
+        ("-t 1 --signal=B:USR1", None, "--signal=B:USR1 (the time limit is 1m00s)"),
+        ("--signal=USR1@120", None, "--signal=USR1@120 (the time limit is none)"),
+        ("-t 0 --signal=USR1@120", 3600, "--signal=USR1@120 (the time limit is none)"),
+        ("--signal=USR1@120", 60, "--signal=USR1@120 (the time limit is 1m00s)"),
+        ("--signal=USR1@120", 3600, None),
+        ("-t 1 --signal=USR1@0", None, None),
+    ],
+)
+def test_a_signal_that_would_come_before_the_start_is_left_out(of, daemon, lines, limit_s, told):
+    daemon.replies["hello"] |= {} if limit_s is None else {"time_limit_s": limit_s}
+    request, said = of(f"#SBATCH {lines}")
+    assert ("warn" in request, said) == (
+        (True, "") if told is None else (False, f"drf: without effect here: {told}\n")
+    )
+
+
 # -- how its words are read --------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.drf import LIGHT_DRF
-from drfd_cli.slurm import step, step_queue
+from drfd_cli.slurm import records, step, step_queue
 from drfd_cli.slurm.grammar import Given
 
 #: A job of no daemon, which no other test has.
@@ -22,6 +22,8 @@ ENV = {"DRF_JOB_ID": JOB, "DRF_ATTEMPT": "1", "DRF_CORES": "2", "DRF_MEMORY": st
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setitem(ENV, "XDG_STATE_HOME", str(tmp_path / "state"))
     before = {each: signal.getsignal(each) for each in (signal.SIGUSR1, signal.SIGUSR2)}
     yield
     for number, handler in before.items():
@@ -131,6 +133,68 @@ def test_steps_that_begin_at_once_come_one_by_one():
         os.close(file)
     finally:
         step_queue.leave_line()
+
+
+# -- records -----------------------------------------------------------------------------------
+
+
+JOB_VIEW = {
+    "id": int(JOB), "attempt": 1, "uid": os.getuid(), "state": "CANCELLED", "started_at": 100.0,
+    "ended_at": 200.0, "exit_code": None, "signal": 15, "demand": {"cores": 2.0}, "used": {},
+}  # fmt: skip
+
+
+def written(*lines: str) -> Path:
+    records.Record(ENV, name="first", tasks=1, cores=1)
+    (path,) = Path(os.environ["XDG_STATE_HOME"]).glob("drfd/steps/*/*")
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_a_step_without_an_end_ended_with_its_job():
+    # A daemon whose state was removed since has had a job of this number, too.
+    before = ['{"record":"asked","step":0,"at_s":40.0}', '{"record":"began","step":0,"at_s":40.0}']
+    asked = '{"record":"asked","step":1,"at_s":140.0,"name":"first","tasks":3,"cores":9}'
+    path = written(*before, asked, '{"record":"began","step":1,"at_s":150.0}')
+    assert (path.name, path.stat().st_mode & 0o777) == (f"{JOB}.1", 0o600)
+    (step,) = records.steps_of(JOB_VIEW)
+    assert (step["state"], step["signal"], step["ended_at"]) == ("CANCELLED", 15, 200.0)
+    assert (step["step"], step["step_name"], step["tasks_of_step"]) == ("0", "first", 3)
+    assert step["demand"]["cores"] == 2, "more than the job has it cannot have had"
+
+
+def test_what_is_no_step_of_the_job_is_left_out():
+    asked = '{"record":"asked","step":0,"at_s":140.0,"name":"first","tasks":1,"cores":1}'
+    waits = written(asked)
+    assert not list(records.steps_of(JOB_VIEW)), "one that has not begun"
+    # What is cut short, and what nobody has written.
+    for line in ('{"record":"beg', "[]", "7", "\xff",
+                 '{"record":"began","step":0,"at_s":"soon"}'):  # fmt: skip
+        waits.write_text(f"{asked}\n{line}\n")
+        assert not list(records.steps_of(JOB_VIEW)), line
+    waits.write_text(f'{asked}\n{{"record":"began","step":0,"at_s":150}}\n')
+    assert list(records.steps_of(JOB_VIEW))
+    assert not list(records.steps_of({**JOB_VIEW, "uid": os.getuid() + 1})), "another user's"
+
+
+@pytest.mark.parametrize("spoil", [os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
+def test_a_step_runs_without_a_record_where_it_has_no_place(spawn, finish, spoil):
+    path = written("")
+    path.unlink()
+    spoil(path)
+    assert finish(spawn("srun", "-n1", "echo", "on", env=ENV)).out == "on\n"
+    assert not list(records.steps_of(JOB_VIEW))
+
+
+def test_records_of_long_ago_are_removed(monkeypatch):
+    path = written("")
+    old = path.with_name("1.1")
+    old.touch()
+    os.utime(old, (0, 0))
+    path.unlink()
+    monkeypatch.setattr(records, "_TIDIES", 1)
+    records.Record(ENV, name="first", tasks=1, cores=1)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 # -- srun --------------------------------------------------------------------------------------

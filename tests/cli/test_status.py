@@ -184,7 +184,7 @@ def test_status_asks_for_what_is_selected(drf, daemon, listed, words, select, mo
 
 
 def test_a_list_of_ended_jobs_says_that_it_has_the_last_ones_only(drf, listed, ended):
-    said = "drf: of the ended jobs only the last 20 are listed; drf history -n 0 lists all\n"
+    said = "drf: of the ended jobs only the last 20 are listed; drf history --last 0 lists all\n"
     for failed, told in ((7, ""), (8, said)):
         listed(ended(), counts={"RUNNING": 30, "COMPLETED": 12, "FAILED": failed})
         assert drf("status", "-a").err == told

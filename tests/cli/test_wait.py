@@ -65,6 +65,18 @@ def test_a_wait_that_timed_out_is_75_even_if_some_have_ended(
     assert (result.code, result.err) == (code, err)
 
 
+def test_wait_for_all_of_ones_jobs_but_that_in_which_it_runs(drf, daemon, ended, job, monkeypatch):
+    over(daemon, ended("COMPLETED", 0))
+    live = [job(id=4), job(id=7, array_id=6, array_index=1), job(id=9)]
+    daemon.replies |= {"status": {"jobs": live, "after": None}, "hello": {"user": "alice"}}
+    monkeypatch.setenv("DRF_JOB_ID", "9")
+    assert drf("wait", "--all").code == 0
+    (asked,) = daemon.asked("wait")
+    assert asked["ids"] == [4, 6]
+    daemon.replies["status"]["jobs"] = live[2:]
+    assert drf("wait", "--all") == Result(0, "", "drf: no job of yours waits or runs\n")
+
+
 def test_wait_says_each_end_once_in_a_log_of_both_streams(spawn, finish, daemon, ended):
     over(daemon, ended("FAILED", 3))
     result = finish(spawn("wait", 42, stderr=subprocess.STDOUT))

@@ -4,6 +4,7 @@
 writes what has come out, as JSON. `test_clients.py` says what that must be.
 """
 
+import csv
 import json
 import os
 import pty
@@ -179,9 +180,12 @@ def snakemake() -> dict[str, Any]:
              "--slurm-init-seconds-before-status-checks", "3",
              "--slurm-efficiency-report", "--slurm-efficiency-report-path", "reports")  # fmt: skip
     found, _ = run_snakefile(*words)
-    # The rules are known by the comments of their jobs.
-    heads = [path.read_text().partition("\n")[0] for path in Path("reports").iterdir()]
-    found["rules"] = ["RuleName" in head for head in heads]
+    # A row for each step, of a rule that is known by the comment of its job.
+    texts = [path.read_text().splitlines() for path in Path("reports").iterdir()]
+    rows = [row for lines in texts for row in csv.DictReader(lines)]
+    kinds = ("make", "total", "wrong")
+    found["rules"] = sorted(kind for row in rows for kind in kinds if kind in row["RuleName"])
+    found["measured"] = all(float(row["MaxRSS_MB"]) > 1 for row in rows)
     return found
 
 

@@ -50,7 +50,10 @@ CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
     "snakemake": (
         ["snakemake", "snakemake-executor-plugin-slurm"],
-        {"right": [0, "6\n"], "wrong": [1, False], "rules": [True, True]},
+        {
+            "right": [0, "6\n"], "wrong": [1, False], "measured": True,
+            "rules": ["make", "make", "make", "total", "wrong"],
+        },
     ),
     "reportseff": (["reportseff"], {"rows": [True, True]}),
     "slurmtop": (

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import failing
 from drfd.common import errors, failpoints, paths
 from drfd.common.errors import (
     BY_KIND,
@@ -130,29 +131,22 @@ def test_without_directory_or_file_no_failpoint_fires(tmp_path, directory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["--launcher", "."], []], ids=["a service", "the system's"])
-def test_only_a_private_instance_has_any(tmp_path, words):
-    command = [sys.executable, "-m", "drfd.daemon", "serve", "--failpoints", str(tmp_path)]
-    if words:
-        words = [*words, "--state", str(tmp_path / "state")]
+@pytest.mark.parametrize(
+    "program", [["drfd.daemon", "serve"], ["drfd.launcher"], ["drfd.launcher.slurm"]], ids=" ".join
+)
+def test_no_program_that_root_runs_can_be_told_to_have_any(tmp_path, program):
+    """Nor to have a job's process begun by another program than that installed."""
+    words = ["--state", str(tmp_path / "state"), "--failpoints", str(tmp_path)]
+    if program[0] != "drfd.daemon":
+        words += ["--controller", "0"]
     done = subprocess.run(
-        [*command, *words], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+        [sys.executable, "-I", "-m", *program, *words], capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 78
-    assert done.stderr.endswith("--failpoints is for a private instance: give --state\n")
+    assert done.returncode == 2
+    assert f"unrecognized arguments: --failpoints {tmp_path}" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_no_unit_and_no_help_knows_of_them():
-    for unit in ROOT.joinpath("systemd").iterdir():
-        assert "failpoints" not in unit.read_text()
-    for command in (["drfd.daemon", "serve"], ["drfd.launcher"], ["drfd.launcher.slurm"]):
-        done = subprocess.run(
-            [sys.executable, "-m", *command, "--help"], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0
-        assert "failpoints" not in done.stdout
+    source = "".join(path.read_text() for path in ROOT.joinpath("drfd").rglob("*.py"))
+    assert failing.VARIABLE not in source
 
 
 def test_they_are_not_read_where_others_may_write(tmp_path):

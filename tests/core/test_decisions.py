@@ -36,6 +36,7 @@ from drfd.core.model.job import (
     Dependency,
     Job,
     JobState,
+    Notify,
     Outcome,
     Postponed,
     Retry,
@@ -43,6 +44,7 @@ from drfd.core.model.job import (
     Usage,
     Warn,
     Whose,
+    Words,
 )
 from drfd.core.model.options import Demand, Rates
 from drfd.core.model.resources import Axes, Resources
@@ -58,6 +60,7 @@ from fakes import (
     launched,
     ledger_at,
     now,
+    of_gpus,
     replace,
     rules,
     schedule,
@@ -230,6 +233,50 @@ def test_what_drfd_has_suspended_can_be_kept_so_and_waits_again_when_it_is_resum
     assert bench.schedule(3) == []
     assert bench.feed(st.ResumeAsked(now(4), 1, actor)) != []
     assert bench.schedule(5) == [1]
+
+
+# -- the longest suspension ------------------------------------------------------------------------
+
+
+def test_what_its_user_keeps_suspended_for_too_long_is_killed():
+    bench = Bench(replace(rules(), max_suspended_s=3600))
+    bench.start(spec(time_limit_s=7200))
+    bench.suspend(1, at_s=10)
+    assert deadline_mono_s(bench.job(1), bench.rules) == now(3610).mono_s
+    assert bench.feed(st.Tick(now(3609))) == []
+    (stop,) = bench.feed(st.Tick(now(3610)))
+    assert isinstance(stop, ev.StopRequested)
+    job = bench.job(1)
+    assert job.stop is not None and job.stop.escalated, "it is not resumed for that"
+    assert bench.feed(st.Tick(now(3611))) == []
+    (end,) = bench.feed(ended(1, at_s=3611, exit_code=None, signal=9))
+    assert isinstance(end, ev.Exited)
+    assert (end.outcome, end.text) == (
+        Outcome.LIMIT_EXCEEDED,
+        "its user kept it suspended for 1h00m, and no job may hold its memory so for longer "
+        "(limits.suspended); resume it sooner next time",
+    )
+
+
+def test_a_suspension_is_bounded_only_while_the_user_wants_it():
+    """Not what drfd froze for another, nor what an administrator keeps; and it begins anew."""
+    bench = Bench(replace(rules(), max_suspended_s=3600))
+    bench.start(spec(time_limit_s=None))
+    bench.suspend(1, by=None)
+    assert deadline_mono_s(bench.job(1), bench.rules) is None
+    bench.feed(st.SuspendAsked(now(5000), 1, ALICE))
+    assert deadline_mono_s(bench.job(1), bench.rules) == now(8600).mono_s
+    assert bench.feed(st.SuspendAsked(now(6000), 1, ALICE)) == [], "it is no longer stretch"
+    bench.feed(st.SuspendAsked(now(7000), 1, ADMIN))
+    assert deadline_mono_s(bench.job(1), bench.rules) is None
+    bench.feed(st.ResumeAsked(now(8000), 1, ADMIN))
+    assert bench.schedule(8000) == [1]
+    bench.suspend(1, at_s=8500)
+    bench.feed(st.ResumeAsked(now(9000), 1, ALICE))
+    assert bench.feed(st.Tick(now(99_000))) == [], "it waits for room, not for its user"
+    bench.rules = replace(bench.rules, max_suspended_s=None)
+    bench.feed(st.SuspendAsked(now(99_000), 1, ALICE))
+    assert bench.feed(st.Tick(now(999_000))) == []
 
 
 # -- disks -----------------------------------------------------------------------------------------
@@ -420,7 +467,7 @@ def test_each_attempt_has_its_warning(bench):
     fail(bench, job_id, 80)
     start_again(bench, job_id, 85)
     assert signals_owed(bench.job(job_id)) is None
-    assert deadline_mono_s(bench.job(job_id), 10) == now(85 + 70).mono_s
+    assert deadline_mono_s(bench.job(job_id), bench.rules) == now(85 + 70).mono_s
 
 
 def test_a_warning_that_could_not_come_in_time_is_refused(bench):
@@ -762,3 +809,33 @@ def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench):
     short(bench, 1, 1.5)
     found = reason(bench, 1, 1.6)
     assert isinstance(found, MachineShort) and found.shortage.tries == 2
+
+
+# -- the owner is notified of an end ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_job_that_is_over_keeps_only_what_its_notification_may_use(gone):
+    """The whole machine waited for a command of thirty seconds. As long as something of the job is
+    left, nothing is given back."""
+    bench = Bench(with_gpus(1))
+    asks = replace(demand(9, 18, read=1000), gres=(("gpu", 1),))
+    tells = Notify(("end",), Words.of(["tell"]))
+    job_id = bench.start(spec(asks=asks, notify=tells))
+    other = bench.submit(of_gpus(1))
+    bench.feed(ended(job_id, gone=gone))
+    bench.ledger.check()
+    held = bench.rules.axes.resources(bench.ledger.allocation(bench.job(job_id)))
+    assert held == (demand(0.25, 0.25) if gone else asks)
+    assert bench.schedule() == ([other] if gone else [])
+    bench.ledger.check()
+    bench.feed(st.RemovedReport(now().at_s, job_id, 1, notice="told"))
+    assert bench.schedule() == ([] if gone else [other])
+
+
+def test_an_attempt_that_is_tried_again_keeps_all_until_it_is_removed():
+    bench = Bench()
+    tells, again = Notify(("end",), Words.of(["tell"])), Retry(1, (Outcome.FAILED,))
+    job_id = bench.start(spec(asks=demand(9), notify=tells, retry=again))
+    bench.feed(ended(job_id, exit_code=1, gone=True))
+    assert bench.rules.axes.resources(bench.ledger.allocated) == demand(9)

@@ -15,7 +15,13 @@ from msgspec import structs
 from core.worlds import CAROL, context, forecast, pass_of, pass_over
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
-from drfd.core.decisions.stimuli import CancelAsked, RemovedReport, ResumeAsked
+from drfd.core.decisions.stimuli import (
+    CancelAsked,
+    FrozenReport,
+    RemovedReport,
+    ResumeAsked,
+    SuspendAsked,
+)
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
@@ -51,7 +57,7 @@ from drfd.core.fairness.week_quotas import (
 )
 from drfd.core.model import events as ev
 from drfd.core.model.hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
-from drfd.core.model.job import Actor, Job, JobSpec, JobState
+from drfd.core.model.job import Actor, Job, JobSpec, JobState, Notify, Words
 from drfd.core.model.machine import fits, minus
 from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling import scheduler
@@ -546,7 +552,8 @@ def test_after_the_clock_was_set_back_all_is_to_be_counted_again():
 
 def test_a_launch_that_was_put_off_uses_nothing():
     start, end = happened(ev.Launched, at_s=5), happened(ev.Exited, at_s=9)
-    assert list(stretches([start, end])) == [RunInterval(now(5).at_s, now(9).at_s)]
+    ran, over = stretches([start, end])
+    assert (ran, over.is_of_end) == (RunInterval(now(5).at_s, now(9).at_s), True)
     assert list(stretches([start])) == [RunInterval(now(5).at_s, None)]
     put_off = happened(ev.LaunchPostponed, at_s=6, not_before_s=int(now(7).at_s))
     assert list(stretches([start, put_off])) == []
@@ -556,6 +563,28 @@ def test_a_launch_that_was_put_off_uses_nothing():
     bench.start(in_pool(ALICE, cores=9))
     bench.befall(put_off)
     assert used(week_use, HOUR) == {"root.alice": 0}
+
+
+def test_a_notification_counts_with_what_it_may_use():
+    """Thirty seconds of the whole machine after each job counted for nobody."""
+    how = with_quotas({}, {"/alice": quota_of(4)})
+    bench, week_use = Bench(how), use_of(how)
+    events, ended_jobs = _watch(bench, week_use)
+    tells = Notify(("end",), Words.of(["tell"]))
+    job_id = bench.start(in_pool(ALICE, cores=9, notify=tells))
+    bench.feed(ended(job_id, at_s=HOUR))
+    afresh = use_of(how, 2 * HOUR)
+    afresh.count(bench.job(job_id), stretches(events))
+    bench.feed(RemovedReport(now(3 * HOUR).at_s, job_id, 1, notice="told"))
+    over = use_of(how, 3 * HOUR)
+    assert not is_plain(ended_jobs[job_id]), "its record does not say until when"
+    over.count(ended_jobs[job_id], stretches(events))
+    whole, part = 1.0, 0.25 / 9
+    assert used(afresh, 2 * HOUR) == {"root.alice": pytest.approx(whole + part, abs=1e-5)}
+    for each in week_use, over:
+        assert used(each, 9 * HOUR) == {"root.alice": pytest.approx(whole + 2 * part, abs=1e-5)}
+    told = happened(ev.OwnerNotified, at_s=60, ran_s=20.0, notice="told")
+    assert list(stretches([told])) == [RunInterval(now(40).at_s, now(60).at_s, is_notice=True)]
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(range(12), steps=120, quick=25))
@@ -579,9 +608,10 @@ def test_the_sums_are_those_of_a_count_step_by_step(seed, steps):
             counted.clear()
         for job in bench.ledger.jobs.values():
             most_attempts = max(most_attempts, job.attempt)
-            if job.state is JobState.RUNNING:
+            is_kept = job.state is JobState.SUSPENDED and job.held_by == job.spec.user
+            if job.state is JobState.RUNNING or is_kept:
                 share = max(
-                    Fraction(job.spec.demand.cores_milli, 9000),
+                    Fraction(0 if is_kept else job.spec.demand.cores_milli, 9000),
                     Fraction(job.spec.demand.memory_bytes, 18 * GIB),
                 )
                 for path in path_up(job.spec.leaf):
@@ -632,8 +662,12 @@ def _happen(bench: Bench, random: Random, at_s: float) -> None:
         actor, pool = random.choice([(ALICE, "lab"), (CAROL, "lab"), (BOB, ""), (ALICE, "free")])
         cores = random.choice((0.5, 1, 2))
         bench.submit(in_pool(actor, pool, cores, preemptible=True, time_limit_s=None), at_s=at_s)
-    elif kind == "suspend" and running:
-        bench.suspend(random.choice(running).id, by=ADMIN, at_s=at_s)
+    elif kind == "suspend" and (running or frozen):
+        job = random.choice(running + frozen)
+        owner = next(each for each in (ALICE, BOB, CAROL) if each.user == job.spec.user)
+        by = random.choice((ADMIN, owner))
+        bench.feed(SuspendAsked(now(at_s), job.id, by))
+        bench.feed(FrozenReport(now(at_s).at_s, job.id, job.attempt, mono_s=now(at_s).mono_s))
     elif kind == "resume" and frozen:
         bench.feed(ResumeAsked(now(at_s), random.choice(frozen).id, ADMIN))
     elif kind in ("finish", "preempt") and running:

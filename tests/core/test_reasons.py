@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from core.worlds import CAROL, DAVE, ERIN, of, pass_over, why
+from drfd.common.units import utc_time
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain import waits
 from drfd.core.explain.reasons import explain_wait, unknown_start
@@ -406,6 +407,16 @@ def test_a_suspended_job_gives_nothing_back_until_somebody_resumes_it(bench):
     assert unknown(bench, waiting) == f"somebody must resume job {holder} first"
 
 
+def test_what_its_user_keeps_suspended_gives_its_memory_back_in_the_end(bench):
+    bench.rules = altered(bench.rules, max_suspended_s=3600)
+    holder = bench.start(spec("root.bob", actor=BOB, asks=demand(1, 9)))
+    waiting = bench.submit(spec(asks=demand(1, 9)))
+    bench.suspend(holder, by=BOB, at_s=5)
+    assert unknown(bench, waiting) == (
+        f"somebody must resume job {holder} first, or it is ended at {utc_time(now(3605).at_s)}"
+    )
+
+
 # -- words -----------------------------------------------------------------------------------------
 
 
@@ -448,6 +459,8 @@ BY_MANY = (
 SENTENCES: list[tuple[Wait, str]] = [
     (HeldBy("alice", "1"), "held by alice; drf release 1 lets it go"),
     (SuspendedBy("alice", "4_7"), "suspended by alice; drf resume 4_7 lets it go on"),
+    (SuspendedBy("alice", "4", ends_s=60.0),
+     "suspended by alice; drf resume 4 lets it go on, or it is ended at T+60.0s"),
     (HeldBy("root", "1", is_admins=True),
      "held by root; an administrator's drf release 1 lets it go"),
     (SuspendedBy("root", "1", is_admins=True),

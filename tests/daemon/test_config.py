@@ -102,6 +102,7 @@ EVERYTHING = """
     reserve_disk = "2G"
     reserve_memory = 0
     changes_per_second = 60
+    suspended = "2h"
     submissions_per_second = 50
     connections_per_user = 20
     command = 100000
@@ -160,6 +161,7 @@ def test_every_documented_key_is_read(path):
         limits=UserLimits(
             waiting_jobs=5000, kept_bytes=64 << 20, kept_total_bytes=1 << 30,
             reserve_disk_bytes=2 << 30, reserve_memory_bytes=0, changes_per_s=60,
+            suspended_s=7200,
             submissions_per_s=50, connections=20, command_bytes=100_000,
             environment_bytes=32 << 10, script_bytes=1 << 20,
         ),

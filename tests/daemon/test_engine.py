@@ -20,7 +20,7 @@ from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.effects import Freeze, Launch, RemoveAttempt
+from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt
 from drfd.core.model.hours import LimitHours, LimitSteps
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
 from drfd.core.model.resources import Axes, ClusterNode
@@ -627,6 +627,24 @@ def test_jobs_wait_for_next_week_over_the_daemons_end(make_shell, clock):
     assert used_hours(later) == 1
 
 
+def test_the_bound_of_a_suspension_runs_on_over_the_daemons_end(make_shell, clock):
+    how = replace(with_quota(), max_suspended_s=2 * HOUR)
+    shell = make_shell(by=how, clock=clock)
+    shell.turn(of_pool(clock))
+    shell.turn(begins(clock, 1))
+    shell.turn(
+        st.SuspendAsked(clock(), 1, ALICE),
+        st.FrozenReport(clock().at_s, 1, 1, mono_s=clock().mono_s),
+    )
+    shell.host.take()
+    clock.at_s += HOUR
+    later = make_shell(by=how, clock=clock)
+    assert later.engine.due_s() == HOUR
+    clock.at_s += HOUR
+    later.turn(st.Tick(clock()))
+    assert later.host.take()[-1] == Kill(1, 1)
+
+
 def test_attempts_and_breaks_count_in_the_next_daemon(make_shell, clock):
     """They are in the job's events, not in its record."""
     shell = make_shell(by=with_quota(30), clock=clock)
@@ -640,25 +658,27 @@ def test_attempts_and_breaks_count_in_the_next_daemon(make_shell, clock):
         st.FrozenReport(clock().at_s, 1, 1, mono_s=clock().mono_s),
     )
     clock.at_s += HOUR
+    assert used_hours(shell) == 1.055556, "it keeps an eighteenth of the memory"
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 1.055556
     shell.turn(st.ResumeAsked(clock(), 1, ALICE))
     clock.at_s += HOUR
-    assert used_hours(shell) == 2
+    assert used_hours(shell) == 2.055556
     shell.host.take()
     shell.turn(replace(ends(clock, 1), exit_code=1), st.RemovedReport(clock().at_s, 1, 1))
     clock.at_s += HOUR
     shell.turn(st.Tick(clock()))
     shell.host.take()
-    assert used_hours(shell) == 2
-    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 2
+    assert used_hours(shell) == 2.055556
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 2.055556
     shell.turn(begins(clock, 1, 2))
     clock.at_s += HOUR
-    assert used_hours(shell) == 3
-    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3
+    assert used_hours(shell) == 3.055556
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3.055556
     shell.turn(ends(clock, 1, 2), st.RemovedReport(clock().at_s, 1, 2))
     shell.host.take()
     clock.at_s += HOUR
-    assert used_hours(shell) == 3
-    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3
+    assert used_hours(shell) == 3.055556
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3.055556
 
 
 def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(make_shell, clock):

@@ -255,6 +255,20 @@ def test_only_such_ends_are_told_of_as_were_asked_for(on, outcome, is_told):
     assert launch(job).tells_start is ("start" in on)
 
 
+def test_a_notification_has_a_small_limit_of_its_own():
+    """It had the whole demand of the job, and thirty seconds."""
+    large = structs.replace(TOLD_JOB, spec=replace(TOLD_SPEC, demand=demand(8, 64)))
+    small = structs.replace(TOLD_JOB, spec=replace(TOLD_SPEC, demand=demand(0.1, 0.0625)))
+    never = structs.replace(large, state=JobState.PENDING, broken=Broken(3, Outcome.TIMEOUT))
+    orders = [
+        notice_for(large, launch(large)), notice_for(small, launch(small)),
+        never_notice_for(never, launch(never), 7, "3"),
+    ]  # fmt: skip
+    limits = [(each.limits.cores_milli, each.limits.memory_bytes) for each in orders if each]
+    assert limits == [(250, 256 << 20), (100, 64 << 20), (250, 256 << 20)]
+    assert {(each.threads, each.limits.cores_by) for each in orders if each} == {(1, QUOTA)}
+
+
 def test_an_attempt_that_is_tried_again_is_no_end():
     trying = replace(
         TOLD_SPEC, notify=Notify(("end",), Words.of(["x"])), retry=Retry(1, (Outcome.FAILED,))

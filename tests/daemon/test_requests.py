@@ -21,7 +21,7 @@ from drfd import __version__
 from drfd.common.errors import DrfdError, NotPermitted, Refused
 from drfd.common.units import utc_time
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.stimuli import Actor, FrozenReport
+from drfd.core.decisions.stimuli import Actor, FrozenReport, Tick
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.lending import Loan, Rivals
 from drfd.core.model.effects import Freeze, Launch, Thaw
@@ -81,6 +81,7 @@ async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
 async def test_hello_tells_version_and_who_is_asking(desk):
     assert await desk.ask(BOB, op="hello") == {
         "version": __version__, "user": "bob", "admin": False, "key_file": None,
+        "time_limit_s": desk.requests.site.defaults.time_limit_s,
     }  # fmt: skip
     desk.link.hello = {**desk.link.hello, "private_tmp": "/var/lib/private"}
     assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
@@ -264,6 +265,34 @@ async def test_suspend_and_resume(desk):
     assert "suspended_at" not in job
     again = await desk.ask(ALICE, op="resume", select={"ids": [1]})
     assert [f["error"]["code"] for f in again["failed"]] == ["not-suspended"]
+
+
+async def test_a_user_is_told_when_a_suspended_job_is_ended_and_a_reload_counts_at_once(make_desk):
+    bounded = replace(rules(), max_suspended_s=7200)
+    desk = make_desk(by=bounded)
+    for actor in (ALICE, BOB, ALICE):
+        await desk.submit(actor, 1)
+    await desk.feed(launched(1), launched(2), launched(3))
+    until_s = now(7200).at_s
+    reply = await desk.ask(ALICE, op="suspend", select={"ids": [1]})
+    assert reply == {"done": [1], "failed": [], "ended_at": until_s}
+    assert "ended_at" not in await desk.ask(ADMIN, op="suspend", select={"ids": [2]})
+    await desk.feed(*(FrozenReport(now().at_s, each, 1, mono_s=now().mono_s) for each in (1, 2)))
+    reason = (await desk.ask(ALICE, op="why", id=1))["job"]["reason"]
+    assert reason["text"] == (
+        f"suspended by alice; drf resume 1 lets it go on, or it is ended at {utc_time(until_s)}"
+    )
+    engine = desk.shell.engine
+    assert engine.due_s() == 7200
+    engine.adopt(replace(bounded, max_suspended_s=None))
+    assert "ended_at" not in await desk.ask(ALICE, op="suspend", select={"ids": [3]})
+    assert engine.due_s() is None or engine.due_s() > 7200
+    engine.adopt(replace(bounded, max_suspended_s=60))
+    await desk.feed(Tick(now(60)))
+    jobs = (await desk.ask(ADMIN, op="status"))["jobs"]
+    states = {each["id"]: each["state"] for each in jobs}
+    assert states == {1: "STOPPING", 2: "SUSPENDED", 3: "RUNNING"}, "3 is not frozen yet"
+    desk.shell.host.take()
 
 
 async def seen(desk: Desk, *states: str) -> list[str | None]:

@@ -105,6 +105,7 @@ class Front:
     async def is_well(self) -> bool:
         return (await self.ask(op="hello")) == {
             "ok": True, "version": __version__, "user": ME, "admin": True, "key_file": None,
+            "time_limit_s": self.desk.requests.site.defaults.time_limit_s,
         }  # fmt: skip
 
     async def idle(self) -> None:

@@ -51,6 +51,7 @@ def made(
     root: bool = False,
     system: bool = False,
     hides: bool = False,
+    slurm_begin_s: int = 0,
     disks: tuple[Disk, ...] = (DATA,),
     **asked: Any,
 ) -> JobSpec:
@@ -58,7 +59,7 @@ def made(
     request = SubmitRequest(**({"v": 1, "argv": ["true"], "cwd": "/home/alice"} | asked))
     terms = SubmitTerms(
         rules=by, defaults=DEFAULTS, limits=LIMITS, disks=disks, takes_root=root,
-        has_private_tmp=hides, is_refused=system,
+        has_private_tmp=hides, is_refused=system, slurm_begin_s=slurm_begin_s,
     )  # fmt: skip
     return spec_for(request, actor, 100, terms)
 
@@ -68,6 +69,19 @@ def refused(actor: Actor = ALICE, **asked: Any) -> Refused:
         made(actor, **asked)
     assert str(refusal.value).isprintable()
     return refusal.value
+
+
+def test_batch_jobs_for_slurm_alone_start_no_earlier_than_the_delay_after_their_submission():
+    slurm = {"DRF_SLURM": "1"}
+    begins = [
+        made(slurm_begin_s=1000, **asked).begin_s
+        for asked in (
+            {"env": slurm}, {"env": slurm, "begin_s": 999}, {"env": slurm, "begin_s": 1001}, {},
+            {"env": slurm, "attach": "/tmp/x"},
+        )
+    ]  # fmt: skip
+    assert begins == [1000, 1000, 1001, None, None]
+    assert made(env=slurm).begin_s is None
 
 
 def test_a_directory_that_jobs_do_not_see_is_refused():

@@ -259,6 +259,8 @@ def test_subordinate_uids_are_those_of_the_file_as_it_is_now(tmp_path):
     assert [uid for uid in (99_999, 100_000, 165_535, 165_536, 300_000) if known.has(uid)] == [
         100_000, 165_535, 300_000,
     ]  # fmt: skip
+    assert known.are_of(7, "alice", 100_000) and known.are_of(1002, "carol", 300_000)
+    assert not known.are_of(7, "bob", 100_000) and not known.are_of(1002, "carol", 100_000)
     file.unlink()
     assert not known.has(100_000)
 

@@ -2,6 +2,7 @@
 without a system daemon, where `drf` starts the user's own.
 """
 
+import json
 import os
 import pwd
 import shutil
@@ -296,6 +297,8 @@ def test_the_first_command_starts_it_and_says_so(home):
     # The other one finds the state directory taken, and leaves.
     wait_for("one daemon to be left", lambda: len(daemons(home)) == 1)
     assert (home / ".local/state/drfd").stat().st_mode & 0o066 == 0
+    # Whoever has a daemon alone knows what else uses the cores.
+    assert json.loads(drf(home, "top", "--json").stdout)["external_off"] == ["cores"]
 
 
 @on_ones_own

@@ -109,7 +109,7 @@ def test_jobs_run_on_the_nodes_that_have_room_and_all_lists_name_these(instance)
     instance.drf("cancel", ids[0])
     assert instance.wait_end(ids[0])["state"] == "CANCELLED"
     assert instance.wait_state(third, "RUNNING")["node"] == jobs[0]["node"]
-    past = json.loads(instance.drf("history", "--json", "-n", "1").stdout)["jobs"]
+    past = json.loads(instance.drf("history", "--json", "--last", "1").stdout)["jobs"]
     assert [(job["id"], job["node"], job["state"]) for job in past] == [
         (ids[0], jobs[0]["node"], "CANCELLED")
     ]

@@ -1,5 +1,6 @@
 """Scripts written for Slurm, and scripts from elsewhere than a file, run by a daemon."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from drfd_cli.slurm import SLURM_NAMES
 from gpu_machines import without_gpus
-from instance import BIN, CONFIG, Instance
+from instance import BIN, CONFIG, Instance, wait_for
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
 GPUS = "\n[gres]\ngpu = [0, 1]\n"
@@ -23,6 +24,11 @@ def instance() -> Iterator[Instance]:
         yield instance.start()
     finally:
         instance.destroy()
+
+
+@pytest.fixture(autouse=True)
+def place_of_records(instance, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(instance.root / "own"))
 
 
 def ran(instance: Instance, name: str) -> tuple[int, Path]:
@@ -88,10 +94,12 @@ def test_slurms_commands_go_together(instance):
         f"drf: srun: the step asks for 3 cores; job {first} has 2",
     ]
     told = instance.drf(
-        "sacct", "-j", f"{first},{second}", "-n", "-P", "-o", "JobID,State,AllocCPUS"
+        "sacct", "-j", f"{first},{second}", "-n", "-P", "-o", "JobID,State,AllocCPUS,NTasks"
     )
     assert told.stdout.split() == [
-        f"{step}|COMPLETED|2" for job in (first, second) for step in (job, f"{job}.batch")
+        *(f"{step}|COMPLETED|2|1" for step in (first, f"{first}.batch")),
+        f"{first}.0|COMPLETED|2|3",
+        *(f"{step}|COMPLETED|2|1" for step in (second, f"{second}.batch")),
     ]
     assert instance.drf("squeue", "-h", "-j", second).stdout == "", "loops that poll it end"
     waits = instance.drf("sbatch", "--parsable", "-H", "--wrap", "true", cwd=place).stdout.strip()
@@ -100,6 +108,50 @@ def test_slurms_commands_go_together(instance):
     assert instance.drf("scancel", waits).stdout == ""
     done = instance.drf("srun", "-c", "1", "--mem", "64M", "printenv", "SLURM_CPUS_PER_TASK")
     assert done.stdout == "1\n"
+
+
+def test_each_step_of_a_job_is_listed_with_its_own_end(instance):
+    """As Snakemake's report of efficiency reads them, and whoever looks which step has failed."""
+    place = instance.work / "steps"
+    instance.drf("slurm-names", place)
+    env = {"PATH": f"{place}:{os.environ['PATH']}"}
+    fill = f"{sys.executable} -c 'bytearray(100 << 20); sum(range(3000000))'"
+    script = f"""#!/bin/sh
+        srun -n1 -J large {fill}
+        srun -n1 sh -c 'exit 3'
+        srun -n2 sh -c 'kill -TERM $$'
+        srun -n1 sh -c 'trap "exit 7" USR1; : > ready; while :; do sleep 0.1; done' &
+        until [ -e ready ]; do sleep 0.1; done
+        kill -USR1 $!
+        wait $!
+        echo $? > told
+        exec srun -n1 sh -c 'trap "exit 9" USR1; : > last; while :; do sleep 0.1; done'
+    """
+    (place / "x.sh").write_text(script)
+    words = ("--parsable", "--mem", "300", "-n", "2", "x.sh")
+    job = instance.drf("sbatch", *words, cwd=place, env=env).stdout.strip()
+    wait_for("the last step", (place / "last").exists)
+    running = instance.drf("squeue", "-h", "-s", "-j", job, "-o", "%i %j").stdout.split("\n")
+    assert running == [f"{job}.batch batch", f"{job}.4 sh", ""]
+    assert f"StepId={job}.4 " in instance.drf("scontrol", "show", "step", f"{job}.4").stdout
+    assert instance.drf("sstat", "-n", "-P", "-j", f"{job}.4", "-o", "JobID").stdout == f"{job}.4\n"
+    assert (place / "told").read_text() == "7\n", "a signal to srun is one to its step"
+    instance.drf("scancel", "-b", "-s", "USR1", job)
+    instance.wait_end(int(job))
+    names = "JobID,JobName,State,ExitCode,NTasks"
+    told = instance.drf("sacct", "-n", "-P", "-j", job, "-o", names).stdout.splitlines()[2:]
+    assert told == [
+        f"{job}.0|large|COMPLETED|0:0|1", f"{job}.1|sh|FAILED|3:0|1", f"{job}.2|sh|FAILED|0:15|2",
+        f"{job}.3|sh|FAILED|7:0|1", f"{job}.4|sh|FAILED|9:0|1",
+    ]  # fmt: skip
+    used = instance.drf(
+        *("sacct", "-n", "-P", "-j", f"{job}.0,{job}.1", "-o", "MaxRSS,TotalCPU,User")
+    ).stdout.split()
+    assert int(used[0].partition("K|")[0]) > 100 << 10 > int(used[1].partition("K|")[0])
+    assert used[0].split("|")[1] > used[1].split("|")[1]
+    shown = json.loads(instance.drf("sacct", "--json", "-j", job).stdout)["jobs"][0]["steps"]
+    assert [each["tasks"]["count"] for each in shown] == [1, 1, 1, 2, 1, 1]
+    assert [each["step"]["name"] for each in shown] == ["batch", "large", "sh", "sh", "sh", "sh"]
 
 
 def test_a_script_that_requeues_itself_runs_again_under_its_id(instance):

@@ -4,6 +4,7 @@ What they do to a system that runs is in `tests/vm/service`.
 """
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import HostError, Refused
-from drfd.install import command
+from drfd.install import asked, command
+from drfd.install.asked import ANSWERS, CONNECTED, DRAINED
 from drfd.install.command import CONFIG, STATE, Target, closing_words
 from drfd.install.trust import fault_of_files
 from drfd_cli.main import VERBS
@@ -29,8 +31,10 @@ class System(Target):
     def is_staged(self) -> bool:
         return False
 
-    def run(self, *words: str, limit_s: float = 900, hint: str = "") -> None:
-        print(f"{limit_s:.0f}: {' '.join(words)}")
+    def run(
+        self, *words: str, limit_s: float = 900, hint: str = "", is_client: bool = False
+    ) -> None:
+        print(f"{limit_s:.0f}: {' '.join(words)}{' as drfd' if is_client else ''}")
 
     def is_active(self, unit: str) -> bool:
         return (self.root / "active" / unit).exists()
@@ -40,7 +44,7 @@ class System(Target):
 def system(tmp_path, monkeypatch) -> System:
     """One that runs systemd, with an environment that is trusted."""
     monkeypatch.setattr(command, "_pages", lambda: {"share/man/man1/drf.1": ".TH\n"})
-    monkeypatch.setattr(command, "_report", lambda: {"launcher": "connected"})
+    monkeypatch.setattr(command, "_answer", lambda: ANSWERS | CONNECTED)
     monkeypatch.setattr(command, "_has_user", lambda: True)
     monkeypatch.setattr(command, "distrust", lambda: None)
     monkeypatch.setattr(command.service, "has_systemd", lambda: True)
@@ -132,27 +136,27 @@ def test_somebody_elses_program_is_not_replaced_but_that_of_an_interrupted_insta
     assert files_of(system.root) == []
 
 
-DRAINED = "note: the queue is still drained, as it was left: nothing starts until drf undrain"
+STILL_DRAINED = "note: the queue is still drained, as it was left: nothing starts until drf undrain"
 
 
 @pytest.mark.parametrize(
-    ("report", "said"),
+    ("answer", "said"),
     [
-        ({"launcher": "connected", "draining": False}, ["drfd runs; try drf doctor"]),
-        ({"launcher": "connected", "draining": True}, [DRAINED, "drfd runs; try drf doctor"]),
+        (ANSWERS | CONNECTED, ["drfd runs; try drf doctor"]),
+        (ANSWERS | CONNECTED | DRAINED, [STILL_DRAINED, "drfd runs; try drf doctor"]),
         (
-            {"launcher": "away"},
+            ANSWERS,
             [
                 "note: no job starts while the launcher is away: systemctl status drfd-launcher "
                 "tells why"
             ],
         ),
-        (None, ["note: drfd does not answer yet: systemctl status drfd tells why"]),
+        (1, ["note: drfd does not answer yet: systemctl status drfd tells why"]),
     ],
 )
-def test_the_last_words_say_whether_it_runs_and_is_drained(report, said):
+def test_the_last_words_say_whether_it_runs_and_is_drained(answer, said):
     """Nothing started after a drain that an earlier journal had left, and nothing said so."""
-    assert closing_words(report) == said
+    assert closing_words(answer) == said
 
 
 # -- removing --------------------------------------------------------------------------------
@@ -241,7 +245,7 @@ def test_jobs_are_stopped_in_order_when_that_is_said_by_the_launchers_that_have_
     uninstall(system, kill_jobs=True)
     start = "900: systemctl start drfd-slurm-launcher.service"
     assert runs(capsys.readouterr().out) == [
-        start, f"{shutdown} --kill-jobs", STOP, DISABLE, *END
+        start, f"{shutdown} --kill-jobs as drfd", STOP, DISABLE, *END
     ]  # fmt: skip
     command.install(system, None)
     (system.root / "active/drfd.service").unlink()
@@ -300,6 +304,51 @@ def test_a_program_that_fails_or_does_not_end_is_one_line_with_the_way_out(words
     with pytest.raises(HostError, match=said) as error:
         Target().run(*words, limit_s=limit_s, hint="the way out")
     assert error.value.hint == "the way out"
+
+
+#: A daemon that an attacker has taken over says so.
+HOSTILE = """
+import os, sys
+sys.stderr.write("\\x1b[2Jids " + repr((os.getresuid(), os.getresgid(), os.getgroups())))
+sys.stderr.write(" terminal " + str(os.getsid(0) != os.getpid()) + "x" * 5000 + "\\nmore")
+sys.exit(3)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: there are no rights to give up")
+def test_what_asks_the_daemon_has_no_right_of_roots_and_root_takes_a_short_line_of_it(monkeypatch):
+    """Root's installation read the daemon's answers with the whole client."""
+    try:
+        subprocess.run([sys.executable, "-c", ""], check=True, user="nobody", cwd="/")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"other users cannot run {sys.executable}")
+    monkeypatch.setattr(command, "USER", "nobody")
+    nobody, group = pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("nobody").pw_gid
+    with pytest.raises(HostError) as error:
+        Target().run(sys.executable, "-I", "-c", HOSTILE, is_client=True)
+    said = error.value.text.partition("failed: ")[2]
+    ids = f"[2Jids {((nobody,) * 3, (group,) * 3, [])} terminal False"
+    assert said.startswith(ids) and len(said) < 300
+    assert set(said.removeprefix(ids)) == {"x"}
+    words = ("sh", "-c", "id -u; exit 64")
+    assert command._run_client(words, 60).returncode == 64
+    assert command._run_client(words, 60).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        ({"launcher": "connected", "draining": False}, ANSWERS | CONNECTED),
+        ({"launcher": "connected", "draining": True}, ANSWERS | CONNECTED | DRAINED),
+        ({"launcher": "away", "draining": True}, ANSWERS | DRAINED),
+        (None, 0),
+    ],
+)
+def test_an_installation_hears_by_a_status_how_the_daemon_is(daemon, monkeypatch, reply, status):
+    monkeypatch.setattr(asked, "_TIMES", 1)
+    monkeypatch.setattr(asked.time, "sleep", str)
+    daemon.replies["doctor"] = reply
+    assert asked.main(str(daemon.path)) == status
 
 
 def test_what_cannot_be_run_or_written_is_named(tmp_path):

@@ -27,7 +27,8 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 import drfd
-from drfd.launcher import attempt_files
+import failing
+from drfd.launcher import accounts, attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import (
@@ -40,6 +41,7 @@ from drfd.launcher.protocol import (
     encode,
     message_of,
 )
+from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import failure_of
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
@@ -50,7 +52,7 @@ from drfd.payload.unpack import LaunchPayload
 from instance import parent_of as parent_of
 from instance import patient, wait_for
 from instance import state_of as state_of
-from starters import VARIABLE, compiled_starter
+from starters import compiled_starter
 
 #: The tree under test, also where another one is installed.
 ROOT = Path(drfd.__file__).parent.parent
@@ -168,6 +170,12 @@ def python(code: str, *words: object) -> list[str]:
     """A command that runs `code` with this tree importable; `words` from sys.argv[1] on."""
     setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
     return [sys.executable, "-I", "-c", setup + code, *map(str, words)]
+
+
+def found(uid: int, name: str) -> identity.Found:
+    """The account and its groups, as this process asks for them."""
+    answer = accounts.answer_to((0, "account", uid, name, []), (os.getuid(), os.getgid()))
+    return identity.found_in(answer, uid)
 
 
 def lives(pid: int) -> bool:
@@ -390,14 +398,14 @@ class Runs:
 
 # -- launchers ------------------------------------------------------------------------------
 
-_BOOT = (
+BOOT = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); exec(sys.argv.pop(1)); "
-    "runpy.run_module('drfd.launcher', run_name='__main__', alter_sys=True)"
+    "del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
 
 
 class LauncherProcess:
-    """`python -I -m drfd.launcher`, of this tree, with a state directory of its own."""
+    """drfd.launcher of this tree, with failpoints and a state directory of its own."""
 
     def __init__(self, state: Path) -> None:
         state.mkdir(parents=True, exist_ok=True)
@@ -417,9 +425,9 @@ class LauncherProcess:
     ) -> subprocess.Popen[bytes]:
         """`prelude`: Python to run first, to shorten a waiting time."""
         me = str(os.getuid())
-        command = [sys.executable, "-I", "-c", _BOOT, str(ROOT), _UNHURRIED + prelude]
+        command = [sys.executable, "-I", "-c", BOOT, str(ROOT), _UNHURRIED + prelude]
+        command += [failing.__file__, str(self.failpoints), "drfd.launcher"]
         command += ["--state", str(self.state), "--controller", me, "--allow-uid", me]
-        command += ["--failpoints", str(self.failpoints)]
         config = self.state / "drfd.toml"
         config.write_text(f"[enforcement]\ncgroups = {str(cgroups).lower()}\n")
         command += ["--config", str(config)]
@@ -428,7 +436,7 @@ class LauncherProcess:
                 [*command, *options],
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                env={**os.environ, VARIABLE: str(compiled_starter())},
+                env={**os.environ, failing.VARIABLE: str(compiled_starter())},
                 pass_fds=pass_fds,
                 start_new_session=True,
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
-from drfd.launcher import attempt_files
+from drfd.launcher import accounts, attempt_files
 from drfd.launcher.confinement.interface import Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
@@ -122,10 +122,9 @@ def start(request: dict) -> int:
     bell = request["bell"] or "/dev/null"
     bell_fd = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
     payload_fd = seal(bytes.fromhex(request["payload"]))
-    user = identity.account(order.uid, order.user)
-    job = JobStart(
-        Assignment(order, payload_fd), user, identity.groups_of(user), confinement, request["space"]
-    )
+    asked = 0, "account", order.uid, order.user, []
+    who = identity.found_in(accounts.answer_to(asked, (os.getuid(), os.getgid())), order.uid)
+    job = JobStart(Assignment(order, payload_fd), *who, confinement, request["space"])
     capabilities = CAPABILITIES & syscalls.capabilities().permitted
     pid = STARTER.spawn(attempt_fd, bell_fd, plan.encode(job, settings, capabilities), payload_fd)
     for fd in (attempt_fd, bell_fd, payload_fd):

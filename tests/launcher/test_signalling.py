@@ -23,7 +23,7 @@ from drfd.launcher.protocol import (
     message_of,
 )
 from drfd.launcher.server import Launcher
-from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
+from drfd.launcher.signalling import Ending, Endings, Freezing, Pace, Signalling
 from fakes import Clock
 from launcher.rig import order
 
@@ -102,9 +102,9 @@ def test_all_that_are_due_can_be_finished_while_they_are_walked(endings):
 @pytest.fixture
 def directory(tmp_path) -> Iterator[int]:
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    for key in (A, B):
+    for key, uid in ((A, 1001), (B, 1002)):
         file = attempt_files.create(
-            fd, key, attempt_files.created_record(Owner(uid=0), "this boot", None)
+            fd, key, attempt_files.created_record(Owner(uid=uid), "this boot", None)
         )
         attempt_files.append(file, "launched", {"pid": 1, "start_ticks": 1})
         os.close(file)
@@ -121,11 +121,13 @@ def sent() -> Sent:
 
 
 @pytest.fixture
-def signals(directory, sent) -> Signalling:
+def signals(directory, sent, clock) -> Signalling:
     place: Any = SimpleNamespace(
-        signal=lambda key, attempt, number: sent.append((key, signal.Signals(number).name))
+        signal=lambda key, attempt, *numbers: sent.extend(
+            (key, signal.Signals(number).name) for number in numbers
+        )
     )
-    return Signalling(place, directory)
+    return Signalling(place, directory, Pace())
 
 
 def test_what_is_told_again_is_not_sent_again_and_what_nobody_knows_is_not_kept(signals, sent):
@@ -145,7 +147,7 @@ def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
     signal_slowly = signals.confinement.signal
 
     def slow(key: attempt_files.Key, attempt: attempt_files.Attempt | None, number: int) -> None:
-        clock.now_s += module._TURN_S
+        clock.now_s += module.TURN_S
         signal_slowly(key, attempt, number)
 
     monkeypatch.setattr(signals.confinement, "signal", slow)
@@ -159,6 +161,9 @@ def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
     signals.run_due()
     assert sent[1:] == [(B, "SIGUSR1")], "A has had its turn"
     signals.run_due()
+    assert len(sent) == 2, "what takes long is followed by three times as long for others"
+    clock.now_s += 2 * module.TURN_S
+    signals.run_due()
     assert (sent[2:], signals.pause_s()) == ([(A, "SIGUSR1")], None)
 
 
@@ -167,6 +172,7 @@ def test_what_was_asked_for_before_the_end_is_sent_before_it(signals, sent, dire
     attempt = attempt_files.read(directory, A)
     assert attempt is not None
     signals.terminate(A, attempt)
+    signals.run_due()
     assert [name for _, name in sent] == ["SIGUSR1", "SIGTERM", "SIGCONT"]
     signals.run_due()
     assert len(sent) == 3
@@ -196,7 +202,7 @@ def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
     monkeypatch.setattr(attempt_files, "note_signals", note)
     clock.now_s += 1.0
     signals.run_due()
-    assert sent == [(A, "SIGUSR1"), (A, "SIGUSR2"), (B, "SIGTERM")]
+    assert sent == [(B, "SIGTERM"), (A, "SIGUSR1"), (A, "SIGUSR2")]
     clock.now_s += 5.0
     signals.run_due()
     assert (len(sent), signals.pause_s()) == (3, None)
@@ -209,7 +215,8 @@ def freezing_of(directory: int, stands: Any, is_ending: Any) -> tuple[Freezing, 
     """And the reports that it makes."""
     told: list[Any] = []
     place: Any = SimpleNamespace(freeze=lambda key, attempt: stands(key))
-    return Freezing(place, directory, lambda *report: told.append(report), is_ending), told
+    pace = Pace()
+    return Freezing(place, directory, lambda *report: told.append(report), is_ending, pace), told
 
 
 def test_pauses_double_up_to_a_second_until_all_stands_still(directory, clock):

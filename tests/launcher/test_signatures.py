@@ -6,20 +6,17 @@ import errno
 import fcntl
 import io
 import os
-import selectors
 import stat
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from drfd.launcher import signatures
+from drfd.launcher.accounts import Accounts
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.signatures import KeyFiles, SigningKeys, sealed_digest, with_check
-from drfd.launcher.system.background import BackgroundWork
-from drfd.linux import syscalls
 from drfd.linux.sealed import NotSealed, seal, sealed_size
 from drfd.payload import signature
 from drfd.payload.pack import MAX_BYTES, of_request
@@ -112,27 +109,41 @@ def test_the_payload_of_the_longest_request_is_accepted(fds):
 ME = os.geteuid()
 
 
+class Asked(NamedTuple):
+    """A question for the user directory, and what gets the answer."""
+
+    question: tuple[object, ...]
+    take: Callable[[object], None]
+
+
+class Directory(Accounts):
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+
+    def ask(self, question, on_answer) -> None:
+        self.asked.append(Asked(question, on_answer))
+
+
 class Writers:
     """Key files of a directory, and what the user directory says while they are written."""
 
-    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, place: Path) -> None:
         self.place, self.keys = place / "keys", SigningKeys(place)
-        #: What is called for a uid.
-        self.name_of: Callable[[int], str | None] = lambda uid: "me"
-        patch.setattr(signatures, "look_up_name", lambda uid: self.name_of(uid))
-        self.selector = selectors.DefaultSelector()
         self.open()
 
     def open(self) -> None:
-        self.files = KeyFiles(self.place, self.keys, BackgroundWork(self.selector))
+        self.directory = Directory()
+        self.files = KeyFiles(self.place, self.keys, self.directory)
 
-    def write(self, *uids: int) -> None:
-        """Order these files, and wait until nobody is at work, but for SILENT."""
+    def write(self, *uids: int, name: object = "me") -> None:
+        """Order these files, and have the directory say this of each."""
         for uid in uids:
             self.files.order(uid)
-        while set(self.files._writing) - {SILENT}:
-            for chosen, _ in self.selector.select():
-                chosen.data()
+        for asked in self.directory.asked:
+            asked.take(name)
+        self.directory.asked = []
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.place))
@@ -142,17 +153,13 @@ class Writers:
         return read_key(f"{self.place}/{key_file_name(ME, name)}")
 
 
-SILENT = 61001
-
-
 @pytest.fixture
-def writers(tmp_path, monkeypatch) -> Iterator[Writers]:
+def writers(tmp_path) -> Iterator[Writers]:
     if ME != 0:
         pytest.skip("not root: only root gives keys")
     tmp_path.chmod(0o711)
-    writers = Writers(tmp_path, monkeypatch)
+    writers = Writers(tmp_path)
     yield writers
-    writers.selector.close()
     os.close(writers.files._fd)
 
 
@@ -170,41 +177,32 @@ def test_a_key_file_is_its_users_alone_in_a_directory_of_roots(writers):
     assert (place.st_uid, place.st_mode) == (0, stat.S_IFDIR | 0o711)
 
 
-def test_the_user_directory_is_asked_with_the_right_to_give_files_away_alone(writers):
-    writers.name_of = lambda uid: f"permitted-{syscalls.capabilities().permitted}"
-    writers.write(61002)
-    assert writers.names() == [key_file_name(61002, "permitted-1")]
-
-
 def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers):
-    writers.name_of = lambda uid: "grace"
-    writers.write(ME)
+    writers.write(ME, name="grace")
     old = writers.key("grace")
     assert old is not None and writers.key("hopper") is None
-    writers.name_of = lambda uid: "hopper"
-    writers.write(ME)
+    writers.write(ME, name="hopper")
     assert writers.key("grace") is None
     assert writers.key("hopper") not in (None, old)
 
 
 def test_each_launcher_writes_them_anew(writers):
-    """Secret and accounts may have changed, and a killed process may have left half a file."""
+    """Secret and accounts may have changed, and one that was killed may have left half a file. A
+    directory that somebody has made there ended the next one."""
     writers.write(ME)
-    (writers.place / f"{ME}-new-1").touch()
+    (writers.place / f"{ME}-new").touch()
+    (writers.place / "odd").mkdir()
     os.close(writers.files._fd)
     writers.open()
-    assert writers.names() == []
+    assert writers.names() == ["odd"]
+    writers.write(ME)
+    assert writers.key("me") == writers.keys.key_of(ME, "me")
 
 
-def _fails(uid: int) -> str | None:
-    raise OSError(5, "the directory is not running")
-
-
-@pytest.mark.parametrize("name_of", [lambda uid: None, _fails])
-def test_without_an_account_there_is_no_key(writers, name_of):
+@pytest.mark.parametrize("answer", [None, 7, ["me"]])
+def test_without_an_account_there_is_no_key(writers, answer):
     """Nor while the directory does not say whether there is one."""
-    writers.name_of = name_of
-    writers.write(61002)
+    writers.write(61002, name=answer)
     assert writers.names() == []
 
 
@@ -220,23 +218,18 @@ def test_on_a_full_disk_nothing_is_left_half_done(writers, monkeypatch):
     assert writers.names() == [key_file_name(ME, "me")]
 
 
-@pytest.mark.slow
-def test_a_directory_that_says_nothing_of_a_user_keeps_no_other_waiting(writers, monkeypatch):
-    """And is waited for only so long."""
-
-    def name_of(uid: int) -> str:
-        if uid == SILENT:
-            time.sleep(1000)
-        return "me"
-
-    monkeypatch.setattr(signatures, "_PATIENCE_S", 2)
-    writers.name_of = name_of
-    writers.write(SILENT, SILENT, ME)
+def test_a_user_is_asked_for_once_at_a_time_and_few_are_at_once(writers):
+    """While the directory says nothing of a user, others get their keys."""
+    writers.files.order(61001)
+    silent = writers.directory.asked.pop()
+    writers.write(61001, ME)
     assert writers.names() == [key_file_name(ME, "me")]
-    assert writers.files._writing == {SILENT}
-    while writers.files._writing:
-        for chosen, _ in writers.selector.select():
-            chosen.data()
+    for uid in range(61002, 61100):
+        writers.files.order(uid)
+    assert len(writers.directory.asked) == 7
+    silent.take(None)
+    writers.write(61001)
+    assert key_file_name(61001, "me") in writers.names()
 
 
 @pytest.fixture
@@ -278,15 +271,26 @@ def test_only_a_file_as_root_writes_it_is_a_key(key_file, spoil):
 
 
 @as_root
-@pytest.mark.parametrize(("uid", "is_users"), [(0, False), (61002, True)])
+@pytest.mark.parametrize(
+    ("mounted", "is_users"),
+    [
+        ("/home/x rw - fuse.x x rw,user_id=0,group_id=0", False),
+        ("/home/x rw - fuse.x x rw,user_id=61002,group_id=0", True),
+        ("/tmp/user_id=0,x rw - fuse.x x rw,user_id=61002,group_id=0", True),
+        ("/home/x rw - fuse.x user_id=0, rw,user_id=61002,group_id=0", True),
+        ("/home/x rw - fuse.x x rw,user_id=61002,group_id=0,x_user_id=0", True),
+        ("/home/x\\040-\\040ext4 rw - fuse x rw,user_id=61002", True),
+        ("/home/x rw - ext4 x rw", False),
+    ],
+)
 def test_a_file_of_a_file_system_that_a_user_has_mounted_is_no_key(
-    key_file, monkeypatch, uid, is_users
+    key_file, monkeypatch, mounted, is_users
 ):
-    """Its server says that root owns it all."""
+    """Its server says that root owns it all, and its user may name its place and its source after
+    what is looked for."""
     device = os.stat(key_file).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
-    mount = f"9 1 {number} / /home/x rw - fuse.x x rw,user_id={uid},group_id=0\n"
-    mounts = [io.BytesIO(mount.encode())]
+    mounts = [io.BytesIO(f"9 1 {number} / {mounted}\n".encode())]
     monkeypatch.setattr(signature, "open", lambda *_: mounts.pop(), raising=False)
     assert (read_key(str(key_file)) is None) is is_users
     assert not mounts

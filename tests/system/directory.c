@@ -2,9 +2,11 @@
  *
  * It knows one user, and is as slow as the file at $DRFD_TEST_DIRECTORY says in milliseconds, also
  * while somebody waits; with a negative number there it answers as a directory does that is not
- * running. */
+ * running. Each process that asks it adds its effective uid to the file of that name with ".asked",
+ * where there is one. */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <nss.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -28,9 +30,25 @@ static int delay_ms(void)
     return found;
 }
 
+static void note_who_asks(void)
+{
+    const char *path = getenv("DRFD_TEST_DIRECTORY");
+    char name[4096], uid[32];
+    int fd;
+
+    snprintf(name, sizeof name, "%s.asked", path ? path : "");
+    fd = open(name, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (write(fd, uid, snprintf(uid, sizeof uid, "%u\n", geteuid())) < 0)
+        abort();
+    close(fd);
+}
+
 enum nss_status _nss_drfdtest_getpwuid_r(uid_t uid, struct passwd *entry, char *text, size_t size,
                                          int *error)
 {
+    note_who_asks();
     if (delay_ms() < 0) {
         *error = ECONNREFUSED;
         return NSS_STATUS_UNAVAIL;

@@ -208,6 +208,79 @@ def test_one_with_more_threads_than_the_job_may_have_is_killed(instance, users):
     assert instance.show(job)["state"] == "RUNNING"
 
 
+#: Forks all the time while it is moved into a job, and names what it has forked.
+FORKS = """
+import os, sys, threading, time
+from importlib import import_module
+from pathlib import Path
+from drfd.client.connection import Connection
+def fork():
+    for _ in range(20):
+        try: pid = os.fork()
+        except OSError: return
+        if pid == 0: os.closerange(0, 3), os.execv("/bin/sleep", ["sleep", "600"])
+        os.write(1, b"%d\\n" % pid)
+client = Connection(Path(os.environ["DRFD_SOCKET"]))
+view = client.request("show", id=int(sys.argv[1]))["job"]
+forking = [threading.Thread(target=fork) for _ in range(2)]
+for each in forking: each.start()
+import_module("drfd_cli.commands.exec")._move_into(client, view)
+for each in forking: each.join()
+"""
+
+
+def hierarchies_in(job: int, pid: int) -> int:
+    """In how many hierarchies the process is in the job's cgroup."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cgroup").read_text().count(f"/job-{job}-1\n")
+    return 0
+
+
+def test_one_that_forks_while_it_is_moved_leaves_nothing_in_a_part_of_the_jobs_cgroups(
+    instance, users
+):
+    """On version 1 its children were in some and not in others: without the job's limit of memory,
+    or where nobody looked for them, so that the job kept its cores until somebody killed them."""
+    user = users[0]
+    job = running(instance, user, "echo $$ > pid; exec sleep 1000", "-m", "256M")
+    whole = hierarchies_in(job, pid_written(instance.home_for(user) / "pid"))
+    assert whole > 0
+    pids: list[int] = []
+    try:
+        for _ in range(5):
+            done = subprocess.run(
+                [sys.executable, "-c", FORKS, str(job)],
+                **at_hand(instance, user), stdout=subprocess.PIPE, text=True, check=False,
+            )  # fmt: skip
+            pids += map(int, done.stdout.split())
+            # Those from before it was moved are not the job's.
+            assert {hierarchies_in(job, pid) for pid in pids} <= {0, whole}
+        inside = [pid for pid in pids if hierarchies_in(job, pid)]
+        instance.drf("cancel", job, user=user.pw_uid, env=ENV)
+        instance.wait_end(job)
+        wait_for("its cgroups to go", lambda: not instance.cgroups())
+        assert not any(map(is_alive, inside))
+    finally:
+        for pid in filter(is_alive, pids):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_in_a_single_cgroup_of_a_job_ends_with_it(instance, users):
+    """Whatever has put it there: it kept the job's directory, and so its cores."""
+    user = users[0]
+    job = running(instance, user, "echo $$ > pid; exec sleep 1000")
+    first = pid_written(instance.home_for(user) / "pid")
+    strays = []
+    for directory in instance.cgroups():
+        strays.append(subprocess.Popen(["sleep", "600"], user=user.pw_uid, group=user.pw_gid))
+        Path(directory, "cgroup.procs").write_text(str(strays[-1].pid))
+    instance.drf("cancel", job, user=user.pw_uid, env=ENV)
+    instance.wait_end(job)
+    wait_for("its cgroups to go", lambda: not instance.cgroups())
+    assert {each.wait(60) for each in strays} <= {-signal.SIGTERM, -signal.SIGKILL}
+    assert not is_alive(first)
+
+
 def test_a_job_with_a_tmp_of_its_own_takes_no_command(lend, users):
     """The command would see another /tmp than the job, and leave files there."""
     instance = lend(f"{CONFIG}private_tmp = true\n")

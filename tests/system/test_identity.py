@@ -19,7 +19,8 @@ import pytest
 
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Unavailable
-from instance import Instance, add_account, delete_account, is_alive, patient, wait_for
+from drfd.linux import own_process
+from instance import CONFIG, Instance, add_account, delete_account, is_alive, patient, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -362,6 +363,29 @@ def stage(make_instance, users) -> tuple[Instance, Directory]:
     instance = make_instance()
     directory = Directory(instance)
     return instance.start(), directory
+
+
+@with_compiler
+def test_no_module_of_the_directory_runs_as_root(make_instance):
+    """They read what a server sends, and did so beside the secret of signatures."""
+    name = f"drfdt{os.getpid()}c"
+    controller = add_account(name)
+    try:
+        instance = make_instance(f'{CONFIG}\n[daemon]\nuser = "{name}"\n')
+        asked = instance.root / "directory.asked"
+        asked.touch()
+        asked.chmod(0o666)
+        Directory(instance)
+        instance.start()
+        out = ("-o", "/dev/null", "-e", "/dev/null")
+        done = instance.drf("submit", "-q", *out, "--", "true", **by_number(DISTANT))
+        assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
+        # The user's own client, the controller, and whom root lets ask.
+        uids = {DISTANT, controller.pw_uid, own_process.NOBODY}
+        assert {*map(int, asked.read_text().split())} | {DISTANT} == uids
+        instance.destroy()
+    finally:
+        delete_account(name)
 
 
 def connected(instance: Instance, uid: int) -> socket.socket:

@@ -66,6 +66,18 @@ def test_a_failure_is_told_and_changes_nothing(instance, command, told):
     assert instance.cgroups() == []
 
 
+def test_the_rest_of_the_machine_is_free_while_it_runs(instance):
+    """The next job waited for it for up to thirty seconds."""
+    whole = ("-c", "8.75", "-m", "16G")
+    words = ("--notify", "end", "--notify-command", "echo > begun; while [ ! -e go ]; do :; done")
+    job_id = instance.submit(*words, *whole, "--", "true")
+    wait_for("the command", (instance.work / "begun").exists)
+    assert instance.ended(*whole, "--", "true")["state"] == "COMPLETED"
+    assert instance.show(job_id)["state"] == "CLEANING"
+    (instance.work / "go").touch()
+    assert note(instance.wait_end(job_id)) == "notification told"
+
+
 def test_what_it_leaves_behind_is_ended_with_the_job(instance):
     words = ("--notify-command", "setsid sleep 1000 & echo $! > pid")
     job = instance.ended(*words, "--", "true")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from instance import Instance, is_alive, wait_for
+from instance import CONFIG, Instance, is_alive, patient, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -105,4 +105,23 @@ def test_a_bomb_that_forks_for_ever_is_frozen_whole(instance):
     stands_still(job)
     instance.drf("cancel", job["id"])
     assert instance.wait_end(job["id"])["state"] == "CANCELLED"
+    assert instance.cgroups() == []
+
+
+def test_what_a_user_keeps_suspended_gives_its_memory_to_others_in_the_end(lend, users):
+    """Neither time limit nor quota went on, and nobody else had the memory for as long as the user
+    liked."""
+    instance = lend(f'{CONFIG}[limits]\nsuspended = "3s"\n')
+    first, second = ({"user": each.pw_uid, "cwd": instance.home_for(each)} for each in users)
+    job = instance.running("-m", "17G", "-t", "1h", "--", "sleep", "3600", **first)
+    began_s = time.monotonic()
+    told = instance.drf("suspend", job["id"], **first)
+    assert "drf ends what is not resumed by" in told.stderr
+    instance.wait_state(job["id"], "SUSPENDED")
+    other = instance.submit("-m", "17G", "--", "true", **second)
+    assert instance.wait_end(other)["state"] == "COMPLETED"
+    assert 3 <= time.monotonic() - began_s < patient(20)
+    over = instance.wait_end(job["id"])
+    assert over["state"] == "LIMIT_EXCEEDED"
+    assert "suspended for 3s" in over["outcome"]["text"]
     assert instance.cgroups() == []

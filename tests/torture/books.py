@@ -77,6 +77,8 @@ class Record:
     is_never: bool = False
     not_before_s: int | None = None
     held_by: str | None = None
+    #: Since when its user keeps it from running, on the monotonic clock.
+    kept_mono_s: float | None = None
     instances: dict[str, tuple[str, ...]] = field(default_factory=dict)
     freezing: bool = False
     is_frozen: bool = False
@@ -93,12 +95,23 @@ class Record:
     alone_until_s: int | None = None
     retries: int = 0
     outcome: Outcome | None = None
+    #: Whether nothing was left of it when it ended.
+    is_gone: bool = False
     #: Since when it gives back what it has, on the monotonic clock; each step counts anew.
     leaves_since_mono_s: float | None = None
 
     @property
     def key(self) -> tuple[int, int]:
         return -self.spec.priority, self.id
+
+    @property
+    def only_notifies(self) -> bool:
+        """Is nothing left of it but the notification of its owner?"""
+        notify, retry, outcome = self.spec.notify, self.spec.retry, self.outcome
+        if self.state != "CLEANING" or not self.is_gone or notify is None or outcome is None:
+            return False
+        tries = retry is not None and outcome in retry.on and self.retries < retry.times
+        return notify.wants(outcome) and not (tries and outcome is not Outcome.CANCELLED)
 
     @property
     def departure(self) -> str | None:
@@ -148,6 +161,9 @@ class Books:
         if job.state not in HOLDS:
             return {}
         found = amounts(job.spec.demand, rules.axes)
+        if job.only_notifies:
+            most = {"cores": 250, "memory": 256 << 20}
+            return {name: min(found[name], each) for name, each in most.items() if name in found}
         there = dict(rules.axes.instances)
         for name, names in job.instances.items():
             # What the machine has no more is nobody's share of it.
@@ -189,7 +205,7 @@ class Books:
         name, size = rules.axes.shared or ("", 0)
         free = Counter(dict.fromkeys(dict(rules.axes.instances).get(name, ()), size))
         for job in self.jobs.values():
-            if job.state in HOLDS:
+            if job.state in HOLDS and not job.only_notifies:
                 own = job.instances.get(name, ())
                 free.subtract(dict(zip(own, parts(job.spec.demand, (name, size)), strict=True)))
         return free
@@ -375,7 +391,7 @@ class Books:
             case ev.LaunchFailed():
                 self._move(job, event, "CLEANING", "STARTING", "RUNNING", "STOPPING")
                 job.freezing = False
-                job.outcome = event.outcome
+                job.outcome, job.is_gone = event.outcome, True
                 claim(
                     event.outcome in (job.stop, Outcome.LAUNCH_FAILED) or job.is_requeued,
                     "an end by another cause",
@@ -397,6 +413,13 @@ class Books:
                         ran_s >= job.spec.time_limit_s - 0.001
                     )
                     claim(had, "it is stopped before its time is over", event, ran_s)
+                if "suspended" in event.text:
+                    most_s, since_s = turn.rules.max_suspended_s, job.kept_mono_s
+                    claim(job.is_frozen, "it is not suspended", event)
+                    claim(None not in (most_s, since_s), "nobody bounds its suspension", event)
+                    assert most_s is not None and since_s is not None
+                    kept_s = event.mono_s - since_s
+                    claim(kept_s >= most_s - 0.001, "its user may keep it longer", event, kept_s)
                 job.stop, job.freezing = event.outcome, False
                 job.is_requeued = event.outcome is None
                 job.stop_mono_s = job.stop_mono_s or event.mono_s
@@ -412,6 +435,9 @@ class Books:
                     self._be_victim(job, event, turn)
                 job.freezing = job.state == "RUNNING"
                 job.held_by = event.by
+                is_own = event.by == job.spec.user
+                claim(is_own == (event.kept_mono_s is not None), "whose suspension it is", event)
+                job.kept_mono_s = event.kept_mono_s
             case ev.Suspended():
                 self._move(job, event, "SUSPENDED", "RUNNING")
                 claim(job.freezing, "nobody wanted it frozen", event)
@@ -419,7 +445,7 @@ class Books:
                 job.counts_from_mono_s -= event.mono_s
             case ev.ResumeRequested():
                 claim(job.freezing or job.state == "SUSPENDED", "it is not suspended", event)
-                job.held_by = None
+                job.held_by = job.kept_mono_s = None
             case ev.Resumed():
                 claim(job.held_by is None, "it goes on though somebody keeps it", event)
                 self._may_have(job, event, turn)
@@ -488,7 +514,7 @@ class Books:
         taken = Counter(
             (name, each)
             for other in self.jobs.values()
-            if other.state in HOLDS
+            if other.state in HOLDS and not other.only_notifies
             for name, names in other.instances.items()
             for each in names
         )
@@ -588,7 +614,7 @@ class Books:
     def _exit(self, job: Record, event: ev.Exited, turn: Turn) -> None:
         self._move(job, event, "CLEANING", "STARTING", "RUNNING", "SUSPENDED", "STOPPING")
         job.freezing = False
-        job.outcome = event.outcome
+        job.outcome, job.is_gone = event.outcome, event.gone
         claim(event.outcome is None or event.text, "it ends without a word", event)
         intents = {Outcome.CANCELLED, Outcome.TIMEOUT, Outcome.LIMIT_EXCEEDED}
         claim(
@@ -611,7 +637,7 @@ class Books:
         self._move(job, event, "PENDING", "CLEANING")
         job.instances, job.outcome, job.stop = {}, None, None
         job.is_requeued = job.freezing = job.is_frozen = False
-        job.held_by = job.not_before_s = job.stop_mono_s = None
+        job.held_by = job.kept_mono_s = job.not_before_s = job.stop_mono_s = None
         job.is_postponed, job.alone_until_s = False, None
 
     def _end(self, job: Record, outcome: Outcome) -> None:

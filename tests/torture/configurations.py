@@ -44,6 +44,7 @@ def _first_rules(seed: int) -> Rules:
         members={(LAB, "ann"): NodeSettings(weight=Fraction(random.choice([1, 2])))},
         grace_s=random.choice([1, 5]),
         max_waiting_per_user=25,
+        max_suspended_s=Random(f"suspended {seed}").choice([None, 20]),
         reserving=ReservationSettings(
             delay_s=random.choice([0.0, 2.0, 15.0]),
             drain_after_s=random.choice([5.0, 40.0, 1e6]),

@@ -37,7 +37,8 @@ SMALL = ROOMY.replace("cores = 50", "cores = 40")
 STARTING = (
     *("launch.before-attempt-file", "launch.before-cgroup", "launch.before-limits"),
     *("launch.before-devices", "launch.before-fork", "launch.after-fork", "runner.before-child"),
-    *("runner.before-launched-record", "runner.after-launched-record", "runner.after-exec"),
+    *("runner.before-launched-record", "runner.after-launched-record"),
+    *("runner.before-exec", "runner.after-exec"),
 )
 ENDING = (
     *("runner.before-end-record", "runner.after-end-record"),

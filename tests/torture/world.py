@@ -334,7 +334,7 @@ class World:
         """A tick when the next limit or grace time is over, or a time to begin has come."""
         assert self.engine is not None
         now, ledger = self.now(), self.engine.ledger
-        dues = (deadline_mono_s(job, self.engine.rules.grace_s) for job in ledger.allocated_jobs())
+        dues = (deadline_mono_s(job, self.engine.rules) for job in ledger.allocated_jobs())
         delays = [due - now.mono_s for due in dues if due is not None]
         if ledger.begins.all:
             delays.append(min(30.0, ledger.begins.all[0][0] - now.at_s))

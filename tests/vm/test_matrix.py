@@ -10,7 +10,8 @@ import shlex
 
 import pytest
 
-from starters import VARIABLE, compiled_starter
+from failing import VARIABLE
+from starters import compiled_starter
 from torture.test_crash_matrix import REACHED, cell_id, cells
 from vm.rig import (
     COPY,

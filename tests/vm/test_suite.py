@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from starters import VARIABLE, compiled_starter
+from failing import VARIABLE
+from starters import compiled_starter
 from torture.test_crash_matrix import REACHED, Cell, cell_id
 from torture.victims import VICTIMS
 from vm.rig import (

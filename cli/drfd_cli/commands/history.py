@@ -43,7 +43,7 @@ _ALL_RUNS = ("wall_seconds", "suspended_seconds", "cpu_seconds")
 @click.command("history")
 @past_options
 @click.option(
-    "-n", "--number", type=click.IntRange(0), default=_MANY, show_default=True,
+    "--last", "number", metavar="N", type=click.IntRange(0), default=_MANY, show_default=True,
     help="The last N jobs; 0 for all.",
 )  # fmt: skip
 @prints_result(csv="Print a line of values for each job.")
@@ -70,7 +70,7 @@ def _show(jobs: list[JobView], number: int, *, has_more: bool) -> None:
         return
     print_table(jobs)
     if has_more:
-        output.say(f"the last {number}; -n 0 shows all")
+        output.say(f"the last {number}; --last 0 shows all")
 
 
 def _csv(jobs: list[JobView]) -> Csv:
@@ -198,7 +198,7 @@ _PLAIN = (
     help="One line for each of these (name: per user).",
 )  # fmt: skip
 @click.option(
-    "-n", "--number", type=LINES, default=_ROWS,
+    "--lines", "number", metavar="N", type=LINES, default=_ROWS,
     help=f"At most N lines ({_ROWS}); one more sums up the rest.",
 )  # fmt: skip
 @prints_result(csv="Print a line of values for each line.")

@@ -14,6 +14,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.errors import BY_KIND, NotPermitted, Refused, Unavailable
 from drfd.common.indices import show_numbers
+from drfd.common.units import clock_time
 from drfd_cli import output, which_job
 from drfd_cli.options import (
     SIGNAL,
@@ -128,6 +129,8 @@ def _show(
         output.tell(f"{done_word} job {label}{but}")
     if not labels and not reply["failed"]:
         output.say("no jobs")
+    if "ended_at" in reply:
+        output.say(f"drf ends what is not resumed by {clock_time(reply['ended_at'])}")
     if tell is not None:
         tell(client, labels)
 

@@ -78,10 +78,11 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
     callback=_parse_with,
     help="Options of drf submit to change, in quotes; '-- CMD' changes the command.",
 )
+@click.option("-w", "--wait", is_flag=True, help="Wait for their end; exit as drf wait does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the ids.")
 @prints_result()  # fmt: skip
 def command(
-    ids: tuple[Ref, ...], group: str | None, failed: bool, changes: Edits, quiet: bool
+    ids: tuple[Ref, ...], group: str | None, failed: bool, changes: Edits, wait: bool, quiet: bool
 ) -> Result:
     """Submit ended jobs again, each as a new job with the command, script, environment, directory,
     options and demand of the first submission, and without its --begin and --hold.
@@ -103,7 +104,7 @@ def command(
         show=lambda: _show(done, quiet=quiet),
         view=lambda: {"jobs": [{"of": each.of, **pick(each.reply, _MADE)} for each in done],
                       "failed": [{"code": each.code, "text": each.text} for each in refused]},
-        finish=lambda: _finish(refused),
+        finish=lambda: _finish(refused, _waited(client, done) if wait else 0),
     )  # fmt: skip
 
 
@@ -133,10 +134,16 @@ def _show(done: list[_Again], *, quiet: bool) -> None:
         output.tell(each.reply["id"] if quiet else words)
 
 
-def _finish(refused: list[DrfdError]) -> int:
+def _finish(refused: list[DrfdError], status: int) -> int:
     for error in refused:
         output.say(str(error))
-    return refused[0].exit_code if refused else 0
+    return refused[0].exit_code if refused else status
+
+
+def _waited(client: Connection, done: list[_Again]) -> int:
+    from drfd_cli.commands.wait import wait_and_tell
+
+    return wait_and_tell(client, [each.reply["id"] for each in done]) if done else 0
 
 
 class Resubmission:

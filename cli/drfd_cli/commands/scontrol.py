@@ -16,7 +16,7 @@ from drfd.common.errors import Refused
 from drfd.common.indices import MAX_TASKS
 from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.commands.slurm_names import known_jobs, lines_of
+from drfd_cli.commands.slurm_names import known_jobs, steps_of
 from drfd_cli.options import connect
 from drfd_cli.slurm import data, fields, known
 from drfd_cli.slurm.batch_script import host_name
@@ -37,7 +37,7 @@ from drfd_cli.slurm.lookup import (
     partitions,
     read_machine,
 )
-from drfd_cli.slurm.sbatch_options import translate
+from drfd_cli.slurm.sbatch_options import Asked, read_limit, translate
 
 #: Options by their long names, each with its values.
 Found = Mapping[str, list[str]]
@@ -162,7 +162,7 @@ def _show_step(names: list[str], found: Found) -> None:
     client = connect()
     ids = parse_ids(",".join(name.partition(".")[0] for name in names)) if names else []
     jobs = known_jobs(client, {"states": ["RUNNING", "SUSPENDED"]}, ids)
-    steps = [step for job in jobs for step in lines_of(job, []) if "step" in step]
+    steps = [step for job in jobs for step in steps_of(job, [])]
     labels = {fields.NAMES["jobid"][2](step): step for step in steps}
     for label, step in labels.items():
         if not names or {label, label.partition(".")[0]} & set(names):
@@ -172,7 +172,8 @@ def _show_step(names: list[str], found: Found) -> None:
                 f"StepId={label} UserId={step['uid']} StartTime={since} TimeLimit={limit}",
                 f"State={fields.SIGNS['T'][1](step)} Partition={fields.pool(step)} "
                 f"NodeList={host_name()}",
-                f"Nodes=1 CPUs={fields.cpus(step)} Tasks=1 Name={output.clean(step['step'])} "
+                f"Nodes=1 CPUs={fields.cpus(step)} Tasks={step.get('tasks_of_step', 1)} "
+                f"Name={output.clean(step['step_name'])} "
                 "Network=(null)",
                 f"TRES={fields.NAMES['alloctres'][2](step)}",
             ], found)  # fmt: skip
@@ -342,6 +343,9 @@ def _refs(words: list[str], verb: str) -> list[Ref]:
     ids = parts([re.sub(r"(?i)^job(id)?=", "", word) for word in words])
     if not ids:
         raise click.UsageError(f"no job is named: scontrol {verb} ID")
+    names = [each for each in ids if re.match("[^0-9]", each)]
+    if names and verb in ("hold", "release"):
+        raise click.UsageError(f"{names[0]} is no job id (scontrol {verb} jobname={names[0]})")
     return parse_ids(",".join(ids))
 
 
@@ -372,6 +376,23 @@ def _requeue(*, held: bool) -> Command:
         return _act(connect(), "requeue", {"ids": refs}, held=held)
 
     return act
+
+
+def _write(words: list[str], found: Found) -> None:
+    """Write the script of a job into a file, or print it."""
+    if len(words) < 2 or words[0].lower() != "batch_script":
+        raise click.UsageError("what can be written is: batch_script ID [FILE]")
+    (ref,) = parse_ids(words[1])[:1]
+    script: Any = connect().submission(ref)["submission"].get("script")
+    if script is None:
+        raise Refused("no-script", f"job {ref} has no script")
+    data, name = os.fsencode(script), words[2] if len(words) > 2 else f"slurm-{ref}.sh"
+    if name == "-":
+        click.echo(data, nl=False)
+        return
+    with open(name, "wb") as file:
+        file.write(data)
+    click.echo(f"batch script for job {ref} written to {name}")
 
 
 # -- update ------------------------------------------------------------------------------------
@@ -412,6 +433,10 @@ def _update(words: list[str], found: Found) -> int:
 
 def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
     unknown = [key for key in given if key not in _AS_OPTIONS and key not in _IGNORED]
+    if "arraytaskthrottle" in unknown:
+        at_once = given["arraytaskthrottle"]
+        ways = f"drf set --group NAME%{at_once} {ids[0]} lets so many of its tasks run at once"
+        raise click.UsageError(f"ArrayTaskThrottle={at_once}: {ways}")
     if unknown:
         there = "TimeLimit JobName Partition Priority Nice NumCPUs MinMemoryNode Gres Dependency"
         text = f"{unknown[0]} cannot be changed here; what can: {there} StartTime Comment"
@@ -420,16 +445,24 @@ def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
     if ignored:
         output.say(f"without effect here: {', '.join(ignored)}")
     client = connect()
-    by = given.get("timelimit", "")
-    if by[:1] in ("+", "-") and by != "-1":
-        raise click.UsageError(f"TimeLimit={by}: write the new limit (or drf set -t {by[0]}30m ID)")
-    changes = _changes(given)
+    changes = _changes(given) | _more_time(client, ids, given.get("timelimit", ""))
     codes = [_act(client, "set", {"ids": ids}, **changes)] if changes else []
     # Priority=0 holds a job, as in Slurm.
     codes += [_act(client, "hold", {"ids": ids})] if given.get("priority") == "0" else []
     if not codes and not ignored:
         raise click.UsageError("say what to change, such as TimeLimit=2:00:00")
     return max(codes, default=0)
+
+
+def _more_time(client: Connection, ids: list[Ref], by: str) -> dict[str, object]:
+    """Return the new time limit of `TimeLimit=+30`, which is for minutes, or of `-10`."""
+    from drfd_cli.commands.set import add_to_limit
+
+    if by[:1] not in ("+", "-") or by == "-1":
+        return {}
+    asked = Asked({"time": Given(by[1:])}, "scontrol")
+    seconds = asked.get("time", read_limit) or 0
+    return add_to_limit(client, {"ids": ids}, seconds if by[0] == "+" else -seconds, by)
 
 
 def _changes(given: Mapping[str, str]) -> dict[str, Any]:
@@ -441,6 +474,8 @@ def _changes(given: Mapping[str, str]) -> dict[str, Any]:
         for key, value in given.items()
         if key in _AS_OPTIONS and value
     }
+    if given.get("timelimit", "")[:1] in ("+", "-") and given["timelimit"] != "-1":
+        del options["time"]
     if options.get("priority", Given("")).value == "0":
         del options["priority"]
     made = translate(options, host_name(), "scontrol")
@@ -470,5 +505,6 @@ def _version(words: list[str], found: Found) -> None:
 _COMMANDS: dict[str, Command] = {
     "show": _show, "hold": _verb("hold"), "release": _verb("release"),
     "suspend": _verb("suspend"), "resume": _verb("resume"), "requeue": _requeue(held=False),
-    "requeuehold": _requeue(held=True), "update": _update, "ping": _ping, "version": _version,
+    "requeuehold": _requeue(held=True), "update": _update, "write": _write,
+    "ping": _ping, "version": _version,
 }  # fmt: skip

@@ -130,6 +130,14 @@ class _NewLimit:
             raise click.Abort
 
 
+def add_to_limit(
+    client: Connection, select: Mapping[str, object], seconds: int, text: str
+) -> dict[str, object]:
+    """Return the field of a request that lengthens the time limit of these jobs by the seconds, or
+    shortens it; `text` is what the user has written. Raises Refused."""
+    return _NewLimit(_More(seconds, text), yes=True)(client, select)
+
+
 def _tell_ends(client: Connection, refs: Sequence[int | str]) -> None:
     """Print when running jobs end, unless they are many."""
     for ref in refs if len(refs) <= _NAMED else ():

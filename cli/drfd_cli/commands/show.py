@@ -411,7 +411,7 @@ def _retry(reply: WhyReply) -> str | None:
             if wish != before and option in advised:
                 options += [option, advised[option]]
     most = job.get("output_max_bytes")
-    if most is not None and outcome["code"] == "LIMIT_EXCEEDED":
+    if most is not None and "--output-max" in outcome["text"]:
         options += ["--output-max", exact_size(_enough(most, job))]
     if "array" in reply:
         counts, bad = reply["array"]["counts"], reply["array"]["indices"]

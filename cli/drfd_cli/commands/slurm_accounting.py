@@ -14,7 +14,7 @@ from drfd.client.words import parse_ids, parse_past
 from drfd.common.errors import Refused
 from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.commands.slurm_names import columns, known_jobs, lines_of, print_table
+from drfd_cli.commands.slurm_names import columns, known_jobs, print_table, steps_of
 from drfd_cli.options import connect
 from drfd_cli.slurm import data, fields, known, lookup
 from drfd_cli.slurm.batch_script import host_name
@@ -249,7 +249,7 @@ def sstat(words: list[str]) -> int:
     ids = parse_ids(",".join(word.partition(".")[0] for word in named))
     jobs = known_jobs(client, {"states": ["RUNNING", "SUSPENDED"]}, ids)
     of_steps = [word for word in named if "." in word]
-    steps = [step for job in jobs for step in lines_of(job, of_steps) if "step" in step]
+    steps = [step for job in jobs for step in steps_of(job, of_steps)]
     if not steps:
         raise Refused("no-step", f"there is no step that runs of {', '.join(named)}")
     print_table(found, asked, fields.rows_by_names(asked, steps, ""))

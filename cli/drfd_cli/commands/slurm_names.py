@@ -27,7 +27,7 @@ from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import call_of, connect
-from drfd_cli.slurm import SLURM_NAMES, data, fields, known, lookup
+from drfd_cli.slurm import SLURM_NAMES, data, fields, known, lookup, records
 from drfd_cli.slurm.batch_script import host_name, resolve
 from drfd_cli.slurm.grammar import (
     SACCT,
@@ -287,10 +287,7 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
             listed += _just_ended(client, select, listed)
     jobs = [job for job in _wanted(listed, users, states, found) if job["user"] != caller]
     if "steps" in found and not data.is_asked(found):
-        jobs = [
-            step for job in jobs for step in lines_of(job, list(filter(_has_step, named)))
-            if "step" in step
-        ]  # fmt: skip
+        jobs = [step for job in jobs for step in steps_of(job, list(filter(_has_step, named)))]
         usual = "%.15i %.8j %.9P %.8u %.9M %N"
     else:
         usual = fields.LONG if "long" in found else fields.USUAL
@@ -478,14 +475,21 @@ def print_table(
 
 
 def lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield a job, and its script as a step once it has started; if steps are named, only those."""
+    """Yield a job and its steps, of which its script is one; if some are named, only those."""
     label = fields.job_label(job)
-    if not any(step.partition(".")[0] == label for step in steps):
+    are_named = any(step.partition(".")[0] == label for step in steps)
+    if not are_named:
         yield job
-    elif f"{label}.batch" not in steps:
-        return
     if job["started_at"] is not None:
-        yield {**job, "step": "batch"}
+        for step in ({**job, "step": "batch", "step_name": "batch"}, *records.steps_of(job)):
+            if not are_named or f"{label}.{step['step']}" in steps:
+                yield step
+
+
+def steps_of(job: Mapping[str, Any], steps: list[str]) -> list[Mapping[str, Any]]:
+    """Return the steps of a running job that run; if some are named, only those."""
+    lines = lines_of(job, steps)
+    return [line for line in lines if "step" in line and line["ended_at"] is None]
 
 
 @slurm_command("seff", "tell how well a job has used its cores and memory, as `drf why` does")

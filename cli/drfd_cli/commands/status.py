@@ -103,7 +103,9 @@ def _print_jobs(first: StatusReply, pages: Iterable[StatusReply]) -> None:
     else:
         output.print_explained_rows(columns, *rows, last_width=_WHY)
     if sum(counts[state] for state in counts.keys() - {*output.LIVE}) >= _RECENT:
-        told = f"of the ended jobs only the last {_RECENT} are listed; drf history -n 0 lists all"
+        told = (
+            f"of the ended jobs only the last {_RECENT} are listed; drf history --last 0 lists all"
+        )
         output.say(told)
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
 

@@ -52,9 +52,16 @@ _WORTH_TELLING_S = 10.0
 @job_ids(required=True, only_read=True)
 @click.option("--any", "any_one", is_flag=True, help="Until one of them has ended.")
 @group_option("Your live jobs of this group (submit --group).")
+@click.option("--all", "everything", is_flag=True, is_eager=True, help="All your live jobs.")
 @click.option("--timeout", type=DURATION, help="Give up after this long (exit code 75).")
 @prints_result()
-def command(ids: tuple[Ref, ...], any_one: bool, group: str | None, timeout: int | None) -> Result:
+def command(
+    ids: tuple[Ref, ...],
+    any_one: bool,
+    group: str | None,
+    everything: bool,
+    timeout: int | None,
+) -> Result:
     """Wait until jobs have ended.
 
     The exit code is that of the job; of several, or an array, 0 if all completed, else that of the
@@ -62,10 +69,14 @@ def command(ids: tuple[Ref, ...], any_one: bool, group: str | None, timeout: int
     job that can never start, because of how others ended, gives 125. ^C does not stop the jobs.
     """
     client = connect()
-    if group is not None:
-        live = in_group(client, group)
+    if everything or group is not None:
+        # A job that waits for all others does not wait for itself.
+        own = {os.environ.get("DRF_JOB_ID"), os.environ.get("DRF_ARRAY_ID")}
+        live = in_group(client, None if everything else group)
+        live = [job for job in live if str(job["array_id"] or job["id"]) not in own]
         if not ids and not live:
-            nothing = f"no job of yours in the group {group} waits or runs"
+            where = "" if everything else f" in the group {group}"
+            nothing = f"no job of yours{where} waits or runs"
             return Result(
                 show=lambda: output.say(nothing), view=lambda: {"done": True, "jobs": []}
             )  # fmt: skip
@@ -116,6 +127,12 @@ def _show(reply: WaitReply) -> bool:
         kind = "array" if "array_tasks" in job else "job"
         output.tell(f"{kind} {output.label(job)} {output.clean(output.why_line(job), 1000)}")
     return output.are_together()
+
+
+def wait_and_tell(client: Connection, ids: list[Ref]) -> int:
+    """Wait until the jobs have ended, say how, and return the exit code."""
+    reply = wait_for(client, ids)
+    return _finish(client, ids, reply, any_one=False, is_told=False)
 
 
 def _finish(

@@ -13,7 +13,7 @@ from drfd.client.connection import Connection, count_resources
 from drfd.client.submission import with_way
 from drfd.client.words import parse_features
 from drfd.common.errors import Refused
-from drfd.common.units import MAIN, show_cores, show_size
+from drfd.common.units import MAIN, show_cores, show_duration, show_size
 from drfd.payload.environment import DEFAULT_PATH
 from drfd_cli import output
 from drfd_cli.slurm import SLURM_NAMES
@@ -68,6 +68,15 @@ def resolve(
             found["notify"] = list(dict.fromkeys(made.mail_on))
         except Refused:
             made.unsupported.append("--mail-type (no mail here, and no ~/.config/drfd/notify)")
+    if made.signal and found.get("warn") is not None:
+        limit_s = found["time"]
+        if limit_s is None:
+            limit_s = client.request("hello").get("time_limit_s", 0)
+        if not limit_s or found["warn"][1] >= limit_s:
+            # Scripts keep it when their limit is made shorter for a test.
+            limit = show_duration(limit_s) if limit_s else "none"
+            made.unsupported.append(f"{made.signal} (the time limit is {limit})")
+            found["warn"] = None
     if made.directory is not None:
         path, fault = made.directory.value, "there is no such directory"
         if not os.path.isdir(path):

@@ -203,8 +203,9 @@ def _step(step: fields.View) -> Object:
         "exit_code": _common(step)["exit_code"], "state": [fields.SIGNS["T"][1](step)],
         "nodes": {"range": host_name(), "list": [host_name()]},
         "step": {
-            "id": fields.NAMES["jobidraw"][2](step), "name": step["step"],
+            "id": fields.NAMES["jobidraw"][2](step), "name": step["step_name"],
         },
+        "tasks": {"count": step.get("tasks_of_step", 1)},
         "time": {
             **_times(step), "end": number(step["ended_at"]), "start": number(step["started_at"]),
         },

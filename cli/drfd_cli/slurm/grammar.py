@@ -453,6 +453,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "requeue ID": "stop a running job and queue it again, with its id; requeuehold: held",
         "update JobId=ID KEY=VALUE": "TimeLimit (+30: more), JobName, Partition, Priority, Nice,"
         " NumCPUs, MinMemoryNode, Gres, Dependency, StartTime, Comment",
+        "write batch_script ID [FILE]": "the script of a job into a file, or - for the screen",
         "ping, version": "is drfd there, and which Slurm's words these are",
     },
 }

@@ -86,6 +86,8 @@ class Translation:
     has_all_cores: bool = False
     #: Whether the script is for bash as a login shell.
     is_for_login_shell: bool = False
+    #: `--signal`, as it is written.
+    signal: str = ""
     #: Jobs that must have started.
     begun: list[str] = field(default_factory=list)
 
@@ -221,7 +223,7 @@ def _warning(text: str) -> list[str]:
     if match is None:
         raise Unfit("is not SIGNAL@SECONDS")
     whom = "first" if "B" in (match[1] or "") else "rest"
-    return ["--warn", f"{whom}:{match[2]}@{match[3] or 60}s"]
+    return ["--warn", f"{whom}:{match[2]}@{max(1, int(match[3] or 60))}s"]
 
 
 def _if_never(text: str) -> list[str]:
@@ -308,6 +310,7 @@ def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
         made.variables |= variables
         made.unsupported += unknown
     made.directory = options.get("chdir")
+    made.signal = asked.written("signal").value if "signal" in options else ""
     made.partitions = asked.text("partition").split(",") if "partition" in options else []
     for option, given in options.items():
         is_done = option == "exclusive" and not given.value

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from threading import Lock, Thread
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from drfd.client.words import parse_gres
 from drfd.common.errors import Refused
@@ -24,6 +24,7 @@ from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.grammar import SRUN, Given, Options
+from drfd_cli.slurm.records import Record
 from drfd_cli.slurm.sbatch_options import (
     Asked,
     read_count,
@@ -71,6 +72,7 @@ class Step:
     memory: int = field(init=False)
     #: 0 for all of the job's, which steps share.
     gpus: int = field(init=False)
+    _name: str = field(init=False)
     #: None for no limit of its own.
     limit_s: int | None = field(init=False)
     _uncounted: list[str] = field(init=False)
@@ -88,6 +90,8 @@ class Step:
             per_task = int(cpus) if cpus.isdecimal() else 1
         self.cores = self.tasks * per_task
         self.processes = self.tasks
+        name = self.options.get("job-name", Given("")).value
+        self._name = name or os.path.basename(self.command[0])
         mpi = self.options.get("mpi", Given("")).value
         if self.tasks > 1 and mpi != "none" and (mpi or _is_mpi(self.command[0])):
             self.command = [_mpirun(self.command[0]), "-n", str(self.tasks), *self.command]
@@ -148,6 +152,10 @@ class Step:
         elif self.tasks > 1 or "ntasks" in self.options:
             found |= self._threads()
         return found | {WITHIN: name_of_job(self.env)}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what is on record of the step before it begins."""
+        return {"name": self._name, "tasks": self.tasks, "cores": self.cores}
 
     def devices(self, number: int) -> dict[str, str]:
         """Return the lists of the GPUs of one of several tasks, if the job or the step asks for
@@ -225,7 +233,9 @@ def run(options: Options, command: list[str], again: Callable[[], list[str]]) ->
             if file is not None:
                 os.dup2(file, number)
         env = {**step.exported(), **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-        _become([*waits, *step.command], env)
+        program = shutil.which(step.command[0], path=env.get("PATH")) or step.command[0]
+        parent = Record(os.environ, **step.recorded()).parent(program)
+        _become([*waits, *parent, *step.command], env)
     if waits:
         _become([*waits, *again()], {**os.environ, **within})
     _go_to(options.get("chdir"))
@@ -352,6 +362,8 @@ def _run_tasks(step: Step) -> int:
     # From before the first task on, which may be warned as soon as it runs.
     signal.signal(signal.SIGTERM, end)
     step_queue.heed_no_warning()
+    record = Record(os.environ, **step.recorded())
+    record.begin()
     for number, (stdin, stdout, stderr) in enumerate(files):
         env = {**step.exported(), **step.variables()}
         env |= step.devices(number) if step.processes > 1 else {}
@@ -366,9 +378,15 @@ def _run_tasks(step: Step) -> int:
     ended = await_tasks(tasks, step.limit_s)
     for thread in threads:
         thread.join()
-    codes = [task.returncode for task in tasks]
-    status = max(code if code >= 0 else 128 - code for code in codes)
-    return status if ended else status or 128 + signal.SIGTERM
+    code = max((task.returncode for task in tasks), key=_status)
+    if not ended:
+        code = code or -signal.SIGTERM
+    record.end(code)
+    return _status(code)
+
+
+def _status(code: int) -> int:
+    return code if code >= 0 else 128 - code
 
 
 def await_tasks(tasks: list[subprocess.Popen[bytes]], limit_s: int | None) -> bool:

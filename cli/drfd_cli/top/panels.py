@@ -67,8 +67,6 @@ _LABEL_WIDTH = 7
 #: The columns right of the bars and their widths.
 _FIGURES = {"ALLOC": 11, "USED": 6, "EXTERNAL": 8, "PRESSURE": 8}
 _FIGURES_WIDTH = sum(_FIGURES.values()) + len(_FIGURES)
-#: The resources of which other processes' use is taken into account.
-_EXTERNAL_AXES = ("cores", "memory")
 #: The pressure that is shown beside each resource.
 _PRESSURES = {"cores": "cpu", "memory": "memory", "read": "io"}
 #: Percent of pressure from which the figure is highlighted.
@@ -202,7 +200,7 @@ def _meter_of(
     found = (snapshot["pressure"] or {}).get(_PRESSURES.get(name, ""))
     pressure = found["some"] if found else None
     others = show_axis(name, external) if external else ""
-    if snapshot["external_off"] and name in _EXTERNAL_AXES:
+    if name in snapshot["external_off"]:
         others = "ignored"
     figures = (
         f"{show_declared(axis, held)}/{show_declared(axis, capacity)}",

@@ -19,6 +19,7 @@ from drfd.devices.gpu import GPU
 
 if TYPE_CHECKING:
     from drfd.core.decisions.stimuli import ExitedReport
+    from drfd.core.fairness.rules import Rules
 
 MACHINE_CRASH = "MACHINE_CRASH"
 SLURM_NOT_STARTED = "SLURM_NOT_STARTED"
@@ -107,18 +108,6 @@ def signal_for(job: Job, signal: int) -> int:
 FIRST_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 5, 300
 
 
-def is_to_retry(job: Job) -> bool:
-    """True if a job whose attempt has ended is to be retried; a cancelled job never is."""
-    retry = job.spec.retry
-    return (
-        job.state is JobState.CLEANING
-        and retry is not None
-        and job.outcome is not Outcome.CANCELLED
-        and job.outcome in retry.on
-        and job.retries < retry.times
-    )
-
-
 def not_before_s(job: Job, at_s: float) -> int:
     """Return the Unix time before which the next attempt may not start."""
     # 2^10 pauses exceed the longest one; larger powers would only cost time.
@@ -159,7 +148,7 @@ class Sample:
     cpu_s: float | None
 
 
-def deadline_mono_s(job: Job, grace_s: int, heard_since_mono_s: float | None = 0.0) -> float | None:
+def deadline_mono_s(job: Job, rules: Rules, heard_since_mono_s: float | None = 0.0) -> float | None:
     """Return the monotonic time at which this job next needs a `Tick`, or None if it needs none.
     `heard_since_mono_s` is the time since which the launcher takes orders, or None if it takes none
     now. A grace time begins when SIGTERM can be sent, so that no job is killed without one."""
@@ -171,7 +160,9 @@ def deadline_mono_s(job: Job, grace_s: int, heard_since_mono_s: float | None = 0
     if job.state is JobState.STOPPING and job.stop is not None and not job.stop.escalated:
         if heard_since_mono_s is None:
             return None
-        return max(job.stop.mono_s, heard_since_mono_s) + grace_s
+        return max(job.stop.mono_s, heard_since_mono_s) + rules.grace_s
+    if job.state is JobState.SUSPENDED and job.kept_since and rules.max_suspended_s is not None:
+        return job.kept_since.mono_s + rules.max_suspended_s
     return None
 
 
@@ -190,6 +181,13 @@ def timeout_text(job: Job) -> str:
     return (
         f"ran for its whole time limit of {show_duration(limit_s)}; "
         f"ask for more next time: -t {show_duration(limit_s * 2)}"
+    )
+
+
+def kept_text(limit_s: int) -> str:
+    return (
+        f"its user kept it suspended for {show_duration(limit_s)}, and no job may hold its memory "
+        f"so for longer (limits.suspended); resume it sooner next time"
     )
 
 

@@ -226,8 +226,10 @@ class SuspendAsked(JobAsked):
             )
         if job.held_by is not None and not self.outweighs(job):
             return []
-        by, at_s = self.actor.user, self.now.at_s
-        return [ev.SuspendRequested(job.id, at_s, by=by, text=f"suspended by {by}")]
+        by, now = self.actor.user, self.now
+        since_s = None if self.actor.is_admin else now.mono_s
+        text = f"suspended by {by}"
+        return [ev.SuspendRequested(job.id, now.at_s, by=by, text=text, kept_mono_s=since_s)]
 
 
 class ResumeAsked(JobAsked):
@@ -469,6 +471,7 @@ class ExitedReport(Report, tag="exited", frozen=True, kw_only=True):
                 text=text,
                 usage=self.usage,
                 loss=ends.loss_of(outcome, self),
+                gone=self.gone,
             )
         ]
 
@@ -514,7 +517,7 @@ class RemovedReport(Report, tag="removed", frozen=True, kw_only=True):
             holder = None if job.stop is None else job.stop.held_by
             again = ev.Requeued(job_id, at_s, attempt=attempt)
             return [again, *([ev.Held(job_id, at_s, by=holder)] if holder else [])]
-        if ends.is_to_retry(job):
+        if job.is_to_retry:
             until_s = ends.not_before_s(job, at_s)
             return [ev.Retried(job_id, at_s, attempt=attempt, not_before_s=until_s)]
         return [ev.Cleaned(job_id, at_s, attempt=attempt, notice=self.notice)]
@@ -540,7 +543,7 @@ def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
     """Return the request to stop, or nothing if the job is being stopped or has ended already. A
     job that was to be requeued or retried ends instead."""
     is_ended = job.state is JobState.CLEANING and job.outcome is not None
-    is_over = is_ended and not (ends.is_to_retry(job) and outcome is Outcome.CANCELLED)
+    is_over = is_ended and not (job.is_to_retry and outcome is Outcome.CANCELLED)
     if is_over or (job.stop is not None and job.stop.outcome is not None):
         return []
     at_s, mono_s = now.at_s, now.mono_s
@@ -553,6 +556,8 @@ class NotifiedReport(Report, tag="notified", frozen=True, kw_only=True):
 
     #: Result of the notification command, or why it was not run.
     notice: str
+    #: Seconds that the command ran.
+    ran_s: float = 0.0
     #: Labels of array tasks that are no longer in the ledger.
     names: dict[int, str] = {}
     event = ev.OwnerNotified
@@ -561,7 +566,7 @@ class NotifiedReport(Report, tag="notified", frozen=True, kw_only=True):
         found: list[ev.Event] = []
         at_s = self.at_s
         for job in dependencies.jobs_to_notify(ledger, self.job_id):
-            found.append(ev.OwnerNotified(job.id, at_s, notice=self.notice))
+            found.append(ev.OwnerNotified(job.id, at_s, notice=self.notice, ran_s=self.ran_s))
             if job.spec.cancel_if_never:
                 assert job.broken is not None
                 label = self.names.get(job.broken.job_id) or ledger.label_of(job.broken.job_id)
@@ -599,7 +604,7 @@ class IdsSeen(Stimulus):
 
 @dataclass(frozen=True, slots=True)
 class Tick(Stimulus):
-    """Time has passed, so wall-time limits and grace times are checked."""
+    """Time has passed, so wall-time limits, suspensions and grace times are checked."""
 
     now: Now
     heard: Heard = field(default_factory=Heard)
@@ -608,11 +613,14 @@ class Tick(Stimulus):
         found: list[ev.Event] = []
         at_s, mono_s = self.now.at_s, self.now.mono_s
         for job in ledger.allocated_jobs():
-            due_mono_s = ends.deadline_mono_s(job, rules.grace_s, self.heard.since_mono_s(job.node))
+            due_mono_s = ends.deadline_mono_s(job, rules, self.heard.since_mono_s(job.node))
             if due_mono_s is None or due_mono_s > mono_s:
                 continue
             if job.state is JobState.STOPPING:
                 found.append(ev.Escalated(job.id, at_s))
+            elif job.state is JobState.SUSPENDED:
+                text = ends.kept_text(rules.max_suspended_s or 0)
+                found += stop(job, self.now, Outcome.LIMIT_EXCEEDED, text)
             elif ends.is_timed_out(job, mono_s):
                 found += stop(job, self.now, Outcome.TIMEOUT, ends.timeout_text(job))
             else:

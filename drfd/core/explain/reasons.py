@@ -58,7 +58,9 @@ def held(case: Case) -> Wait | None:
     job, by = case.job, case.job.held_by or ""
     is_admins = by not in ("", job.spec.user)
     if job.state is JobState.SUSPENDED:
-        return waits.SuspendedBy(by, job.label, is_admins)
+        since, most_s = job.kept_since, case.rules.max_suspended_s
+        ends_s = None if since is None or most_s is None else since.at_s + most_s
+        return waits.SuspendedBy(by, job.label, is_admins, ends_s)
     who = waits.HeldBy(by, job.label, is_admins) if job.state is JobState.HELD else None
     if job.broken is None or job.state not in (JobState.HELD, JobState.PENDING):
         return who

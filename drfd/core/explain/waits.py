@@ -134,8 +134,19 @@ class HeldBy(Wait, frozen=True):
 
 
 class SuspendedBy(HeldBy, frozen=True):
-    says = HeldBy.says + " on"
     did, undo = "suspended", "resume"
+    #: When it is ended unless it is resumed (Unix time), or None if it is not.
+    ends_s: float | None = None
+
+    def text(self) -> str:
+        return f"{super().text()} on{self._end}"
+
+    def unknown(self, job: str = "it") -> str | None:
+        return f"{super().unknown(job)}{self._end}"
+
+    @property
+    def _end(self) -> str:
+        return "" if self.ends_s is None else f", or it is ended at {utc_time(self.ends_s)}"
 
 
 class Draining(Wait, frozen=True):

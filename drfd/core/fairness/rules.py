@@ -260,6 +260,8 @@ class Rules:
     #: The time between SIGTERM and SIGKILL, in seconds.
     grace_s: int = 10
     max_waiting_per_user: int = 200_000
+    #: For how many seconds at most a user keeps a job suspended, or None for no bound.
+    max_suspended_s: int | None = None
     #: What drfd may keep, in memory and in the journal, for the live jobs of one user, and for
     #: those of all users together; see `daemon.engine.engine`.
     max_kept_bytes_per_user: int = 512 << 20
@@ -282,6 +284,13 @@ class Rules:
     beside: Resources | None = None
     #: Whether jobs wait for cores that processes outside drfd use; if not, only for all else.
     waits_for_cores: bool = True
+
+    @property
+    def unheeded_outside(self) -> list[str]:
+        """The axes on which use outside drfd counts for nothing."""
+        if self.beside is None:
+            return ["cores", "memory"]
+        return [] if self.waits_for_cores else ["cores"]
 
     @cached_property
     def shares(self) -> FairShare:

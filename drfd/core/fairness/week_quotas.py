@@ -1,8 +1,9 @@
 """Quotas of a week: how many dominant-share-hours nodes have used, and which quotas are used up.
 
 A job that holds the whole of its dominant resource uses one in an hour. It counts from its start to
-its end without suspended times, by the present capacity. Sums are of integers (shares in
-billionths, times in milliseconds), so they do not depend on the order.
+its end, by the present capacity: while its user keeps it suspended with what it keeps, in other
+suspended times not at all; the notification of its owner counts with what it may use. Sums are of
+integers (shares in billionths, times in milliseconds), so they do not depend on the order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from drfd.core.fairness.share_tree import FairShare, WeekQuota, path_up
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, leaf_path
+from drfd.core.model.job import Job, JobState, kept_demand, leaf_path, notice_demand
 from drfd.core.model.resources import Axes, Resources
 
 #: A dominant share of 1, and a dominant-share-hour, in the units of the sums.
@@ -47,13 +48,21 @@ class RunInterval:
     #: a job again may move it.
     pool: str | None = None
     demand: Resources | None = None
+    #: Whether its owner was notified in that time, with a small part of the demand.
+    is_notice: bool = False
+    #: Whether its user kept it suspended in that time.
+    is_kept: bool = False
+    #: Of the end, if the owner wants to know of this one.
+    is_of_end: bool = False
 
 
 def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
     """Yield the times in which a job ran, in all its attempts, from its events."""
     start_s: float | None = None
+    end_s: float | None = None
     pool: str | None = None
     demand: Resources | None = None
+    is_frozen = keeps = False
     for event in events:
         match event:
             case ev.Submitted() | ev.ArraySubmitted():
@@ -62,25 +71,51 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
                 pool = pool if event.pool is None else event.pool
                 demand = demand if event.demand is None else event.demand
             case ev.Launched() | ev.Resumed():
-                start_s = event.at_s
+                start_s, end_s = event.at_s, None
+                is_frozen = keeps = False
             case ev.LaunchPostponed():
                 # It has not started after all.
                 start_s = None
-            case ev.Suspended() | ev.Exited() | ev.LaunchFailed():
+            case ev.SuspendRequested() | ev.ResumeRequested():
+                keeps = isinstance(event, ev.SuspendRequested) and event.kept_mono_s is not None
+                if is_frozen:
+                    if start_s is not None:
+                        yield RunInterval(start_s, event.at_s, pool, demand, is_kept=True)
+                    start_s = event.at_s if keeps else None
+            case ev.Suspended():
                 if start_s is not None:
                     yield RunInterval(start_s, event.at_s, pool, demand)
-                start_s = None
+                start_s, is_frozen = event.at_s if keeps else None, True
+            case ev.Exited() | ev.LaunchFailed():
+                if start_s is not None:
+                    yield RunInterval(start_s, event.at_s, pool, demand, is_kept=is_frozen)
+                start_s, end_s = None, event.at_s
+            case ev.StopRequested() if end_s is not None:
+                # It is not tried again, so that this is its end.
+                end_s = event.at_s
+            case ev.Cleaned() if end_s is not None:
+                yield RunInterval(end_s, event.at_s, pool, demand, is_notice=True, is_of_end=True)
+                end_s = None
+            case ev.Requeued() | ev.Retried():
+                end_s = None
+            case ev.OwnerNotified():
+                yield RunInterval(
+                    event.at_s - event.ran_s, event.at_s, pool, demand, is_notice=True
+                )
             case _:
                 pass
     if start_s is not None:
-        yield RunInterval(start_s, None, pool, demand)
+        yield RunInterval(start_s, None, pool, demand, is_kept=is_frozen)
+    elif end_s is not None:
+        yield RunInterval(end_s, None, pool, demand, is_notice=True, is_of_end=True)
 
 
 def is_plain(job: Job) -> bool:
     """Return whether the job's record alone says when it ran: in one attempt, without a break. A
     job that is queued again has forgotten when it ran."""
-    return job.attempt == 0 or (
-        job.attempt == 1 and job.started_at is not None and not job.suspensions
+    return job.spec.notify is None and (
+        job.attempt == 0
+        or (job.attempt == 1 and job.started_at is not None and not job.suspensions)
     )
 
 
@@ -90,13 +125,21 @@ def plain_stretch(job: Job) -> Iterator[RunInterval]:
         yield RunInterval(job.started_at, job.ended_at)
 
 
-def _runs(job: Job) -> bool:
-    return (
-        job.is_allocated
-        and job.started_at is not None
-        and job.ended_at is None
-        and job.suspended_at is None
-    )
+def _wants_end(job: Job) -> bool:
+    notify, outcome = job.spec.notify, job.outcome
+    is_over = job.state is JobState.ENDED or job.notifies_end
+    return is_over and notify is not None and outcome is not None and notify.wants(outcome)
+
+
+def _counted(job: Job) -> Resources | None:
+    """Return the demand that counts now, or None."""
+    if job.notifies_end:
+        return notice_demand(job.spec.demand)
+    if not job.is_allocated or job.started_at is None or job.ended_at is not None:
+        return None
+    if job.suspended_at is None:
+        return job.spec.demand
+    return None if job.kept_since is None else kept_demand(job.spec.demand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,29 +197,34 @@ class WeekUse:
         for each in found:
             leaf = job.spec.leaf if each.pool is None else leaf_path(each.pool, job.spec.user)
             paths = self._paths(leaf)
-            if not paths:
+            if not paths or (each.is_of_end and not _wants_end(job)):
                 continue
-            share = self._share(job.spec.demand if each.demand is None else each.demand)
+            demand = job.spec.demand if each.demand is None else each.demand
+            if each.is_notice:
+                demand = notice_demand(demand)
+            elif each.is_kept:
+                demand = kept_demand(demand)
+            share = self._share(demand)
             # After the clock was set back, both times may be in the future.
             if each.end_s is not None:
                 self._bank(paths, share, _ms(each.start_s), _ms(min(each.end_s, self._latest_s)))
-            elif _runs(job):
+            elif _counted(job) is not None:
                 self._open(job, share, min(each.start_s, self._latest_s))
 
     def note(self, job: Job, at_s: float) -> None:
         """Take account of an event at that Unix time that has changed the job."""
         self._roll(at_s)
         known = self._running.get(job.id)
-        runs = _runs(job) and bool(self._paths(job.spec.leaf))
+        demand = _counted(job) if self._paths(job.spec.leaf) else None
+        share = None if demand is None else self._share(demand)
         if known is None:
-            if runs:
-                self._open(job, self._share(job.spec.demand), at_s)
+            if share is not None:
+                self._open(job, share, at_s)
             return
-        share = self._share(job.spec.demand)
-        if runs and known.leaf == job.spec.leaf and known.share == share:
+        if share is not None and known.leaf == job.spec.leaf and known.share == share:
             return
         self._close(job.id, at_s if job.started_at is not None or not job.is_allocated else None)
-        if runs:
+        if share is not None:
             self._open(job, share, at_s)
 
     def all_use(self, now_s: float) -> dict[str, QuotaUse]:

@@ -39,6 +39,7 @@ from drfd.core.model.job import (
     JobSpec,
     JobState,
     Outcome,
+    notice_demand,
 )
 from drfd.core.model.machine import (
     Instance,
@@ -80,6 +81,7 @@ def keeps_allocation(before: Job, job: Job) -> bool:
         and before.suspended_at is job.suspended_at is None
         and before.instances is job.instances
         and before.node is job.node
+        and before.only_notifies is job.only_notifies
     )
 
 
@@ -331,9 +333,12 @@ class Ledger:
         return self.axes.vector(job.spec.demand)
 
     def allocation(self, job: Job) -> Vector:
-        """Return the job's allocation; a frozen job keeps only memory and instances."""
+        """Return the job's allocation; a frozen job keeps only memory and instances, and one of
+        which only a notification is left, what that may use."""
         if job.state not in ALLOCATED_STATES:
             return self._nothing
+        if job.only_notifies:
+            return self.axes.held(self.axes.vector(notice_demand(job.spec.demand)), (), job.node)
         demand = self.axes.held(self.demand(job), job.instances, job.node)
         return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
 
@@ -569,7 +574,7 @@ class Ledger:
         if job.state not in ALLOCATED_STATES:
             return
         leaf, held = job.spec.leaf, self.allocation(job)
-        if job.instances:
+        if job.instances and not job.only_notifies:
             count_instances(job.instances, sign, self.taken)
         change = plus if sign > 0 else minus
         self.allocated = change(self.allocated, held)
@@ -597,6 +602,7 @@ class Ledger:
         own = {
             (name, each)
             for job in self.allocated_jobs()
+            if not job.only_notifies
             for name, each in each_instance(job.instances)
             if name not in dict(job.spec.demand.gres_memory)
         }

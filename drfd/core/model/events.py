@@ -27,6 +27,7 @@ from drfd.core.model.job import (
     Dependency,
     Job,
     JobSpec,
+    Now,
     Outcome,
     Postponed,
     Stop,
@@ -207,6 +208,8 @@ class OwnerNotified(JobEvent, frozen=True, kw_only=True):
 
     #: Result of the notification command, or why it was not run.
     notice: str
+    #: Seconds that the command ran.
+    ran_s: float = 0.0
     moves = _from(*WAITING_STATES)
 
     def changed(self, job: Job) -> Job:
@@ -256,8 +259,9 @@ class LaunchFailed(JobEvent, frozen=True, kw_only=True):
 
     def changed(self, job: Job) -> Job:
         return replace(
-            job, freezing=False, ended_at=self.at_s, outcome=self.outcome, outcome_text=self.text
-        )
+            job, freezing=False, ended_at=self.at_s, outcome=self.outcome, outcome_text=self.text,
+            gone=True,
+        )  # fmt: skip
 
 
 class LaunchPostponed(JobEvent, frozen=True, kw_only=True):
@@ -330,6 +334,8 @@ class SuspendRequested(JobEvent, frozen=True, kw_only=True):
     #: The user who must resume it, or None if drfd resumes it as soon as there is room.
     by: str | None
     text: str
+    #: Of a user who is no administrator, the time from which the longest suspension is measured.
+    kept_mono_s: float | None = None
     # It runs until the freeze is reported.
     moves = _from(S.RUNNING, S.SUSPENDED)
 
@@ -337,6 +343,7 @@ class SuspendRequested(JobEvent, frozen=True, kw_only=True):
         return replace(
             job,
             held_by=self.by,
+            kept_since=None if self.kept_mono_s is None else Now(self.at_s, self.kept_mono_s),
             preemptions=job.preemptions + (self.by is None),
             freezing=job.freezing or job.state is S.RUNNING,
         )
@@ -349,7 +356,7 @@ class ResumeRequested(JobEvent, frozen=True, kw_only=True):
     moves = SuspendRequested.moves
 
     def changed(self, job: Job) -> Job:
-        return replace(job, held_by=None)
+        return replace(job, held_by=None, kept_since=None)
 
 
 class Suspended(JobEvent, frozen=True, kw_only=True):
@@ -435,6 +442,8 @@ class Exited(JobEvent, frozen=True, kw_only=True):
     usage: Usage | None
     #: With LOST, the cause: one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
+    #: Whether no process and no cgroup is left either.
+    gone: bool = False
     # STARTING: the launcher was disconnected during the whole run and reports only the end.
     moves = _from(*_RUNS, S.STOPPING, to=S.CLEANING)
 
@@ -458,6 +467,7 @@ class Exited(JobEvent, frozen=True, kw_only=True):
             outcome_text=self.text,
             loss=self.loss,
             usage=self.usage,
+            gone=self.gone,
         )
 
 

@@ -128,7 +128,8 @@ class Outcome(StrEnum):
     TIMEOUT = "TIMEOUT"
     #: It needed more memory than it had declared, or the machine ran out of memory.
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    #: It exceeded `--output-max`, the declared memory of a GPU, or a rate that is only measured.
+    #: It exceeded `--output-max`, the declared memory of a GPU, a rate that is only measured, or
+    #: the time for which its user may keep it suspended.
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     #: Its program could not be started.
     LAUNCH_FAILED = "LAUNCH_FAILED"
@@ -231,6 +232,18 @@ class Notify:
 
     def wants(self, outcome: Outcome) -> bool:
         return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
+
+
+def kept_demand(demand: Resources) -> Resources:
+    """Return what a suspended job of this demand keeps: all but cores and rates."""
+    return structs.replace(demand, cores_milli=0, read_bps=0, write_bps=0, disks=())
+
+
+def notice_demand(demand: Resources) -> Resources:
+    """Return what the notification of a job of this demand may use."""
+    return Resources(
+        cores_milli=min(demand.cores_milli, 250), memory_bytes=min(demand.memory_bytes, 256 << 20)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,10 +494,14 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: With LOST, the cause, one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
     usage: Usage | None = None
+    #: Whether no process of its program and no cgroup was left when its end was recorded.
+    gone: bool = False
     #: Path of its cgroups below each controller, or None if it runs unconfined.
     cgroup: str | None = None
     #: Name of the user who keeps the job HELD or SUSPENDED.
     held_by: str | None = None
+    #: Since when its user, who is no administrator, keeps it suspended, or None.
+    kept_since: Now | None = None
     #: Number of times that it was stopped or frozen for another job.
     preemptions: int = 0
     #: Whether a freeze has been requested and not reported yet.
@@ -533,6 +550,30 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_allocated(self) -> bool:
         return self.state in ALLOCATED_STATES
+
+    @property
+    def is_to_retry(self) -> bool:
+        """True if the attempt has ended and is to be retried; a cancelled job never is."""
+        retry = self.spec.retry
+        return (
+            self.state is JobState.CLEANING
+            and retry is not None
+            and self.outcome is not Outcome.CANCELLED
+            and self.outcome in retry.on
+            and self.retries < retry.times
+        )
+
+    @property
+    def notifies_end(self) -> bool:
+        """Whether the job has ended, and its owner is notified of that."""
+        notify, outcome = self.spec.notify, self.outcome
+        is_over = self.state is JobState.CLEANING and not self.is_to_retry
+        return is_over and notify is not None and outcome is not None and notify.wants(outcome)
+
+    @property
+    def only_notifies(self) -> bool:
+        """Whether nothing of the job is left but the notification of its owner."""
+        return self.gone and self.notifies_end
 
     @property
     def owes_notice(self) -> bool:

@@ -351,11 +351,12 @@ class Engine:
             )
 
     def due_s(self) -> float | None:
-        """Return in how many seconds a turn is due by time alone, or None: when a wall-time limit
-        or grace time ends, a begin time comes, postponed launches are due, or a rest is over."""
-        now, grace_s, heard = self.clock(), self.rules.grace_s, self.heard
+        """Return in how many seconds a turn is due by time alone, or None: when a wall-time limit,
+        a grace time or the longest suspension ends, a begin time comes, postponed launches are due,
+        or a rest is over."""
+        now, heard = self.clock(), self.heard
         dues = (
-            deadline_mono_s(job, grace_s, heard.since_mono_s(job.node))
+            deadline_mono_s(job, self.rules, heard.since_mono_s(job.node))
             for job in self.ledger.allocated_jobs()
         )
         delays = [due - now.mono_s for due in dues if due is not None]
@@ -876,6 +877,8 @@ class Engine:
         self._wants_pass = True
         if job is not None:
             self.scheduler.note(job, event.at_s)
+            if isinstance(event, ev.OwnerNotified) and self.scheduler.week_use is not None:
+                self.scheduler.week_use.count(job, stretches([event]))
             self._store_curve(event, job)
             kind, before = type(event).__name__, self._touched.get(job.id)
             self._touched[job.id] = job, kind if before is None else f"{before[1]},{kind}"

@@ -135,6 +135,16 @@ class BatchActions:
             reply["kept"] = kept
         if unnamed:
             reply["unnamed"] = unnamed
+        most_s = self.engine.rules.max_suspended_s
+        if make is st.SuspendAsked and most_s is not None:
+            kept_s = [
+                event.at_s
+                for some in result.events.values()
+                for event in some
+                if isinstance(event, ev.SuspendRequested) and event.kept_mono_s is not None
+            ]
+            if kept_s:
+                reply["ended_at"] = min(kept_s) + most_s
         return reply
 
     async def _wanted(

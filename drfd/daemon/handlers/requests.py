@@ -7,6 +7,7 @@ engine, when all of it is durable.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
@@ -303,6 +304,8 @@ class Requests:
         }
         if self.link.hello.get("private_tmp"):
             reply["private_tmp"] = True
+        if self.site.defaults.time_limit_s is not None:
+            reply["time_limit_s"] = self.site.defaults.time_limit_s
         return {**reply, **self._service_state()} if self.link.is_missed() else reply
 
     def _key_file(self, actor: st.Actor) -> str | None:
@@ -396,6 +399,7 @@ class Requests:
             self._refuse_unfinished(actor)
         if request.again is not None:
             refuse_others_job(self.engine, self._lookup, actor, request.again.of)
+        delay_s = self.site.defaults.slurm_start_delay_s
         spec = spec_for(
             await self._lookup.with_ids(request),
             actor,
@@ -408,6 +412,7 @@ class Requests:
                 takes_root=self.takes_root,
                 is_refused=self.link.refuses(actor.uid),
                 largest_gpu_bytes=self._largest_gpu(),
+                slurm_begin_s=math.ceil(self.engine.clock().at_s + delay_s) if delay_s else 0,
                 has_private_tmp=bool(self.link.hello.get("private_tmp")),
             ),
         )

@@ -55,6 +55,8 @@ class SubmitTerms:
     is_refused: bool = False
     #: Bytes of the largest GPU that is given out, if the sizes of all are known.
     largest_gpu_bytes: int | None = None
+    #: Unix time before which no batch job for Slurm starts.
+    slurm_begin_s: int = 0
     #: Whether each job has its own /tmp.
     has_private_tmp: bool = False
 
@@ -100,6 +102,8 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         features=tuple(sorted(set(request.features))),
     )
     limit, notify, retry = request.time_limit_s, request.notify, request.retry
+    is_for_slurm = "DRF_SLURM" in request.env and request.attach is None
+    earliest_s = terms.slurm_begin_s if is_for_slurm else 0
     usual = usual_output(is_array=request.array is not None)
     called = readable(request.name or request.argv[0].rsplit("/", 1)[-1])
     name = (called if request.name else printable(called))[:NAME_LENGTH] or "job"
@@ -124,7 +128,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         stderr=request.stderr or f"{usual}.err",
         attach=request.attach,
         after=dependencies(request.after),
-        begin_s=request.begin_s or None,
+        begin_s=max(request.begin_s or 0, earliest_s) or None,
         notify=None if notify is None else Notify(tuple(notify.on), Words.of(notify.argv)),
         group=None if request.group is None else UserGroup(*read_group(request.group)),
         cancel_if_never=(request.if_never or defaults.if_never) == "cancel",

@@ -32,7 +32,6 @@ from drfd.common.owner import UNSTARTED, Owner, read_owner
 from drfd.common.units import MAIN, show_cores
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import never_text
-from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import (
     Array,
@@ -40,6 +39,7 @@ from drfd.core.model.job import (
     JobSpec,
     Outcome,
     Usage,
+    notice_demand,
     shares_output,
     submitted_us,
 )
@@ -67,8 +67,6 @@ _COUNTERS = (
     *("quota_periods", "throttled_periods", "throttled_us", "limit_hits", "oom_kills"),
     *("io_stalled_us", "processes_peak", "largest_process_bytes"),
 )
-#: Limits of the notification of a job that never starts, which has no allocation.
-_UNSTARTED_CORES_MILLI, _UNSTARTED_MEMORY_BYTES = 250, 256 << 20
 #: `DRF_STATE` of a job that can never start and stays in the queue.
 NEVER_STATE = "DEPENDENCY_NEVER"
 #: Most characters of a reason in a notification.
@@ -211,11 +209,9 @@ def payload_for(spec: JobSpec, payload: Payload) -> bytes:
 def notice_for(job: Job, launch: protocol.LaunchOrder) -> protocol.LaunchOrder | None:
     """Return the order to notify the job's owner of its end, made from its launch order, or None if
     the owner did not ask for such an end or only an attempt has ended."""
-    notify = job.spec.notify
-    if notify is None or job.outcome is None or is_to_retry(job):
+    if not job.notifies_end:
         return None
-    if not notify.wants(job.outcome):
-        return None
+    assert job.outcome is not None
     ran_s = 0.0
     if job.started_at is not None and job.ended_at is not None:
         ran_s = max(0.0, job.ended_at - job.started_at - job.frozen_s(job.ended_at))
@@ -227,7 +223,29 @@ def notice_for(job: Job, launch: protocol.LaunchOrder) -> protocol.LaunchOrder |
         "DRF_ELAPSED": str(round(ran_s)),
     }
     variables = launch.variables | variables
-    return replace(launch, tells_start=False, output_max_bytes=0, variables=variables)
+    return _as_notice(job, launch, variables)
+
+
+def _as_notice(
+    job: Job, launch: protocol.LaunchOrder, variables: dict[str, str]
+) -> protocol.LaunchOrder:
+    """Return the launch order with the limits of a notification."""
+    demand = notice_demand(job.spec.demand)
+    limits = replace(
+        launch.limits,
+        cores_milli=demand.cores_milli,
+        memory_bytes=demand.memory_bytes,
+        cores_by=protocol.QUOTA,
+    )
+    return replace(
+        launch,
+        threads=1,
+        tells_start=False,
+        output_max_bytes=0,
+        variables=variables,
+        limits=limits,
+        may_be_lent_cores=False,
+    )
 
 
 def never_notice_for(
@@ -249,23 +267,7 @@ def never_notice_for(
         # About all tasks that are left: none of them has an index of its own here.
         for name in ("DRF_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"):
             variables.pop(name, None)
-    limits = replace(
-        launch.limits,
-        cores_milli=min(launch.limits.cores_milli, _UNSTARTED_CORES_MILLI),
-        memory_bytes=min(launch.limits.memory_bytes, _UNSTARTED_MEMORY_BYTES),
-        cores_by=protocol.QUOTA,
-    )
-    return replace(
-        launch,
-        id=job_id,
-        attempt=UNSTARTED,
-        threads=1,
-        tells_start=False,
-        output_max_bytes=0,
-        variables=variables,
-        limits=limits,
-        may_be_lent_cores=False,
-    )
+    return replace(_as_notice(job, launch, variables), id=job_id, attempt=UNSTARTED)
 
 
 def _array_variables(job: Job, array: Array) -> dict[str, str]:

@@ -112,7 +112,7 @@ class Overview(WaitingRows):
             "capacity": shares["capacity"],
             "free": shares["free"],
             "external": views.external_view(external),
-            "external_off": engine.rules.beside is None,
+            "external_off": engine.rules.unheeded_outside,
             "pressure": read_pressure(),
             "nodes": [
                 {**node, "used": used.get(node["path"], views.Sums()).view}

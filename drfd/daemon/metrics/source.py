@@ -359,7 +359,7 @@ def _amounts(name: str, text: str, view: ResourcesView) -> Iterator[Metric]:
 
 
 def _outside(view: MachinePart) -> Iterator[Metric]:
-    if not view["external_off"]:
+    if "memory" not in view["external_off"]:
         seen, text = view["external"], "Use by processes outside drfd"
         cores, memory_bytes = (0.0, 0) if seen is None else (seen["cores"], seen["memory"])
         yield GaugeMetricFamily("drfd_external_cores", f"{text}: cores.", cores)

@@ -142,6 +142,9 @@ class CgroupV1(Cgroups):
                 os.rmdir(top)
         self._devices.close()
 
+    def _members(self, key: Key) -> MembersV1:
+        return MembersV1(*self._directories(key), *self._devices.directories(key))
+
     def _lacks(self, controller: str) -> str:
         return self._why_no_pins
 

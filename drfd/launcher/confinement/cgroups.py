@@ -6,6 +6,7 @@ job has to itself are set by the launcher, because those of other jobs depend on
 
 from __future__ import annotations
 
+import errno
 import os
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -35,11 +36,21 @@ from drfd.launcher.confinement.interface import (
     insist_on_room,
     is_in_job,
 )
-from drfd.launcher.confinement.processes import Members, MembersV1, first_process, remove_all
+from drfd.launcher.confinement.processes import (
+    Members,
+    MembersV1,
+    apart,
+    first_process,
+    remove_all,
+)
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system import process
 from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
+
+#: How often what a process forks meanwhile is put where the process is. It is frozen, so this
+#: ends at the second time, but for processes that wait for a disk and so are not frozen yet.
+_GATHER_TRIES = 16
 
 
 class Cgroups(Confinement):
@@ -57,8 +68,10 @@ class Cgroups(Confinement):
         self._mounts, self._group = mounts, group
         #: That parent below each controller.
         self._parents = {name: f"{mount}/{group}" for name, mount in mounts.items()}
-        #: The same, each once: controllers may share one (cpu,cpuacct).
-        self._tops = list(dict.fromkeys(self._parents.values()))
+        #: The same, each once, as controllers may share one (cpu,cpuacct). What a process forks
+        #: while it enters is in the first of them, which freezes, and bounded by the second.
+        first = (self._parents["freezer"], self._parents["pids"])
+        self._tops = list(dict.fromkeys((*first, *self._parents.values())))
         self._affinity = Affinity()
         self._cores = Cores(self._open_pins(), self._quota)
         least, usual, most = self.weights
@@ -113,26 +126,55 @@ class Cgroups(Confinement):
     def join(self, key: Key, pid: int, pidfd: int) -> None:
         if is_in_job(pid):
             raise LimitFailed("the process that asks is in a job already")
-        group = self._directory("pids", key)
+        group, directories = self._directory("pids", key), [*self._entered(key)]
         insist_on_room(group, threads=1)
-        for directory in self._entered(key):
+        for directory in directories:
             put(f"{directory}/cgroup.procs", str(pid))
+        moved: set[int] = set()
         try:
+            self._gather(key, directories, moved)
             # Until it was inside, its user could have it start threads, whose number has no limit.
             insist_on_room(group, threads=0)
         except LimitFailed:
             pidfd_send_signal(pidfd, SIGKILL)
+            process.signal_those(moved, self._members(key).pids, SIGKILL)
             raise
         cpus = self._affinity.cpus(key)
         if cpus is not None:
             os.sched_setaffinity(pid, cpus)
 
-    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+    def _gather(self, key: Key, directories: list[str], moved: set[int]) -> None:
+        """Put what a process has forked between two of these directories into all of them, while
+        the job stands still: all of it is in the first, which freezes. Adds to `moved` what was in
+        some alone. Raises LimitFailed."""
+        if not apart(directories):
+            return
+        members = self._members(key)
+        was_frozen = members.are_frozen()
+        members.freeze()
+        try:
+            for _ in range(_GATHER_TRIES):
+                strays = apart(directories)
+                if not strays:
+                    return
+                moved |= strays
+                for pid in strays:
+                    for directory in directories:
+                        # It may have ended.
+                        with unless_gone(errno.ESRCH):
+                            put(f"{directory}/cgroup.procs", str(pid))
+        finally:
+            if not was_frozen:
+                members.thaw()
+        raise LimitFailed("it forks faster than it can be moved")
+
+    def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:
         self._cores.thaw(key)
         members, first = self._members(key), first_process(attempt)
-        members.signal(number, first)
+        members.signal(*numbers, first=first)
         escaped = partial(members.escaped, attempt)
-        process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
+        for number in numbers:
+            process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         is_frozen = self._members(key).freeze()
@@ -160,7 +202,8 @@ class Cgroups(Confinement):
 
     def remove(self, key: Key) -> bool:
         # A job of root's may have made cgroups inside its own.
-        if not all(map(remove_all, self._directories(key))):
+        # The one in which they are frozen is needed until the others are empty.
+        if not all(map(remove_all, reversed(self._directories(key)))):
             return False
         self._affinity.forget(key)
         self._cores.gone(key)
@@ -222,7 +265,7 @@ class Cgroups(Confinement):
         return [f"{top}/{name}" for top in self._tops]
 
     def _members(self, key: Key) -> Members:
-        return self.members_of(self._directory("freezer", key))
+        return self.members_of(*self._directories(key))
 
     def _weight_for(self, limits: AttemptLimits) -> int:
         least, _, most = self.weights

@@ -165,8 +165,8 @@ class Confinement(ABC):
         return {}
 
     @abstractmethod
-    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
-        """Send a signal to every process of the attempt that it is for (see drfd.common.signals),
+    def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:
+        """Send signals to every process of the attempt that each is for (see drfd.common.signals),
         and thaw them if they were frozen."""
 
     @abstractmethod

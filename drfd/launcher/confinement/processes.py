@@ -17,7 +17,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from signal import SIGKILL
 
 from drfd.common.signals import number_of, reached
@@ -34,20 +34,17 @@ _FREEZE_S = 0.005
 
 
 class Members(ABC):
-    """The processes of the cgroup at `directory`."""
+    """The processes of the cgroups at `directory`, where they are frozen, and at `others`, those of
+    other hierarchies: a process may be in some alone."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, directory: str, *others: str) -> None:
+        self._directory, self._others = directory, others
 
     def pids(self) -> list[int]:
         """Return the living processes, those of cgroups further in included."""
-        found: list[int] = []
-        for directory in [self._directory, *inner_groups(self._directory)]:
-            # A threaded cgroup (EOPNOTSUPP) lists its processes in the cgroup around it.
-            with unless_gone(errno.EOPNOTSUPP):
-                words = get(f"{directory}/cgroup.procs").split()
-                # 0 stands for a process outside this pid namespace, which has no pid here.
-                found += [pid for word in words if (pid := int(word))]
+        found = pids_in(self._directory)
+        for other in self._others:
+            found += set(pids_in(other)).difference(found)
         return found
 
     @abstractmethod
@@ -71,15 +68,18 @@ class Members(ABC):
             return self._is_frozen()
         return False
 
-    def signal(self, number: int, first: int | None = None) -> None:
-        """Signal the processes that the signal is for, `first` being the job's first one, while all
-        are frozen, so that a fork bomb cannot outrun this. Thaws them afterwards."""
+    def signal(self, *numbers: int, first: int | None = None) -> None:
+        """Signal the processes that each signal is for, `first` being the job's first one, while
+        all are frozen, so that a fork bomb cannot outrun this. Thaws them afterwards."""
         with unless_gone():
             self._set_frozen(True)
             # Where it is delayed, listed processes can be signalled all the same.
             self._stand_still()
+        # Where the cgroup that freezes is gone, another may be in use.
+        for number in numbers:
             pids = reached(self.pids(), number, first)
             process.signal_those(pids, self.pids, number_of(number))
+        with unless_gone():
             self._set_frozen(False)
 
     def kill(self) -> None:
@@ -108,6 +108,24 @@ class Members(ABC):
                 return False
             time.sleep(0.0005)
         return True
+
+
+def pids_in(directory: str) -> list[int]:
+    """Return the living processes of a cgroup, and of those further in."""
+    found: list[int] = []
+    for each in [directory, *inner_groups(directory)]:
+        # A threaded cgroup (EOPNOTSUPP) lists its processes in the cgroup around it.
+        with unless_gone(errno.EOPNOTSUPP):
+            words = get(f"{each}/cgroup.procs").split()
+            # 0 stands for a process outside this pid namespace, which has no pid here.
+            found += [pid for word in words if (pid := int(word))]
+    return found
+
+
+def apart(directories: Sequence[str]) -> set[int]:
+    """Return the living processes that are in some of these cgroups and not in all."""
+    found = [set(pids_in(directory)) for directory in directories]
+    return found[0].union(*found) - found[0].intersection(*found)
 
 
 def inner_groups(directory: str) -> list[str]:
@@ -196,10 +214,10 @@ def is_of_this_boot(attempt: Attempt) -> bool:
 _SUBORDINATES = Subordinates()
 
 
-def end_tracers(pids: Iterable[int], uid: int) -> int:
+def end_tracers(pids: Iterable[int], uid: int, name: str) -> int:
     """Send SIGKILL to all processes that trace one of these processes of a job of this user, and
-    return how many there were. Only processes that the user could kill are killed, or those of
-    subordinate uids, which belong to no account. Users have many threads and long chains of
+    return how many there were. Only processes that the user could kill are killed, or those of the
+    user's subordinate uids. Users have many threads and long chains of
     tracers, so this may take seconds."""
     seen: set[int] = set()
     ended, front = 0, [*pids]
@@ -209,18 +227,18 @@ def end_tracers(pids: Iterable[int], uid: int) -> int:
             if tracer is None or tracer in seen:
                 continue
             seen.add(tracer)
-            if _end(tracer, thread, uid):
+            if _end(tracer, thread, uid, name):
                 ended += 1
                 # It may be traced itself.
                 front.append(tracer)
     return ended
 
 
-def _end(tracer: int, traced: int, uid: int) -> bool:
+def _end(tracer: int, traced: int, uid: int, name: str) -> bool:
     try:
         with process.opened_pidfd(tracer) as pidfd:
             # Checked again while the pidfd is held: the pid may have been reused.
-            if process.tracer(traced) != tracer or not _may_end(uid, tracer):
+            if process.tracer(traced) != tracer or not _may_end(uid, name, tracer):
                 return False
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
@@ -228,9 +246,11 @@ def _end(tracer: int, traced: int, uid: int) -> bool:
     return True
 
 
-def _may_end(uid: int, pid: int) -> bool:
-    """Return whether the user, or a subordinate uid, could kill a process by its real or saved uid
-    (kill(2)), and none of its uids is root's. A program that is set-uid to another user may trace a
-    job of whoever runs it."""
+def _may_end(uid: int, name: str, pid: int) -> bool:
+    """Return whether the user, or a subordinate uid of the user's, could kill a process by its real
+    or saved uid (kill(2)), and none of its uids is root's. A program that is set-uid to another
+    user may trace a job of whoever runs it."""
     uids = process.uids(pid)
-    return 0 not in uids and any(each == uid or _SUBORDINATES.has(each) for each in uids[::2])
+    return 0 not in uids and any(
+        each == uid or _SUBORDINATES.are_of(uid, name, each) for each in uids[::2]
+    )

@@ -59,10 +59,11 @@ class Unconfined(Confinement):
             wanted = min(wanted, hard)
         return Entrance(cpus=self._affinity.cpus(key), processes=wanted)
 
-    def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
+    def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:
         listed = partial(_members, attempt)
-        pids = reached(listed(), number, first_process(attempt))
-        process.signal_those(pids, listed, number_of(number))
+        for number in numbers:
+            pids = reached(listed(), number, first_process(attempt))
+            process.signal_those(pids, listed, number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         """Stop the processes that are found. This is best effort: one that forks and ends all the

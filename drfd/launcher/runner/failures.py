@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
+from drfd.launcher.accounts import Denied, DirectoryFailed
 from drfd.launcher.attempt_files import Record
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.runner import identity, inheritance
@@ -42,6 +43,9 @@ _UNSEEN = (
 )
 _HUNG = "entering its directory and opening its output files"
 _NO_SPACE = "it could not be given a /tmp of its own"
+_OVERWRITTEN = (
+    "drfd found its own memory overwritten, and began nothing: report this fault of drfd's"
+)
 _NO_TERMINAL = "the terminal that waited for this job is gone"
 #: What a job's own process could not do. Every user can see why a job waits, so these sentences
 #: name none of its files.
@@ -94,6 +98,8 @@ def of_root(report: bytes) -> Record:
             return failure(_no_keyring(why), None)
         case "unseen":
             return failure(f"{_UNSEEN} ({why})", None)
+        case "stack":
+            return failure(_OVERWRITTEN, None)
         case "hung":
             return failure(f"{_HUNG} took longer than {what} s", None)
     short = shortage_of(error, MACHINE)
@@ -111,7 +117,7 @@ def of_job(report: bytes, created: Record) -> Record:
 
 def of_error(error: BaseException) -> Record:
     """Return the failure of a job's own process that has met this error."""
-    if isinstance(error, identity.DirectoryFailed):
+    if isinstance(error, DirectoryFailed):
         return failure(str(error), Shortage(USER, DIRECTORY))
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", 0)
     return _in_job(explain(error), _BECOME, number)
@@ -132,7 +138,7 @@ def _in_job(text: str, undone: str, number: int) -> Record:
 def explain(error: BaseException) -> str:
     """Return why a job could not be started, in a sentence for its submitter."""
     match error:
-        case identity.Denied() | identity.DirectoryFailed():
+        case Denied() | DirectoryFailed():
             return str(error)
         case OSError():
             return f"it could not be set up: {error.strerror}"
@@ -161,6 +167,7 @@ def _sentence(step: str, number: int, what: str, created: Record) -> str:
     late = "timed out" if number == errno.ETIMEDOUT else f"[Errno {number}] {why}"
     no_interpreter = f"the script {what} names an interpreter in its first line that is not there"
     return {
+        "stack": _OVERWRITTEN,
         "setting": f"it could not be set up: {why}",
         "regained": identity.REGAINED,
         "keyring": _no_keyring(why),

@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import LIST_ALLOCATED, LIST_NODES, SHOW_CONFIG, SlurmNode
+from drfd.linux.descriptors import opened
 from drfd.slurm.files import gate_script
 from drfd.slurm.settings import GATE, GATE_FILE
 
 #: Seconds between two looks at the nodes, at most.
 _EVERY_S = 5.0
 _NOT_ASKED, _NO_ANSWER = "Slurm has not been asked yet", "slurmctld does not answer"
+#: Bytes that are read of the script at the gate.
+_MOST_GATE = 1 << 20
 _NO_GATE = (
     "Slurm takes jobs past drfd, whose users can forge what it shows: it needs JobSubmitPlugins=lua"
     " and {} as drfd slurm-conf prints them"
@@ -120,7 +124,10 @@ def _gate_fault(settings: Mapping[str, str]) -> str | None:
     if os.getuid() != 0:
         return None
     try:
-        is_there = gate_script() in gate.read_text()
+        # Whoever may change slurm.conf, as SlurmUser, may have put anything there.
+        with opened(gate, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC) as fd:
+            text = os.read(fd, _MOST_GATE) if S_ISREG(os.fstat(fd).st_mode) else b""
+            is_there = gate_script() in text.decode()
     except (OSError, UnicodeDecodeError):
         is_there = False
     used = (word.strip().lower() for word in settings.get(GATE.name, "").split(","))

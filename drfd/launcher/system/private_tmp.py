@@ -57,6 +57,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: space before the rest of it is left to the next launcher.
 _MOST_NAMES = 1000
 _RM_BYTES = 1 << 29
+#: Seconds in which rm says whose it is: it may lie on a file system that hangs.
+_RM_SAYS_S = 20.0
 _MOST_TRIES = 3
 
 
@@ -234,8 +236,12 @@ def _uid_in(name: str) -> int:
 def _insist_on_gnus_rm() -> None:
     """Raise Unsafe if another program removes spaces: early versions of uutils follow links that
     are put in their way, and busybox does not know the options. Raises OSError."""
-    said = subprocess.run(["/bin/rm", "--version"], capture_output=True, env={}, check=False)
-    if b"GNU coreutils" not in said.stdout:
+    command = ["/bin/rm", "--version"]
+    try:
+        said = subprocess.run(command, capture_output=True, env={}, timeout=_RM_SAYS_S).stdout
+    except subprocess.TimeoutExpired:
+        said = b""
+    if b"GNU coreutils" not in said:
         raise Unsafe("/bin/rm is not that of GNU coreutils")
 
 

@@ -313,7 +313,7 @@ def test_nothing_is_left_blank_or_counted_twice():
     head = seen(at(snapshot()))
     assert re.search(r" SHARES .* 0 +100% ", head) and "ignored" not in head
     assert "nobody has jobs" in seen(at(snapshot(), State(row_filter=RowFilter("x"))))
-    assert re.search(r" cores .* ignored +0% ", seen(at(snapshot(external_off=True))))
+    assert re.search(r" cores .* ignored +0% ", seen(at(snapshot(external_off=["cores"]))))
     shown = {**three_jobs(), "counts": {"RUNNING": 2, "SUSPENDED": 1, "PENDING": 1}}
     assert " RUNNING 2, 1 suspended " in seen(at(shown))
     assert "; 2 running, 1 suspended, 1 waiting" in in_words(shown)

@@ -240,10 +240,10 @@ def test_one_that_the_user_could_kill_is_ended(victim, uids):
     """The second one executes a program that is set-uid to another user."""
     tracer = traced_by(uids, victim)
     assert process.tracer(victim) == tracer.pid
-    assert end_tracers([victim], MINE) == 1
+    assert end_tracers([victim], MINE, "mine") == 1
     assert tracer.wait(60) == -signal.SIGKILL
     end(tracer)
-    assert end_tracers([victim], MINE) == 0
+    assert end_tracers([victim], MINE, "mine") == 0
 
 
 #: Becomes a user, and has a thread of a process trace the one before it, each time.
@@ -281,7 +281,7 @@ def test_a_chain_of_any_length_is_ended_also_where_a_thread_traces(victim):
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == b"traced\n"
-        assert end_tracers([victim], MINE) == 150
+        assert end_tracers([victim], MINE, "mine") == 150
         # They are zombies of the first process.
         until("the end of all", lambda: not process.descendants(first.pid))
     finally:
@@ -296,7 +296,7 @@ def test_a_chain_of_any_length_is_ended_also_where_a_thread_traces(victim):
 def test_nobody_elses_is(victim, of, job_of):
     """An administrator's, above all."""
     tracer = traced_by(of, victim)
-    assert end_tracers([victim], job_of) == 0
+    assert end_tracers([victim], job_of, "mine") == 0
     assert tracer.poll() is None
     end(tracer)
 

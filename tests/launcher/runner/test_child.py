@@ -21,7 +21,6 @@ import pytest
 
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.protocol import AttemptLimits, LaunchOrder
-from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import DIED
 from drfd.launcher.runner.starter.program import needed_capabilities
 from drfd.launcher.system import process
@@ -29,7 +28,17 @@ from drfd.launcher.system.process import count_of_user
 from drfd.linux import syscalls
 from drfd.payload.unpack import may_be_output, output_path
 from kernel import empty_cgroup
-from launcher.rig import UNTIL_GO, Asked, AttemptFiles, Driver, order, parent_of, shell, until
+from launcher.rig import (
+    UNTIL_GO,
+    Asked,
+    AttemptFiles,
+    Driver,
+    found,
+    order,
+    parent_of,
+    shell,
+    until,
+)
 from starters import compiled_starter
 
 pytestmark = pytest.mark.slow
@@ -50,7 +59,7 @@ def run(runs):
 
 
 def me() -> str:
-    return str(identity.account(os.getuid(), "").pw_name)
+    return str(found(os.getuid(), "")[0].pw_name)
 
 
 def succeeded(attempt: Attempt) -> None:

@@ -7,20 +7,26 @@ import os
 import pwd
 import resource
 import selectors
+import socket
 import subprocess
-import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from drfd.launcher import accounts
+from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed
 from drfd.launcher.protocol import SHARE, AttemptLimits
 from drfd.launcher.runner import identity, inheritance
-from drfd.launcher.runner.identity import Denied
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
+from drfd.linux.own_process import NOBODY
 from drfd.payload.environment import DEFAULTS
 from launcher.rig import ROOT, WAIT_S, Asked, order, python
+
+#: Of this process, as a launcher would be.
+OWN = os.getuid(), os.getgid()
 
 
 def alice(shell: str = "/bin/zsh") -> pwd.struct_passwd:
@@ -39,6 +45,7 @@ not_root = pytest.mark.skipif(os.getuid() == 0, reason="root can become anybody"
 def run(code: str, *words: object) -> object:
     """What `code` prints as JSON, in a process of its own."""
     setup = "import json, os, pwd, resource\nfrom drfd.linux import syscalls\n"
+    setup += "from drfd.launcher import accounts\n"
     setup += "from drfd.launcher.runner import identity, inheritance\n"
     done = subprocess.run(python(setup + code, *words), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -61,23 +68,23 @@ def test_an_account_whose_name_is_not_utf_8_is_found(monkeypatch):
     entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
     raw = os.fsdecode(b"m\xfcller")
     monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd((raw, *entry[1:])))
-    user = identity.account(entry.pw_uid, r"m\xfcller")
+    user = accounts.account(entry.pw_uid, r"m\xfcller", OWN)
     assert user.pw_name == raw
-    assert identity.groups_of(user) == ([entry.pw_gid] if os.getuid() == 0 else [])
+    assert accounts.groups_of(user) == [entry.pw_gid]
 
 
 def test_an_account_that_has_another_name_by_now_is_denied():
     """The queued jobs of a deleted account ran as whoever got its uid next."""
     entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
     with pytest.raises(Denied, match=f"the account gone no longer has uid {entry.pw_uid}"):
-        identity.account(entry.pw_uid, "gone")
+        accounts.account(entry.pw_uid, "gone", OWN)
 
 
 @pytest.mark.parametrize("uid", [3_999_999_999, (1 << 32) - 1, 1 << 32, 1 << 64])
 def test_a_uid_without_account_is_denied(uid):
     """Among them the number that setresuid(2) takes for "leave it as it is"."""
     with pytest.raises(Denied, match=f"no user with uid {uid} any more"):
-        identity.account(uid, "alice")
+        accounts.account(uid, "alice", OWN)
 
 
 def test_a_directory_that_cannot_say_does_not_deny(monkeypatch):
@@ -88,107 +95,191 @@ def test_a_directory_that_cannot_say_does_not_deny(monkeypatch):
         raise OSError(errno.ECONNREFUSED, "getpwuid_r")
 
     monkeypatch.setattr(syscalls, "has_account", has_account)
-    with pytest.raises(identity.DirectoryFailed, match="Connection refused"):
-        identity.account(os.getuid() + 1, "alice")
+    with pytest.raises(DirectoryFailed, match="Connection refused"):
+        accounts.account(os.getuid() + 1, "alice", OWN)
 
 
 def test_our_own_bare_uid_will_do_and_nobody_elses(monkeypatch):
     """In a container there may be no name for it."""
     without_account(monkeypatch)
-    mine = identity.account(os.getuid(), "alice")
+    mine = accounts.account(os.getuid(), "alice", OWN)
     assert (mine.pw_name, mine.pw_uid) == (str(os.getuid()), os.getuid())
     assert (mine.pw_gid, mine.pw_shell) == (os.getgid(), "/bin/sh")
     with pytest.raises(Denied):
-        identity.account(os.getuid() + 1, "alice")
+        accounts.account(os.getuid() + 1, "alice", OWN)
 
 
-class Accounts:
-    """The directory of a launcher's."""
+class Directory:
+    """The directory of a launcher's, where the modules of the system say what `says` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path, patch: str = "") -> None:
+        self._said = place / "said"
+        code = (
+            "import errno, json, os, pwd, time\n"
+            "from drfd.launcher import accounts\n"
+            "from drfd.linux import syscalls\n"
+            f"said = os.open({str(self._said)!r}, os.O_RDONLY)\n"
+            "def says(): return json.loads(os.pread(said, 1 << 16, 0))\n"
+            "def fails(number): raise OSError(number, 'of the directory')\n"
+            "pwd.getpwuid = lambda uid: pwd.struct_passwd(says()['user'])\n"
+            "os.getgrouplist = lambda name, gid: says()['groups']\n"
+            "syscalls.has_group = lambda gid: says()['has_group'] or fails(errno.EAGAIN)\n"
+        )
+        self._values: dict[str, object] = {}
+        self.says(user=list(alice()), groups=[1001], has_group=True)
+        program = python(f"{code}{patch}\naccounts.main(sys.argv[1:])")
         self._selector = selectors.DefaultSelector()
-        self._directory = identity.Directory(BackgroundWork(self._selector))
+        work = BackgroundWork(self._selector)
+        self._accounts = Accounts(work, self._selector, program)
+        self._directory = identity.Directory(self._accounts)
+
+    def close(self) -> None:
+        """Wait for the end of the process that asks."""
+        if self._accounts._questions is not None:
+            self._accounts._questions.shutdown(socket.SHUT_RDWR)
+        while self._selector.get_map():
+            for chosen, _ in self._selector.select(WAIT_S):
+                chosen.data()
+        self._selector.close()
+
+    def says(self, **values: object) -> None:
+        self._values |= values
+        self._said.write_text(json.dumps(self._values))
 
     def look_up(self, uid: int, name: str, gid: int = 0) -> identity.Found:
         asked = order(cwd=Path("/"), uid=uid, user=name, gid=gid).order
-        answers: list[Denied | identity.DirectoryFailed | None] = []
+        answers: list[Denied | DirectoryFailed | None] = []
         if (found := self._directory.known(asked)) is not None:
             return found
         self._directory.ask(asked, answers.append)
         self._directory.ask(asked, answers.append)
         while not answers:
-            ((chosen, _),) = self._selector.select(WAIT_S)
-            chosen.data()
+            for chosen, _ in self._selector.select(WAIT_S):
+                chosen.data()
         assert answers[0] is answers[1], "both have waited for one answer"
         if answers[0] is not None:
             raise answers[0]
         return self._directory._known[uid, name][2]
 
+    def await_answers(self) -> None:
+        """Take the answers to what is asked beside launches."""
+        while self._directory._asked:
+            for chosen, _ in self._selector.select(WAIT_S):
+                chosen.data()
 
-@pytest.mark.usefixtures("forks_beside_threads")
-def test_a_directory_that_hangs_is_given_up(monkeypatch):
+
+@pytest.fixture
+def open_directory(tmp_path, forks_beside_threads) -> Iterator[Callable[..., Directory]]:
+    opened: list[Directory] = []
+
+    def open_directory(patch: str = "") -> Directory:
+        opened.append(Directory(tmp_path, patch))
+        return opened[-1]
+
+    yield open_directory
+    for directory in opened:
+        directory.close()
+
+
+def test_a_directory_that_hangs_is_given_up(open_directory, monkeypatch):
     """It is another process that waits for it; the launcher goes on."""
     monkeypatch.setattr(identity, "_ANSWER_S", 1)
-    monkeypatch.setattr(identity, "account", lambda uid, name: time.sleep(60))
-    with pytest.raises(identity.DirectoryFailed, match="timed out"):
-        Accounts().look_up(os.getuid(), "alice")
+    directory = open_directory("pwd.getpwuid = lambda uid: time.sleep(60)")
+    with pytest.raises(DirectoryFailed, match="timed out"):
+        directory.look_up(os.getuid(), "alice")
 
 
-@pytest.mark.usefixtures("forks_beside_threads")
-def test_a_launcher_asks_again_when_the_password_file_has_changed(tmp_path, monkeypatch):
-    """For up to a second it started the next job of a deleted account as who has the uid now."""
-    uid = 1001
-    bob = pwd.struct_passwd(("bob", *alice()[1:]))
-    passwd = tmp_path / "passwd"
-    passwd.touch()
-    monkeypatch.setattr(identity, "_FILES", (passwd,), raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
-    monkeypatch.setattr(os, "getuid", lambda: 0)
-    monkeypatch.setattr(identity, "getuid", lambda: 0)
-    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [gid])
-    directory = Accounts()
-    monkeypatch.setattr(identity, "_FRESH_S", 1000.0)
-    assert directory.look_up(uid, "alice")[0] == alice()
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: bob)
-    assert directory.look_up(uid, "alice")[0] == alice()
-    passwd.write_text("bob:x:1001:1001::/:/bin/sh\n")
-    with pytest.raises(Denied, match=f"alice no longer has uid {uid}"):
-        directory.look_up(uid, "alice")
+@pytest.mark.parametrize(
+    "entry", [["alice", "x", 0, 0, "", "/", "/bin/sh"], ["alice"], [1, 2, 1001, 1, 1, 1, 1], 7]
+)
+def test_an_answer_about_somebody_else_is_none(open_directory, entry):
+    """A module may be led astray by its server, and root would believe it."""
+    directory = open_directory("accounts._found = lambda *asked: [says()['user'], []]")
+    directory.says(user=entry)
+    with pytest.raises(DirectoryFailed):
+        directory.look_up(1001, "alice")
+
+
+def test_a_process_that_is_killed_while_it_asks_is_replaced(open_directory):
+    directory = open_directory(
+        "pwd.getpwuid = lambda uid: os.kill(os.getppid(), 9) or time.sleep(60)"
+    )
+    for _ in range(2):
+        with pytest.raises(DirectoryFailed, match="timed out"):
+            directory.look_up(os.getuid(), "alice")
 
 
 @as_root
-@pytest.mark.usefixtures("forks_beside_threads")
-def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(monkeypatch):
+def test_the_directory_is_asked_without_any_right(open_directory):
+    """Its modules ran as root, beside the secret by which every user's jobs are signed."""
+    seen = "syscalls.capabilities().permitted, [*os.getresuid()], os.listdir('/proc/self/fd')"
+    directory = open_directory(f"accounts._found = lambda *asked: [json.dumps([{seen}])]")
+    with pytest.raises(Denied) as found:
+        directory.look_up(1001, "alice")
+    permitted, uids, fds = json.loads(str(found.value))
+    assert (permitted, uids) == (0, [NOBODY] * 3)
+    # The standard ones, the question, its end, the list itself, and the test's own.
+    assert len(fds) == 7
+
+
+@as_root
+def test_a_launcher_asks_again_when_the_password_file_has_changed(
+    open_directory, tmp_path, monkeypatch
+):
+    """For up to a second it started the next job of a deleted account as who has the uid now."""
+    passwd = tmp_path / "passwd"
+    passwd.touch()
+    monkeypatch.setattr(identity, "_FILES", (passwd,))
+    monkeypatch.setattr(identity, "_GOOD_S", 1000.0)
+    directory = open_directory()
+    assert directory.look_up(1001, "alice")[0] == alice()
+    directory.says(user=["bob", *alice()[1:]])
+    assert directory.look_up(1001, "alice")[0] == alice()
+    passwd.write_text("bob:x:1001:1001::/:/bin/sh\n")
+    with pytest.raises(Denied, match="alice no longer has uid 1001"):
+        directory.look_up(1001, "alice")
+
+
+@as_root
+def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(open_directory, monkeypatch):
     """The C library says of a directory that does not answer only that there are no groups."""
-    told: list[int] = [1001, 50]
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
-    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [*told])
-    monkeypatch.setattr(identity, "_FRESH_S", 0.0)
-    directory = Accounts()
+    monkeypatch.setattr(identity, "_GOOD_S", 0.0)
+    directory = open_directory()
+    directory.says(groups=[1001, 50])
     assert directory.look_up(1001, "alice", 50)[1] == [1001, 50]
-
-    def fails(gid: int) -> bool:
-        raise OSError(errno.EAGAIN, "of the directory")
-
-    monkeypatch.setattr(syscalls, "has_group", fails)
+    directory.says(has_group=False)
     assert directory.look_up(1001, "alice", 50)[1] == [1001, 50]
-    told.remove(50)
-    for one in (directory, Accounts()):
-        with pytest.raises(identity.DirectoryFailed):
-            one.look_up(1001, "alice", 50)
+    directory.says(groups=[1001])
+    with pytest.raises(DirectoryFailed):
+        directory.look_up(1001, "alice", 50)
     # Who has known more asks for it, whatever group the job was submitted with.
-    with pytest.raises(identity.DirectoryFailed):
+    with pytest.raises(DirectoryFailed):
         directory.look_up(1001, "alice", 1001)
 
 
 @as_root
-@pytest.mark.usefixtures("forks_beside_threads")
-@pytest.mark.parametrize("is_there", [True, False])
-def test_who_has_left_a_group_runs_without_it(monkeypatch, is_there):
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: alice())
-    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [1001])
-    monkeypatch.setattr(syscalls, "has_group", lambda gid: is_there)
-    assert Accounts().look_up(1001, "alice", 50)[1] == [1001]
+def test_who_started_a_job_a_moment_ago_is_asked_for_beside_the_launch(open_directory, monkeypatch):
+    """Each first job after a second waited for a process that asks."""
+    monkeypatch.setattr(identity, "_FRESH_S", 0.0)
+    directory = open_directory()
+    directory.look_up(1001, "alice")
+    directory.says(user=list(alice("/bin/other")))
+    assert directory.look_up(1001, "alice")[0] == alice()
+    directory.await_answers()
+    assert directory.look_up(1001, "alice")[0] == alice("/bin/other")
+    directory.await_answers()
+    directory.says(user=["bob", *alice()[1:]])
+    assert directory.look_up(1001, "alice")[0] == alice("/bin/other")
+    directory.await_answers()
+    with pytest.raises(Denied, match="alice no longer has uid 1001"):
+        directory.look_up(1001, "alice")
+
+
+@as_root
+@pytest.mark.parametrize("has_group", ["True", "False"])
+def test_who_has_left_a_group_runs_without_it(open_directory, has_group):
+    directory = open_directory(f"syscalls.has_group = lambda gid: {has_group}")
+    assert directory.look_up(1001, "alice", 50)[1] == [1001]
 
 
 # -- becoming somebody ----------------------------------------------------------------------
@@ -203,7 +294,7 @@ def test_an_ordinary_user_becomes_nobody_else():
 
 @not_root
 def test_an_ordinary_user_stays_what_it_is():
-    mine = identity.account(os.getuid(), "alice")
+    mine = accounts.account(os.getuid(), "alice", OWN)
     before = (os.getresuid(), os.getresgid(), os.getgroups())
     identity.become(mine, [], mine.pw_gid + 1)
     assert (os.getresuid(), os.getresgid(), os.getgroups()) == before
@@ -214,7 +305,7 @@ BECOME = """
 os.setgroups([0, 4, 24])
 user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
 os.getgrouplist = lambda name, gid: [gid, 54321, 54322]
-identity.become(user, identity.groups_of(user), int(sys.argv[1]))
+identity.become(user, accounts.groups_of(user), int(sys.argv[1]))
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
 def refused(call, *args):
     try: call(*args)
@@ -278,7 +369,7 @@ import kernel_calls
 kernel_calls.set_securebits(int(sys.argv[1]))
 user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
 try: identity.become(user, [], 64320)
-except identity.Denied as error: print(json.dumps(str(error)))
+except accounts.Denied as error: print(json.dumps(str(error)))
 else: print(json.dumps(os.getresuid()))
 """
 

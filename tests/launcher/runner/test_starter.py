@@ -1,7 +1,6 @@
 """The compiled program that begins jobs' processes: used only where nobody else can have written
 it; it reports or ends whatever it is given."""
 
-import argparse
 import errno
 import fcntl
 import json
@@ -20,12 +19,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drfd.launcher import main
+from drfd.launcher.accounts import DirectoryFailed
 from drfd.launcher.confinement.interface import CgroupSetting, Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import failures
-from drfd.launcher.runner.identity import DirectoryFailed
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import SYS_RESOURCE, open_starter
@@ -40,11 +38,12 @@ from drfd.launcher.runner.starter.sources import (
 from drfd.linux import syscalls
 from drfd.payload import unpack
 from launcher.rig import Asked, order, python
-from starters import VARIABLE
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
 
 
+#: Type of a program that may be anywhere in memory (elf(5)).
+ET_DYN = 3
 THEIRS = "belongs to uid 65534"
 
 
@@ -151,15 +150,35 @@ def test_a_program_of_other_sources_is_not_used(tmp_path):
     assert "of other sources" in refused(tmp_path / "drfd-starter")
 
 
+#: A function that writes beyond its array, before the program says which sources it is of.
+OVERFLOW = """
+static __attribute__((noinline)) void overflow(void)
+{
+	char small[8], *volatile to = small;
+
+	for (int i = 0; i < 256; i++)
+		to[i] = 1;
+	call(write, 2, small, 1);
+}
+
+/* Say which"""
+
+
 @pytest.mark.slow
-def test_only_a_launcher_under_test_takes_the_word_of_its_environment(starter, monkeypatch):
-    monkeypatch.setattr(main, "open_starter", lambda *named: ("opened", *named))
-    monkeypatch.setenv(VARIABLE, str(starter))
-    assert main._starter(argparse.Namespace(failpoints=None)) == ("opened",)
-    tested = argparse.Namespace(failpoints="/run/failpoints")
-    assert main._starter(tested) == ("opened", starter)
-    monkeypatch.delenv(VARIABLE)
-    assert main._starter(tested) == ("opened",)
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
+def test_the_program_is_anywhere_in_memory_and_ends_where_an_array_has_overflowed(tmp_path):
+    """It was at fixed addresses, and nothing looked whether its stack was as it had been."""
+    for name in SOURCES:
+        shutil.copy(HERE / name, tmp_path / name)
+    source = (tmp_path / "starter.c").read_text()
+    source = source.replace("\n/* Say which", OVERFLOW, 1)
+    source = source.replace("\tif (call(close_range, 3", "\toverflow();\n\tif (call(close_range, 3")
+    (tmp_path / "starter.c").write_text(source)
+    program = tmp_path / "drfd-starter"
+    compile_starter(program, directory=tmp_path)
+    ended = subprocess.run([program], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (125, b"", b"\1")
+    assert program.read_bytes()[16] == ET_DYN
 
 
 # -- the program by itself ----------------------------------------------------------------
@@ -178,7 +197,7 @@ def checked() -> Iterator[Path]:
         os.chmod(place, 0o711)
         program = Path(place, "drfd-starter")
         try:
-            compile_starter(program, flags=CHECKED)
+            compile_starter(program, flags=CHECKED, hardenings=((),))
         except NotCompiled as error:
             pytest.skip(f"no sanitizers: {error}")
         if subprocess.run([program], capture_output=True, check=False).returncode != 0:

@@ -11,13 +11,12 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.runner import identity
 from drfd.launcher.runner.runner import Runners
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
-from launcher.rig import WAIT_S, AttemptFiles, lives, shell
+from launcher.rig import WAIT_S, AttemptFiles, found, lives, shell
 
 KEY = (1, 1)
 CREATED = {"boot_id": process.boot_id(), "cgroup": None}
@@ -82,8 +81,8 @@ def test_a_runner_that_cannot_be_watched_is_ended(driver, files, watch, work, mo
     """Its job is reported as not started, and would be started once more."""
     asked = shell("sleep 60", cwd=work)
     assignment = Assignment(asked.order, seal(asked.data))
-    user = identity.account(os.getuid(), asked.order.user)
-    job = JobStart(assignment, user, identity.groups_of(user), Unconfined("a test"), None)
+    who = found(os.getuid(), asked.order.user)
+    job = JobStart(assignment, *who, Unconfined("a test"), None)
     capabilities = needed_capabilities(enters_spaces=False, serves_root=True)
     starter = open_starter(driver.starter)
     fd, bell = attempt_file(files), os.open(os.devnull, os.O_WRONLY)

@@ -13,11 +13,22 @@ from pathlib import Path
 
 import pytest
 
+import failing
 from drfd.common import failpoints
 from drfd.launcher.protocol import Message
 from drfd.slurm.files import MORE_CONF
 from drfd.slurm.settings import GATE_FILE
-from launcher.rig import ROOT, WAIT_S, Asked, Controller, LauncherProcess, shell, state_of, until
+from launcher.rig import (
+    BOOT,
+    ROOT,
+    WAIT_S,
+    Asked,
+    Controller,
+    LauncherProcess,
+    shell,
+    state_of,
+    until,
+)
 from slurm_cluster import PlainCluster, missing
 
 pytestmark = [
@@ -31,7 +42,7 @@ JOURNAL = "a" * 32
 
 
 class SlurmLauncher(LauncherProcess):
-    """`python -m drfd.launcher.slurm`, of this tree, with a directory for jobs of nobody's."""
+    """drfd.launcher.slurm of this tree, with failpoints, with a directory for jobs of nobody's."""
 
     def __init__(self, state: Path, cluster: PlainCluster) -> None:
         super().__init__(state)
@@ -45,11 +56,10 @@ class SlurmLauncher(LauncherProcess):
     ) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-I", "-c"),
-            "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
-            "runpy.run_module('drfd.launcher.slurm', run_name='__main__', alter_sys=True)",
-            *(str(ROOT), "--state", str(self.state), "--controller", str(os.getuid())),
+            *(BOOT, str(ROOT), "", failing.__file__, str(self.failpoints), "drfd.launcher.slurm"),
+            *("--state", str(self.state), "--controller", str(os.getuid())),
             *("--allow-uid", str(NOBODY), "--config", str(self._configured(programs))),
-            *("--timeout", "2", "--poll", "2", "--failpoints", str(self.failpoints)),
+            *("--timeout", "2", "--poll", "2"),
         ]
         with self._log.open("ab") as log:
             started = subprocess.Popen(
@@ -534,7 +544,12 @@ def test_a_slurm_that_takes_jobs_of_others_is_given_none(slurm):
         heard_of_nodes(controller, fault)
         controller.launch(asked)
         assert fault in controller.take("launch_failed", id=asked.id)["text"]
+        # SlurmUser may put a pipe there, at which root's launcher waited for ever.
+        gate.unlink()
+        os.mkfifo(gate)
+        heard_of_nodes(controller, fault)
     finally:
+        gate.unlink()
         gate.write_text(text)
     heard_of_nodes(controller, "")
     assert not (slurm.jobs / "ran").exists()

@@ -4,6 +4,7 @@
  * asks the processor what it can (cpuid), for which a virtual machine stops. Tests compile with LIBC,
  * because the compiler's sanitizers need a C library. */
 #include <asm/unistd.h>
+#include <elf.h>
 #include <stddef.h>
 
 #ifdef LIBC
@@ -53,10 +54,49 @@ __asm__(".globl _start\n_start: mov x29, xzr\n mov x30, xzr\n mov x0, sp\n bl en
 #error "no system calls are known for this architecture"
 #endif
 
-/* The kernel puts the count of arguments on the stack, and the arguments above it. */
+/* What a function with an array compares before it returns, if it was compiled so. */
+unsigned long __stack_chk_guard __attribute__((visibility("hidden")));
+
+/* The kernel puts the count of arguments on the stack, above it the arguments, the environment and notes,
+ * among them the address of 16 random bytes. */
+static void take_guard(const long *stack)
+{
+	const long *note = stack + 1 + *stack + 1;
+
+	while (*note++)
+		;
+	for (; note[0] != AT_NULL; note += 2)
+		if (note[0] == AT_RANDOM)
+			__stack_chk_guard = *(const unsigned long *)note[1];
+}
+
+/* Correct the addresses in this program, if it may be anywhere: only then it has dynamic entries. */
+static void relocate(void)
+{
+	extern char __ehdr_start[] __attribute__((visibility("hidden")));
+	char *base = __ehdr_start;
+	const Elf64_Ehdr *header = (const Elf64_Ehdr *)base;
+	const Elf64_Phdr *part = (const Elf64_Phdr *)(base + header->e_phoff);
+	const Elf64_Dyn *entry = NULL;
+	unsigned long first = 0, size = 0;
+
+	for (int i = 0; i < header->e_phnum; i++)
+		if (part[i].p_type == PT_DYNAMIC)
+			entry = (const Elf64_Dyn *)(base + part[i].p_vaddr);
+	for (; entry && entry->d_tag != DT_NULL; entry++)
+		if (entry->d_tag == DT_RELA)
+			first = entry->d_un.d_ptr;
+		else if (entry->d_tag == DT_RELASZ)
+			size = entry->d_un.d_val;
+	for (const Elf64_Rela *each = (const Elf64_Rela *)(base + first); size; each++, size -= sizeof *each)
+		*(char **)(base + each->r_offset) = base + each->r_addend;
+}
+
 #define ENTRY                                                                                      \
 	__attribute__((used)) _Noreturn void enter(long *stack)                                    \
 	{                                                                                          \
+		relocate();                                                                        \
+		take_guard(stack);                                                                 \
 		begin((int)*stack, (char **)(stack + 1));                                          \
 	}
 

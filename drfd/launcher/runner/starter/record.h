@@ -3,10 +3,10 @@
 enum { MOST_RECORD = 1024, MOST_REPORT = 1 << 15, RETRY_MS = 100 };
 
 /* The plan of the attempt that this process is the parent of, and the attempt's file. */
-static const struct plan *ours;
+static const struct plan *ours BESIDE;
 static int attempt_fd = -1;
 /* Whether the job is on record as launched, so that only its end or failure says that it is not. */
-static int has_released;
+static int has_released BESIDE;
 
 static unsigned long now_ms(void)
 {

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from importlib import util
 from pathlib import Path
 
@@ -21,16 +22,21 @@ HERE = Path(__file__).parent
 PROGRAM = HERE / "drfd-starter"
 SOURCES = (
     *("starter.c", "calls.h", "texts.h", "plan.h", "record.h", "root.h", "user.h"),
-    *("script.h", "wait.h", "start.h"),
+    *("script.h", "wait.h", "start.h", "step.h"),
 )
 #: Architectures whose system calls calls.h knows, by the number in a program's header (elf(5)).
 MACHINES = {62: "x86_64", 183: "aarch64"}
 #: A program without a C library: see calls.h.
 FLAGS = (
-    *("-std=gnu11", "-O2", "-static", "-nostdlib", "-ffreestanding", "-s"),
-    # Both need what the C library sets up.
-    *("-fno-stack-protector", "-fno-pie", "-no-pie"),
-    *("-Wl,-z,noexecstack", "-Wl,--build-id=none"),
+    *("-std=gnu11", "-O2", "-nostdlib", "-ffreestanding", "-s"),
+    *("-Wl,-z,noexecstack", "-Wl,-z,norelro", "-Wl,--build-id=none"),
+)
+#: Against a fault in it that a user could make use of: the program is anywhere in memory, and ends
+#: when an array overflows. The first that is possible: ZIG has no protector without a C library.
+HARDENINGS = (
+    ("-fPIE", "-static-pie", "-fstack-protector-strong", "-mstack-protector-guard=global"),
+    ("-fPIE", "-static-pie", "-fno-stack-protector"),
+    ("-fno-pie", "-static", "-no-pie", "-fno-stack-protector"),
 )
 #: The package of PyPI that has a C compiler, for machines without one.
 ZIG = "ziglang"
@@ -54,9 +60,14 @@ def machine_of(program: Path) -> str:
 
 
 def compile_starter(
-    target: Path, *, flags: tuple[str, ...] = FLAGS, directory: Path = HERE
+    target: Path,
+    *,
+    flags: tuple[str, ...] = FLAGS,
+    hardenings: tuple[tuple[str, ...], ...] = HARDENINGS,
+    directory: Path = HERE,
 ) -> None:
-    """Compile the program with $CC or cc, or else with the compiler of ZIG. Raises NotCompiled."""
+    """Compile the program with $CC or cc, or else with the compiler of ZIG, and with the first of
+    the hardenings that is possible. Raises NotCompiled."""
     if os.uname().machine not in MACHINES.values():
         raise NotCompiled(f"the program that starts jobs is not written for {os.uname().machine}")
     try:
@@ -64,12 +75,14 @@ def compile_starter(
         if shutil.which(compiler[0]) is None:
             raise NotCompiled(f"there is no C compiler: {compiler[0]}")
         # One page less to be read in.
-        _compile(target, [*compiler, "-Wl,-z,noseparate-code"], flags, directory)
+        compiler.append("-Wl,-z,noseparate-code")
+        _compile_hardened(target, compiler, flags, hardenings, directory)
     except NotCompiled:
         zig = util.find_spec(ZIG)
         if zig is None or zig.origin is None:
             raise
-        _compile(target, [sys.executable, "-m", ZIG, "cc", *_headers(zig.origin)], flags, directory)
+        compiler = [sys.executable, "-m", ZIG, "cc", *_headers(zig.origin)]
+        _compile_hardened(target, compiler, flags, hardenings, directory)
 
 
 def _headers(zig: str) -> list[str]:
@@ -80,6 +93,20 @@ def _headers(zig: str) -> list[str]:
     names = (f"{machine}-linux-musl", "generic-musl", f"{kernel}-linux-any", "any-linux-any")
     found = [f"-isystem{headers / name}" for name in names]
     return ["-target", f"{machine}-linux-musl", *found]
+
+
+def _compile_hardened(
+    target: Path,
+    compiler: list[str],
+    flags: tuple[str, ...],
+    hardenings: tuple[tuple[str, ...], ...],
+    directory: Path,
+) -> None:
+    *better, last = hardenings
+    for each in better:
+        with suppress(NotCompiled):
+            return _compile(target, compiler, (*flags, *each), directory)
+    return _compile(target, compiler, (*flags, *last), directory)
 
 
 def _compile(target: Path, compiler: list[str], flags: tuple[str, ...], directory: Path) -> None:
@@ -94,8 +121,18 @@ def _compile(target: Path, compiler: list[str], flags: tuple[str, ...], director
                 text = f"{compiler[0]} cannot compile the program that starts jobs: {lines[0]}"
                 raise NotCompiled(text)
             made.chmod(0o755)
+            if _crashes(made):
+                raise NotCompiled(f"the program that {compiler[0]} makes crashes")
             # In one step: a launcher that is running keeps the file that it has opened.
             made.replace(target)
     except OSError as error:
         text = f"the program that starts jobs cannot be compiled: {error}"
         raise NotCompiled(text) from error
+
+
+def _crashes(program: Path) -> bool:
+    try:
+        return subprocess.run([program], stdout=subprocess.DEVNULL, check=False).returncode < 0
+    except OSError:
+        # It is for another architecture, or nothing can be executed there.
+        return False

@@ -380,6 +380,12 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	if (said != '+')
 		fail_start(&start, said);
 	release(&start);
+	/* The user decides how long the exec takes. Only the command that tells of the start is begun after
+	 * it, with rights. */
+	if (!(plan->flags & TELLS_START))
+		drop_rest(plan), start.wait.has_dropped = 1;
+	if (!start.is_notice)
+		reach("runner.before-exec");
 	said = await_exec(&start, launched_fd);
 	if (said != '\0')
 		fail_start(&start, said);

@@ -2,6 +2,9 @@
 
 enum { MOST_TEXT = 1 << 14, MOST_DIGITS = 16, FAILED = 125 };
 
+/* In the page of other variables, rather than behind long arrays in one of its own. */
+#define BESIDE __attribute__((section(".data")))
+
 /* The pipe through which a job's process reports a failure; -1 in its parent, which records its own. */
 static int report_fd = -1;
 
@@ -43,6 +46,14 @@ _Noreturn static void fail(const char *step, long error, const char *what)
 	quit(FAILED);
 }
 
+#ifndef LIBC
+/* Called where a function finds that more was written than its arrays hold. */
+__attribute__((used)) _Noreturn void __stack_chk_fail(void)
+{
+	fail("stack", 0, "");
+}
+#endif
+
 static long must(long result, const char *step, const char *what)
 {
 	if (result < 0)
@@ -54,7 +65,7 @@ static long must(long result, const char *step, const char *what)
 static void *take(size_t size)
 {
 	static char first[1 << 16] __attribute__((aligned(16)));
-	static size_t used;
+	static size_t used BESIDE;
 	long more;
 
 #ifdef LIBC

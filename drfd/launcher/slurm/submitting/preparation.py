@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from drfd.launcher.accounts import Denied, ask_once
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import of_error, unreadable
@@ -59,17 +60,15 @@ def prepare(assignment: Assignment, into: Prepared, paths_fd: int, complaint_fd:
     launcher = os.getppid()
     try:
         order = assignment.order
-        user = identity.account(order.uid, order.user)
-        groups = identity.groups_of(user)
+        answer = ask_once("account", order.uid, order.user, [])
+        user, groups = identity.found_in(answer, order.uid)
         _write(into.gid_fd, str(identity.gid_of(user, groups, order.gid)).encode())
         identity.become(user, groups, order.gid)
         # From here on the process has only the user's rights, and the user may stop it.
         process.die_with(launcher)
         payload = _read(assignment)
         if payload.attach is not None:
-            raise identity.Denied(
-                "`drf run` and its terminal are on this machine, and its node is not"
-            )
+            raise Denied("`drf run` and its terminal are on this machine, and its node is not")
         env = without_slurms(identity.environment(user, order, payload))
         if any(count for _, count in order.gres):
             # Slurm chooses them on the node, and names them there.
@@ -97,7 +96,7 @@ def script_of(payload: LaunchPayload) -> bytes:
     lines = ["#!/bin/sh", f"umask {payload.umask:o}", f"cd -- {directory} || exit 125"]
     argv = payload.argv
     if not argv or not argv[0]:
-        raise identity.Denied(unreadable("it names no program"))
+        raise Denied(unreadable("it names no program"))
     path = argv[0]
     if payload.script is not None:
         path, argv = scripts.command(payload.script, payload.interpreter, argv, _SCRIPT_FD)
@@ -131,7 +130,7 @@ def _read(assignment: Assignment) -> LaunchPayload:
     try:
         return decode(bytes(read_sealed(assignment.payload_fd)))
     except ValueError as error:
-        raise identity.Denied(unreadable(error)) from None
+        raise Denied(unreadable(error)) from None
 
 
 def is_there(programs: Path) -> bool:

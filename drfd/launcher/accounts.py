@@ -1,0 +1,296 @@
+"""What the system's user directory says of an account, asked by a process without rights.
+
+The directory's modules (NSS) are code of others that reads what a server sends. So they run in no
+process of root's, nor in a copy of one that knows the secret of signatures: a program that is
+`nobody` asks, which the launcher executes once, and which forks for each question, because the
+directory may never answer.
+
+    python -m drfd.launcher.accounts SOCKET
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pwd
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import NoReturn, TypeAlias
+
+from drfd.launcher.system import process
+from drfd.launcher.system.background import BackgroundWork
+from drfd.linux import syscalls
+from drfd.linux.own_process import NOBODY, be_killed_first, drop_rights
+from drfd.linux.sealed import receive
+from drfd.linux.user_database import look_up_name, written_name
+
+#: A question: the seconds that the answer may take, what is asked, and of whom.
+Question: TypeAlias = Sequence[object]
+
+_PROGRAM = (sys.executable, "-I", "-m", "drfd.launcher.accounts")
+#: Longest answer that is read: an account with all the groups that Linux allows.
+_MOST_BYTES = 1 << 20
+#: The highest uid that a user can have; the next number means "no uid".
+MOST_UID = (1 << 32) - 2
+
+
+class Denied(Exception):
+    """The job cannot run, or not as this user; the text is the reason."""
+
+
+class DirectoryFailed(Exception):
+    """The user directory cannot answer now; it may do so later."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the user directory does not answer: {os.strerror(number)}")
+        self.errno = number
+
+
+class NotAsked(DirectoryFailed):
+    """The machine has no process, or no memory, to ask the user directory."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.error = OSError(number, os.strerror(number))
+
+
+# -- the process that asks --------------------------------------------------------------------
+
+
+def account(uid: int, name: str, own: tuple[int, int]) -> pwd.struct_passwd:
+    """Return the user's present entry, which may have changed since the job was submitted. `name`
+    is the account's name as drfd writes it (`written_name`), and `own` the launcher's uid and gid.
+    Raises Denied if the uid no longer belongs to it, since it may be another person's by now, and
+    DirectoryFailed if the directory cannot answer."""
+    is_self = uid == own[0]
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        if is_self:
+            # In containers a uid may have no account; the user's own daemon needs none.
+            return pwd.struct_passwd((str(uid), "", *own, "", "/", "/bin/sh"))
+        _insist_on_an_answer(uid)
+        raise Denied(f"there is no user with uid {uid} any more") from None
+    if written_name(user.pw_name) != name and not is_self:
+        raise Denied(f"the account {name} no longer has uid {uid}")
+    return user
+
+
+def _insist_on_an_answer(uid: int) -> None:
+    """Raise DirectoryFailed unless it is certain that a uid has no account."""
+    if uid > MOST_UID:
+        return
+    try:
+        has_appeared = syscalls.has_account(uid)
+    except OSError as error:
+        raise DirectoryFailed(error.errno or errno.EIO) from None
+    if has_appeared:
+        raise DirectoryFailed(errno.EAGAIN)
+
+
+def groups_of(user: pwd.struct_passwd, expected: Iterable[int] = ()) -> list[int]:
+    """Return the user's present groups. Raises DirectoryFailed if an `expected` group is missing
+    and the directory cannot answer what it is: getgrouplist silently omits groups that the
+    directory cannot name now."""
+    try:
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    except UnicodeEncodeError:
+        groups = syscalls.groups_of(os.fsencode(user.pw_name), user.pw_gid)
+    for gid in {*expected}.difference(groups):
+        try:
+            syscalls.has_group(gid)
+        except OSError as error:
+            raise DirectoryFailed(error.errno or errno.EIO) from None
+    return groups
+
+
+def _found(uid: int, name: str, expected: list[int], own: tuple[int, int]) -> list[object]:
+    """Return the account and its groups, which only root can give a job, or why not."""
+    try:
+        user = account(uid, name, own)
+        if own[0] not in (0, user.pw_uid):
+            raise Denied(f"this launcher runs as uid {own[0]} and cannot become {user.pw_uid}")
+        return [list(user), groups_of(user, expected) if own[0] == 0 else []]
+    except Denied as error:
+        return [str(error)]
+    except DirectoryFailed as error:
+        return [error.errno]
+
+
+def _name_of(uid: int, own: tuple[int, int]) -> str | None:
+    """Return the account's name, or None if there is none. The launcher's own uid may have no
+    account, as in containers; then its name is the number."""
+    try:
+        name = look_up_name(uid)
+    except OSError:
+        if uid != own[0]:
+            raise
+        name = None
+    return str(uid) if name is None and uid == own[0] else name
+
+
+def _entry_of(name: str) -> list[object] | None:
+    try:
+        return list(pwd.getpwnam(name))
+    except KeyError:
+        return None
+
+
+def answer_to(question: Question, own: tuple[int, int]) -> object:
+    match question:
+        case [_, "account", int(uid), str(name), list(expected)]:
+            return _found(uid, name, expected, own)
+        case [_, "name", int(uid)]:
+            return _name_of(uid, own)
+        case [_, "entry", str(name)]:
+            return _entry_of(name)
+    raise ValueError(question)
+
+
+def main(words: Sequence[str]) -> None:
+    """Answer the questions that come by a socket, whose number is given, or the one that comes by
+    standard input."""
+    own = os.getuid(), os.getgid()
+    _give_up_rights()
+    if not words:
+        sys.stdout.write(json.dumps(answer_to(json.load(sys.stdin), own)))
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    asker = os.getpid()
+    with socket.socket(fileno=int(words[0])) as questions:
+        while fds := receive(questions, 1, 2)[1]:
+            try:
+                if os.fork() == 0:
+                    process.die_with(asker)
+                    questions.close()
+                    _answer(fds[0], own)
+            except OSError as error:
+                os.ftruncate(fds[0], 0)
+                os.pwrite(fds[0], json.dumps({"not_asked": error.errno}).encode(), 0)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+
+
+def _answer(fd: int, own: tuple[int, int]) -> NoReturn:
+    """Replace the question in a file by its answer, and end."""
+    try:
+        question = json.loads(os.pread(fd, _MOST_BYTES, 0))
+        os.ftruncate(fd, 0)
+        signal.alarm(question[0])
+        os.pwrite(fd, json.dumps(answer_to(question, own)).encode(), 0)
+    finally:
+        os._exit(0)
+
+
+def _give_up_rights() -> None:
+    with suppress(OSError):
+        be_killed_first()
+    if os.getuid() == 0:
+        try:
+            drop_rights(NOBODY, NOBODY, [])
+        except OSError:
+            # A container may have no other uid than root's.
+            syscalls.set_capabilities(syscalls.Capabilities(0, 0, 0))
+    syscalls.set_no_new_privileges()
+
+
+# -- who has questions ------------------------------------------------------------------------
+
+
+class Accounts:
+    """The process that asks, started when it is needed and is not there."""
+
+    def __init__(
+        self,
+        background: BackgroundWork,
+        selector: selectors.BaseSelector,
+        program: Sequence[str] = _PROGRAM,
+    ) -> None:
+        self._background, self._selector, self._program = background, selector, program
+        self._questions: socket.socket | None = None
+
+    def begin(self) -> None:
+        """Start the process before there is a question. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            fd = theirs.fileno()
+            self._background.start(lambda: self._execute(fd), lambda: self._ended(ours), fd, nice=0)
+        ours.setblocking(False)
+        self._questions = ours
+
+    def ask(self, question: Question, on_answer: Callable[[object], None]) -> None:
+        """Ask, and call `on_answer` with the answer, or with None if there is none in time. Raises
+        OSError."""
+        fd = os.memfd_create("question", os.MFD_CLOEXEC)
+        # Nobody writes to the pipe: it ends with the process that answers.
+        out, into = os.pipe()
+        try:
+            os.write(fd, json.dumps(question).encode())
+            self._send([fd, into])
+        except OSError:
+            os.close(out)
+            os.close(fd)
+            raise
+        finally:
+            os.close(into)
+        self._selector.register(
+            out, selectors.EVENT_READ, lambda: self._take(out, fd, question, on_answer)
+        )
+
+    def _send(self, fds: list[int]) -> None:
+        if self._questions is not None:
+            try:
+                socket.send_fds(self._questions, [b"?"], fds)
+                return
+            except ConnectionError:
+                # It has just been killed, perhaps for lack of memory.
+                self._ended(self._questions)
+        self.begin()
+        assert self._questions is not None
+        socket.send_fds(self._questions, [b"?"], fds)
+
+    def _ended(self, questions: socket.socket) -> None:
+        questions.close()
+        if self._questions is questions:
+            self._questions = None
+
+    def _take(
+        self, out: int, fd: int, question: Question, on_answer: Callable[[object], None]
+    ) -> None:
+        self._selector.unregister(out)
+        os.close(out)
+        data = os.pread(fd, _MOST_BYTES, 0)
+        os.close(fd)
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            # It took too long, was killed, or had no memory for all.
+            answer = None
+        on_answer(None if answer == list(question) else answer)
+
+    def _execute(self, fd: int) -> None:
+        os.set_inheritable(fd, True)
+        os.chdir("/")
+        os.execv(self._program[0], [*self._program, str(fd)])
+
+
+def ask_once(*question: object) -> object:
+    """Return the answer of a process for this question alone, or None if there is none. Raises
+    OSError if no process can be had."""
+    asked = json.dumps([0, *question])
+    done = subprocess.run(_PROGRAM, input=asked, stdout=subprocess.PIPE, text=True, cwd="/")
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
