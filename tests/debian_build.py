@@ -19,7 +19,7 @@ def copy_source(to: Path, suffix: str = "") -> None:
     to.mkdir(parents=True)
     for name in ("README.md", "LICENSE", "pyproject.toml"):
         shutil.copy(ROOT / name, to)
-    for name in ("drfd", "cli", "docs", "systemd", "debian"):
+    for name in ("drfd", "cli", "docs", "packaging", "systemd", "debian"):
         # Python puts files there and renames them, also for what runs beside this.
         compiled = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, to / name, ignore=compiled)

@@ -66,7 +66,6 @@ GROUPS = {
         "doctor": ("what is enforced on this machine, and what is not", ""),
     },
     "The command line": {
-        "man": ("the manual of a command; or write all man pages", "submit"),
         "completion": ("completion of words in bash, zsh and fish", "bash --install"),
     },
     "Trying it out": {
@@ -203,7 +202,7 @@ class _Verbs(click.Group):
         if ctx.resilient_parsing:
             from drfd_cli.commands.completion import offer
 
-            offer(name, command, VERBS)
+            offer(name, command)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -190,7 +190,7 @@ _INTERRUPTED = {"install": _PARTLY, "uninstall": _PARTLY}
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
     try:
-        _COMMANDS[options.command](options)
+        COMMANDS[options.command](options)
         sys.stdout.flush()
     except BrokenPipeError:
         if options.command == "serve":
@@ -313,7 +313,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-_COMMANDS = {
+COMMANDS = {
     "serve": serve,
     "calibrate": tools.calibrate,
     "check-config": tools.check_config,

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from drfd.common import paths
@@ -358,11 +359,9 @@ def _shipped(name: str) -> str:
 
 
 def _pages() -> dict[str, str]:
-    """Return man pages and completions, which `drf man` writes, by their path below the prefix."""
-    with tempfile.TemporaryDirectory(prefix="drfd-install-") as place:
-        _run((*_DRF, "man", place))
-        pages = sorted(path for path in Path(place).rglob("*") if path.is_file())
-        return {str(path.relative_to(place)): path.read_text() for path in pages}
+    """Return the man pages and completions that pip has installed, by their path below a prefix."""
+    pages = [path for path in metadata.files("drfd") or () if "share" in path.parts]
+    return {f"share/{str(path).partition('/share/')[2]}": path.read_text() for path in pages}
 
 
 def _listed(target: Target) -> set[str]:

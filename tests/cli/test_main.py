@@ -1,31 +1,26 @@
 """What all verbs have in common: help and manual pages; and the tool's own failures: one line on
 stderr, nothing on stdout, and a documented number."""
 
-import re
+import runpy
 import shlex
 import shutil
 import signal
 import subprocess
 import threading
+from importlib import metadata
 
 import click
 import pytest
 
 from cli.drf import ROOT, Result, below
 from drfd import __version__
+from drfd.daemon.main import COMMANDS
 from drfd.protocol.job_options import OPTIONS
-from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages
-from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
+from drfd_cli.main import EXAMPLES, VERBS, command_of
 
-TEXTS = {name: (ROOT / "docs" / name).read_text() for name in DOCUMENTS}
-PAGES = {name: make() for name, make in pages(cli, TEXTS, "9.8.7").items()}
+PAGES = runpy.run_path(str(ROOT / "packaging/man_pages.py"))["pages"]()
 #: Those with more options than fit a screen, each with its lines besides those of options of a job.
 TALL = {"submit": 24, "run": 26, "set": 17, "simulate": 51}
-
-
-def bare(page: str) -> str:
-    """What a reader sees, more or less."""
-    return re.sub(r"\\f[BR]|\\&", "", page).replace("\\-", "-").replace("\\e", "\\")
 
 
 def commands(verb: str) -> list[click.Command]:
@@ -51,16 +46,16 @@ def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(drf, mon
         _, name, *args = shlex.split(part)
         # Understood, or it raises.
         command_of(name).make_context(name, args)
-    page = bare(PAGES[f"drf-{verb}.1"])
-    assert f"\ndrf-{verb} - {VERBS[verb]}\n" in page
-    assert f"\n.SH SYNOPSIS\ndrf {verb}" in page
+    page = PAGES[f"drf-{verb}.1"]
+    assert f"\nsubtitle: {VERBS[verb]!r}\n" in page
+    assert f"\n# Synopsis\n\ndrf {verb}" in page
     assert EXAMPLES[verb] in page
     own, *below = commands(verb)
     for param in own.params:
         if isinstance(param, click.Option):
-            assert param.help and f"\n{param.opts[0]}" in page
+            assert param.help and f"\n`{param.opts[0]}" in page
     for each in below:
-        assert f"\n{each.name}\n" in page
+        assert f"\n`{each.name}`\n" in page
         assert each.help and all(p.help for p in each.params if isinstance(p, click.Option))
 
 
@@ -85,69 +80,37 @@ def test_the_overview_lists_every_verb_once_with_what_it_does(drf):
 @pytest.mark.parametrize("name", ["drf.1", "drf-submit.1", "drfd.toml.5", "drfd.8"])
 def test_every_page_says_what_it_is(name):
     page, section = name.rsplit(".", 1)
-    lines = bare(PAGES[name]).splitlines()
-    assert lines[0] == f'.TH "{page.upper()}" "{section}" "" "drfd 9.8.7" "drfd"'
-    assert lines[1] == ".SH NAME"
-    assert lines[2].startswith(f"{page} - ")
-    assert lines[-2] == ".SH SEE ALSO"
+    head = PAGES[name].splitlines()[:5]
+    assert head[1] == f"title: {page}"
+    assert head[3:] == [f"manual_section: '{section}'", f"version: drfd {__version__}"]
+
+
+def test_a_page_has_every_key_and_every_command_of_drfd():
+    for key in ("reserve_memory", "half_life", "[[disk]]"):
+        assert key in PAGES["drfd.toml.5"]
+    for name in COMMANDS:
+        assert f"usage: drfd {name} " in PAGES["drfd.8"]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("groff"), reason="there is no groff here")
-@pytest.mark.parametrize("name", PAGES)
-def test_groff_has_nothing_to_complain_of(name):
-    done = subprocess.run(
-        ["groff", "-man", "-Kutf8", "-Tutf8", "-ww", "-z"],
-        input=PAGES[name], capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-# -- drf man -----------------------------------------------------------------------------------
-
-
-def test_all_files_are_where_the_shells_and_man_look(drf, tmp_path):
-    assert drf("man", tmp_path).code == 0
-    found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
-    assert found == [
-        "share/bash-completion/completions/drf",
-        "share/fish/vendor_completions.d/drf.fish",
-        *sorted(["share/man/man1/drf.1", *(f"share/man/man1/drf-{verb}.1" for verb in VERBS)]),
-        "share/man/man5/drfd.toml.5",
-        "share/man/man8/drfd.8",
-        "share/zsh/site-functions/_drf",
-    ]
-    assert subprocess.run(["bash", "-n", tmp_path / found[0]], timeout=60).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "page"), [(["wait"], "drf-wait"), ([], "drf"), (["drfd.toml"], "drfd.toml")]
-)
-def test_a_page_is_shown_by_man(drf, tmp_path, monkeypatch, words, page):
-    man = tmp_path / "man"
-    said = tmp_path / "said"
-    man.write_text(f'#!/bin/sh\n{{ echo "$1"; sed -n 3p "$2"; }} >{said}; exit 7\n')
-    man.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert drf("man", *words).code == 7
-    option, name = bare(said.read_text()).splitlines()
-    assert (option, name.partition(" ")[0]) == ("-l", page)
-
-
-def test_a_table_has_its_columns_named_where_there_are_more_than_two():
-    two, three = "|a|b|\n|---|---|\n|`x`|y|\n", "|a|b|c|\n|---|---|---|\n|`x`|y|z|\n"
-    assert list(from_markdown(two)) == [".TP", "\\fBx\\fR", "y"]
-    assert list(from_markdown(three)) == [".TP", "\\fBx\\fR", "b: y; c: z"]
-
-
-def test_what_is_neither_a_verb_nor_a_directory_is_refused(drf, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = drf("man", "sumbit")
-    assert (result.code, result.out, [*tmp_path.iterdir()]) == (1, "", [])
-    assert result.err == (
-        "drf: there is no manual of sumbit (drf --help lists the verbs; to write all pages into a"
-        " directory: drf man ./sumbit)\n"
-    )
+def test_all_files_are_where_man_and_the_shells_look_and_can_be_read():
+    """Those that pip has installed."""
+    files = {each.name: each for each in metadata.files("drfd") if "share" in each.parts}
+    places = {name: str(each).partition("/share/")[2] for name, each in files.items()}
+    assert places == {
+        **{name: f"man/man{name[-1]}/{name}" for name in PAGES},
+        "_drf": "zsh/site-functions/_drf",
+        "drf": "bash-completion/completions/drf",
+        "drf.fish": "fish/vendor_completions.d/drf.fish",
+    }
+    assert subprocess.run(["bash", "-n", files["drf"].locate()], timeout=60).returncode == 0
+    for name in PAGES:
+        done = subprocess.run(
+            ["groff", "-man", "-t", "-Kutf8", "-Tutf8", "-Wbreak", "-z", files[name].locate()],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 # -- failures ----------------------------------------------------------------------------------

@@ -5,8 +5,8 @@
 #     tests/devices/real_gpu.sh WHEELS RESULTS
 #
 # WHEELS    a directory with the packages for this machine's python3, which another machine with the
-#           same version makes by `pip wheel -w WHEELS '.[gpu]' hatchling hypothesis pytest`. drfd
-#           itself is built from this tree.
+#           same version makes by `pip wheel -w WHEELS '.[gpu]' hatchling docutils myst-docutils
+#           hypothesis pytest`. drfd itself is built from this tree.
 # RESULTS   a directory for the transcript, the daemon's log, what drf prints, and recordings for
 #           tests/data, without serial numbers and UUIDs.
 set -uo pipefail

@@ -48,14 +48,12 @@ def script_of(program: click.Command, shell: str) -> str:
     return made.source_template.lstrip() % made.source_vars()
 
 
-def offer(verb: str, command: click.Command, texts: Mapping[str, str]) -> None:
+def offer(verb: str, command: click.Command) -> None:
     """Give the parameters of a verb, by their names, what is completed for them."""
     for param in command.params:
         name = param.name or ""
-        if name == "verb":
-            complete: Callable[..., list[CompletionItem]] = partial(verbs, texts)
-        elif name in _FILES:
-            complete = _files
+        if name in _FILES:
+            complete: Callable[..., list[CompletionItem]] = _files
         elif name == "name" and "states" not in {each.name for each in command.params}:
             # The name of a new job.
             continue

@@ -1,4 +1,5 @@
-"""The step of the build that compiles the program that starts jobs, for pyproject.toml.
+"""The steps of the build that compile the program that starts jobs, and make the man pages, for
+pyproject.toml.
 
 The wheel holds the program, so it is one for the program's architecture. Where no C compiler is, or
 not the C library's headers, the build asks for one that is a package of PyPI.
@@ -9,6 +10,8 @@ to the sources. An editable installation has it beside the sources that it runs.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from importlib import util
 from pathlib import Path
@@ -19,26 +22,35 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _HERE = "drfd/launcher/runner/starter"
 
 
+#: What makes the man pages, besides drfd's own dependencies: their help texts are in its code.
+_MANUAL = ("docutils", "myst-docutils")
+
+
 class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is there at builds alone
     def dependencies(self) -> list[str]:
+        needed = [*self.metadata.core.dependencies, *_MANUAL]
         with tempfile.TemporaryDirectory(prefix="drfd-starter-") as place:
             sources = _load(Path(self.root, _HERE, "sources.py"))
             try:
                 sources.compile_starter(Path(place, sources.PROGRAM.name))
             except sources.NotCompiled:
-                return [sources.ZIG]
-        return []
+                needed.append(sources.ZIG)
+        return needed
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         sources = _load(Path(self.root, _HERE, "sources.py"))
         program = sources.PROGRAM
+        # It is removed with this object.
+        self._place = tempfile.TemporaryDirectory(prefix="drfd-build-")
         if version != "editable":
-            # It is removed with this object.
-            self._place = tempfile.TemporaryDirectory(prefix="drfd-starter-")
             program = Path(self._place.name, program.name)
         sources.compile_starter(program)
         if version != "editable":
             build_data["force_include"][str(program)] = f"{_HERE}/{program.name}"
+        share = Path(self._place.name, "share")
+        make = [sys.executable, "-B", "packaging/man_pages.py", self._place.name]
+        subprocess.run(make, cwd=self.root, check=True)
+        build_data["shared_data"][str(share)] = "share"
         build_data["pure_python"] = False
         # Any Python 3 will do, and any C library: the program is linked to none.
         build_data["tag"] = f"py3-none-manylinux_2_17_{sources.machine_of(program)}"
