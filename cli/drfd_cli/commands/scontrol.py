@@ -45,7 +45,12 @@ Found = Mapping[str, list[str]]
 Command = Callable[[list[str], Found], int | None]
 
 
-@slurm_command("scontrol", "show and change jobs and the machine, as `drf show` and `drf set` do")
+@slurm_command(
+    SCONTROL,
+    "show and change jobs and the machine, as `drf show` and `drf set` do",
+    "[OPTIONS] COMMAND [ARGS...]",
+    more=lambda: [f"Commands: {', '.join(_COMMANDS)}.", f"Of show: {', '.join(_SHOWN)}."],
+)
 def command(words: list[str]) -> int | None:
     found, rest = SCONTROL.read(words)
     if not rest:

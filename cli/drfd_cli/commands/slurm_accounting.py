@@ -122,7 +122,12 @@ def _rows(client: Connection, entity: str) -> list[dict[str, str]]:
     return []
 
 
-@slurm_command("sacctmgr", "show accounts, users and their shares, as `drf shares` does")
+@slurm_command(
+    SACCTMGR,
+    "show accounts, users and their shares, as `drf shares` does",
+    "[OPTIONS] show ENTITY [KEY=VALUE...]",
+    more=lambda: [f"Of show: {', '.join(known.ACCOUNTING)}."],
+)
 def sacctmgr(words: list[str]) -> int:
     found, rest = SACCTMGR.read(words)
     _refuse_json(found, "sacctmgr")
@@ -176,7 +181,7 @@ def sacctmgr(words: list[str]) -> int:
 
 
 @slurm_command(
-    "sshare", "tell the shares of users and pools, as `drf shares` does", has_short_help=False
+    SSHARE, "tell the shares of users and pools, as `drf shares` does", has_short_help=False
 )
 def sshare(words: list[str]) -> int:
     found = SSHARE.read_options(words)
@@ -210,7 +215,7 @@ def sshare(words: list[str]) -> int:
 # -- jobs --------------------------------------------------------------------------------------
 
 
-@slurm_command("sprio", "list the jobs that wait, with their priorities", has_short_help=False)
+@slurm_command(SPRIO, "list the jobs that wait, with their priorities", has_short_help=False)
 def sprio(words: list[str]) -> int:
     found = SPRIO.read_options(words)
     client = connect()
@@ -235,7 +240,7 @@ def sprio(words: list[str]) -> int:
     return 0
 
 
-@slurm_command("sstat", "tell what running jobs use, as `drf show` does")
+@slurm_command(SSTAT, "tell what running jobs use, as `drf show` does")
 def sstat(words: list[str]) -> int:
     found = SSTAT.read_options(words)
     if "helpformat" in found:
@@ -259,7 +264,7 @@ def sstat(words: list[str]) -> int:
 # -- the daemon --------------------------------------------------------------------------------
 
 
-@slurm_command("sdiag", "count the jobs of today, as `drf report` does")
+@slurm_command(SDIAG, "count the jobs of today, as `drf report` does")
 def sdiag(words: list[str]) -> int:
     found = SDIAG.read_options(words)
     _refuse_json(found, "sdiag")

@@ -47,7 +47,11 @@ from drfd_cli.slurm.sbatch_options import Translation, in_slurms_words, read_lin
 # -- submitting --------------------------------------------------------------------------------
 
 
-@slurm_command("sbatch", "queue a batch script, as `drf submit` does")
+@slurm_command(
+    SBATCH,
+    "queue a batch script, as `drf submit` does",
+    "[OPTIONS] SCRIPT [ARGS...] | [OPTIONS] --wrap=LINE",
+)
 def sbatch(words: list[str]) -> int:
     options, rest = SBATCH.parse(words)
     if "wrap" in options:
@@ -110,14 +114,22 @@ def _script(name: str) -> str:
         raise Refused(error.code, error.text, hint=hint) from None
 
 
-@slurm_command("salloc", "run a command, else a shell, with what it asks for, as `drf run` does")
+@slurm_command(
+    SALLOC,
+    "run a command, else a shell, with what it asks for, as `drf run` does",
+    "[OPTIONS] [COMMAND [ARGS...]]",
+)
 def salloc(words: list[str]) -> int:
     options, command = SALLOC.parse(words)
     made = translate(options, host_name(), "salloc")
     return _run("salloc", made, command or [os.environ.get("SHELL") or "/bin/sh"])
 
 
-@slurm_command("srun", "run a command with the resources that it asks for, as `drf run` does")
+@slurm_command(
+    SRUN,
+    "run a command with the resources that it asks for, as `drf run` does",
+    "[OPTIONS] COMMAND [ARGS...]",
+)
 def srun(words: list[str]) -> int:
     options, command = SRUN.parse(words)
     if not command:
@@ -207,7 +219,7 @@ def _for_run(made: Translation) -> tuple[list[str], list[str]]:
 
 
 @slurm_command(
-    "squeue", "list the jobs that wait and run, as `drf status` does", has_short_help=False
+    SQUEUE, "list the jobs that wait and run, as `drf status` does", has_short_help=False
 )
 def squeue(words: list[str]) -> int:
     found = SQUEUE.read_options(words)
@@ -403,7 +415,7 @@ _LONG = (
 )
 
 
-@slurm_command("sacct", "list jobs of today and what they used, as `drf history` does")
+@slurm_command(SACCT, "list jobs of today and what they used, as `drf history` does")
 def sacct(words: list[str]) -> int:
     found = SACCT.read_options(words)
     unit = found.get("units", [""])[-1].upper()
@@ -492,7 +504,7 @@ def steps_of(job: Mapping[str, Any], steps: list[str]) -> list[Mapping[str, Any]
     return [line for line in lines if "step" in line and line["ended_at"] is None]
 
 
-@slurm_command("seff", "tell how well a job has used its cores and memory, as `drf why` does")
+@slurm_command(SEFF, "tell how well a job has used its cores and memory, as `drf why` does", "IDS")
 def seff(words: list[str]) -> int:
     _, rest = SEFF.read(words)
     if not rest:
@@ -514,7 +526,9 @@ def _past(client: Connection, **past: object) -> Iterator[Mapping[str, Any]]:
 # -- cancelling --------------------------------------------------------------------------------
 
 
-@slurm_command("scancel", "cancel jobs or send them a signal, as `drf cancel` does")
+@slurm_command(
+    SCANCEL, "cancel jobs or send them a signal, as `drf cancel` does", "[OPTIONS] [IDS]"
+)
 def scancel(words: list[str]) -> int:
     found, rest = SCANCEL.read(words)
     client = connect()
@@ -616,7 +630,7 @@ def _refs(job: Mapping[str, Any]) -> list[Ref]:
 
 
 @slurm_command(
-    "sinfo",
+    SINFO,
     "tell what the machine has and how much is free, as `drf shares` does",
     has_short_help=False,
 )

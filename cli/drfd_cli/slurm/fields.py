@@ -409,7 +409,7 @@ def format_of_words(text: str, words: Mapping[str, str], signs: Container[str]) 
 def _warn_of(unknown: list[str]) -> None:
     if unknown:
         said = ", ".join(map(output.clean, unknown))
-        output.say(f"no field of Slurm's, so without a value: {said} (--help lists them)")
+        output.say(f"no field of Slurm's, so without a value: {said}")
 
 
 def rows_by_signs(

@@ -1,4 +1,4 @@
-"""How Slurm's commands read their words, and the help of each.
+"""How Slurm's commands read their words, and the help that follows from it.
 
 Options are shortened as far as they are clear. The lists have them anywhere, `sbatch`, `srun` and
 `salloc` before the script or command.
@@ -148,6 +148,26 @@ class Grammar:
                 left.append(f"${variable}")
         return found, left
 
+    def help(self) -> list[str]:
+        """Return what options there are, as paragraphs."""
+        letters = {option: f"-{letter} " for letter, option in self.shorts.items()}
+        signs = {"=": "=", "?": "[=]", "": ""}
+        words = {
+            each: f"{letters.get(each, '')}--{each}{signs[self.kinds[each]]}"
+            for each in sorted(self.kinds)
+        }
+        # The whole machine is what it asks for without a value.
+        dumb = (self.without_effect | self.said_nothing) - {"exclusive"}
+        known = [word for each, word in words.items() if each not in dumb]
+        return [
+            *([f"Options, as in Slurm's manual: {', '.join(known)}."] if known else []),
+            *(
+                [f"Without effect here: {', '.join(map(words.__getitem__, sorted(dumb)))}."]
+                if dumb
+                else []
+            ),
+        ]
+
     def read(self, words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
         """Read options anywhere, and variables in place of those that the words lack; warn of
         others. Returns all values by long name, and the other words. Raises Refused."""
@@ -276,16 +296,22 @@ def parts(values: list[str]) -> list[str]:
 
 
 def slurm_command(
-    name: str, text: str, *, has_short_help: bool = True
+    grammar: Grammar,
+    text: str,
+    usage: str = "[OPTIONS]",
+    *,
+    has_short_help: bool = True,
+    more: Callable[[], list[str]] = list,
 ) -> Callable[[Callable[[list[str]], int | None]], click.Command]:
     """Return a decorator that makes a command of a function of the words after its name.
 
-    `has_short_help`: whether -h asks for help, and for nothing else.
+    `has_short_help`: whether -h asks for help, and for nothing else. `more`: what the help says of
+    words other than options.
     """
 
     def make(function: Callable[[list[str]], int | None]) -> click.Command:
         @click.command(
-            name,
+            grammar.name,
             help=text,
             add_help_option=False,
             context_settings={"ignore_unknown_options": True},
@@ -295,7 +321,12 @@ def slurm_command(
             helps = ("--help", "--usage", *(("-h",) if has_short_help else ()))
             if not words or words[0] not in (*helps, "--version", "-V"):
                 return function(list(words))
-            click.echo(_help_of(name, text) if words[0] in helps else version())
+            if words[0] not in helps:
+                click.echo(version())
+                return None
+            parts = [f"Usage: {grammar.name} {usage}", f"{text[0].upper()}{text[1:]}."]
+            for part in (*parts, *grammar.help(), *more()):
+                click.echo(f"{fill(part, 100, break_on_hyphens=False)}\n")
             return None
 
         return command
@@ -307,205 +338,3 @@ def version() -> str:
     from drfd import __version__
 
     return f"slurm {SLURM_VERSION} (drfd {__version__})"
-
-
-# -- help --------------------------------------------------------------------------------------
-
-_WIDTH = 100
-#: Command → its usages.
-_USAGE = {
-    "sbatch": "[OPTIONS] SCRIPT [ARGS...]|[OPTIONS] --wrap=LINE",
-    "srun": "[OPTIONS] COMMAND [ARGS...]",
-    "salloc": "[OPTIONS] [COMMAND [ARGS...]]",
-    "seff": "IDS",
-    "squeue": "[OPTIONS]",
-    "scancel": "[OPTIONS] [IDS]",
-    "sinfo": "[OPTIONS]",
-    "sacct": "[OPTIONS]",
-    "scontrol": "[OPTIONS] COMMAND [ARGS...]",
-    "sacctmgr": "[OPTIONS] show ENTITY [KEY=VALUE...]",
-    **dict.fromkeys(("sdiag", "sprio", "sshare", "sstat"), "[OPTIONS]"),
-}
-_SUBMISSION = {
-    "-c, --cpus-per-task=N": "cores of a task",
-    "-n, --ntasks=N": "tasks; also --ntasks-per-node, --ntasks-per-gpu, --mincpus",
-    "--mem=SIZE": "memory, in MiB without a unit; 0 is all; also --mem-per-cpu, --mem-per-gpu",
-    "-t, --time=TIME": "the limit: minutes, H:MM:SS, D-HH[:MM[:SS]]; 0 for none",
-    "--gres=NAME[:N]": "what is counted here; also -G --gpus, --gpus-per-node, --gpus-per-task,"
-    " --cpus-per-gpu, -L --licenses",
-    "-N, --nodes=1": "this machine is one",
-    "--exclusive": "the whole machine",
-    "-J, --job-name=NAME": "the name; --comment=TEXT: a line about it",
-    "-p, --partition=NAMES": "the first of them that is a pool here",
-    "-d, --dependency=LIST": "afterok, afterany, afternotok, aftercorr, after:ID; singleton; "
-    "--kill-on-invalid-dep=yes cancels what can never start",
-    "-b, --begin=TIME": "not before; -H, --hold: not before scontrol release",
-    "--nice[=N]": "order among your own jobs; also --priority",
-    "--signal=[B:]SIGNAL[@S]": "a signal so many seconds before the limit to what the script runs;"
-    " B: to its shell alone",
-    "--requeue": "one more attempt if the job is lost",
-    "-D, --chdir=DIR": "the directory",
-}  # fmt: skip
-_SHOWING = {
-    "-h, --noheader": "no heading",
-    "-o, --format=FORMAT": "fields as below, %all: all; -O, --Format=NAMES: by their names",
-    "--json, --yaml": "all fields of Slurm's data_parser v0.0.41",
-}
-_TABLE = {
-    "-P, --parsable2": "with | between the fields; -p: also at the end",
-    "-n, --noheader": "no heading",
-}
-#: Command → what its options do.
-_OPTIONS: dict[str, dict[str, str]] = {
-    "sbatch": {
-        **_SUBMISSION,
-        "-a, --array=INDICES": "a task for each: 0-99, 1,3,7-20:2, 0-999%50",
-        "-o, --output=FILE": "%j id, %A_%a task, %x name, %u user, %N machine; also -e --error",
-        "--open-mode=append": "keep what is in these files",
-        "-i, --input=/dev/null": "standard input, which is empty anyway",
-        "--mail-type=KINDS": "BEGIN, END, FAIL, ALL, to --mail-user",
-        "--export=NAMES": "ALL, NONE, NAME, NAME=VALUE",
-        "--wrap=LINE": "run a line of the shell",
-        "-W, --wait": "wait for its end, and exit as it does",
-        "--parsable": "print the id alone; -Q, --quiet: nothing",
-        "--test-only": "only say when it would start",
-    },
-    "srun": {
-        **_SUBMISSION,
-        "-l, --label": "the number of its task before each line",
-        "--jobid=ID": "inside this running job",
-        "--overlap": "within a job: without waiting for what its other steps hold",
-    },
-    "salloc": _SUBMISSION,
-    "seff": {},
-    "squeue": {
-        "-u, --user=NAMES": "of these users; --me: your own",
-        "-j, --jobs=IDS": "these jobs",
-        "-n, --name=NAMES": "jobs of these names",
-        "-t, --states=STATES": "PD, R, S, ... or all",
-        "-p, --partition=NAMES": "jobs of these pools; main: all",
-        "-A, --account=NAMES": "jobs of these pools; -w, --nodelist: on this machine",
-        "-r, --array": "a line for each task",
-        "-l, --long": "more columns; --start: when they may start",
-        "-S, --sort=FIELDS": "the order, such as -p,i; -i, --iterate=SECONDS: again and again",
-        "-s, --steps": "the steps of running jobs",
-        **_SHOWING,
-    },
-    "scancel": {
-        "-u, --user=NAME": "jobs of this user; --me: your own",
-        "-n, --name=NAME": "jobs of this name, or like 'train-*'",
-        "-t, --state=STATES": "PD, R, S, ...",
-        "-s, --signal=SIGNAL": "send it in place of cancelling, past the shell of a batch script;"
-        " -b: to that shell alone, -f: to all",
-        "-i, --interactive": "ask for each",
-        "-p, --partition=NAMES": "jobs of these pools, main for those in none; also -A, -q, -w, -R",
-        "-Q, --quiet": "say nothing of jobs that have ended",
-    },
-    "sinfo": {
-        "-N, --Node": "a line for each node; -l: with cores and memory",
-        "-s, --summarize": "in short; -R, --list-reasons: why it drains",
-        "-p, --partition=NAMES": "these partitions; -t, --states: if it is idle, mixed, drain, ...",
-        **_SHOWING,
-    },
-    "sacct": {
-        "-j, --jobs=IDS": "these jobs",
-        "-u, --user=NAMES": "of these users; -a: of all",
-        "-S, --starttime=TIME": "not before (2026-01-31, now-3days); -E, --endtime: not after",
-        "-s, --state=STATES": "CD, F, TO, OOM, ...",
-        "--name=NAMES": "jobs of these names",
-        "-X, --allocations": "no line for the script as a step of its own",
-        "-b, --brief": "fewer columns; -l, --long: more",
-        "-P, --parsable2": "with | between the fields; -p: also at the end; --delimiter=SIGN",
-        "-n, --noheader": "no heading; --units=G: memory in this unit",
-        "-o, --format=NAMES": "fields as below; --json, --yaml: as Slurm's data_parser v0.0.41",
-    },
-    "sacctmgr": {
-        "show ENTITY [KEY=VALUE ...]": "association, account, user, qos, cluster or tres, which"
-        " may be shortened; the others of Slurm are empty",
-        "user=NAMES": "only these; also account, cluster, name; withassoc",
-        "format=NAMES": "fields, with widths such as User%20",
-        **_TABLE,
-    },
-    "sdiag": {},
-    "sprio": {
-        "-j, --jobs=IDS": "these jobs; -u, --user=NAMES: of these users; -p, --partition=NAMES",
-        "-l, --long": "more columns; -h, --noheader: no heading",
-        "-o, --format=FORMAT": "%i, %u, %r, %Y and other fields of Slurm's",
-    },
-    "sshare": {
-        "-a, --all": "all users; -u, --users=NAMES: these; -U, --Users: no accounts",
-        "-A, --accounts=NAMES": "these accounts; -l, --long: more columns",
-        "-o, --format=NAMES": "fields, with widths such as User%20",
-        **_TABLE,
-    },
-    "sstat": {
-        "-j, --jobs=IDS": "these jobs, or steps such as 42.batch",
-        "-o, --format=NAMES": "fields as those of sacct; -e, --helpformat: all",
-        **_TABLE,
-    },
-    "scontrol": {
-        "show job [ID]": "all about a job, or of the queue; -o: each in a line; --json, --yaml",
-        "show hostnames [LIST]": "the machines of a list, else that of the job",
-        "show node": "the machine; partition, step, license, reservation; config: what programs"
-        " ask for of Slurm's settings",
-        "hold, release ID": "keep waiting jobs from starting, and no longer",
-        "suspend, resume ID": "freeze running jobs, and let them go on",
-        "requeue ID": "stop a running job and queue it again, with its id; requeuehold: held",
-        "update JobId=ID KEY=VALUE": "TimeLimit (+30: more), JobName, Partition, Priority, Nice,"
-        " NumCPUs, MinMemoryNode, Gres, Dependency, StartTime, Comment",
-        "write batch_script ID [FILE]": "the script of a job into a file, or - for the screen",
-        "ping, version": "is drfd there, and which Slurm's words these are",
-    },
-}
-
-
-def _help_of(name: str, text: str) -> str:
-    """Return the help of one of Slurm's commands; `text` says what it does."""
-    options = _OPTIONS[name]
-    width = max(map(len, options), default=0) + 2
-    usages = "\n   or: ".join(f"{name} {usage}" for usage in _USAGE[name].split("|"))
-    lines = [f"Usage: {usages}", "", f"{text[0].upper()}{text[1:]}.", ""]
-    for option, what in options.items():
-        lines.append(
-            fill(
-                what, _WIDTH, initial_indent=f"  {option:<{width}}",
-                subsequent_indent=" " * (width + 2), break_on_hyphens=False,
-            )
-        )  # fmt: skip
-    return "\n".join([*lines, "", *_more(name)])
-
-
-def _more(name: str) -> list[str]:
-    from drfd_cli.slurm import fields, lookup
-
-    if name in ("sbatch", "srun"):
-        dumb = ", ".join(
-            f"--{each}" for each in sorted(SUBMITTING[name].without_effect - {"exclusive"})
-        )
-        return [
-            _paragraph("Options stand on #SBATCH lines of a script, too." if name == "sbatch" else
-                       "It starts no MPI: mpirun -n $SLURM_NTASKS does."),
-            _paragraph(f"Without effect here, with a warning: {dumb}."),
-        ]  # fmt: skip
-    if name in ("squeue", "sinfo"):
-        is_queue = name == "squeue"
-        heads = ", ".join(
-            f"%{sign} {head}"
-            for sign, (head, _) in (fields.SIGNS if is_queue else lookup.NODE_SIGNS).items()
-            if len(sign) == 1
-        )
-        words = fields.WORDS if is_queue else lookup.NODE_WORDS
-        return [
-            _paragraph(f"Fields, with widths such as %.18i: {heads}."),
-            _paragraph(f"Names of -O, with widths such as NAME:.20: {', '.join(sorted(words))}."),
-        ]
-    if name == "sacct":
-        heads = ", ".join(head for head, _, _ in fields.NAMES.values())
-        return [_paragraph(f"Fields, with widths such as JobName%30: {heads}.")]
-    if name == "scancel":
-        return [_paragraph("With ids, the other options choose among these jobs.")]
-    return [_paragraph("For everything else, drf --help lists drf's own commands.")]
-
-
-def _paragraph(text: str) -> str:
-    return fill(text, _WIDTH, break_on_hyphens=False)
