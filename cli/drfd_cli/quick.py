@@ -277,7 +277,7 @@ def warnings_to_print(fields: Mapping[str, Any], words: _Words) -> list[str] | N
     times = (texts[-1] for option, texts in words.options.items() if option.kind == "limit")
     found = [f"time: {each} is {int(each)} seconds ({each}m: minutes)" for each in times
              if each.isdecimal()]  # fmt: skip
-    found += warnings_about(fields, os.environ.keys())
+    found += warnings_about(fields)
     return found if all(text.isascii() and text.isprintable() for text in found) else None
 
 

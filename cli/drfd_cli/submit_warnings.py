@@ -7,15 +7,14 @@ Imports must stay few: `drf submit` loads this module.
 from __future__ import annotations
 
 import os
-from resource import RLIM_INFINITY, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_STACK, getrlimit
 
-from drfd.payload.environment import DEFAULT_PATH, is_secret, output_directory
+from drfd.payload.environment import DEFAULT_PATH, output_directory
 from drfd.payload.pack import usual_output
 from drfd.protocol.job_options import OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from drfd.protocol.job_options import Option
@@ -86,28 +85,8 @@ def _is_like(word: str, meant: str) -> bool:
     )
 
 
-#: Words that only a shell understands, and signs of a command line that was written for a shell.
-_SHELL_WORDS = frozenset(
-    (
-        *("alias", "cd", "conda", "eval", "exec", "exit", "export", "module", "pushd", "set"),
-        *("shopt", "source", "trap", "ulimit", "umask", "unset"),
-    )
-)
-#: Words of bash that other shells by the name of sh do not know.
-_BASH_WORDS = frozenset(("[[", "declare", "mapfile", "pushd", "readarray", "shopt", "source"))
-_SHELL_SIGNS = frozenset("|&;<>$*`(){}\n")
-#: Options of `ulimit` → the limit, the soft one of jobs, its line in /proc/PID/limits, the unit.
-_LIMITS = {
-    "s": (RLIMIT_STACK, 8 << 20, "Max stack size", 1024),
-    "c": (RLIMIT_CORE, 0, "Max core file size", 1024),
-    "n": (RLIMIT_NOFILE, 1024, "Max open files", 1),
-}
 #: Most variables that are named.
 _NAMED = 6
-#: Least likeness of a name that is proposed, as in `difflib`.
-_LIKENESS = 0.75
-#: Most names of files that are looked at for a command.
-_CANDIDATES = 5
 #: Options of `drf submit` that a script hardly has by the same name and with the same value.
 _LONG_OPTIONS = frozenset(
     ("--preset", *(each.flag for each in OPTIONS if each.metavar and not each.is_common))
@@ -131,25 +110,22 @@ _SHORT_OPTIONS = {
 }
 
 
-def warnings_about(request: Mapping[str, Any], given: Collection[str]) -> list[str]:
+def warnings_about(request: Mapping[str, Any]) -> list[str]:
     """Return a line for each thing that may keep the job of this request from running as its
-    submitter means it. `given` are the names of the submitter's variables."""
+    submitter means it."""
     argv, env, cwd = request["argv"], request["env"], request["cwd"]
-    found: list[str | None] = []
     path, script = env.get("PATH", DEFAULT_PATH), request.get("script")
     if script is None:
-        found.append(_about_command(argv, path, cwd) or _about_line(argv, path, cwd))
+        found = [_about_command(argv, path, cwd)]
     else:
-        found.append(_about_interpreter(script, path, cwd))
-        found += [about_other_directives(script), _about_other_variables(script, env)]
-        found.append(_about_option_lines(script))
+        found = [
+            _about_interpreter(script, path, cwd),
+            about_other_directives(script),
+            _about_other_variables(script, env),
+            _about_option_lines(script),
+        ]
     if request.get("attach") is None:
-        found += output_warnings(request)
-        found += _about_one_file(request)
-        found.append(_about_directory(request))
-    found.append(_about_name(request.get("name")))
-    found.append(_about_secrets(given, env))
-    found.append(_about_limits())
+        found += [*output_warnings(request), _about_directory(request)]
     return [text for text in found if text is not None]
 
 
@@ -169,82 +145,12 @@ def _about_directory(request: Mapping[str, Any]) -> str | None:
     return f"output goes to {place}: anybody may make files in {cwd}; -o FILE names another place"
 
 
-def _about_one_file(request: Mapping[str, Any]) -> list[str]:
-    """Return a line for each file to which all tasks of an array write."""
-    return [
-        f"all tasks write to {path}; {option} with %a in it tells them apart"
-        for option, path in _outputs(request)
-        if request.get("array") is not None and option and path != "/dev/null"
-        if {"%a", "%j"}.isdisjoint(_signs(path))
-    ]
-
-
-def _signs(pattern: str) -> set[str]:
-    """Return the %-signs of an output pattern, without their widths."""
-    rests = (text.lstrip("0123456789") for text in pattern.replace("%%", "").split("%")[1:])
-    return {f"%{rest[:1]}" for rest in rests}
-
-
-def _about_limits() -> str | None:
-    """Return a line about soft limits that this process has raised, which a job does not have, or
-    None if there are none. What the machine's first process has was raised for everybody."""
-    raised = {
-        option: soft
-        for option, (limit, usual, _, _) in _LIMITS.items()
-        if (soft := _order(getrlimit(limit)[0])) > usual
-    }
-    if not raised:
-        return None
-    try:
-        with open("/proc/1/limits") as file:
-            lines = file.read()
-    except OSError:
-        return None
-    words = []
-    for option, soft in raised.items():
-        _, _, title, unit = _LIMITS[option]
-        first = lines.partition(title)[2].split(maxsplit=1)[:1]
-        if first != ["unlimited"] and soft > int("".join(first) or 0):
-            value = "unlimited" if soft == _UNLIMITED else soft // unit
-            words.append(f"ulimit -{option} {value}")
-    if not words:
-        return None
-    return f"the job does not have your raised limits; its script can set them: {'; '.join(words)}"
-
-
-#: Above every limit.
-_UNLIMITED = 1 << 64
-
-
-def _order(limit: int) -> int:
-    return _UNLIMITED if limit == RLIM_INFINITY else limit
-
-
 def _outputs(request: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return option and pattern of each output file. The option is "" if none was given."""
     usual = f"{usual_output(is_array=request.get('array') is not None)}.out"
     stdout, stderr = request.get("stdout"), request["stderr"]
     found = [("-o", stdout) if stdout else ("", usual)]
     return found if stderr == found[0][1] else [*found, ("-e", stderr)]
-
-
-def _about_secrets(given: Collection[str], kept: Collection[str]) -> str | None:
-    """Return a line about the variables that the job does not get because they look like secrets,
-    or None if there are none."""
-    names = sorted(name for name in given if name not in kept and is_secret(name))
-    if not names:
-        return None
-    more = len(names) - _NAMED
-    named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    keeps = "keeps it" if len(names) == 1 else "keeps that one"
-    return f"left out {named}, which may be secret; --export {names[0]} {keeps}"
-
-
-def _about_name(name: str | None) -> str | None:
-    """Return a line about a name that was meant as a number of tasks, as it is elsewhere."""
-    if name is None or not name.isdecimal():
-        return None
-    return f"-n {name} is the job's name; for {name} cores: -c {name}; for {name} tasks: --array"
 
 
 def about_other_directives(script: str) -> str | None:
@@ -263,13 +169,6 @@ def about_other_directives(script: str) -> str | None:
                 f"its {mark} lines have no effect here; options stand in #DRF or #SBATCH lines, "
                 "or before the script"
             )
-    words = {line.partition("=")[0].strip().lower() for line in lines if "=" in line}
-    queues = any(line.split(None, 1)[:1] in (["queue"], ["Queue"]) for line in lines)
-    if not script.startswith("#!") and "executable" in words and queues:
-        return (
-            "it looks like a submit description of HTCondor, which is not read: submit the "
-            "program itself, with --array for many"
-        )
     return None
 
 
@@ -371,43 +270,10 @@ def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
         if os.path.exists(file):
             way = f"chmod +x {_typed(name)}, or write its interpreter before it"
             return f"{name} is not executable; {way}"
-        if _is_out_of_reach(file):
-            return f"{name}: you may not enter a directory of that path, so it cannot be run"
-        return _about_one_word(argv) or f"there is no file {name}, which the job is to run"
+        return f"there is no file {name}, which the job is to run"
     if name and _is_in(path, name, cwd):
         return None
-    if name.partition("=")[0].isidentifier() and "=" in name and len(argv) > 1:
-        return f"{name} sets a variable only in a shell: -- env {_typed(*argv)}"
-    if name in _SHELL_WORDS:
-        line = _typed(_typed(*argv))
-        return f"{name} is a word of the shell, not a command: -- bash -c {line}"
-    hint = _hint(path, name, cwd)
-    return _about_one_word(argv) or f"there is no command {name} in the job's PATH{hint}"
-
-
-def _about_line(argv: Sequence[str], path: str, cwd: str) -> str | None:
-    """Return a line about a word of bash in a line for sh, or None if there is none, or if sh is
-    bash here."""
-    name = argv[0].rpartition("/")[2]
-    if name not in ("sh", "dash"):
-        return None
-    from drfd.client.shell_lines import commands, line_in
-
-    line = line_in(argv)
-    if line is None:
-        return None
-    found = [
-        word
-        for words in commands(line)
-        for at, word in enumerate(words)
-        if (word in _BASH_WORDS if at == 0 else word == "pipefail" and words[0] == "set")
-    ]
-    file = argv[0] if "/" in argv[0] else _place(path, name, cwd)
-    real = os.path.basename(os.path.realpath(file))
-    if not found or real == "bash":
-        return None
-    shell = name if real == name else f"{name}, which is {real} here,"
-    return f"{found[0]} is a word of bash, and {shell} may not know it: -- bash -c 'LINE'"
+    return f"there is no command {name} in the job's PATH"
 
 
 def _about_interpreter(script: str, path: str, cwd: str) -> str | None:
@@ -424,30 +290,7 @@ def _about_interpreter(script: str, path: str, cwd: str) -> str | None:
     name = next((word for word in words[1:] if word[0] != "-" and "=" not in word), None)
     if name is None or "/" in name or _is_in(path, name, cwd):
         return None
-    hint = _hint(path, name, cwd)
-    return f"there is no command {name}, which the script's first line names, in the PATH{hint}"
-
-
-def _about_one_word(argv: Sequence[str]) -> str | None:
-    name = argv[0]
-    if len(argv) > 1 or len(name.split()) < 2:
-        return None
-    if _SHELL_SIGNS.isdisjoint(name):
-        way = f"leave out the quotes: -- {_typed(*name.split())}"
-    else:
-        way = "no shell reads it; write -- sh -c before it"
-    return f"'{name}' is one word, and there is no command of that name; {way}"
-
-
-def _is_out_of_reach(file: str) -> bool:
-    """Return whether the file may be there, behind a directory that this user may not enter."""
-    try:
-        os.stat(file)
-    except PermissionError:
-        return True
-    except OSError:
-        pass
-    return False
+    return f"there is no command {name}, which the script's first line names, in the PATH"
 
 
 def _typed(*words: str) -> str:
@@ -459,31 +302,10 @@ def _typed(*words: str) -> str:
 
 
 def _is_in(path: str, name: str, cwd: str) -> bool:
-    return bool(_place(path, name, cwd))
-
-
-def _place(path: str, name: str, cwd: str) -> str:
-    """Return the file of a command, or "" if it is not in the path."""
-    for directory in path.split(":"):
-        file = os.path.join(cwd, directory, name)
-        if os.access(file, os.X_OK) and not os.path.isdir(file):
-            return file
-    return ""
-
-
-def _hint(path: str, name: str, cwd: str) -> str:
-    """Return the end of a sentence that proposes the command with the most similar name."""
-    # Imported here: it is slow to load and seldom needed.
-    from difflib import get_close_matches
-
-    known: set[str] = set()
-    for directory in path.split(":"):
-        try:
-            known.update(os.listdir(os.path.join(cwd, directory)))
-        except OSError:
-            continue
-    near = get_close_matches(name, sorted(known), _CANDIDATES, _LIKENESS)
-    return next((f"; did you mean {each}?" for each in near if _is_in(path, each, cwd)), "")
+    return any(
+        os.access(file, os.X_OK) and not os.path.isdir(file)
+        for file in (os.path.join(cwd, directory, name) for directory in path.split(":"))
+    )
 
 
 def _about_output(option: str, pattern: str, cwd: str) -> str | None:

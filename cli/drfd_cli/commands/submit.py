@@ -342,7 +342,7 @@ def can_be(option: Option, text: str) -> bool:
 
 def warn(request: Mapping[str, Any]) -> None:
     """Print what may keep the job of this request from running as its submitter means it."""
-    warnings = warnings_about(request, os.environ.keys())
+    warnings = warnings_about(request)
     if request.get("script") is not None:
         is_slurms = click.get_current_context().info_name == "sbatch"
         called = "sbatch" if is_slurms else "drf submit"
