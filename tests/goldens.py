@@ -399,7 +399,6 @@ ASKED: list[tuple[str, Message]] = [
     ("show", {"id": 4711}),
     ("end_stray", {"id": 4711, "attempt": 1}),
     ("exec", {"id": 3, "attempt": 0, "pid": 9, "start_ticks": 8, "proof": "0" * 64}),
-    ("waiting", {"text": "nobody is called so", "below": "root.A", "user": "root"}),
     ("ledger", {"since_s": 5.5, "until_s": 4_000_000_000.0, "user": "nobody"}),
     ("ledger_check", {}),
     ("shutdown", {"kill_jobs": False}),

@@ -1082,14 +1082,6 @@ class SnapshotRow(ProgressView):
     now: NowView | None
 
 
-class WaitingReply(TypedDict):
-    """The first waiting jobs that pass a filter, in the order of their expected start."""
-
-    rows: list[SnapshotRow]
-    #: The number of all of them.
-    total: int
-
-
 class SnapshotNode(NodeView):
     #: What the jobs of the node use at present.
     used: SumView

@@ -231,16 +231,6 @@ class SnapshotsRequest(_Request, tag="snapshots", frozen=True):
     every_s: Annotated[float, Meta(ge=1, le=3600)] = 1.0
 
 
-class WaitingRequest(_Request, tag="waiting", frozen=True):
-    """Ask for the first waiting jobs that pass every filter, as rows of a snapshot."""
-
-    #: In the label, name, user, pool, state or code of the reason, in letters of either case.
-    text: Annotated[str, Meta(max_length=limits.NAME_LENGTH)] = ""
-    #: A node of the fair-share tree, such as `root.lab`.
-    below: Text = ""
-    user: Name | None = None
-
-
 class UsageRequest(_Request, tag="usage", frozen=True):
     """Ask for the use over time of a job, or of a user's jobs together. Exactly one is given."""
 

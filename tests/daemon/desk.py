@@ -38,7 +38,7 @@ REPLIES: dict[str, Any] = {
     "shares": replies.SharesReply, "doctor": replies.DoctorReply,
     "end_stray": replies.EndStrayReply, "exec": replies.ExecReply, "usage": replies.UsageReply,
     "submission": replies.SubmissionReply, "recent": replies.RecentReply,
-    "waiting": replies.WaitingReply, "ledger": replies.LedgerReply,
+    "ledger": replies.LedgerReply,
     "ledger_check": replies.LedgerCheckReply,
 }  # fmt: skip
 #: A reply as JSON.

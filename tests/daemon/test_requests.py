@@ -1033,7 +1033,6 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, n
         "why": one, "submission": one, "recent": {}, "history": {"limit": 1000},
         "report": {"by": "job"}, "wait": {"ids": [*range(1, 20_001)], "timeout_s": 0.0},
         "events": {"standing": True, "select": {"everything": True}}, "snapshots": {},
-        "waiting": {},
         "usage": {"user": "alice"}, "ledger": {}, "ledger_check": {}, "shares": {}, "nodes": {},
         "doctor": {}, "metrics": {}, "reload": {}, "drain": {"on": True},
         "submit": {"argv": ["true"], "cwd": "/", "array": "0-19999"},
@@ -1269,7 +1268,7 @@ LOOKS = [
     *(kind(v=1) for kind in (
         msg.HelloRequest, msg.StatusRequest, msg.HistoryRequest, msg.RecentRequest,
         msg.ReportRequest, msg.EventsRequest, msg.SharesRequest, msg.NodesRequest,
-        msg.DoctorRequest, msg.MetricsRequest, msg.WaitingRequest, msg.LedgerRequest,
+        msg.DoctorRequest, msg.MetricsRequest, msg.LedgerRequest,
         msg.LedgerCheckRequest,
         msg.SnapshotsRequest,
     )),

@@ -40,19 +40,15 @@ from drfd_cli.top.feed import (
     fetch_shortfalls,
     find_output,
     request_action,
-    search_waiting,
 )
 from drfd_cli.top.history import History
 from drfd_cli.top.keys import Act, KeyDecoder, Page
 from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.panels import in_words
 from drfd_cli.top.state import (
-    FoundRows,
     Look,
     State,
     UserAction,
-    answer_to,
-    must_search,
     press,
     shown,
     viewer_of,
@@ -138,9 +134,6 @@ _ESCAPE_S = 0.1
 _INPUT_S = 1.2
 #: Seconds between two requests for the page of a job, as often as the daemon measures use.
 _JOB_S = 1.8
-#: Seconds between two searches of all waiting jobs, and the least ratio of them to the time that
-#: such a search takes.
-_WAITING_S, _TIMES = 2.0, 20.0
 #: Seconds between two requests for what was missing of the promises.
 _SHORTFALLS_S = 900.0
 #: Seconds after which a message about the last action goes away, if no key was pressed.
@@ -172,10 +165,6 @@ class App:
         self._shortfalls: dict[str, int] = {}
         self._shortfalls_s = -math.inf
         self._asked_s = 0.0
-        #: The answer to the last search of all waiting jobs; whether another one is on its way, and
-        #: from when on one may be made.
-        self._found: FoundRows | None = None
-        self._is_seeking, self._seek_s = False, 0.0
         #: The message on the screen, and since when (monotonic seconds).
         self._message, self._message_s = "", 0.0
         self._is_continued = self._is_stopped = False
@@ -234,7 +223,7 @@ class App:
         # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
         return Scene(
-            news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._history,
+            news.snapshot, self._state, now_s, self._detail, trouble, self._history,
             self._shortfalls,
         )  # fmt: skip
 
@@ -242,7 +231,7 @@ class App:
         """Handle a key. Returns False if it quits."""
         before, snapshot = self._state, self._feed.news.snapshot
         size = Size(*self._screen.size())
-        listed = shown(snapshot, before, self._found)
+        listed = shown(snapshot, before)
         self._state, action = press(
             before, key, listed, max(1, size.rows // 3), viewer_of(snapshot)
         )
@@ -263,7 +252,6 @@ class App:
                 self._detail = None
             if self._state.page is Page.JOB:
                 self._ask_about_job()
-        self._seek()
         return True
 
     def _page(self, output: FoundOutput) -> None:
@@ -300,26 +288,6 @@ class App:
                 lambda connection: fetch_detail(connection, row, errors=errors, last=last)
             )
 
-    def _seek(self) -> None:
-        """Search all waiting jobs, if that is needed and was not done lately."""
-        snapshot, row_filter = self._feed.news.snapshot, self._state.row_filter
-        if not must_search(snapshot, self._state):
-            self._found = None
-            return
-        is_new = answer_to(self._state, self._found) is None
-        if self._is_seeking or (not is_new and time.monotonic() < self._seek_s):
-            return
-        self._is_seeking, user = True, snapshot["user"]
-        begin_s = time.monotonic()
-
-        def ask(connection: Connection) -> FoundRows:
-            found = search_waiting(connection, row_filter, user)
-            now_s = time.monotonic()
-            self._seek_s = now_s + max(_WAITING_S, _TIMES * (now_s - begin_s))
-            return found
-
-        self._asker.ask(ask)
-
     def _take_answers(self) -> None:
         for answer in self._slow_asker.answers():
             if isinstance(answer, Exception):
@@ -335,17 +303,13 @@ class App:
                         self._detail = detail
                 case FoundOutput():
                     self._page(answer)
-                case FoundRows():
-                    self._is_seeking, self._found = False, answer
                 case DrfdError():
-                    self._is_seeking = False
                     self._tell(ActionResult(clean(str(answer), 400), is_bad=True))
                 case Exception():
                     raise answer
         is_old = time.monotonic() - self._asked_s > _JOB_S
         if self._state.page is Page.JOB and is_old and not self._asker.open_count:
             self._ask_about_job()
-        self._seek()
 
     def _tell(self, told: ActionResult) -> None:
         self._state = replace(self._state, message=told.text, is_bad=told.is_bad)

@@ -25,9 +25,8 @@ from drfd.core.model.job import leaf_name
 from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.log import output_of, tail_of
 from drfd_cli.commands.retry import read_changes, submit_again
-from drfd_cli.output import clean
 from drfd_cli.top.keys import Act
-from drfd_cli.top.state import FoundRows, Look, RowFilter
+from drfd_cli.top.state import Look
 from drfd_cli.top.view import Detail
 
 if TYPE_CHECKING:
@@ -78,18 +77,6 @@ def fetch_detail(
         if not problem:
             lines, problem = tail_of(path, _TAIL_BYTES, _TAIL_LINES)
     return label, errors, Detail(show, why, usage, why_s, tuple(lines), path, problem, errors)
-
-
-def search_waiting(connection: Connection, row_filter: RowFilter, user: str) -> FoundRows:
-    """Search all waiting jobs. `user` is the caller's name."""
-    own = user if row_filter.only_mine else None
-    try:
-        reply = connection.request(
-            "waiting", text=row_filter.text, below=row_filter.below, user=own
-        )
-    except Refused as error:
-        return FoundRows(row_filter, problem=clean(str(error), 400))
-    return FoundRows(row_filter, reply["rows"], reply["total"])
 
 
 def fetch_shortfalls(connection: Connection) -> dict[str, int]:

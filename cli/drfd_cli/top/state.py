@@ -53,18 +53,6 @@ class RowFilter:
         return not (self.text or self.below or self.only_mine)
 
 
-@dataclass(frozen=True)
-class FoundRows:
-    """The daemon's answer to a search of all waiting jobs: the first rows, and the number of all
-    that pass the filter."""
-
-    row_filter: RowFilter
-    rows: list[SnapshotRow] = field(default_factory=list)
-    total: int = 0
-    #: Why the daemon did not answer; then there are no rows.
-    problem: str = ""
-
-
 #: The rows of each panel: `TreeRow` for the tree, `SnapshotRow` for the others.
 Lists = dict[TopPanel, list[Any]]
 _PANELS = tuple(TopPanel)
@@ -130,35 +118,19 @@ class State:
 # -- the rows of the panels ----------------------------------------------------------------------
 
 
-def must_search(snapshot: SnapshotView, state: State) -> bool:
-    """Return whether the daemon must be asked which waiting jobs pass the filter, because the
-    snapshot does not have all of them."""
-    return bool(snapshot["pending_more"]) and not state.row_filter.is_empty()
-
-
-def answer_to(state: State, found: FoundRows | None) -> FoundRows | None:
-    """Return the latest answer of the daemon if it is one to the present filter, or None."""
-    return found if found is not None and found.row_filter == state.row_filter else None
-
-
-def shown(snapshot: SnapshotView, state: State, found: FoundRows | None = None) -> Lists:
-    """Return the rows of each panel. The tree is never filtered. `found` is the latest answer to a
-    search of all waiting jobs."""
+def shown(snapshot: SnapshotView, state: State) -> Lists:
+    """Return the rows of each panel. The tree is never filtered."""
     row_filter, waiting = state.row_filter, snapshot["pending"]
-    answer = answer_to(state, found) if must_search(snapshot, state) else None
-    # The daemon's rows pass the filter, also those that do not show the text.
-    is_found = answer is not None and not answer.problem
-    if answer is not None and is_found:
-        waiting = answer.rows
-    elif row_filter.only_mine:
+    if row_filter.only_mine:
         # `pending` is cut; `mine` has the user's own jobs behind the cut.
         waiting = [*waiting, *snapshot["mine"]]
     lists: Lists = {TopPanel.TREE: _tree(snapshot["nodes"], state)}
-    for panel, rows, are_chosen in (
-        (TopPanel.RUNNING, snapshot["running"], False), (TopPanel.WAITING, waiting, is_found),
-        (TopPanel.ENDED, snapshot["ended"], False),
-    ):  # fmt: skip
-        if not row_filter.is_empty() and not are_chosen:
+    for panel, rows in (
+        (TopPanel.RUNNING, snapshot["running"]),
+        (TopPanel.WAITING, waiting),
+        (TopPanel.ENDED, snapshot["ended"]),
+    ):
+        if not row_filter.is_empty():
             rows = [row for row in rows if _is_chosen(row, row_filter, snapshot["user"])]
         lists[panel] = _sorted(rows, panel, state)
     lists[TopPanel.ENDED] = _gathered(lists[TopPanel.ENDED])
@@ -319,7 +291,7 @@ _ALWAYS = {
     "ctrl-c": UserAction.QUIT, "ctrl-l": UserAction.REDRAW, "ctrl-z": UserAction.SUSPEND,
 }  # fmt: skip
 _STEPS = {"down": 1, "j": 1, "up": -1, "k": -1}
-#: Most characters of a search text.
+#: Most characters of the filter's text.
 _MOST_TEXT = 60
 #: A scroll position beyond the end of any page.
 _END = 1 << 40

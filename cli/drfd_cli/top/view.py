@@ -44,15 +44,12 @@ from drfd_cli.top.panels import (
     waiting_table,
 )
 from drfd_cli.top.state import (
-    FoundRows,
     Lists,
     State,
     TopPanel,
-    answer_to,
     cursor,
     mark_of,
     marked_rows,
-    must_search,
     selected,
     shown,
     targets,
@@ -125,15 +122,13 @@ class Scene:
     now_s: float
     detail: Detail | None = None
     trouble: str = ""
-    #: The latest answer to a search of all waiting jobs.
-    found: FoundRows | None = None
     #: What the snapshots so far have shown, or None for a single screen.
     history: History | None = None
     #: Leaf path → what the user lacked of its promise in the last seven days, if that is known.
     shortfalls: Mapping[str, int] = field(default_factory=dict)
 
     def lists(self) -> Lists:
-        return shown(self.snapshot, self.state, self.found)
+        return shown(self.snapshot, self.state)
 
 
 def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
@@ -268,13 +263,15 @@ def _tables(
     held = f", {counts['HELD']:,} held" if counts.get("HELD") else ""
     suspended = counts.get("SUSPENDED", 0)
     paused = f", {suspended:,} suspended" if suspended else ""
-    searched, more = _search_words(scene, len(rows[TopPanel.WAITING]))
     is_filtered = not state.row_filter.is_empty()
+    more = ""
+    # All of the user's own rows are there.
+    if snapshot["pending_more"] and not state.row_filter.only_mine:
+        more = f"… and {snapshot['pending_more']:,} more rows"
+        more += ", which are not searched" if is_filtered else ""
 
     def title(panel: TopPanel, words: str) -> str:
         found = f" ({len(rows[panel]):,} shown)" if is_filtered else ""
-        if panel is TopPanel.WAITING and searched:
-            found = searched
         by = f" by {state.order(panel)}" if state.sorted_by.get(panel) else ""
         return words + found + by + ", reversed" * (panel in state.backwards)
 
@@ -301,23 +298,10 @@ def _tables(
     )  # fmt: skip
     if is_filtered:
         # The tree is never filtered.
-        others = [replace(table, nothing="none of these") for table in others]
+        others = [
+            replace(table, nothing=f"none of these {table.more}".rstrip()) for table in others
+        ]
     return dict(zip(TopPanel, (tree, *others), strict=True))
-
-
-def _search_words(scene: Scene, count: int) -> tuple[str, str]:
-    """Return what the title of the waiting jobs says of a search, of which `count` rows are listed,
-    and the line below the last row; empty where there is nothing to say."""
-    more = scene.snapshot["pending_more"]
-    if not must_search(scene.snapshot, scene.state):
-        return "", f"… and {more:,} more rows" if more else ""
-    answer = answer_to(scene.state, scene.found)
-    if answer is None:
-        return f" ({count:,} shown, searching all …)", f"… searching {more:,} more rows"
-    if answer.problem:
-        return "", f"… and {more:,} more rows; {answer.problem}"
-    left = answer.total - count
-    return "", f"… and {left:,} more rows" if left > 0 else ""
 
 
 def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:

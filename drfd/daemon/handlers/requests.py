@@ -65,7 +65,7 @@ from drfd.daemon.launcher_link.link import Link, Links, launcher_away
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.follow import WaitHandler
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
-from drfd.daemon.lookup.rows import WaitingRows, find_recent
+from drfd.daemon.lookup.rows import find_recent
 from drfd.daemon.monitoring.gpu_use import unkept_text
 from drfd.daemon.monitoring.lender import CORES, ENTRENCHED, unlent_text
 from drfd.daemon.monitoring.meter import Curves, Meter
@@ -194,7 +194,6 @@ class Requests:
             self.trusted_s or now_s,
         )
         self.waits = WaitHandler(self.engine, self._lookup)
-        self._waiting_rows = WaitingRows(self.engine, self._lookup, start_of=self.starts.of)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas)
 
     @property
@@ -255,10 +254,6 @@ class Requests:
     @verb(msg.ReportRequest, lock=_LISTS)
     async def _report(self, _: st.Actor, request: msg.ReportRequest) -> replies.ReportReply:
         return await self.history.report(request)
-
-    @verb(msg.WaitingRequest, lock=_LISTS)
-    async def _waiting(self, _: st.Actor, request: msg.WaitingRequest) -> replies.WaitingReply:
-        return await self._waiting_rows.search(request)
 
     @verb(msg.WaitRequest, waits=True)
     async def _wait(self, actor: st.Actor, request: msg.WaitRequest) -> replies.WaitReply:

@@ -1,5 +1,5 @@
-"""Rows of jobs beyond those of `drf status`: what waits, in the order of the starts and by filter,
-and a user's latest jobs.
+"""Rows of jobs beyond those of `drf status`: what waits, in the order of the starts, and a user's
+latest jobs.
 
 The rows of what waits are those of snapshots and contain nothing that only the owner may see.
 """
@@ -9,32 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from heapq import merge, nsmallest
-from itertools import chain, islice
-from typing import get_args
+from heapq import merge
+from itertools import islice
 
-from drfd.common.errors import Refused
 from drfd.core.decisions.job_requests import owns
 from drfd.core.explain.forecast import Next, line, shut_out, upcoming
-from drfd.core.explain.waits import Code
 from drfd.core.model.job import WAITING_STATES, Actor, Job, JobState, Tasks, leaf_path
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import StartForecast
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
-from drfd.daemon.lookup.views import row_view, tasks_label, wait_view
+from drfd.daemon.lookup.views import row_view, wait_view
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_ended
 from drfd.protocol import replies
-from drfd.protocol.requests import RecentRequest, WaitingRequest
+from drfd.protocol.requests import RecentRequest
 
 MOST_PENDING = 300
 #: The most queue entries that are read for the order of rows, because the queues may not change
 #: meanwhile. An array of which single tasks have started has many entries and one row.
 _MOST_PIECES = 4 * MOST_PENDING
-#: Least characters of a text that is compared with the codes of reasons, which cost some work.
-_LEAST_CODE = 3
-_CODES = tuple(code.casefold() for code in get_args(Code))
 
 
 @dataclass
@@ -92,27 +86,6 @@ class WaitingRows:
             rows += [] if row is None else [self._view(row)]
             await yielding.maybe_yield()
         return rows
-
-    async def search(self, request: WaitingRequest) -> replies.WaitingReply:
-        """Return the first rows that pass the filter. All waiting jobs are searched, with pauses
-        for other requests."""
-        yielding = CooperativeYield()
-        self._reasons.clear()
-        found: dict[int, None] = {}
-        held: list[int] = []
-        passes = self._filter(request)
-        ledger = self.engine.ledger
-        for row_id in [*ledger.jobs, *ledger.arrays]:
-            row = self.find(row_id)
-            if row is not None and passes(row):
-                if job_of(row).state is JobState.HELD:
-                    held.append(row_id)
-                else:
-                    found[row_id] = None
-            await yielding.maybe_yield()
-        first = chain(self._by_start(found), nsmallest(MOST_PENDING, held))
-        rows = await self.waiting_rows(islice(first, MOST_PENDING))
-        return {"rows": rows, "total": len(found) + len(held)}
 
     def find(self, row_id: int) -> Row | None:
         """Return the job, or the array's tasks without a record, if it waits now, or None."""
@@ -195,44 +168,6 @@ class WaitingRows:
                     enter(row_id, waiting)
                 await yielding.maybe_yield()
         return [*found][: max(0, most)]
-
-    def _filter(self, request: WaitingRequest) -> Callable[[Row], bool]:
-        text = request.text.casefold()
-        below = f"{request.below}." if request.below else ""
-        is_code = len(text) >= _LEAST_CODE and any(text in code for code in _CODES)
-        try:
-            task_id = self.lookup.id_of(request.text) if "_" in request.text else None
-        except Refused:
-            task_id = None
-
-        def passes(row: Row) -> bool:
-            job = job_of(row)
-            spec = job.spec
-            if request.user is not None and spec.user != request.user:
-                return False
-            if below and not f"{spec.leaf}.".startswith(below):
-                return False
-            if not text:
-                return True
-            label = tasks_label(row) if isinstance(row, Tasks) else job.label
-            group = "" if spec.group is None else spec.group.name
-            words = "\n".join((label, spec.name, spec.user, spec.pool, group, job.shown_state))
-            if text in words.casefold():
-                return True
-            ids = row.ids if isinstance(row, Tasks) else ((row.id, row.id),)
-            if task_id is not None and any(first <= task_id <= last for first, last in ids):
-                return True
-            reason = self.lookup.reason(job) if is_code else None
-            return reason is not None and text in reason.code.casefold()
-
-        return passes
-
-    def _by_start(self, found: Collection[int]) -> Iterator[int]:
-        """Yield the ids of the first rows in the order of their start, and then of their ids."""
-        entries = islice(chain(self._in_turn(), shut_out(self.engine.ledger)), _MOST_PIECES)
-        ranked = self._rows(entries, _MOST_PIECES) if found else {}
-        yield from (each for each in ranked if each in found)
-        yield from nsmallest(MOST_PENDING, (each for each in found if each not in ranked))
 
 
 # -- the latest jobs of a user, and words that command lines may contain ---------------------------

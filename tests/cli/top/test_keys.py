@@ -9,13 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canned_snapshots import AT_S, ended, many, row, snapshot, three_jobs, waits
-from drfd.client.connection import Connection
-from drfd_cli.top.feed import search_waiting
 from drfd_cli.top.keys import Act, KeyDecoder, Page, Question, Viewer, refusal
 from drfd_cli.top.paint import Theme
 from drfd_cli.top.state import (
     ORDERS,
-    FoundRows,
     Look,
     RowFilter,
     State,
@@ -41,16 +38,14 @@ KEYS = [
 Wish = UserAction | Act | Look | None
 
 
-def wish_after(
-    state: State, *keys: str, of: dict[str, Any] | None = None, found: FoundRows | None = None,
-) -> tuple[State, Wish]:  # fmt: skip
+def wish_after(state: State, *keys: str, of: dict[str, Any] | None = None) -> tuple[State, Wish]:
     """The state after these keys, and what the last of them asks for: of root, who sees the three
     jobs, or of alice, who sees others."""
     wish: Wish = None
     viewer, of = (ROOT, three_jobs()) if of is None else (ALICE, of)
     for key in keys:
         assert wish is None, key
-        state, wish = press(state, key, shown(of, state, found), 5, viewer)
+        state, wish = press(state, key, shown(of, state), 5, viewer)
     return state, wish
 
 
@@ -359,59 +354,20 @@ FAR = snapshot(
 )  # fmt: skip
 
 
-def answer(state: State, ids: range) -> FoundRows:
-    rows = [waits(number, name=f"job{number}") for number in ids]
-    return FoundRows(state.row_filter, rows[:300], len(ids))
+def far_screen(state: State) -> str:
+    return "\n".join(lines_of(Scene(FAR, state, AT_S), Size(100, 24)))
 
 
-def far_screen(state: State, found: FoundRows | None) -> str:
-    return "\n".join(lines_of(Scene(FAR, state, AT_S, found=found), Size(100, 24)))
-
-
-def test_a_search_is_for_all_jobs_and_until_the_answer_no_job_is_denied():
-    state = after(WAITING, "/", *"job499", "enter", of=FAR)
-    assert labels(state, FAR) == []
-    assert "(0 shown, searching all …)" in far_screen(state, None)
-    found = answer(state, range(499, 500))
-    assert labels(state, FAR, found=found) == ["499"]
-    assert "WAITING 500 (1 shown)" in far_screen(state, found)
-    # An answer to an earlier text is none to this one.
-    earlier = after(state, "/", "backspace", of=FAR, found=found)
-    assert labels(earlier, FAR, found=found) == [
-        str(number) for number in range(300) if "job49" in f"job{number}"
-    ]
-
-
-def test_what_is_left_out_of_a_long_list_is_counted():
+def test_what_is_left_out_of_a_long_list_is_counted_and_not_denied():
     last = after(WAITING, "G", of=FAR)
     assert under_cursor(last, FAR) == "299"
-    assert "… and 200 more rows" in far_screen(last, None)
-    state = after(WAITING, "/", *"job", "enter", of=FAR)
-    found = answer(state, range(500))
-    last = after(state, "G", of=FAR, found=found)
-    assert "(300 shown)" in far_screen(last, found)
-    assert "… and 200 more rows" in far_screen(last, found)
-    assert labels(after(state, "S", of=FAR, found=found), FAR, found=found)[0] == "299"
-
-
-def test_the_daemon_is_asked_for_what_the_screen_is_to_show(daemon, refuse):
-    reply = {"rows": [waits(7)], "total": 5}
-    daemon.replies = {"waiting": [reply, refuse(text="too many requests")]}
-    row_filter = RowFilter("fit", "root.lab", only_mine=True)
-    connection = Connection(daemon.path)
-    assert search_waiting(connection, row_filter, "alice") == FoundRows(
-        row_filter, reply["rows"], 5
-    )
-    assert daemon.requests == [
-        {"op": "waiting", "text": "fit", "below": "root.lab", "user": "alice"}
-    ]
-    # One that refuses is no reason to say that there are none.
-    state = after(WAITING, "/", *"job2", "enter", of=FAR)
-    found = search_waiting(connection, state.row_filter, "alice")
-    connection.close()
-    assert len(labels(state, FAR, found=found)) == 111
-    last = after(state, "G", of=FAR, found=found)
-    assert "… and 200 more rows; too many requests" in far_screen(last, found)
+    assert "… and 200 more rows" in far_screen(last)
+    state = after(WAITING, "/", *"job499", "enter", of=FAR)
+    assert labels(state, FAR) == []
+    assert "WAITING 500 (0 shown)" in far_screen(state)
+    assert "… and 200 more rows, which are not searched" in far_screen(state)
+    own = after(state, "u", of={**FAR, "mine": [waits(499, name="job499")]})
+    assert labels(own, {**FAR, "mine": [waits(499, name="job499")]}) == ["499"]
 
 
 # -- the bytes of a terminal -------------------------------------------------------------------
