@@ -30,10 +30,6 @@ def main() -> None:
                 from drfd_cli import quick
 
                 quick.run(sys.argv[2:])
-            case ["srun"] if "DRF_JOB_ID" in os.environ:
-                from drfd_cli.slurm import step_queue
-
-                step_queue.stand_in_line(sys.argv[2:], os.environ)
     except KeyboardInterrupt:
         sys.exit(130)
     from drfd_cli.main import main as whole

@@ -856,7 +856,7 @@ def test_srun_goes_into_the_job_that_is_named(drf, daemon, found, job, monkeypat
     monkeypatch.setattr("drfd_cli.commands.exec._first_process", lambda *job: os.getpid())
     monkeypatch.setattr("drfd_cli.commands.exec._become_like", lambda pid: {})
     monkeypatch.setattr(os, "execvpe", execute)
-    step = [found, "srun", "--overlap", "-n", "2", "--", "hostname"]
+    step = [found, "srun", "-n", "2", "--", "hostname"]
     for words, command in (([], ["hostname"]), (["-n", "2"], step)):
         drf("srun", "--jobid=42", "--overlap", *words, "hostname")
         assert run.pop() == command

@@ -23,7 +23,6 @@ from drfd.linux import syscalls
 from drfd.payload.signature import exec_digest, proof_of
 from drfd_cli import output, which_job
 from drfd_cli.options import GroupedHelp, connect, job_id
-from drfd_cli.slurm.step_queue import started_at
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
@@ -106,7 +105,7 @@ def _start_again_below_manager() -> None:
 def _move_into(client: Connection, job: JobView) -> None:
     """Have this process moved into the job's cgroup. Raises the daemon's refusal."""
     job_id, attempt, submitted_us = job["id"], job["attempt"], round(job["submitted_at"] * 1e6)
-    pid, start_ticks = os.getpid(), started_at(os.getpid())
+    pid, start_ticks = os.getpid(), _start_ticks(os.getpid())
     if start_ticks is None:
         raise _refusal(job_id, "/proc cannot be read here")
     key, proof = client.fetch_key(), dict[str, str]()
@@ -115,6 +114,15 @@ def _move_into(client: Connection, job: JobView) -> None:
         digest = exec_digest(job_id, attempt, submitted_us, pid, start_ticks, boot_id)
         proof = {"proof": proof_of(key, digest)}
     client.request("exec", id=job_id, attempt=attempt, pid=pid, start_ticks=start_ticks, **proof)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return when the process started, in ticks since the boot, or None if it has ended."""
+    try:
+        words = _read(pid, "stat").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] in ("Z", "X") else int(words[19])
 
 
 def _first_process(job_id: int, attempt: int) -> int:
@@ -132,7 +140,7 @@ def _first_process(job_id: int, attempt: int) -> int:
             is_mine = os.stat(f"/proc/{pid}").st_uid == os.geteuid() and pid != os.getpid()
             is_outside = is_mine and _namespaces(pid) == here
             is_inside = is_outside and own[0] in _read(pid, "cgroup").splitlines()
-            if is_inside and (start_ticks := started_at(pid)) is not None:
+            if is_inside and (start_ticks := _start_ticks(pid)) is not None:
                 found.append((start_ticks, pid))
     if not found:
         raise _refusal(job_id, "it has no process of yours that can be read")

@@ -143,7 +143,7 @@ def srun(words: list[str]) -> int:
     if "DRF_JOB_ID" in os.environ:
         from drfd_cli.slurm import step
 
-        return step.run(options, command, lambda: [drf_path(), "srun", *words])
+        return step.run(options, command)
     made = translate(options, host_name(), "srun")
     if int(made.variables.get("SLURM_NTASKS", "1")) > 1 or {"label", "mpi"} & options.keys():
         # The tasks are started by another srun, within the job.
@@ -178,7 +178,7 @@ def _run_inside(job: str, options: Mapping[str, Given], command: list[str]) -> i
 
     made = translate({key: options[key] for key in _OF_STEP & options.keys()}, host_name())
     if "SLURM_NTASKS" in made.variables or "label" in options:
-        command = [drf_path(), "srun", "--overlap", *_words_of_step(options, made), "--", *command]
+        command = [drf_path(), "srun", *_words_of_step(options, made), "--", *command]
     with inside.command.make_context("srun", [job, "--", *command]) as context:
         return int(inside.command.invoke(context))
 

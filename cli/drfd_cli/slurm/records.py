@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import drfd
-from drfd_cli.slurm.step_queue import name_of_job
 
 #: The program that is the parent of a step of one task.
 _PARENT = Path(drfd.__file__).parent / "launcher/runner/starter/drfd-starter"
@@ -42,7 +41,7 @@ class Record:
         self._number = 0
         with suppress(OSError, KeyError):
             directory = _directory(env)
-            path = directory / name_of_job(env)
+            path = directory / f"{env['DRF_JOB_ID']}.{env.get('DRF_ATTEMPT', '1')}"
             if not path.exists():
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if os.getpid() % _TIDIES == 0:

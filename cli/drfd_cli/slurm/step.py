@@ -1,4 +1,4 @@
-"""Steps of a job: what `srun` within a job starts, once the job's other steps leave room for it."""
+"""Steps of a job: what `srun` within a job starts. They share what the job has."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from threading import Lock, Thread
 from typing import Any, NoReturn
 
-from drfd.client.words import parse_gres
 from drfd.common.errors import Refused
 from drfd.payload.environment import DEVICE_LISTS, SLOTS, may_set, thread_defaults
 from drfd.payload.unpack import filled
 from drfd_cli import output
-from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.grammar import SRUN, Given, Options
 from drfd_cli.slurm.records import Record
@@ -30,28 +27,20 @@ from drfd_cli.slurm.sbatch_options import (
     read_count,
     read_export,
     read_limit,
-    read_size,
-    translate,
 )
-from drfd_cli.slurm.step_queue import WITHIN, name_of_job
 
 #: Seconds that a step has for its end after its time limit.
 _GRACE_S = 30
 #: Options that a step honours; others are named in a warning.
 _KNOWN = frozenset(
     (
-        *("ntasks", "ntasks-per-node", "cpus-per-task", "mem", "mem-per-cpu", "label", "output"),
-        *("error", "input", "open-mode", "chdir", "time", "overlap", "exclusive", "exact", "jobid"),
-        *("gres", "gpus", "gpus-per-node", "gpus-per-task"),
+        *("ntasks", "ntasks-per-node", "cpus-per-task", "gpus-per-task", "label", "output"),
+        *("error", "input", "open-mode", "chdir", "time", "overlap", "jobid"),
         *("job-name", "pty", "unbuffered", "mpi", "quiet", "export"),
         # Of one machine they ask for nothing.
         *("parsable", "nodes", "ntasks-per-gpu", "mincpus"),
     )
 )
-
-
-#: Options that ask for countable resources.
-_COUNTED = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 
 
 _tasks = partial(read_count, limit=9999)
@@ -68,14 +57,9 @@ class Step:
     #: What srun itself starts: each task, or one mpirun that starts those of a program with MPI.
     processes: int = field(init=False)
     cores: int = field(init=False)
-    #: Mebibytes; 0 where none are asked for, or all of the job's, which steps share.
-    memory: int = field(init=False)
-    #: 0 for all of the job's, which steps share.
-    gpus: int = field(init=False)
     _name: str = field(init=False)
     #: None for no limit of its own.
     limit_s: int | None = field(init=False)
-    _uncounted: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         asked, env = Asked(self.options, "srun"), self.env
@@ -96,21 +80,7 @@ class Step:
         if self.tasks > 1 and mpi != "none" and (mpi or _is_mpi(self.command[0])):
             self.command = [_mpirun(self.command[0]), "-n", str(self.tasks), *self.command]
             self.processes = 1
-        memory, per_cpu = asked.get("mem", read_size), asked.get("mem-per-cpu", read_size)
-        self.memory = memory >> 20 if memory is not None else ((per_cpu or 0) >> 20) * self.cores
-        counts = self._counts()
-        self.gpus = counts.pop("gpu", 0)
-        self._uncounted = list(counts)
         self.limit_s = asked.get("time", read_limit) or None
-
-    def _counts(self) -> dict[str, int]:
-        """Return how many of each countable resource the step asks for."""
-        asked = {name: self.options[name] for name in _COUNTED if name in self.options}
-        if not asked and "SLURM_GPUS_PER_TASK" in self.env:
-            asked["gpus-per-task"] = Given(self.env["SLURM_GPUS_PER_TASK"])
-        words = translate({**asked, "ntasks": Given(str(self.tasks))}, host_name()).words
-        asked_for = [parse_gres(word) for option, word in pairwise(words) if option == "--gres"]
-        return {each.name: each.number or 0 for some in asked_for for each in some}
 
     def without_effect(self) -> list[str]:
         """Return the options that change nothing, as they are written."""
@@ -121,7 +91,6 @@ class Step:
             # Scripts send steps to the machines of the job, of which this is the only one.
             and (name, given.value) != ("nodelist", host_name())
         ]
-        written += [f"--gres={name}" for name in self._uncounted]
         return written + read_export(self._export())[2]
 
     def _export(self) -> str:
@@ -151,7 +120,7 @@ class Step:
             found |= {"SLURM_CPUS_PER_TASK": cpus, "OMP_NUM_THREADS": cpus}
         elif self.tasks > 1 or "ntasks" in self.options:
             found |= self._threads()
-        return found | {WITHIN: name_of_job(self.env)}
+        return found
 
     def recorded(self) -> dict[str, Any]:
         """Return what is on record of the step before it begins."""
@@ -213,17 +182,16 @@ def _mpirun(name: str) -> str:
     return found
 
 
-def run(options: Options, command: list[str], again: Callable[[], list[str]]) -> int:
-    """Run the tasks of a step within the job that calls srun, each a process of its own. `again`
-    returns the command that calls srun with the same words."""
+def run(options: Options, command: list[str]) -> int:
+    """Run the tasks of a step within the job that calls srun, each a process of its own."""
+    # The signals that warn a job of its time limit are left to the tasks: a program that is
+    # executed has them as ever.
+    for warning in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(warning, lambda *_: None)
     step = Step(options, command, os.environ)
-    within = {WITHIN: name_of_job(os.environ)}
-    if os.environ.get(WITHIN) != within[WITHIN]:
-        left = step.without_effect()
-        if left:
-            output.say(f"srun: without effect on a step: {', '.join(left)}")
-    waits = _must_wait(step)
-    step_queue.leave_line()
+    left = step.without_effect()
+    if left:
+        output.say(f"srun: without effect on a step: {', '.join(left)}")
     if step.processes == 1 and step.limit_s is None and "label" not in options:
         _go_to(options.get("chdir"))
         _check_program(step.command)
@@ -235,9 +203,7 @@ def run(options: Options, command: list[str], again: Callable[[], list[str]]) ->
         env = {**step.exported(), **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
         program = shutil.which(step.command[0], path=env.get("PATH")) or step.command[0]
         parent = Record(os.environ, **step.recorded()).parent(program)
-        _become([*waits, *parent, *step.command], env)
-    if waits:
-        _become([*waits, *again()], {**os.environ, **within})
+        _become([*parent, *step.command], env)
     _go_to(options.get("chdir"))
     return _run_tasks(step)
 
@@ -250,41 +216,6 @@ def _go_to(directory: Given | None) -> None:
             raise Refused(
                 "bad-value", f"srun: --chdir={directory.value}: {error.strerror}"
             ) from None
-
-
-def _must_wait(step: Step) -> list[str]:
-    """Take the step's part of what the job has. If other steps hold it, return the command that
-    waits for it, to which the step's own is to be added; else nothing."""
-    env = step.env
-    if "overlap" in step.options or env.get(WITHIN) == name_of_job(env):
-        return []
-    try:
-        has = (-int(-float(env["DRF_CORES"]) // 1), int(env["DRF_MEMORY"]) >> 20)
-    except (KeyError, ValueError):
-        # Nothing is known of the job's limits.
-        return []
-    asks = (step.cores, step.memory)
-    job = env.get("DRF_JOB_ID", "")
-    for axis, what in ((0, "cores"), (1, "MiB of memory")):
-        if asks[axis] > has[axis]:
-            output.say(f"srun: the step asks for {asks[axis]} {what}; job {job} has {has[axis]}")
-    names = list(filter(None, env.get("DRF_GRES_GPU", "").split(",")))
-    if step.gpus > len(names):
-        output.say(f"srun: the step asks for {step.gpus} GPUs; job {job} has {len(names)}")
-    try:
-        path = f"{step_queue.private_directory()}/{name_of_job(env)}"
-        gpus = step_queue.enter(path, asks, has, wait=False, gpus=step.gpus, of_gpus=names)
-        if gpus is not None:
-            os.environ.update(step_queue.variables_of(gpus, env))
-            return []
-    except (step_queue.NoPlace, OSError) as error:
-        output.say(f"srun: the steps of job {job} do not wait for each other: {error}")
-        return []
-    kinds = ["cores", *(["memory"] if step.memory else []), *(["GPUs"] if step.gpus else [])]
-    held = " or ".join(kinds)
-    output.say(f"srun: waiting for {held} of job {job} that other steps hold")
-    program = [sys.executable, "-I", "-S", step_queue.__file__]
-    return [*program, path, *map(str, (*asks, *has, step.gpus)), ",".join(names)]
 
 
 def _check_program(command: list[str]) -> None:
@@ -361,7 +292,6 @@ def _run_tasks(step: Step) -> int:
 
     # From before the first task on, which may be warned as soon as it runs.
     signal.signal(signal.SIGTERM, end)
-    step_queue.heed_no_warning()
     record = Record(os.environ, **step.recorded())
     record.begin()
     for number, (stdin, stdout, stderr) in enumerate(files):
