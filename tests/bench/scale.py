@@ -3,35 +3,23 @@
 queue   The queue is written into the journal, as many users' submissions would have left it, and
         found there by a daemon at its start: each job with a name and arguments of its own, each
         user with an environment and a directory. Memory is what /proc tells of the controller.
-past    Jobs that have ended, some users' always waiting beside others', written into the journal in
-        the same way: how soon a daemon answers with them, and what a report and the first `drf
-        ledger` of them cost. Both are computed by a program beside the daemon.
 watch   Jobs that sleep, and what it costs to watch them: processor time, and of each runner the
         memory that it shares with nobody, and its part of what it shares (PSS).
 """
 
 import os
-import random
 import statistics
 import subprocess
-import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from heapq import heappop, heappush
 from pathlib import Path
-
-import msgspec
 
 from drfd.common.errors import Unavailable
 from drfd.core.model import events as ev
-from drfd.core.model.job import JobSpec, Outcome, Usage, Words
+from drfd.core.model.job import JobSpec, Words
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.usage import Curve
-from drfd.daemon.children import ledger_report, usage_report
 from drfd.daemon.spawn import Places
-from drfd.journal.history import PastFilter
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import attempt_files
@@ -45,23 +33,15 @@ MENU = ((1, 2), (1, 4), (2, 2), (2, 8), (4, 8))
 _COMMIT = 2_000
 #: An environment of an ordinary length: about 4 KiB.
 ENV = {f"VARIABLE_{number}": f"/opt/software/{number}/" + "x" * 60 for number in range(40)}
-#: Of thirty points.
-CURVE = Curve(
-    attempt=1, start_ms=1, ends_ms=tuple(range(0, 600_000, 20_000)), spans_ms=(20_000,) * 30,
-    columns={"cores_milli": (900,) * 30, "memory_kib": (1 << 19,) * 30},
-)  # fmt: skip
-
 #: Room for 200 jobs, whatever the machine has.
 ROOMY = CONFIG.replace("cores = 9", "cores = 300").replace('"18G"', '"900G"')
 
 
 def main() -> None:
     parser = options_of("tests.bench.scale", __doc__)
-    parts = ("queue", "past", "watch")
+    parts = ("queue", "watch")
     parser.add_argument("--only", choices=parts, action="append", help="may be repeated")
-    parser.add_argument(
-        "--jobs", type=int, default=100_000, help="that wait, or have ended (100,000)"
-    )
+    parser.add_argument("--jobs", type=int, default=100_000, help="that wait (100,000)")
     parser.add_argument("--users", type=int, default=100, help="whose jobs they are (100)")
     parser.add_argument("--running", type=int, default=200, help="jobs that sleep (200)")
     parser.add_argument("--seconds", type=int, default=60, help="of watching these (60)")
@@ -73,19 +53,17 @@ def main() -> None:
             ("the same as one array for each user", arrays),
         ):
             queue(words, events(chosen.jobs, chosen.users))
-    if "past" in wanted:
-        past(chosen.jobs, chosen.users)
     if "watch" in wanted:
         watch(chosen.running, chosen.seconds)
 
 
-def submissions(jobs: int, users: int) -> Iterator[ev.JobEvent | ev.ArraySubmitted]:
+def submissions(jobs: int, users: int) -> Iterator[ev.Submitted | ev.ArraySubmitted]:
     for number in range(jobs):
         spec = spec_of(number % users, number)
         yield ev.Submitted(job_id=number + 1, at_s=time.time(), spec=spec, held=False)
 
 
-def arrays(jobs: int, users: int) -> Iterator[ev.JobEvent | ev.ArraySubmitted]:
+def arrays(jobs: int, users: int) -> Iterator[ev.Submitted | ev.ArraySubmitted]:
     each = jobs // users
     for user in range(users):
         spec = spec_of(user, user)
@@ -119,61 +97,21 @@ def spec_of(user: int, number: int) -> JobSpec:
     )
 
 
-def ended(jobs: int, users: int, until_s: float) -> Iterator[ev.JobEvent]:
-    """Jobs in the order of their submission on 300 cores; 20 of them always wait."""
-    chance = random.Random(1)
-    at_s, free, waiting = until_s - 8 * jobs, 300_000, deque[JobSpec]()
-    submitted = started = 0
-    #: (end, id) of the jobs that run.
-    running: list[tuple[float, int]] = []
-    specs: dict[int, JobSpec] = {}
-    while submitted < jobs or running:
-        while submitted < jobs and len(waiting) < 20:
-            spec = spec_of(chance.randrange(users), submitted)
-            submitted += 1
-            waiting.append(spec)
-            yield ev.Submitted(job_id=submitted, at_s=at_s, spec=spec)
-        while waiting and waiting[0].demand.cores_milli <= free:
-            started += 1
-            specs[started] = waiting.popleft()
-            free -= specs[started].demand.cores_milli
-            once = {"job_id": started, "attempt": 1}
-            yield ev.Admitted(**once, at_s=at_s)
-            yield ev.Launched(**once, at_s=at_s + 0.1, mono_s=at_s, cgroup=f"drfd/job-{started}-1")
-            heappush(running, (at_s + chance.uniform(60, 2_000), started))
-        at_s, job_id = heappop(running)
-        once = {"job_id": job_id, "attempt": 1}
-        yield ev.Exited(
-            **once, at_s=at_s, exit_code=0, signal=None, outcome=Outcome.COMPLETED, text="",
-            usage=Usage(
-                cores_milli=900, memory_bytes=1 << 29, memory_peak_bytes=1 << 30, cpu_s=500.0,
-                read_bytes=1 << 20, written_bytes=1 << 24, memory_working_bytes=1 << 29,
-                largest_process_bytes=1 << 28, quota_periods=1_000, throttled_periods=10,
-                throttled_us=5_000_000, limit_hits=0, oom_kills=0, processes_peak=4,
-            ),
-        )  # fmt: skip
-        yield ev.Cleaned(**once, at_s=at_s)
-        free += specs.pop(job_id).demand.cores_milli
-
-
-def write_journal(path: Path, events: Iterable[ev.JobEvent | ev.ArraySubmitted]) -> None:
+def write_journal(path: Path, events: Iterable[ev.Submitted | ev.ArraySubmitted]) -> None:
     journal = Journal(path)
     ledger = journal.load(Axes())
     for number, event in enumerate(events):
         stored = journal.store_command_lines(event)
         journal.append(stored, ledger.apply(stored), ledger.latest_array)
         job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
-        if isinstance(event, ev.Submitted | ev.ArraySubmitted):
-            journal.payloads.put(job_id, event.spec.uid, Payload(env=ENV, script=None))
-        elif isinstance(event, ev.Exited):
-            journal.put_curve(job_id, CURVE)
+        journal.payloads.put(job_id, event.spec.uid, Payload(env=ENV, script=None))
         if number % _COMMIT == 0:
             journal.commit()
     journal.commit()
     journal.close()
 
 
-def queue(words: str, events: Iterator[ev.JobEvent | ev.ArraySubmitted]) -> None:
+def queue(words: str, events: Iterator[ev.Submitted | ev.ArraySubmitted]) -> None:
     instance = Instance(ROOMY)
     try:
         instance.start().drf("drain")
@@ -197,53 +135,6 @@ def queue(words: str, events: Iterator[ev.JobEvent | ev.ArraySubmitted]) -> None
         # Nothing of it runs, and to cancel it all would take a while.
         instance.stop()
         instance.destroy()
-
-
-def past(jobs: int, users: int) -> None:
-    instance = Instance(ROOMY)
-    try:
-        instance.start().stop()
-        journal = Places(instance.state).journal
-        write_journal(journal, ended(jobs, users, time.time()))
-        print(f"{jobs:,} ended jobs of {users} users")
-        begin_s = time.perf_counter()
-        instance.launch()
-        wait_for("an answer", lambda: is_heard(instance), pause_s=0.005)
-        say("start to first answer", f"{time.perf_counter() - begin_s:.2f} s")
-        report = usage_report.UsageTask(
-            journal=str(journal), past=PastFilter(), by="name", limit=24, least=3,
-            largest_gpu=None, lends_cores=True,
-        )  # fmt: skip
-        ledger = ledger_report.LedgerTask(
-            journal=str(journal), now_ms=round(1000 * time.time()), forget_before_ms=None
-        )
-        for what, module, task in (
-            ("report", usage_report, report),
-            ("report by user", usage_report, msgspec.structs.replace(report, by="user")),
-            ("first ledger", ledger_report, ledger),
-            ("next ledger", ledger_report, ledger),
-        ):
-            run_s, peak_bytes = run(module.__name__, task)
-            say(what, f"{run_s:.2f} s, {peak_bytes / MIB:.0f} MiB")
-        say("controller (RSS)", f"{memory(instance, 'VmRSS') / MIB:.0f} MiB")
-    finally:
-        instance.stop()
-        instance.destroy()
-
-
-def run(module: str, task: msgspec.Struct) -> tuple[float, int]:
-    """Run the program of a child, and return for how long it ran and its peak memory."""
-    begin_s = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-I", "-m", module], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-    ) as child:
-        assert child.stdin is not None
-        child.stdin.write(msgspec.json.encode(task))
-        child.stdin.close()
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-    assert child.returncode == 0
-    return time.perf_counter() - begin_s, usage.ru_maxrss * 1024
 
 
 def is_heard(instance: Instance) -> bool:

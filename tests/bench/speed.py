@@ -234,15 +234,9 @@ def _syncs(count: int) -> float:
         return count / (time.perf_counter() - begin_s)
 
 
-def start(place: Place, chosen: Chosen) -> Iterator[Figure]:
-    """From the moment in which a submission is sent to the job's first instruction; each submission
-    is sent when the last job has ended."""
-    found, bare = _starts(place, chosen.runs, [0])[0]
-    yield _latency("start of a job, back to back", found, bare, 8, 20)
-
-
 def cold(place: Place, chosen: Chosen) -> Iterator[Figure]:
-    """The same when nothing has happened for a while: so it is for users who submit by hand."""
+    """From the moment in which a submission is sent to the job's first instruction, straight after
+    the end of the last job and a while later: so it is for users who submit by hand."""
     for gap_ms, (found, bare) in _starts(place, chosen.runs, [0, *_GAPS_MS]).items():
         yield _latency(f"start {gap_ms / 1000:g} s after an end", found, bare, None, None)
 
@@ -368,7 +362,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "run": Benchmark(run),
     "futures": Benchmark(futures),
     "throughput": Benchmark(throughput),
-    "start": Benchmark(start),
     "after": Benchmark(after),
     "room": Benchmark(room),
     "deep": Benchmark(deep),
