@@ -91,7 +91,11 @@ def _help(context: click.Context) -> Iterator[str]:
         below = [
             (name, command.get_command(context, name)) for name in command.list_commands(context)
         ]
-        yield from (_item((name, each.get_short_help_str(200))) for name, each in below if each)
+        yield from (
+            _item((f"{context.command_path} {name}", each.get_short_help_str(200)))
+            for name, each in below
+            if each
+        )
     if command.epilog:
         yield "# Example\n\n    " + command.epilog.removeprefix("Example: ")
 

@@ -55,7 +55,7 @@ def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(drf, mon
         if isinstance(param, click.Option):
             assert param.help and f"\n`{param.opts[0]}" in page
     for each in below:
-        assert f"\n`{each.name}`\n" in page
+        assert f"\n`drf {verb} {each.name}`\n" in page
         assert each.help and all(p.help for p in each.params if isinstance(p, click.Option))
 
 
