@@ -228,7 +228,6 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
         ev.ResumeRequested: {"by": "alice"},
         ev.Resumed: {"mono_s": when.mono_s},
         ev.DependencySettled: {"ends": (ev.Settled(on=9, outcome=Outcome.COMPLETED, is_met=True),)},
-        ev.OwnerNotified: {"notice": "told"},
         ev.BeginReached: {},
         ev.Retried: {"attempt": 1, "not_before_s": int(when.at_s) + 5},
         ev.Warned: {"signal": 10},

@@ -136,7 +136,6 @@ EVENTS: list[ev.Event] = [
         ends=(_GONE, ev.Settled(on=6, outcome=Outcome.CANCELLED, is_met=True)),
     ),
     _now(ev.DependencySettled, 9, ends=(_GONE,)),
-    _now(ev.OwnerNotified, 9, notice="told"),
     _now(
         ev.Altered, 8, by="alice", text="all of it", name="other", pool="root.lab", priority=-1,
         time_limit_s=0, demand=ASKS, after=(), begin_s=50, group=jobs.UserGroup(""),

@@ -10,10 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: The attempt number of a notification about a job that never starts. It is the highest that a
-#: file's name can have, so no attempt that runs has it.
-UNSTARTED = 10**18 - 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:

@@ -1,5 +1,5 @@
-"""Notification of a job's owner: a command of the owner's that runs after the job's end, or tells
-that it never starts. That of its start is begun by its runner (`tell_start` in start.h).
+"""Notification of a job's owner: a command of the owner's that runs after the job's end. That of
+its start is begun by its runner (`tell_start` in start.h).
 
 It runs as the job's user, in a new cgroup with the job's name and limits, and for at most
 `NOTICE_S`. A record in the attempt file is written first: no end is notified twice, and if a
@@ -43,8 +43,6 @@ class Notice:
     is_looked_up: bool = False
     #: How its command has ended, or why it did not run; None until one of both is certain.
     result: str | None = None
-    #: Seconds that its command ran, once that is known.
-    ran_s: float = 0.0
 
 
 @dataclass
@@ -152,12 +150,7 @@ class Notices:
         if notice.result is None or notice.result == _UNKNOWN:
             attempt = attempt_files.read(self.attempts_fd, key)
             notice.result = _NOTHING_LEFT if attempt is None else _text_of(attempt)
-            if attempt is not None and attempt.notifying and attempt.notified:
-                begin_s = attempt.notifying["at_s"]
-                # It has not run if the end has no time. The clock may have been set.
-                ran_s = attempt.notified.get("at_s", begin_s) - begin_s
-                notice.ran_s = round(min(max(0.0, ran_s), NOTICE_S), 3)
-        return {"notice": notice.result, "ran_s": notice.ran_s}
+        return {"notice": notice.result}
 
     def forget(self, key: Key) -> None:
         """Forget the notification of an attempt that is removed, or whose result is reported."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
-from drfd.common.owner import UNSTARTED, Owner
+from drfd.common.owner import Owner
 from drfd.common.signals import is_signal
 from drfd.linux.device_nodes import BLOCK, CHARACTER, DeviceNode
 from drfd.linux.own_process import NOBODY
@@ -38,11 +38,8 @@ ABOUT_ONE = (TERMINATE, KILL, REMOVE, FREEZE, THAW)
 LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
 #: Remove the files of attempts whose ends were reported with `gone`. It is answered by no report.
 REMOVE_FILES = "remove-files"
-#: Run the notification command once in the attempt's cgroup, and then remove the attempt. For the
-#: attempt UNSTARTED, which has never been launched, a file is made first.
+#: Run the notification command once in the attempt's cgroup, and then remove the attempt.
 NOTIFY = "notify"
-#: Report of the result of the notification for UNSTARTED; its file stays until it is removed.
-NOTIFIED = "notified"
 #: Move a process of the owner's into a running attempt (`drf exec`).
 EXEC = "exec"
 #: The answer of a launcher without root's rights that may not move a process from where it is.
@@ -56,7 +53,7 @@ MEASURE_GPUS, GPUS = "measure-gpus", "gpus"
 
 #: The highest number of a job or of an attempt, within the range that names of files and cgroups
 #: can have.
-MAX_ORDINAL = UNSTARTED
+MAX_ORDINAL = 10**18 - 1
 
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
-from drfd.common.owner import UNSTARTED
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed, NotAsked
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
@@ -376,41 +375,11 @@ class Launcher:
         self._without_cgroup.discard(order.key)
         checked = with_check(assignment, self.keys)
         if checked.is_signed:
-            refusal = self._refuses_unstarted(checked) if order.attempt == UNSTARTED else None
-            if refusal is None:
-                self._endings.add(self._notices.add(checked), remove=True)
-            else:
-                checked.close()
-                self._tell(protocol.NOTIFIED, order.key, notice=f"not told: {refusal}")
+            self._endings.add(self._notices.add(checked), remove=True)
         else:
             log.error("event=not-signed job=%d attempt=%d", order.id, order.attempt)
             assignment.close()
-            if order.attempt == UNSTARTED:
-                self._tell(protocol.NOTIFIED, order.key, notice=f"not told: {_NOT_SIGNED}")
-            else:
-                self._endings.add(order.key, remove=True)
-
-    def _refuses_unstarted(self, assignment: Assignment) -> str | None:
-        """Make the file of a job that never starts, so that its owner is notified once at most, or
-        return why that is refused."""
-        order = assignment.order
-        key = order.key
-        if key in self._known:
-            # An earlier launcher, or controller, has made it.
-            return None
-        refusal = self.policy.refusal(order.uid) or self._full()
-        if refusal is not None:
-            return refusal
-        cgroup = self.confinement.cgroup_path(key)
-        created = attempt_files.created_record(order.owner, self._boot_id, cgroup)
-        try:
-            os.close(attempt_files.create(self.attempts_fd, key, created))
-        except OSError as error:
-            attempt_files.remove(self.attempts_fd, key)
-            return str(error.strerror)
-        self._known.add(key)
-        self._sweeps.begun(key, order.uid)
-        return None
+            self._endings.add(order.key, remove=True)
 
     def _exec(self, order: ExecOrder) -> None:
         """Move a process of the owner's into a running attempt, and report why not, or None."""
@@ -699,9 +668,6 @@ class Launcher:
 
     def _report(self, key: Key, attempt: Attempt, *, but: str | None = None) -> None:
         """Report what the attempt file says, `but` for this kind of report."""
-        if key[1] == UNSTARTED:
-            # Its file is about a notification, whose result is reported when it is ordered.
-            return
         alive = key in self._runners
         if not alive:
             attempt = self._counted(key, attempt)
@@ -776,12 +742,6 @@ class Launcher:
             if self._notices.start(key):
                 return
             result = self._notices.result(key)
-            if key[1] == UNSTARTED and result:
-                # The file stays until the controller has recorded the result.
-                self._notices.forget(key)
-                self._endings.finish(key)
-                self._tell(protocol.NOTIFIED, key, **result)
-                return
             if not self._remove(key):
                 self._put_off(key, ending)
                 return

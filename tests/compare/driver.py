@@ -334,7 +334,7 @@ class Launcher:
             # Asked for at d5967423.
             "lost_devices": [],
             "private_tmp": None, "processes": None, "removes_ipc": True,
-            "exec": True, "output_max": True, "unstarted_notices": True, "measures_gpus": True,
+            "exec": True, "output_max": True, "measures_gpus": True,
             "lends": False, "lendable": [], "limits_gpus": [],
         })  # fmt: skip
         while line := await reader.readline():

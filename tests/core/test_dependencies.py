@@ -14,7 +14,6 @@ from msgspec import structs
 from core.worlds import change, lines_counted
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span, read_group
-from drfd.common.owner import UNSTARTED
 from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import (
@@ -24,7 +23,6 @@ from drfd.core.decisions.dependencies import (
     report_all_ends,
     report_ends,
 )
-from drfd.core.decisions.reconciliation import leftovers
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import (
@@ -39,7 +37,6 @@ from drfd.core.explain.waits import (
 )
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.effects import NotifyNever, RemoveAttempt, owed
 from drfd.core.model.job import (
     Array,
     Broken,
@@ -47,14 +44,11 @@ from drfd.core.model.job import (
     Job,
     JobSpec,
     JobState,
-    Notify,
     Outcome,
     RequiredOutcome,
     Retry,
     Tasks,
     UserGroup,
-    Words,
-    owner_of,
 )
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes, Resources
@@ -601,51 +595,6 @@ def test_in_any_graph_exactly_those_are_cancelled_that_must_be(seed, most):
             is_free = not is_broken and all(out is not None for out in over.values())
             assert (job.eligible_at is not None) is is_free
     books.ledger.check()
-
-
-# -- owners who are notified that a job can never start --------------------------------------------
-
-TELL = Notify(("fail",), Words.of(["tell"]))
-
-
-def never(bench: Bench, asked: JobSpec, **more: Any) -> list[ev.Event]:
-    """Job 1 fails, for which this job or array waits; what comes of that for it."""
-    first = bench.start()
-    assert first == 1
-    bench.feed(st.SubmitAsked(now(), replace(asked, after=(Dependency(first),)), **more))
-    return [each for each in end(bench, first, exit_code=3) if getattr(each, "job_id", 1) != 1]
-
-
-def owes(bench: Bench) -> list[NotifyNever]:
-    return [each for each in map(owed, bench.ledger.jobs_to_notify()) if each is not None]  # type: ignore[misc]
-
-
-def test_an_array_that_never_starts_is_one_notification(bench):
-    never(bench, spec(notify=TELL, cancel_if_never=True), spans=((0, 99, 1),))
-    assert owes(bench) == [NotifyNever(3, UNSTARTED)]
-    kinds = [
-        type(each)
-        for each in bench.feed(st.NotifiedReport(now().at_s, 3, UNSTARTED, notice="told"))
-    ]
-    assert kinds == [ev.OwnerNotified, ev.Cancelled]
-    assert bench.ledger.is_empty
-
-
-def test_new_dependencies_that_can_never_be_met_are_another_notification(bench):
-    never(bench, spec(notify=TELL))
-    bench.feed(st.NotifiedReport(now().at_s, 2, UNSTARTED, notice="told"))
-    change = st.ChangeAsked(now(), 2, ALICE, st.Change(after=(Dependency(7),)))
-    bench.feed(replace(change, ended={7: Outcome.FAILED}))
-    assert owes(bench) == [NotifyNever(2, UNSTARTED)]
-
-
-def test_the_launchers_file_of_it_stays_until_the_notification_is_recorded(bench):
-    never(bench, spec(notify=TELL))
-    known = {(2, UNSTARTED): owner_of(bench.job(2), "j")}
-    assert leftovers(bench.ledger, known, "j", lambda _: None).removals == []
-    bench.feed(st.NotifiedReport(now().at_s, 2, UNSTARTED, notice="told"))
-    found = leftovers(bench.ledger, known, "j", lambda _: None)
-    assert (found.removals, found.strays) == ([RemoveAttempt(2, UNSTARTED)], {})
 
 
 # -- random webs of jobs ---------------------------------------------------------------------------

@@ -28,12 +28,10 @@ from core.oracle import Vector, line, within
 from core.worlds import all_reserved, lines_counted, reserved
 from drfd.common.errors import Refused
 from drfd.common.indices import Span, count_of
-from drfd.common.owner import UNSTARTED
 from drfd.core.decisions import stimuli as st
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import effects
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
     RETRIED_BY_DEFAULT,
@@ -257,15 +255,6 @@ class Walk:
             over_limit=oom and self.random.random() < 0.5,
         )
 
-    def told(self) -> st.Stimulus | None:
-        """The owner of a job that never starts, or of any, has been notified."""
-        owed = [*map(effects.owed, self.bench.ledger.jobs_to_notify())]
-        if not owed:
-            return st.NotifiedReport(self.now.at_s, self._pick().id, UNSTARTED, notice="told")
-        effect = self.random.choice(owed)
-        assert isinstance(effect, effects.NotifyNever)
-        return st.NotifiedReport(self.now.at_s, effect.job_id, UNSTARTED, notice="told")
-
     def removal(self) -> st.Stimulus:
         job, attempt = self._news()
         return st.RemovedReport(self.now.at_s, job.id, attempt)
@@ -296,7 +285,6 @@ class Walk:
         (start_news, 15),
         (end_news, 8),
         (removal, 15),
-        (told, 3),
         (breach, 1),
         (ids_news, 0.4),
         (suspension, 5),
@@ -760,7 +748,7 @@ def test_the_stream_is_a_hard_one():
     others = {
         *(ev.PreemptRequested, ev.Requeued, ev.SuspendRequested),
         *(ev.Suspended, ev.ResumeRequested, ev.Resumed),
-        *(ev.DependencySettled, ev.OwnerNotified, ev.BeginReached, ev.Retried),
+        *(ev.DependencySettled, ev.BeginReached, ev.Retried),
         *(ev.Warned, ev.SignalRequested, ev.Altered, ev.LaunchPostponed),
     }
     few = {kind for kind in ev.JobEvent.__subclasses__() if met[kind] < 40}

@@ -25,15 +25,11 @@ from daemon.fake_launcher import (
     until,
 )
 from drfd.common.errors import HostError
-from drfd.common.owner import UNSTARTED
 from drfd.common.units import show_cores
 from drfd.core.decisions import stimuli as st
 from drfd.core.model import job as model
-from drfd.core.model.events import Event, OwnerNotified
+from drfd.core.model.events import Event
 from drfd.core.model.job import (
-    Array,
-    Broken,
-    Dependency,
     Job,
     JobState,
     Notify,
@@ -53,11 +49,9 @@ from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     final_usage,
-    never_notice_for,
     notice_for,
     order_for,
     read_report,
-    with_slurm_variables,
 )
 from drfd.daemon.monitoring.lender import DISKS
 from drfd.daemon.monitoring.meter import Meter
@@ -138,11 +132,8 @@ def test_a_job_that_may_be_lent_cores_knows_it(cores_by, most, cores_milli):
         plain, may_be_lent_cores=is_lent, threads=max(2, cores_milli // 1000),
         variables=order.variables,
     )  # fmt: skip
-    broken = Broken(40, Outcome.FAILED)
     shown = {"DRF_CORES_MAX": show_cores(cores_milli)} if is_lent else {}
     assert order.variables == plain.variables | {"DRF_CORES": "2.5"} | shown
-    never = never_notice_for(structs.replace(JOB, broken=broken), order, 42, "x")
-    assert not never.may_be_lent_cores
 
 
 # -- reports -----------------------------------------------------------------------------------
@@ -177,10 +168,6 @@ AT: dict[str, Any] = {**ATTEMPT, "at_s": 5.0, "mono_s": 6.0}
             st.RemovedReport(5.0, 7, 2, {"uid": 1}, notice="told"),
         ),
         (
-            {"report": "notified", **AT, "notice": "told"},
-            st.NotifiedReport(5.0, 7, 2, notice="told"),
-        ),
-        (
             {"report": "exited", **AT, "exit_code": None, "signal": 9, "oom_killed": True,
              "over_limit": True, "cpu_s": 2.0, "counted": {"limit_hits": 7}},
             st.ExitedReport(
@@ -191,7 +178,7 @@ AT: dict[str, Any] = {**ATTEMPT, "at_s": 5.0, "mono_s": 6.0}
     ],
     ids=[
         "launched", "launched unconfined", "launch failed", "shortage", "frozen", "missing",
-        "removed", "removed after a notice", "notified", "exited",
+        "removed", "removed after a notice", "exited",
     ],
 )  # fmt: skip
 def test_a_report_is_a_stimulus(report, stimulus):
@@ -259,13 +246,9 @@ def test_a_notification_has_a_small_limit_of_its_own():
     """It had the whole demand of the job, and thirty seconds."""
     large = structs.replace(TOLD_JOB, spec=replace(TOLD_SPEC, demand=demand(8, 64)))
     small = structs.replace(TOLD_JOB, spec=replace(TOLD_SPEC, demand=demand(0.1, 0.0625)))
-    never = structs.replace(large, state=JobState.PENDING, broken=Broken(3, Outcome.TIMEOUT))
-    orders = [
-        notice_for(large, launch(large)), notice_for(small, launch(small)),
-        never_notice_for(never, launch(never), 7, "3"),
-    ]  # fmt: skip
+    orders = [notice_for(large, launch(large)), notice_for(small, launch(small))]
     limits = [(each.limits.cores_milli, each.limits.memory_bytes) for each in orders if each]
-    assert limits == [(250, 256 << 20), (100, 64 << 20), (250, 256 << 20)]
+    assert limits == [(250, 256 << 20), (100, 64 << 20)]
     assert {(each.threads, each.limits.cores_by) for each in orders if each} == {(1, QUOTA)}
 
 
@@ -276,22 +259,6 @@ def test_an_attempt_that_is_tried_again_is_no_end():
     job = structs.replace(TOLD_JOB, outcome=Outcome.FAILED, spec=trying)
     assert notice_for(job, launch(job)) is None
     assert notice_for(structs.replace(job, retries=1), launch(job)) is not None
-
-
-NEVER = structs.replace(
-    TOLD_JOB, state=JobState.PENDING, attempt=0, started_at=None, ended_at=None, exit_code=None,
-    outcome=None, outcome_text="", broken=Broken(3, Outcome.TIMEOUT),
-)  # fmt: skip
-
-
-def test_an_array_of_which_no_task_ever_starts_is_named_as_a_whole():
-    array = Array(common=structs.replace(NEVER, array_id=7), spans=((0, 9, 1),), at_once=None)
-    order = order_for(array.common, JOURNAL_ID, LaunchSettings((), 64, QUOTA), array)
-    order = with_slurm_variables(order, {"DRF_SLURM": "1"})
-    told = never_notice_for(array.common, order, 8, "3")
-    assert (told.id, told.variables["DRF_JOB_ID"], told.variables["DRF_ARRAY_ID"]) == (8, "7", "7")
-    assert told.variables["SLURM_ARRAY_JOB_ID"] == "7"
-    assert not {"DRF_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"} & told.variables.keys()
 
 
 # -- the line ----------------------------------------------------------------------------------
@@ -640,33 +607,6 @@ async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench)
 # -- notifications and GPUs --------------------------------------------------------------------
 
 
-def _never(count: int, **more: Any) -> list[st.Stimulus]:
-    """Jobs that wait for an earlier one, of which it is known that it failed."""
-    after = (Dependency(9_000),)
-    asked = spec(asks=demand(1), notify=NOTIFY, after=after, **more)
-    # Not a job of this journal: the engine would look it up there.
-    return [st.SubmitAsked(now(), asked, ended={9_000: Outcome.FAILED})] * count
-
-
-async def test_one_notification_of_each_user_is_on_its_way(bench):
-    """Those of ten thousand jobs would take all the launcher's descriptors."""
-    async with bench(present=False) as b:
-        b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
-        live_through(b.engine, _never(2))
-        await b.launcher.start()
-        await b.ready()
-        await b.quiet()
-        _, first = b.taken()
-        assert (first["cmd"], first["id"], first["attempt"]) == ("notify", 1, UNSTARTED)
-        assert first["variables"]["DRF_STATE"] == "DEPENDENCY_NEVER"
-        await b.report(about("notified", 1, UNSTARTED, notice="told"))
-        removal, second = sorted(b.taken(), key=lambda each: each["cmd"], reverse=True)
-        assert (removal, second["id"]) == (order("remove", 1, UNSTARTED), 2)
-        await b.report(about("removed", 1, UNSTARTED))
-        assert [type(each) for each in b.engine.journal.events(1)][-1] is OwnerNotified
-        assert (b.taken(), b.job(1).state, b.job(1).owes_notice) == ([], "PENDING", False)
-
-
 def measured(*gpus: Message) -> Message:
     return {"report": "gpus", "line": gpu_line(*gpus)}
 
@@ -777,27 +717,6 @@ async def test_the_launcher_is_told_which_gpus_a_job_has_and_how_much_of_their_m
         memory = [["0000:01:00.0", 1 << 30]]
         assert order["devices"] == {"hidden": [["c", 195, 1]], "numa_nodes": [], "memory": memory}
         assert order["variables"]["CUDA_VISIBLE_DEVICES"] == "GPU-0"
-
-
-async def test_owners_of_arrays_are_notified_of_those_that_never_start_beside_gpus(
-    bench, monkeypatch
-):
-    async with bench(present=False) as b:
-        b.engine.adopt(with_gpus(0, 1))
-        b.link.settings = replace(b.link.settings, countables=_GPUS)
-        monkeypatch.setattr(device_table, "find_gpus", lambda **_: _TWO)
-        failed = {9_000: Outcome.FAILED}
-        b.engine.ended = lambda after: failed  # type: ignore[method-assign]
-        asked = of_gpus(1, notify=NOTIFY, after=(Dependency(9_000),), cancel_if_never=True)
-        tasks = st.SubmitAsked(now(), asked, spans=((0, 1, 1),), ended=failed)
-        live_through(b.engine, [tasks])
-        await b.launcher.start()
-        await b.ready()
-        await b.quiet()
-        (order,) = [each for each in b.taken() if each["cmd"] == "notify"]
-        assert (order["id"], order["variables"]["DRF_ARRAY_ID"]) == (2, "1")
-        await b.report(about("notified", 2, UNSTARTED, notice="told"))
-        assert b.engine.ledger.is_empty
 
 
 async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(bench, monkeypatch):

@@ -157,7 +157,6 @@ EVENTS: list[tuple[ev.Event, str]] = [
     ))),
      ", ".join(["job 7 ended FAILED", *(f"job {on} ended COMPLETED" for on in range(8, 17))])
      + ", and 3 more have ended"),
-    (happened(ev.OwnerNotified), "notification told"),
     (happened(ev.BeginReached), ""),
     (happened(ev.Retried, attempt=2), "after attempt 2"),
     (happened(ev.LaunchPostponed), "the machine is short of processes"),

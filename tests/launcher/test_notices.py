@@ -7,11 +7,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from drfd.common.owner import UNSTARTED
 from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
@@ -156,54 +154,6 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch):
     at_work.discard((1, 1))
     assert not desk.must_wait((3, 1))
     assert desk.must_wait((9, 1))
-
-
-# -- jobs that never start -----------------------------------------------------------------------
-
-NEVER = (3, UNSTARTED)
-
-
-def never(work: Path, script: str, **more: Any) -> Asked:
-    return shell(script, cwd=work, id=3, attempt=UNSTARTED, **more)
-
-
-def notify_never(controller: Controller, order: Asked) -> str:
-    """What is reported of it, also if that has been reported before."""
-    controller.forget_reports()
-    controller.notify(order)
-    return str(controller.take("notified", id=order.id, attempt=UNSTARTED)["notice"])
-
-
-def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(launcher, controller, work):
-    """The file stays until the controller has recorded it, and so orders the removal."""
-    order = never(work, 'echo "$DRF_STATE" >> told', variables={"DRF_STATE": "DEPENDENCY_NEVER"})
-    assert notify_never(controller, order) == "told"
-    assert notify_never(controller, order) == "told"
-    again = launcher.restart()
-    assert [list(NEVER)] == again.list()[-1]["known"]
-    assert notify_never(again, order) == "told"
-    assert (work / "told").read_text() == "DEPENDENCY_NEVER\n"
-    again.ask("remove", NEVER)
-    assert "notice" not in again.take("removed", id=3, attempt=UNSTARTED)
-    assert again.list()[-1]["known"] == []
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="not root: all orders are the user's own")
-@pytest.mark.parametrize(
-    ("options", "uid", "why"),
-    [
-        (("--controller", "64321"), 1234, "the request is not signed by its user"),
-        ((), 65534, "jobs of uid 65534 are not allowed"),
-    ],
-)
-def test_nothing_runs_for_a_job_that_was_never_launched_but_what_its_user_may_run_and_has_signed(
-    make_launcher, work, options, uid, why
-):
-    controller = make_launcher().serve(*options)
-    work.chmod(0o777)
-    assert why in notify_never(controller, never(work, "echo x > told", uid=uid))
-    assert controller.list()[-1]["known"] == []
-    assert not (work / "told").exists()
 
 
 # -- inside of a job: what is refused, and why --------------------------------------------

@@ -307,7 +307,7 @@ class Books:
                     isinstance(
                         event,
                         ev.Held | ev.Released | ev.Cancelled | ev.Altered
-                        | ev.DependencySettled | ev.OwnerNotified | ev.BeginReached,
+                        | ev.DependencySettled | ev.BeginReached,
                     ),
                     "an event of a whole array that no array can have", event,
                 )  # fmt: skip
@@ -366,8 +366,6 @@ class Books:
                 self._end(job, Outcome.CANCELLED)
             case ev.DependencySettled():
                 self._settle(job, event)
-            case ev.OwnerNotified():
-                claim(job.is_never, "it is said that it never starts, and it may", event)
             case ev.BeginReached():
                 early_s = None if job.not_before_s is None else job.not_before_s - event.at_s
                 # No pause is that long, unless it began before the clock was set back.

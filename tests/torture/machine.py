@@ -12,7 +12,6 @@ from math import inf
 from random import Random
 from typing import Protocol
 
-from drfd.common.owner import UNSTARTED
 from drfd.core.decisions import stimuli as st
 from drfd.core.model import effects as ef
 from drfd.core.model.job import Job, Usage, Whose
@@ -116,10 +115,6 @@ class Machine:
                 self._launch(key, job)
             case ef.RemoveAttempt():
                 self._remove(key)
-            case ef.NotifyNever():
-                self._tell(
-                    st.NotifiedReport(self.time.now().at_s, effect.job_id, UNSTARTED, notice="told")
-                )
             case ef.SendSignals():
                 if attempt is not None and attempt.is_alive and attempt.has_run:
                     claim(effect.count >= attempt.signals, "", key)

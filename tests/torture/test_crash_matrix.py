@@ -82,11 +82,6 @@ REACHED: dict[str, tuple[str, ...]] = {
     "tell": (*DECIDING, *ASKING, *TELLING, *ENDING, "engine.some-untold"),
     # The runner kills the job's own processes alone, so the launcher removes the command's.
     "inside": (*DECIDING, *ASKING, *ORDERING, *ENDING, *INSIDE, *CLEANING),
-    # A job is submitted that can never start; it is cancelled when its owner has been notified.
-    "never": (
-        *(*DECIDING, *ASKING, *ORDERING, *NOTIFYING),
-        *(*CLEANING, "remove.before-unlink", "remove.after-unlink"),
-    ),
 }
 #: In these the books know that the job runs before the point is armed.
 KNOWN_TO_RUN = ("run", "stop", "clean", "restart", "tell", "inside")
@@ -217,10 +212,6 @@ class Play:
                 once_more(self.victim, "release", self.job_id, lambda state: state == "PENDING")
             case "stop":
                 self.job_id = self._submit(f"{mark} sleep 1000")
-            case "never":
-                self.failed = self.victim.submit_job(f"{self.name}-failed", "exit 3")
-                self.victim.await_state(self.failed, "FAILED")
-                self.script = "exit 3"
             case "clean":
                 tell = {"on": ["end"], "argv": self._tell}
                 self.job_id = self._submit(f"{mark}{wait} exit 3", notify=tell)
@@ -242,10 +233,6 @@ class Play:
         victim, job_id = self.victim, self.job_id
         if self.phase == "submit":
             self.job_id = self._submit(self.script)
-            return
-        if self.phase == "never":
-            after, tell = [{"id": self.failed}], {"on": ["end"], "argv": self._tell}
-            self.job_id = self._submit(self.script, after=after, notify=tell, if_never="cancel")
             return
         assert job_id is not None
         match self.phase:
@@ -319,9 +306,6 @@ class Play:
     def check(self, cell: Cell | None) -> None:
         """The job's end is the true one, and it ran once."""
         assert self.job_id is not None
-        if self.phase == "never":
-            self._check_never(cell)
-            return
         reply = self.victim.ask("show", id=self.job_id)
         job, events = reply["job"], [event["event"] for event in reply["events"]]
         said = (cell, reply, self.victim.tail())
@@ -348,19 +332,6 @@ class Play:
     @property
     def _tell(self) -> list[str]:
         return ["sh", "-c", f"echo x >> told-{self.name}"]
-
-    def _check_never(self, cell: Cell | None) -> None:
-        """The owner was notified once at most, and the job cancelled after that."""
-        reply = self.victim.ask("show", id=self.job_id)
-        events = {event["event"]: event["text"] for event in reply["events"]}
-        said = (cell, reply, self.victim.tail())
-        assert len(reply["events"]) == 4, said
-        assert [*events] == ["Submitted", "DependencySettled", "OwnerNotified", "Cancelled"], said
-        is_told = events["OwnerNotified"] == "notification told"
-        # With its launcher the command may be cut short, at its end as well as before its begin.
-        assert self.lines("told") <= 1, said
-        assert self.lines("told") == 1 or not is_told, said
-        assert is_told or cell is not None, said
 
     def _check_crowd(self) -> None:
         """Each has been told of the end, once, and never starts."""

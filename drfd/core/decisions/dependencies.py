@@ -18,7 +18,7 @@ from drfd.core.decisions.outcome import MAX_RETRY_PAUSE_S
 from drfd.core.ledger import postponed
 from drfd.core.ledger.ledger import Ledger, more_dependencies
 from drfd.core.model import events as ev
-from drfd.core.model.job import Broken, Dependency, Job, JobSpec, JobState, Outcome, RequiredOutcome
+from drfd.core.model.job import Dependency, Job, JobSpec, JobState, Outcome, RequiredOutcome
 
 #: Maximum number of jobs that wait for one job, or for one array and its tasks: for a job of the
 #: same user, and of another user. An end costs work for each of them, and no user may block
@@ -54,7 +54,7 @@ def settle_ended(
     if not known:
         return []
     event = settled(job_id, spec.after, known, at_s)
-    return [event, *(cancelled_for(ledger, event) if spec.is_cancelled_at_once else ())]
+    return [event, *(cancelled_for(ledger, event) if spec.cancel_if_never else ())]
 
 
 def cancelled_for(ledger: Ledger, event: ev.DependencySettled) -> list[ev.Event]:
@@ -62,16 +62,9 @@ def cancelled_for(ledger: Ledger, event: ev.DependencySettled) -> list[ev.Event]
     unmet = next((each for each in event.ends if not each.is_met), None)
     if unmet is None:
         return []
-    why = never_text(Broken(unmet.on, unmet.outcome), ledger.label_of(unmet.on), is_cancelled=True)
+    ended = f"job {ledger.label_of(unmet.on)} ended {unmet.outcome}"
+    why = f"{_BY_RULE_TEXT}{ended} and it could never start (--if-never cancel)"
     return [ev.Cancelled(event.job_id, event.at_s, by=BY_RULE, why=why)]
-
-
-def never_text(broken: Broken, label: str, *, is_cancelled: bool) -> str:
-    """Return in a sentence why a job can never start; `label` names the job that it waited for."""
-    ended = f"job {label} ended {broken.outcome}"
-    if is_cancelled:
-        return f"{_BY_RULE_TEXT}{ended} and it could never start (--if-never cancel)"
-    return f"it can never start, because {ended}"
 
 
 #: The begin of the outcome's text of a job that was cancelled because it could never start.
@@ -81,14 +74,6 @@ _BY_RULE_TEXT = "cancelled, because "
 def is_cancelled_by_rule(job: Job) -> bool:
     """Return whether a cancelled job was cancelled because it could never start, by nobody."""
     return job.outcome_text.startswith(_BY_RULE_TEXT)
-
-
-def jobs_to_notify(ledger: Ledger, job_id: int) -> list[Job]:
-    """Return the jobs whose owner is still to be notified by the attempt UNSTARTED of this job:
-    the job itself, and the one that represents the other tasks of the array it is the first of."""
-    array_state = ledger.arrays.get(job_id - 1)
-    jobs = [ledger.jobs.get(job_id), None if array_state is None else array_state.common]
-    return [job for job in jobs if job is not None and job.owes_notice]
 
 
 def settled(
@@ -302,8 +287,7 @@ def report_ends(ledger: Ledger, most: float = inf) -> Iterator[ev.Event]:
             event = _settled_for(ledger, job)
             yield event
             left -= 1 + len(job.awaits) // _DEPENDENCIES
-            # Others are cancelled once their owner has been notified.
-            if job.spec.is_cancelled_at_once:
+            if job.spec.cancel_if_never:
                 for cancelled in cancelled_for(ledger, event):
                     yield cancelled
                     left -= 1

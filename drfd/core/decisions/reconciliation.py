@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from drfd.common.owner import UNSTARTED, Owner
+from drfd.common.owner import Owner
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import MACHINE_CRASH
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.effects import RemoveAttempt
@@ -69,9 +68,6 @@ def leftovers(
         job = ledger.find(job_id) or ended(job_id)
         if job is None or not owner.may_be(owner_of(job, journal_id)):
             found.strays[key] = owner
-        elif attempt == UNSTARTED and jobs_to_notify(ledger, job_id):
-            # Its file says whether the owner has been notified.
-            continue
         elif job_id not in ledger.jobs or job.attempt != attempt or not job.is_allocated:
             found.removals.append(RemoveAttempt(job_id, attempt))
     return found

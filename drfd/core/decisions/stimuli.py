@@ -550,31 +550,6 @@ def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
     return [ev.StopRequested(job.id, at_s, mono_s=mono_s, outcome=outcome, text=text)]
 
 
-class NotifiedReport(Report, tag="notified", frozen=True, kw_only=True):
-    """The owner of a job that never starts was notified of that, or cannot be. A job that is to be
-    cancelled for that is cancelled now."""
-
-    #: Result of the notification command, or why it was not run.
-    notice: str
-    #: Seconds that the command ran.
-    ran_s: float = 0.0
-    #: Labels of array tasks that are no longer in the ledger.
-    names: dict[int, str] = {}
-    event = ev.OwnerNotified
-
-    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
-        found: list[ev.Event] = []
-        at_s = self.at_s
-        for job in dependencies.jobs_to_notify(ledger, self.job_id):
-            found.append(ev.OwnerNotified(job.id, at_s, notice=self.notice, ran_s=self.ran_s))
-            if job.spec.cancel_if_never:
-                assert job.broken is not None
-                label = self.names.get(job.broken.job_id) or ledger.label_of(job.broken.job_id)
-                why = dependencies.never_text(job.broken, label, is_cancelled=True)
-                found.append(ev.Cancelled(job.id, at_s, by=dependencies.BY_RULE, why=why))
-        return found
-
-
 #: What the launcher reports on an attempt.
 AttemptReport = (
     LaunchedReport
@@ -583,7 +558,6 @@ AttemptReport = (
     | FrozenReport
     | MissingReport
     | RemovedReport
-    | NotifiedReport
 )
 
 

@@ -98,10 +98,6 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[RunInterval]:
                 end_s = None
             case ev.Requeued() | ev.Retried():
                 end_s = None
-            case ev.OwnerNotified():
-                yield RunInterval(
-                    event.at_s - event.ran_s, event.at_s, pool, demand, is_notice=True
-                )
             case _:
                 pass
     if start_s is not None:

@@ -372,13 +372,6 @@ class Ledger:
     def allocated_jobs(self) -> Iterable[Job]:
         return (self.jobs[job_id] for ids in self.allocations.values() for job_id in ids)
 
-    def jobs_to_notify(self) -> list[Job]:
-        """Return the jobs, and the representatives of tasks without a record, whose owners are
-        still to be notified that they can never start."""
-        jobs = [*self.jobs.values(), *(each.common for each in self.arrays.values())]
-        owing = (job for job in jobs if job is not None and job.owes_notice)
-        return sorted(owing, key=lambda job: job.id)
-
     def slots_taken(self) -> dict[str, int]:
         """Return the number of jobs of each leaf that occupy a slot. A frozen job does not: it has
         released its slot and needs one to go on."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drfd.common.owner import UNSTARTED
 from drfd.core.model.job import Job
 from drfd.core.model.job import JobState as S
 
@@ -43,11 +42,6 @@ class RemoveAttempt(_AttemptEffect):
     """Remove all that is left of the attempt: processes, cgroup, files."""
 
 
-class NotifyNever(_AttemptEffect):
-    """Notify the owner that the job can never start. `attempt` is UNSTARTED, and for tasks that
-    share a record, `job_id` is the first of their array."""
-
-
 @dataclass(frozen=True, slots=True)
 class SendSignals(_AttemptEffect):
     """Send the attempt's processes signals, so that `count` have been sent in all. `signals` are
@@ -57,7 +51,7 @@ class SendSignals(_AttemptEffect):
     signals: tuple[int, ...]
 
 
-Effect = Launch | Terminate | Kill | Freeze | Thaw | RemoveAttempt | NotifyNever | SendSignals
+Effect = Launch | Terminate | Kill | Freeze | Thaw | RemoveAttempt | SendSignals
 
 
 def owed(job: Job) -> Effect | None:
@@ -77,10 +71,6 @@ def owed(job: Job) -> Effect | None:
             return Terminate(job.id, job.attempt)
         case S.CLEANING:
             return RemoveAttempt(job.id, job.attempt)
-        case S.PENDING | S.HELD if job.owes_notice:
-            # The launcher knows tasks, not arrays.
-            is_common = job.id == job.array_id
-            return NotifyNever(job.id + 1 if is_common else job.id, UNSTARTED)
         case _:
             return None
 

@@ -203,22 +203,6 @@ class DependencySettled(JobEvent, frozen=True, kw_only=True):
         return f"{text}, and {left} more have ended" if left else text
 
 
-class OwnerNotified(JobEvent, frozen=True, kw_only=True):
-    """The job's owner was notified that the job can never start, or could not be."""
-
-    #: Result of the notification command, or why it was not run.
-    notice: str
-    #: Seconds that the command ran.
-    ran_s: float = 0.0
-    moves = _from(*WAITING_STATES)
-
-    def changed(self, job: Job) -> Job:
-        return replace(job, is_never_notified=True)
-
-    def line(self, name_of: NameOf) -> str:
-        return f"notification {self.notice}"
-
-
 class BeginReached(JobEvent, frozen=True, kw_only=True):
     """The earliest start time of the job has passed."""
 
@@ -537,7 +521,7 @@ class Altered(JobEvent, frozen=True, kw_only=True):
         changes = changed_fields(self)
         job = replace(job, spec=replace(job.spec, **changes))
         if "after" in changes:
-            job = replace(job, awaits=job.spec.after, broken=None, is_never_notified=False)
+            job = replace(job, awaits=job.spec.after, broken=None)
         if "begin_s" in changes:
             job = replace(job, not_before_s=job.spec.begin_s)
         return _eligible(job, self.at_s) if {"after", "begin_s"} & changes.keys() else job

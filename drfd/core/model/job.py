@@ -356,17 +356,6 @@ class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
         """The path of the job's leaf in the fair-share tree: the user below the pool."""
         return leaf_path(self.pool, self.user)
 
-    @property
-    def notifies_never(self) -> bool:
-        """Whether the owner wants to be notified when the job can never start."""
-        return self.notify is not None and self.notify.wants(Outcome.CANCELLED)
-
-    @property
-    def is_cancelled_at_once(self) -> bool:
-        """Whether it is cancelled in the turn in which it is known that it never starts. With a
-        notification, it is cancelled after that."""
-        return self.cancel_if_never and not self.notifies_never
-
 
 def most_cores_milli(spec: JobSpec) -> int:
     """Return the most cores that a job may use at any time: as many threads are worth starting."""
@@ -477,8 +466,6 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     awaits: tuple[Dependency, ...] = ()
     #: The dependency that can never be met, if there is one.
     broken: Broken | None = None
-    #: Whether the owner has been notified that it can never be met.
-    is_never_notified: bool = False
     #: Earliest start as Unix time: the begin time, or the end of the pause before a retry.
     not_before_s: int | None = None
     started_at: float | None = None
@@ -574,11 +561,6 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def only_notifies(self) -> bool:
         """Whether nothing of the job is left but the notification of its owner."""
         return self.gone and self.notifies_end
-
-    @property
-    def owes_notice(self) -> bool:
-        """True if the owner is still to be notified that the job can never start."""
-        return self.broken is not None and not self.is_never_notified and self.spec.notifies_never
 
     def frozen_s(self, now_s: float) -> float:
         """Return for how many seconds this attempt has been frozen in total until `now_s`."""

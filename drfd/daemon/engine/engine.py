@@ -24,7 +24,7 @@ from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.units import show_amount, show_size
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.dependencies import is_any_due, jobs_to_notify, report_ends
+from drfd.core.decisions.dependencies import is_any_due, report_ends
 from drfd.core.decisions.job_requests import NAMED_DEPENDENCIES
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Forecast
@@ -467,9 +467,6 @@ class Engine:
             self._node_ready_since_mono_s.update(dict.fromkeys(nodes.names, ready_mono_s))
         for job in sorted(filter(nodes.has, self.ledger.allocated_jobs()), key=lambda job: job.id):
             self.perform_owed(job)
-        if nodes.has_home:
-            for job in self.ledger.jobs_to_notify():
-                self.perform_owed(job)
 
     @property
     def heard(self) -> st.Heard:
@@ -750,8 +747,6 @@ class Engine:
                 named = (*wanted[:NAMED_DEPENDENCIES], *job.spec.after[:NAMED_DEPENDENCIES])
                 names = self._labels({each.job_id for each in named})
                 return replace(stimulus, ended=self.ended(wanted), names=names)
-            case st.NotifiedReport():
-                return structs.replace(stimulus, names=self.names_of_broken(stimulus.job_id))
             case st.Tick():
                 return replace(stimulus, heard=self.heard)
             case _:
@@ -793,12 +788,6 @@ class Engine:
                 hint="wait for some to end; the administrator can raise stored_bytes_total under "
                 "[limits]",
             )
-
-    def names_of_broken(self, job_id: int) -> dict[int, str]:
-        """Return the labels of array tasks no longer in the ledger because of whose ends the job
-        with this id can never start, and whose owner is to be notified of that."""
-        jobs = jobs_to_notify(self.ledger, job_id)
-        return self._labels({job.broken.job_id for job in jobs if job.broken is not None})
 
     def _labels(self, ids: set[int]) -> dict[int, str]:
         """Return the labels of array tasks that are no longer in the ledger."""
@@ -877,8 +866,6 @@ class Engine:
         self._wants_pass = True
         if job is not None:
             self.scheduler.note(job, event.at_s)
-            if isinstance(event, ev.OwnerNotified) and self.scheduler.week_use is not None:
-                self.scheduler.week_use.count(job, stretches([event]))
             self._store_curve(event, job)
             kind, before = type(event).__name__, self._touched.get(job.id)
             self._touched[job.id] = job, kind if before is None else f"{before[1]},{kind}"

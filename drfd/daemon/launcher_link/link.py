@@ -29,9 +29,8 @@ from msgspec.structs import replace
 from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
-from drfd.common.owner import UNSTARTED, Owner
+from drfd.common.owner import Owner
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
 from drfd.core.decisions.reconciliation import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.model import effects
@@ -90,9 +89,6 @@ _ROUND_S, _MOST_QUEUED = 0.005, 64
 
 #: A process of a user's: its pid, and its start in clock ticks since boot.
 Process: TypeAlias = tuple[int, int]
-
-#: Result of a notification of a job that never starts, which the launcher did not run.
-_TAKEN = "not told: another journal's notification has its number"
 
 
 def booted_at_s() -> float:
@@ -407,38 +403,6 @@ def _unset(why: str) -> str:
     return f"it could not be set up: {why}"
 
 
-class NeverNotices:
-    """The notifications of jobs that never start: one of each user is on its way to the launcher,
-    so that neither its descriptors nor the machine are used up by those of ten thousand jobs."""
-
-    def __init__(self) -> None:
-        #: uid → the jobs in their order; the first one is on its way.
-        self._of_user: dict[int, dict[int, None]] = {}
-        self._uids: dict[int, int] = {}
-
-    def add(self, job_id: int, uid: int) -> bool:
-        """Add a job, and return whether its notification is to be ordered now."""
-        if job_id in self._uids:
-            return False
-        self._uids[job_id] = uid
-        jobs = self._of_user.setdefault(uid, {})
-        jobs[job_id] = None
-        return len(jobs) == 1
-
-    def next_after(self, job_id: int) -> int | None:
-        """Drop a job, and return the one whose notification is to be ordered now, or None."""
-        uid = self._uids.pop(job_id, None)
-        if uid is None:
-            return None
-        jobs = self._of_user[uid]
-        was_first = next(iter(jobs)) == job_id
-        del jobs[job_id]
-        if not jobs:
-            del self._of_user[uid]
-            return None
-        return next(iter(jobs)) if was_first else None
-
-
 def launcher_away() -> Unavailable:
     return Unavailable(
         "launcher-away", "drfd's launcher is away just now", hint="try again in a moment"
@@ -459,7 +423,6 @@ class LauncherConnection:
         self._relist: asyncio.TimerHandle | None = None
         #: Number → the pending answer to an order to move a process into a job.
         self._execs: dict[int, asyncio.Future[str | None]] = {}
-        self._never = NeverNotices()
         #: Uid → when its key was last ordered (monotonic clock).
         self._keys_ordered_s: dict[int, float] = {}
         self._exec_count = 0
@@ -526,7 +489,7 @@ class LauncherConnection:
         if (effect.job_id, effect.attempt) in self._link.strays:
             self._submit(self._refused_by_stray(effect, job))
             return
-        begins = isinstance(effect, effects.Launch | effects.NotifyNever)
+        begins = isinstance(effect, effects.Launch)
         begins = begins or (
             isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None
         )
@@ -601,10 +564,6 @@ class LauncherConnection:
                     signals=effect.signals,
                 ),
             )
-        elif isinstance(effect, effects.NotifyNever):
-            # Else it is ordered when it is the job's turn.
-            if self._never.add(effect.job_id, job.spec.uid):
-                self._send_never(effect.job_id, job)
         elif isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None:
             hidden = self._devices().hide_all(self._grants(job))
             order, payload = self._order_and_payload(job, hidden)
@@ -615,35 +574,6 @@ class LauncherConnection:
                 self._order(protocol.NOTIFY, notice, messages.payload_for(job.spec, payload))
         else:
             self._send_attempt(effect)
-
-    def _send_never(self, job_id: int, job: Job) -> None:
-        assert job.broken is not None
-        hidden = self._devices().hide_all(self._grants(job))
-        order, payload = self._order_and_payload(job, hidden)
-        on = job.broken.job_id
-        label = self._engine.names_of_broken(job_id).get(on) or self._engine.ledger.label_of(on)
-        notice = messages.never_notice_for(job, order, job_id, label)
-        self._order(protocol.NOTIFY, notice, messages.payload_for(job.spec, payload))
-
-    def _never_removed(self, key: AttemptKey, report: st.AttemptReport) -> None:
-        """Take the report that the owner of a job that never starts has been notified, and order
-        the next notification of this owner."""
-        if isinstance(report, st.RemovedReport):
-            self._forget(key)
-        if not isinstance(report, st.NotifiedReport):
-            return
-        # The file tells the next launcher of the notification, until the journal does. Another
-        # journal's stays, and the owner's next job must not wait for it.
-        is_stray = key in self._link.strays
-        self._submit(
-            report, None if is_stray else partial(self._send_attempt, effects.RemoveAttempt(*key))
-        )
-        while (job_id := self._never.next_after(key[0])) is not None:
-            jobs = jobs_to_notify(self._engine.ledger, job_id)
-            if jobs:
-                self._send_never(job_id, jobs[0])
-                break
-            key = job_id, UNSTARTED
 
     async def join(self, job: Job, process: Process, proof: str | None) -> str | None:
         """Order that a process be moved into the job, and return why it has not been, or None."""
@@ -699,8 +629,6 @@ class LauncherConnection:
         if isinstance(effect, effects.Launch):
             text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
             return self._launch_failed(job, text)
-        if isinstance(effect, effects.NotifyNever):
-            return st.NotifiedReport(at_s, effect.job_id, UNSTARTED, notice=_TAKEN)
         if isinstance(effect, effects.RemoveAttempt):
             return st.RemovedReport(at_s, job.id, job.attempt)
         return st.MissingReport(at_s, job.id, job.attempt)
@@ -800,9 +728,6 @@ class LauncherConnection:
 
     def _take_attempt_report(self, report: st.AttemptReport) -> None:
         key = report.key
-        if key[1] == UNSTARTED:
-            self._never_removed(key, report)
-            return
         job = self._engine.ledger.jobs.get(key[0])
         if job is not None and not report.owner.may_be(owner_of(job, self._engine.journal.id)):
             # The report is about a stray with the job's id.
@@ -943,8 +868,7 @@ class LauncherConnection:
             words = "event=stray job=%d attempt=%d uid=%s: it is of no job of this journal"
             log.warning(words, *key, strays[key].uid)
         self._link.strays = strays
-        taken = (key for key in sorted(strays) if key[1] != UNSTARTED)
-        self._engine.taken_attempts[self._link] = dict(taken)
+        self._engine.taken_attempts[self._link] = dict(sorted(strays))
 
     def _submit(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
         """Queue a stimulus for the engine, and call `then` when it is durable. If the journal fails

@@ -28,16 +28,14 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import Struct, structs
 
-from drfd.common.owner import UNSTARTED, Owner, read_owner
+from drfd.common.owner import Owner, read_owner
 from drfd.common.units import MAIN, show_cores
 from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.dependencies import never_text
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import (
     Array,
     Job,
     JobSpec,
-    Outcome,
     Usage,
     notice_demand,
     shares_output,
@@ -67,8 +65,6 @@ _COUNTERS = (
     *("quota_periods", "throttled_periods", "throttled_us", "limit_hits", "oom_kills"),
     *("io_stalled_us", "processes_peak", "largest_process_bytes"),
 )
-#: `DRF_STATE` of a job that can never start and stays in the queue.
-NEVER_STATE = "DEPENDENCY_NEVER"
 #: Most characters of a reason in a notification.
 _MAX_REASON = 4096
 
@@ -246,28 +242,6 @@ def _as_notice(
         limits=limits,
         may_be_lent_cores=False,
     )
-
-
-def never_notice_for(
-    job: Job, launch: protocol.LaunchOrder, job_id: int, label: str
-) -> protocol.LaunchOrder:
-    """Return the order to notify the job's owner that it can never start, made from its launch
-    order. `job_id` is the number that the launcher is to use, and `label` names the job because of
-    whose end it never starts."""
-    assert job.broken is not None
-    is_cancelled = job.spec.cancel_if_never
-    variables = launch.variables | {
-        "DRF_STATE": Outcome.CANCELLED.value if is_cancelled else NEVER_STATE,
-        "DRF_REASON": never_text(job.broken, label, is_cancelled=is_cancelled),
-        "DRF_EXIT_CODE": "",
-        "DRF_SIGNAL": "",
-        "DRF_ELAPSED": "0",
-    }
-    if job.id == job.array_id:
-        # About all tasks that are left: none of them has an index of its own here.
-        for name in ("DRF_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"):
-            variables.pop(name, None)
-    return replace(_as_notice(job, launch, variables), id=job_id, attempt=UNSTARTED)
 
 
 def _array_variables(job: Job, array: Array) -> dict[str, str]:

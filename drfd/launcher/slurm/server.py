@@ -20,7 +20,6 @@ from pathlib import Path
 
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
-from drfd.common.owner import UNSTARTED
 from drfd.common.signals import number_of
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, Key, Record
@@ -71,7 +70,6 @@ _NOT_SIGNED = "the request is not signed by its user: submit it again"
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
 _NO_NODE = "the order names no node"
 _NOT_INSIDE = "commands run inside jobs of the controller's own machine alone"
-_NOT_TOLD = "not told: notifications run for jobs of the controller's own machine alone"
 _CONTROLS = "enforced by Slurm's cgroups, if its configuration says so (task/cgroup)"
 _COUNTED = "counted; enforced on nodes with cgroup v2 that have drfd-disks as Slurm's Prolog"
 
@@ -198,7 +196,7 @@ class SlurmLauncher:
                 self._launch(Assignment(order, payload_fd))
             case LaunchOrder():
                 os.close(payload_fd)
-                self._not_notified(order.key)
+                self._wish(protocol.REMOVE, order.key)
             case ExecOrder(number=number):
                 self._tell(protocol.EXEC, order.key, number=number, text=_NOT_INSIDE)
             case SignalOrder():
@@ -219,12 +217,6 @@ class SlurmLauncher:
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send(protocol.attempt_report(kind, key, **facts))
-
-    def _not_notified(self, key: Key) -> None:
-        if key[1] == UNSTARTED:
-            self._tell(protocol.NOTIFIED, key, notice=_NOT_TOLD)
-        else:
-            self._wish(protocol.REMOVE, key)
 
     def _wish(self, name: str, key: Key) -> None:
         attempt = self._attempts.get(key)
