@@ -309,8 +309,7 @@ def peak_memory(mounts: Mapping[str, str], cgroup: str) -> int | None:
 
 def pinned_cpus(mounts: Mapping[str, str], cgroup: str) -> str | None:
     """Return the CPUs that an attempt is pinned to, as "0-3,8", or None if it is not pinned. The
-    cgroup of a pinned attempt has memory nodes of its own and, on version 1, migrates memory to
-    them."""
+    cgroup of a pinned attempt names memory nodes and, on version 1, migrates memory to them."""
 
     def text(name: str) -> str:
         return (_read(mounts, "cpuset", cgroup, name, str) or "").strip()

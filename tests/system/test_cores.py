@@ -182,27 +182,6 @@ def test_pins_outlive_launcher_and_daemon(start):
     assert not allowed(second) & allowed(third)
 
 
-def test_a_suspended_jobs_cpus_are_for_others_and_it_gets_some_again(start):
-    """Its own mask of CPUs does not keep it on those that it had."""
-    instance = start("pin")
-    bound = "import os\nos.sched_setaffinity(0, os.sched_getaffinity(0))\n" + BURN
-    first = run(instance, 1, *python(bound))
-    others = [run(instance, 1, "sleep", "600") for _ in CPUS[1:]]
-    (cpu,) = allowed(first)
-    instance.drf("suspend", first["id"])
-    instance.wait_state(first["id"], "SUSPENDED")
-    taker = run(instance, 1, "sleep", "600")
-    assert allowed(taker) == {cpu}
-    end(instance, others[0])
-    instance.drf("resume", first["id"])
-    instance.wait_state(first["id"], "RUNNING")
-    wait_for("other CPUs", lambda: allowed(first) == set(CPUS) - allowed(taker).union(
-        *(allowed(job) for job in others[1:])))  # fmt: skip
-    before = cpu_s(first)
-    wait_for("work", lambda: cpu_s(first) > before + 0.1)
-    assert {last_cpu(pid) for pid in pids(first)} == allowed(first)
-
-
 def test_jobs_that_run_when_pinning_begins_keep_quotas_and_leave_the_pinned(start):
     instance = start("quota")
     old = run(instance, 1, *python(BURN))

@@ -31,7 +31,7 @@ from drfd.launcher.confinement.interface import (
 )
 from drfd.launcher.confinement.processes import MembersV1, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import put, unless_gone
+from drfd.launcher.system.files import put
 from drfd.linux.device_nodes import DeviceNode
 from drfd.linux.kernel_files import get
 
@@ -175,11 +175,6 @@ class CgroupV1(Cgroups):
         cpu, before = self._directory("cpu", key), ""
         while before != (before := get(f"{cpu}/cpu.cfs_period_us")):
             carry_out([setting(cpu, "cpu.cfs_quota_us", quota_us(cores_milli, int(before)))])
-
-    def _memory_limit(self, key: Key) -> int:
-        with unless_gone():
-            return int(get(f"{self._directory('memory', key)}/memory.limit_in_bytes"))
-        return 0
 
     def _disk(self, key: Key, disk: DiskLimit) -> list[CgroupSetting]:
         block = self._directory("blkio", key)

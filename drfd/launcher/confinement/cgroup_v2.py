@@ -6,7 +6,6 @@ Kernel document: cgroup-v2.rst.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 
 from drfd.launcher.attempt_files import Key
@@ -31,7 +30,6 @@ from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system.files import unless_gone
 from drfd.linux.device_nodes import DeviceNode
-from drfd.linux.kernel_files import get
 
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
 REQUIRED = ("memory", "pids")
@@ -146,13 +144,6 @@ class CgroupV2(Cgroups):
 
     def _entered(self, key: Key) -> list[str]:
         return [self._directory_of(key)]
-
-    def _memory_limit(self, key: Key) -> int:
-        with unless_gone():
-            text = get(f"{self._directory_of(key)}/memory.max").strip()
-            # Its runner has not set it yet.
-            return sys.maxsize if text == "max" else int(text)
-        return 0
 
     def _disk(self, key: Key, disk: DiskLimit) -> list[CgroupSetting]:
         text = f"{disk.device} rbps={disk.read_bps or 'max'} wbps={disk.write_bps or 'max'}"

@@ -169,7 +169,6 @@ class Cgroups(Confinement):
         raise LimitFailed("it forks faster than it can be moved")
 
     def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:
-        self._cores.thaw(key)
         members, first = self._members(key), first_process(attempt)
         members.signal(*numbers, first=first)
         escaped = partial(members.escaped, attempt)
@@ -177,14 +176,10 @@ class Cgroups(Confinement):
             process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
-        is_frozen = self._members(key).freeze()
-        if is_frozen:
-            self._cores.frozen(key)
-        return is_frozen
+        return self._members(key).freeze()
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
         with unless_gone():
-            self._cores.thaw(key)
             self._members(key).thaw()
 
     def members(self, key: Key, attempt: Attempt | None) -> list[int]:
@@ -230,10 +225,6 @@ class Cgroups(Confinement):
         """Change the quota of a running job. Raises LimitFailed, OSError."""
 
     @abstractmethod
-    def _memory_limit(self, key: Key) -> int:
-        """Return the memory limit of a job, 0 if it is gone."""
-
-    @abstractmethod
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
         """Refuse these devices in a new cgroup. Raises LimitFailed, OSError."""
 
@@ -276,9 +267,4 @@ class Cgroups(Confinement):
         if "cpuset" not in self._mounts:
             return self._lacks("cpuset")
         cpusets = Cpusets(self._parents["cpuset"], is_v1=self.members_of is MembersV1)
-        return Pins(
-            cpusets,
-            cores.read_machine(cpusets.cpus() & cores.usable_cpus()),
-            is_frozen=lambda key: self._members(key).are_frozen(),
-            memory_bytes=self._memory_limit,
-        )
+        return Pins(cpusets, cores.read_machine(cpusets.cpus() & cores.usable_cpus()))

@@ -9,8 +9,7 @@ The kernel's cpuset files alone record which job is pinned, for this launcher an
 job has memory nodes of its own (version 2), or memory that moves along when its nodes change
 (version 1, where every cpuset must have nodes). They are read at the start; after that only this
 launcher changes them. What is set is read back. All other jobs run on the CPUs that nobody has
-pinned. A frozen job keeps its CPUs in name only: others may have them, and it gets as many again
-before it is thawed. Kernel documents: cgroup-v1/cpusets.rst, cgroup-v2.rst.
+pinned. Kernel documents: cgroup-v1/cpusets.rst, cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pathlib import Path
 from cgroupspy.interfaces import CommaDashSetFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_name
-from drfd.launcher.confinement.cgroup_files import carry_out, keys_of
+from drfd.launcher.confinement.cgroup_files import keys_of
 from drfd.launcher.confinement.interface import CgroupSetting, LimitFailed
 from drfd.launcher.protocol import (
     NO_PIN,
@@ -58,12 +57,10 @@ def choose_cpus(
     count: int,
     free: Cpus,
     machine: Iterable[LogicalCpu],
-    avoid: Cpus = frozenset(),
     near: frozenset[int] = frozenset(),
 ) -> Cpus | None:
     """Return `count` of the `free` CPUs, first of the nodes that are `near`, on as few nodes as
-    possible, preferring the node that is left with the fewest; None if there are not enough. CPUs
-    to `avoid` are taken after equal ones."""
+    possible, preferring the node that is left with the fewest; None if there are not enough."""
     nodes: dict[int, list[LogicalCpu]] = {}
     for cpu in sorted(machine, key=lambda cpu: cpu.number):
         nodes.setdefault(cpu.node, []).append(cpu)
@@ -76,24 +73,20 @@ def choose_cpus(
         nearest = {
             node: free_cpus for node, free_cpus in left.items() if node in near and free_cpus
         }
-        node = _node_for(wanted, nearest or left, lambda node: len(avoid & _numbers(nodes[node])))
-        chosen |= _on_node(min(wanted, left.pop(node)), free, nodes[node], avoid)
+        node = _node_for(wanted, nearest or left)
+        chosen |= _on_node(min(wanted, left.pop(node)), free, nodes[node])
     return frozenset(chosen)
 
 
-def nodes_of(cpus: Cpus, machine: Iterable[LogicalCpu]) -> frozenset[int]:
-    return frozenset(cpu.node for cpu in machine if cpu.number in cpus)
-
-
-def _node_for(wanted: int, left: dict[int, int], touches: Callable[[int], int]) -> int:
+def _node_for(wanted: int, left: dict[int, int]) -> int:
     """Return the fullest node that has enough free CPUs, or else the emptiest node."""
     enough = [node for node, count in left.items() if count >= wanted]
     if enough:
-        return min(enough, key=lambda node: (left[node], touches(node), node))
+        return min(enough, key=lambda node: (left[node], node))
     return min(left, key=lambda node: (-left[node], node))
 
 
-def _on_node(count: int, free: Cpus, cpus: list[LogicalCpu], avoid: Cpus) -> set[int]:
+def _on_node(count: int, free: Cpus, cpus: list[LogicalCpu]) -> set[int]:
     """Choose `count` CPUs of a node: whole cores as long as they fit, then CPUs of cores that are
     partly used, and only then a part of a whole core."""
     cores: dict[int, list[int]] = {}
@@ -103,15 +96,14 @@ def _on_node(count: int, free: Cpus, cpus: list[LogicalCpu], avoid: Cpus) -> set
     parts = [[cpu for cpu in core if cpu in free] for core in cores.values() if core not in whole]
     chosen: set[int] = set()
     broken: list[list[int]] = []
-    for core in sorted(whole, key=lambda core: (len(avoid.intersection(core)), core)):
+    for core in sorted(whole):
         if len(core) <= count - len(chosen):
             chosen.update(core)
         else:
             broken.append(core)
     # The core with the fewest free CPUs comes first, because it is of the least use to others.
     for part in sorted(parts, key=lambda part: (len(part), part)) + broken:
-        single = sorted(part, key=lambda cpu: (cpu in avoid, cpu))
-        chosen.update(single[: count - len(chosen)])
+        chosen.update(sorted(part)[: count - len(chosen)])
     return chosen
 
 
@@ -120,8 +112,6 @@ def _numbers(cpus: Iterable[LogicalCpu]) -> Cpus:
 
 
 _SYS = Path("/sys/devices/system")
-#: Fields of a node's meminfo: free memory, and page cache that the kernel can drop at once.
-_AVAILABLE = ("MemFree:", "Active(file):", "Inactive(file):")
 
 
 def usable_cpus() -> Cpus:
@@ -143,17 +133,6 @@ def read_machine(cpus: Iterable[int], sys: Path = _SYS) -> tuple[LogicalCpu, ...
         siblings = parse_list(word_in(f"{sys}/cpu/cpu{number}/topology/thread_siblings_list"))
         found.append(LogicalCpu(number, nodes.get(number, 0), min(siblings, default=number)))
     return tuple(found)
-
-
-def available_bytes(node: int, sys: Path = _SYS) -> int:
-    """Return the memory, in bytes, that a node has available now."""
-    total = 0
-    for line in word_in(f"{sys}/node/node{node}/meminfo").splitlines():
-        # "Node 0 MemFree:  123456 kB"
-        words = line.split()
-        if len(words) >= 4 and words[2] in _AVAILABLE:
-            total += int(words[3]) * 1024
-    return total
 
 
 def parse_list(text: str) -> Cpus:
@@ -243,14 +222,13 @@ class Cpusets:
             return frozenset(own.cpus) if is_pinned else None
         return None
 
-    def pin(self, key: Key, cpus: Cpus, nodes: frozenset[int]) -> None:
-        """Give a job these CPUs and memory nodes. Raises LimitFailed."""
+    def pin(self, key: Key, cpus: Cpus) -> None:
+        """Give a job these CPUs, and all memory nodes. Raises LimitFailed."""
         own = self._at(self._directory(key))
         self._set(own, "cpus", cpus)
         if self._is_v1:
-            # Set before the nodes, so that memory the job has already moves to them.
             self._set(own, "memory_migrate", True)
-        self._set(own, "mems", nodes)
+        self._set(own, "mems", self.memory_nodes())
 
     def share(self, key: Key, cpus: Cpus) -> bool:
         """Let an unpinned job run on these CPUs. Returns whether the kernel had given it these, and
@@ -310,52 +288,31 @@ def open_v1(mount: str, group: str) -> None:
 class Pins:
     """The CPUs that jobs have to themselves, by their cpusets."""
 
-    def __init__(
-        self,
-        cpusets: Cpusets,
-        machine: tuple[LogicalCpu, ...],
-        *,
-        is_frozen: Callable[[Key], bool],
-        memory_bytes: Callable[[Key], int],
-        available_bytes: Callable[[int], int] = available_bytes,
-    ) -> None:
-        """`machine` lists the CPUs that jobs may use. `memory_bytes` returns a job's memory limit,
-        and `available_bytes` the memory that a node has left now."""
+    def __init__(self, cpusets: Cpusets, machine: tuple[LogicalCpu, ...]) -> None:
+        """`machine` lists the CPUs that jobs may use."""
         self._cpusets = cpusets
         self._machine = machine
         self._all = frozenset(cpu.number for cpu in machine)
-        self._is_frozen = is_frozen
-        self._memory_bytes = memory_bytes
-        self._available_bytes = available_bytes
         self._pinned: dict[Key, Cpus] = {}
-        #: The CPUs of frozen jobs, which others may use meanwhile.
-        self._parked: dict[Key, Cpus] = {}
         #: Whether a new cpuset has been seen to have, from the kernel, all CPUs that jobs may use.
         self._begin_right = False
         for key in cpusets.jobs():
             cpus = cpusets.pinned(key)
             if cpus is not None:
-                (self._parked if is_frozen(key) else self._pinned)[key] = cpus
+                self._pinned[key] = cpus
         # An earlier launcher may have been killed between two of these steps.
         self._give_back()
 
-    def pin(
-        self,
-        key: Key,
-        count: int,
-        near: frozenset[int] = frozenset(),
-        memory_bytes: int | None = None,
-    ) -> bool:
+    def pin(self, key: Key, count: int, near: frozenset[int] = frozenset()) -> bool:
         """Give a new job CPUs of its own, which the others leave first, if possible on the nodes
-        that are `near`. Its memory limit is `memory_bytes`, or in its cgroup if that is None.
-        Returns False if there are not enough, as happens only where more cores are granted than
-        exist. Raises LimitFailed."""
-        cpus = self._choose(key, count, near=near)
+        that are `near`. Returns False if there are not enough, as happens where suspended jobs
+        have them, or more cores are granted than exist. Raises LimitFailed."""
+        cpus = self._choose(key, count, near)
         if cpus is None:
             return False
         self._pinned[key] = cpus
         self._push_others(key)
-        self._cpusets.pin(key, cpus, self._nodes(key, cpus, memory_bytes))
+        self._cpusets.pin(key, cpus)
         return True
 
     def share(self, key: Key) -> None:
@@ -367,55 +324,17 @@ class Pins:
 
     def forget(self, key: Key) -> None:
         """Release the job's CPUs: its cgroup is gone."""
-        self._parked.pop(key, None)
         if self._pinned.pop(key, None) is not None:
             self._give_back()
 
-    def park(self, key: Key) -> None:
-        """Let others use the CPUs of a job that has been frozen."""
-        cpus = self._pinned.pop(key, None)
-        if cpus is not None:
-            self._parked[key] = cpus
-            self._give_back()
-
-    def unpark(self, key: Key) -> int:
-        """Give a job that is about to be thawed as many CPUs as before. Returns 0 on success or if
-        the job was not pinned; otherwise the job shares CPUs with the others, and the result is the
-        number of CPUs it was to have."""
-        before = self._parked.pop(key, None)
-        if before is None:
-            return 0
-        try:
-            cpus = self._choose(key, len(before), before, nodes_of(before, self._machine))
-            if cpus is not None:
-                self._pinned[key] = cpus
-                self._push_others(key)
-                if cpus != before:
-                    self._cpusets.pin(key, cpus, self._nodes(key, cpus))
-                return 0
-        except (OSError, LimitFailed) as error:
-            log.error("event=not-pinned job=%d attempt=%d error=%s", *key, error)
-            self._pinned.pop(key, None)
-        self._give_back()
-        return len(before)
-
-    def _choose(
-        self,
-        key: Key,
-        count: int,
-        before: Cpus | None = None,
-        near: frozenset[int] = frozenset(),
-    ) -> Cpus | None:
-        """Choose free CPUs for a job, if possible those `before`, or on the nodes that are `near`;
-        None if there are too few."""
+    def _choose(self, key: Key, count: int, near: frozenset[int]) -> Cpus | None:
+        """Choose free CPUs for a job, if possible on the nodes that are `near`; None if there are
+        too few."""
         free = self._free()
-        if count == len(free) and not all(map(self._is_frozen, self._others(key))):
-            # More cores are granted than exist; the jobs that are not pinned must keep a CPU.
+        if count == len(free) and self._others(key):
+            # The jobs that are not pinned must keep a CPU.
             return None
-        if before is not None and before <= free:
-            return before
-        parked = frozenset[int]().union(*self._parked.values())
-        return choose_cpus(count, free, self._machine, avoid=parked, near=near)
+        return choose_cpus(count, free, self._machine, near)
 
     def _free(self) -> Cpus:
         """Return the CPUs that nobody has pinned, without those that are offline."""
@@ -424,26 +343,9 @@ class Pins:
     def _common(self) -> Cpus:
         return self._free() or self._cpusets.cpus()
 
-    def _nodes(self, key: Key, cpus: Cpus, own_bytes: int | None = None) -> frozenset[int]:
-        """Return the memory nodes for a job: those of its CPUs if they have enough memory for its
-        limit beside the limits of the jobs pinned there, otherwise all nodes, so that the job is
-        not killed while another node has free memory."""
-        everywhere = self._cpusets.memory_nodes()
-        own = nodes_of(cpus, self._machine) & everywhere
-        if own == everywhere or not own:
-            return everywhere
-        promised = sum(
-            self._memory_bytes(other)
-            for other, theirs in self._pinned.items()
-            if other != key and nodes_of(theirs, self._machine) & own
-        )
-        available = sum(map(self._available_bytes, own)) - promised
-        needed = self._memory_bytes(key) if own_bytes is None else own_bytes
-        return own if needed <= available else everywhere
-
     def _others(self, key: Key) -> list[Key]:
         """Return the jobs, other than `key`, that have no CPUs of their own."""
-        known = {key, *self._pinned, *self._parked}
+        known = {key, *self._pinned}
         return [other for other in self._cpusets.jobs() if other not in known]
 
     def _push_others(self, key: Key) -> None:
@@ -494,20 +396,10 @@ class Cores:
         if self._pins is not None:
             count, part = divmod(limits.cores_milli, 1000)
             is_whole = limits.cores_by == PIN and count > 0 and not part
-            if is_whole and self._pins.pin(key, count, near, limits.memory_bytes):
+            if is_whole and self._pins.pin(key, count, near):
                 return []
             self._pins.share(key)
         return [] if limits.cores_by == WEIGHT else self._quota(key, quota_us(limits.cores_milli))
-
-    def frozen(self, key: Key) -> None:
-        if self._pins is not None:
-            self._pins.park(key)
-
-    def thaw(self, key: Key) -> None:
-        """Give a pinned job CPUs again, or a quota if there are none. Called before the thaw."""
-        lost = 0 if self._pins is None else self._pins.unpark(key)
-        if lost:
-            carry_out(self._quota(key, quota_us(lost * 1000)))
 
     def gone(self, key: Key) -> None:
         if self._pins is not None:

@@ -791,45 +791,17 @@ def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(kernel, name):
     assert (kernel.cores(KEY), kernel.cores((1, 1))[0]) == (("0-2", True, "max"), "3")
 
 
-def wake(kernel: Kernel, how: str) -> None:
-    if how == "thaw":
-        kernel.place.thaw((1, 1), None)
-    else:
-        kernel.place.signal((1, 1), None, signal.SIGTERM)
-
-
-@pytest.mark.parametrize("how", ["thaw", "signal"])
-def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(kernel, how):
-    """The sum of what is given out stays what it is."""
-    kernel.create(limits(2000, PIN), (1, 1))
-    kernel.place.freeze((1, 1), None)
-    kernel.create(limits(3000, PIN), (2, 1))
-    wake(kernel, how)
-    assert kernel.cores((1, 1)) == ("1", False, "200000")
-
-
-@each("reads", v1=[("FREEZING",)], v2=[("0",)])
-def test_a_job_that_is_slow_to_freeze_keeps_its_cpus(kernel, reads):
-    kernel.create(limits(2000, PIN), (1, 1))
-    kernel.insists[kernel.FREEZE[0]] = reads
-    assert not kernel.place.freeze((1, 1), None)
-    kernel.create(limits(2000, PIN), (2, 1))
-    assert kernel.cores((2, 1))[0] == "2-3"
-
-
-def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(kernel):
+def test_a_frozen_job_keeps_its_cpus_and_the_next_launcher_knows_it(kernel):
     for number in (1, 2):
         kernel.create(limits(2000, PIN), (number, 1))
     kernel.place.freeze((1, 1), None)
     kernel.open()
-    kernel.create(limits(500, PIN), (3, 1))
-    assert kernel.cores((3, 1))[0] == "0-1"
+    kernel.create(limits(1000, PIN), (3, 1))
+    assert kernel.cores((3, 1)) == ("0-3", False, "100000")
+    kernel.place.remove((2, 1))
     kernel.create(limits(1000, PIN), (4, 1))
-    assert kernel.cores((4, 1))[0] == "0"
-    kernel.place.remove((3, 1))
-    kernel.place.remove((4, 1))
     kernel.place.thaw((1, 1), None)
-    assert kernel.cores((1, 1)) == ("0-1", True, "max")
+    assert [kernel.cores((number, 1))[:2] for number in (1, 4)] == [("0-1", True), ("2", True)]
 
 
 # -- out of memory --------------------------------------------------------------------------

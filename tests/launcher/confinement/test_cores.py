@@ -21,9 +21,7 @@ from drfd.launcher.confinement.cores import (
     Cpusets,
     LogicalCpu,
     Pins,
-    available_bytes,
     choose_cpus,
-    nodes_of,
     parse_list,
     read_machine,
     usable_cpus,
@@ -38,7 +36,6 @@ from seeds import examples
 
 ALL = frozenset(range(8))
 MACHINE = tuple(LogicalCpu(number=number, node=number // 4, core=number) for number in range(8))
-GIB = 1 << 30
 
 
 class Kernel:
@@ -54,9 +51,6 @@ class Kernel:
         self.fails: dict[Key, int] = {}
         #: What each file was given, in order: job, file, value.
         self.writes: list[tuple[str, str, str]] = []
-        self.frozen: set[Key] = set()
-        self.memory: dict[Key, int] = {}
-        self.room: dict[int, int] = {0: 64 * GIB, 1: 64 * GIB}
         self.furnish(root, "0-7", "0-1")
 
     def furnish(self, directory: Path, cpus: str, mems: str) -> None:
@@ -95,18 +89,9 @@ class Kernel:
         """What the job's processes may run on."""
         return parse_list((self.root / cgroup_name(key) / self.names["cpus"]).read_text())
 
-    def nodes(self, key: Key) -> Cpus:
-        return parse_list((self.root / cgroup_name(key) / self.names["mems"]).read_text())
-
     def open(self) -> Pins:
         """As a launcher that starts."""
-        return Pins(
-            Cpusets(str(self.root), is_v1=self.is_v1),
-            MACHINE,
-            is_frozen=self.frozen.__contains__,
-            memory_bytes=lambda key: self.memory.get(key, GIB),
-            available_bytes=self.room.__getitem__,
-        )
+        return Pins(Cpusets(str(self.root), is_v1=self.is_v1), MACHINE)
 
     def pin(self, pins: Pins, number: int, count: int) -> Cpus:
         self.make((number, 1))
@@ -140,19 +125,6 @@ def test_a_launcher_that_was_killed_half_way_is_made_good(kernel, pins):
     assert kernel.cpus((1, 1)) == ALL
 
 
-def test_a_job_whose_cpus_are_taken_when_it_is_thawed_gets_others_and_their_memory(kernel, pins):
-    kernel.pin(pins, 1, 4)
-    pins.park((1, 1))
-    kernel.pin(pins, 2, 3)
-    # Node 0 is where three fit and one is left over.
-    assert kernel.pin(pins, 3, 4) == {0, 1, 2, 3}
-    kernel.remove((2, 1))
-    pins.forget((2, 1))
-    assert pins.unpark((1, 1)) == 0
-    assert kernel.cpus((1, 1)) == {4, 5, 6, 7}
-    assert kernel.nodes((1, 1)) == {1}
-
-
 def test_more_cpus_than_there_are_cannot_be_pinned(kernel, pins):
     """Somebody must stay with something, when more was given out than there is."""
     kernel.pin(pins, 1, 6)
@@ -177,20 +149,6 @@ def test_when_the_place_of_all_jobs_is_gone_there_is_nobody_to_give_back_to(kern
     kernel.pin(pins, 1, 3)
     shutil.rmtree(kernel.root)
     pins.forget((1, 1))
-    pins.park((1, 1))
-    assert pins.unpark((1, 1)) == 0
-
-
-@pytest.mark.parametrize(("asks", "nodes"), [(10, {0}), (11, {0, 1})])
-def test_memory_stays_on_the_jobs_node_only_if_all_it_may_use_can_be_had_there(
-    kernel, pins, asks, nodes
-):
-    """Else it would be killed for memory while another node has some."""
-    kernel.memory = {(1, 1): 6 * GIB, (2, 1): asks * GIB}
-    kernel.room[0] = 16 * GIB
-    kernel.pin(pins, 1, 2)
-    assert kernel.pin(pins, 2, 2) == {2, 3}
-    assert kernel.nodes((2, 1)) == nodes
 
 
 def test_a_job_that_cannot_be_moved_off_keeps_another_from_starting(kernel, pins):
@@ -222,7 +180,7 @@ def test_what_the_kernel_makes_otherwise_is_no_limit(kernel, pins, monkeypatch):
 
 
 class Life(RuleBasedStateMachine):
-    """Jobs come and go, freeze and thaw, launchers are killed; never more than the machine has."""
+    """Jobs come and go, launchers are killed; never more than the machine has."""
 
     is_v1: bool
     fresh: Callable[[], Kernel]
@@ -233,8 +191,6 @@ class Life(RuleBasedStateMachine):
         self.pins = self.kernel.open()
         self.running: dict[Key, int] = {}
         self.sharing: set[Key] = set()
-        self.frozen: dict[Key, int] = {}
-        self.frozen_sharing: set[Key] = set()
         self.last = 0
 
     def _room(self) -> int:
@@ -262,51 +218,13 @@ class Life(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def end(self, data):
-        known = sorted({*self.running, *self.sharing, *self.frozen, *self.frozen_sharing})
+        known = sorted({*self.running, *self.sharing})
         if known:
             key = data.draw(st.sampled_from(known))
             self.kernel.remove(key)
             self.pins.forget(key)
             self.running.pop(key, None)
-            self.frozen.pop(key, None)
             self.sharing.discard(key)
-            self.frozen_sharing.discard(key)
-            self.kernel.frozen.discard(key)
-
-    @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def freeze(self, data):
-        key = data.draw(st.sampled_from(sorted(self.running)))
-        self.kernel.frozen.add(key)
-        self.pins.park(key)
-        self.frozen[key] = self.running.pop(key)
-
-    @rule(data=st.data())
-    def thaw(self, data):
-        fitting = sorted(key for key, count in self.frozen.items() if count <= self._room())
-        if fitting:
-            key = data.draw(st.sampled_from(fitting))
-            assert self.pins.unpark(key) == 0
-            self.kernel.frozen.discard(key)
-            self.running[key] = self.frozen.pop(key)
-
-    @precondition(lambda self: self.sharing)
-    @rule(data=st.data())
-    def freeze_one_who_shares(self, data):
-        key = data.draw(st.sampled_from(sorted(self.sharing)))
-        self.kernel.frozen.add(key)
-        self.pins.park(key)
-        self.sharing.remove(key)
-        self.frozen_sharing.add(key)
-
-    @precondition(lambda self: self.frozen_sharing and self._room() > 0)
-    @rule(data=st.data())
-    def thaw_one_who_shares(self, data):
-        key = data.draw(st.sampled_from(sorted(self.frozen_sharing)))
-        assert self.pins.unpark(key) == 0
-        self.kernel.frozen.discard(key)
-        self.frozen_sharing.remove(key)
-        self.sharing.add(key)
 
     @rule()
     def kill_the_launcher(self):
@@ -413,6 +331,10 @@ def test_it_is_as_many_free_cpus_as_asked_or_nothing(given_, count):
         assert chosen is not None and chosen <= free and len(chosen) == count
 
 
+def nodes_of(cpus: Cpus, machine: tuple[LogicalCpu, ...]) -> set[int]:
+    return {cpu.node for cpu in machine if cpu.number in cpus}
+
+
 @given(machines(), st.data())
 def test_no_choice_needs_fewer_nodes(given_, data):
     """So a job that fits on one node is on one."""
@@ -454,12 +376,6 @@ def test_whole_cores_come_first_and_one_is_broken_only_if_nothing_else_is_left_o
         assert not untouched or in_parts < min(untouched)
 
 
-@pytest.mark.parametrize(("avoid", "chosen"), [((), {0, 1}), ((0,), {1, 2}), ((0, 1, 2), {0, 3})])
-def test_what_is_to_be_avoided_comes_last(avoid, chosen):
-    machine = built(1, 4, 1)
-    assert choose_cpus(2, frozenset(range(4)), machine, avoid=frozenset(avoid)) == chosen
-
-
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -467,7 +383,6 @@ def write(path: Path, text: str) -> None:
 
 def test_a_machine_is_read_as_the_kernel_describes_it_and_as_one_node_where_it_does_not(tmp_path):
     assert read_machine({0, 1}, tmp_path) == (LogicalCpu(0, 0, 0), LogicalCpu(1, 0, 1))
-    assert available_bytes(0, tmp_path) == 0
     # Two nodes, of two threads a core.
     lists = {
         "": set(),
@@ -484,18 +399,8 @@ def test_a_machine_is_read_as_the_kernel_describes_it_and_as_one_node_where_it_d
         write(tmp_path / f"cpu/cpu{number}/topology/thread_siblings_list", f"{siblings}\n")
     found = (LogicalCpu(0, 0, 0), LogicalCpu(1, 1, 1), LogicalCpu(3, 1, 1))
     assert read_machine({3, 0, 1}, tmp_path) == found
-    lines = (
-        "MemTotal: 900",
-        "MemFree: 1",
-        "Active(anon): 90",
-        "Active(file): 2",
-        "Inactive(file): 4",
-    )
-    write(tmp_path / "node/node1/meminfo", "".join(f"Node 1 {line} kB\n" for line in lines))
-    assert available_bytes(1, tmp_path) == 7 * 1024
 
 
 def test_this_machine_can_be_read():
     machine = read_machine(usable_cpus())
     assert {cpu.number for cpu in machine} == os.sched_getaffinity(0)
-    assert sum(available_bytes(node) for node in {cpu.node for cpu in machine}) > 0
