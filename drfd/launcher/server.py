@@ -66,7 +66,6 @@ from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
 from drfd.launcher.system.files import VANISHED
-from drfd.launcher.system.fuse import abort_unanswered
 from drfd.launcher.system.private_tmp import PrivateSpaces
 from drfd.linux import syscalls
 
@@ -762,8 +761,7 @@ class Launcher:
 
     def _free(self, key: Key, ending: Ending) -> None:
         """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit
-        from being reported to the runner. Of an attempt that is stuck all the same, abort the
-        user's file systems that it waits for."""
+        from being reported to the runner."""
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None or os.getuid() != 0 or not (uid := attempt.created["uid"]):
             # A debugger of root is an administrator's; a user's own launcher serves only itself.
@@ -778,8 +776,6 @@ class Launcher:
                 held += process.children(runner)
             if count := end_tracers(held, uid, name):
                 log.warning("event=tracers-killed job=%d count=%d", key[0], count)
-            elif ending.is_reported_stuck and (count := abort_unanswered(held, uid)):
-                log.warning("event=fuse-aborted job=%d count=%d", key[0], count)
 
         self._background.start(search, partial(setattr, ending, "is_being_freed", False))
         ending.is_being_freed = True
