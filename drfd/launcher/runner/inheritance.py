@@ -155,8 +155,8 @@ def may_set_login() -> bool:
 # a quota of some ten thousand, an ordinary user one of 200 keys in all. A keyring outlives its job
 # if a process outside has a link to it, or a file that the job has opened. So keyrings that users
 # can fill are counted against the user, who could otherwise use up root's quota, without which no
-# job of any user starts. A user whose quota is half used already gets an empty keyring instead,
-# into which nothing can be put; the other half of the quota stays for the user's other programs.
+# job of any user starts. A job whose user's quota is used up keeps an empty keyring, into which
+# nothing can be put.
 
 #: Errors that are temporary: the kernel has no memory, or no further key for this uid.
 KEY_SHORTAGES = (errno.ENOMEM, errno.EDQUOT)

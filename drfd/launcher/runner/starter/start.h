@@ -99,34 +99,6 @@ static long fork_job(const struct plan *plan, int *is_outside)
 	return child;
 }
 
-/* Whether a user has less than half of the keys that the kernel allows, or that is unknown. Each line of
- * the file has eight numbers: the uid first, and last the counted keys, their limit, their bytes and the
- * limit of these. */
-static int has_key_quota(unsigned long uid)
-{
-	long fd = call(openat, AT_FDCWD, "/proc/key-users", O_RDONLY | O_CLOEXEC, 0), got;
-	unsigned long found[8] = {0};
-	int at = 0, is_number = 0, has_quota = 1;
-	char text[512];
-
-	while ((got = call(read, fd, text, sizeof text)) > 0)
-		for (long i = 0; i < got; i++) {
-			if (text[i] >= '0' && text[i] <= '9') {
-				found[at] = 10 * found[at] + (unsigned long)(text[i] - '0');
-				is_number = 1;
-				continue;
-			}
-			at += is_number, is_number = 0;
-			if (at < 8)
-				continue;
-			if (found[0] == uid)
-				has_quota = 2 * found[4] < found[5] && 2 * found[6] < found[7];
-			memset(found, 0, sizeof found), at = 0;
-		}
-	call(close, fd);
-	return has_quota;
-}
-
 /* Become the job, or the command that notifies its owner. First the limits, then the user, then the
  * user's files. The parent may not see when this process has started (hidepid in proc(5)). Reports come
  * through ENTRY up to the entry of the cgroup, and through REPORT later: ENTRY is closed before the rights
@@ -157,7 +129,7 @@ _Noreturn static void become_job(const struct plan *plan, int entry, int report,
 		enter_space(plan);
 	if (plan->flags & DROPS)
 		become(plan);
-	if (plan->flags & JOINS_KEYRING && has_key_quota(plan->uid)) {
+	if (plan->flags & JOINS_KEYRING) {
 		long key = call(keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
 
 		if (key != -EDQUOT)
