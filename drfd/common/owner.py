@@ -14,7 +14,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """The user, journal and submission that an attempt belongs to. A field is None if it is not
-    known: a damaged attempt file has none of them."""
+    known."""
 
     uid: int | None = None
     user: str | None = None

@@ -16,9 +16,9 @@ order:
     notifying      the owner's command that reports the end is about to run; it runs only once
     notified       how that command ended
 
-A line that cannot be read, as after a power cut, may have been any record: the attempt counts as
-"may have run", because a program must never be released a second time. Only a partial last line
-counts as not written, because its writer got an error for it.
+A line that cannot be read counts as not written: within one boot its writer got an error for it.
+After a power cut it may have been any record, so an attempt of another boot counts as one that has
+run, because a program must never be released a second time.
 
 Among these records, the launcher writes how many signals it has been ordered to send, before it
 sends them, so that a repeated order sends nothing twice. This one record is overwritten in place,
@@ -91,9 +91,6 @@ class Attempt:
     signalled: Record | None = None
     notifying: Record | None = None
     notified: Record | None = None
-    #: True if a line of the file cannot be read: it may have been any record. If it was `created`,
-    #: that field is UNKNOWN.
-    is_damaged: bool = False
 
     @property
     def owner(self) -> Owner:
@@ -106,7 +103,7 @@ class Attempt:
     @property
     def may_have_run(self) -> bool:
         """Return whether the job's program may have been released."""
-        return self.is_over or self.launched is not None or self.is_damaged
+        return self.is_over or self.launched is not None
 
 
 _PIECE_BYTES = 1 << 16
@@ -114,8 +111,6 @@ _KINDS = [
     *("created", "runner", "submitted", "launched", "launch_failed", "exited", "counted"),
     *("signalled", "notifying", "notified"),
 ]
-#: Stands for a first record that cannot be read: no uid, and any boot.
-UNKNOWN: Record = {"uid": None, "boot_id": None, "cgroup": None, "at_s": None, "mono_s": None}
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 #: The start of the record that is overwritten, and the digits reserved for its count.
@@ -188,8 +183,7 @@ def note_signals(dir_fd: int, key: Key, count: int) -> None:
     with opened(file_name(key), os.O_RDWR, dir_fd=dir_fd) as fd:
         data = os.pread(fd, os.fstat(fd).st_size, 0)
         at = data.rfind(_SIGNALLED.encode())
-        # A damaged record may have another length.
-        if at >= 0 and data.find(b"\n", at) + 1 - at == len(line):
+        if at >= 0:
             os.pwrite(fd, line, at)
             return
     with opened(file_name(key), os.O_WRONLY | os.O_APPEND, dir_fd=dir_fd) as fd:
@@ -210,7 +204,7 @@ def add(dir_fd: int, key: Key, kind: str, record: Record, *, is_synced: bool = F
 
 def read(dir_fd: int, key: Key) -> Attempt | None:
     """Read an attempt file. Returns None if there is none, or if its creation was interrupted, in
-    which case nothing was started."""
+    which case nothing was started, or a power cut has taken its first record."""
     try:
         with opened(file_name(key), os.O_RDONLY, dir_fd=dir_fd) as fd:
             data = os.read(fd, _PIECE_BYTES)
@@ -223,28 +217,16 @@ def read(dir_fd: int, key: Key) -> Attempt | None:
 
 
 def parse(data: bytes) -> Attempt | None:
-    """Parse the records in `data`. Records after a damaged line count; a partial last line does
-    not. Returns None if not even the first record is complete."""
+    """Parse the records in `data`. Returns None if the first one cannot be read."""
     records: dict[str, Record] = {}
-    is_damaged = False
-    *lines, last = data.split(b"\n")
-    # A last line that lacks only its line feed counts as written.
-    lines += [last] if _read_line(last) is not None else []
-    for line in lines:
+    for line in data.split(b"\n"):
         record = _read_line(line)
-        if record is None:
-            is_damaged = True
-            continue
-        records[record.pop("record")] = record
+        if record is not None:
+            records[record.pop("record")] = record
     counted = records.pop("counted", {})
     if "exited" in records:
         records["exited"] |= counted
-    created = records.pop("created", None)
-    if created is None:
-        if not is_damaged and not records:
-            return None
-        created, is_damaged = UNKNOWN, True
-    return Attempt(created, **records, is_damaged=is_damaged)
+    return Attempt(**records) if "created" in records else None
 
 
 def _read_line(line: bytes) -> Record | None:

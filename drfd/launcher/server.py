@@ -94,8 +94,7 @@ def reports_from(
     because of the job's own limit. `boot_id` and `at_s` are the present boot and time."""
     reports: list[tuple[str, Message]] = []
     created = attempt.created
-    is_dated = None not in (created["at_s"], created["mono_s"])
-    if attempt.launched is not None and attempt.launch_failed is None and is_dated:
+    if attempt.launched is not None and attempt.launch_failed is None:
         launched = {
             "at_s": created["at_s"],
             "mono_s": created["mono_s"],
@@ -112,7 +111,7 @@ def reports_from(
         reports.append(("exited", end | _loss(attempt, jobs_stop, boot_id)))
     elif attempt.exited is not None and not alive:
         reports.append(("exited", attempt.exited))
-    elif attempt.may_have_run and not alive:
+    elif not alive and (attempt.may_have_run or created["boot_id"] != boot_id):
         reports.append(("exited", _unknown_end(oom, at_s) | _loss(attempt, jobs_stop, boot_id)))
     elif not alive:
         # Its runner died before the program was released: this counts as never launched.
@@ -132,14 +131,9 @@ def _unknown_end(oom: tuple[bool, bool], at_s: float) -> Message:
 
 
 def _loss(attempt: Attempt, jobs_stop: JobsStopRecord | None, boot_id: str) -> Message:
-    """Return the reason why the end is unknown, as a fact of the report. It is omitted if the
-    attempt's own boot is not on record, or a part of its file cannot be read, which may have been
-    its end."""
-    born_in = attempt.created["boot_id"]
-    if born_in is None or attempt.is_damaged:
-        return {}
+    """Return the reason why the end is unknown, as a fact of the report."""
     was_stopped = jobs_stop is not None and jobs_stop.affected(attempt)
-    if born_in != boot_id:
+    if attempt.created["boot_id"] != boot_id:
         return {"loss": SHUTDOWN if was_stopped else CRASH}
     return {"loss": STOPPED if was_stopped else RUNNER_GONE}
 
@@ -302,8 +296,7 @@ class Launcher:
         if attempt is None:
             return
         self._spaces.adopt(key, attempt.created.get("space"))
-        if attempt.created["uid"] is not None:
-            self._sweeps.begun(key, attempt.created["uid"])
+        self._sweeps.begun(key, attempt.created["uid"])
         if key not in self._runners and self._needs_no_cgroup(self._counted(key, attempt)):
             self._remove_cgroup(key)
 
@@ -457,7 +450,8 @@ class Launcher:
             # The other job's end, usage and signals must never be taken for this job's.
             self._fail(key, _TAKEN)
             return False
-        if key in self._runners or (known is not None and known.may_have_run):
+        is_of_old = known is not None and known.created["boot_id"] != self._boot_id
+        if key in self._runners or is_of_old or (known is not None and known.may_have_run):
             assert known is not None
             self._report(key, known)
             return False
@@ -670,8 +664,6 @@ class Launcher:
         alive = key in self._runners
         if not alive:
             attempt = self._counted(key, attempt)
-        if attempt.is_damaged and not alive:
-            log.error("event=damaged-attempt-file job=%d attempt=%d", *key, extra=about(job=key[0]))
         if attempt.launch_failed is not None:
             failed = self._failure(key, attempt.launch_failed, attempt.created)
             attempt = replace(attempt, launch_failed=failed)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,
-    UNKNOWN,
     Attempt,
     JobsStopRecord,
     Record,
@@ -97,13 +96,10 @@ DAMAGE = [b"", b"\0\0\0", b"\xff\xfe", b"{", b"[]", b"[1]", b"1", b"null", b"{}"
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, b"[" * 9999], ids=lambda damage: repr(damage[:8]))
-def test_a_damaged_line_is_passed_over_and_may_have_been_anything(damage):
+def test_a_line_that_cannot_be_read_is_passed_over(damage):
     first, rest = lines().split(b"\n", 1)
     found = attempt_files.parse(b"\n".join([first, damage, rest]))
-    assert found == Attempt(**dict(RECORDS), is_damaged=True)
-    found = attempt_files.parse(b"\n".join([first, damage, b""]))
-    assert found == Attempt(CREATED, is_damaged=True)
-    assert found.may_have_run and not found.is_over
+    assert found == Attempt(**dict(RECORDS))
 
 
 @given(st.integers(0, len(lines()) - 1), st.binary(max_size=8), st.integers(0, 8))
@@ -172,10 +168,10 @@ def news(attempt: Attempt, *, boot_id: str = "b", **facts: Any) -> list[tuple[st
     return reports_from(attempt, at_s=9.0, boot_id=boot_id, **facts)
 
 
-def lost(oom: tuple[bool, bool], loss: str | None = RUNNER_GONE) -> tuple[str, Message]:
+def lost(oom: tuple[bool, bool], loss: str = RUNNER_GONE) -> tuple[str, Message]:
     facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None}
     facts |= {"oom_killed": oom[0], "over_limit": oom[1]}
-    return "exited", facts if loss is None else facts | {"loss": loss}
+    return "exited", facts | {"loss": loss}
 
 
 STARTING = Attempt(BORN, runner=RUNNER)
@@ -211,18 +207,16 @@ def test_what_the_kernel_has_counted_is_a_part_of_the_end(attempt_fd, directory)
     assert found.exited == {"exit_code": 3, "counted": {"cpu_us": 7}}
 
 
-@pytest.mark.parametrize("created", [BORN, UNKNOWN])
-def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(created):
-    """It may have been that of the start: what is missing is launched again."""
-    damaged = Attempt(created, runner=RUNNER, is_damaged=True)
-    assert news(damaged, alive=True, jobs_stop=None, oom=(False, False)) == []
-    found = news(damaged, alive=False, jobs_stop=None, oom=(False, False))
-    assert found == [lost((False, False), None)]
-
-
 @pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
 def test_a_runner_that_died_before_the_start_leaves_nothing(attempt):
     assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == [MISSING]
+
+
+@pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
+def test_an_attempt_of_another_boot_may_have_run(attempt):
+    """A power cut may have taken the record of its start: what is missing is launched again."""
+    found = news(attempt, alive=False, jobs_stop=None, oom=(False, False), boot_id="later")
+    assert found == [lost((False, False), CRASH)]
 
 
 @pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])

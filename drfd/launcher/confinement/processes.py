@@ -206,9 +206,7 @@ def living_runner(attempt: Attempt | None) -> int | None:
 
 
 def is_of_this_boot(attempt: Attempt) -> bool:
-    """Return whether the attempt is of this boot, or its record is damaged: then the start times of
-    its processes tell."""
-    return attempt.created["boot_id"] in (None, process.boot_id())
+    return bool(attempt.created["boot_id"] == process.boot_id())
 
 
 _SUBORDINATES = Subordinates()

@@ -97,7 +97,7 @@ class Attempts(dict[Key, Attempt]):
         """Return when an attempt began. The file may be of an earlier boot of this machine, which
         the node has outlived."""
         created, now_s = self[key].created, time.time()
-        at_s = now_s if created["at_s"] is None else created["at_s"]
+        at_s = created["at_s"]
         if created["boot_id"] == self.boot_id:
             return {"at_s": at_s, "mono_s": created["mono_s"]}
         return {"at_s": at_s, "mono_s": time.monotonic() - max(0.0, now_s - at_s)}
