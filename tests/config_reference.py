@@ -1,16 +1,17 @@
 """The reference of the configuration's keys, the file that an installation begins with, and the
 JSON schemas of the configuration and of replies.
 
-`python -m drfd.daemon.reference` writes both into a checkout. Keys come from where they are
-declared; tables that a site names or repeats are shown by examples.
+`python -m tests.config_reference` writes both, and with a directory the schemas into it. Keys come
+from where they are declared; tables that a site names or repeats are shown by examples.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
@@ -19,7 +20,9 @@ import msgspec
 from drfd.common.strict_table import Key, keys_of
 from drfd.common.units import PLAIN_AXES
 from drfd.core.fairness.rules import Preempting, ReservationSettings, Scheduling
+from drfd.daemon import server  # noqa: F401, which registers verbs
 from drfd.daemon.config import Config, Defaults, HistorySettings, MetricsSettings, UserLimits
+from drfd.daemon.handlers.requests import VERBS
 from drfd.launcher.settings import LauncherSettings, SlurmSettings
 from drfd.protocol.replies import WaitReply
 from drfd.protocol.requests import REQUESTS
@@ -45,7 +48,8 @@ _HEAD = """\
 
 """
 #: The tables with their examples. A line of dots stands for the declared keys of its table.
-_TEXT = resources.files("drfd.daemon").joinpath("reference.txt").read_text()
+_TEXT = (Path(__file__).parent / "data/config_reference.txt").read_text()
+_ROOT = Path(__file__).parent.parent
 
 
 def reference() -> str:
@@ -119,10 +123,6 @@ def _type(key: Key) -> Any:
 
 def reply_schema(name: str) -> dict[str, Any]:
     """Return a JSON schema of the reply to a verb, or of the lines of a stream."""
-    # Slow to load, and only needed here.
-    from drfd.daemon import server  # noqa: F401
-    from drfd.daemon.handlers.requests import VERBS
-
     known = VERBS[REQUESTS[name]]
     found = known.lines or get_type_hints(known.answer)["return"]
     if found is WaitReply:
@@ -135,12 +135,17 @@ def reply_schema(name: str) -> dict[str, Any]:
     return {**(schemas[0] if len(schemas) == 1 else {"anyOf": [*schemas]}), "$defs": parts}
 
 
-def main(root: Path) -> None:
-    (root / "systemd/drfd.toml").write_text(shipped())
-    document = root / "docs/configuration.md"
+def main(schemas: list[str]) -> None:
+    (_ROOT / "systemd/drfd.toml").write_text(shipped())
+    document = _ROOT / "docs/configuration.md"
     head, fence, rest = document.read_text().partition("```toml\n")
     document.write_text(f"{head}{fence}{reference()}```{rest.partition('```')[2]}")
 
+    for directory in schemas:
+        found = {"config": config_schema()} | {name: reply_schema(name) for name in REQUESTS}
+        for name, schema in found.items():
+            Path(directory, f"{name}.json").write_text(json.dumps(schema, indent=2))
+
 
 if __name__ == "__main__":
-    main(Path())
+    main(sys.argv[1:])

@@ -11,10 +11,10 @@ import pytest
 
 import tour
 from cli.drf import below
+from config_reference import config_schema, reference, reply_schema
 from drfd import __version__
 from drfd.client import Client
 from drfd.common.errors import ConfigError, NotPermitted, Refused, Unavailable
-from drfd.daemon.reference import config_schema, reference, reply_schema
 from drfd.protocol.requests import REQUESTS
 from drfd_cli.main import VERBS, command_of
 from fakes import TRANSITIONS
@@ -133,7 +133,7 @@ def test_every_verb_is_in_the_manual():
 
 def test_every_configuration_key_is_in_its_document():
     """Keys of tables that a site names are read off the source."""
-    assert f"```toml\n{reference()}```" in CONFIGURATION, "run python -m drfd.daemon.reference"
+    assert f"```toml\n{reference()}```" in CONFIGURATION, "run python -m tests.config_reference"
     keys = set()
     for name in ("config", "cluster", "calendar", "countable"):
         source = (ROOT / "drfd" / "daemon" / f"{name}.py").read_text()

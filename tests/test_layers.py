@@ -77,7 +77,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "server": {"users", "lookup", "handlers"},
         "metrics": {"config", "engine", "lookup"},
-        "reference": {"config", "handlers", "server"},
         "controller": {
             *("calendar", "config", "metrics", "countable", "spawn"),
             *("users", "engine", "monitoring", "launcher_link", "lookup"),
@@ -85,7 +84,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "tools": {
             *("calendar", "cluster", "countable", "config", "spawn", "metrics"),
-            "reference",
         },
         "main": {
             *("cluster", "countable", "config", "spawn", "handlers", "server"),

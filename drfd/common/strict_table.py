@@ -23,7 +23,7 @@ Toml = dict[str, object]
 @dataclass(frozen=True, slots=True)
 class Key:
     """What is declared of a key of the configuration: all of it, at the field that has its value.
-    `drfd.daemon.reference` prints the reference and the shipped file from that."""
+    `tests/config_reference.py` prints the reference and the shipped file from that."""
 
     name: str
     read: Callable[..., Any]

@@ -29,7 +29,6 @@ from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service
 from drfd.linux.listening import ListeningSocket
 from drfd.payload.environment import user_socket
-from drfd.protocol.requests import REQUESTS
 from drfd.slurm.files import NAMES
 
 log = logging.getLogger("drfd")
@@ -195,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         if options.command == "serve":
             raise
-        # The reader has closed the pipe, as in `drfd schema status | head`.
+        # The reader has closed the pipe, as in `drfd metrics | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except DrfdError as error:
         print(f"drfd: {error}", file=sys.stderr)
@@ -301,10 +300,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     path("file", text, str, nargs="?", choices=sorted(METRICS_FILES))
     path("--socket", "the daemon's socket", metavar="PATH")
 
-    text = "print a JSON schema, of the configuration or of the reply to a verb"
-    path, _ = command("schema", text)
-    path("name", None, str, choices=["config", *sorted(REQUESTS)], metavar="config|VERB")
-
     path, _ = command("compact", "make the journal of a stopped daemon as short as it can be")
     path("--state", "state directory", metavar="DIR")
 
@@ -320,7 +315,6 @@ COMMANDS = {
     "gpus": tools.list_gpus,
     "slurm-conf": tools.slurm_conf,
     "metrics": tools.print_metrics,
-    "schema": tools.print_schema,
     "compact": tools.compact_journal,
     "install": tools.install,
     "uninstall": tools.uninstall,

@@ -27,7 +27,6 @@ from drfd.daemon.metrics.publication import (
     metrics_warnings,
     shipped_file,
 )
-from drfd.daemon.reference import config_schema, reply_schema
 from drfd.devices.gpus import PLACES, Gpu, automatic, find_gpus
 from drfd.host.disks import Location, Speed, locate, measure
 from drfd.host.measurements import read_machine
@@ -192,12 +191,6 @@ def print_metrics(options: argparse.Namespace) -> None:
 
     named = None if options.socket is None else str(options.socket)
     print(choose(named, start=None).request("metrics")["text"], end="")
-
-
-def print_schema(options: argparse.Namespace) -> None:
-    is_config = options.name == "config"
-    found = config_schema() if is_config else reply_schema(options.name)
-    print(json.dumps(found, indent=2))
 
 
 def compact_journal(options: argparse.Namespace) -> None:

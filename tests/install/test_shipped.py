@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from config_reference import shipped
 from drfd.common import paths
 from drfd.daemon.config import Config, parse
-from drfd.daemon.reference import shipped
 from drfd.daemon.tools import STOP_S
 from drfd.install.command import RUN, STATE, UNITS
 
@@ -170,4 +170,4 @@ def test_the_default_configuration_is_nothing_but_defaults():
 
 
 def test_the_default_configuration_is_written_from_the_declared_keys():
-    assert FILES["drfd.toml"] == shipped(), "run python -m drfd.daemon.reference"
+    assert FILES["drfd.toml"] == shipped(), "run python -m tests.config_reference"
