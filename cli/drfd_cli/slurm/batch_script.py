@@ -22,8 +22,6 @@ from drfd_cli.slurm.sbatch_options import (
     Translation,
     environment,
     missing_commands,
-    missing_files,
-    uses_tmpdir,
 )
 
 if TYPE_CHECKING:
@@ -89,18 +87,10 @@ def resolve(
     missing = [] if script is None else missing_commands(script, os.environ, _find)
     for name in missing:
         output.say(f"the script calls {name}, and there is no such command here{_cure(name)}")
-    files = [] if script is None else missing_files(script, os.environ.get("HOME"), os.path.exists)
-    for name in files:
-        output.say(f"the script reads {output.clean(name)}, and there is no such file here")
-    if script is not None and "SLURM_TMPDIR" in script and "SLURM_TMPDIR" not in made.variables:
-        if client.request("hello").get("private_tmp"):
-            # It is empty at first, and removed with the job.
-            made.variables["SLURM_TMPDIR"] = "/tmp"  # noqa: S108  # the job's own
-        elif uses_tmpdir(script):
-            output.say(
-                "the script uses SLURM_TMPDIR, and jobs have no such directory here "
-                "(sbatch --export=ALL,SLURM_TMPDIR=DIR SCRIPT names one that you have made)"
-            )
+    uses_tmpdir = script is not None and "SLURM_TMPDIR" in script
+    if uses_tmpdir and client.request("hello").get("private_tmp"):
+        # It is empty at first, and removed with the job.
+        made.variables.setdefault("SLURM_TMPDIR", "/tmp")  # noqa: S108  # the job's own
     return found
 
 

@@ -156,8 +156,8 @@ class Grammar:
             each: f"{letters.get(each, '')}--{each}{signs[self.kinds[each]]}"
             for each in sorted(self.kinds)
         }
-        # The whole machine is what it asks for without a value.
-        dumb = (self.without_effect | self.said_nothing) - {"exclusive"}
+        # With some values, and among several machines, these do something.
+        dumb = (self.without_effect | self.said_nothing) - {"exclusive", "nodelist", "constraint"}
         known = [word for each, word in words.items() if each not in dumb]
         return [
             *([f"Options, as in Slurm's manual: {', '.join(known)}."] if known else []),

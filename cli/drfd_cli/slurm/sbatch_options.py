@@ -524,26 +524,3 @@ def missing_commands(
         is_function |= name in _DEFINED and may_be_defined
         if not is_function and find(name) is None:
             yield name
-
-
-#: A line without a condition before it that reads a file whose place is plain.
-_READS = re.compile(
-    r"^(?:source|\.)[ \t]+([\"']?)(~?/[\w./+@%:,-]+)\1[ \t]*(?:$|[;&#])", re.MULTILINE
-)
-
-
-def missing_files(script: str, home: str | None, exists: Callable[[str], bool]) -> Iterable[str]:
-    """Return files of which the script reads commands (`source FILE`) and which are not there."""
-    for found in dict.fromkeys(match[2] for match in _READS.finditer(script)):
-        if found.startswith("~") and (home is None or not found.startswith("~/")):
-            continue
-        if not exists(f"{home}{found[1:]}" if found.startswith("~") else found):
-            yield found
-
-
-_USE_OF_TMPDIR = re.compile(r"\$(?:SLURM_TMPDIR\b|\{SLURM_TMPDIR[}/%#])", re.ASCII)
-
-
-def uses_tmpdir(script: str) -> bool:
-    """Return whether the script needs the directory of its job that some clusters make."""
-    return _USE_OF_TMPDIR.search(script) is not None and "SLURM_TMPDIR=" not in script
