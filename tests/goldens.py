@@ -36,12 +36,11 @@ from drfd.core.model import events as ev  # noqa: E402
 from drfd.core.model import job as jobs  # noqa: E402
 from drfd.core.model.job import Dependency, Outcome, Usage, Words  # noqa: E402
 from drfd.core.model.resources import Axes, Resources  # noqa: E402
-from drfd.core.usage import Curve, GpuTally, LentTally  # noqa: E402
+from drfd.core.usage import BeyondTally, Curve, GpuTally  # noqa: E402
 from drfd.journal.journal import Journal, digest  # noqa: E402
 from drfd.journal.records import Payload  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
-from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder, LendOrder  # noqa: E402
-from drfd.launcher.server import LENDS  # noqa: E402
+from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder  # noqa: E402
 from drfd.linux.device_nodes import DeviceNode  # noqa: E402
 from fakes import apply_and_append, replace, spec  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
@@ -68,7 +67,7 @@ FULL = replace(
     demand=replace(
         ASKS, gres=(("gpu", 1),), gres_memory=(("gpu", 1 << 30),), node="n2", features=("ssd",)
     ),
-    most=Resources(cores_milli=64_000), preemptible=True, append=True, output_max_bytes=1 << 20,
+    cores_max_milli=64_000, preemptible=True, append=True, output_max_bytes=1 << 20,
     after=(Dependency(7), Dependency(6, jobs.RequiredOutcome.ANY)), begin_s=50,
     retry=jobs.Retry(3, (Outcome.FAILED, Outcome.LOST)), warn=jobs.Warn(10, 60),
     notify=jobs.Notify(("end", "fail"), LONG), group=jobs.UserGroup("sweep", 2),
@@ -139,7 +138,7 @@ EVENTS: list[ev.Event] = [
     _now(
         ev.Altered, 8, by="alice", text="all of it", name="other", pool="root.lab", priority=-1,
         time_limit_s=0, demand=ASKS, after=(), begin_s=50, group=jobs.UserGroup(""),
-        most=Resources(cores_milli=2000),
+        cores_max_milli=2000,
     ),
     _now(ev.BeginReached, 8),
     _now(ev.Admitted, 8, attempt=1),
@@ -169,9 +168,10 @@ CURVE = Curve(
     columns={
         "cores_milli": (None, 1500), "memory_kib": (1024, 2048), "read_kib_s": (None, 12),
         "write_kib_s": (None, 0), "gpu_memory_kib": (1024, 2048), "gpu_percent": (None, 150),
-        "lent_milli": (None, 1000),
+        "beyond_milli": (None, 1000),
     },
-    gpu_tally=GpuTally(3 << 20, 1 << 20, 150, 1), lent_tally=LentTally(2_000_000, 3_000_000, 50),
+    gpu_tally=GpuTally(3 << 20, 1 << 20, 150, 1),
+    beyond_tally=BeyondTally(2_000_000, 3_000_000, 50),
 )  # fmt: skip
 PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n", proof="0" * 64)
 
@@ -216,9 +216,8 @@ FATES: dict[int, dict[str, Message]] = {
     7: {"runner": RUNNER, "launched": RUNNING},
     8: {"submitted": {"slurm_id": 77, "at_s": 6.0}, "launched": RUNNING, "exited": ENDED},
 }  # fmt: skip
-#: The job that has been sent signals, the one that may be lent something, and the one on a node of
-#: Slurm's.
-SIGNALLED, LENT, AWAY = 3, 7, 8
+#: The job that has been sent signals, and the one on a node of Slurm's.
+SIGNALLED, AWAY = 3, 8
 
 ORDER = LaunchOrder(
     id=5, attempt=1, uid=1001, user="alice", journal="0" * 32, submitted_us=1, gid=1001,
@@ -229,9 +228,7 @@ ORDER = LaunchOrder(
         disks=(DiskLimit(device="8:0", read_bps=1000, write_bps=2000),),
     ),
 )  # fmt: skip
-LENT_ORDER = replace(
-    ORDER, limits=replace(ORDER.limits, cores_by=protocol.SHARE), may_be_lent_cores=True
-)
+RANGED_ORDER = replace(ORDER, limits=replace(ORDER.limits, cores_max_milli=8000))
 _ONE = {"id": 5, "attempt": 1}
 ORDERS: list[Message] = [
     protocol.message_of(protocol.LAUNCH, ORDER),
@@ -241,13 +238,9 @@ ORDERS: list[Message] = [
             frozenset({DeviceNode("c", 195, 0)}), frozenset({1}), (("0000:01:00.0", 1 << 30),)
         )),
     ),
-    protocol.message_of(protocol.LAUNCH, LENT_ORDER),
+    protocol.message_of(protocol.LAUNCH, RANGED_ORDER),
     protocol.message_of(
         protocol.LAUNCH, replace(ORDER, node="n1", gres=(("gpu", 1),)),
-    ),
-    protocol.message_of(protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=2500)),
-    protocol.message_of(
-        protocol.LEND, LendOrder(id=5, attempt=1, cores_milli=8000, disks=ORDER.limits.disks),
     ),
     protocol.message_of(protocol.NOTIFY, ORDER),
     protocol.message_of(
@@ -269,7 +262,7 @@ REPORTS: list[Message] = [
     {"report": "launched", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": None, "runner_pid": 10},
     {
         "report": "launched", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": "drfd/5.1",
-        "runner_pid": 10, "lends": True,
+        "runner_pid": 10,
     },
     {"report": "launch_failed", **_ONE, **_NOW, "text": "there is no command x in the job's PATH"},
     {
@@ -315,7 +308,7 @@ WORDY: Message = {
         "cores_milli": 2500,
         "cores_max_milli": "all",
         "memory_bytes": 1 << 30,
-        "disks": {"test": {"read_bps": 1000, "write_bps": 2000, "read_max_bps": 4000}},
+        "disks": {"test": {"read_bps": 1000, "write_bps": 2000}},
         "gres": {"gpu": 1},
         "gres_memory": {"gpu": 20 << 30},
     },
@@ -514,11 +507,8 @@ def _write_journal(path: Path) -> None:
 
 
 def created_of(job_id: int) -> dict[str, Any]:
-    """The first record of the job's attempt: LENT can be lent cores, AWAY has a node."""
-    more: dict[int, dict[str, Any]] = {
-        LENT: {LENDS: True}, AWAY: {"cgroup": None, "node": "n1"},
-    }  # fmt: skip
-    return {**CREATED, **more.get(job_id, {})}
+    """The first record of the job's attempt: AWAY has a node."""
+    return {**CREATED, **({"cgroup": None, "node": "n1"} if job_id == AWAY else {})}
 
 
 def _write_attempts(place: Path) -> None:

@@ -40,7 +40,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "usage": set(),
         "ledger": {"model"},
         "fairness": {"model"},
-        "lending": {"model", "fairness"},
         "promises": {"model", "ledger", "fairness"},
         "scheduling": {"model", "ledger", "fairness"},
         "decisions": {"model", "ledger", "fairness", "scheduling"},

@@ -28,12 +28,12 @@ _LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " .:-=+*#%"
 _LEAST_POINTS = 3
 
 CurveKind = Literal[
-    "cores", "cores_lent", "memory", "read", "write", "gpu_utilisation", "gpu_memory"
+    "cores", "cores_beyond", "memory", "read", "write", "gpu_utilisation", "gpu_memory"
 ]
 #: Each with its label and the format of an amount.
 _USAGE_KINDS: tuple[tuple[CurveKind, str, Callable[[Any], str]], ...] = (
     ("cores", "cores", lambda cores: show_cores(round(1000 * cores))),
-    ("cores_lent", "lent", lambda cores: show_cores(round(1000 * cores))),
+    ("cores_beyond", "beyond", lambda cores: show_cores(round(1000 * cores))),
     ("memory", "memory", show_size),
     ("gpu_utilisation", "GPU", lambda percent: f"{percent}%"),
     ("gpu_memory", "GPU mem", show_size),
@@ -42,12 +42,12 @@ _USAGE_KINDS: tuple[tuple[CurveKind, str, Callable[[Any], str]], ...] = (
 
 def usage_lines(curve: CurveView | None, demand: ResourcesView, columns: int) -> list[str]:
     """Return the use of cores, of memory and of GPUs, a line each, if known; at most `columns`
-    wide. What was lent of the cores has a line of its own, unless that is nothing."""
+    wide. The cores beyond a lower end have a line of their own, unless there are none."""
     if curve is None:
         return []
     shown = [each for each in _USAGE_KINDS if len(_known(curve.get(each[0]))) >= _LEAST_POINTS]
-    if not any(curve.get("cores_lent", ())):
-        shown = [each for each in shown if each[0] != "cores_lent"]
+    if not any(curve.get("cores_beyond", ())):
+        shown = [each for each in shown if each[0] != "cores_beyond"]
     label_columns = max(len(label) for label in ("memory", *(label for _, label, _ in shown)))
     found = []
     for kind, label, show in shown:
@@ -73,7 +73,7 @@ def declared(demand: ResourcesView, kind: CurveKind) -> float:
     match kind:
         case "cores":
             return demand.get("cores_max", demand["cores"])
-        case "cores_lent":
+        case "cores_beyond":
             return max(0.0, demand.get("cores_max", 0.0) - demand["cores"])
         case "gpu_utilisation":
             return 100 * demand["gres"].get("gpu", 0)

@@ -454,13 +454,9 @@ def show_cores_of(demand: ResourcesView) -> str:
 
 
 def show_io(rates: ResourcesView | RatesView) -> str:
-    """Return the rates as "200M/50M" or "50M..200M/20M", or "-" if both are zero."""
+    """Return the rates as "200M/50M", or "-" if both are zero."""
     read, write = rates["read"], rates["write"]
-    if not read and not write:
-        return "-"
-    most = rates.get("read_max"), rates.get("write_max")
-    shown = [None if each is None else show_size(each) for each in most]
-    return f"{show_range(show_size(read), shown[0])}/{show_range(show_size(write), shown[1])}"
+    return f"{show_size(read)}/{show_size(write)}" if read or write else "-"
 
 
 def show_gres(counts: Mapping[str, int]) -> str:
@@ -781,7 +777,7 @@ JOB_COLUMNS: Columns[JobView] = {
     ),
     **fields("group"),
     "gres_memory": lambda job: _counts(job["demand"].get("gres_memory", {})),
-    **fields("cores_max", "read_max", "write_max", of="demand"),
+    **fields("cores_max", of="demand"),
 }
 
 #: The columns of nodes of the fair-share tree. New ones are added at the end, too.

@@ -107,19 +107,13 @@ def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
         return show
 
     spread = (("mean", "mean"), ("median", "median"), ("95 %", "p95"), ("99 %", "p99"))
-    lends = any(run["lends"] for run in runs)
     resources = dict.fromkeys(name for run in runs for name, part in run["use"].items() if part)
     return [
         ("jobs run", of("jobs", by=_count)),
         ("never started", lambda run: _count(run["unstarted"]) if run["unstarted"] else ""),
         *((f"wait, {name}", of("wait_s", key, by=show_duration)) for name, key in spread),
-        *(
-            (f"run time, {name}", of("run_s", key, by=show_duration))
-            for name, key in spread * lends
-        ),
         *((f"bounded slowdown, {name}", of("slowdown", key, by=_figure)) for name, key in spread),
         *((f"use of {name}", of("use", name, by=_percent)) for name in resources),
-        ("cores that were busy", of("cores_busy", by=_percent) if lends else lambda run: ""),
         ("promises kept while waiting, mean user", of("promise_kept", "mean", by=_percent)),
         ("… least kept to a user", of("promise_kept", "least", by=_kept)),
         (f"… in the worst {_window(runs)}", of("promise_kept", "worst_window", by=_kept)),
@@ -163,12 +157,11 @@ def _window(runs: list[View]) -> str:
 def _print_users(runs: list[View]) -> None:
     """Print waits by user, longest under the first policy first."""
     users = runs[0]["users"] if runs else {}
-    lends = any(run["lends"] for run in runs)
     leaves = sorted(users, key=lambda leaf: (-users[leaf]["wait_s"]["mean"], leaf))
     columns = [
         output.Column("USER", _name),
         output.right("JOBS", lambda leaf: _count(users[leaf]["jobs"]), is_fixed=True),
-        *(column for run in runs for column in _columns_of(run, lends=lends)),
+        *(column for run in runs for column in _columns_of(run)),
     ]
     output.print_items(columns, leaves[:_MOST_USERS])
     if len(leaves) > _MOST_USERS:
@@ -176,7 +169,7 @@ def _print_users(runs: list[View]) -> None:
         output.say(f"{_MOST_USERS} of {most:,} users; --json has all")
 
 
-def _columns_of(run: View, *, lends: bool) -> list[output.Column]:
+def _columns_of(run: View) -> list[output.Column]:
     def of(title: str, show: Callable[[View], str], **more: bool) -> output.Column:
         users = run["users"]
         return output.right(title, lambda leaf: show(users[leaf]) if leaf in users else "-", **more)
@@ -186,7 +179,6 @@ def _columns_of(run: View, *, lends: bool) -> list[output.Column]:
 
     return [
         of(f"{run['label']}: WAIT", lambda user: show_duration(user["wait_s"]["mean"])),
-        of("RUN", lambda user: show_duration(user["run_s"]["mean"]), is_fixed=True, is_shown=lends),
         of("KEPT", kept, is_fixed=True),
         of("SHARE", lambda user: _percent(user["share"]), is_fixed=True),
     ]

@@ -23,7 +23,6 @@ from drfd.common.errors import Refused
 from drfd.common.indices import read_array, read_group
 from drfd.common.signals import show_signal
 from drfd.common.units import (
-    AXES,
     Range,
     exact_duration,
     exact_size,
@@ -32,6 +31,7 @@ from drfd.common.units import (
     parse_disk_rates,
     parse_duration,
     parse_memory,
+    show_cores,
     show_gres_word,
     show_range,
 )
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
-Rates = tuple[str | None, int | Range, int | Range]
+Rates = tuple[str | None, int, int]
 
 _WHEN = ("start", "end", "fail")
 
@@ -112,18 +112,24 @@ def _read_command(text: str) -> str:
 # -- amounts ---------------------------------------------------------------------------------------
 
 
-def _ends(axis: str, amount: int | Range) -> dict[str, object]:
-    """Return the fields for an amount, or for both ends of a range."""
-    row = AXES[axis]
-    if not isinstance(amount, Range):
-        return {row.field: amount}
-    return {row.field: amount.least, row.end_field: amount.most}
+def _encode_cores(cores: int | Range) -> dict[str, object]:
+    if not isinstance(cores, Range):
+        return {"cores_milli": cores}
+    return {"cores_milli": cores.least, "cores_max_milli": cores.most}
+
+
+def _show_cores(demand: Mapping[str, Any]) -> Iterator[str]:
+    if "cores_milli" in demand:
+        most = demand.get("cores_max_milli")
+        yield show_range(show_cores(demand["cores_milli"]), show_cores(most) if most else None)
 
 
 def _encode_io(rates: Iterable[Rates]) -> dict[str, object]:
     """Return the fields of the demand. The last rates of a disk count: the command line comes after
     the lines of a script."""
-    by_disk = {disk: _ends("read", read) | _ends("write", write) for disk, read, write in rates}
+    by_disk: dict[str | None, dict[str, object]] = {
+        disk: {"read_bps": read, "write_bps": write} for disk, read, write in rates
+    }
     plain = by_disk.pop(None, {})
     return {**plain, "disks": by_disk} if by_disk else plain
 
@@ -136,27 +142,12 @@ def _encode_gres(counted: Iterable[Gres]) -> dict[str, object]:
     return {name: amounts for name, amounts in parts.items() if amounts}
 
 
-def _word(axis: str, amounts: Mapping[str, Any]) -> str:
-    row = AXES[axis]
-    most = amounts.get(row.end_field)
-    return show_range(row.exact(amounts.get(row.field, 0)), row.exact(most) if most else None)
-
-
-def _amount(axis: str, read: Callable[[Option, str], Any]) -> ValueKind:
-    """Return the kind of an option that declares an amount of one resource, or a range."""
-    field = AXES[axis].field
-    return ValueKind(
-        read,
-        lambda amount: _ends(axis, amount),
-        lambda demand: [_word(axis, demand)] if field in demand else [],
-    )
-
-
 def _show_io(demand: Mapping[str, Any]) -> Iterator[str]:
     for name, rates in {**demand.get("disks", {}), "": demand}.items():
         if rates.get("read_bps") or rates.get("write_bps"):
             disk = f"{name}=" if name else ""
-            yield f"{disk}{_word('read', rates)}/{_word('write', rates)}"
+            words = [exact_size(rates.get(field, 0)) for field in ("read_bps", "write_bps")]
+            yield f"{disk}{'/'.join(words)}"
 
 
 def _show_gres(demand: Mapping[str, Any]) -> Iterator[str]:
@@ -243,8 +234,12 @@ KINDS = {
     # 0 is what it is without the option.
     "whole": ValueKind(_read_whole, show=lambda value: [str(value)] if value else []),
     "size": ValueKind(_read_size, show=lambda size: [exact_size(size)]),
-    "cores": _amount("cores", _plain(parse_cores_range)),
-    "memory": _amount("memory", _read_size),
+    "cores": ValueKind(_plain(parse_cores_range), _encode_cores, _show_cores),
+    "memory": ValueKind(
+        _read_size,
+        lambda size: {"memory_bytes": size},
+        lambda demand: [exact_size(demand["memory_bytes"])] if "memory_bytes" in demand else [],
+    ),
     "io": ValueKind(_plain(lambda text: [parse_disk_rates(text)]), _encode_io, _show_io),
     "gres": ValueKind(_plain(parse_gres), _encode_gres, _show_gres, _take_gres),
     "features": ValueKind(

@@ -65,7 +65,8 @@ class Amounts(Value):
     memory: int
     read: int
     write: int
-    #: Of a demand, the most cores that may be lent to the job, or None without a range.
+    #: Of a demand, the most cores that the job may use while others leave them idle, or None
+    #: without a range.
     cores_max: float | None = None
 
 
@@ -208,8 +209,8 @@ class UsagePoints(Value):
     #: Bytes on all GPUs, and utilisation in per cent of one; empty for a job without a GPU.
     gpu_memory: tuple[int | None, ...] = ()
     gpu_utilisation: tuple[int | None, ...] = ()
-    #: The part of `cores` that was lent; empty for a job without a range of cores.
-    cores_lent: tuple[float | None, ...] = ()
+    #: The part of `cores` above the lower end; empty for a job without a range of cores.
+    cores_beyond: tuple[float | None, ...] = ()
     #: The job's demand, or None for the jobs of a user together.
     demand: Amounts | None
 

@@ -25,7 +25,7 @@ Most = int | Literal["all"]
 
 
 class Range(NamedTuple):
-    """An amount that a job holds, and the most that it may use while others leave it idle."""
+    """Cores that a job holds, and the most that it may use while others leave them idle."""
 
     least: int
     #: Above `least`, or ALL.
@@ -84,13 +84,6 @@ def parse_size(text: str | int, *, what: str = "size") -> int:
     return size
 
 
-def parse_size_range(text: str | int, *, what: str = "size") -> int | Range:
-    """Return bytes, or a range of them: "200M", "50M..200M", "50M..". Zero is no error."""
-    if str(text) == "0":
-        return 0
-    return _parse_range(str(text), what, lambda part: parse_size(part, what=what), "50M..200M")
-
-
 def parse_memory(text: str | int, *, what: str = "memory") -> int:
     """Return the bytes of a job's memory, at least 1 MiB, below which no program starts."""
     size = parse_size(text, what=what)
@@ -101,23 +94,21 @@ def parse_memory(text: str | int, *, what: str = "memory") -> int:
     return size
 
 
-def parse_rates(text: str, *, what: str = "io") -> tuple[int | Range, int | Range]:
-    """Return read and write bytes per second of "10M" (both), "200M/50M", or with ranges
-    "50M..200M/20M"; 0 declares none."""
+def parse_rates(text: str, *, what: str = "io") -> tuple[int, int]:
+    """Return read and write bytes per second of "10M" (both) or "200M/50M"; 0 declares none."""
     parts = str(text).removesuffix("/s").split("/")
     if len(parts) > 2:
         raise _bad(what, text, "is not READ[/WRITE]", "write 200M/50M")
-
-    def rate(part: str) -> int:
-        return _parse_rate(part.strip(), what)
-
-    rates = [
-        0 if part.strip() == "0" else _parse_range(part, what, rate, "50M..200M") for part in parts
-    ]
+    rates = [_parse_rate(part.strip(), what) for part in parts]
     return rates[0], rates[-1]
 
 
 def _parse_rate(text: str, what: str) -> int:
+    if text == "0":
+        return 0
+    if ".." in text:
+        least = text.partition("..")[0] or "50M"
+        raise _bad(what, text, "is a range, and only cores have ranges", f"write {least}")
     rate = parse_size(text, what=what)
     if rate < _LEAST_RATE:
         hint = f"write {text}M for mebibytes" if text.isdecimal() else "write 200M/50M"
@@ -126,32 +117,12 @@ def _parse_rate(text: str, what: str) -> int:
     return rate
 
 
-def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int | Range, int | Range]:
+def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int, int]:
     """Return disk name (or None), read and write bytes per second of "data=200M/50M"."""
     name, named, rates = str(text).rpartition("=")
     if named and not name:
         raise Refused("bad-value", f"{what}: a disk's name is missing", hint="write data=200M/50M")
     return (name or None, *parse_rates(rates, what=what))
-
-
-def _parse_range(text: str, what: str, parse: Callable[[str], int], example: str) -> int | Range:
-    """Return the amount, or the two ends of a range, which `parse` reads."""
-    low, dots, high = text.partition("..")
-    if not dots:
-        return parse(text)
-    if not low.strip():
-        raise _bad(what, text, "has no lower end, which is what the job holds", f"write {example}")
-    if low.strip().strip("0") == "":
-        raise _bad(what, text, "begins with zero, and a job holds some", f"write {example}")
-    least = parse(low)
-    if not high.strip():
-        return Range(least, ALL)
-    if high.startswith("."):
-        raise _bad(what, text, "has more than two dots", f"write {example}")
-    most = parse(high)
-    if most < least:
-        raise _bad(what, text, "ends below its beginning", f"write {high}..{low}")
-    return Range(least, most) if most > least else least
 
 
 def parse_duration(text: str | int, *, what: str = "time") -> int:
@@ -212,11 +183,23 @@ def parse_cores(text: str | float, *, what: str = "cores") -> int:
 
 def parse_cores_range(text: str | float, *, what: str = "cores") -> int | Range:
     """Return the milli-cores of "2" or "0.5", or the ends of "2..8" or "2.."."""
-
-    def cores(word: str) -> int:
-        return parse_cores(word, what=what)
-
-    return _parse_range(str(text), what, cores, "2..8, or 8 for no less")
+    text, hint = str(text), "write 2..8, or 8 for no less"
+    low, dots, high = text.partition("..")
+    if not dots:
+        return parse_cores(text, what=what)
+    if not low.strip():
+        raise _bad(what, text, "has no lower end, which is what the job holds", hint)
+    if low.strip().strip("0") == "":
+        raise _bad(what, text, "begins with zero, and a job holds some", hint)
+    least = parse_cores(low, what=what)
+    if not high.strip():
+        return Range(least, ALL)
+    if high.startswith("."):
+        raise _bad(what, text, "has more than two dots", hint)
+    most = parse_cores(high, what=what)
+    if most < least:
+        raise _bad(what, text, "ends below its beginning", f"write {high}..{low}")
+    return Range(least, most) if most > least else least
 
 
 def show_size(size_bytes: float) -> str:
@@ -300,17 +283,11 @@ class Axis(NamedTuple):
     exact: Callable[[int], str]
     show: Callable[[int], str]
     parse: Callable[..., int]
-    #: Whether processes use it only while they run: a frozen job releases it, and idle amounts can
-    #: be lent.
+    #: Whether processes use it only while they run: a frozen job releases it.
     is_rate: bool = True
     is_of_disks: bool = False
     #: Units in one of what JSON and tables have: 1000 thousandths of a core.
     scale: int = 1
-
-    @property
-    def end_field(self) -> str:
-        """The field of requests with the upper end of a range: "cores_max_milli"."""
-        return self.field.replace("_", "_max_", 1)
 
     def number(self, amount: int) -> float:
         """Return the amount as JSON has it."""

@@ -61,8 +61,8 @@ class Measure(NamedTuple):
         return max(1, self.per_ms)
 
 
-#: Memory and utilisation of GPUs are those of all GPUs together, in per cent of one. What is lent
-#: is a part of the processor time.
+#: Memory and utilisation of GPUs are those of all GPUs together, in per cent of one. Cores
+#: beyond the lower end of a range are a part of all.
 MEASURES = (
     Measure("cores_milli", 1, "cores_milli"),
     Measure("memory_bytes", 0, "memory_kib", 10),
@@ -70,7 +70,7 @@ MEASURES = (
     Measure("write_bps", 1000, "write_kib_s", 10),
     Measure("gpu_memory_bytes", 0, "gpu_memory_kib", 10),
     Measure("gpu_percent", 0, "gpu_percent"),
-    Measure("lent_milli", 1, "lent_milli"),
+    Measure("beyond_milli", 1, "beyond_milli"),
 )
 _AT = {measure.name: at for at, measure in enumerate(MEASURES)}
 _WIDTH = 2 + 2 * len(MEASURES)
@@ -242,31 +242,31 @@ class GpuTally:
         return self.percent_sum // self.percent_count if self.percent_count else None
 
 
-#: Milliseconds of use of the floor by which a use between two readings may be above it although
-#: nothing is lent: the kernel counts quotas in periods of 100 ms, which readings do not meet.
+#: Milliseconds of use of the floor by which a use between two readings may seem to be above it: the
+#: kernel counts quotas in periods of 100 ms, which readings do not meet.
 _JITTER_MS = 150
 
 
 @dataclass(frozen=True, slots=True)
-class LentTally:
-    """Processor time that an attempt has been lent until a reading: what it has used beyond its
-    floor, in each interval between two readings. Use below the floor makes up for none of it."""
+class BeyondTally:
+    """Processor time that an attempt has used beyond its floor until a reading, in each interval
+    between two readings. Use below the floor makes up for none of it."""
 
-    lent_us: int = 0
+    beyond_us: int = 0
     #: All that the attempt had used at the latest reading, and when that was, on the monotonic
     #: clock: readings go on from there after a restart.
     cpu_us: int = 0
     mono_ms: int = 0
 
-    def plus(self, floor_milli: int, cpu_us: int, mono_ms: int) -> LentTally:
+    def plus(self, floor_milli: int, cpu_us: int, mono_ms: int) -> BeyondTally:
         """Return the tally with another reading; one that is not later changes nothing."""
         span_ms = mono_ms - self.mono_ms
         if span_ms <= 0:
             return self
         # A thousandth of a core is a microsecond per millisecond.
         beyond_us = cpu_us - self.cpu_us - floor_milli * span_ms
-        lent_us = beyond_us if beyond_us > floor_milli * _JITTER_MS else 0
-        return LentTally(self.lent_us + lent_us, max(self.cpu_us, cpu_us), mono_ms)
+        beyond_us = beyond_us if beyond_us > floor_milli * _JITTER_MS else 0
+        return BeyondTally(self.beyond_us + beyond_us, max(self.cpu_us, cpu_us), mono_ms)
 
 
 class Curve(Struct, frozen=True, omit_defaults=True):
@@ -282,7 +282,7 @@ class Curve(Struct, frozen=True, omit_defaults=True):
     columns: dict[str, tuple[int | None, ...]] = {}
     #: Stored with the curve of a running job, so that a restart goes on with them.
     gpu_tally: GpuTally | None = None
-    lent_tally: LentTally | None = None
+    beyond_tally: BeyondTally | None = None
 
     @classmethod
     def of(cls, attempt: int, points: Iterable[Point]) -> Curve:

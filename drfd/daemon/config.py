@@ -89,14 +89,10 @@ class Defaults:
         "time", units.read_time, 24 * 3600, 'or "unlimited"', shown='"24h"'
     )
     read_bps: int = key(
-        "read", units.parse_size_range, 0,
-        'a rate here is counted and enforced for every job; or a range, such as "50M..200M"',
-        shown="0", end="read_max_bps",
+        "read", units.read_size_or_zero, 0,
+        "a rate here is counted and enforced for every job", shown="0",
     )  # fmt: skip
-    write_bps: int = key("write", units.parse_size_range, 0, shown="0", end="write_max_bps")
-    #: The upper ends of ranges of rates, or 0 for none.
-    read_max_bps: units.Most = 0
-    write_max_bps: units.Most = 0
+    write_bps: int = key("write", units.read_size_or_zero, 0, shown="0")
     if_never: str = key(
         "if_never", one_of("keep", "cancel"), "keep",
         '"cancel": cancel a job that waits for one that has ended otherwise than required',
@@ -263,7 +259,7 @@ class Config:
     scheduling: Scheduling = field(default_factory=Scheduling)
     #: How cores are given to jobs: one of the launcher's CORES_MODES.
     cores_by: str = key(
-        "cores", one_of(*CORES_MODES), QUOTA, 'or "weight", "share", "pin": see CPU modes',
+        "cores", one_of(*CORES_MODES), QUOTA, 'or "weight", "pin": see CPU modes',
         shown='"quota"', table="enforcement",
     )  # fmt: skip
     grace_s: int = key(

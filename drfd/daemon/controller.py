@@ -44,7 +44,6 @@ from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.metrics.publication import Outlets, metrics_warnings
-from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
 from drfd.daemon.monitoring.outside import OutsideUsers
 from drfd.daemon.monitoring.reserves import Reserves
@@ -154,15 +153,6 @@ class Daemon:
         self._sampler = Sampler(
             self._engine, self._meter, self._curves, OutsideUsers(self._meter).read
         )
-        self._lender = Lender(
-            self._engine,
-            self._meter,
-            self._link.lending,
-            self._link.lends,
-            self._link.can_lend,
-            lambda: self._link.settings.disks,
-            lambda: self._sampler.outside.cores_milli / 1000,
-        )
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
         self._retention = Retention(
             self.journal,
@@ -186,7 +176,6 @@ class Daemon:
             keys_dir=places.keys(),
             reload=self.reload,
             shut_down=self.shut_down,
-            loans_of=self._lender.of,
             trusted_s=self._retention.clock,
         )
         self._feed = EventFeed(self._engine, self._meter)
@@ -197,7 +186,6 @@ class Daemon:
             notices=self._requests.notices,
             gpus=self._link.gpu_use.gpus,
             machines=lambda: self._requests.machines() if self._engine.ledger.axes.nodes else [],
-            loans_of=self._lender.of,
             start_of=self._requests.starts.of,
             renew_starts=self._requests.starts.renew,
         )
@@ -240,7 +228,6 @@ class Daemon:
         parts = [
             asyncio.create_task(self._links.run(self._engine)),
             asyncio.create_task(self._sampler.run()),
-            asyncio.create_task(self._lender.run()),
             asyncio.create_task(self._retention.run()),
             asyncio.create_task(self._requests.accountant.run()),
             asyncio.create_task(self._server.run(listener)),

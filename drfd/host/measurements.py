@@ -235,26 +235,6 @@ def sample_cgroup(
     )
 
 
-class CpuCounters(NamedTuple):
-    """Counters of an attempt's cgroup that only grow."""
-
-    cpu_s: float
-    #: Periods in which its quota has held it back.
-    throttled: int
-
-
-def cpu_counters(mounts: Mapping[str, str], cgroup: str) -> CpuCounters | None:
-    """Return the counters of one attempt's cgroup, or None if they cannot be read."""
-    stat = _read(mounts, "cpu", cgroup, "cpu.stat", _table)
-    if stat is None:
-        return None
-    throttled = stat.get("nr_throttled", 0)
-    if UNIFIED in mounts:
-        return CpuCounters(stat.get("usage_usec", 0) / 1e6, throttled)
-    cpu_ns = _read(mounts, "cpuacct", cgroup, "cpuacct.usage", _count)
-    return None if cpu_ns is None else CpuCounters(cpu_ns / 1e9, throttled)
-
-
 def disk_counters(mounts: Mapping[str, str], cgroup: str) -> dict[str, tuple[int, int]] | None:
     """Return the bytes that one attempt has read and written by device, "major:minor", or None if
     they cannot be read. A device that it has not used may be missing."""

@@ -44,8 +44,6 @@ NOTIFY = "notify"
 EXEC = "exec"
 #: The answer of a launcher without root's rights that may not move a process from where it is.
 OUT_OF_REACH = "an ordinary user's launcher cannot move a process of a login session"
-#: Set what a running attempt may use at present.
-LEND = "lend"
 #: Write the key file of a user (`drfd.payload.signature`).
 KEY = "key"
 #: Measure the use of GPUs, or stop doing so; and the report of it.
@@ -58,16 +56,12 @@ MAX_ORDINAL = 10**18 - 1
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
 
-#: Modes in which a job gets its declared cores: as a ceiling, a floor, or CPUs of its own; or as a
-#: floor below a ceiling that moves while the job runs.
+#: Modes in which a job gets its declared cores: as a ceiling, a floor, or CPUs of its own.
 QUOTA, WEIGHT, PIN = "quota", "weight", "pin"
-SHARE = "share"
-CORES_MODES = (QUOTA, WEIGHT, PIN, SHARE)
+CORES_MODES = (QUOTA, WEIGHT, PIN)
 
 #: Marks a hello of a launcher that cannot pin, and sets quotas instead.
 NO_PIN = "by quota, pin cannot be had"
-#: Marks a hello of a launcher that can lend no cores: jobs keep to what they declare.
-NO_SHARE = "nothing can be lent"
 
 
 def is_system_account(uid: int, min_uid: int) -> bool:
@@ -183,11 +177,18 @@ class AttemptLimits:
     """The limits that the kernel is to enforce for one attempt."""
 
     cores_milli: Number
+    #: The upper end of a range of cores, or 0 for none.
+    cores_max_milli: Number = 0
     memory_bytes: Number
     pids: Number
     disks: tuple[DiskLimit, ...] = ()
     #: One of CORES_MODES.
     cores_by: CoresMode = QUOTA
+
+    @property
+    def quota_milli(self) -> int:
+        """The most cores that the attempt may use at any time, unless it has no quota."""
+        return self.cores_max_milli or self.cores_milli
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ class LaunchOrder(AttemptOrder):
     array_index: Number
     name: Name
     #: Number of threads for programs, unless the submitter has set it; 0 sets nothing. Of a job
-    #: that may be lent cores it is as many as that may become.
+    #: with a range of cores it is for the upper end.
     threads: Number
     #: Variables that override the submitter's, and names of the submitter's that are removed: only
     #: names that `drfd.payload.environment` allows.
@@ -252,8 +253,6 @@ class LaunchOrder(AttemptOrder):
     #: Countable resources, each with the number of its instances, of a node that chooses the
     #: instances itself.
     gres: Gres = ()
-    #: Whether its number of threads may exceed the cores that it has at a time.
-    may_be_lent_cores: bool = False
     #: The node that it is launched on, by a launcher that has several; "" for the launcher's own.
     node: Node = ""
 
@@ -279,7 +278,7 @@ class LaunchOrder(AttemptOrder):
     @property
     def floor_threads(self) -> int:
         """Return the number of threads that it always has cores for."""
-        if not self.may_be_lent_cores:
+        if not self.limits.cores_max_milli:
             return self.threads
         return min(self.threads, threads_of(self.limits.cores_milli))
 
@@ -320,17 +319,6 @@ class SignalOrder(AttemptOrder):
     signals: Signals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LendOrder(AttemptOrder):
-    """The order that a running attempt may use so much from now on; 0 cores leave those that it
-    has. It may be repeated, is answered by no report, and has to survive neither the controller nor
-    the launcher."""
-
-    cores_milli: Number
-    #: New rates; the ceilings of disks that are not named stay.
-    disks: tuple[DiskLimit, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class RemoveFilesOrder:
     """The order to remove the files of ended attempts, of which nothing else is left."""
@@ -363,7 +351,6 @@ _KINDS: dict[object, type[Order]] = {
     NOTIFY: LaunchOrder,
     EXEC: ExecOrder,
     SIGNAL: SignalOrder,
-    LEND: LendOrder,
     REMOVE_FILES: RemoveFilesOrder,
     LIST: ListOrder,
     KEY: KeyOrder,

@@ -34,7 +34,6 @@ from drfd.launcher.protocol import (
     ExecOrder,
     KeyOrder,
     LaunchOrder,
-    LendOrder,
     ListOrder,
     MeasureGpusOrder,
     Message,
@@ -65,7 +64,6 @@ from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_c
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
-from drfd.launcher.system.files import VANISHED
 from drfd.launcher.system.private_tmp import PrivateSpaces
 from drfd.linux import syscalls
 
@@ -73,9 +71,6 @@ from drfd.linux import syscalls
 #: otherwise; the unit of all jobs was stopped, but not the machine; or only the runner is gone.
 SHUTDOWN, CRASH = "MACHINE_SHUTDOWN", "MACHINE_CRASH"
 STOPPED, RUNNER_GONE = "JOBS_STOPPED", "RUNNER_KILLED"
-#: Key in the first record of an attempt that can be lent something: whether cores, too, or disk
-#: rates alone.
-LENDS = "lends"
 
 
 def reports_from(
@@ -101,8 +96,6 @@ def reports_from(
             "cgroup": created["cgroup"],
             "runner_pid": (attempt.runner or {}).get("pid", 0),
         }
-        if LENDS in created:
-            launched[LENDS] = created[LENDS]
         reports.append(("launched", launched))
     if attempt.launch_failed is not None:
         reports.append(("launch_failed", attempt.launch_failed))
@@ -199,7 +192,6 @@ class Launcher:
     #: Attempts whose users are looked up before they are launched.
     _looking_up: dict[Key, Assignment] = field(default_factory=dict)
     #: Attempts of which it was logged that what they may use cannot be set.
-    _not_lent: set[Key] = field(default_factory=set)
     #: Number of runners of an attempt that have died before they released the job.
     _lost_runners: dict[Key, int] = field(default_factory=dict)
 
@@ -321,7 +313,7 @@ class Launcher:
             "processes": None if self.processes is None else asdict(self.processes),
             "min_uid": self.policy.min_uid,
             "allowed_uids": sorted(self.policy.allowed_uids),
-            "lendable": self.confinement.lendable(),
+            "ranges": self.confinement.has_ranges(),
             "limits_gpus": sorted(self.confinement.limitable_gpus()),
         }
 
@@ -337,8 +329,6 @@ class Launcher:
                 # However many attempts are named that nobody knows, nothing is kept of them.
                 if order.key in self._known:
                     self._signalling.add(order.key, order.count, order.signals)
-            case LendOrder():
-                self._lend(order)
             case RemoveFilesOrder(attempts):
                 for each in attempts:
                     self._remove_file(each.key)
@@ -411,18 +401,6 @@ class Launcher:
             reach("exec.after-join")
             return "the process has ended" if process.is_readable(pidfd, 0) else None
 
-    def _lend(self, order: LendOrder) -> None:
-        """Set what a running attempt may use. Only the kernel remembers it. What cannot be done is
-        logged once for each attempt: there may be an order every second."""
-        try:
-            self.confinement.lend(order.key, order.cores_milli or None, order.disks)
-        except (LimitFailed, OSError) as error:
-            is_over = isinstance(error, OSError) and error.errno in VANISHED
-            if order.key in self._known and order.key not in self._not_lent and not is_over:
-                self._not_lent.add(order.key)
-                words = "event=not-lent job=%d attempt=%d error=%s"
-                log.error(words, *order.key, error, extra=about(job=order.id))
-
     def _launch_or_close(self, assignment: Assignment) -> None:
         """Launch, or report a shortage, and close the payload if it is not needed any more."""
         try:
@@ -480,10 +458,6 @@ class Launcher:
         space = self._spaces.place_for(key, order.uid)
         cgroup = self.confinement.cgroup_path(key)
         created = attempt_files.created_record(order.owner, self._boot_id, cgroup, space)
-        # One without ranges can be lent something, too: its owner may declare them while it runs.
-        lends_cores = order.limits.cores_by == protocol.SHARE
-        if lends_cores or order.limits.disks:
-            created[LENDS] = lends_cores
         reach("launch.before-attempt-file")
         try:
             self._start(JobStart(assignment, *found, self.confinement, space), created)
@@ -795,7 +769,6 @@ class Launcher:
         attempt_files.remove(self.attempts_fd, key)
         reach("remove.after-unlink")
         self._known.discard(key)
-        self._not_lent.discard(key)
         self._without_cgroup.discard(key)
         self._sweeps.gone(key)
         return True

@@ -66,8 +66,9 @@ def thread_defaults(
     threads: int, floor_threads: int | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return variables that tell programs to start so many threads, and more that are not set where
-    OPENMP is; each is a default that the submitter's own value overrides. Of a job that may be lent
-    cores, `threads` are as many as it may get cores, and `floor_threads` as many as it always has.
+    OPENMP is; each is a default that the submitter's own value overrides. Of a job with a
+    range of cores, `threads` are as many as it may get cores, and `floor_threads` as many as it
+    always has.
 
     Most programs start one thread for each CPU of the machine, and few respect CPU quotas. A job
     that declares fewer CPUs would have more threads than its quota can run at once.
@@ -79,8 +80,8 @@ def thread_defaults(
 
 
 #: How the threads of OpenMP's programs wait where not all of them can run at a time. By default
-#: they spin for a while, which uses up what a job is lent and other jobs could use. A policy of the
-#: submitter's would be overruled by the other two.
+#: they spin for a while, which uses up what other jobs could use. A policy of the submitter's would
+#: be overruled by the other two.
 WAIT_POLICY = "OMP_WAIT_POLICY"
 PASSIVE_WAIT = {
     WAIT_POLICY: "passive",

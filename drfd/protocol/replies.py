@@ -20,9 +20,6 @@ class RatesView(TypedDict):
 
     read: int
     write: int
-    #: Upper ends of ranges; only where one is declared.
-    read_max: NotRequired[int]
-    write_max: NotRequired[int]
 
 
 class ResourcesView(TypedDict):
@@ -38,11 +35,9 @@ class ResourcesView(TypedDict):
     gres_memory: NotRequired[dict[str, int]]
     #: By the disk's name; only where the machine has several.
     disks: NotRequired[dict[str, RatesView]]
-    #: Of a demand, the upper ends of ranges: the most that may be lent to the job. Only where one
-    #: is declared; with several disks, those of rates are in `disks` alone.
+    #: Of a demand, the upper end of a range: the most cores that the job may use while others leave
+    #: them idle. Only where one is declared.
     cores_max: NotRequired[float]
-    read_max: NotRequired[int]
-    write_max: NotRequired[int]
 
 
 class CoresAndMemory(TypedDict):
@@ -70,11 +65,6 @@ class NowView(TypedDict):
     gpu_utilisation: NotRequired[int | None]
     #: Bytes on a single one of its GPUs, at most; sent of a job that declares its memory on each.
     gpu_memory_single: NotRequired[int]
-    #: What it may use of its range of cores; sent where something is lent to it.
-    cores_ceiling: NotRequired[float]
-    #: The same of its ranges of rates, all disks together.
-    read_ceiling: NotRequired[int]
-    write_ceiling: NotRequired[int]
 
 
 class SumView(TypedDict):
@@ -120,8 +110,8 @@ class CurveView(TypedDict):
     #: seen on one.
     gpu_memory: NotRequired[list[int | None]]
     gpu_utilisation: NotRequired[list[int | None]]
-    #: The part of `cores` that was lent; sent of jobs with a range of cores.
-    cores_lent: NotRequired[list[float | None]]
+    #: The part of `cores` above the lower end; sent of jobs with a range of cores.
+    cores_beyond: NotRequired[list[float | None]]
 
 
 class UsageView(TypedDict):
@@ -135,7 +125,7 @@ class UsageView(TypedDict):
     cpu_seconds: float
     #: CPU time that the job used beyond the lower end of its range of cores; sent of a job with one
     #: where it is measured.
-    lent_cpu_seconds: NotRequired[float]
+    beyond_cpu_seconds: NotRequired[float]
     #: Bytes on all GPUs together, at present and at most, and per cent of one GPU, at present and
     #: on average; sent of a job that asks for some or is seen on one.
     gpu_memory: NotRequired[int | None]
@@ -171,7 +161,7 @@ class UsedView(TypedDict):
     #: The most cores in use between two samples.
     cores_peak: float | None
     #: CPU time beyond the lower end of its range of cores; null without a range.
-    lent_cpu_seconds: float | None
+    beyond_cpu_seconds: float | None
 
 
 class AllRunsView(TypedDict):
@@ -188,7 +178,7 @@ class AllRunsView(TypedDict):
     #: The highest of all runs, on all GPUs together.
     gpu_memory_peak: int | None
     #: CPU time beyond the lower end of its range of cores; null without a range.
-    lent_cpu_seconds: float | None
+    beyond_cpu_seconds: float | None
 
 
 #: The keys of `UsedView`, in their order.
@@ -369,39 +359,12 @@ class ConditionsView(TypedDict):
     if_never: str
 
 
-class LoanView(TypedDict):
-    """What a running job may use now of a range, in cores or bytes per second."""
-
-    floor: float
-    ceiling: float
-    most: float
-    #: Whether it could use more than it may, and users who could, too.
-    hungry: bool
-    others: list[str]
-    text: str
-
-
-class DiskLoanView(LoanView):
-    """The same of a range of reads or of writes."""
-
-    #: The disk's name in the configuration.
-    disk: str
-    #: "read" or "write".
-    direction: str
-
-
 class DetailPart(TypedDict, total=False):
     """What `show` adds, where it applies."""
 
     #: Fields of a submit request that the options of the submission set, but conditions of the
     #: start; for its owner and administrators.
     options: dict[str, object]
-    #: What of its ranges is not lent on this machine, and why.
-    unlent: str
-    #: What a running job may use now; only of one with a range of cores, where cores are lent.
-    lent: LoanView
-    #: The same of disk rates, for each disk and direction with a range.
-    lent_disks: list[DiskLoanView]
     #: Of a live job that declares its memory on each GPU: what it has now on those of its GPUs
     #: where that is measured, by the GPU's name, and where it is not watched, and why.
     gpu_memory_each: dict[str, int]
@@ -680,7 +643,7 @@ class AccountView(TypedDict):
     gpu_memory_peak_max: int | None
     gpu_memory_single_peak_max: int | None
     #: CPU time that jobs with a range of cores used beyond its lower end; null if none has one.
-    lent_us: int | None
+    beyond_us: int | None
 
 
 class JobCurveView(CurveView):

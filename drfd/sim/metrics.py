@@ -212,7 +212,6 @@ def measure(run: Run) -> View:
         "jobs_per_hour": len(run.ran) / span_s * 3600 if span_s else None,
         "wait_s": spread([ran.wait_s for ran in run.ran]),
         "slowdown": spread([slowdown(ran) for ran in run.ran]),
-        "lends": run.lends,
         "run_s": spread([ran.run_s for ran in run.ran]),
         "use": _parts_held(run, run.ran, span_s),
         # The part of all cores that were busy, not only held; null where no job tells.
@@ -250,8 +249,7 @@ def _starts_by_reason(account: PromiseAccount) -> View:
 
 
 def slowdown(ran: FinishedJob) -> float:
-    """Return the bounded slowdown: the time from submission to end, over the run time that the job
-    has when it is lent nothing."""
+    """Return the bounded slowdown: the time from submission to end, over the run time."""
     return max(1.0, (ran.wait_s + ran.run_s) / max(ran.job.run_s, SLOWDOWN_LEAST_S))
 
 

@@ -110,7 +110,6 @@ def csv_lines(workload: Workload) -> Iterable[str]:
             f"{amounts.cores_milli / 1000:g}",
             *(amount for axis, amount in amounts.sums.items() if axis != "cores"),
             "" if job.cpu_s is None else f"{job.cpu_s:g}",
-            f"{job.most_cores_milli / 1000:g}" if job.most_cores_milli else "",
         )
         yield ",".join(map(str, cells))
 

@@ -56,8 +56,6 @@ class SimJob:
     group: str | None = None
     #: Its processor time, or None if unknown.
     cpu_s: float | None = None
-    #: The upper end of its range of cores; 0 without one.
-    most_cores_milli: int = 0
     #: The bytes of its input, of what it shuffles and of its output, or 0 if unknown.
     data_bytes: int = 0
     #: When it is withdrawn if it still waits; None for never.
@@ -158,8 +156,8 @@ Row = Mapping[str, str]
 OWN_NEEDED = ("user", "submit_s", "run_s", "cores", "memory")
 OWN = (
     *("name", "user", "group", "submit_s", "run_s", "limit_s", *AXES),
-    # The processor time, and the upper end of a range of cores.
-    *("cpu_s", "cores_max"),
+    # The processor time.
+    "cpu_s",
 )
 
 #: The columns of SWIM's own files, which are separated by tabs and have no header.
@@ -214,7 +212,6 @@ def _own(row: Row) -> SimJob:
         user=name(row["user"], "user"),
         group=row.get("group") or None,
         cpu_s=_cpu_s(row.get("cpu_s")),
-        most_cores_milli=_milli(row.get("cores_max") or None, "cores_max"),
     )
 
 
@@ -259,7 +256,6 @@ def _history(row: Row) -> SimJob:
         user=name(row["user"], "user"),
         group=pool_name(row["pool"], row["user"]),
         cpu_s=_cpu_s(row.get("cpu_seconds")),
-        most_cores_milli=_milli(row.get("declared_cores_max") or None, "cores_max"),
     )
 
 
@@ -558,7 +554,7 @@ def _past(job: View) -> SimJob:
     demand, used = job["demand"], job.get("used") or {}
     cells = {**job, "cpu_seconds": used.get("cpu_seconds")}
     cells["suspended_seconds"] = used.get("suspended_seconds")
-    for each in (*AXES, "cores_max"):
+    for each in AXES:
         cells[f"declared_{each}"] = demand.get(each)
     row = {column: "" if cell is None else str(cell) for column, cell in cells.items()}
     return replace(_history(row), demand=amount_of(demand))

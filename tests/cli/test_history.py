@@ -87,7 +87,7 @@ GPUS = {"gpu_memory_peak": 5 << 29, "gpu_utilisation_mean": 80}
 
 @pytest.mark.usefixtures("narrow")
 def test_what_some_job_has_more_than_others_is_shown(drf, daemon, past):
-    """All runs of one that was cancelled before its last, GPUs, and ranges with what was lent."""
+    """All runs of one that was cancelled before its last, GPUs, and use beyond lower ends."""
     job = past("CANCELLED", started_at=None, all_runs=ALL_RUNS, used=UNKNOWN)
     of(daemon, job)
     assert drf("history").screen.splitlines()[3].split()[-3:] == ["30m00s", "2/8", "2G/16G"]
@@ -99,7 +99,7 @@ def test_what_some_job_has_more_than_others_is_shown(drf, daemon, past):
     nothing = past(id=41, used=USED | dict.fromkeys(GPUS))
     of(daemon, past(), nothing)
     assert "GPU" not in drf("history").screen
-    ranged = past(used=USED | GPUS | {"cores_peak": 5.5, "lent_cpu_seconds": 60.25})
+    ranged = past(used=USED | GPUS | {"cores_peak": 5.5, "beyond_cpu_seconds": 60.25})
     ranged["demand"] = ranged["demand"] | {"cores_max": 16.0}
     of(daemon, nothing, ranged)
     rows = [line.split() for line in drf("history").screen.splitlines()[3:]]
@@ -107,7 +107,7 @@ def test_what_some_job_has_more_than_others_is_shown(drf, daemon, past):
     head, *lines = drf("history", "--csv").out.splitlines()
     at = head.split(",").index("gpu_memory_peak")
     assert head.split(",")[at + 1] == "gpu_utilisation_mean"
-    assert head.endswith(",cores_peak,lent_cpu_seconds")
+    assert head.endswith(",cores_peak,beyond_cpu_seconds")
     cells = [line.split(",") for line in lines]
     assert [row[at : at + 2] + row[-2:] for row in cells] == [
         [str(5 << 29), "80", "5.5", "60.25"], [""] * 4,
@@ -164,7 +164,7 @@ def test_values_for_programs_are_plain_and_unknown_is_empty(drf, daemon, past):
     assert out.endswith(
         "io_stalled_seconds,processes_peak,array_id,array_index,"
         "runs,all_wall_seconds,all_suspended_seconds,all_cpu_seconds,"
-        "gpu_memory_peak,gpu_utilisation_mean,declared_cores_max,cores_peak,lent_cpu_seconds\n"
+        "gpu_memory_peak,gpu_utilisation_mean,declared_cores_max,cores_peak,beyond_cpu_seconds\n"
     )
 
 
@@ -204,7 +204,7 @@ def account(**changes: Any) -> dict[str, Any]:
         "read_bytes": 5, "written_bytes": 6, "demand_max": 1 << 34, "peak_max": 3 << 29,
         "throttled_us": 90_000_000, "throttled_unknown_jobs": 0, "out_of_memory_jobs": 0,
         "timeout_jobs": 0, "gres_ms": {}, "gpu": amount(0, 0), "gpu_memory_peak_max": None,
-        "gpu_memory_single_peak_max": None, "lent_us": None, **changes,
+        "gpu_memory_single_peak_max": None, "beyond_us": None, **changes,
     }  # fmt: skip
 
 
@@ -278,14 +278,14 @@ GPU_COLUMNS = ["gpu_declared", "gpu_used", "gpu_unknown", "gpu_wasted", "gpu_eff
         ({"gpu": amount(0, 0), "gpu_memory_peak_max": GIB}, {},
          ["GPU%", "GPU", "MEM"], (["-", "1G"], ["-", "-"]), [], ([], [])),
         ({"gpu": amount(0, 0), "gpu_memory_peak_max": 0}, {}, [], ([], []), [], ([], [])),
-        # Six core-hours were declared, of which three were used, and three more were lent.
-        ({"cores": amount(6 * CORE_HOUR, 6 * CORE_HOUR), "lent_us": 3 * CORE_HOUR},
-         {"lent_us": None}, ["LENT"], (["3.00"], ["-"]), ["lent_us"],
+        # Six core-hours were declared, of which three were used, and three more beyond lower ends.
+        ({"cores": amount(6 * CORE_HOUR, 6 * CORE_HOUR), "beyond_us": 3 * CORE_HOUR},
+         {"beyond_us": None}, ["BEYOND"], (["3.00"], ["-"]), ["beyond_us"],
          ([str(3 * CORE_HOUR)], [""])),
         # Half of a hundredth is none.
-        ({"lent_us": CORE_HOUR // 250}, {"lent_us": None}, [], ([], []), [], ([], [])),
+        ({"beyond_us": CORE_HOUR // 250}, {"beyond_us": None}, [], ([], []), [], ([], [])),
     ],
-    ids=["hours", "measured", "not asked for", "none", "lent", "hardly lent"],
+    ids=["hours", "measured", "not asked for", "none", "beyond", "hardly beyond"],
 )  # fmt: skip
 def test_a_report_has_columns_for_what_there_was(
     drf, daemon, monkeypatch, train, lost, head, shown, columns, values
@@ -295,7 +295,7 @@ def test_a_report_has_columns_for_what_there_was(
     rows = report({**TRAIN, **train}, {**LOST, **lost}, total=account(**train))
     daemon.replies = {"hello": ME, "report": rows}
     heads, _, *lines = [line.split() for line in drf("report").screen.splitlines()[1:6]]
-    extra = {"GPU-H", "GPU%", "GPU", "LENT"} & set(heads)
+    extra = {"GPU-H", "GPU%", "GPU", "BEYOND"} & set(heads)
     assert extra == set(head) - {"MEM"}
     if head:
         # GPU MEM is one column of two words.

@@ -95,12 +95,8 @@ ALL_GPU_USE = "GPU use    3G of memory, 5G peak memory, 180% busy, 90% on averag
              "warning    SIGUSR1 1m00s before the time limit"], [],
         ),
         (
-            {"unlent": "no cores are lent here",
-             "lent_disks": [{"text": "may read 40M/s now"}, {"text": "may write 1M/s now"}]},
-            {"cores": 2.0, "cores_max": 8.0, "read": 50 << 20, "read_max": 200 << 20}, {},
-            ["demand     2..8 cores, 16G memory, io 50M..200M/0",
-             "range      no cores are lent here", "loan       may read 40M/s now",
-             "loan       may write 1M/s now"], [],
+            {}, {"cores": 2.0, "cores_max": 8.0, "read": 50 << 20}, {},
+            ["demand     2..8 cores, 16G memory, io 50M/0"], [],
         ),
         ({"gres_instances": {"gpu": ["0", "GPU-5c"]}, "memory_nodes": [0, 1]}, GPUS, {},
          ["demand     8 cores, 16G memory, io -, 2 gpu", "gpu        0,GPU-5c",
@@ -388,7 +384,7 @@ def test_a_bar_is_as_high_as_its_part_of_what_was_asked_for(
 
 
 GIB = 1 << 30
-LENT = {"cores": 2.0, "cores_max": 8.0}
+BEYOND = {"cores": 2.0, "cores_max": 8.0}
 
 
 @pytest.mark.parametrize(
@@ -410,25 +406,25 @@ LENT = {"cores": 2.0, "cores_max": 8.0}
             ["GPU mem  ▁▄▄  most 4G of 8G"],
         ),
         # A job that holds two cores and has had up to eight.
-        (LENT, points([None, 1.0, 5.0, 8.0], [None] * 4, step_s=600)
-         | {"cores_lent": [None, 0.0, 3.0, 6.0]},
-         ["cores   ▁▅█  most 8 of 2..8", "lent     ▄█  most 6 of 6"]),
-        (LENT, points([None, 1.0, 5.0, 8.0], [None] * 4, step_s=600)
-         | {"cores_lent": [None, 0.0, 0.0, 0.0]}, ["cores   ▁▅█  most 8 of 2..8"]),
+        (BEYOND, points([None, 1.0, 5.0, 8.0], [None] * 4, step_s=600)
+         | {"cores_beyond": [None, 0.0, 3.0, 6.0]},
+         ["cores   ▁▅█  most 8 of 2..8", "beyond   ▄█  most 6 of 6"]),
+        (BEYOND, points([None, 1.0, 5.0, 8.0], [None] * 4, step_s=600)
+         | {"cores_beyond": [None, 0.0, 0.0, 0.0]}, ["cores   ▁▅█  most 8 of 2..8"]),
         ({}, points([None, 1.0], [1, 1]), []),
         ({}, None, []),
     ],
 )  # fmt: skip
 def test_a_job_is_shown_with_how_its_use_went(drf, daemon, job, demand, curve, lines):
-    lent = [0, *(curve or {}).get("cores_lent", [])][-1]
-    usage = job()["usage"] | {"lent_cpu_seconds": 10 * lent + 1.25 if lent else 0}
+    beyond = [0, *(curve or {}).get("cores_beyond", [])][-1]
+    usage = job()["usage"] | {"beyond_cpu_seconds": 10 * beyond + 1.25 if beyond else 0}
     view = job(demand=job()["demand"] | demand, usage=usage)
     daemon.replies = {"show": {"job": view, "events": [], "curve": curve}}
     shown = drf("show", 42).out.splitlines()
     assert [line[11:] for line in shown if ", over 30m00s" in line] == [
         f"{line}, over 30m00s" for line in lines
     ]
-    assert ("lent       61.2 s of CPU, beyond what it holds" in shown) == bool(lent)
+    assert ("beyond     61.2 s of CPU above the lower end of its range" in shown) == bool(beyond)
     assert (f'"curve": {json.dumps(curve)}' in drf("show", 42, "--json").out) == (curve is not None)
 
 

@@ -195,34 +195,6 @@ def test_synthetic_rates_are_called_so_in_every_output(drf, table, tmp_path):
     assert notes[0].startswith("SYNTHETIC disk rates")
 
 
-def test_lending_stands_beside_what_is_without_it(drf, table, tmp_path):
-    path = tmp_path / "used.csv"
-    path.write_text(
-        "name,user,submit_s,run_s,cores,memory,cpu_s,cores_max\n"
-        "a,ann,0,100,2,1G,100,8\nb,bob,10,100,2,1G,200,\n"
-    )
-    words = ("simulate", path, "--capacity", "cores=8,memory=8G", "--policy", "drf")
-    plain, lending = json.loads(drf(*words, "--lend", "--json").out)["runs"]
-    runs = [(run["label"], run["lends"]) for run in (plain, lending)]
-    assert runs == [("drf", False), ("drf lent", True)]
-    assert plain["run_s"]["mean"] == 100
-    # It was busy for 50 of its 100 seconds; with four times the cores these are 12.5.
-    assert lending["users"]["root.ann"]["run_s"]["mean"] == 62.5
-    assert lending["users"]["root.bob"]["run_s"]["mean"] == 100
-    shown = drf(*words, "--ranges", "2").screen
-    rows = cells(shown)
-    assert rows["run time, mean"] == ["1m40s", "1m02s"]
-    assert rows["cores that were busy"] == ["34.1 %", "50.0 %"]
-    assert "as if each job could use 2 times the cores that it declares" in shown
-    assert "drf lent: WAIT" in shown
-    bare = drf(*words).screen
-    assert "run time" not in bare and "busy" not in bare
-    shown = drf("simulate", table, *DRF_ONLY, "--lend").screen
-    assert "left out 1 line: line 7: it has 1 fields, not 8" in shown
-    assert "no job has a range, so nothing is lent; --ranges 4 gives them all one" in shown
-    assert "4 of 4 jobs say nothing" not in shown and "say nothing of their processor" in shown
-
-
 @pytest.mark.parametrize(
     ("policy", "count"), [("drf", 1), pytest.param("all", 9, marks=pytest.mark.slow)]
 )

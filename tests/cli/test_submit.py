@@ -109,11 +109,10 @@ TWO_GPUS = "--gres gpu=2,memory=20G,license=1"
         ),
         # Ranges, of which the last word counts as a whole.
         (
-            "-c 2..8 --io 50M..200M --io data=1M../1M",
+            "-c 2..8 --io 50M --io data=1M/2M",
             {"demand": {
                 "cores_milli": 2000, "cores_max_milli": 8000, "read_bps": 50 * M,
-                "read_max_bps": 200 * M, "write_bps": 50 * M, "write_max_bps": 200 * M,
-                "disks": {"data": {"read_bps": M, "read_max_bps": "all", "write_bps": M}}}},
+                "write_bps": 50 * M, "disks": {"data": {"read_bps": M, "write_bps": 2 * M}}}},
         ),
         ("-c 2..8 -c 4", {"demand": {"cores_milli": 4000}}),
         ("-c 4 -c 2..", {"demand": {"cores_milli": 2000, "cores_max_milli": "all"}}),
@@ -177,7 +176,7 @@ def test_options_are_sent_and_what_is_not_said_is_left_to_the_daemon(
         ),
         ("--gres gpu=1,license=2,memory=20G", "only the memory of a gpu is measured"),
         ("-c 0..2", "'0..2' begins with zero, and a job holds some (write 2..8, "),
-        ("--io 0..2M", "'0..2M' begins with zero, and a job holds some (write 50M..200M)"),
+        ("--io 5M..9M/1M", "'5M..9M' is a range, and only cores have ranges (write 5M)"),
         ("--after 7x", "'7x' is not ID or ID:HOW (write 5, 5-9, 5:any or 5:fail)"),
         ("--if-never maybe", "'maybe' is neither keep nor cancel"),
         ("--begin soon", "'soon' is not a time (write 18:00,"),

@@ -53,12 +53,11 @@ def test_each_job_gets_the_variables_that_the_program_has_at_its_submission(daem
         # A range is sent as its two ends, ...
         (
             "submit",
-            {"cores": "2..8", "io": ["50M..200M/20M", "data=1M.."]},
+            {"cores": "2..8", "io": ["50M/20M", "data=1M"]},
             {"demand": {
                 "cores_milli": 2000, "cores_max_milli": 8000,
-                "read_bps": 50 << 20, "read_max_bps": 200 << 20, "write_bps": 20 << 20,
-                "disks": {"data": {"read_bps": 1 << 20, "read_max_bps": "all",
-                                   "write_bps": 1 << 20, "write_max_bps": "all"}},
+                "read_bps": 50 << 20, "write_bps": 20 << 20,
+                "disks": {"data": {"read_bps": 1 << 20, "write_bps": 1 << 20}},
             }},
         ),
         ("set", {"cores": "2.."}, {"demand": {"cores_milli": 2000, "cores_max_milli": "all"}}),

@@ -335,7 +335,7 @@ class Launcher:
             "lost_devices": [],
             "private_tmp": None, "processes": None, "removes_ipc": True,
             "exec": True, "output_max": True, "measures_gpus": True,
-            "lends": False, "lendable": [], "limits_gpus": [],
+            "ranges": True, "limits_gpus": [],
         })  # fmt: skip
         while line := await reader.readline():
             order = json.loads(line)

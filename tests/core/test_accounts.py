@@ -34,7 +34,17 @@ from drfd.core.promises import (
     Starts,
     Stretch,
 )
-from drfd.core.usage import FRESH, MEASURES, MOST, Curve, LentTally, Point, Series, merged, thinned
+from drfd.core.usage import (
+    FRESH,
+    MEASURES,
+    MOST,
+    BeyondTally,
+    Curve,
+    Point,
+    Series,
+    merged,
+    thinned,
+)
 from drfd.journal import records
 from fakes import BOB, GIB, demand, happened, now, replace, rules, spec
 from seeds import examples
@@ -599,7 +609,7 @@ def point(
 ) -> Point:
     pairs: dict[str, tuple[int, int]] = {}
     if cpu is not None:
-        pairs |= {"cores_milli": (cpu, span_ms), "lent_milli": (cpu // 2, span_ms)}
+        pairs |= {"cores_milli": (cpu, span_ms), "beyond_milli": (cpu // 2, span_ms)}
     if memory is not None:
         pairs["memory_bytes"] = memory, 1
     if io is not None:
@@ -714,14 +724,14 @@ def near(after: int | None, then: int | None, unit: int) -> bool:
     return then is after if then is None or after is None else abs(after - then) <= unit
 
 
-def test_a_loan_is_each_use_beyond_the_floor_and_never_taken_back():
+def test_each_use_beyond_the_floor_counts_and_none_below_it_makes_up_for_it():
     """A floor of half a core; readings after one second each."""
-    tally, found = LentTally(1, 0, 1000), []
+    tally, found = BeyondTally(1, 0, 1000), []
     for cpu_us, mono_ms in ((1_500_000, 2000), (1_500_000, 3000), (2_400_000, 4000)):
         tally = tally.plus(500, cpu_us, mono_ms)
-        found.append(tally.lent_us)
+        found.append(tally.beyond_us)
     assert found == [1_000_001, 1_000_001, 1_400_001]
-    assert tally == LentTally(1_400_001, 2_400_000, 4000)
+    assert tally == BeyondTally(1_400_001, 2_400_000, 4000)
     assert tally.plus(500, 9_000_000, 4000) == tally, "not later"
     # Without a cgroup, ended processes no longer count.
-    assert tally.plus(500, 100_000, 5000) == LentTally(1_400_001, 2_400_000, 5000)
+    assert tally.plus(500, 100_000, 5000) == BeyondTally(1_400_001, 2_400_000, 5000)

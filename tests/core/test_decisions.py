@@ -10,7 +10,7 @@ from msgspec import structs
 
 from core.worlds import change, of, refused
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.units import Most, parse_memory, parse_size
+from drfd.common.units import parse_memory, parse_size
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import (
     IO_FACTOR,
@@ -302,21 +302,6 @@ def two_disks() -> Rules:
         few.capacity, read_bps=0, write_bps=0, disks=(("data", 100, 100), ("scratch", 50, 50))
     )
     return replace(few, capacity=capacity, axes=Axes(disks=("data", "scratch")))
-
-
-def test_the_upper_end_of_a_range_on_a_disk_may_be_changed_while_the_job_runs():
-    bench = Bench(two_disks())
-    job_id = bench.start(spec(asks=TWO))
-
-    def set_data(read: int, *ends: Most) -> None:
-        change(bench, job_id, demand=Demand(disks={"data": Rates(read, 20, *ends)}))
-
-    set_data(10, 50, "all")
-    assert bench.job(job_id).spec.most == Resources(disks=(("data", 50, 100),))
-    set_data(10, 0, 0)
-    assert bench.job(job_id).spec.most is None
-    with pytest.raises(Refused, match="the upper end of a range"):
-        set_data(11, 0, 0)
 
 
 def test_of_several_disks_one_must_be_named_and_must_be_there():

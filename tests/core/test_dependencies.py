@@ -51,7 +51,7 @@ from drfd.core.model.job import (
     UserGroup,
 )
 from drfd.core.model.options import Demand
-from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.resources import Axes
 from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
@@ -273,18 +273,21 @@ def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_adminis
     assert stop.outcome is Outcome.TIMEOUT
 
 
-def test_ranges_of_rates_are_changed_like_those_of_cores(bench):
+def test_a_range_is_changed_at_either_end_while_the_job_waits(bench):
     job_id = bench.submit(held=True)
-    (event,) = change(bench, job_id, demand=Demand(read_bps=100, write_bps=10, read_max_bps="all"))
-    assert bench.job(job_id).spec.most == Resources(read_bps=1000)
+    (event,) = change(bench, job_id, demand=Demand(cores_milli=2000, cores_max_milli="all"))
+    assert bench.job(job_id).spec.cores_max_milli == 9000
     assert isinstance(event, ev.Altered)
-    assert event.text == "io 0/0 → 100..1000/10"
+    assert event.text == "cores 1 → 2..9"
     change(bench, job_id, demand=Demand(cores_max_milli=4000))
-    assert bench.job(job_id).spec.most == Resources(cores_milli=4000, read_bps=1000)
     change(bench, job_id, demand=Demand(read_bps=50))
-    assert bench.job(job_id).spec.most == Resources(cores_milli=4000)
-    with pytest.raises(Refused, match="--io: the range ends at 20/s, below the 50/s"):
-        change(bench, job_id, demand=Demand(read_max_bps=20))
+    assert bench.job(job_id).spec.cores_max_milli == 4000
+    with pytest.raises(Refused, match="-c: the range ends at 1, below the 2 that the job holds"):
+        change(bench, job_id, demand=Demand(cores_max_milli=1000))
+    change(bench, job_id, demand=Demand(cores_milli=2000))
+    assert bench.job(job_id).spec.cores_max_milli == 0
+    change(bench, job_id, demand=Demand(cores_max_milli=4000))
+    bench.bring(JobState.RUNNING)
 
 
 @pytest.mark.parametrize("state", [JobState.STOPPING, JobState.CLEANING])

@@ -33,7 +33,7 @@ from drfd.core.explain.advice import (
 from drfd.core.explain.ended_jobs import LAUNCH_REMEDIES, end_notes
 from drfd.core.model.account import NO_ACCOUNT
 from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, Words
-from drfd.core.model.resources import NOTHING, Resources, disk_axes
+from drfd.core.model.resources import NOTHING, disk_axes
 from fakes import GIB, demand, replace, spec
 from seeds import examples
 
@@ -231,12 +231,14 @@ def test_each_launch_fault_is_known_by_words_that_the_launcher_says(cause):
 def ran(
     outcome: Outcome = Outcome.COMPLETED, *, run_s: float = 100.0, cores: float = 4,
     memory_gib: float = 4, read: int = 0, write: int = 0, limit_s: int | None = 3600,
-    frozen_s: float = 0.0, most: Resources | None = None, **used: Any,
+    frozen_s: float = 0.0, most: int = 0, **used: Any,
 ) -> Job:  # fmt: skip
     usual = {"cpu_s": run_s, "memory_peak_bytes": 300 * MIB, "limit_hits": 0}
     return Job(
         id=1,
-        spec=spec(asks=demand(cores, memory_gib, read, write), time_limit_s=limit_s, most=most),
+        spec=spec(
+            asks=demand(cores, memory_gib, read, write), time_limit_s=limit_s, cores_max_milli=most
+        ),
         state=JobState.ENDED,
         attempt=1,
         submitted_at=0.0,
@@ -330,45 +332,47 @@ def test_page_cache_up_to_the_limit_does_not_drive_the_demand_up_for_ever():
 # -- ranges ----------------------------------------------------------------------------------------
 
 #: Up to eight cores.
-MOST = Resources(cores_milli=8000)
+MOST = 8000
 
 
-def cores_of(*jobs: Job, lends: bool = True) -> tuple[int, int, CoresReason | None]:
-    advice = advise(jobs, least=1, lends_cores=lends)
+def cores_of(*jobs: Job, has_ranges: bool = True) -> tuple[int, int, CoresReason | None]:
+    advice = advise(jobs, least=1, has_ranges=has_ranges)
     assert advice is not None
-    return advice.demand.cores_milli, advice.most.cores_milli, advice.cores_reason
+    return advice.demand.cores_milli, advice.cores_max_milli, advice.cores_reason
 
 
 @pytest.mark.parametrize(
-    ("mean", "lent_us", "floor", "is_raised"),
+    ("mean", "beyond_us", "floor", "is_raised"),
     [
         # All the time above its lower end, clearly or hardly; and a whole range of use.
         (5.2, 320_000_000, 5500, True), (2.5, 50_000_000, 2000, False),
         (8.4, 640_000_000, 8000, True),
         # Bursts alone.
         (0.9, 20_000_000, 1000, False),
-        # Nothing was lent to it: its lower end is all that it could use.
+        # Nothing was idle: its lower end is all that it could use.
         (2.0, 0, 2000, False), (2.0, None, 2000, False), (0.9, None, 1000, False),
     ],
 )  # fmt: skip
 def test_a_range_keeps_its_upper_end_and_its_lower_end_follows_the_mean(
-    mean, lent_us, floor, *, is_raised
+    mean, beyond_us, floor, *, is_raised
 ):
-    seen = ran(cores=2, most=MOST, cpu_s=mean * 100, lent_us=lent_us, cores_peak_milli=8000)
+    seen = ran(cores=2, most=MOST, cpu_s=mean * 100, beyond_us=beyond_us, cores_peak_milli=8000)
     reason = CoresReason(is_above_floor=True, mean_milli=round(mean * 1000), declared_milli=2000)
     most = 8000 if floor < 8000 else 0
     assert cores_of(seen) == (floor, most, reason if is_raised else None)
 
 
 def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_asked_for():
-    wide, plain = ran(cores=2, most=MOST, cpu_s=180.0, lent_us=5), ran(cores=3, cpu_s=250.0)
+    wide, plain = ran(cores=2, most=MOST, cpu_s=180.0, beyond_us=5), ran(cores=3, cpu_s=250.0)
     assert cores_of(wide, plain)[:2] == cores_of(plain, wide)[:2] == (2500, 8000)
     asked = structs.replace(
         wide, spec=replace(wide.spec, demand=demand(2, 0.375), time_limit_s=180)
     )
     advice = one(wide)
     assert is_as_asked(advice, asked)
-    assert not is_as_asked(advice, structs.replace(asked, spec=replace(asked.spec, most=None)))
+    assert not is_as_asked(
+        advice, structs.replace(asked, spec=replace(asked.spec, cores_max_milli=0))
+    )
 
 
 # -- disks -----------------------------------------------------------------------------------------
@@ -406,19 +410,18 @@ PAST = some.builds(
     read_peak_bps=some.none() | AMOUNTS,
     quota_periods=some.none() | some.just(100),
     throttled_periods=some.none() | some.integers(0, 100),
-    most=some.none() | some.just(Resources(cores_milli=100_000, read_bps=1 << 40)),
+    most=some.sampled_from([0, 100_000]),
     cores_peak_milli=some.none() | some.integers(0, 100_000),
-    lent_us=some.none() | AMOUNTS,
+    beyond_us=some.none() | AMOUNTS,
 )
 
 
 @given(some.lists(PAST, max_size=12), some.booleans())
-def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(jobs, lends):
-    advice = advise(jobs, lends_cores=lends)
+def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(jobs, has_ranges):
+    advice = advise(jobs, has_ranges=has_ranges)
     if advice is None:
         return
-    assert advice.most.cores_milli == 0 or advice.most.cores_milli > advice.demand.cores_milli
-    assert advice.most.read_bps == 0 or advice.most.read_bps > advice.demand.read_bps > 0
+    assert advice.cores_max_milli == 0 or advice.cores_max_milli > advice.demand.cores_milli
     assert (
         advice.demand.cores_milli >= 10
         and advice.demand.memory_bytes >= MIB
@@ -443,7 +446,7 @@ def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(jo
 def test_the_order_of_the_jobs_does_not_matter_when_there_are_enough(jobs):
     done = [each for each in jobs if each.outcome is Outcome.COMPLETED]
     if len(done) >= 3:
-        assert advise(jobs, lends_cores=True) == advise(jobs[::-1], lends_cores=True)
+        assert advise(jobs, has_ranges=True) == advise(jobs[::-1], has_ranges=True)
 
 
 @examples(100, quick=14)
@@ -512,43 +515,31 @@ def advices(draw: some.DrawFn) -> Advice:
     axes = "cores", "memory", *disk_axes([disk])
     cores = draw(some.integers(1, 2000)) * 500
     amounts = cores, draw(some.integers(MIB, 1 << 50)), draw(RATES), draw(RATES)
-    ends = (
-        draw(some.sampled_from([0, 1_000_500])),
-        0,
-        *draw(some.sampled_from([(0, 0), (1 << 41, 0)])),
-    )
-    # What is not declared has no range.
-    ranged = {
-        axis: end for axis, end, least in zip(axes, ends, amounts, strict=True) if end and least
-    }
     return Advice(
         demand=replace(
             NOTHING.with_amounts(dict(zip(axes, amounts, strict=True))),
             gres=draw(some.sampled_from([(), (("gpu", 2),)])),
             gres_memory=draw(some.sampled_from([(), (("gpu", 20 * GIB),)])),
         ),
-        most=NOTHING.with_amounts(ranged),
+        cores_max_milli=draw(some.sampled_from([0, 1_000_500])),
         time_limit_s=draw(some.integers(1, 1 << 30)),
         jobs=3,
         short_jobs=0,
     )
 
 
-def either(least: int, most: int) -> int | Range:
-    return Range(least, most) if most else least
-
-
 @given(advices())
 def test_advice_can_be_typed(advice):
     words = advice_options(advice)
     given = dict(zip(words[::2], words[1::2], strict=True))
-    asks, most = advice.demand, advice.most
-    assert parse_cores_range(given["-c"]) == either(asks.cores_milli, most.cores_milli)
+    asks, most = advice.demand, advice.cores_max_milli
+    cores = Range(asks.cores_milli, most) if most else asks.cores_milli
+    assert parse_cores_range(given["-c"]) == cores
     assert parse_memory(given["-m"]) == advice.demand.memory_bytes
     assert parse_duration(given["-t"]) == advice.time_limit_s
     assert ("--io" in given) is any(rate_sums(asks))
     if "--io" in given:
-        read, write = map(either, rate_sums(asks), rate_sums(most))
+        read, write = rate_sums(asks)
         assert parse_disk_rates(given["--io"]) == (min(asks.used_disks, default=None), read, write)
     memory = dict(advice.demand.gres_memory).get("gpu")
     gres = parse_gres(given["--gres"]) if "--gres" in given else ()
@@ -562,14 +553,14 @@ def test_why_a_range_is_advised_is_told_with_its_figures():
     def note(most_milli: int, **reason: Any) -> str | None:
         return cores_note(
             Advice(
-                demand=demand(2, 1), most=Resources(cores_milli=most_milli), time_limit_s=60,
+                demand=demand(2, 1), cores_max_milli=most_milli, time_limit_s=60,
                 cores_reason=CoresReason(**reason), jobs=3, short_jobs=0,
             )
         )  # fmt: skip
 
     bursts = {"is_above_floor": False, "mean_milli": 1604, "declared_milli": 8000}
     assert note(8000, **bursts) == (
-        "used 1.6 of 8 cores on average, at times all of them: a range books 2 and is lent up to 8"
+        "used 1.6 of 8 cores on average, at times all of them: a range books 2 and may use 8"
     )
     # Too few jobs to lower the figure.
     assert note(0, **bursts) is None
@@ -590,11 +581,6 @@ def test_what_stays_as_it_was_is_not_said_again():
 
 
 def test_a_smaller_range_keeps_its_upper_end():
-    most = Resources(cores_milli=16_000, read_bps=90 * MIB)
-    either = spec(asks=demand(8, read=80 * MIB, write=10 * MIB), most=most)
+    either = spec(asks=demand(8, read=80 * MIB, write=10 * MIB), cores_max_milli=16_000)
     less = replace(either, demand=demand(2, read=40 * MIB, write=10 * MIB))
-    assert changed_options(either, less) == ["-c", "2..16", "--io", "40M..90M/10M"]
-    disks = replace(demand(1), disks=(("data", 60 * MIB, 0),))
-    either = spec(asks=disks, most=Resources(disks=(("data", 1 << 30, 0),)))
-    less = replace(either, demand=replace(disks, disks=(("data", 40 * MIB, 0),)))
-    assert changed_options(either, less) == ["--io", "data=40M..1G/0"]
+    assert changed_options(either, less) == ["-c", "2..16", "--io", "40M/10M"]

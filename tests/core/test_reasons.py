@@ -54,7 +54,6 @@ from drfd.core.explain.waits import (
 )
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
 from drfd.core.fairness.week_quotas import QuotaUse
-from drfd.core.lending import Loan, Rivals, loan_text
 from drfd.core.model.job import (
     Dependency,
     Job,
@@ -842,39 +841,3 @@ def test_an_unknown_start_has_its_own_cause(evidence, text):
 )
 def test_an_unknown_start_may_be_another_jobs(evidence, text):
     assert evidence.unknown("job 3") == text
-
-
-# -- what a running job may use of its ranges ------------------------------------------------------
-
-
-def loan(
-    axis: str, ceiling: int, floor: int, most: int, *rivals: str, is_hungry: bool = True
-) -> Loan:
-    return Loan(
-        axis=axis, floor=floor, ceiling=ceiling, most=most, is_hungry=is_hungry,
-        rivals=Rivals(rivals),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("ceiling", "floor", "most", "is_hungry", "text"),
-    [
-        (5004, 2000, 8000, True, "may use 5 cores now, 3 of them lent: the others are in use"),
-        (1500, 1000, 8000, True, "may use 1.5 cores now, 0.5 of them lent: the others are in use"),
-        (1000, 1000, 8000, True, "may use 1 core now, its floor: the others are in use"),
-        (8000, 2000, 8000, False, "may use 8 cores now, 6 of them lent: all that it asked for"),
-        (6000, 2000, 6000, False, "may use 6 cores now, 4 of them lent: all that there is"),
-        (4000, 2000, 8000, False, "may use 4 cores now, 2 of them lent"),
-    ],
-)
-def test_what_is_lent_is_told_apart_from_the_floor(ceiling, floor, most, is_hungry, text):
-    assert loan_text(loan("cores", ceiling, floor, most, is_hungry=is_hungry), 8000) == text
-
-
-def test_rates_are_told_like_cores():
-    mib = 1 << 20
-    rates = 40 * mib, 10 * mib, 80 * mib
-    bob = loan_text(loan("read:data", *rates, "bob"), 80 * mib, names_disk=True)
-    assert bob == "may read 40M/s on data now, 30M/s of that lent: bob wants more too"
-    alone = loan_text(loan("write:data", *rates), 80 * mib)
-    assert alone == "may write 40M/s now, 30M/s of that lent: the rest is in use or kept free"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import ConfigError
-from drfd.common.units import ALL
 from drfd.core.fairness.rules import (
     NodeSettings,
     Pool,
@@ -183,16 +182,6 @@ def test_every_documented_key_is_read(path):
         ),
         countables=(CountableResource(name="gpu", instances=("0", "1")),),
     )  # fmt: skip
-
-
-def test_the_defaults_of_rates_may_be_ranges(path):
-    lines = '[defaults]\nread = "50M..200M"\nwrite = "20M.."\n'
-    found = load(written(path, lines)).defaults
-    assert (found.read_bps, found.read_max_bps) == (50 << 20, 200 << 20)
-    assert (found.write_bps, found.write_max_bps) == (20 << 20, ALL)
-    plain = load(written(path, "[defaults]\nread = 0\nwrite = 1000\n")).defaults
-    assert (plain.read_bps, plain.read_max_bps) == (0, 0)
-    assert (plain.write_bps, plain.write_max_bps) == (1000, 0)
 
 
 @pytest.mark.parametrize(
@@ -882,7 +871,10 @@ def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypat
 def test_a_daemon_that_root_started_is_roots_whoever_it_runs_as(owner, told):
     install = install_context(owner, Path("drfd.toml"), is_system=False, is_service=False)
     link = SimpleNamespace(
-        is_ready=lambda: True, hello={}, settings=SimpleNamespace(cores_by="quota")
+        is_ready=lambda: True,
+        hello={},
+        settings=SimpleNamespace(cores_by="quota"),
+        has_ranges=lambda: True,
     )
     found = cures(install, [], link)
     assert [told in line for line in found if "daemon" in line] == [True]

@@ -39,7 +39,7 @@ from drfd.core.model.job import (
     Whose,
     Words,
 )
-from drfd.core.model.resources import NOTHING, Axes, Resources
+from drfd.core.model.resources import NOTHING, Axes
 from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
@@ -53,7 +53,6 @@ from drfd.daemon.launcher_link.messages import (
     order_for,
     read_report,
 )
-from drfd.daemon.monitoring.lender import DISKS
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
@@ -114,25 +113,20 @@ def test_few_paths_of_other_jobs_are_written_out_for_a_launch(monkeypatch):
     assert len(filled) == 1
 
 
+@pytest.mark.parametrize("mode", protocol.CORES_MODES)
 @pytest.mark.parametrize(
-    ("cores_by", "most", "cores_milli"),
-    [
-        (protocol.SHARE, demand(8, 0, read=50, write=700), 8000),
-        (protocol.SHARE, demand(1, 0, read=0, write=700), 2500),
-        (protocol.SHARE, demand(2.5, 0, read=1), 2500),
-        (protocol.QUOTA, demand(8, 0), 2500),
-    ],
+    ("declared", "capacity", "most"), [(8000, 9000, 8000), (8000, 4000, 4000), (8000, 2500, 0)]
 )
-def test_a_job_that_may_be_lent_cores_knows_it(cores_by, most, cores_milli):
-    settings = LaunchSettings([DISK], 512, cores_by)
+def test_a_job_with_a_range_knows_its_upper_end(mode, declared, capacity, most):
+    settings = LaunchSettings([DISK], 512, mode)
     plain = order_for(JOB, JOURNAL_ID, settings)
-    order = order_for(JOB, JOURNAL_ID, settings, most=most)
-    is_lent = cores_milli > 2500
+    ranged = structs.replace(JOB, spec=replace(JOB.spec, cores_max_milli=declared))
+    order = order_for(ranged, JOURNAL_ID, settings, capacity_milli=capacity)
     assert order == replace(
-        plain, may_be_lent_cores=is_lent, threads=max(2, cores_milli // 1000),
+        plain, limits=replace(plain.limits, cores_max_milli=most), threads=max(2, most // 1000),
         variables=order.variables,
     )  # fmt: skip
-    shown = {"DRF_CORES_MAX": show_cores(cores_milli)} if is_lent else {}
+    shown = {"DRF_CORES_MAX": show_cores(most)} if most else {}
     assert order.variables == plain.variables | {"DRF_CORES": "2.5"} | shown
 
 
@@ -146,9 +140,9 @@ AT: dict[str, Any] = {**ATTEMPT, "at_s": 5.0, "mono_s": 6.0}
     ("report", "stimulus"),
     [
         (
-            {"report": "launched", **AT, "cgroup": "drfd/7.2", "runner_pid": 99, "lends": False},
+            {"report": "launched", **AT, "cgroup": "drfd/7.2", "runner_pid": 99},
             st.LaunchedReport(
-                5.0, 7, 2, mono_s=6.0, runner_pid=99, cgroup="drfd/7.2", lends=False
+                5.0, 7, 2, mono_s=6.0, runner_pid=99, cgroup="drfd/7.2"
             ),
         ),
         ({"report": "launched", **AT}, st.LaunchedReport(5.0, 7, 2, mono_s=6.0)),
@@ -388,60 +382,6 @@ def brief(orders: Sequence[Message]) -> list[Message]:
 
 #: Reports of a job that runs, which an earlier daemon took.
 UP_1 = st.LaunchedReport(now().at_s, 1, 1, mono_s=now().mono_s)
-
-
-LENDS = {**HELLO, "lendable": ["cores", "disks"]}
-
-
-async def test_cores_are_lent_to_attempts_that_began_in_that_mode(bench):
-    async with bench() as b:
-        b.launcher.hello = LENDS
-        b.link.settings = replace(b.link.settings, cores_by=protocol.SHARE)
-        await b.ready()
-        await b.ask(st.SubmitAsked(now(), spec(asks=demand(1), most=demand(4))))
-        await b.ask(asks())
-        await b.quiet()
-        launches = [each for each in b.taken() if each["cmd"] == "launch"]
-        assert [each["may_be_lent_cores"] for each in launches] == [True, False]
-        b.launcher.send({**launched(1), "lends": True}, {**launched(2), "lends": False})
-        await until(lambda: len(b.link.borrowers) == 2, lambda: str(b.link.borrowers))
-        send = b.link.lending()
-        assert send is not None and send == b.link.lending()
-        for key, cores_milli in (((1, 1), 2000), ((2, 1), 2000), ((3, 1), 2000)):
-            send(key, cores_milli, NOTHING)
-        await b.quiet()
-        usual = {"cmd": "lend", "attempt": 1, "disks": []}
-        assert b.taken() == [
-            {**usual, "id": 1, "cores_milli": 2000}, {**usual, "id": 2, "cores_milli": 0},
-        ]  # fmt: skip
-        b.launcher.send(ended(1), about("removed", 1))
-        await until(lambda: set(b.link.borrowers) == {(2, 1)}, lambda: str(b.link.borrowers))
-
-
-async def test_disk_rates_are_lent_in_any_mode_of_cores(bench):
-    async with bench() as b:
-        b.launcher.hello = LENDS
-        disk = Disk(name="test", path="/", read_bps=1000, write_bps=1000, devices=("8:0",))
-        b.link.settings = replace(b.link.settings, disks=[disk], cores_by=protocol.WEIGHT)
-        await b.ready()
-        assert b.link.lends() == {DISKS}
-        asked = spec(asks=demand(1, read=10, write=20), most=demand(4, read=50))
-        await b.ask(st.SubmitAsked(now(), asked))
-        await b.quiet()
-        b.taken()
-        assert not b.link.can_lend((1, 1), DISKS)
-        b.launcher.send({**launched(1), "lends": False})
-        await until(lambda: b.link.can_lend((1, 1), DISKS), lambda: str(b.link.borrowers))
-        assert not b.link.can_lend((1, 1))
-        send = b.link.lending()
-        assert send is not None
-        send((1, 1), 1000, Resources(read_bps=40, write_bps=20))
-        await b.quiet()
-        (order,) = b.taken()
-        assert order["disks"] == [{"device": "8:0", "read_bps": 40, "write_bps": 20}]
-        send((1, 1), 1000, NOTHING)
-        await b.quiet()
-        assert [each["disks"] for each in b.taken()] == [[]]
 
 
 @pytest.mark.parametrize(

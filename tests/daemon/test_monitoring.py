@@ -1,15 +1,14 @@
-"""What jobs and the machine use: measured, kept as curves, told from outside, reserved, lent."""
+"""What jobs and the machine use: measured, kept as curves, told from outside, reserved."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,14 +17,11 @@ import pytest
 from msgspec import structs
 
 from drfd.common.errors import Refused
-from drfd.core.decisions import stimuli as st
-from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.decisions.stimuli import Actor, Now, RemovedReport, SubmitAsked
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage
-from drfd.core.model.resources import NOTHING, Axes, Resources
+from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.resources import Resources
 from drfd.daemon.config import UserLimits
 from drfd.daemon.lookup.views import curve_view
-from drfd.daemon.monitoring.lender import CORES, DISKS, Lender, Reading, read_counters, unlent_text
 from drfd.daemon.monitoring.meter import (
     ENDED_POINTS,
     GPUS_STALE_S,
@@ -37,26 +33,22 @@ from drfd.daemon.monitoring.meter import (
 from drfd.daemon.monitoring.outside import OutsideUsers
 from drfd.daemon.monitoring.reserves import DISK, MEMORY, Reserves, default_reserve_disk
 from drfd.host import measurements
-from drfd.host.disks import Disk
-from drfd.host.measurements import CpuCounters, MachineUse, MemoryHeadroom
+from drfd.host.measurements import MachineUse, MemoryHeadroom
 from drfd.journal import files
 from drfd.journal.files import Reserve
 from drfd.journal.journal import Journal
-from drfd.launcher.protocol import QUOTA, SHARE, WEIGHT, Message
 from drfd.linux.user_database import LocalAccounts
 from fakes import (
     ADMIN,
     ALICE,
     BOB,
     GIB,
-    Bench,
     demand,
     ended,
     launched,
     now,
     of_gpus,
     replace,
-    rules,
     spec,
 )
 
@@ -106,25 +98,27 @@ def test_use_comes_from_the_two_latest_samples(meter, tmp_path):
     )  # fmt: skip
 
 
-#: Holds a core and may be lent three more; started at 990 on the meter's clock.
-LENDING = structs.replace(
-    JOB, spec=spec(asks=demand(1, 1), most=Resources(cores_milli=4000)), started_mono_s=990.0
+#: Holds a core and may use three more; started at 990 on the meter's clock.
+RANGED_JOB = structs.replace(
+    JOB, spec=spec(asks=demand(1, 1), cores_max_milli=4000), started_mono_s=990.0
 )
 
 
-def lent_us(meter: Meter, job: Job = LENDING) -> int | None:
+def beyond_us(meter: Meter, job: Job = RANGED_JOB) -> int | None:
     usage = meter.usage(job)
-    return None if usage is None else usage.lent_us
+    return None if usage is None else usage.beyond_us
 
 
-def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(meter):
+def test_the_use_beyond_the_floor_of_a_job_without_any_sample_is_known_from_its_start_and_end(
+    meter,
+):
     """It was too short, or has run and ended while there was no daemon."""
-    usage = meter.finish(LENDING, 30.0, 1000.0)
-    assert usage == Usage(lent_us=20_000_000)
+    usage = meter.finish(RANGED_JOB, 30.0, 1000.0)
+    assert usage == Usage(beyond_us=20_000_000)
     meter.forget(KEY)
-    assert meter.finish(LENDING, 30.0, None) is None
-    undated = structs.replace(LENDING, started_mono_s=None)
-    assert meter.finish(undated, 30.0, 1000.0) == Usage(lent_us=0)
+    assert meter.finish(RANGED_JOB, 30.0, None) is None
+    undated = structs.replace(RANGED_JOB, started_mono_s=None)
+    assert meter.finish(undated, 30.0, 1000.0) == Usage(beyond_us=0)
 
 
 @pytest.fixture
@@ -483,16 +477,16 @@ def test_a_restart_goes_on_with_the_peak_and_the_mean_of_gpus(machine):
     assert after.meter.usage(job()) is None
 
 
-RANGED = spec(asks=demand(1), most=Resources(cores_milli=4000))
+RANGED = spec(asks=demand(1), cores_max_milli=4000)
 
 
-def lending(machine: Machine, **changes: Any) -> Job:
-    """A job that holds one core and may be lent three, and starts now."""
+def ranged(machine: Machine, **changes: Any) -> Job:
+    """A job that holds one core and may use three more, and starts now."""
     return job(spec=RANGED, started_mono_s=machine.clock().mono_s, **changes)
 
 
 def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine):
-    curves, each, plain = machine.curves(), lending(machine), job(2)
+    curves, each, plain = machine.curves(), ranged(machine), job(2)
     for cpu_s in (2, 8, 9, 11):
         machine.use(each, cpu_s=cpu_s)
         machine.use(plain, cpu_s=cpu_s)
@@ -500,35 +494,35 @@ def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine):
     curve, users = curves.of_job(each), curves.of_user("alice")
     assert curve is not None and users is not None
     assert curve.columns["cores_milli"] == (None, 3000, 500, 1000)
-    assert curve.columns["lent_milli"] == (None, 2000, 0, 0)
-    assert curve_view(curve, RANGED.demand)["cores_lent"] == [None, 2.0, 0.0, 0.0]
-    assert users.columns["lent_milli"] == (None, 2000, 0, 0)
+    assert curve.columns["beyond_milli"] == (None, 2000, 0, 0)
+    assert curve_view(curve, RANGED.demand)["cores_beyond"] == [None, 2.0, 0.0, 0.0]
+    assert users.columns["beyond_milli"] == (None, 2000, 0, 0)
     single = curves.of_job(plain)
-    assert single is not None and "cores_lent" not in curve_view(single, plain.spec.demand)
+    assert single is not None and "cores_beyond" not in curve_view(single, plain.spec.demand)
 
 
 def test_a_restart_goes_on_with_what_was_lent_and_came_meanwhile(machine):
     """The journal has what was saved before; what came later is known as a whole."""
-    before, each = machine.curves(), lending(machine)
+    before, each = machine.curves(), ranged(machine)
     run(machine, before, each, 5, cores=3.0)
     before.save(all_of_them=True)
     run(machine, before, each, 2, cores=3.0)
     after = machine.curves()
     after.resume([each])
     known = after.meter.usage(each)
-    assert known is not None and known.lent_us == 20_000_000, "before anything was sampled"
+    assert known is not None and known.beyond_us == 20_000_000, "before anything was sampled"
     run(machine, after, each, 2, cores=3.0)
     usage = after.meter.usage(each)
-    assert usage is not None and usage.lent_us == 36_000_000
+    assert usage is not None and usage.beyond_us == 36_000_000
     # It ends while there is no daemon, and nothing was saved since.
-    other = lending(machine, attempt=2)
+    other = ranged(machine, attempt=2)
     last = machine.curves()
     last.resume([other])
-    assert last.meter.usage(other) is None, "what another attempt was lent is not its own"
+    assert last.meter.usage(other) is None, "what another attempt used is not its own"
     last = machine.curves()
     last.resume([each])
     mono_s = machine.clock().mono_s
-    assert last.meter.finish(each, 3.0 * machine.at_s, mono_s) == Usage(lent_us=36_000_000)
+    assert last.meter.finish(each, 3.0 * machine.at_s, mono_s) == Usage(beyond_us=36_000_000)
 
 
 def test_running_jobs_are_saved_now_and_then_some_at_a_time(machine):
@@ -673,265 +667,3 @@ def test_a_reserve_that_is_not_there_is_told(tmp_path, monkeypatch):
     assert line.startswith(f"0 of 64K are left of {reserve.path}, the room for the ends of jobs")
     assert reserve.make()
     assert kept.warnings() == []
-
-
-# -- cores lent: from counters to orders, second by second -------------------------------------
-
-
-def actor(leaf: str) -> st.Actor:
-    return ALICE if leaf == "root.alice" else BOB
-
-
-@dataclass
-class World:
-    """Running jobs of which each second is told what they have used."""
-
-    bench: Bench = field(default_factory=Bench)
-    kinds: frozenset[str] = frozenset({CORES})
-    disks: tuple[Disk, ...] = ()
-    is_connected: bool = True
-    #: Attempts that can be lent nothing.
-    fixed: set[AttemptKey] = field(default_factory=set)
-    sent: list[tuple[int, int, Resources]] = field(default_factory=list)
-    mono_s: float = 100.0
-    busy_s: float = 0.0
-    outside: float = 0.0
-    counters: dict[AttemptKey, CpuCounters] = field(default_factory=dict)
-    moved: dict[AttemptKey, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    lender: Lender = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Only the ledger and the rules are asked for.
-        engine: Any = SimpleNamespace(ledger=self.bench.ledger, rules=self.bench.rules)
-        self.lender = Lender(
-            engine, Meter(lambda: self.mono_s), lambda: self._send if self.is_connected else None,
-            lambda: self.kinds, lambda key, kind: key not in self.fixed, lambda: self.disks,
-            lambda: self.outside,
-        )  # fmt: skip
-
-    def _send(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
-        self.sent.append((key[0], cores_milli, rates))
-
-    def start(
-        self, floor: int, most: int = 0, *, leaf: str = "root.alice", read: tuple[int, int] = (0, 0)
-    ) -> Job:
-        """A job with a range of cores, and one of reads in MiB per second; 0 is none."""
-        asks = replace(demand(floor, 1), read_bps=read[0] * MIB)
-        ends = Resources(cores_milli=most * 1000, read_bps=read[1] * MIB)
-        asked = replace(spec(leaf, asks=asks, actor=actor(leaf)), most=ends)
-        return self.begin(asked if most or read[1] else replace(asked, most=None))
-
-    def begin(self, asked: JobSpec) -> Job:
-        job = self.bench.job(self.bench.start(asked))
-        self.counters[job.id, 1] = CpuCounters(0.0, 0)
-        return job
-
-    def step(self) -> list[tuple[int, int, Resources]]:
-        """Return what a step sends that measures nothing."""
-        self.sent.clear()
-        asyncio.run(self.lender.step())
-        return self.sent
-
-    def _pass(self) -> list[tuple[int, int, Resources]]:
-        """Let a second pass. Returns what was sent."""
-        self.mono_s += 1
-        self.sent.clear()
-        reading = Reading(
-            self.mono_s, dict(self.counters), self.busy_s, 9,
-            {key: dict(self.moved.get(key, {})) for key in self.lender.watched()},
-        )  # fmt: skip
-        self.lender.take(reading, self._send)
-        return self.sent
-
-    def second(self, *use: tuple[Job, float, bool], outside: float = 0.0) -> dict[int, int]:
-        """Let a second pass with this use, by job: cores, and whether its ceiling has held it back.
-        Returns the ceilings that were sent."""
-        self.outside = outside
-        self.busy_s += outside + sum(cores for _, cores, _ in use)
-        for job, cores, throttled in use:
-            before = self.counters[job.id, 1]
-            self.counters[job.id, 1] = CpuCounters(
-                before.cpu_s + cores, before.throttled + throttled
-            )
-        return {job_id: milli for job_id, milli, _ in self._pass()}
-
-    def reads(self, *use: tuple[Job, float]) -> list[tuple[int, float]]:
-        """Let a second pass with these reads, in MiB. Returns the rates of reads that were sent."""
-        for job, mib in use:
-            each = self.moved.setdefault((job.id, job.attempt), {})
-            each["8:0"] = each.get("8:0", (0, 0))[0] + int(mib * MIB), 0
-        return [(job_id, rates.read_bps / MIB) for job_id, _, rates in self._pass()]
-
-    def ceiling(self, job: Job) -> float:
-        """The only one of the job: in thousandths of cores, or in MiB per second."""
-        (loan,) = self.lender.of(self.bench.job(job.id))
-        return loan.ceiling if loan.axis == CORES else loan.ceiling / MIB
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-def test_programs_outside_come_before_loans():
-    world = World(Bench(replace(rules(), beside=Resources(cores_milli=1000))))
-    job = world.start(2, 9)
-    for _ in range(5):
-        world.second((job, 3, True), outside=6)
-    assert 2000 < world.ceiling(job) < 3000
-
-
-def test_loans_are_taken_back_when_nothing_is_lent_any_more(world):
-    job, quiet = world.start(2, 8), world.start(1)
-    world.step()
-    for _ in range(3):
-        world.second((job, 2, True), (quiet, 0, False))
-    world.kinds = frozenset()
-    assert world.step() == [(job.id, 2000, NOTHING)]
-    assert world.lender.of(job) == world.step() == []
-
-
-@pytest.mark.parametrize("kinds", [frozenset({CORES}), frozenset[str]()])
-def test_a_new_launcher_or_controller_orders_all_that_run_what_they_may_use(kinds):
-    """What the kernel has is not known: an earlier controller may have lent them something."""
-    world = World(kinds=kinds)
-    jobs = [world.start(2, 8), world.start(1, leaf="root.bob"), world.start(1, 8)]
-    world.fixed.add((world.start(1, 8).id, 1))
-    world.bench.feed(st.SuspendAsked(now(), jobs[2].id, ALICE))
-    world.bench.feed(st.FrozenReport(now().at_s, jobs[2].id, 1, mono_s=now().mono_s))
-    sent = {job_id: milli for job_id, milli, _ in world.step()}
-    assert sent == {job.id: job.spec.demand.cores_milli for job in jobs}
-    assert world.step() == []
-
-
-def test_while_no_order_reaches_the_launcher_all_stays(world):
-    job = world.start(2, 8)
-    for _ in range(3):
-        world.second((job, 2, True))
-    world.is_connected, world.kinds = False, frozenset()
-    assert world.step() == [] and world.ceiling(job) == 8000
-
-
-def test_counters_and_bytes_are_read_of_both_versions_of_cgroups(tmp_path):
-    job = tmp_path / "drfd/1.1"
-    job.mkdir(parents=True)
-    (job / "cpu.stat").write_text("usage_usec 2500000\nnr_periods 9\nnr_throttled 4\n")
-    (job / "cpuacct.usage").write_text("1500000000\n")
-    (job / "io.stat").write_text("8:0 rbytes=5 wbytes=6 rios=1\n")
-    (job / "blkio.throttle.io_service_bytes").write_text("8:0 Read 7\n8:0 Write 8\nTotal 15\n")
-    watched, here = {(1, 1): "drfd/1.1", (2, 1): "drfd/2.1"}, str(tmp_path)
-    second = read_counters({"cgroup2": here}, watched)
-    assert second.attempts == {(1, 1): CpuCounters(2.5, 4)}
-    first = read_counters({"cpu": here, "cpuacct": here}, watched)
-    assert first.attempts == {(1, 1): CpuCounters(1.5, 4)}
-    assert first.busy_s > 0 < first.cpus
-    assert read_counters({"cgroup2": here}, {}, watched).moved == {(1, 1): {"8:0": (5, 6)}}
-    assert read_counters({"blkio": here}, {}, watched).moved == {(1, 1): {"8:0": (7, 8)}}
-
-
-# -- disk rates --------------------------------------------------------------------------------
-
-
-DATA, SCRATCH = (
-    Disk(name=name, path=f"/{name}", read_bps=100 * MIB, write_bps=100 * MIB, devices=(device,))
-    for name, device in (("data", "8:0"), ("scratch", "8:16"))
-)
-ONE = replace(
-    rules(), capacity=demand(9, 18, read=100 * MIB, write=100 * MIB), axes=Axes(disks=("data",))
-)
-TWO = replace(
-    rules(),
-    capacity=replace(
-        demand(9, 18), disks=(("data", 100 * MIB, 100 * MIB), ("scratch", 100 * MIB, 100 * MIB))
-    ),
-    axes=Axes(disks=("data", "scratch")),
-)
-
-
-@pytest.fixture
-def io() -> World:
-    return World(Bench(ONE), frozenset({DISKS}), (DATA,))
-
-
-def test_who_gives_back_is_told_before_who_is_lent_more(io):
-    mine = io.start(1, read=(10, 90))
-    for mib in (10, 10, 20, 40, 80):
-        io.reads((mine, mib))
-    assert io.ceiling(mine) == 90
-    other = io.start(1, read=(10, 90), leaf="root.bob")
-    assert io.reads((mine, 90)) == [(mine.id, 80)], "its floor is counted at once"
-    assert io.reads((mine, 80), (other, 10)) == [(mine.id, 45), (other.id, 20)]
-    loans = [io.lender.of(job)[0] for job in (mine, other)]
-    assert [(loan.is_hungry, loan.rivals.everybody) for loan in loans] == [
-        (True, ("bob",)),
-        (True, ("alice",)),
-    ]
-    io.bench.feed(ended(mine.id))
-    assert [job_id for job_id, _ in io.reads((other, 20))] == [other.id]
-    assert io.lender.of(io.bench.job(mine.id)) == []
-
-
-def test_two_disks_on_one_device_share_what_was_measured_there():
-    disks = DATA, replace(SCRATCH, devices=DATA.devices)
-    io = World(Bench(TWO), frozenset({DISKS}), disks)
-    asks = replace(demand(1, 1), disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 0)))
-    most = Resources(disks=(("data", 90 * MIB, 0),))
-    job = io.begin(replace(spec(asks=asks), most=most))
-    io.reads((job, 0))
-    io.reads((job, 0))
-    assert io.ceiling(job) == 20
-    # Forty are allowed in all: thirty are three quarters, of which nobody is held back.
-    io.reads((job, 30))
-    assert not io.lender.of(job)[0].is_hungry
-
-
-# -- what is lent here, by the configuration and by what the launcher says ---------------------
-
-
-ALL_OF_IT: Message = {"lendable": ["cores", "disks"]}
-SOME: Message = {"lendable": ["cores"]}
-NONE: Message = {"lendable": []}
-RANGE = spec(asks=demand(2, read=10), most=Resources(cores_milli=8000, read_bps=20))
-
-
-@pytest.mark.parametrize(
-    ("hello", "mode", "text"),
-    [
-        ({}, SHARE, None),
-        (ALL_OF_IT, SHARE, None),
-        (SOME, SHARE,
-         "no disk rates are lent here (the kernel gives no way); the job has the lower end"),
-        (NONE, SHARE,
-         "no cores or disk rates are lent here (the kernel gives no way); the job has the lower "
-         "end"),
-        (ALL_OF_IT, QUOTA,
-         "no cores are lent here (enforcement.cores is quota); the job has the lower end"),
-        (NONE, QUOTA,
-         "no cores are lent here (enforcement.cores is quota), and no disk rates (the kernel gives "
-         "no way); the job has the lower end"),
-        ({}, QUOTA,
-         "no cores are lent here (enforcement.cores is quota); the job has the lower end"),
-        (ALL_OF_IT, WEIGHT,
-         "no cores are lent here (enforcement.cores is weight); the job has the lower end, and of "
-         "cores what others leave idle"),
-    ],
-)  # fmt: skip
-def test_an_owner_is_told_what_of_a_range_does_not_count(hello, mode, text):
-    assert unlent_text(RANGE, hello, mode) == text
-    assert unlent_text(spec(asks=demand(2)), hello, mode) is None
-
-
-def test_of_a_disk_whose_rates_cannot_be_limited_nothing_is_lent():
-    """Another one of the machine may take limits."""
-    fast, slow = (
-        Disk(name=name, path=f"/{name}", read_bps=100, write_bps=100, devices=devices, why_none=why)
-        for name, devices, why in (("data", ("8:0",), ""), ("net", (), "/net is on nfs, elsewhere"))
-    )
-    asks = replace(demand(2), disks=(("data", 10, 10), ("net", 10, 10)))
-    for disk, text in (
-        ("data", None),
-        ("net", "no disk rates are lent here (/net is on nfs, elsewhere); the job has the lower "
-         "end"),
-    ):  # fmt: skip
-        ranged = spec(asks=asks, most=Resources(disks=((disk, 20, 0),)))
-        assert unlent_text(ranged, ALL_OF_IT, QUOTA, (fast, slow)) == text

@@ -5,7 +5,6 @@ import sqlite3
 import zlib
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,20 +62,19 @@ def used(**changes: Any) -> dict[str, Any]:
     return {"usage": Usage(**seen), "at_s": 8.0}
 
 
-@pytest.mark.parametrize("mode", ["quota", "share"])
-async def test_a_range_is_advised_where_cores_are_lent_alone(desk, mode):
+@pytest.mark.parametrize("has_ranges", [True, False])
+async def test_a_range_is_advised_only_where_there_are_ranges(desk, has_ranges):
     """Two cores were used at times, and a quarter of one on average."""
-    desk.link.hello = {"lendable": ["cores", "disks"]}
-    desk.link.settings = replace(desk.link.settings, cores_by=mode)
+    desk.link.hello = {"ranges": has_ranges}
     for _ in range(3):
         await desk.finish(await desk.submit(ALICE, 2, name="t"), **used(cores_peak_milli=1990))
     (row,) = (await desk.ask(ALICE, op="report"))["rows"]
     why = await desk.ask(ALICE, op="why", id=3)
     assert why["advice"] == row["advice"]
     advice, plain = row["advice"], {"options": ["-c", "0.5", "-m", "128M", "-t", "1m"]}
-    note = "used 0.25 of 2 cores on average, at times all of them: a range books 0.5 and is lent up"
+    note = "used 0.25 of 2 cores on average, at times all of them: a range books 0.5 and may use 2"
     ranged = {"options": ["-c", "0.5..2", "-m", "128M", "-t", "1m"], "cores_max": 2.0}
-    expected = plain if mode == "quota" else ranged | {"cores_note": f"{note} to 2"}
+    expected = ranged | {"cores_note": note} if has_ranges else plain
     assert {name: advice.get(name) for name in ("cores_max", "cores_note", "options")} == (
         {"cores_max": None, "cores_note": None} | expected
     )
@@ -116,7 +114,7 @@ async def test_all_runs_of_a_retried_job_count_wherever_it_is_told_what_it_used(
     runs = {
         "runs": 2, "wall_seconds": 3.0, "suspended_seconds": 0.0, "cpu_seconds": 3.01,
         "memory_peak": 100 << 20, "read_bytes": 0, "written_bytes": 0, "gpu_memory_peak": 7,
-        "lent_cpu_seconds": None,
+        "beyond_cpu_seconds": None,
     }  # fmt: skip
     (row,) = (await desk.ask(ALICE, op="history"))["jobs"]
     assert (row["all_runs"], row["used"]["cpu_seconds"], row["attempt"]) == (runs, 0.01, 2)

@@ -23,7 +23,6 @@ from drfd.common.units import utc_time
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, FrozenReport, Tick
 from drfd.core.fairness.rules import Pool, ReservationSettings
-from drfd.core.lending import Loan, Rivals
 from drfd.core.model.effects import Freeze, Launch, Thaw
 from drfd.core.model.hours import LimitHours, LimitSteps, Window
 from drfd.core.model.machine import InstancePlace
@@ -51,7 +50,7 @@ from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
 from drfd.journal import arrays, history
-from drfd.launcher.protocol import NO_PIN, NO_SHARE
+from drfd.launcher.protocol import NO_PIN
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
 from fakes import (
@@ -357,49 +356,17 @@ async def test_show_tells_the_memory_nodes_of_the_gpus_of_a_job(make_desk):
     desk.shell.host.take()
 
 
-async def test_a_job_that_began_before_cores_were_lent_is_lent_none(make_desk):
+async def test_without_cgroups_a_range_of_cores_is_refused(make_desk):
     desk = make_desk()
+    desk.link.hello = {"ranges": False}
     ranged = {"cores_milli": 1000, "cores_max_milli": 4000}
-    fields = {"argv": ["true"], "cwd": "/", "demand": ranged}
-    job_id = (await desk.ask(ALICE, op="submit", **fields))["id"]
-    desk.link.settings = replace(desk.link.settings, cores_by="share")
-    desk.link.hello = {"lendable": ["cores"]}
-
-    async def unlent() -> str | None:
-        return (await desk.ask(ALICE, op="show", id=job_id))["job"].get("unlent")
-
-    assert desk.shell.host.take() == [Launch(job_id, 1)]
-    assert await unlent() is None, "it may yet begin"
-    desk.shell.turn(launched(job_id))
-    text = await unlent()
-    assert text == (
-        "it is lent no cores, because it began before enforcement.cores was share; "
-        "it keeps the limits with which it began"
-    )
-    assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == [text]
-    desk.link.borrowers[job_id, 1] = True
-    assert await unlent() is None
-
-
-async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk):
-    desk = make_desk()
-    rates = {"read_bps": 100, "read_max_bps": 400, "write_bps": 1}
-    job_id = await desk.submit(ALICE, demand={"cores_milli": 1000, **rates})
-    loan = Loan(
-        axis="read:data", floor=100, ceiling=200, most=400, is_hungry=True, rivals=Rivals(("bob",))
-    )
-    desk.requests.loans_of = lambda job: [loan]
-    assert desk.shell.host.take() == [Launch(job_id, 1)]
-    assert "lent_disks" not in (await desk.ask(ALICE, op="show", id=job_id))["job"], "not begun"
-    await desk.feed(launched(job_id))
-    text = "may read 200/s now, 100/s of that lent: bob wants more too"
-    told = {
-        "disk": "data", "direction": "read", "floor": 100, "ceiling": 200, "most": 400,
-        "hungry": True, "others": ["bob"], "text": text,
-    }  # fmt: skip
-    for who in (ALICE, BOB):
-        assert (await desk.ask(who, op="show", id=job_id))["job"]["lent_disks"] == [told]
-        assert text in (await desk.ask(who, op="why", id=job_id))["notes"]
+    fields = {"op": "submit", "argv": ["true"], "cwd": "/"}
+    with pytest.raises(Refused, match="cannot have ranges of cores here") as refused:
+        await desk.ask(ALICE, **fields, demand=ranged)
+    assert (refused.value.code, refused.value.hint) == ("no-ranges", "write -c 1")
+    job_id = await desk.submit(ALICE, demand={"cores_milli": 1000}, held=True)
+    with pytest.raises(Refused, match="cannot have ranges of cores here"):
+        await desk.ask(ALICE, op="set", select={"ids": [job_id]}, demand=ranged)
 
 
 async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk):
@@ -1174,13 +1141,15 @@ OWN = InstallContext(
 
 
 def look(
-    standing: InstallContext, *, enforcement="cgroup-v2", lacks="", disks=(), fault=None
-) -> list[str]:
+    standing: InstallContext, *, enforcement="cgroup-v2", lacks="", disks=(), fault=None,
+    has_ranges=True,
+) -> list[str]:  # fmt: skip
     """Look at a daemon whose launcher has no fault, or gets no orders because of it."""
     link: Any = SimpleNamespace(
         is_ready=lambda: fault is None,
         fault=fault,
         hello={"kind": enforcement, "cores": {"quota": lacks}},
+        has_ranges=lambda: has_ranges,
         settings=SimpleNamespace(cores_by="quota"),
     )
     return cures(standing, disks, link)
@@ -1206,9 +1175,9 @@ def test_who_does_not_linger_is_told_what_a_log_out_does():
         ({"lacks": NO_PIN, "enforcement": "cgroup-v1"}, "CPUs of their own",
          "mount -t cgroup -o cpuset"),
         ({"lacks": NO_PIN}, "CPUs of their own", "Delegate=cpu cpuset io memory pids"),
-        ({"lacks": NO_SHARE}, "running jobs are lent nothing without the cpu controller",
+        ({"has_ranges": False}, "ranges of cores need the cpu controller",
          "Delegate=cpu cpuset io memory pids"),
-        ({"lacks": NO_SHARE, "enforcement": "none"}, "limits are only measured",
+        ({"has_ranges": False, "enforcement": "none"}, "limits are only measured",
          "as root on a machine with cgroups"),
         ({"disks": [replace(DATA_DISK, is_guess=True)]}, "the speed of disk data is a guess",
          "drfd calibrate"),

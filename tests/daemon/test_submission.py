@@ -12,7 +12,6 @@ from drfd.common.indices import Spans, read_array
 from drfd.core.fairness.rules import Pool, Rules
 from drfd.core.model.job import Actor, Array, Job, JobSpec
 from drfd.core.model.options import Demand, Rates
-from drfd.core.model.resources import Resources
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.daemon.handlers import resubmission
 from drfd.daemon.handlers.resubmission import RepeatSearch, submission_fields
@@ -225,16 +224,20 @@ def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores():
     ranged = replace(DEFAULTS, cores_milli=1000, cores_max_milli=4000)
     terms = SubmitTerms(rules=BIG, defaults=ranged, limits=LIMITS, disks=(), takes_root=False)
 
-    def most(**asked: Any) -> Resources | None:
+    def most(**asked: Any) -> int:
         request = SubmitRequest(v=1, argv=["true"], cwd="/", demand=Demand(**asked))
-        return spec_for(request, ALICE, 1000, terms).most
+        return spec_for(request, ALICE, 1000, terms).cores_max_milli
 
-    assert most() == most(memory_bytes=1 << 30) == Resources(cores_milli=4000)
-    assert most(cores_milli=1000) is None
-    assert most(cores_max_milli=2000) == Resources(cores_milli=2000)
-    assert most(cores_max_milli=0) is None
+    assert most() == most(memory_bytes=1 << 30) == 4000
+    assert most(cores_milli=1000) == 0
+    assert most(cores_max_milli=2000) == 2000
+    assert most(cores_max_milli=0) == 0
     with pytest.raises(Refused, match="-c: the range ends at 1, below the 2 that the job holds"):
         most(cores_milli=2000, cores_max_milli=1000)
+    terms = replace(terms, has_ranges=False)
+    assert most() == 0
+    with pytest.raises(Refused, match="jobs cannot have ranges of cores here"):
+        most(cores_max_milli=2000)
 
 
 # -- what a job was submitted with: every field of it, and for its user alone ------------------
@@ -248,7 +251,7 @@ ASKED: dict[str, Any] = {
     **{name: value for name, value in WORDY.items() if name not in ONCE | APART},
     "argv": ["sh", "", "ü"],
     "demand": {"cores_milli": 250, "memory_bytes": 3 << 20, "read_bps": 5, "write_bps": 6,
-               "cores_max_milli": 500, "read_max_bps": 7},
+               "cores_max_milli": 500},
     "pool": "open", "time_limit_s": 0, "stdout": "%j", "stderr": "e", "attach": "/a",
     "again": {"of": 4, "indices": [9, 0, 16, 2]},
 }  # fmt: skip

@@ -27,7 +27,7 @@ from drfd.core.model.job import (
     Tasks,
     Warn,
 )
-from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.resources import Axes
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.daemon.lookup import rows as rows_module
 from drfd.daemon.lookup import snapshots as snapshots_module
@@ -82,18 +82,15 @@ def test_evidence_has_only_keys_that_apply(found, evidence):
     assert wait_view(None) is None
 
 
-def test_a_demand_has_the_upper_ends_of_its_ranges_on_each_disk():
+def test_a_demand_has_the_upper_end_of_its_range():
     asks = demand(2, read=10)
     assert demand_view(spec(asks=asks)) == resources_view(asks)
-    most = Resources(cores_milli=7500, read_bps=30)
-    shown = {**resources_view(asks), "cores_max": 7.5, "read_max": 30}
-    assert demand_view(spec(asks=asks, most=most)) == shown
+    shown = {**resources_view(asks), "cores_max": 7.5}
+    assert demand_view(spec(asks=asks, cores_max_milli=7500)) == shown
     asks = replace(demand(2), disks=(("data", 10, 20), ("root", 0, 5)))
-    sums = resources_view(asks)
-    assert (sums["read"], sums["write"]) == (10, 25)
-    most = Resources(disks=(("data", 0, 40), ("gone", 1, 1)))
-    disks = {"data": {"read": 10, "write": 20, "write_max": 40}, "root": {"read": 0, "write": 5}}
-    assert demand_view(spec(asks=asks, most=most)) == {**sums, "disks": disks}
+    shown = resources_view(asks)
+    assert (shown["read"], shown["write"]) == (10, 25)
+    assert shown["disks"] == {"data": {"read": 10, "write": 20}, "root": {"read": 0, "write": 5}}
 
 
 # -- shares ------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from drfd.launcher.protocol import (
     DiskLimit,
     ExecOrder,
     KeyOrder,
-    LendOrder,
     ListOrder,
     MeasureGpusOrder,
     Message,
@@ -98,11 +97,9 @@ ORDERS: dict[str, Order] = {
             (("0000:01:00.0", 20 << 30),),
         ),
         gres=(("gpu", 2),),
-        may_be_lent_cores=True,
     ),
     "exec": EXEC,
     "signal": SignalOrder(**ONE, count=7, signals=(10, 12)),
-    "lend": LendOrder(**ONE, cores_milli=2500),
     "remove-files": RemoveFilesOrder((AttemptOrder(**ONE), AttemptOrder(id=4, attempt=1))),
     "list": ListOrder(),
     "key": KeyOrder(1000),
@@ -262,12 +259,6 @@ def test_no_value_anywhere_raises_anything_but_bad_message(place, value):
 
 #: Command → what may not stand in its order.
 WRONG: dict[str, list[Message]] = {
-    "launch": [{"may_be_lent_cores": value} for value in (None, 1, "yes", [])],
-    "lend": [
-        *({name: value} for name in ("id", "attempt", "cores_milli") for value in ("1", -1, 1.5)),
-        *({"disks": value} for value in (None, {}, "8:0", [{}], [{"device": "8:0"}])),
-        *({"id": 0}, {"attempt": 10**18}, {"cores_milli": 1 << 63}, {"memory_bytes": 1}),
-    ],
     "signal": [
         *({"signals": [each]} for each in (0, 65, -9, "USR1", 256, 778, True)),
         *({"signals": 10}, {"signals": None}, {"signals": [10] * 65}, {"count": -1}),

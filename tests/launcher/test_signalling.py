@@ -15,12 +15,7 @@ from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
 from drfd.launcher.protocol import (
-    LEND,
-    SHARE,
-    AttemptLimits,
-    LendOrder,
     SignalOrder,
-    message_of,
 )
 from drfd.launcher.server import Launcher
 from drfd.launcher.signalling import Ending, Endings, Freezing, Pace, Signalling
@@ -250,18 +245,3 @@ def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory):
     freezing.freeze((3, 1))
     assert told == [("missing", (3, 1))]
     assert freezing.pause_s() is None
-
-
-@pytest.mark.slow
-def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(launcher, work):
-    controller = launcher.connect()
-    limits = AttemptLimits(cores_milli=500, memory_bytes=64 << 20, pids=1000, cores_by=SHARE)
-    controller.launch(order("sleep", "1000", cwd=work, limits=limits))
-    controller.take("launched", id=1, attempt=1)
-    for _ in range(3):
-        controller.send(message_of(LEND, LendOrder(id=1, attempt=1, cores_milli=1000)))
-    up, listed = controller.list()
-    assert (up["report"], up["lends"]) == ("launched", True)
-    assert listed["report"] == "listed"
-    said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
-    assert len(said) == 1 and "nothing can be lent" in said[0]

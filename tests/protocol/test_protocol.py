@@ -72,8 +72,7 @@ DEMAND: dict[str, Any] = {
     "gres": {"gpu": 2},
     "gres_memory": {"gpu": 1 << 34},
     "cores_max_milli": "all",
-    "read_max_bps": 2000,
-    "disks": {"data": {"read_bps": 1, "write_bps": 2, "write_max_bps": "all"}},
+    "disks": {"data": {"read_bps": 1, "write_bps": 2}},
 }
 FULL_SUBMIT: dict[str, Any] = {
     "argv": ["train", "--epochs", "3"],

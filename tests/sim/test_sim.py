@@ -14,12 +14,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 from msgspec import structs
 
 from bench.traces import MACHINES, RESULTS, blocks, run
-from core.test_lending import FluidJob, FluidMachine, fluid_queues
 from drfd.common.errors import ConfigError, Refused
 from drfd.core.fairness.rules import Pool, ReservationSettings, Rules
 from drfd.core.model import events as ev
@@ -29,7 +26,7 @@ from drfd.core.promises import EventFold
 from drfd.core.scheduling.policies import POLICIES
 from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
-from drfd.sim.driver import ESTIMATES, FinishedJob, LendingSpeeds, Run, for_lending, simulate
+from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
 from drfd.sim.figures import Panel, panels_of
 from drfd.sim.machine import configured, of_groups, rules_of, weighted
 from drfd.sim.metrics import measure, over_time
@@ -51,7 +48,7 @@ from drfd.sim.workload import (
     with_weights,
 )
 from fakes import happened, now, replace, spec
-from seeds import examples, seeds
+from seeds import seeds
 
 FOLDER = os.environ.get("DRFD_TRACES")
 GB = 1 << 30
@@ -445,7 +442,7 @@ def test_what_history_prints_tells_what_jobs_used_and_could_use():
         "4,a,ann,root.lab,COMPLETED,0,,1,100.5,110,150,3600,2.5,1048576,5,6,10,33.25,8\n",
     )
     job = only(header + line)
-    assert (job.cpu_s, job.most_cores_milli) == (33.25, 8000)
+    assert job.cpu_s == 33.25
 
 
 def test_every_line_that_is_no_job_is_named_and_none_of_the_others_lost():
@@ -854,169 +851,3 @@ def test_first_come_first_served_makes_all_wait():
     assert found["fifo"]["wait_s"]["mean"] > 2 * found["drf"]["wait_s"]["mean"]
     assert found["fifo"]["envy"] > found["drf"]["envy"]
     assert found["fifo"]["promise_kept"]["mean"] < found["drf"]["promise_kept"]["mean"]
-
-
-# -- lending ---------------------------------------------------------------------------------------
-
-
-def ranged(id: int, run_s: float, cores: float, most: float = 0, **others: Any) -> SimJob:
-    """A job, submitted at once, that may use up to `most` cores."""
-    return replace(job(id, 0, run_s, cores, most_cores_milli=round(most * 1000)), **others)
-
-
-def ends(run: Run) -> dict[int, float]:
-    return {each.job.id: each.end_s for each in run.ran}
-
-
-def lent(jobs: Sequence[SimJob], rules: Rules, **options: Any) -> dict[int, float]:
-    return ends(simulate(jobs, rules, speeds=LendingSpeeds(rules.shares), **options))
-
-
-def test_what_jobs_hold_and_do_not_use_is_lent():
-    idle, active = ranged(1, 100, 6, cpu_s=60), ranged(2, 70, 1, most=8)
-    # A core is free and another is held and used, so that seven are there for the second.
-    assert lent([idle, active], small(7, 100)) == {1: 100, 2: pytest.approx(70 / 6.4)}
-
-
-def test_what_is_left_goes_by_dominant_shares_and_anew_at_each_end():
-    """The scene of the demo: a holds six tenths of the memory, b and c a tenth each."""
-    sizes = {"a": 60, "b": 10, "c": 10}
-    jobs = [
-        ranged(id, 1000, 0.25, most=1, user=user,
-            demand=Resources(cores_milli=250, memory_bytes=size * GB))
-        for id, (user, size) in enumerate(sizes.items(), start=1)
-    ]  # fmt: skip
-    asleep = [*jobs[:2], replace(jobs[2], cpu_s=0.0)]
-    # b is raised to what a holds of the memory, and then a is lent the rest: 0.6 and 0.4 cores.
-    assert lent(asleep, small(1, 100)) == pytest.approx({1: 500, 2: 250 / 0.6, 3: 1000})
-    found = lent(jobs, small(1, 100))
-    # 250 core-seconds each. Of b and c each has 0.375 cores; then a has all.
-    assert found == pytest.approx({2: 250 / 0.375, 3: 250 / 0.375, 1: 750})
-
-
-def test_a_start_takes_back_what_was_lent():
-    jobs = [ranged(1, 100, 4, most=8), ranged(2, 1000, 4, submit_s=25)]
-    # 25 s with eight cores are 50 s of its time; the rest it has four.
-    assert lent(jobs, small(8, 100)) == {1: 75, 2: 1025}
-
-
-def test_who_used_more_than_declared_takes_longer_without_lending():
-    work = Workload(jobs=[ranged(1, 50, 2, cpu_s=400)], source="here", kind="test")
-    ready = for_lending(work, None)
-    assert [each.run_s for each in ready.jobs] == [200]
-    assert ready.notes[1:] == (
-        "no job has a range, so nothing is lent; --ranges 4 gives them all one",
-        "1 job used more cores than it declared; without lending it takes as long as its "
-        "processor time does on what it declared",
-    )
-
-
-def test_measures_tell_busy_cores_from_held_ones():
-    work = Workload(
-        jobs=[ranged(1, 100, 4, cpu_s=200), ranged(2, 100, 4)], source="here", kind="test"
-    )
-    ready = for_lending(work, 2)
-    assert ready.notes[1:] == (
-        "as if each job could use 2 times the cores that it declares",
-        "1 of 2 jobs say nothing of their processor time, and count as busy on all their cores all "
-        "the time",
-    )
-    plain, lending = (
-        measure(simulate(ready.jobs, small(8, 100), speeds=speeds))
-        for speeds in (None, LendingSpeeds(small(8, 100).shares))
-    )
-    assert (plain["lends"], lending["lends"]) == (False, True)
-    assert plain["cores_busy"] == 600 / 800
-    assert plain["run_s"]["mean"] == plain["users"]["root.ann"]["run_s"]["mean"] == 100
-    assert lending["cores_busy"] == pytest.approx(600 / (8 * lending["span_s"]))
-    assert lending["run_s"]["mean"] < 100
-    bare = measure(simulate([ranged(1, 100, 4)], small(8, 100)))
-    assert bare["cores_busy"] is None
-
-
-tenths = some.integers(1, 40).map(lambda number: number / 10)
-
-
-@some.composite
-def crowds(draw: some.DrawFn) -> list[SimJob]:
-    jobs = []
-    for id in range(1, draw(some.integers(2, 12)) + 1):
-        cores, run_s = draw(tenths), draw(some.integers(1, 100))
-        used = draw(some.floats(0, 1)) * cores * run_s
-        memory = draw(some.integers(1, 30)) * GB
-        jobs.append(
-            ranged(
-                id, run_s, cores, most=draw(some.sampled_from([0, 1, 2, 4])) * cores,
-                submit_s=draw(some.integers(0, 50)), user=draw(some.sampled_from("abc")),
-                cpu_s=draw(some.sampled_from([None, used])),
-                demand=Resources(cores_milli=round(cores * 1000), memory_bytes=memory),
-            )
-        )  # fmt: skip
-    jobs.sort(key=lambda each: each.submit_s)
-    return [replace(each, id=id) for id, each in enumerate(jobs, start=1)]
-
-
-@examples(100, quick=4)
-@given(crowds())
-def test_no_job_ends_later_where_none_waits_or_all_wait_in_one_line(jobs):
-    """Whoever has ranges, and whoever has none. In one line, a job starts as soon as those before
-    it have left enough, and these end no later."""
-    for rules in (small(50, 400), small(4, 40, policy="fifo")):
-        plain, lending = (
-            ends(simulate(jobs, rules, estimates="none", speeds=speeds))
-            for speeds in (None, LendingSpeeds(rules.shares))
-        )
-        assert plain.keys() == lending.keys() == {each.id for each in jobs}
-        late = {id: end_s for id, end_s in lending.items() if end_s > plain[id] + 1e-6}
-        assert late == {}
-
-
-@pytest.mark.parametrize("seed", seeds(range(40), quick=1))
-def test_no_users_jobs_end_later_on_average_where_all_have_ranges(seed):
-    """Queues under DRF with reservations. Single jobs may: who ends sooner frees other places."""
-    work = for_lending(generate(Recipe(jobs=300, users=6, capacity=DISK_NODE, seed=seed)), 4)
-    plain, lending = (
-        _stays(simulate(work.jobs, rules_of(DISK_NODE), speeds=speeds))
-        for speeds in (None, LendingSpeeds(rules_of(DISK_NODE).shares))
-    )
-    assert all(lending[user] <= plain[user] + 1e-6 for user in plain)
-    assert sum(lending.values()) < 0.8 * sum(plain.values())
-
-
-def _stays(run: Run) -> dict[str, float]:
-    """The mean time from submission to end, by user."""
-    found: dict[str, list[float]] = {}
-    for each in run.ran:
-        found.setdefault(each.job.user, []).append(each.end_s - each.job.submit_s)
-    return {user: sum(times) / len(times) for user, times in found.items()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_it_is_a_fifth_better_at_most_than_the_loop_followed_second_by_second(seed):
-    """The loop's machine knows phases, in which a job uses all its cores or few, at the same time
-    as others or not, and ceilings that come a second late."""
-
-    def queues() -> dict[str, list[FluidJob]]:
-        return {user: queue[:2] for user, queue in fluid_queues(seed, burst=4).items()}
-
-    fluid = [each for queue in queues().values() for each in queue]
-    cores = sum(each.floor for each in fluid)
-    found: dict[str, dict[int, float]] = {}
-    for mode in ("quota", "share"):
-        other = FluidMachine(mode, queues(), cores=cores, memory=10_000)
-        other.run(4000)
-        found[mode] = {each.id: each.ended_s or 0.0 for each in other.ended}
-    jobs = [
-        ranged(
-            id, found["quota"][each.id], each.floor, most=each.most, user=each.user,
-            cpu_s=sum(phase.left * (phase.cores or 1.0) for phase in each.phases),
-            demand=Resources(
-                cores_milli=round(each.floor * 1000), memory_bytes=round(each.memory * GB)
-            ),
-        )
-        for id, each in enumerate(fluid, start=1)
-    ]  # fmt: skip
-    here = lent(jobs, small(cores, 10_000))
-    there = {mode: sum(ends.values()) for mode, ends in found.items()}
-    assert 0.8 * there["share"] < sum(here.values()) <= there["share"] < there["quota"]

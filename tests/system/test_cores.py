@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from instance import ALONE, CONFIG, Instance, stat_of, wait_for
+from instance import CONFIG, Instance, stat_of, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -29,8 +29,7 @@ def start(lend):
 
 def config(mode: str, cores: int = len(CPUS)) -> str:
     text = CONFIG.replace("cores = 9", f"cores = {cores}")
-    alone = ALONE if mode == "share" else ""
-    return text.replace("[enforcement]", f'[enforcement]\ncores = "{mode}"') + alone
+    return text.replace("[enforcement]", f'[enforcement]\ncores = "{mode}"')
 
 
 def run(instance: Instance, cores: float | str, *command: str) -> dict[str, Any]:
@@ -196,30 +195,3 @@ def test_jobs_that_run_when_pinning_begins_keep_quotas_and_leave_the_pinned(star
     end(instance, old)
     light = run(instance, 0.5, "sleep", "600")
     assert allowed(light) == set(CPUS) - allowed(new) and not has_quota(light)
-
-
-# -- share ------------------------------------------------------------------------------------
-
-
-def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start):
-    """Other tests may load the machine: then it is full, but nobody's jobs of this daemon are."""
-    instance, most = start("share"), len(CPUS)
-    said = instance.drf("doctor").stdout
-    assert "cores      enforced: at least what a job declares, at most what it is lent" in said
-    first = run(instance, f"0.25..{most}", *SPIN)
-    assert quota(first) >= 0.25
-    wait_for("a loan", lambda: quota(first) > 0.9 * most)
-    shown = instance.show(first["id"])
-    assert shown["lent"]["ceiling"] > 0.9 * most
-    wait_for("its loan on the screen", lambda: "/0.25+" in instance.drf("top", "--once").stdout)
-    still = run(instance, 0.25, "sleep", "600")
-    assert quota(still) == pytest.approx(0.25)
-    second = run(instance, f"0.25..{most}", *SPIN)
-    wait_for("equal parts", lambda: abs(quota(first) - quota(second)) < 0.1 * most)
-    assert quota(first) + quota(second) <= 1.05 * most
-    end(instance, second)
-    wait_for("all of it again", lambda: quota(first) > 0.9 * most - 0.25)
-    instance.config.write_text(config("quota"))
-    instance.drf("reload")
-    wait_for("its floor alone", lambda: quota(first) == pytest.approx(0.25))
-    end(instance, first, still)

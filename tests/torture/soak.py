@@ -1,25 +1,22 @@
 """A machine in use, for as long as one likes: `python -m tests.torture.soak --minutes 60`.
 
 Twenty short jobs a second, some of them held, cancelled, suspended or signalled, and now and then
-somebody is killed: the controller, the launcher, a runner. Others have ranges and are lent cores,
-as long as the mode of cores, which changes now and then, lends any (`Loans`). Meanwhile the
-kernel's limits of all running jobs never sum up to more than the capacity, nor to anything but what
-the books say. In the end everybody's memory and descriptors are about what they were after the
-first tenth, every job has ended as it must, and no cgroup, process, attempt file or payload is
-left.
+somebody is killed: the controller, the launcher, a runner. Others have ranges of cores (`Ranges`).
+Meanwhile the kernel's limits of all running jobs never sum up to more than the capacity, nor to
+anything but what the books say. In the end everybody's memory and descriptors are about what they
+were after the first tenth, every job has ended as it must, and no cgroup, process, attempt file or
+payload is left.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import sqlite3
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,74 +30,33 @@ from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from drfd.journal.promises import AccountFile
 from drfd.launcher import attempt_files
-from drfd.launcher.server import LENDS
 from fakes import tables
-from instance import CONFIG, patient, wait_for
+from instance import CONFIG, wait_for
 from kernel import Kernel
 from torture.victims import Victim
 from torture.worker import FATES as WORK
 from torture.worker import deeds, last_deed
 
-# -- what must hold of lending ----------------------------------------------------------------
+# -- what must hold of ranges -----------------------------------------------------------------
 
-#: The pools whose jobs have ranges: each has one user here, and the same weight.
+#: The pools whose jobs have ranges.
 POOLS = ("A", "B")
-#: Thousandths of cores that each job declares.
+#: Thousandths of cores that each job declares, at least.
 FLOOR = 100
-#: So long nothing may have happened before what the loop has judged is looked at: a judgement takes
-#: two readings, a second apart, and a ceiling rises by a factor of two each second.
-_QUIET_S = 6.0
-#: After so long a daemon that lends nothing has taken back what was lent: less than jobs that are
-#: lent something run.
-_RETURN_S = 10.0
-#: Ceilings are moved only by more than this part, and the quota is in microseconds.
-_FEW = 0.05
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A running attempt with a cgroup, as its file and the kernel have it. In cores."""
-
-    job_id: int
-    #: None if there is none.
-    ceiling: float | None
-    #: Whether it began in the mode that lends.
-    may_be_lent: bool
-
-    @property
-    def is_above_floor(self) -> bool:
-        return (self.ceiling or 0.0) * 1000 > FLOOR * 1.01
 
 
 @dataclass
-class Loans:
-    """What jobs have been lent, by the kernel's own figures. The bounds of each job hold at every
-    moment; what depends on measured use, in the end of each quiet time."""
+class Ranges:
+    """The quota of each job with a cgroup is at its upper end, by the kernel's own figures, also
+    while nobody lives."""
 
     victim: Victim
-    chance: Random
-    capacity: float
-    #: The highest upper end that a job has ever declared, in thousandths of cores.
+    #: The upper ends of jobs with a range, in thousandths of cores.
     most_milli: dict[int, int] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-    mode: str = "share"
-    #: Since when neither a death nor a reload has disturbed it.
-    _quiet_since_s: float = field(default_factory=time.monotonic)
-    #: Since when the same jobs with ranges run, and which.
-    _same: tuple[float, frozenset[int]] = (0.0, frozenset())
-    #: Since when the ceilings have been too much together, or unfair, at each look: at this one,
-    #: and at the one before.
-    _wrong: dict[str, float] = field(default_factory=dict)
-    _before: dict[str, float] = field(default_factory=dict)
 
-    def disturb(self) -> None:
-        """Take note that somebody has died, or the mode is another."""
-        self._quiet_since_s = time.monotonic()
-        self._wrong.clear()
-
-    def attempts(self) -> list[Attempt]:
-        """All attempts with a cgroup whose program runs."""
-        kernel, found = Kernel(), []
+    def look(self) -> int:
+        """Return at how many jobs with a range it has looked."""
+        kernel, seen = Kernel(), 0
         for path in (self.victim.state / "launcher/attempts").glob("*.*"):
             with suppress(OSError):
                 attempt = attempt_files.parse(path.read_bytes())
@@ -110,116 +66,11 @@ class Loans:
                 if cgroup is not None:
                     top = Path(kernel.v2 or kernel.v1["cpu"], str(cgroup))
                     ceiling = _ceiling(top, is_v2=kernel.v2 is not None)
-                    may_be_lent = attempt.created.get(LENDS, False)
-                    job_id = int(path.name.partition(".")[0])
-                    found.append(Attempt(job_id, ceiling, may_be_lent))
-        return found
-
-    def look_at_bounds(self) -> list[Attempt]:
-        """Nobody's ceiling is ever below its floor or above its most, also while nobody lives."""
-        attempts = self.attempts()
-        for each in attempts:
-            if each.ceiling is None:
-                # Only the mode `weight` sets none.
-                assert not each.may_be_lent, f"a job that may be lent cores has no ceiling: {each}"
-                continue
-            most = self.most_milli.get(each.job_id, FLOOR) if each.may_be_lent else FLOOR
-            assert FLOOR * 0.99 <= each.ceiling * 1000 <= most * 1.01, (each, most)
-            self.counts["lent: ceilings above floors"] += each.ceiling * 1000 > FLOOR * 1.05
-        return attempts
-
-    def look(self, running: Mapping[int, float]) -> None:
-        """After a quiet time also the sums are right. `running`: for how long each job has run."""
-        self._wrong, self._before = {}, self._wrong
-        attempts = [each for each in self.look_at_bounds() if each.job_id in running]
-        now = time.monotonic()
-        ranged = frozenset(each.job_id for each in attempts if each.job_id in self.most_milli)
-        if ranged != self._same[1]:
-            self._same = now, ranged
-        if now - self._quiet_since_s < patient(_QUIET_S):
-            return
-        lent = [each for each in attempts if each.may_be_lent and running[each.job_id] > 3]
-        if self.mode != "share":
-            left = [each for each in lent if each.is_above_floor]
-            self._claim("not given back", not left, left)
-            return
-        ceilings = sum(each.ceiling or 0.0 for each in lent)
-        floors = len(lent) * FLOOR / 1000
-        most = max(floors, self.capacity * (1 + _FEW))
-        self._claim("more than there is", ceilings <= most, (ceilings, lent))
-        self.counts["lent: looks at the sum"] += 1
-        if now - self._same[0] > patient(_QUIET_S):
-            self._look_at_envy(lent)
-
-    def _look_at_envy(self, lent: list[Attempt]) -> None:
-        """A pool that could use more has no less than the other, which may have its floor."""
-        cores = dict.fromkeys(POOLS, 0.0)
-        floors = dict.fromkeys(POOLS, 0.0)
-        hungry = set()
-        for each in lent:
-            if each.job_id not in self.most_milli:
-                continue
-            shown = self.victim.ask("show", id=each.job_id)["job"]
-            pool = shown["pool"].rpartition(".")[2]
-            if "lent" not in shown:
-                # It has ended, or begun, meanwhile.
-                return
-            cores[pool] += each.ceiling or 0.0
-            floors[pool] += FLOOR / 1000
-            if shown["lent"]["hungry"]:
-                hungry.add(pool)
-        for pool, other in (POOLS, POOLS[::-1]):
-            if pool in hungry and floors[other]:
-                self.counts["lent: looks at envy"] += 1
-                fair = cores[pool] * (1 + 3 * _FEW) + 0.05
-                is_fair = cores[other] <= max(fair, floors[other] * (1 + _FEW))
-                self._claim(f"{other} has more than {pool}, which wants it", is_fair, cores)
-
-    def _claim(self, what: str, holds: bool, about: object) -> None:
-        """It is wrong for longer than a few steps of the loop take."""
-        if holds:
-            return
-        since_s = self._wrong[what] = self._before.get(what, time.monotonic())
-        assert time.monotonic() - since_s < patient(_QUIET_S), (what, about, self.victim.tail())
-
-    def reload(self) -> None:
-        """Have the daemon read of another mode of cores."""
-        self.configure()
-        self.victim.ask("reload")
-        self.await_return()
-
-    def configure(self) -> None:
-        """Write another mode of cores into the configuration, for whoever reads it next."""
-        self.mode = self.chance.choice(("quota", "weight")) if self.mode == "share" else "share"
-        text = self.victim.config.read_text()
-        text = re.sub(r'^cores = "\w+"$', f'cores = "{self.mode}"', text, flags=re.MULTILINE)
-        self.victim.config.write_text(text)
-        self.counts[f"lent: mode {self.mode}"] += 1
-
-    def await_return(self) -> None:
-        """All loans are given back in a mode that lends none, whoever has lent them."""
-        self.disturb()
-        if self.mode == "share":
-            return
-
-        def lent() -> list[Attempt]:
-            jobs = self.victim.ask("status", select={"states": ["RUNNING"]})["jobs"]
-            running = {job["id"] for job in jobs}
-            found = [each for each in self.attempts() if each.job_id in running]
-            return [each for each in found if each.may_be_lent and each.is_above_floor]
-
-        wait_for("all loans to be given back", lambda: not lent(), seconds=_RETURN_S, show=lent)
-
-    def check_log(self) -> None:
-        """Nothing could not be lent for another reason than that the job had just ended."""
-        lines = [line for line in self.victim.log.read_text().splitlines() if "=not-lent" in line]
-        late = [line for line in lines if "no such attempt" in line or _GONE.search(line)]
-        self.counts["lent: orders that came too late"] = len(late)
-        assert lines == late, [line for line in lines if line not in late][:5]
-
-
-#: The cgroup was removed meanwhile.
-_GONE = re.compile(r"\[Errno (2|19)\]")
+                    most = self.most_milli.get(int(path.name.partition(".")[0]), FLOOR)
+                    assert ceiling is not None, path
+                    assert most * 0.99 <= ceiling * 1000 <= most * 1.01, (path, ceiling, most)
+                    seen += most > FLOOR
+        return seen
 
 
 def _ceiling(cgroup: Path, *, is_v2: bool) -> float | None:
@@ -237,10 +88,10 @@ def _ceiling(cgroup: Path, *, is_v2: bool) -> float | None:
 # -- the soak ---------------------------------------------------------------------------------
 
 _BUSY = "while :; do :; done"
-#: As of those who work in a siege, but for jobs that may be lent cores: some of them are submitted
-#: together, and none is drawn.
+#: As of those who work in a siege, but for jobs with ranges: some of them are submitted together,
+#: and none is drawn.
 FATES = {name: WORK[name] for name in ("good", "bad", "short", "held", "cancelled", "frozen")}
-FATES["lent"] = (
+FATES["ranged"] = (
     f"{_BUSY} & a=$!; {_BUSY} & b=$!; sleep 20; kill $a $b; exit 6",
     0,
     (("FAILED", 6),),
@@ -248,14 +99,9 @@ FATES["lent"] = (
 MEMORY = 64 << 20
 CAPACITY_MEMORY = 2 << 30
 CORES = 4
-SETTINGS = (
-    CONFIG.replace("cores = 9", f"cores = {CORES}")
-    .replace('"18G"', '"2G"')
-    .replace("[enforcement]", '[enforcement]\ncores = "share"')
-)
-#: Seconds from some jobs with ranges to the next, and from one mode of cores to the next. Jobs that
-#: are lent something are left in peace for a while in most of them.
-_LENT_S, _MODE_S = 25.0, 33.0
+SETTINGS = CONFIG.replace("cores = 9", f"cores = {CORES}").replace('"18G"', '"2G"')
+#: Seconds from some jobs with ranges to the next.
+_RANGED_S = 25.0
 #: Memory of the controller may grow so much from the first tenth to the end, in bytes: what a
 #: daemon keeps of each job that has ended goes with it, so it is a bound for leaks, not for caches.
 _GROWTH_BYTES = 24 << 20
@@ -294,25 +140,21 @@ class Soak:
     _later: list[tuple[float, str, int, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.loans = Loans(self.victim, self.chance, CORES, counts=self.counts)
+        self.ranges = Ranges(self.victim)
 
     def run(self, seconds: float) -> None:
         started = time.monotonic()
         until = started + seconds
         next_job, next_death = started, started + min(self.deaths_s)
-        next_look = next_lent = started
-        next_mode = started + _MODE_S
+        next_look = next_ranged = started
         first: tuple[Vital, Vital] | None = None
         while (now := time.monotonic()) < until or self._deaths() < self.least_deaths:
             if now >= next_job:
                 self._submit()
                 next_job = max(next_job + 1 / self.per_second, now - 1)
-            if now >= next_lent:
-                self._submit_some_that_borrow()
-                next_lent = now + _LENT_S
-            if now >= next_mode:
-                self.loans.reload()
-                next_mode = now + (_MODE_S if self.loans.mode == "share" else _MODE_S / 6)
+            if now >= next_ranged:
+                self._submit_some_with_ranges()
+                next_ranged = now + _RANGED_S
             self._do_what_is_due(now)
             if now >= next_look:
                 self._look()
@@ -338,20 +180,14 @@ class Soak:
         now = time.monotonic()
         self._later += [(now + in_s, verb, job_id, {}) for in_s, verb in deeds(fate, self.chance)]
 
-    def _submit_some_that_borrow(self) -> None:
-        """Of both pools. Of some, the upper end is changed while they run."""
+    def _submit_some_with_ranges(self) -> None:
+        """Of both pools."""
         for pool in POOLS:
             for _ in range(self.chance.choice((1, 2, 3))):
                 most = self.chance.choice((400, 2000, *4 * (CORES * 1000,)))
                 asked = {"cores_milli": FLOOR, "cores_max_milli": most}
-                job_id = self._submit_one("lent", asked, pool=pool)
-                self.loans.most_milli[job_id] = most
-                if self.chance.random() < 0.2:
-                    other = self.chance.choice((300, 2000))
-                    self.loans.most_milli[job_id] = max(most, other)
-                    change = {"demand": {**asked, "cores_max_milli": other}}
-                    at_s = time.monotonic() + self.chance.uniform(0, 6)
-                    self._later.append((at_s, "set", job_id, change))
+                job_id = self._submit_one("ranged", asked, pool=pool)
+                self.ranges.most_milli[job_id] = most
 
     def _submit_one(self, fate: str, demand: dict[str, int], **more: Any) -> int:
         number = len(self.fates)
@@ -389,12 +225,8 @@ class Soak:
         except ProcessLookupError:
             return
         self.counts[f"killed: {whom}"] += 1
-        self.loans.look_at_bounds()
-        is_reconfigured = whom in ("controller", "both") and self.chance.random() < 0.3
-        if is_reconfigured:
-            self.loans.configure()
+        self.ranges.look()
         wait_for("somebody who answers", self.victim.has_come_back, show=self.victim.tail)
-        self.loans.await_return() if is_reconfigured else self.loans.disturb()
 
     def _kill_a_runner(self) -> None:
         running = self.victim.ask("status", select={"states": ["RUNNING"]})["jobs"]
@@ -417,8 +249,7 @@ class Soak:
         limits = self.victim.memory_limits()
         assert sum(limits.values()) <= CAPACITY_MEMORY, limits
         assert set(limits.values()) <= {MEMORY}, limits
-        running = self.victim.ask("status", select={"states": ["RUNNING"]})["jobs"]
-        self.loans.look({job["id"]: time.time() - job["started_at"] for job in running})
+        self.counts["looks at ranges"] += self.ranges.look()
         self.counts["looks"] += 1
 
     def _vitals(self) -> tuple[Vital, Vital]:
@@ -448,7 +279,6 @@ class Soak:
         """Nothing is left, every job has ended as it must, and the journal replays to that."""
         self.victim.check_at_rest()
         self.victim.stop()
-        self.loans.check_log()
         path = self.victim.state / "controller" / "journal.sqlite"
         with closing(Journal(path)) as journal:
             books = journal.load(Axes())

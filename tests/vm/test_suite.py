@@ -27,11 +27,7 @@ from vm.rig import (
     read_outcome,
 )
 
-#: Those of lending measure who has a processor at once, and beside other tests the emulated
-#: processors themselves are taken away for too long.
-SYSTEM_TESTS = {
-    file for file in (ROOT / "tests/system").glob("test_*.py") if file.stem != "test_lending"
-}
+SYSTEM_TESTS = {*(ROOT / "tests/system").glob("test_*.py")}
 pytestmark = pytest.mark.vm
 
 #: User → end-to-end tests. All of them would take an hour on emulated processors, so the users

@@ -34,8 +34,8 @@ _NAME, _WIDER_NAME, _SHORT_USER = 24, 32, 12
 _WIDE = 110
 #: Least width of the last column, the cause of the end, which is broken into lines.
 _WHY = 16
-#: Use of GPUs and of cores, and what was lent of these.
-_LATER = ("gpu_memory_peak", "gpu_utilisation_mean", "cores_peak", "lent_cpu_seconds")
+#: Use of GPUs and of cores, and of these what was beyond a lower end.
+_LATER = ("gpu_memory_peak", "gpu_utilisation_mean", "cores_peak", "beyond_cpu_seconds")
 #: Sums over all runs; a job that was preempted or tried again has more than one.
 _ALL_RUNS = ("wall_seconds", "suspended_seconds", "cpu_seconds")
 
@@ -183,7 +183,7 @@ _DISK: tuple[_Amount, ...] = ("read", "write")
 _GPU: Final = "gpu"
 _GPU_PEAK: Final = "gpu_memory_peak_max"
 _GPU_SINGLE_PEAK: Final = "gpu_memory_single_peak_max"
-_LENT: Final = "lent_us"
+_BEYOND: Final = "beyond_us"
 _CORE_HOUR_US = 3.6e9
 _PLAIN = (
     *("read_bytes", "written_bytes", "demand_max", "peak_max", "throttled_us"),
@@ -230,7 +230,7 @@ def _report_csv(reply: ReportReply) -> Csv:
             ",".join(f"{name}={held_ms}" for name, held_ms in row["gres_ms"].items()) or None
         ),
         **_parts(_GPU),
-        **fields(_GPU_PEAK, _GPU_SINGLE_PEAK, _LENT),
+        **fields(_GPU_PEAK, _GPU_SINGLE_PEAK, _BEYOND),
     }
     return columns, [*reply["rows"], *filter(None, [reply["others"]])]
 
@@ -258,10 +258,10 @@ def _print_table(reply: ReportReply) -> None:
         right("CORE-H",
               lambda row: _core_hours(row["cores"]["declared"] + row["cores"]["unknown"]),
               is_fixed=True),
-        right("LENT", lambda row: _core_hours(row[_LENT]),
-              is_shown=_core_hours(total[_LENT]) not in ("-", "0.00")),
-        # What was lent makes up for nothing that was booked and not used.
-        right("WASTED", lambda row: _core_hours(row["cores"]["wasted"] + (row[_LENT] or 0))),
+        right("BEYOND", lambda row: _core_hours(row[_BEYOND]),
+              is_shown=_core_hours(total[_BEYOND]) not in ("-", "0.00")),
+        # Use beyond a lower end makes up for nothing that was booked and not used.
+        right("WASTED", lambda row: _core_hours(row["cores"]["wasted"] + (row[_BEYOND] or 0))),
         right("CPU%", lambda row: _percent(row["cores"]["efficiency"])),
         right("MEM", lambda row: show_size(row["demand_max"]), is_fixed=True),
         right("PEAK", lambda row: show_size(row["peak_max"]) if row["peak_max"] else "-",

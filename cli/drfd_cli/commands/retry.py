@@ -18,7 +18,6 @@ from drfd.client.submission import completed
 from drfd.client.words import Ref, parse_id
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.indices import read_array, show_numbers
-from drfd.common.units import AXES
 from drfd.payload.pack import output_fields
 from drfd.protocol.job_options import BY_KEY, OPTIONS, of_field
 from drfd_cli import output
@@ -426,16 +425,15 @@ _PARTS = {each.field for each in OPTIONS if len(of_field(each.field)) > 1} - {"d
 
 def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any]:
     found = {**before, **wish}
-    for row in AXES.values():
-        if row.field in wish and row.end_field not in wish:
-            # A new figure without an upper end is no range.
-            found.pop(row.end_field, None)
+    if "cores_milli" in wish and "cores_max_milli" not in wish:
+        # A new figure without an upper end is no range.
+        found.pop("cores_max_milli", None)
     for key in ("gres", "gres_memory", "disks"):
         if key in wish:
             found[key] = {**before.get(key, {}), **wish[key]}
     if "disks" in wish:
         # The machine has one disk, whose rates come without a name.
-        for name in ("read_bps", "write_bps", "read_max_bps", "write_max_bps"):
+        for name in ("read_bps", "write_bps"):
             found.pop(name, None)
     return found
 

@@ -201,8 +201,8 @@ def changes(given: Mapping[str, Any]) -> dict[str, Any]:
 @selecting_by("-g", "--in-group")
 @_changing
 def command(**given: Any) -> Result:
-    """Change waiting jobs; of running ones the upper ends of ranges and the time limit, which only
-    administrators lengthen. `--after ''` takes conditions away.
+    """Change waiting jobs; of running ones the time limit, which only administrators lengthen.
+    `--after ''` takes conditions away.
     `--group NAME%N` without jobs changes all waiting jobs of that group."""
     asked, time = changes(given), given["time"]
     own = {_NAMES.get(each.key, (each.key,))[-1] for each in OPTIONS if each.in_set}

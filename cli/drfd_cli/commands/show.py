@@ -132,11 +132,6 @@ def _submission(
         words = [f"only {only}"] if only else []
         words += [f"with {', '.join(features)}"] if features else []
         yield "machines", " ".join(words)
-    if "unlent" in shown:
-        yield "range", shown["unlent"]
-    loans = [shown["lent"]["text"]] if "lent" in shown else []
-    for text in (*loans, *(loan["text"] for loan in shown.get("lent_disks", ()))):
-        yield "loan", text
     if "retry_of" in shown:
         index = shown["array_index"]
         yield "retry of", f"{shown['retry_of']}" + ("" if index is None else f"_{index}")
@@ -224,8 +219,8 @@ def _measured(
             f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         )
-    if lent_s := usage.get("lent_cpu_seconds"):
-        yield "lent", f"{lent_s:.1f} s of CPU, beyond what it holds"
+    if beyond_s := usage.get("beyond_cpu_seconds"):
+        yield "beyond", f"{beyond_s:.1f} s of CPU above the lower end of its range"
     yield from _gpu_lines(job)
     if all_runs is not None:
         cpu_s = all_runs["cpu_seconds"]

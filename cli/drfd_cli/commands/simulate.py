@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +97,6 @@ def _weight(text: str) -> tuple[str, Fraction]:
 @click.option("--audit", is_flag=True,
               help="Was anybody envious, worse off than alone, or better off with lies? Of this "
               "machine's past, or of a TRACE; for minutes to hours.")  # fmt: skip
-@click.option("--lend", is_flag=True, help="Show also what lending of idle cores would bring.")
-@click.option("--ranges", "factor", metavar="N", type=click.FloatRange(1, 1000, min_open=True),
-              help="… if jobs could use N times what they declare.")  # fmt: skip
 @click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
               help="Only the first JOBS jobs.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
@@ -110,11 +106,10 @@ def _weight(text: str) -> tuple[str, Fraction]:
 def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
     io_profile: str | None, history: bool, since: float | None, number: int | None, users: bool,
-    plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], lend: bool,
-    factor: float | None, audit: bool, pools: str | None,
+    plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], audit: bool,
+    pools: str | None,
 ) -> Result:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
-    from drfd.sim.driver import for_lending
     from drfd.sim.machine import check, rules_of, suggestion
     from drfd.sim.synthetic_workloads import read_profiles, with_disk_rates
     from drfd_cli import charts
@@ -126,8 +121,6 @@ def trace(
             users
             or plot_path
             or weights
-            or lend
-            or factor is not None
             or any(given(each) is not ParameterSource.DEFAULT for each in ("policies", "estimates"))
         ):
             raise click.UsageError("--audit goes without other policies, weights and pictures")
@@ -159,12 +152,9 @@ def trace(
     if audit:
         (rules,) = _variants(work, rules or rules_of(capacity), {}, pools).values()
         return _audit(work, rules)
-    lends = lend or factor is not None
-    if lends:
-        work = for_lending(work, factor)
     variants = _variants(work, rules or rules_of(capacity), dict(weights), pools)
-    runs = list(_runs(work, variants, policies, estimates, lends=lends))
-    machine, has_users = capacity, users or bool(weights) or lends
+    runs = list(_runs(work, variants, policies, estimates))
+    machine, has_users = capacity, users or bool(weights)
     return Result(
         show=lambda: view.print_tables(work, machine, runs, users=has_users),
         view=lambda: view.as_view(work, machine, runs),
@@ -260,29 +250,21 @@ def _variants(
 
 
 def _runs(
-    work: Workload, variants: dict[str, Rules], policies: list[str], estimates: list[str], *,
-    lends: bool,
-) -> Iterator[tuple[str, Run]]:  # fmt: skip
-    """Simulate each, and with `lends` each once more with lending."""
-    from drfd.sim.driver import LendingSpeeds, simulate
+    work: Workload, variants: dict[str, Rules], policies: list[str], estimates: list[str]
+) -> Iterator[tuple[str, Run]]:
+    """Simulate each."""
+    from drfd.sim.driver import simulate
 
     for policy in policies:
         # Other policies use no estimates of run times.
         asks = policy in ("drf", "easy")
         for estimate in estimates if asks else estimates[:1]:
-            for (variant, rules), with_loans in product(
-                variants.items(), (False, True) if lends else (False,)
-            ):
-                several = (
-                    estimate if asks and len(estimates) > 1 else "",
-                    variant,
-                    "lent" if with_loans else "",
-                )
+            for variant, rules in variants.items():
+                several = (estimate if asks and len(estimates) > 1 else "", variant)
                 label = " ".join((policy, *filter(None, several)))
                 with _Progress(label, len(work.jobs)) as progress:
                     run = simulate(
                         work.jobs, replace(rules, policy=policy), estimates=estimate,
-                        speeds=LendingSpeeds(rules.shares) if with_loans else None,
                         progress=progress.tell,
                     )  # fmt: skip
                     progress.done(run.passes + len(run.ran))

@@ -32,6 +32,7 @@ from drfd_cli.output import (
     counted,
     exit_words,
     run_s,
+    show_cores_of,
     show_gres,
     show_io,
     show_machine_time,
@@ -622,9 +623,8 @@ _NAME_BESIDE = 12
 def _gauge(
     axis: Axis, bar_columns: int, theme: Theme, at_limit: str, row: SnapshotRow, width: int
 ) -> Line:
-    """Return a bar and the text "now/declared". What a job is lent is added: "5/2+4" uses five
-    cores of the two that it declares and four more, and the bar is of all six. Where there is no
-    room for that, the bar alone has it.
+    """Return a bar and the text "now/declared". Of a range of cores it is "5/2..8", and the bar is
+    of all eight. Where there is no room for that, the bar alone has it.
 
     `at_limit` is the style of a full bar if the limit only throttles the job. It is empty if the
     limit ends the job; then the bar changes its colour near the limit, too.
@@ -632,8 +632,8 @@ def _gauge(
     now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
     if not declared and not now:
         return [Segment(fit_right("-", width), theme["dim"])]
-    lent = _lent(row, axis)
-    part = part_of(now or 0.0, declared + lent)
+    most = _upper_end(row) if axis == "cores" else None
+    part = part_of(now or 0.0, declared if most is None else most)
     style = "good"
     if part >= _HOT:
         style = at_limit or "hot"
@@ -641,9 +641,10 @@ def _gauge(
         style = "warm"
     room = width - bar_columns - 1
     used = "?" if now is None else show_axis(axis, now)
-    figures = f"{used}/{_declared_words(axis, declared, lent)}"
-    if len(figures) > room:
-        figures = f"{used}/{_declared_words(axis, declared, 0.0)}"
+    words = show_declared(axis, declared) if declared else "-"
+    figures = f"{used}/{words}"
+    if most is not None and len(longer := f"{figures}..{show_axis(axis, most)}") <= room:
+        figures = longer
     words = fit_right(figures, room)
     is_near = style in ("hot", "warm")
     if is_near and not theme.has_colour and words[0] == " ":
@@ -652,17 +653,8 @@ def _gauge(
     return [*filled, Segment(f" {words}", theme[style if is_near else "plain"])]
 
 
-def _lent(row: SnapshotRow, axis: Axis) -> float:
-    """Return what a job may use beyond what it declares."""
-    now: Mapping[str, Any] = row["now"] or {}
-    ceiling = now.get(f"{axis}_ceiling")
-    return 0.0 if ceiling is None else max(0.0, ceiling - row["demand"][axis])
-
-
-def _declared_words(axis: Axis, declared: float, lent: float) -> str:
-    words = show_declared(axis, declared) if declared else "-"
-    more = show_axis(axis, lent) if lent else "0"
-    return words if more == "0" else f"{words}+{more}"
+def _upper_end(row: SnapshotRow) -> float | None:
+    return row["demand"].get("cores_max")
 
 
 def running_table(
@@ -673,9 +665,7 @@ def running_table(
     bar_columns = 8 if is_wide else 4
     # Such as "0.07/0.125"; the narrowest screens have no room for it.
     longest = max(
-        (len(_declared_words("cores", each["demand"]["cores"], _lent(each, "cores")))
-         for each in rows),
-        default=0,
+        (len(show_cores_of(each["demand"])) for each in rows), default=0
     )  # fmt: skip
     cores = min(14 if is_wide else 10, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
     nobody = LeafMark(theme["plain"], " ")
@@ -701,12 +691,7 @@ def running_table(
                     is_shown=is_wide),
         gauge("cores", cores, "good"),
         gauge("memory", 11),
-        *(
-            # Such as "150M/10M+190M" where some is lent, and there is room.
-            gauge(axis, 14 if is_wide and any(_lent(each, axis) for each in rows) else 10, "warm",
-                  is_shown=columns >= _WITH_RATES)
-            for axis in _RATES
-        ),
+        *(gauge(axis, 10, "warm", is_shown=columns >= _WITH_RATES) for axis in _RATES),
         right("GPU", 10, lambda row: _gpu_words(row) or "-",
               is_shown=columns >= _WITH_GPUS and any(map(_gpu_words, rows))),
         right("TIME", 13, lambda row: _spent(row, at_s),

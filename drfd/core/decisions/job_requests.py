@@ -34,14 +34,12 @@ from drfd.core.model.machine import Vector, fits, short_axes
 from drfd.core.model.options import (
     OPTIONS,
     Change,
-    Demand,
     amount_words,
     changed_fields,
-    most_of,
+    cores_end,
 )
 from drfd.core.model.resources import (
     CORE_MILLI,
-    NOTHING,
     Axes,
     Resources,
     disk_axes,
@@ -293,22 +291,12 @@ def changed(spec: JobSpec, wish: Change, rules: Rules) -> JobSpec:
     changes = changed_fields(wish)
     if wish.pool is not None:
         changes["pool"] = rules.pool_for(spec.user, wish.pool)
-    most = _with_ends(spec, demand, wish.demand, rules)
-    return structs.replace(spec, demand=demand, most=most, **changes)
-
-
-def _with_ends(spec: JobSpec, demand: Resources, wish: Demand, rules: Rules) -> Resources | None:
-    """Return the upper ends of the ranges with the requested ones. A new lower end without an upper
-    one makes a single figure of the range."""
-    if not wish.amounts and not wish.ends:
-        return spec.most
-    before, amounts = spec.most or NOTHING, _on_disks(wish.amounts, rules.axes)
-    ends = _on_disks(wish.ends, rules.axes)
-    names = zip(demand.amounts, _on_disks(demand.amounts, rules.axes), strict=True)
-    found = {
-        axis: ends.get(key, 0 if key in amounts else before.amount(axis)) for axis, key in names
-    }
-    return most_of(demand, found, rules.capacity)
+    most = wish.demand.cores_max_milli
+    if most is None:
+        # A new lower end without an upper one makes a single figure of the range.
+        most = spec.cores_max_milli if wish.demand.cores_milli is None else 0
+    end = cores_end(demand.cores_milli, most, rules.capacity.cores_milli)
+    return structs.replace(spec, demand=demand, cores_max_milli=end, **changes)
 
 
 def _on_disks(amounts: Mapping[str, T], axes: Axes) -> dict[tuple[str, str], T]:
@@ -365,7 +353,7 @@ def refuse_while_running(job: Job, wish: Change, spec: JobSpec, actor: Actor) ->
         raise Refused(
             "not-waiting",
             f"job {job.label} is {job.shown_state}; of a job that has started only the time limit "
-            "(-t) can be changed, and the upper end of a range (-c 2..8)",
+            "(-t) can be changed",
         )
     before, after = job.spec.time_limit_s, spec.time_limit_s
     is_longer = before is not None and (after is None or after > before)
@@ -383,14 +371,15 @@ def differences(
     found = []
     for option in OPTIONS:
         old, new = getattr(before, option.name), getattr(after, option.name)
-        if old == new and (option.name != "demand" or before.most == after.most):
+        is_same_range = before.cores_max_milli == after.cores_max_milli
+        if old == new and (option.name != "demand" or is_same_range):
             continue
         texts = {option.label: (option.show(old), option.show(new))}
         match option.name:
             case "demand":
                 olds, news = _shown(before), _shown(after)
                 texts = {label: (olds[label], text) for label, text in news.items()}
-            case "most":
+            case "cores_max_milli":
                 continue
             case "after":
                 texts = {"after": (_after(old, ledger, names), _after(new, ledger, names))}
@@ -404,7 +393,7 @@ def differences(
 
 def _shown(spec: JobSpec) -> dict[str, str]:
     """Return the amounts that the job declares as text, by what they are called."""
-    words = amount_words(spec.demand.amounts, spec.most or NOTHING, is_exact=False)
+    words = amount_words(spec.demand.amounts, spec.cores_max_milli, is_exact=False)
     by_option: dict[str, list[str]] = {}
     for (option, _), word in words.items():
         by_option.setdefault(option, []).append(word)

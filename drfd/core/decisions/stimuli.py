@@ -389,8 +389,6 @@ class LaunchedReport(Report, tag="launched", frozen=True, kw_only=True):
     runner_pid: int = 0
     #: None if the attempt has no cgroup.
     cgroup: str | None = None
-    #: Whether cores are lent to it, or disk rates alone; None if it can be lent nothing.
-    lends: bool | None = None
     event = ev.Launched
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:

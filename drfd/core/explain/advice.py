@@ -7,8 +7,8 @@ demanding of them decides.
             page cache if page cache filled the limit
     cores   CPU time over run time, rounded up to a half, at most the declared ones; 150 % for a job
             that was throttled in more than a quarter of its quota periods. A range keeps its upper
-            end, and gets a higher lower end if far more was lent on average. Where cores are lent,
-            a range is advised to a job that needs far less on average but reached all at times
+            end, and gets a higher lower end if far more was used on average. Where there are
+            ranges, one is advised to a job that needs far less on average but reached all at times
     time    150 % of the longest run time; twice the limit for a job that reached it
     disks   only if a rate was declared: 120 % of the highest rate, or the declared one if nearly
             reached
@@ -50,8 +50,8 @@ _MIB = 1 << 20
 class CoresReason:
     """Use of cores by a job that another range, or a range at all, would have served better."""
 
-    #: Whether it was lent more than its lower end on average; else it declared a single figure,
-    #: which it used at times.
+    #: Whether it used more than its lower end on average; else it declared a single figure, which
+    #: it used at times.
     is_above_floor: bool
     mean_milli: int
     declared_milli: int
@@ -62,8 +62,8 @@ class Advice:
     #: Rates of a job on more than one disk are known in sum only, so those of one disk are advised.
     demand: Resources
     time_limit_s: int
-    #: Upper ends of ranges; 0 means that a single figure is advised.
-    most: Resources = NOTHING
+    #: Upper end of a range of cores; 0 means that a single figure is advised.
+    cores_max_milli: int = 0
     #: Why the range of cores is advised, or its lower end raised; None if neither is so.
     cores_reason: CoresReason | None = None
     #: Number of jobs from which this is derived, and of those that ran out of memory or time.
@@ -102,17 +102,17 @@ def advise(
     *,
     least: int = LEAST,
     gpu_bytes: int | None = None,
-    lends_cores: bool = False,
+    has_ranges: bool = False,
 ) -> Advice | None:
     """Return advice from similar jobs, newest first, or None if fewer than `least` completed and
     none ran out of memory or time. Jobs that are no evidence are skipped. `gpu_bytes` is what the
-    largest GPU has, if known; `lends_cores` whether idle cores are lent."""
+    largest GPU has, if known; `has_ranges` whether jobs may declare ranges of cores."""
     jobs = [job for job in similar if is_evidence(job)][:LAST]
     done = [job for job in jobs if job.outcome is Outcome.COMPLETED]
     short = [job for job in jobs if _is_short(job)]
     if len(done) < least and not short:
         return None
-    last, wishes = jobs[0].spec, [_cores(job, lends=lends_cores) for job in jobs]
+    last, wishes = jobs[0].spec, [_cores(job, has_ranges=has_ranges) for job in jobs]
     amounts = {
         **last.demand.sums,
         "cores": max(each.floor_milli for each in wishes),
@@ -126,17 +126,14 @@ def advise(
     disks = frozenset[str]().union(*(job.spec.demand.used_disks for job in jobs))
     one = jobs if len(disks) <= 1 else []
     amounts |= {axis: max((_rate(job, axis) for job in one), default=0) for axis in DISK_AXES}
-    ends = {"cores": max(each.most_milli for each in wishes)}
-    lent = [job.spec.most.sums for job in one if job.spec.most is not None]
-    ends |= {axis: max((each[axis] for each in lent), default=0) for axis in DISK_AXES}
-    # A range has a lower end below its upper one.
-    ends = {axis: end for axis, end in ends.items() if 0 < amounts[axis] < end}
+    end = max(each.most_milli for each in wishes)
     disk = min(disks, default="")
     memory = _gres_memory(jobs, gpu_bytes, may_lower=len(done) >= least)
     reasons = [each.reason for each in wishes if each.reason is not None]
     return Advice(
         demand=replace(_on_disk(amounts, disk), gres=last.demand.gres, gres_memory=memory),
-        most=_on_disk(ends, disk),
+        # A range has a lower end below its upper one.
+        cores_max_milli=end if amounts["cores"] < end else 0,
         time_limit_s=time_s,
         cores_reason=max(reasons, default=None),
         jobs=len(jobs),
@@ -151,11 +148,11 @@ def _on_disk(sums: Mapping[str, int], disk: str) -> Resources:
 
 
 def is_as_asked(advice: Advice, job: Job) -> bool:
-    demand, most = job.spec.demand, job.spec.most or NOTHING
+    demand = job.spec.demand
     return (
         advice.time_limit_s == job.spec.time_limit_s
         and advice.demand.sums == demand.sums
-        and advice.most.sums == most.sums
+        and advice.cores_max_milli == job.spec.cores_max_milli
         and advice.demand.gres_memory == demand.gres_memory
     )
 
@@ -230,12 +227,11 @@ class _CoresWish:
     reason: CoresReason | None = None
 
 
-def _cores(job: Job, *, lends: bool) -> _CoresWish:
-    usage, declared = _used(job), job.spec.demand.cores_milli
-    end = 0 if job.spec.most is None else job.spec.most.cores_milli
+def _cores(job: Job, *, has_ranges: bool) -> _CoresWish:
+    usage, declared, end = _used(job), job.spec.demand.cores_milli, job.spec.cores_max_milli
     mean = round(usage.cpu_s * 1_000_000) // max(1, ran_ms(job))
     needed = _halves(mean * (100 - _NOISE_PERCENT) // 100)
-    if end and usage.lent_us:
+    if end and usage.beyond_us:
         # It was held back by what was idle, if at all, which says nothing of its floor.
         if not _is_far_less(declared, min(needed, end)):
             return _CoresWish(min(needed, declared), end)
@@ -248,7 +244,7 @@ def _cores(job: Job, *, lends: bool) -> _CoresWish:
     # A job cannot exceed its quota for long.
     more = _halves(max(min(needed, declared), declared * 3 // 2)) if is_held_back else declared
     is_bursty = is_held_back or (usage.cores_peak_milli or 0) * 10 >= declared * 9
-    if lends and not end and is_bursty and _is_far_less(needed, declared):
+    if has_ranges and not end and is_bursty and _is_far_less(needed, declared):
         reason = CoresReason(is_above_floor=False, mean_milli=mean, declared_milli=declared)
         return _CoresWish(needed, more, reason)
     # If its quota has not held it back, it needs no more.
@@ -298,7 +294,7 @@ def round_time(seconds: int) -> int:
 
 def advice_options(advice: Advice) -> list[str]:
     """Return the options that declare the advised demand."""
-    pairs = changed_amounts(NOTHING, advice.demand, advice.most)
+    pairs = changed_amounts(NOTHING, advice.demand, advice.cores_max_milli)
     at = sum([option != "--io" for option, _ in pairs])
     pairs.insert(at, ("-t", exact_duration(advice.time_limit_s)))
     memory = dict(advice.demand.gres_memory)
@@ -309,25 +305,25 @@ def advice_options(advice: Advice) -> list[str]:
 
 def cores_note(advice: Advice) -> str | None:
     """Return why a range of cores is advised or its lower end raised, as a part of a sentence:
-    "used 1.6 of 8 cores on average, at times all of them: a range books 2 and is lent up to 8"."""
+    "used 1.6 of 8 cores on average, at times all of them: a range books 2 and may use 8"."""
     reason = advice.cores_reason
     if reason is None:
         return None
     used, declared = show_cores(round(reason.mean_milli, -1)), show_cores(reason.declared_milli)
-    floor, most = advice.demand.cores_milli, advice.most.cores_milli
+    floor, most = advice.demand.cores_milli, advice.cores_max_milli
     if reason.is_above_floor:
         needed = f"asking for {show_cores(floor)} guarantees it"
         return f"used {used} of {declared} declared on average: {needed}"
     if not most:
         return None
     seen = f"used {used} of {declared} cores on average, at times all of them"
-    return f"{seen}: a range books {show_cores(floor)} and is lent up to {show_cores(most)}"
+    return f"{seen}: a range books {show_cores(floor)} and may use {show_cores(most)}"
 
 
 def changed_options(asked: JobSpec, changed: JobSpec) -> list[str]:
     """Return the options for the changed amounts and the changed time limit. A range keeps its
     upper end."""
-    pairs = changed_amounts(asked.demand, changed.demand, changed.most or NOTHING)
+    pairs = changed_amounts(asked.demand, changed.demand, changed.cores_max_milli)
     if changed.time_limit_s is not None and changed.time_limit_s != asked.time_limit_s:
         pairs.append(("-t", exact_duration(changed.time_limit_s)))
     return [*chain.from_iterable(pairs)]

@@ -80,8 +80,8 @@ class Account(Struct, frozen=True, kw_only=True, gc=False):
     gpu_memory_peak_bytes: int | None = None
     #: The same on a single one of the GPUs that the job was given.
     gpu_memory_single_peak_bytes: int | None = None
-    #: CPU time that jobs with a range were lent, or None if that of none is known.
-    lent_us: int | None = None
+    #: CPU time of jobs with a range above its lower end, or None if that of none is known.
+    beyond_us: int | None = None
 
     def amount(self, axis: str) -> AccountedAmount:
         return self.amounts.get(axis, NO_AMOUNT)
@@ -141,7 +141,7 @@ def account_of_run(job: Job) -> Account | None:
         gpu_memory_single_peak_bytes=(
             None if usage is None else usage.gpu_memory_single_peak_bytes
         ),
-        lent_us=None if seen is None else seen.lent_us,
+        beyond_us=None if seen is None else seen.beyond_us,
     )
 
 
@@ -186,7 +186,7 @@ _JOINS: dict[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("gpu_memory_peak_bytes", "gpu_memory_single_peak_bytes"), max),
     "amounts": _with_amounts,
     "gres_ms": _with_gres,
-    "lent_us": add,
+    "beyond_us": add,
 }
 _joined = attrgetter(*_JOINS)
 _PLAIN = [name for name in Account.__struct_fields__ if name not in _JOINS]

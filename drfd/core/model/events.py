@@ -514,7 +514,7 @@ class Altered(JobEvent, frozen=True, kw_only=True):
     after: tuple[Dependency, ...] | None = None
     begin_s: int | None = None
     group: UserGroup | None = None
-    most: Resources | None = None
+    cores_max_milli: int | None = None
     moves = _from(*WAITING_STATES, *_RUNS)
 
     def changed(self, job: Job) -> Job:

@@ -337,10 +337,10 @@ class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
     group: UserGroup | None = None
     #: Whether it is cancelled as soon as one of its dependencies can never be met.
     cancel_if_never: bool = False
-    #: The most that it may use while others leave it idle, as declared: cores and disk rates alone,
-    #: each above the demand, or 0 for the demand. None if it declares no range. It is lent, and
-    #: counts nowhere: `demand` is what the job holds.
-    most: Resources | None = None
+    #: The upper end of its range of cores, as declared: the most that it may use while others leave
+    #: them idle, above the demand; 0 without a range. It is booked nowhere: `demand` is what the
+    #: job holds.
+    cores_max_milli: int = 0
 
     def __post_init__(self) -> None:
         # What the jobs of a user have in common takes memory once.
@@ -355,12 +355,6 @@ class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
     def leaf(self) -> str:
         """The path of the job's leaf in the fair-share tree: the user below the pool."""
         return leaf_path(self.pool, self.user)
-
-
-def most_cores_milli(spec: JobSpec) -> int:
-    """Return the most cores that a job may use at any time: as many threads are worth starting."""
-    lent = 0 if spec.most is None else spec.most.cores_milli
-    return max(spec.demand.cores_milli, lent)
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -405,9 +399,8 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_mean_percent: int | None = None
     #: The most cores in use between two samples.
     cores_peak_milli: int | None = None
-    #: Of a job with a range of cores, the processor time in microseconds that it was lent: what it
-    #: used beyond the lower end.
-    lent_us: int | None = None
+    #: Of a job with a range of cores, the processor time beyond the lower end, in microseconds.
+    beyond_us: int | None = None
 
     def moved(self, axis: str) -> tuple[int, int | None]:
         """Return the bytes read from or written to disks, and the highest rate."""

@@ -1,7 +1,8 @@
-"""What users declare of a job: the options that `drf set` changes, in one table, and ranges.
+"""What users declare of a job: the options that `drf set` changes, in one table, and ranges of
+cores.
 
-A demand is what a job holds. The upper end of a range is what a running job may be lent beyond
-that: it is kept as declared, may be above what the machine has, and is never booked.
+A demand is what a job holds. The upper end of a range is what a running job may use beyond that:
+it is kept as declared, may be above what the machine has, and is never booked.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from drfd.common.errors import Refused
-from drfd.common.units import ALL, AXES, Axis, Most, show_amount, show_duration, show_range
-from drfd.core.model.job import LINE, Comment, Dependency, JobSpec, UserGroup
-from drfd.core.model.resources import NOTHING, Resources
+from drfd.common.units import ALL, AXES, Most, show_cores, show_duration, show_range
+from drfd.core.model.job import LINE, Comment, Dependency, UserGroup
+from drfd.core.model.resources import Resources
 
 
 class ChangeableOption(NamedTuple):
@@ -35,7 +36,7 @@ def _show_limit(time_limit_s: int | None) -> str:
     return "unlimited" if time_limit_s is None else show_duration(time_limit_s)
 
 
-#: In the order of their texts. The amounts of `demand` and `most` have the options of
+#: In the order of their texts. The amounts of `demand` have the options of
 #: `drfd.common.units.AXES`, and `--gres`.
 OPTIONS = (
     ChangeableOption("name", "name"),
@@ -44,7 +45,7 @@ OPTIONS = (
     ChangeableOption("priority", "priority"),
     ChangeableOption("time_limit_s", "time limit", _show_limit, none=0, is_of_running=True),
     ChangeableOption("demand", ""),
-    ChangeableOption("most", "", none=NOTHING, is_of_running=True),
+    ChangeableOption("cores_max_milli", ""),
     ChangeableOption("group", "group", lambda group: str(group or "none"), none=UserGroup("")),
     ChangeableOption("after", "after", is_condition=True),
     ChangeableOption("begin_s", "begin time", none=0, is_condition=True),
@@ -62,9 +63,6 @@ class Rates(Struct, forbid_unknown_fields=True, frozen=True):
 
     read_bps: Amount
     write_bps: Amount
-    #: Upper ends of ranges; 0 for none, "all" for all that the disk can.
-    read_max_bps: Amount | Literal["all"] = 0
-    write_max_bps: Amount | Literal["all"] = 0
 
 
 class Demand(Struct, forbid_unknown_fields=True, frozen=True):
@@ -81,25 +79,15 @@ class Demand(Struct, forbid_unknown_fields=True, frozen=True):
     gres: Annotated[dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]], _FEW] = {}
     #: Bytes of its own memory on each instance of a countable resource; 0 for no limit.
     gres_memory: Annotated[dict[Name, Amount], _FEW] = {}
-    #: Upper ends of ranges: the most that the job may use while others leave it idle. "all" for all
-    #: that the machine has, 0 for none, as is one left out where the lower end is given.
+    #: Upper end of a range: the most cores that the job may use while others leave them idle. "all"
+    #: for all that the machine has, 0 for none, as is one left out where the lower end is given.
     cores_max_milli: Annotated[int, Meta(ge=0, le=1 << 40)] | Literal["all"] | None = None
-    read_max_bps: Amount | Literal["all"] | None = None
-    write_max_bps: Amount | Literal["all"] | None = None
 
     @property
     def amounts(self) -> dict[str, int]:
         """The amounts by axis. Rates without a disk's name are those of the only disk."""
-        return self._by_axis(lambda axis: axis.field)
-
-    @property
-    def ends(self) -> dict[str, Most]:
-        """The upper ends of ranges by axis."""
-        return self._by_axis(lambda axis: axis.end_field)
-
-    def _by_axis(self, field: Callable[[Axis], str]) -> dict[str, Any]:
         found = {
-            f"{name}:{disk}" if disk else name: getattr(part, field(axis), None)
+            f"{name}:{disk}" if disk else name: getattr(part, axis.field, None)
             for disk, part in {"": self, **self.disks}.items()
             for name, axis in AXES.items()
         }
@@ -143,68 +131,42 @@ def changed_fields(source: object) -> dict[str, Any]:
 # -- ranges ----------------------------------------------------------------------------------------
 
 
-def most_of(demand: Resources, ends: Mapping[str, Most], capacity: Resources) -> Resources | None:
-    """Return the upper ends for this demand, as `JobSpec.most` has them. `ends` has them by the
-    demand's axes; 0 is none, and an open range ends at the capacity. Raises Refused for one below
-    the demand."""
-    found = {
-        axis: _end(axis, least, ends.get(axis, 0), capacity.amount(axis))
-        for axis, least in demand.amounts.items()
-    }
-    return _some(found)
-
-
-def most_here(spec: JobSpec, capacity: Resources) -> Resources | None:
-    """Return the upper ends of a job's ranges, cut down to what the machine has now; None if
-    nothing can be lent to it. Ends without a range are 0, as in `JobSpec.most`."""
-    if spec.most is None:
-        return None
-    found = {axis: min(end, capacity.amount(axis)) for axis, end in spec.most.amounts.items()}
-    return _some({axis: end * (end > spec.demand.amount(axis)) for axis, end in found.items()})
-
-
-def _some(ends: Mapping[str, int]) -> Resources | None:
-    """Return these upper ends without those that are 0, or None if all are."""
-    found = {axis: end for axis, end in ends.items() if end}
-    return NOTHING.with_amounts(found) if found else None
+def cores_end(least: int, most: Most, capacity: int) -> int:
+    """Return the upper end of a range that begins with `least`, or 0 if it is none. An open one
+    ends at the capacity. Raises Refused for one below the lower end."""
+    end = max(least, capacity) if most == ALL else most
+    if 0 < end < least:
+        raise Refused(
+            "bad-value",
+            f"-c: the range ends at {show_cores(end)}, below the {show_cores(least)} that the job "
+            "holds",
+            hint="write -c LEAST..MOST",
+        )
+    return end if end > least else 0
 
 
 def amount_words(
-    amounts: Mapping[str, int], most: Resources = NOTHING, *, is_exact: bool = True
+    amounts: Mapping[str, int], cores_max_milli: int = 0, *, is_exact: bool = True
 ) -> dict[tuple[str, str], str]:
-    """Return what the options say that declare these amounts and upper ends, by option and name of
-    the disk: {("-c", ""): "2..8", ("--io", "data"): "data=50M/20M"}; not exact, for people."""
+    """Return what the options say that declare these amounts and this upper end, by option and name
+    of the disk: {("-c", ""): "2..8", ("--io", "data"): "data=50M/20M"}; not exact, for people."""
     parts: dict[tuple[str, str], list[str]] = {}
-    for name, least in amounts.items():
+    for name, amount in amounts.items():
         kind, _, disk = name.partition(":")
-        axis, end = AXES[kind], most.amount(name)
-        shown = [axis.exact(each) if is_exact else axis.show(each) for each in (least, end)]
-        word = show_range(shown[0], shown[1] if end else None).replace("/s", "")
+        axis = AXES[kind]
+        word = (axis.exact(amount) if is_exact else axis.show(amount)).replace("/s", "")
+        if kind == "cores" and cores_max_milli:
+            word = show_range(word, show_cores(cores_max_milli))
         parts.setdefault((axis.option, disk), []).append(word)
     return {key: f"{key[1] and key[1] + '='}{'/'.join(some)}" for key, some in parts.items()}
 
 
-def changed_amounts(before: Resources, demand: Resources, most: Resources) -> list[tuple[str, str]]:
+def changed_amounts(
+    before: Resources, demand: Resources, cores_max_milli: int
+) -> list[tuple[str, str]]:
     """Return the options, with their values, that change what is declared to this demand. A range
     keeps its upper end."""
     amounts = demand.amounts
     old = amount_words({axis: before.amount(axis) for axis in amounts})
-    new, words = amount_words(amounts), amount_words(amounts, most)
+    new, words = amount_words(amounts), amount_words(amounts, cores_max_milli)
     return [(key[0], word) for key, word in words.items() if old[key] != new[key]]
-
-
-def _end(axis: str, least: int, most: Most, capacity: int) -> int:
-    """Return the upper end of one range, or 0 if it is not above the lower end."""
-    amount = capacity if most == ALL else most
-    if most == ALL or not amount or amount >= least > 0:
-        return amount if 0 < least < amount else 0
-    kind = axis.partition(":")[0]
-    option = AXES[kind].option
-    if not least:
-        fault = f"a range of {kind}s has no lower end, which is what the job holds"
-    else:
-        fault = (
-            f"the range ends at {show_amount(axis, amount)}, below the {show_amount(axis, least)} "
-            "that the job holds"
-        )
-    raise Refused("bad-value", f"{option}: {fault}", hint=f"write {option} LEAST..MOST")

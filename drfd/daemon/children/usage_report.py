@@ -96,7 +96,7 @@ def account_view(account: Account) -> replies.AccountView:
         "gres_ms": dict(account.gres_ms),
         "gpu_memory_peak_max": account.gpu_memory_peak_bytes,
         "gpu_memory_single_peak_max": account.gpu_memory_single_peak_bytes,
-        "lent_us": account.lent_us,
+        "beyond_us": account.beyond_us,
     }
     return cast(replies.AccountView, view)
 
@@ -115,10 +115,9 @@ def _amount(amount: AccountedAmount) -> replies.AccountedView:
 def advice_view(advice: Advice | None) -> replies.AdviceView | None:
     if advice is None:
         return None
-    ends = sums_view(advice.most)
     view: dict[str, Any] = {
         **sums_view(advice.demand),
-        **{f"{name}_max": end for name, end in ends.items() if end},
+        **({"cores_max": advice.cores_max_milli / 1000} if advice.cores_max_milli else {}),
         "time_limit_s": advice.time_limit_s,
         "gres": dict(advice.demand.gres),
         "gres_memory": dict(advice.demand.gres_memory),
@@ -143,7 +142,7 @@ class UsageTask(msgspec.Struct, frozen=True, kw_only=True):
     least: int
     #: See `advise`.
     largest_gpu: int | None
-    lends_cores: bool
+    has_ranges: bool
 
 
 def answers(task: UsageTask) -> Iterator[replies.ReportReply]:
@@ -154,7 +153,7 @@ def answers(task: UsageTask) -> Iterator[replies.ReportReply]:
     accounts = UsageAccounts(task.by, shown)
     accounts.take(read_ended(path, task.past, commands=False))
     advise_from = partial(
-        advise, least=task.least, gpu_bytes=task.largest_gpu, lends_cores=task.lends_cores
+        advise, least=task.least, gpu_bytes=task.largest_gpu, has_ranges=task.has_ranges
     )
     view = report_view(accounts, advise_from=advise_from)
     if task.by not in ("user", "pool"):

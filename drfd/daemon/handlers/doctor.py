@@ -30,7 +30,7 @@ from drfd.daemon.monitoring.gpu_use import (
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
-from drfd.launcher.protocol import NO_PIN, NO_SHARE, Message
+from drfd.launcher.protocol import NO_PIN, Message
 from drfd.protocol.replies import CodeText, DiskView, EnforcementView, WindowView
 
 LAUNCHER_AWAY = "LAUNCHER_AWAY"
@@ -70,8 +70,8 @@ def cures(install: InstallContext, disks: Iterable[Disk], link: Link) -> list[st
         )
     if NO_PIN in control:
         found.append(f"CPUs of their own need the cpuset controller: {_cpuset(enforcement)}")
-    if NO_SHARE in control and enforcement == "cgroup-v2":
-        found.append(f"running jobs are lent nothing without the cpu controller: {_DELEGATE}")
+    if enforcement == "cgroup-v2" and not link.has_ranges():
+        found.append(f"ranges of cores need the cpu controller: {_DELEGATE}")
     if install.uid and not install.is_systems and install.has_systemd and not install.lingers:
         found.append(
             "your jobs may end when you log out: loginctl enable-linger, then start drfd again"

@@ -38,7 +38,7 @@ class HistoryHandler:
     lookup: Lookup
     #: Bytes of the largest GPU that is given out, if the sizes of all are known.
     largest_gpu: Callable[[], int | None]
-    lends_cores: Callable[[], bool]
+    has_ranges: Callable[[], bool]
     children: Children = field(default_factory=lambda: Children(_REPORT, patience_s=_REPORT_S))
 
     async def page(self, actor: Actor, request: msg.HistoryRequest) -> HistoryReply:
@@ -64,7 +64,7 @@ class HistoryHandler:
         kind = kind_of_job(job)
         ended = read_ended(self.engine.journal.path, past)
         similar = [each for each in ended if kind_of_job(each) == kind]
-        advice = advise(similar, gpu_bytes=self.largest_gpu(), lends_cores=self.lends_cores())
+        advice = advise(similar, gpu_bytes=self.largest_gpu(), has_ranges=self.has_ranges())
         # Advice that repeats what was asked for is none.
         return None if advice is None or is_as_asked(advice, job) else advice_view(advice)
 
@@ -76,7 +76,7 @@ class HistoryHandler:
             limit=request.limit,
             least=request.least,
             largest_gpu=self.largest_gpu(),
-            lends_cores=self.lends_cores(),
+            has_ranges=self.has_ranges(),
         )
         if await asyncio.to_thread(_is_small, task):
             return await asyncio.to_thread(lambda: next(answers(task)))

@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from drfd import __version__
 from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
 from drfd.common.indices import read_array
-from drfd.common.units import AXES, show_size
+from drfd.common.units import show_size
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_start
 from drfd.core.decisions.job_requests import may_touch, owns
@@ -28,11 +28,8 @@ from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.reasons import unknown_start
 from drfd.core.explain.waits import ExternalUse
-from drfd.core.lending import Loan, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, Job, JobSpec, JobState
-from drfd.core.model.options import Demand
-from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.children.accountant import Accountant
 from drfd.daemon.children.answers import ErrorMessage
@@ -59,6 +56,7 @@ from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job
 from drfd.daemon.handlers.submission import (
     SubmitTerms,
     refuse_beyond_gpus,
+    refuse_range,
     spec_for,
 )
 from drfd.daemon.launcher_link.link import Link, Links, launcher_away
@@ -67,7 +65,6 @@ from drfd.daemon.lookup.follow import WaitHandler
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
 from drfd.daemon.lookup.rows import find_recent
 from drfd.daemon.monitoring.gpu_use import unkept_text
-from drfd.daemon.monitoring.lender import CORES, ENTRENCHED, unlent_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
@@ -163,8 +160,6 @@ class Requests:
     shut_down: Callable[..., None]
     #: The directory of the signing keys, or None if submissions are not signed.
     keys_dir: Path | None = None
-    #: Returns what a running job may use now of its ranges.
-    loans_of: Callable[[Job], Sequence[Loan]] = lambda job: ()
     #: Returns Unix time by which history is removed; None for the clock of the engine.
     trusted_s: Callable[[], float] | None = None
     #: Returns the metrics and their content type, for an Accept header; None if there are none.
@@ -179,7 +174,7 @@ class Requests:
         self.quotas = Quotas(lambda: self.config.limits, self.mono)
         self._lookup = Lookup(self.engine, self.meter)
         self.history = HistoryHandler(
-            self.engine, self._lookup, self._largest_gpu, lambda: CORES in self.link.lends()
+            self.engine, self._lookup, self._largest_gpu, lambda: self.link.has_ranges()
         )
         self.forecasts = Forecasts(self.engine)
         self.starts = WatchedStarts(self.forecasts, self.mono)
@@ -265,6 +260,7 @@ class Requests:
             self.reserves.refuse_change(actor)
         if isinstance(request, msg.SetRequest):
             refuse_beyond_gpus(request.demand, self._largest_gpu())
+            refuse_range(request.demand, has_ranges=self.link.has_ranges())
         maker = stimulus_maker(await self._lookup.with_ids(request))
         return self._with_notices(await self._batch.ask(actor, request.select, maker))
 
@@ -409,6 +405,7 @@ class Requests:
                 largest_gpu_bytes=self._largest_gpu(),
                 slurm_begin_s=math.ceil(self.engine.clock().at_s + delay_s) if delay_s else 0,
                 has_private_tmp=bool(self.link.hello.get("private_tmp")),
+                has_ranges=self.link.has_ranges(),
             ),
         )
         spans, at_once = ((), None) if request.array is None else read_array(request.array)
@@ -435,21 +432,17 @@ class Requests:
         else:
             assert isinstance(event, ev.ArraySubmitted)
             reply = self._submitted(event.array_id)
-        notes = self._notes(spec, request.demand)
+        notes = self._notes(spec)
         if notes:
             reply["notes"] = notes
         return reply
 
-    def _notes(self, spec: JobSpec, asked: Demand) -> list[str]:
-        """Return what of a demand is not kept here. A range that only the defaults declare is
-        nothing that the submitter has to be told of each time."""
-        notes = []
-        if spec.demand.gres_memory:
-            unkept = unkept_text(gpu_keepings(self.site, self.link))
-            if unkept is not None:
-                notes.append(f"the declared memory of a {GPU} is {unkept}")
-        unlent = self._unlent(spec)
-        return [*notes, unlent] if unlent is not None and any(asked.ends.values()) else notes
+    def _notes(self, spec: JobSpec) -> list[str]:
+        """Return what of a demand is not kept here."""
+        unkept = (
+            unkept_text(gpu_keepings(self.site, self.link)) if spec.demand.gres_memory else None
+        )
+        return [] if unkept is None else [f"the declared memory of a {GPU} is {unkept}"]
 
     def _largest_gpu(self) -> int | None:
         listed = dict(self.engine.rules.axes.instances).get(GPU, ())
@@ -568,11 +561,8 @@ class Requests:
             "events_dropped": story.dropped,
         }
         if array is not None:
-            lending = self._lending(array.spec, common.state)
             view = await self._lookup.array_view(array)
-            reply["array"] = cast(
-                replies.ExplainedArrayView, {**view, **conditions, **lending, **options}
-            )
+            reply["array"] = cast(replies.ExplainedArrayView, {**view, **conditions, **options})
             return reply
         details = {**self._details(common), **self._lookup.placed_part(common, is_own=is_own)}
         job = {**self._lookup.view(common, actor), **conditions, **details, **options}
@@ -586,9 +576,8 @@ class Requests:
         return reply
 
     def _details(self, job: Job) -> replies.DetailPart:
-        """Return how a job stands with its ranges, and with the memory that it declared on each
-        GPU."""
-        part = self._lending(job.spec, job.state, job)
+        """Return how a job stands with the memory that it declared on each GPU."""
+        part: replies.DetailPart = {}
         if not job.spec.demand.gres_memory or job.state is JobState.ENDED:
             return part
         found = gpu_keepings(self.site, self.link)
@@ -600,58 +589,6 @@ class Requests:
         if unkept is not None:
             part["gpu_memory_unkept"] = unkept
         return part
-
-    def _lending(
-        self, spec: JobSpec, state: JobState, job: Job | None = None
-    ) -> replies.DetailPart:
-        """Return what of the ranges of a live job or array is not lent here, and what the job may
-        use now."""
-        part: replies.DetailPart = {}
-        text = self._unlent(spec)
-        if text is None and job is not None and self._keeps_its_limits(job):
-            text = ENTRENCHED
-        if text is not None and state is not JobState.ENDED:
-            part["unlent"] = text
-        for loan in self.loans_of(job) if job is not None and state is JobState.RUNNING else ():
-            kind, _, disk = loan.axis.partition(":")
-            number = AXES[kind].number
-            names_disk = len(self.engine.rules.axes.disks) > 1
-            view: replies.LoanView = {
-                "floor": number(loan.floor),
-                "ceiling": number(loan.ceiling),
-                "most": number(loan.most),
-                "hungry": loan.is_hungry,
-                "others": list(loan.rivals.everybody),
-                "text": loan_text(
-                    loan, (spec.most or NOTHING).amount(loan.axis), names_disk=names_disk
-                ),
-            }
-            if loan.axis == CORES:
-                part["lent"] = view
-            else:
-                part.setdefault("lent_disks", []).append({"disk": disk, "direction": kind, **view})
-        return part
-
-    def _unlent(self, spec: JobSpec) -> str | None:
-        settings = self.link.settings
-        return unlent_text(spec, self.link.hello, settings.cores_by, settings.disks)
-
-    def _lending_notes(self, job: Job) -> list[str]:
-        """Say of a running job what it may use now of its ranges, or why it is lent nothing."""
-        if job.state is not JobState.RUNNING:
-            return []
-        part = self._lending(job.spec, job.state, job)
-        notes = [part["unlent"]] if "unlent" in part else []
-        notes += [part["lent"]["text"]] if "lent" in part else []
-        return notes + [each["text"] for each in part.get("lent_disks", ())]
-
-    def _keeps_its_limits(self, job: Job) -> bool:
-        """Return whether a running job with a range of cores can be lent nothing, though others
-        are: it began in another mode."""
-        is_up = job.state in (JobState.RUNNING, JobState.SUSPENDED)
-        has_range = job.spec.most is not None and job.spec.most.cores_milli > 0
-        is_lent = CORES in self.link.lends() and has_range
-        return is_up and is_lent and not self.link.can_lend((job.id, job.attempt))
 
     @verb(msg.WhyRequest, lock=_FORECASTS)
     async def _why(self, actor: st.Actor, request: msg.WhyRequest) -> replies.WhyReply:
@@ -688,7 +625,6 @@ class Requests:
             return reply
         if is_own:
             reply["notes"] = self._preemption_notes(job)
-        reply["notes"] += self._lending_notes(job)
         if may_start(self.engine.ledger, job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
             reply["notes"] += self._external_notes(job, actor)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from drfd.common.errors import NotPermitted, Refused, printable
 from drfd.common.indices import read_group
 from drfd.common.paths import private_place
-from drfd.common.units import AXES, DISK_AXES, Most, show_apart
+from drfd.common.units import AXES, DISK_AXES, show_apart, show_cores
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
     COMMENT_LENGTH,
@@ -25,7 +25,7 @@ from drfd.core.model.job import (
     UserGroup,
     Words,
 )
-from drfd.core.model.options import Demand, most_of
+from drfd.core.model.options import Demand, cores_end
 from drfd.core.model.resources import NOTHING, kind_of, with_gres
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU
@@ -59,6 +59,8 @@ class SubmitTerms:
     slurm_begin_s: int = 0
     #: Whether each job has its own /tmp.
     has_private_tmp: bool = False
+    #: Whether the kernel divides cores between jobs with ranges of them.
+    has_ranges: bool = True
 
 
 def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms) -> JobSpec:
@@ -95,7 +97,13 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         )
     asked = request.demand
     refuse_beyond_gpus(asked, terms.largest_gpu_bytes)
-    amounts, ends = _declared(asked, defaults, disks, request.cwd)
+    refuse_range(asked, has_ranges=terms.has_ranges)
+    amounts = _declared(asked, defaults, disks, request.cwd)
+    most = asked.cores_max_milli
+    if most is None:
+        # The default upper end might stand below a lower end that was given.
+        is_default = asked.cores_milli is None and terms.has_ranges
+        most = defaults.cores_max_milli if is_default else 0
     demand = replace(
         with_gres(NOTHING.with_amounts(amounts), asked.gres, asked.gres_memory),
         node=_node_for(request, rules.axes.home),
@@ -120,7 +128,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         gid=gid,
         pool=rules.pool_for(actor.user, request.pool),
         demand=demand,
-        most=most_of(demand, ends, rules.capacity),
+        cores_max_milli=cores_end(demand.cores_milli, most, rules.capacity.cores_milli),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
         argv=Words.of(request.argv),
         cwd=request.cwd,
@@ -187,13 +195,20 @@ def dependencies(asked: list[parts.DependencyPart]) -> tuple[Dependency, ...]:
     return tuple(found)
 
 
-def _declared(
-    asked: Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
-) -> tuple[dict[str, int], dict[str, Most]]:
-    """Return the amounts and the upper ends of ranges, 0 for none, by axis. Rates without a disk's
-    name are for the disk of the working directory, or for the first disk if the directory is on
-    none. A default upper end is one only where no lower end was given, which it might stand
-    below."""
+def refuse_range(asked: Demand, *, has_ranges: bool) -> None:
+    """Raise Refused for a range of cores where the kernel divides none."""
+    if asked.cores_max_milli and not has_ranges:
+        raise Refused(
+            "no-ranges",
+            "-c: jobs cannot have ranges of cores here, because there are no cgroups in which the "
+            "kernel would divide idle ones",
+            hint=f"write -c {show_cores(asked.cores_milli or 1000)}",
+        )
+
+
+def _declared(asked: Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str) -> dict[str, int]:
+    """Return the amounts by axis. Rates without a disk's name are for the disk of the working
+    directory, or for the first disk if the directory is on none."""
     names = [disk.name for disk in disks]
     for name in asked.disks:
         if name not in names:
@@ -202,31 +217,25 @@ def _declared(
                 f"--io: there is no disk {name!r} here",
                 hint=f"disks: {', '.join(names)}" if names else "no disk is managed here",
             )
-    given, given_ends = asked.amounts, asked.ends
+    given = asked.amounts
     own = _own_disk(disks, cwd) if disks else ""
     if own in asked.disks and not given.keys().isdisjoint(DISK_AXES):
         raise Refused(
             "bad-value",
             f"--io: the disk {own} is given twice; without a name it is that of {cwd}",
         )
-    amounts, ends = dict[str, int](), dict[str, Most]()
+    amounts = dict[str, int]()
     for disk in sorted(disks, key=attrgetter("name")) or (None,):
         for name, row in AXES.items():
-            default, default_end = (
-                getattr(defaults, field, 0) for field in (row.field, row.end_field)
-            )
-            keys = [name]
+            default, keys = getattr(defaults, row.field), [name]
             if row.is_of_disks:
                 default = 0 if disk is None else min(default, getattr(disk, row.field))
-                default_end = 0 if disk is None else default_end
                 name = f"{name}:{disk.name}" if disk is not None else name
                 keys = [name, *keys] if disk is None or disk.name == own else [name]
             least = next((given[key] for key in keys if key in given), None)
-            most = next((given_ends[key] for key in keys if key in given_ends), None)
             axis = name if len(disks) > 1 else kind_of(name)
             amounts[axis] = default if least is None else least
-            ends[axis] = most if most is not None else default_end if least is None else 0
-    return amounts, ends
+    return amounts
 
 
 def _own_disk(disks: Sequence[Disk], cwd: str) -> str:

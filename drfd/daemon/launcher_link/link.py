@@ -35,7 +35,6 @@ from drfd.core.decisions.outcome import judge_gpu_memory
 from drfd.core.decisions.reconciliation import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.model import effects
 from drfd.core.model.job import Job, JobState, Whose, owner_of
-from drfd.core.model.options import most_here
 from drfd.core.model.resources import Resources
 from drfd.daemon.engine.engine import ALL_NODES, NO_NODES, Engine, Nodes, Work
 from drfd.daemon.launcher_link import messages
@@ -48,7 +47,6 @@ from drfd.daemon.launcher_link.device_table import (
     MachineGpus,
 )
 from drfd.daemon.monitoring.gpu_use import GpuUse
-from drfd.daemon.monitoring.lender import CORES, DISKS, Send, lends
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import GPU
 from drfd.journal.records import Payload
@@ -136,8 +134,6 @@ class Link:
         self.strays: dict[AttemptKey, Owner] = {}
         #: Bytes of memory that ended attempts have left in use, until they are removed.
         self.left_bytes: dict[AttemptKey, int] = {}
-        #: Running attempts that can be lent something, and whether that is cores, too.
-        self.borrowers: dict[AttemptKey, bool] = {}
 
     def is_ready(self) -> bool:
         return self._connection is not None and self._connection.is_ready
@@ -169,22 +165,10 @@ class Link:
         names = self.nodes.names or ()
         return {} if seen is None else {n: seen.nodes[n] for n in names if n in seen.nodes}
 
-    def lends(self) -> frozenset[str]:
-        """Return what is lent to running jobs, of CORES and DISKS."""
-        return lends(self.hello, self.settings.cores_by)
-
-    def can_lend(self, key: AttemptKey, kind: str = CORES) -> bool:
-        """Return whether a running attempt can be lent what is lent of CORES, or of DISKS."""
-        lends_cores = self.borrowers.get(key)
-        return lends_cores is not None and (kind == DISKS or lends_cores)
-
-    def lending(self) -> Send | None:
-        """Return what sends a running attempt's ceilings; None while no order reaches a launcher
-        that knows them. It is equal for the same connection."""
-        connection = self._connection
-        if connection is None or not connection.is_ready or not self.hello.get("lendable"):
-            return None
-        return connection.lend
+    def has_ranges(self) -> bool:
+        """Return whether jobs may use cores beyond their lower end here. What the launcher has not
+        said yet is taken for granted."""
+        return bool(self.hello.get("ranges", True))
 
     def away_s(self) -> float | None:
         """Return for how many seconds no launcher has taken orders, or None if one does."""
@@ -596,20 +580,6 @@ class LauncherConnection:
         finally:
             del self._execs[number]
 
-    def lend(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
-        """Order what a running attempt may use from now on. The rates of disks that `rates` does
-        not name stay."""
-        lends_cores = self._link.borrowers.get(key)
-        if lends_cores is None:
-            return
-        order = protocol.LendOrder(
-            id=key[0],
-            attempt=key[1],
-            cores_milli=cores_milli if lends_cores else 0,
-            disks=messages.disk_limits(rates, self._link.settings.disks),
-        )
-        self._order(protocol.LEND, order)
-
     def _unkept_limit(self, job: Job) -> str | None:
         """Return why a limit of the job cannot be kept, without which it must not start, or
         None."""
@@ -647,7 +617,7 @@ class LauncherConnection:
             countables=engine.rules.axes.instances,
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
-            most=most_here(job.spec, engine.rules.own_capacity) if self._lends_any() else None,
+            capacity_milli=engine.rules.own_capacity.cores_milli if self._link.has_ranges() else 0,
             home=engine.rules.axes.home,
             found=found,
         )
@@ -667,9 +637,6 @@ class LauncherConnection:
     def _devices(self) -> DeviceTable:
         can_hide, _ = self._link.hello["hiding"]
         return DeviceTable(self._link.settings.countables, can_hide, self._link.gpus.known)
-
-    def _lends_any(self) -> bool:
-        return self._link.nodes.has_home and bool(self._link.lends())
 
     def _send_attempt(self, effect: effects.Effect) -> None:
         command = _COMMANDS[type(effect)]
@@ -740,8 +707,6 @@ class LauncherConnection:
         match report:
             case st.LaunchedReport() if job is not None and self._link.nodes.has_home:
                 self._meter.watch(key, report.runner_pid, report.cgroup)
-                if report.lends is not None:
-                    self._link.borrowers[key] = report.lends
             case st.ExitedReport() if job is not None:
                 measured, left_bytes = None, 0
                 if self._link.nodes.has_home:
@@ -773,7 +738,6 @@ class LauncherConnection:
     def _forget(self, key: AttemptKey) -> bool:
         """Drop the state of a removed attempt, and return whether it was a stray."""
         self._link.stuck.discard(key)
-        self._link.borrowers.pop(key, None)
         self._meter.forget(key)
         # Memory left in use counts as external before the job's memory is allocated to others.
         if left_bytes := self._link.left_bytes.pop(key, 0):

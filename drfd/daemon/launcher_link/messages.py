@@ -100,7 +100,7 @@ def order_for(
     countables: Instances = (),
     proof: str | None = None,
     beside: Iterable[Job] = (),
-    most: Resources | None = None,
+    capacity_milli: int = 0,
     home: str = "",
     found: Found = Found(),  # noqa: B008  # immutable
 ) -> protocol.LaunchOrder:
@@ -108,25 +108,25 @@ def order_for(
 
     `array` is the array that the job is a task of, and `countables` are the instances that this
     machine gives out. `proof` is the user's signature of the submission,
-    and `beside` are the jobs that run now, whose outputs must not be emptied. `most` is the most
-    that the job may be lent, None where nothing is lent; cores are lent with the mode SHARE alone.
-    `home` is the controller's own node, if there are others: another one chooses instances itself,
-    and is told only how many the job is given. `found` are its devices here.
+    and `beside` are the jobs that run now, whose outputs must not be emptied. `capacity_milli` are
+    the cores of a machine that divides them between ranges, 0 of another. `home` is the
+    controller's own node, if there are others: another one chooses instances itself, and is told
+    only how many the job is given. `found` are its devices here.
     """
     spec, demand = job.spec, job.spec.demand
     # Instances that the job has been given stay its own when the configuration changes.
     named = {name for name, _ in (*countables, *job.instances)}
     is_away = job.node not in ("", home)
+    most_milli = 0 if is_away else min(spec.cores_max_milli, capacity_milli)
+    has_range = most_milli > demand.cores_milli
     limits = protocol.AttemptLimits(
         cores_milli=demand.cores_milli,
+        cores_max_milli=most_milli if has_range else 0,
         memory_bytes=demand.memory_bytes,
         pids=settings.max_pids,
         cores_by=settings.cores_by,
         disks=limits_everywhere(demand) if is_away else disk_limits(demand, settings.disks),
     )
-    most_cores_milli = demand.cores_milli
-    if most is not None and settings.cores_by == protocol.SHARE:
-        most_cores_milli = max(most_cores_milli, most.cores_milli)
     return protocol.LaunchOrder(
         id=job.id,
         attempt=job.attempt,
@@ -138,7 +138,7 @@ def order_for(
         array_id=job.array_id or 0,
         array_index=job.array_index or 0,
         name=spec.name,
-        threads=threads_of(most_cores_milli),
+        threads=threads_of(limits.quota_milli),
         variables={
             "DRF_JOB_ID": str(job.id),
             "DRF_JOB_NAME": spec.name,
@@ -146,11 +146,7 @@ def order_for(
             "DRF_ATTEMPT": str(job.attempt),
             "DRF_CORES": show_cores(demand.cores_milli),
             "DRF_MEMORY": str(demand.memory_bytes),
-            **(
-                {"DRF_CORES_MAX": show_cores(most_cores_milli)}
-                if most_cores_milli > demand.cores_milli
-                else {}
-            ),
+            **({"DRF_CORES_MAX": show_cores(most_milli)} if has_range else {}),
             **device_variables(job.instances, named),
             **found.variables,
             **({} if array is None else _array_variables(job, array)),
@@ -164,7 +160,6 @@ def order_for(
         output_max_bytes=spec.output_max_bytes or 0,
         devices=found.devices,
         gres=demand.gres if is_away else (),
-        may_be_lent_cores=most_cores_milli > demand.cores_milli,
         node=job.node if is_away else "",
     )
 
@@ -230,6 +225,7 @@ def _as_notice(
     limits = replace(
         launch.limits,
         cores_milli=demand.cores_milli,
+        cores_max_milli=0,
         memory_bytes=demand.memory_bytes,
         cores_by=protocol.QUOTA,
     )
@@ -240,7 +236,6 @@ def _as_notice(
         output_max_bytes=0,
         variables=variables,
         limits=limits,
-        may_be_lent_cores=False,
     )
 
 

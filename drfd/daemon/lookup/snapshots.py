@@ -11,17 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
 
-from drfd.common.units import AXES
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.lending import Loan
 from drfd.core.model.job import Actor, Job, JobState
-from drfd.core.model.resources import kind_of
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.rows import WaitingRows
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
@@ -54,8 +51,6 @@ class Overview(WaitingRows):
     gpus: Callable[[], list[MeasuredGpu]] = list
     #: Returns the machines on which jobs run, if there are several.
     machines: Callable[[], list[replies.MachineView]] = list
-    #: Returns what a running job may use now of its ranges.
-    loans_of: Callable[[Job], Sequence[Loan]] = lambda job: ()
     #: Has a new forecast of starts made for the rows, if one is due.
     renew_starts: Callable[[], None] = lambda: None
     #: Rows of the jobs that ended last, or None if they must be read again.
@@ -133,21 +128,8 @@ class Overview(WaitingRows):
         if point is not None:
             used = meter.peak_bytes(job), meter.gpus(job), meter.each_gpu(job)
             now = views.now_view(point, job, *used)
-            if not waits:
-                self._add_ceilings(job, now)
         reason = views.wait_view(self.lookup.reason(job)) if waits else None
         return views.row_view(job, reason=reason, now=now)
-
-    def _add_ceilings(self, job: Job, now: replies.NowView) -> None:
-        ceilings = job.spec.demand.sums
-        kinds = set()
-        for loan in self.loans_of(job):
-            kinds.add(kind_of(loan.axis))
-            ceilings[kind_of(loan.axis)] += loan.ceiling - loan.floor
-        now |= cast(
-            replies.NowView,
-            {f"{kind}_ceiling": AXES[kind].number(ceilings[kind]) for kind in kinds},
-        )
 
     def _used(self) -> dict[str, views.Sums]:
         """Return what the jobs of each node use at present, by the node's path."""

@@ -37,7 +37,7 @@ from drfd.core.model.job import (
     output_path,
 )
 from drfd.core.model.machine import Vector, plus
-from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
+from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling.debts import Debt, settled, share_hours
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
@@ -71,14 +71,11 @@ def sums_view(amount: Resources) -> dict[str, float]:
 
 
 def demand_view(spec: JobSpec) -> replies.ResourcesView:
-    """Return the demand, with the upper ends of its ranges."""
-    view: dict[str, Any] = {**resources_view(spec.demand)}
-    for axis, end in (spec.most or NOTHING).amounts.items():
-        kind, _, disk = axis.partition(":")
-        place = view.get("disks", {}).get(disk) if disk else view
-        if end and place is not None:
-            place[f"{kind}_max"] = AXES[kind].number(end)
-    return cast(replies.ResourcesView, view)
+    """Return the demand, with the upper end of a range of cores."""
+    view = resources_view(spec.demand)
+    if spec.cores_max_milli:
+        view["cores_max"] = spec.cores_max_milli / 1000
+    return view
 
 
 def usage_view(usage: Usage | None, job: Job) -> replies.UsageView:
@@ -91,8 +88,8 @@ def usage_view(usage: Usage | None, job: Job) -> replies.UsageView:
         "written_bytes": usage.written_bytes,
         "cpu_seconds": round(usage.cpu_s, 3),
     }
-    if usage.lent_us is not None:
-        view["lent_cpu_seconds"] = usage.lent_us / 1e6
+    if usage.beyond_us is not None:
+        view["beyond_cpu_seconds"] = usage.beyond_us / 1e6
     if _gpus_asked(job.spec.demand) or usage.gpu_memory_peak_bytes:
         view["gpu_memory"] = usage.gpu_memory_bytes
         view["gpu_memory_peak"] = usage.gpu_memory_peak_bytes
@@ -307,14 +304,15 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> replies.Co
 def option_fields(spec: JobSpec) -> dict[str, object]:
     """Return the fields of a submit request that its options set, but those about conditions."""
     demand, notify = spec.demand, spec.notify
-    amounts = _amounts(demand, spec.most or NOTHING)
+    amounts = _amounts(demand)
+    end = {"cores_max_milli": spec.cores_max_milli} if spec.cores_max_milli else {}
     memory = {"gres_memory": dict(demand.gres_memory)} if demand.gres_memory else {}
     is_own_pool = spec.pool == f"root.{spec.user}"
     given: dict[str, object] = {
         **to_builtins(spec.requested()),
         "append": spec.append or None,
         "demand": {
-            **amounts.pop(""), **({"disks": amounts} if amounts else {}),
+            **amounts.pop(""), **end, **({"disks": amounts} if amounts else {}),
             "gres": dict(demand.gres), **memory,
         },
         "node": demand.node or None,
@@ -331,14 +329,12 @@ def option_fields(spec: JobSpec) -> dict[str, object]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def _amounts(demand: Resources, most: Resources) -> dict[str, dict[str, int]]:
-    """Return the amounts as a request has them, with the upper ends that there are, by the name of
-    the disk; all others under ""."""
+def _amounts(demand: Resources) -> dict[str, dict[str, int]]:
+    """Return the amounts as a request has them, by the name of the disk; all others under ""."""
     found: dict[str, dict[str, int]] = {"": {}}
     for name, amount in demand.amounts.items():
         kind, _, disk = name.partition(":")
-        part, end = found.setdefault(disk, {}), most.amount(name)
-        part |= {AXES[kind].field: amount} | ({AXES[kind].end_field: end} if end else {})
+        found.setdefault(disk, {})[AXES[kind].field] = amount
     return found
 
 
@@ -450,8 +446,8 @@ def curve_view(curve: Curve, demand: Resources | None) -> replies.CurveView:
         "read": means("read_bps"),
         "write": means("write_bps"),
     }
-    if "lent_milli" in curve.columns:
-        view["cores_lent"] = cores("lent_milli")
+    if "beyond_milli" in curve.columns:
+        view["cores_beyond"] = cores("beyond_milli")
     used = (curve.columns.get(name, ()) for name in ("gpu_memory_kib", "gpu_percent"))
     if any(map(any, used)) or (demand is not None and _gpus_asked(demand)):
         view["gpu_memory"] = means("gpu_memory_bytes")
@@ -488,7 +484,7 @@ def all_runs_view(job: Job) -> replies.AllRunsView | None:
         "read_bytes": account.read_bytes if is_measured else None,
         "written_bytes": account.written_bytes if is_measured else None,
         "gpu_memory_peak": account.gpu_memory_peak_bytes,
-        "lent_cpu_seconds": _seconds(account.lent_us),
+        "beyond_cpu_seconds": _seconds(account.beyond_us),
     }
 
 
@@ -500,7 +496,7 @@ def used_view(job: Job) -> replies.UsedView:
     # Every job has had some memory: a peak of zero means that it was not measured at all.
     is_measured = job.usage is not None and bool(job.usage.memory_peak_bytes)
     usage = job.usage if is_measured and job.usage is not None else Usage()
-    # The use of GPUs and loans may be known from before a restart, and nothing else.
+    # Only the use of GPUs and of cores beyond the lower end may be known from before a restart.
     kept = job.usage or usage
     return {
         "wall_seconds": wall_s,
@@ -525,7 +521,7 @@ def used_view(job: Job) -> replies.UsedView:
         "gpu_memory_peak": kept.gpu_memory_peak_bytes,
         "gpu_utilisation_mean": kept.gpu_mean_percent,
         "cores_peak": None if usage.cores_peak_milli is None else usage.cores_peak_milli / 1000,
-        "lent_cpu_seconds": _seconds(kept.lent_us),
+        "beyond_cpu_seconds": _seconds(kept.beyond_us),
     }
 
 

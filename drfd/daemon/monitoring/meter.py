@@ -6,8 +6,8 @@ less that of drfd and its jobs.
 
 The curve of a job's latest attempt is recorded in the journal with its end, in few points. Curves
 of running jobs are saved at intervals, so that a restart loses little, and with them what nothing
-but the meter counts: the peak and the mean of their use of GPUs, and the processor time that they
-were lent. Curves of users start over with the daemon.
+but the meter counts: the peak and the mean of their use of GPUs, and their processor time above
+lower ends of ranges. Curves of users start over with the daemon.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from drfd.core.decisions.stimuli import Breached, Now, Tick
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.resources import NOTHING, Resources
 from drfd.core.scheduling.kept_free import OutsideUse
-from drfd.core.usage import Curve, GpuTally, LentTally, Point, Series, thinned, total
+from drfd.core.usage import BeyondTally, Curve, GpuTally, Point, Series, thinned, total
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements
 from drfd.host.measurements import MachineUse, read_machine_use
@@ -125,8 +125,8 @@ class Watched:
     write_peak_bps: int | None = None
     #: The most cores in use between two samples.
     cores_peak_milli: int | None = None
-    #: Processor time that it was lent between its latest two samples; None if it is not known.
-    lent_us: int | None = None
+    #: Processor time above its lower end between its latest two samples; None if not known.
+    beyond_us: int | None = None
     #: The latest use of GPUs that was read, and when, on the monotonic clock.
     gpus: GpuShare | None = None
     gpus_at_s: float = 0.0
@@ -201,8 +201,8 @@ class Meter:
     #: What the readings of GPUs have shown, also of attempts that began before this process, which
     #: may have ended meanwhile.
     gpu_tallies: dict[AttemptKey, GpuTally] = field(default_factory=dict)
-    #: What attempts of jobs with a range of cores were lent, likewise.
-    lent_tallies: dict[AttemptKey, LentTally] = field(default_factory=dict)
+    #: What attempts of jobs with a range of cores used above its lower end, likewise.
+    beyond_tallies: dict[AttemptKey, BeyondTally] = field(default_factory=dict)
     #: Processor time of all removed attempts.
     _removed_cpu_s: float = 0.0
     _removed_niced_s: float = 0.0
@@ -218,7 +218,7 @@ class Meter:
 
     def forget(self, key: AttemptKey) -> None:
         self.gpu_tallies.pop(key, None)
-        self.lent_tallies.pop(key, None)
+        self.beyond_tallies.pop(key, None)
         watched = self._watched.pop(key, None)
         if watched is not None:
             self._removed_cpu_s += watched.cpu_s
@@ -248,19 +248,19 @@ class Meter:
         watched.note_memory()
         sample = watched.samples[-1]
         if sample.cpu_s is not None:
-            lent_us = self._note_lent(job, sample.cpu_s, sample.mono_s)
-            watched.lent_us = lent_us if len(watched.samples) > 1 else None
+            beyond_us = self._note_beyond(job, sample.cpu_s, sample.mono_s)
+            watched.beyond_us = beyond_us if len(watched.samples) > 1 else None
         return breach
 
     def finish(self, job: Job, cpu_s: float, ended_mono_s: float | None = None) -> Usage | None:
         """Take the last sample of an ended attempt, whose counters are still there, and return the
         final reading, or None if there was no sample before: then the runner's figures are all that
-        is known, unless the use of GPUs or a loan is known from before a restart. `cpu_s` is the
-        processor time that the runner saw the attempt use until its end, whose time on the
-        monotonic clock is None if it is not known."""
+        is known, unless the use of GPUs, or above the lower end, is known from before a restart.
+        `cpu_s` is the processor time that the runner saw the attempt use until its end, whose time
+        on the monotonic clock is None if it is not known."""
         watched = self._watched.get((job.id, job.attempt))
         if ended_mono_s is not None:
-            self._note_lent(job, cpu_s, ended_mono_s)
+            self._note_beyond(job, cpu_s, ended_mono_s)
         if watched is None:
             return self.usage(job)
         if watched.samples:
@@ -293,29 +293,30 @@ class Meter:
         watched.add(sample, peak_bytes)
         return judge_io(job, list(watched.samples)) if self.judges_io else None
 
-    def _note_lent(self, job: Job, cpu_s: float, mono_s: float) -> int | None:
-        """Count what the attempt was lent since the reading before, and return it in microseconds,
-        or None for a job without a range of cores. The reading before the first is its start: what
-        it was lent while no controller ran is not lost, but only known of that time as a whole."""
-        if job.spec.most is None or not job.spec.most.cores_milli:
+    def _note_beyond(self, job: Job, cpu_s: float, mono_s: float) -> int | None:
+        """Count what the attempt used above its lower end since the reading before, and return it
+        in microseconds, or None for a job without a range of cores. The reading before the first is
+        its start: what it used while no controller ran is not lost, but only known of that time as
+        a whole."""
+        if not job.spec.cores_max_milli:
             return None
         key, cpu_us, mono_ms = (job.id, job.attempt), round(cpu_s * 1e6), round(mono_s * 1000)
-        before = self.lent_tallies.get(key)
+        before = self.beyond_tallies.get(key)
         if before is None and job.started_mono_s is not None:
-            before = LentTally(mono_ms=round(job.started_mono_s * 1000))
+            before = BeyondTally(mono_ms=round(job.started_mono_s * 1000))
         if before is None:
-            before = LentTally(cpu_us=cpu_us, mono_ms=mono_ms)
+            before = BeyondTally(cpu_us=cpu_us, mono_ms=mono_ms)
         tally = before.plus(job.spec.demand.cores_milli, cpu_us, mono_ms)
-        self.lent_tallies[key] = tally
-        return tally.lent_us - before.lent_us
+        self.beyond_tallies[key] = tally
+        return tally.beyond_us - before.beyond_us
 
     def usage(self, job: Job) -> Usage | None:
         """Return the latest reading, or None before the first. After a restart, the earlier use of
-        GPUs and the loan are known before there is any reading."""
+        GPUs and above the lower end are known before there is any reading."""
         key = job.id, job.attempt
         watched = self.watched(job)
         if watched is None:
-            if key not in self.gpu_tallies and key not in self.lent_tallies:
+            if key not in self.gpu_tallies and key not in self.beyond_tallies:
                 return None
             return self._with_tallies(Usage(), key)
         usage = measurements.usage_between(*watched.latest, watched.peak_bytes)
@@ -337,13 +338,13 @@ class Meter:
         return self._with_tallies(usage, key)
 
     def _with_tallies(self, usage: Usage, key: AttemptKey) -> Usage:
-        tally, lent = self.gpu_tallies.get(key, GpuTally()), self.lent_tallies.get(key)
+        tally, beyond = self.gpu_tallies.get(key, GpuTally()), self.beyond_tallies.get(key)
         return structs.replace(
             usage,
             gpu_memory_peak_bytes=tally.memory_peak,
             gpu_memory_single_peak_bytes=tally.single_peak,
             gpu_mean_percent=tally.mean_percent,
-            lent_us=None if lent is None else lent.lent_us,
+            beyond_us=None if beyond is None else beyond.beyond_us,
         )
 
     def watched_attempts(self) -> Iterable[tuple[AttemptKey, str | None, int]]:
@@ -460,7 +461,7 @@ class Curves:
         if watched is None:
             return
         series = self._series(job)
-        point = _point(*watched.latest, self.meter.gpus(job), watched.lent_us)
+        point = _point(*watched.latest, self.meter.gpus(job), watched.beyond_us)
         last = series.last
         if last is None or point.end_ms > last.end_ms:
             series.add(point)
@@ -525,21 +526,23 @@ class Curves:
         due = [each for each in by_age if now_ms - each[1].saved_ms >= _SAVE_MS]
         for job_id, kept in by_age if all_of_them else due[:_SAVED_AT_ONCE]:
             key = job_id, kept.attempt
-            tally, lent = self.meter.gpu_tallies.get(key), self.meter.lent_tallies.get(key)
+            tally, beyond = self.meter.gpu_tallies.get(key), self.meter.beyond_tallies.get(key)
             kept.saved_ms = now_ms
             curve = self._curve(kept.attempt, thinned(kept.series, RUNNING_POINTS))
-            self.journal.put_curve(job_id, structs.replace(curve, gpu_tally=tally, lent_tally=lent))
+            self.journal.put_curve(
+                job_id, structs.replace(curve, gpu_tally=tally, beyond_tally=beyond)
+            )
         self.journal.commit()
 
     def resume(self, jobs: Iterable[Job]) -> None:
-        """Go on with what was saved of the use of GPUs and of the loans of the last attempts of
+        """Go on with what was saved of the use of GPUs and above lower ends of the last attempts of
         these jobs, which may have ended since. Their curves are read when they are needed."""
         for job in jobs:
             curve, key = self._saved(job), (job.id, job.attempt)
             if curve is not None and curve.gpu_tally is not None:
                 self.meter.gpu_tallies[key] = curve.gpu_tally
-            if curve is not None and curve.lent_tally is not None:
-                self.meter.lent_tallies[key] = curve.lent_tally
+            if curve is not None and curve.beyond_tally is not None:
+                self.meter.beyond_tallies[key] = curve.beyond_tally
 
     def _present(self, job: Job) -> _JobSeries | None:
         """Return the series of the job's present attempt, or None."""
@@ -572,10 +575,10 @@ class Curves:
 
 
 def _point(
-    before: Sample | None, after: Sample, gpus: GpuShare | None, lent_us: int | None
+    before: Sample | None, after: Sample, gpus: GpuShare | None, beyond_us: int | None
 ) -> Point:
-    """Return the usage between two samples, with a reading of GPUs and what was lent. Of the first
-    sample only the memory is known."""
+    """Return the usage between two samples, with a reading of GPUs and the use above the
+    lower end. Of the first sample only the memory is known."""
     end_ms = round(after.mono_s * 1000)
     span_ms = 0 if before is None else max(0, end_ms - round(before.mono_s * 1000))
     gpus = gpus or GpuShare(None, None)
@@ -596,7 +599,7 @@ def _point(
         write_bps=more("written_bytes", 1),
         gpu_memory_bytes=_reading(gpus.memory_bytes),
         gpu_percent=_reading(gpus.percent),
-        lent_milli=(0, 0) if lent_us is None else (lent_us, span_ms),
+        beyond_milli=(0, 0) if beyond_us is None else (beyond_us, span_ms),
     )
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.cgroup_files import (
-    carry_out,
     count_v1,
     oom_kills_v1,
     setting,
     whole_pages,
 )
 from drfd.launcher.confinement.cgroups import Cgroups
-from drfd.launcher.confinement.cores import PERIOD_US, open_v1, quota_us
+from drfd.launcher.confinement.cores import PERIOD_US, open_v1
 from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
     CgroupSetting,
@@ -33,7 +32,6 @@ from drfd.launcher.confinement.processes import MembersV1, remove_all
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system.files import put
 from drfd.linux.device_nodes import DeviceNode
-from drfd.linux.kernel_files import get
 
 #: Controllers without which no job is started. Of the optional ones, cpuacct serves accounting,
 #: blkio disk limits, and cpuset pinned CPUs.
@@ -167,14 +165,6 @@ class CgroupV1(Cgroups):
             setting(cpu, "cpu.cfs_period_us", PERIOD_US),
             setting(cpu, "cpu.cfs_quota_us", quota_us),
         ]
-
-    def _move_quota(self, key: Key, cores_milli: int) -> None:
-        """The kernel may have doubled the period, or doubles it just now, of a cgroup whose timer
-        comes late (sched_cfs_period_timer in kernel/sched/fair.c): a quota for the shorter period
-        would be half of what is wanted."""
-        cpu, before = self._directory("cpu", key), ""
-        while before != (before := get(f"{cpu}/cpu.cfs_period_us")):
-            carry_out([setting(cpu, "cpu.cfs_quota_us", quota_us(cores_milli, int(before)))])
 
     def _disk(self, key: Key, disk: DiskLimit) -> list[CgroupSetting]:
         block = self._directory("blkio", key)

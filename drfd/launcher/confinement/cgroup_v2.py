@@ -11,14 +11,13 @@ from collections.abc import Callable
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.cgroup_files import (
     JobCgroup,
-    carry_out,
     count_v2,
     regions_of_gpus,
     setting,
     whole_pages,
 )
 from drfd.launcher.confinement.cgroups import Cgroups
-from drfd.launcher.confinement.cores import PERIOD_US, quota_us
+from drfd.launcher.confinement.cores import PERIOD_US
 from drfd.launcher.confinement.device_hiding import HiddenByBpf
 from drfd.launcher.confinement.interface import (
     CgroupSetting,
@@ -135,9 +134,6 @@ class CgroupV2(Cgroups):
 
     def _lacks(self, controller: str) -> str:
         return f"the {controller} controller is not given to us in /{self._group}"
-
-    def _move_quota(self, key: Key, cores_milli: int) -> None:
-        carry_out(self._quota(key, quota_us(cores_milli)))
 
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
         self._devices.hide(self._directory_of(key), hidden)

@@ -21,14 +21,11 @@ from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
 from drfd.launcher.confinement import cores
 from drfd.launcher.confinement.cgroup_files import (
     ancestors,
-    carry_out,
     explain,
     keys_of,
 )
 from drfd.launcher.confinement.cores import Affinity, Cores, Cpusets, Pins, weight_of
 from drfd.launcher.confinement.interface import (
-    LENT_CORES,
-    LENT_DISKS,
     CgroupSetting,
     Confinement,
     JobGroupGone,
@@ -112,16 +109,8 @@ class Cgroups(Confinement):
                 raise LimitFailed(explain(error)) from error
             raise
 
-    def lendable(self) -> tuple[str, ...]:
-        found = {LENT_CORES: "cpu", LENT_DISKS: self.disks}
-        return tuple(what for what, name in found.items() if name in self._mounts)
-
-    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
-        if cores_milli is not None and "cpu" in self._mounts:
-            self._move_quota(key, cores_milli)
-        if self.disks in self._mounts:
-            for disk in disks:
-                carry_out(self._disk(key, disk))
+    def has_ranges(self) -> bool:
+        return "cpu" in self._mounts
 
     def join(self, key: Key, pid: int, pidfd: int) -> None:
         if is_in_job(pid):
@@ -219,10 +208,6 @@ class Cgroups(Confinement):
     @abstractmethod
     def _quota(self, key: Key, quota_us: int) -> list[CgroupSetting]:
         """Return a quota of cores, per PERIOD_US."""
-
-    @abstractmethod
-    def _move_quota(self, key: Key, cores_milli: int) -> None:
-        """Change the quota of a running job. Raises LimitFailed, OSError."""
 
     @abstractmethod
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:

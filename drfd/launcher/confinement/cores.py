@@ -28,10 +28,8 @@ from drfd.launcher.confinement.cgroup_files import keys_of
 from drfd.launcher.confinement.interface import CgroupSetting, LimitFailed
 from drfd.launcher.protocol import (
     NO_PIN,
-    NO_SHARE,
     PIN,
     QUOTA,
-    SHARE,
     WEIGHT,
     AttemptLimits,
 )
@@ -151,7 +149,6 @@ def affinity_controls(why: str) -> dict[str, str]:
     return {
         **dict.fromkeys((QUOTA, PIN), f"{kept} {why}"),
         WEIGHT: f"not controlled: jobs have weights only in cgroups; {why}",
-        SHARE: f"{kept} {NO_SHARE}: {why}",
     }
 
 
@@ -387,28 +384,30 @@ class Cores:
             QUOTA: "enforced",
             WEIGHT: "enforced: at least what a job declares, and what others leave idle",
             PIN: f"enforced: {NO_PIN}: {self._why_not}" if self._why_not else pin,
-            SHARE: "enforced: at least what a job declares, at most what it is lent beyond that",
         }
 
     def limit(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> list[CgroupSetting]:
         """Give a job without processes yet its CPUs, and return its quota. CPUs of its own are of
         the NUMA nodes that are `near`, if possible. Raises LimitFailed, OSError."""
+        most = limits.cores_max_milli
         if self._pins is not None:
             count, part = divmod(limits.cores_milli, 1000)
-            is_whole = limits.cores_by == PIN and count > 0 and not part
+            is_whole = limits.cores_by == PIN and count > 0 and not part and not most
             if is_whole and self._pins.pin(key, count, near):
                 return []
             self._pins.share(key)
-        return [] if limits.cores_by == WEIGHT else self._quota(key, quota_us(limits.cores_milli))
+        if limits.cores_by == WEIGHT and not most:
+            return []
+        return self._quota(key, quota_us(limits.quota_milli))
 
     def gone(self, key: Key) -> None:
         if self._pins is not None:
             self._pins.forget(key)
 
 
-def quota_us(cores_milli: int, period_us: int = PERIOD_US) -> int:
-    """Return the quota for these cores in microseconds per period: at least a millisecond."""
-    return max(1000, cores_milli * period_us // 1000)
+def quota_us(cores_milli: int) -> int:
+    """Return the quota for these cores in microseconds per PERIOD_US: at least a millisecond."""
+    return max(1000, cores_milli * PERIOD_US // 1000)
 
 
 def weight_of(cores_milli: int, per_core: int, least: int, most: int) -> int:

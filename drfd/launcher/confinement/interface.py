@@ -14,15 +14,11 @@ from typing import NamedTuple
 
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
+from drfd.launcher.protocol import AttemptLimits, Devices
 from drfd.linux.kernel_files import get
 
 #: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
 Counted = dict[str, int]
-
-
-#: What can be lent to running jobs, as the launcher says in its hello.
-LENT_CORES, LENT_DISKS = "cores", "disks"
 
 
 class CgroupSetting(NamedTuple):
@@ -135,15 +131,9 @@ class Confinement(ABC):
         """Make the attempt's cgroup, and return the limits that its runner sets before the job
         begins. Raises JobGroupGone, and LimitFailed, also if a device cannot be hidden."""
 
-    def lendable(self) -> tuple[str, ...]:
-        """Return what `lend` can set here: of LENT_CORES and LENT_DISKS."""
-        return ()
-
-    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
-        """Set what a running attempt may use, as far as it is `lendable`, within some microseconds:
-        cores, of one of the mode SHARE, or None to leave them, and rates of some of its disks.
-        Raises LimitFailed, OSError."""
-        raise LimitFailed("nothing can be lent without cgroups")
+    def has_ranges(self) -> bool:
+        """Return whether the kernel divides cores between jobs with ranges of them."""
+        return False
 
     @abstractmethod
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:

@@ -165,7 +165,7 @@ def variables_of(user: pwd.struct_passwd, order: LaunchOrder) -> Variables:
     )
     # Also those of the service in which drfd, or the submitter, was started.
     hidden = (*(f"{name}=" for name in (*order.hidden, *service.VARIABLES)), GRES_PREFIX)
-    wait = PASSIVE_WAIT if order.may_be_lent_cores else {}
+    wait = PASSIVE_WAIT if order.limits.cores_max_milli else {}
     defaults = usual | DEFAULTS | {"PATH": DEFAULT_PATH}
     return Variables(hidden, defaults, openmp, wait, account_variables(user) | order.variables)
 

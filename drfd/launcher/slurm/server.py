@@ -174,8 +174,7 @@ class SlurmLauncher:
                 "write": _COUNTED,
                 "processes": "not limited by drfd: Slurm's own limits hold",
             },
-            "cores": dict.fromkeys(protocol.CORES_MODES, _CONTROLS)
-            | {protocol.SHARE: protocol.NO_SHARE},
+            "cores": dict.fromkeys(protocol.CORES_MODES, _CONTROLS),
             "hiding": (False, "by Slurm's ConstrainDevices"),
             "mounts": {},
             "warnings": [],
@@ -185,7 +184,7 @@ class SlurmLauncher:
             "processes": None,
             "min_uid": self.policy.min_uid,
             "allowed_uids": sorted(self.policy.allowed_uids),
-            "lendable": [],
+            "ranges": False,
             "limits_gpus": [],
         }
 
@@ -212,7 +211,7 @@ class SlurmLauncher:
             case AttemptOrder() if command in ABOUT_ONE:
                 self._wish(command, order.key)
             case _:
-                # Nothing is lent on these nodes, and no GPUs are measured there.
+                # No GPUs are measured on these nodes.
                 pass
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:

@@ -24,10 +24,8 @@ from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import Confinement, Entrance, JobGroupGone, LimitFailed
 from drfd.launcher.protocol import (
     NO_PIN,
-    NO_SHARE,
     PIN,
     QUOTA,
-    SHARE,
     UNIFIED,
     AttemptLimits,
     Devices,
@@ -437,7 +435,6 @@ def test_it_says_what_it_enforces_and_where(kernel):
 def test_without_blkio_it_does_not_claim_to_limit_disks(kernel):
     kernel.open("blkio")
     assert kinds(kernel)[2:4] == ["not controlled"] * 2
-    assert kernel.place.lendable() == ("cores",)
     with pytest.raises(LimitFailed, match="blkio"):
         kernel.create(limits(1000, QUOTA, DISK))
     assert kernel.place.leftovers() == []
@@ -451,17 +448,10 @@ def test_what_an_ordinary_user_is_not_given_is_measured(kernel):
     for name, controller in (("cores", "cpu"), ("read", "io")):
         why = f"the {controller} controller is not given to us in /{kernel.GROUP}"
         assert kernel.place.controls()[name].endswith(why)
-    assert NO_SHARE in kernel.place.cores()[SHARE] and kernel.place.cores()[SHARE].startswith(
-        "measured: "
-    )
-    kernel.create(replace(WITH_DISK, cores_by=SHARE))
+    assert not kernel.place.has_ranges()
+    kernel.create(WITH_DISK)
     assert (kernel.read("memory.max"), kernel.read("pids.max")) == (str(64 << 20), "100")
     assert not kernel.file("cpu.max").exists() and not kernel.file("io.max").exists()
-    kernel.writes.clear()
-    kernel.place.lend(KEY, 4000, (DISK,))
-    assert (kernel.place.lendable(), kernel.writes) == ((), [])
-    kernel.open("io")
-    assert kernel.place.lendable() == ("cores",)
 
 
 # -- limits ---------------------------------------------------------------------------------
@@ -584,52 +574,6 @@ def test_a_limit_that_the_kernel_refuses_is_named(kernel, name):
 @on_v1
 def test_jobs_are_kept_from_swapping_by_what_the_group_hands_down(kernel):
     assert (kernel.directory().parent / "memory.swappiness").read_text() == "0"
-
-
-# -- lending --------------------------------------------------------------------------------
-
-
-def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(kernel):
-    names = LIMIT_FILES["v1" if isinstance(kernel, KernelV1) else "v2"]
-    assert kernel.place.lendable() == ("cores", "disks")
-    assert kernel.place.cores()[SHARE].startswith("enforced: ")
-    kernel.create(replace(WITH_DISK, cores_by=SHARE))
-    begun = kernel.values(*names)
-    kernel.writes.clear()
-    for _ in range(2):
-        kernel.place.lend(KEY, 4000, ())
-        lent = begun[kernel.QUOTA_FILE].replace("150000", "400000")
-        assert kernel.values(*names) == {**begun, kernel.QUOTA_FILE: lent}
-    assert [os.path.basename(path) for path, _ in kernel.writes[1:]] in ([], [kernel.QUOTA_FILE])
-    kernel.place.lend(KEY, 1500, ())
-    assert kernel.values(*names) == begun
-    kernel.writes.clear()
-    kernel.place.lend(KEY, None, (replace(DISK, read_bps=5000, write_bps=0),))
-    rates = begun[kernel.RATES[0]].replace("1000", "5000")
-    assert kernel.values(*names) == {**begun, kernel.RATES[0]: rates} | (
-        {} if isinstance(kernel, KernelV1) else {"io.max": rates.replace("wbps=2000", "wbps=max")}
-    )
-    assert len(kernel.writes) == 1, "and nothing of its cores"
-
-
-@on_v1
-def test_a_period_that_the_kernel_doubles_halves_nobodys_quota(kernel, monkeypatch):
-    """As it does for a group whose timer comes late: before the change, and during it."""
-    kernel.create(limits(1500, SHARE))
-    kernel.file("cpu.cfs_period_us").write_text("200000\n")
-    kernel.place.lend(KEY, 4000, ())
-    assert kernel.read("cpu.cfs_quota_us") == "800000"
-    exchange = kernel.exchange
-
-    def double_first(*words: str) -> str:
-        monkeypatch.setattr(kernel, "exchange", exchange)
-        kernel.file("cpu.cfs_period_us").write_text("400000\n")
-        return exchange(*words)
-
-    monkeypatch.setattr(kernel, "exchange", double_first)
-    kernel.place.lend(KEY, 1500, ())
-    found = kernel.values("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    assert found == {"cpu.cfs_quota_us": "600000", "cpu.cfs_period_us": "400000"}
 
 
 # -- cgroups that cannot be had -------------------------------------------------------------

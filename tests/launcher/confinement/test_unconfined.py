@@ -27,7 +27,7 @@ from drfd.launcher.confinement.cgroup_files import ancestors
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import NO_SHARE, AttemptLimits, Devices, LaunchOrder
+from drfd.launcher.protocol import AttemptLimits, Devices, LaunchOrder
 from drfd.launcher.system import process
 from drfd.linux.device_nodes import DeviceNode
 from launcher.rig import WAIT_S, Start, lives, order, pid_in, state_of, until
@@ -83,22 +83,19 @@ def test_it_says_what_is_left_of_each_limit_and_why(place):
         **dict.fromkeys(("cores", "memory", "read", "write"), "measured"),
         "processes": "enforced",
         "weight": "not controlled",
-        **dict.fromkeys(("quota", "pin", "share"), "measured"),
+        **dict.fromkeys(("quota", "pin"), "measured"),
     }
     said = [*cores.values(), *(controls[name] for name in controls if name != "processes")]
     assert all("cgroups are off" in text for text in said)
-    assert f"; {NO_SHARE}: " in cores["share"]
     assert place.hiding() == (False, "devices cannot be hidden from jobs: cgroups are off")
 
 
-def test_nothing_is_made_lent_or_hidden(place):
+def test_nothing_is_made_divided_or_hidden(place):
     place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
     assert place.oom_kills(KEY) == (False, False)
-    assert (place.remove(KEY), place.leftovers(), place.lendable()) == (True, [], ())
+    assert (place.remove(KEY), place.leftovers(), place.has_ranges()) == (True, [], False)
     place.close()
-    with pytest.raises(LimitFailed, match="nothing can be lent without cgroups"):
-        place.lend(KEY, 2000, ())
     with pytest.raises(LimitFailed, match="hidden from jobs: cgroups are off"):
         place.create(KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
 

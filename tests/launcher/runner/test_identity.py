@@ -17,7 +17,7 @@ import pytest
 
 from drfd.launcher import accounts
 from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed
-from drfd.launcher.protocol import SHARE, AttemptLimits
+from drfd.launcher.protocol import AttemptLimits
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
@@ -399,14 +399,14 @@ def test_drfds_variables_win_over_the_accounts_and_those_over_the_submitters():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("is_lent", "count"), [(True, 3), (False, 0)])
-def test_who_may_be_lent_cores_waits_without_spinning(is_lent, count):
-    limits = AttemptLimits(cores_milli=1000, memory_bytes=1, pids=1, cores_by=SHARE)
-    asked = order(cwd=Path("/"), limits=limits, may_be_lent_cores=is_lent, threads=2)
+@pytest.mark.parametrize(("most_milli", "count"), [(2000, 3), (0, 0)])
+def test_who_has_a_range_of_cores_waits_without_spinning(most_milli, count):
+    limits = AttemptLimits(cores_milli=1000, cores_max_milli=most_milli, memory_bytes=1, pids=1)
+    asked = order(cwd=Path("/"), limits=limits, threads=2)
     found = surroundings(asked)
     assert len({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(found)) == count
     assert found["OMP_NUM_THREADS"] == "2"
-    assert found["OPENBLAS_NUM_THREADS"] == ("1" if is_lent else "2")
+    assert found["OPENBLAS_NUM_THREADS"] == ("1" if most_milli else "2")
     found = surroundings(replace(asked, env={"OMP_WAIT_POLICY": "active"}))
     assert found["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in found
 
